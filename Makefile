@@ -1,12 +1,15 @@
 # make run     the main job: everything on this machine, with an example fleet (ARGS=--once to end by itself)
 # make run-kafka   the same over a Kafka, each service as two processes (Java 17 and Maven)
 # make run-cluster   the services on a real Kubernetes API server, with the example fleet (Go)
+# make demo-rollout   a release of 200 variants in waves, and its rollback (kubectl, git; Debian's prometheus)
 # make test    all tests but those of a real Kafka or API server and the long campaigns, in ten minutes
 # make test-all   all tests             make check   format, lint, types, layers, schemas, documents
+# make chaos   faults on a real Kafka and real API servers, and an independent checker (MINUTES=60, CLUSTER=real)
 # make simulate   seeded schedules of users and faults in virtual time (SEEDS=2000, FIRST=1)
 # make mutants   defects put into a copy, one at a time: each must be found by the tests it names (ONLY=name)
 # make bench   benchmarks, as ratios in one run        make states   state machines, as tables
 # make test-kafka   the tests that need a real Kafka, of one broker and of three (Java 17 and Maven)
+# make api-calls   random API calls to a real Kubernetes API server and to ours, compared (CALLS=20000, SEED=1; Go)
 # make test-cluster   the tests that need a real Kubernetes API server (Go)
 #
 # The first target that is made sets up .venv in this folder from hash-locked wheels. Only relative paths
@@ -18,7 +21,11 @@ TESTS ?= tests
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 SEEDS ?= 100
 FIRST ?= 1
+MINUTES ?= 3
+CLUSTER ?= both
 ONLY ?=
+CALLS ?= 20000
+SEED ?= 1
 
 FIND_PYTHON = for name in python3.14 python3.13 python3.12 python3.11 python3 python; do \
 	  if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
@@ -33,7 +40,7 @@ FIND_PYTHON = for name in python3.14 python3.13 python3.12 python3.11 python3 py
 	  echo "error: git was not found: install it (Debian and Ubuntu: apt install git)" >&2; exit 1; \
 	fi
 
-.PHONY: run run-kafka run-cluster test test-all test-kafka test-cluster simulate mutants check format bench states setup-run setup-dev clean
+.PHONY: run run-kafka run-cluster demo-rollout test test-all test-kafka test-cluster chaos simulate api-calls mutants check format bench states setup-run setup-dev clean
 
 run: setup-run
 	.venv/bin/pvbus up --example fleet $(ARGS)
@@ -45,29 +52,48 @@ run-kafka: setup-dev
 run-cluster: setup-dev
 	.venv/bin/python -m tests.tools.runcluster $(ARGS)
 
+demo-rollout: setup-run
+	.venv/bin/pvbus demo rollout $(ARGS)
+
 # The tests of a real Kafka and of a real API server come after the others: their limits are of real time,
-# which they would have to share. They come file by file, as each Kafka is there for the tests of some files.
-# 5 is pytest's code for a selection that is empty.
-PYTEST = .venv/bin/python -m pytest -n $(WORKERS)
-BY_FILE = --dist loadfile --randomly-dont-reorganize
-OTHERS_CODE = code=$$?; [ $$code -eq 5 ] || exit $$code
+# which they would have to share. They come file by file, as each Kafka is there for the tests of some files, and
+# the longest files first (tests/conftest.py). What needs both is of Kafka's tests. 5 is pytest's code for a
+# selection that is empty.
+PYTEST = .venv/bin/python -m pytest
+EMBEDDED = -n $(WORKERS) --dist loadgroup
+BY_FILE = --dist loadfile --no-loadscope-reorder --randomly-dont-reorganize
+PHASE = phase() { \
+	  began=$$(date +%s); name=$$1; shift; \
+	  "$$@" || { code=$$?; [ $$code -eq 5 ] || exit $$code; }; \
+	  echo "$$name: $$(($$(date +%s) - began)) s"; \
+	}
 
 test: setup-dev
-	$(PYTEST) --dist loadgroup -m "not kafka and not cluster and not long" $(ARGS) $(TESTS)
+	$(PYTEST) $(EMBEDDED) -m "not kafka and not cluster and not long" $(ARGS) $(TESTS)
 
 test-all: setup-dev
-	@$(PYTEST) --dist loadgroup -m "not kafka and not cluster" $(ARGS) $(TESTS) || { $(OTHERS_CODE); }
-	@$(PYTEST) $(BY_FILE) -m cluster $(ARGS) $(TESTS) || { $(OTHERS_CODE); }
-	@$(PYTEST) $(BY_FILE) -m kafka $(ARGS) $(TESTS) || { $(OTHERS_CODE); }
+	@$(PHASE); \
+	phase "tests of everything embedded" \
+	  $(PYTEST) $(EMBEDDED) -m "not kafka and not cluster" $(ARGS) $(TESTS); \
+	phase "tests on a real API server" \
+	  $(PYTEST) -n $(WORKERS) $(BY_FILE) -m "cluster and not kafka" $(ARGS) $(TESTS); \
+	phase "tests on a real Kafka" \
+	  $(PYTEST) -n $(WORKERS) $(BY_FILE) -m kafka $(ARGS) $(TESTS)
 
 test-kafka: setup-dev
-	CI=true $(PYTEST) $(BY_FILE) -m kafka $(ARGS) $(TESTS)  # CI: what is missing fails, in words
+	CI=true $(PYTEST) -n $(WORKERS) $(BY_FILE) -m kafka $(ARGS) $(TESTS)  # CI: what is missing fails, in words
 
 test-cluster: setup-dev
-	CI=true $(PYTEST) $(BY_FILE) -m cluster $(ARGS) $(TESTS)
+	CI=true $(PYTEST) -n $(WORKERS) $(BY_FILE) -m "cluster and not kafka" $(ARGS) $(TESTS)
+
+chaos: setup-dev
+	.venv/bin/python -m tests.chaos --minutes $(MINUTES) --cluster $(CLUSTER) $(ARGS)
 
 simulate: setup-dev
 	.venv/bin/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) --workers $(WORKERS) $(ARGS)
+
+api-calls: setup-dev
+	.venv/bin/python -m tests.e2e.apicalls --calls $(CALLS) --seed $(SEED) $(ARGS)
 
 mutants: setup-dev
 	.venv/bin/python -m tests.mutants --workers $(WORKERS) $(ARGS) $(ONLY)

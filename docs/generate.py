@@ -23,15 +23,16 @@ from pvbus.cli.install.monitoring import ALERTS
 from pvbus.cli.install.workloads import NEEDS
 from pvbus.cli.main import COMMANDS, pvbus
 from pvbus.core.api.variants import Condition
-from pvbus.core.conditions.publishing import ATTRIBUTES
-from pvbus.core.records import ConditionEvent
-from pvbus.core.rights import RIGHTS
+from pvbus.core.conditions.publishing import ATTRIBUTES, EVENT_TYPES, LAST_REASONS
+from pvbus.core.records import ConditionEvent, EventCause
+from pvbus.core.rights import ALL_RIGHTS
 from pvbus.core.topics import TOPICS, Topic
 from pvbus.runtime.process import settings
 from pvbus.telemetry import metrics
+from tests.e2e.apicalls.known import KNOWN, NOT_SENT
 
 ROOT = Path(__file__).parent.parent
-FILES = ("ARCHITECTURE.md", "docs/installing.md", "docs/reference.md")
+FILES = ("ARCHITECTURE.md", "docs/events.md", "docs/installing.md", "docs/reference.md")
 PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.S)
 HELP_WIDTH = 100
 HOUR_SECONDS = 3600
@@ -72,7 +73,15 @@ def _help(name: str) -> str:
     context = click.Context(pvbus, info_name="pvbus", terminal_width=HELP_WIDTH)
     command = pvbus.get_command(context, name)
     assert command is not None
-    inner = click.Context(command, info_name=name, parent=context, terminal_width=HELP_WIDTH)
+    texts = [_help_of(command, name, context)]
+    if isinstance(command, click.Group):
+        parent = click.Context(command, info_name=name, parent=context, terminal_width=HELP_WIDTH)
+        texts += [_help_of(each, called, parent) for called, each in sorted(command.commands.items())]
+    return "\n\n".join(texts)
+
+
+def _help_of(command: click.Command, name: str, parent: click.Context) -> str:
+    inner = click.Context(command, info_name=name, parent=parent, terminal_width=HELP_WIDTH)
     return "\n".join(line.rstrip() for line in command.get_help(inner).splitlines())
 
 
@@ -87,13 +96,20 @@ _SETTINGS: tuple[tuple[str, type[settings.ProcessConfig]], ...] = (
     ("Kafka, for services and commands", settings.KafkaConfig),
     ("`unroll`: limits of removals", settings.UnrollConfig),
     ("`conditions`", settings.ConditionsConfig),
-    ("The embedded API server with its package store", settings.ApiServerConfig),
+    ("`promote`", settings.PromoteConfig),
+    ("`rollout`", settings.RolloutConfig),
+    ("The embedded API server with its package store, and `packages`", settings.ApiServerConfig),
+    ("`packages`: the package store as an aggregated API", settings.PackagesConfig),
+    ("`web`: the page of the fleet", settings.WebConfig),
+    ("`sink`: the webhook sink", settings.SinkConfig),
 )
 
 
 def _settings_of(title: str, type_: type[settings.ProcessConfig]) -> str:
     base = type_.__bases__[0]
     inherited = {field.name for field in _fields(base)} if issubclass(base, settings.ProcessConfig) else set()
+    if type_ is settings.PackagesConfig:  # it is no service on the bus, and shares four settings with them
+        inherited |= {field.name for field in _fields(settings.ServiceConfig)}
     own = [field for field in _fields(type_) if field.name not in inherited]
     rows = [
         (
@@ -154,10 +170,10 @@ def rights() -> str:
     """Return the rights of each service on the API server."""
     rows = [
         (f"`{service}`", f"`{right.title}`", ", ".join(right.verbs), right.why)
-        for service, found in RIGHTS.items()
+        for service, found in ALL_RIGHTS.items()
         for right in found
     ]
-    rows += [(f"`{service}`", "none", "", "") for service, found in RIGHTS.items() if not found]
+    rows += [(f"`{service}`", "none", "", "") for service, found in ALL_RIGHTS.items() if not found]
     return _table(("service", "resource", "may", "to"), rows)
 
 
@@ -184,17 +200,53 @@ def alerts() -> str:
     return _table(("alert", "severity", "says", "next action"), rows)
 
 
+def event_topics() -> str:
+    """Return the public topics, with their keys and what is kept."""
+    rows = [
+        (
+            f"`{topic.name}`",
+            topic.description,
+            topic.key,
+            topic.partitioned_by,
+            str(topic.spec.partitions),
+            _cleanup(topic),
+        )
+        for topic in TOPICS
+        if topic.public
+    ]
+    return _table(("topic", "has", "key", "partitioned by", "partitions", "cleanup"), rows)
+
+
+def event_types() -> str:
+    """Return the types of events."""
+    rows = [(f"`{name}`", f"`{row.__name__}`", text) for name, (row, text) in EVENT_TYPES.items()]
+    return _table(("type (`ce_type`)", "data", "says"), rows)
+
+
+def event_ends() -> str:
+    """Return the reasons of last events."""
+    return _table(("reason", "meaning"), [(f"`{name}`", text) for name, text in LAST_REASONS.items()])
+
+
 def event() -> str:
     """Return the contract of the public events: the headers, and the fields of the value."""
     headers = _table(("header", "meaning"), [(f"`{name}`", text) for name, text in ATTRIBUTES.items()])
-    fields = [*_field_rows(ConditionEvent, ""), *_field_rows(Condition, "condition.")]
-    text = inspect.cleandoc(ConditionEvent.__doc__ or "")
+    parts = {"": ConditionEvent, "condition.": Condition, "cause.": EventCause}
+    fields = [row for before, type_ in parts.items() for row in _field_rows(type_, before)]
+    docs = (inspect.cleandoc(type_.__doc__ or "") for type_ in (ConditionEvent, EventCause))
+    text = "\n\n`cause`: ".join(docs)
     return f"{headers}\n\n{text}\n\n{_table(('field of the value', 'left out when'), fields)}"
 
 
 def _field_rows(type_: type, before: str) -> Iterator[tuple[str, str]]:
     for field in _fields(type_):
         yield f"`{before}{field.encode_name}`", "" if field.required else "empty"
+
+
+def api_differences() -> str:
+    """Return the differences from kube-apiserver, which random calls check."""
+    rows = [(known.ours, known.reason) for known in KNOWN]
+    return _table(("the embedded API server", "why, and kube-apiserver"), [*rows, *NOT_SENT])
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -208,9 +260,13 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "settings": setting_tables,
     "metrics": metric_table,
     "event": event,
+    "event-topics": event_topics,
+    "event-types": event_types,
+    "event-ends": event_ends,
     "rights": rights,
     "needs": needs,
     "alerts": alerts,
+    "api-differences": api_differences,
     **{f"states-{machine.name}": machine.table for machine in MACHINES},
 }
 

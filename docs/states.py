@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from pvbus.core.ingest import states as informer
 from pvbus.core.inject import states as downstream
+from pvbus.core.rollout.protocol import states as rollout
 from pvbus.core.unroll import states as child
 from pvbus.runtime.reconcile import states as lease
 
@@ -45,6 +46,8 @@ MACHINES = (
     Machine("child", "A child of a set", child.TRANSITIONS),
     Machine("downstream", "The downstream of a variant", downstream.ACTIONS, ("state", "finding", "action")),
     Machine("lease", "The lease of a partition", lease.TRANSITIONS),
+    Machine("rollout", "A rollout", rollout.ROLLOUT_TRANSITIONS),
+    Machine("target", "A target of a rollout", rollout.TARGET_TRANSITIONS),
 )
 
 if __name__ == "__main__":

@@ -5,11 +5,16 @@ from typing import Any
 
 import pvbus
 from pvbus.core.api import variants
+from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.conditions.publishing import ATTRIBUTES
 from pvbus.core.records import SCHEMA_VERSION
 from pvbus.core.topics import TOPICS, Topic
 
-_CRDS = {"PackageVariant": "packagevariants", "PackageVariantSet": "packagevariantsets"}
+_CRDS = {
+    "PackageVariant": f"packagevariants.{variants.CONFIG_GROUP}",
+    "PackageVariantSet": f"packagevariantsets.{variants.CONFIG_GROUP}",
+    "RolloutPolicy": f"rolloutpolicies.{PROMOTION_GROUP}",
+}
 
 
 def document() -> dict[str, Any]:
@@ -84,7 +89,7 @@ def _word(service: str) -> str:
 
 def _message(name: str, *, public: bool) -> dict[str, Any]:
     if name in _CRDS:
-        file = f"./crds/{_CRDS[name]}.{variants.CONFIG_GROUP}.yaml"
+        file = f"./crds/{_CRDS[name]}.yaml"
         return {
             "name": name,
             "description": f"The object without managedFields, as {file} defines it.",

@@ -7,26 +7,56 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import settings
+
+settings.register_profile("pvbus", deadline=None)  # machines that run tests are shared
+settings.load_profile("pvbus")
 
 LIBRARY_LEAKS = ("unclosed transport", "Unclosed AIOKafkaConnection", "loop is closed")
 """How a connection that aiokafka leaves shows in whichever test garbage is collected next: its transport, the
 connection, or its writer. The library waits for none that it closes, and loses those it is still making."""
 
+FIRST = (
+    "tests/chaos/",
+    "tests/contract/bus/test_kafka.py",
+    "tests/integration/kafka/faults/",
+    "tests/e2e/kafka/",
+    "tests/integration/kafka/test_processes.py",
+    "tests/bench/",
+    "tests/integration/cluster/test_namespaces.py",
+    "tests/e2e/apicalls/",
+    "tests/e2e/cluster/",
+)
+"""What takes minutes, the longest first: what begins last should be short, or the other workers wait for it.
+Folders stay whole, as their tests share a Kafka."""
+
 SHARED = Path(__file__).parent.parent.parent / "shared"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what reads the shared folder where there is none; with it, every such test counts."""
+    """Leave out what reads the shared folder where there is none; with it, every such test counts.
+
+    Among several workers the longest tests come first.
+    """
     for item in items:
         if item.get_closest_marker("kafka"):
             for leak in LIBRARY_LEAKS:
                 item.add_marker(pytest.mark.filterwarnings(f"ignore:{leak}:ResourceWarning"))
+    if hasattr(config, "workerinput"):
+        items.sort(key=_turn)
     if SHARED.is_dir() or os.environ.get("PVBUS_CONFORMANCE"):
         return
     needing = [item for item in items if item.get_closest_marker("shared")]
     if needing:
         config.hook.pytest_deselected(items=needing)
         items[:] = [item for item in items if not item.get_closest_marker("shared")]
+
+
+def _turn(item: pytest.Item) -> int:
+    """Sort long tests before the others; tests that are alike stay in the order they have."""
+    if item.get_closest_marker("kafka") or item.get_closest_marker("cluster"):  # by files, all of them slow
+        return next((n for n, each in enumerate(FIRST) if item.nodeid.startswith(each)), len(FIRST))
+    return next((n for n, mark in enumerate(("long", "slow")) if item.get_closest_marker(mark)), 2)
 
 
 @pytest.fixture(autouse=True)

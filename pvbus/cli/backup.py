@@ -32,7 +32,7 @@ FORMAT = 1
 MANIFEST = "backup.json"
 DATABASES = ("bus.db", "apiserver/objects.db")
 FOLDERS = ("apiserver/pki", "repositories", "example")
-FILES = ("apiserver/token", "applied.json")
+FILES = ("apiserver/token", "apiserver/users.json", "applied.json")
 
 RATIO_MAX = 200
 """A backup unpacks to about ten times its size; git's own files are compressed already and do not grow."""

@@ -35,7 +35,8 @@ Examples:
   pvbus conditions --follow -o json          a line of JSON per condition, and then per change
 
 The lifecycle of a variant's package revision is its condition Published, with the lifecycle as the
-reason: Draft, Proposed, Published, DeletionProposed, and Deleted as the last event.
+reason: Draft, Proposed, Published, DeletionProposed, and Deleted as the last event. The conditions
+that are readiness gates or tasks of such a revision follow it.
 
 Exit codes: 0 shown, 1 there is no such object, 2 bad usage.
 """,
@@ -144,8 +145,8 @@ async def _nothing_of(bus: Bus, name: str) -> int:
         click.echo(f"{' and '.join(kinds)} {name}: no condition has been published yet", err=True)
         return 0
     click.echo(
-        f"{name}: there is no PackageVariantSet, PackageVariant, PackageRevision or Repository of this "
-        "name; check namespace and name (pvbus conditions lists all)",
+        f"{name}: there is no PackageVariantSet, PackageVariant, PackageRevision, Repository or "
+        "RolloutPolicy of this name; check namespace and name (pvbus conditions lists all)",
         err=True,
     )
     return 1

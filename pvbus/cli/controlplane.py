@@ -1,14 +1,13 @@
-"""The embedded control plane: API server and package store, in this process or in a child process."""
+"""The embedded control plane in this process: API server and package store."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
-from pvbus.cli.children import ChildProcess
+from pvbus.cli.controlplaneprocess import Address
 from pvbus.cli.functions import functions_of
 from pvbus.controlplane.apiserver.registry import PACKAGE_RESOURCES, PACKAGE_REVISION
 from pvbus.controlplane.apiserver.server import ApiServer
@@ -18,15 +17,10 @@ from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
 from pvbus.core.api.crds import crds
 from pvbus.core.errors import PermanentError
-from pvbus.runtime.process.settings import ApiServerConfig, LogLevel
+from pvbus.runtime.process.settings import ApiServerConfig
 
 IN_USE_SECONDS = 15.0
 """How long the API server's process waits for a previous one, whose parent was killed, to end."""
-
-
-class Address(NamedTuple):
-    url: str
-    kubeconfig: Path
 
 
 @asynccontextmanager
@@ -68,23 +62,3 @@ async def patient_control_plane(data: Path, port: int, config: ApiServerConfig) 
                     raise
             await asyncio.sleep(0.1)
         yield address
-
-
-class ControlPlaneProcess(ChildProcess):
-    """`pvbus apiserver` as a child: it uses another core while the services run in this process."""
-
-    def __init__(
-        self,
-        data: Path,
-        port: int,
-        log_level: LogLevel = "warning",
-        settings: Mapping[str, str] | None = None,
-    ) -> None:
-        """settings: environment variables."""
-        arguments = ("apiserver", "--data", str(data), "--port", str(port))
-        own = {**(settings or {}), "PVBUS_LOG_LEVEL": log_level}
-        super().__init__("the API server's process", *arguments, settings=own)
-
-    @property
-    def address(self) -> Address:
-        return Address(self.reported["url"], Path(self.reported["kubeconfig"]))

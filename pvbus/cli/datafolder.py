@@ -24,6 +24,7 @@ class DataPaths:
         self.example = self.root / "example"
         self.applied = self.root / "applied.json"
         self.lock = self.root / "lock"
+        self.web = self.root / "web.json"
         self._bus_prefix = self.root / "bus-prefix"
 
     def make(self) -> None:

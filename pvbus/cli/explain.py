@@ -31,6 +31,8 @@ from pvbus.core.merge.conflicts import CONFLICTS
 from pvbus.core.records import (
     DESIRED,
     LATEST,
+    PROMOTIONS,
+    RELEASES,
     RESULTS,
     SETRESULTS,
     SETS,
@@ -42,6 +44,8 @@ from pvbus.core.records import (
     ChildState,
     ConditionEvent,
     DesiredRow,
+    PromotionRow,
+    ReleaseRow,
     ResultRow,
     SetResult,
     SyncMarker,
@@ -89,22 +93,31 @@ def explain(name: str, is_set: bool, output: str, kubeconfig: str | None, data: 
 async def _explain(
     key: Key, is_set: bool, kubeconfig: str | None, data: str, bus_url: str | None
 ) -> Document:
-    kind = SET if is_set else VARIANT
     async with opened_bus(data, bus_url) as bus:
-        document = await (_set(bus, key) if is_set else _variant(bus, key))
-        live = await live_object(data, kubeconfig, kind, key)
-        document["live"] = live if isinstance(live, dict) else None
-        document["liveNote"] = live if isinstance(live, str) else ""
-        reported = (document["live"] or {}).get("status", {}).get("conditions")
-        document["conditions"] = reported or await _conditions(bus, kind, key)
-        document["known"] = bool(document["known"] or document["live"])
-        if not is_set and document["live"] is not None:
+        document = await bus_document(bus, key, is_set=is_set)
+    live = await live_object(data, kubeconfig, SET if is_set else VARIANT, key)
+    document["live"] = live if isinstance(live, dict) else None
+    document["liveNote"] = live if isinstance(live, str) else ""
+    document["conditions"] = (document["live"] or {}).get("status", {}).get("conditions") or document[
+        "conditions"
+    ]
+    document["known"] = bool(document["known"] or document["live"])
+    if document["live"] is not None:
+        if not is_set:
             revisions = await _revisions(data, kubeconfig, key, document["revisions"])
             document["conflicts"] = list(_conflicts(revisions))
             document["renders"] = list(_renders(revisions))
-        document["waitsFor"] += await _unlisted(bus, kind)
-    if document["live"] is not None:
         document["live"].get("metadata", {}).pop("managedFields", None)
+    return document
+
+
+async def bus_document(bus: Bus, key: Key, *, is_set: bool) -> Document:
+    """Return what the bus says of a variant or a set, without a look at the API server."""
+    kind = SET if is_set else VARIANT
+    document = await (_set(bus, key) if is_set else _variant(bus, key))
+    document["conditions"] = await _conditions(bus, kind, key)
+    document["liveNote"] = ""
+    document["waitsFor"] += await _unlisted(bus, kind, key)
     return document
 
 
@@ -142,12 +155,18 @@ async def _conditions(bus: Bus, kind: Kind, key: Key) -> list[Document]:
     return [msgspec.to_builtins(event.condition) for event in events]
 
 
-async def _unlisted(bus: Bus, kind: Kind) -> list[str]:
-    """Return a note if the list of the kind is not complete yet."""
-    rows = await read_rows(bus, SETS if kind == SET else VARIANTS)
-    marker = rows.get(sync_key(*kind))
-    state = msgspec.json.decode(marker, type=SyncMarker).state if marker else "syncing"
-    return [] if state == "ok" else [f"{kind.kind}s to be listed ({state})"]
+async def _unlisted(bus: Bus, kind: Kind, key: Key) -> list[str]:
+    """Return a note if the list of the kind is not complete yet, or leaves the namespace out.
+
+    Every partition has the marker; one is read.
+    """
+    rows = await read_rows(bus, SETS if kind == SET else VARIANTS, key=str(key))
+    value = rows.get(sync_key(*kind))
+    marker = msgspec.json.decode(value, type=SyncMarker) if value else SyncMarker(state="syncing", epoch=0)
+    if marker.state != "ok":
+        return [f"{kind.kind}s to be listed ({marker.state})"]
+    problem = marker.coverage.problem(key.namespace)
+    return [f"{kind.kind}s to be listed: {problem}"] if problem else []
 
 
 # ---------------------------------------------------------------- a variant
@@ -170,7 +189,31 @@ async def _variant(bus: Bus, key: Key) -> Document:
         "upstream": result.upstream if result else "",
         "injected": msgspec.to_builtins(result.injected) if result else [],
         "waitsFor": list(result.waiting) if result else [],
+        "promotion": list(await _promotion(bus, key)),
     }
+
+
+async def _promotion(bus: Bus, key: Key) -> list[Document]:
+    """Return why each open revision is not proposed, or what becomes of it; [] where promote does not run."""
+    row = _decoded((await read_rows(bus, PROMOTIONS, key=str(key))).get(str(key)), PromotionRow)
+    if row is None:
+        return []
+    done = _decoded((await read_rows(bus, RELEASES, key=str(key))).get(str(key)), ReleaseRow)
+    carried = {(each.revision, each.row_digest): each for each in (done.carried if done is not None else ())}
+    found = []
+    for verdict in row.verdicts:
+        outcome = carried.get((verdict.revision, verdict.row_digest))
+        found.append(
+            {
+                "revision": verdict.revision,
+                "reason": verdict.reason,
+                "message": verdict.message,
+                "order": verdict.order,
+                "outcome": outcome.outcome if outcome is not None and verdict.order else "",
+                "outcomeMessage": outcome.message if outcome is not None and verdict.order else "",
+            }
+        )
+    return found
 
 
 async def _maker(bus: Bus, key: Key, set_name: str, row: TargetRow) -> Document:

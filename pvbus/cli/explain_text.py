@@ -39,12 +39,27 @@ def variant_lines(document: Document) -> Iterator[str]:
         yield f"  package revision: {revision}"
     for render in document.get("renders") or []:
         yield f"  render of {render['revision']}: {render['remark']}"
+    yield from _promotion_lines(document.get("promotion") or [])
     yield from _injection_lines(document)
     conflicts = document.get("conflicts") or []
     yield from _conflict_lines(conflicts)
     if conflicts:
         yield f"  to settle conflicts: pvbus diff {document['variant']}"
     yield from _closing_lines(document)
+
+
+def _promotion_lines(promotion: list[Document]) -> Iterator[str]:
+    """Yield why each open revision is not proposed, or what becomes of it."""
+    for each in promotion:
+        line = f"  promotion of {each['revision']}: {each['reason']}: {each['message']}"
+        if not each["order"]:
+            yield line
+        elif each["outcome"] == "refused":
+            yield f"{line}; the API server refuses to {each['order']} it: {each['outcomeMessage']}"
+        elif each["outcome"] != "done":
+            yield f"{line}; release has not carried that out yet: does it run? pvbus lag release"
+        else:
+            yield line
 
 
 def _conflict_lines(conflicts: list[Document]) -> Iterator[str]:

@@ -6,7 +6,7 @@ rest at the address that it registered with its group (`/state`, see `pvbus.runt
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import NamedTuple
@@ -18,7 +18,7 @@ import msgspec
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus
 from pvbus.core.errors import PermanentError, TransientError, UsageError
-from pvbus.core.topics import SERVICES
+from pvbus.core.topics import ALL_SERVICES, PROMOTION, SERVICES, SINK
 from pvbus.ports.bus import Bus, GroupState, TopicPartition
 from pvbus.runtime.process.assembly import INPUTS
 from pvbus.runtime.process.state import LeaseReport, ProcessState, defect_lines
@@ -108,7 +108,7 @@ RESTORE   how much of its tables is read; 100% is ready
 -  nobody is there to tell     ?  the owner does not tell
 """,
 )
-@click.argument("services", nargs=-1, type=click.Choice(SERVICES), metavar="[SERVICE]...")
+@click.argument("services", nargs=-1, type=click.Choice((*ALL_SERVICES, SINK)), metavar="[SERVICE]...")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--partitions", is_flag=True, help="Show each partition, with its owner.")
 @click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
@@ -127,19 +127,21 @@ def lag(
 ) -> int:
     """Show who holds what, and how far it is, by service and partition.
 
-    SERVICE is ingest, unroll, render, inject or conditions; none is all of them.
+    SERVICE is ingest, unroll, render, inject, conditions, promote, rollout, release or sink; none is all of
+    them, without the last four where these do not run.
     """
     if watch and check:
         raise click.UsageError("--check ends with an answer, --watch does not end: give one of them")
-    names = [name for name in SERVICES if name in services or not services]
+    names = [name for name in (*ALL_SERVICES, SINK) if name in services]
     show = partial(_show, output=output, partitions=partitions)
     return asyncio.run(_lag(names, show, watch=watch, check=check, data=data, lease_name=bus))
 
 
 async def _lag(
-    names: list[str], show: Show, *, watch: bool, check: bool, data: str, lease_name: str | None
+    names: Sequence[str], show: Show, *, watch: bool, check: bool, data: str, lease_name: str | None
 ) -> int:
     async with opened_bus(data, lease_name) as bus:
+        names = names or [*SERVICES, *await _running(bus, (*PROMOTION, SINK))]
         while watch:
             await _watch_once(bus, names, show)
             await asyncio.sleep(WATCH_SECONDS)
@@ -163,7 +165,13 @@ def troubles_of(rows: Iterable[Row]) -> Iterator[str]:
             yield from (trouble for row in ours if (trouble := row.trouble()))
 
 
-async def _watch_once(bus: Bus, names: list[str], show: Show) -> None:
+async def _running(bus: Bus, services: Sequence[str]) -> list[str]:
+    """Return those of these services that have workers; if the bus does not answer, none."""
+    groups = await _groups(bus, services, [])
+    return [name for name, group in groups.items() if group.members]
+
+
+async def _watch_once(bus: Bus, names: Sequence[str], show: Show) -> None:
     try:
         table = await look(bus, names)
     except TransientError as exc:

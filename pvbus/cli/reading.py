@@ -15,7 +15,7 @@ from pvbus.core.topics import topic_specs
 from pvbus.ports.bus import Bus, Record, TopicSpec
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.process.buses import open_bus
-from pvbus.runtime.process.settings import ServiceConfig, load_config
+from pvbus.runtime.process.settings import ServiceConfig, load_config, split_names
 
 data_option = click.option("--data", default=DEFAULT, show_default=True, help="Data folder of `pvbus up`.")
 bus_option = click.option(
@@ -24,6 +24,11 @@ bus_option = click.option(
     help="sqlite:PATH, where there is no data folder, or kafka://HOST:PORT[,HOST:PORT...][/PREFIX] "
     "[PVBUS_BUS; a Kafka's TLS and login are settings, PVBUS_KAFKA_*]",
 )
+
+
+def names_of(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    """Return the namespaces of an option; None if it is not given. Raises UsageError."""
+    return None if text is None else split_names(text)
 
 
 NOTHING = (

@@ -1,20 +1,41 @@
-"""`pvbus run`: services of `pvbus up`, as a separate process."""
+"""`pvbus run`: services of `pvbus up`, as a separate process.
+
+The package store is imported only where it runs: it would be a quarter of the start of every other service.
+"""
 
 import asyncio
 import sys
+from collections.abc import Mapping
 
 import click
 import msgspec
 
 from pvbus.cli.children import child
-from pvbus.core.topics import SERVICES
+from pvbus.core.errors import UsageError
+from pvbus.core.rights import PACKAGES
+from pvbus.core.topics import ALL_SERVICES, SINK
 from pvbus.runtime.process.hosting import hosted, serve
-from pvbus.runtime.process.settings import ServicesConfig, load_config
+from pvbus.runtime.process.settings import (
+    PackagesConfig,
+    ServiceConfig,
+    ServicesConfig,
+    SinkConfig,
+    WebConfig,
+    load_config,
+)
 from pvbus.telemetry import logs
+
+WEB = "web"
 
 
 @click.command(short_help="Run services alone, until told to end.")
-@click.argument("services", nargs=-1, required=True, type=click.Choice(SERVICES), metavar="SERVICE...")
+@click.argument(
+    "services",
+    nargs=-1,
+    required=True,
+    type=click.Choice((*ALL_SERVICES, PACKAGES, WEB, SINK)),
+    metavar="SERVICE...",
+)
 @click.option("--bus", metavar="URL", help="sqlite:PATH, or kafka://HOST:PORT[,HOST:PORT...][/PREFIX] "
               "[PVBUS_BUS; default sqlite:.pvbus/bus.db]")  # fmt: skip
 @click.option("--kubeconfig", help="File with the API server's address [PVBUS_KUBECONFIG].")
@@ -25,9 +46,19 @@ from pvbus.telemetry import logs
 def run(services: tuple[str, ...], is_child: bool, **given: str | int | None) -> None:
     """Run services in this process until it is told to end.
 
-    SERVICE is ingest, unroll, render, inject or conditions. Any number of processes may run the same
-    service on one bus; each takes its share. SIGTERM and Ctrl-C let it finish what it holds. Its log, on
-    standard error, tells the address of /metrics, /healthz, /readyz and /state.
+    SERVICE is ingest, unroll, render, inject or conditions. The services promote, rollout and release propose
+    drafts that are ready, and approve them by RolloutPolicies; they may be left out. Any number of processes
+    may run the same service on one bus; each takes its share. SIGTERM and Ctrl-C let it finish what it holds.
+    Its log, on standard error, tells the address of /metrics, /healthz, /readyz and /state.
+
+    SERVICE packages is the package store as an aggregated API of a cluster, which an APIService names. It has
+    no bus, and runs in a process of its own.
+
+    SERVICE web is a page for browsers that shows the fleet. It only reads the bus, needs no API server, and
+    runs in a process of its own, which prints the page's address.
+
+    SERVICE sink posts every change of a condition to the address in PVBUS_SINK_URL, as CloudEvents over HTTP.
+    It needs no API server, and runs in processes of its own, of which each takes its share.
 
     Everything else is a setting, PVBUS_*, a Kafka's TLS and login, too: `python -m services.render --help`
     lists them.
@@ -37,7 +68,20 @@ def run(services: tuple[str, ...], is_child: bool, **given: str | int | None) ->
       pvbus run render --bus sqlite:.pvbus/bus.db --kubeconfig .pvbus/kubeconfig
       pvbus run ingest unroll render inject conditions --kubeconfig ~/.kube/config
       pvbus run render --bus kafka://kafka-0:9092,kafka-1:9092/blue --health-port 9090
+      pvbus run promote rollout release --kubeconfig ~/.kube/config
+      pvbus run packages --kubeconfig ~/.kube/config
+      pvbus run web --bus kafka://kafka-0:9092/blue
+      PVBUS_SINK_URL=https://receiver.example.org/events pvbus run sink --bus kafka://kafka-0:9092/blue
     """
+    if SINK in services:
+        _run_sink(services, given)
+        return
+    if WEB in services:
+        _run_web(services, given)
+        return
+    if PACKAGES in services:
+        _run_packages(services, is_child, given)
+        return
     config = load_config(ServicesConfig)
     chosen = {name: value for name, value in given.items() if value is not None}
     config = msgspec.structs.replace(config, **chosen)
@@ -45,6 +89,54 @@ def run(services: tuple[str, ...], is_child: bool, **given: str | int | None) ->
     if is_child:
         sys.exit(asyncio.run(_run_child(names, config)))
     asyncio.run(serve(names, config))
+
+
+def _run_packages(services: tuple[str, ...], is_child: bool, given: Mapping[str, str | int | None]) -> None:
+    from pvbus.cli.packagestore import serve_packages
+
+    if set(services) != {PACKAGES}:
+        raise UsageError("packages has no bus and runs alone: start the other services as another process")
+    if given["bus"] is not None:
+        raise UsageError("packages has no bus: leave --bus away")
+    chosen = {name: value for name, value in given.items() if value is not None}
+    config = msgspec.structs.replace(load_config(PackagesConfig), **chosen)
+    if is_child:
+        sys.exit(asyncio.run(_serve_child(config)))
+    asyncio.run(serve_packages(config))
+
+
+def _run_web(services: tuple[str, ...], given: Mapping[str, str | int | None]) -> None:
+    from pvbus.cli.webpage import serve_web
+
+    if set(services) != {WEB}:
+        raise UsageError("web runs alone: start the other services as another process")
+    if useless := [name for name in ("kubeconfig", "context", "health_port") if given[name] is not None]:
+        raise UsageError(f"web reads the bus only: leave --{useless[0].replace('_', '-')} away")
+    config = load_config(ServiceConfig)
+    bus = given["bus"] if given["bus"] is not None else config.bus
+    asyncio.run(serve_web(msgspec.structs.replace(config, bus=bus), load_config(WebConfig), click.echo))
+
+
+def _run_sink(services: tuple[str, ...], given: Mapping[str, str | int | None]) -> None:
+    from pvbus.cli.sinkprocess import serve_sink
+
+    if set(services) != {SINK}:
+        raise UsageError("sink runs alone: start the other services as another process")
+    if useless := [name for name in ("kubeconfig", "context") if given[name] is not None]:
+        raise UsageError(f"sink needs no API server: leave --{useless[0]} away")
+    chosen = {name: value for name, value in given.items() if value is not None}
+    config = msgspec.structs.replace(load_config(ServiceConfig), **chosen)
+    asyncio.run(serve_sink(config, load_config(SinkConfig)))
+
+
+async def _serve_child(config: PackagesConfig) -> int:
+    from pvbus.cli.packagestore import packages_hosted
+
+    logs.configure(config.log_level, config.log_format)
+    async with child() as parent, packages_hosted(config) as host:
+        parent.tell(url=host.health_url, port=str(host.port))
+        await host.run(parent.stop)
+    return parent.code
 
 
 async def _run_child(names: list[str], config: ServicesConfig) -> int:

@@ -7,7 +7,7 @@ still busy.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol
 
@@ -20,6 +20,7 @@ from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.topics import SERVICES
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
+from pvbus.runtime.backoff import uniform
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.hosting import Host, grounded, hosted
 from pvbus.runtime.process.settings import ServicesConfig
@@ -54,10 +55,12 @@ class Supervisor(Protocol):
 
 
 class States(NamedTuple):
-    """The states that the processes reported. missing: the processes without a report."""
+    """The states that the processes reported. missing: the processes without a report. services: the names
+    of those that have to run."""
 
     processes: tuple[ProcessState, ...]
     missing: tuple[str, ...] = ()
+    services: Sequence[str] = SERVICES
 
     def _reports(self, name: str) -> Iterator[ServiceReport]:
         """Yield the reports of workers with leases: a spare worker is neither ready nor idle."""
@@ -70,7 +73,7 @@ class States(NamedTuple):
         are listed, all services are idle, and no timer ends within the horizon."""
         return not self.missing and all(
             self._holds_everything(name) and all(_rests(r, horizon_seconds) for r in self._reports(name))
-            for name in SERVICES
+            for name in self.services
         )
 
     def _holds_everything(self, name: str) -> bool:
@@ -81,7 +84,7 @@ class States(NamedTuple):
         """Return the services with work in progress, or with leases that no worker holds yet."""
         return [
             name
-            for name in SERVICES
+            for name in self.services
             if not self._holds_everything(name) or not all(report.idle for report in self._reports(name))
         ]
 
@@ -102,15 +105,18 @@ def _rests(report: ServiceReport, horizon_seconds: float) -> bool:
 
 
 @asynccontextmanager
-async def supervisor_of(config: ServicesConfig, processes: int, say: Say) -> AsyncIterator[Supervisor]:
+async def supervisor_of(
+    config: ServicesConfig, processes: int, say: Say, services: Sequence[str] = SERVICES
+) -> AsyncIterator[Supervisor]:
     """Prepare the services. processes: per service; 0 runs all of them in this process."""
     if processes == 0:
-        async with hosted(SERVICES, config) as host:
+        async with hosted(services, config) as host:
             say(f"metrics and health: {host.health_url}/metrics")
             yield _HereSupervisor(host)
         return
     async with grounded(config) as ground, aiohttp.ClientSession() as session:
-        yield _ProcessSupervisor(ground.bus, ground.cluster, config, processes, session, say)
+        urls = {f"{name}/{n + 1}": "" for name in services for n in range(processes)}
+        yield _ProcessSupervisor(ground.bus, ground.cluster, config, urls, session, say)
 
 
 class _HereSupervisor:
@@ -125,7 +131,7 @@ class _HereSupervisor:
         await self._host.run(stop)
 
     async def states(self) -> States:
-        return States(((await self._host.observer.look()).state,))
+        return States(((await self._host.observer.look()).state,), services=tuple(self._host.services))
 
 
 class _ProcessSupervisor:
@@ -136,16 +142,17 @@ class _ProcessSupervisor:
         bus: Bus,
         cluster: Cluster,
         config: ServicesConfig,
-        processes: int,
+        urls: dict[str, str],
         session: aiohttp.ClientSession,
         say: Say,
     ) -> None:
+        """urls: of the processes, `<service>/<number>`, as far as they are known."""
         self.bus = bus
         self.cluster = cluster
         self._config = config
         self._session = session
         self._say = say
-        self._urls = {f"{name}/{n + 1}": "" for name in SERVICES for n in range(processes)}
+        self._urls = urls
         self._served: set[str] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -158,7 +165,7 @@ class _ProcessSupervisor:
     async def _keep(self, worker: str) -> None:
         """Restart one process whenever it ends. Raises errors that a restart cannot fix."""
         clock = asyncio.get_running_loop()
-        backoff = Backoff(*BACKOFF_SECONDS)
+        backoff = Backoff(*BACKOFF_SECONDS, uniform)
         refused = ""
         while True:
             began = clock.time()
@@ -175,7 +182,7 @@ class _ProcessSupervisor:
             if clock.time() - began > BACKOFF_SECONDS[1]:
                 backoff.reset()
             pause = backoff.next_seconds()
-            self._say(f"{worker} {end}; restarting in {pause:g} s")
+            self._say(f"{worker} {end}; restarting in {pause:.1f} s")
             await asyncio.sleep(pause)
 
     async def _run_once(self, worker: str) -> int:
@@ -199,7 +206,8 @@ class _ProcessSupervisor:
     async def states(self) -> States:
         reported = await asyncio.gather(*(self._ask(url) for url in self._urls.values()))
         missing = [worker for worker, state in zip(self._urls, reported, strict=True) if state is None]
-        return States(tuple(state for state in reported if state is not None), tuple(missing))
+        services = tuple(dict.fromkeys(worker.partition("/")[0] for worker in self._urls))
+        return States(tuple(state for state in reported if state is not None), tuple(missing), services)
 
     async def _ask(self, url: str) -> ProcessState | None:
         if not url:

@@ -1,7 +1,8 @@
 """`pvbus topics`: lists the topics of the bus, and compares them with their declarations."""
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -9,12 +10,21 @@ import msgspec
 from pvbus.adapters.kafka.settings import settings_of
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus, read_topic
+from pvbus.cli.registry import register
 from pvbus.core.errors import UsageError
 from pvbus.core.topics import TOPICS, topic_specs
 from pvbus.ports.bus import Bus, Record, TopicState
-from pvbus.runtime.process.buses import bus_file
+from pvbus.runtime.process.buses import bus_file, bus_prefix
 from pvbus.runtime.process.installation import check_completeness, read_installation
-from pvbus.runtime.process.kafka_access import PRINCIPAL, access_lists, bindings, commands
+from pvbus.runtime.process.kafka_access import PRINCIPAL, ROLES, access_lists, bindings, commands
+from pvbus.runtime.process.settings import ServiceConfig, load_config
+
+
+class Login(NamedTuple):
+    """principal: a template of who a role is to Kafka. command_config: as what kafka-acls.sh logs in."""
+
+    principal: str
+    command_config: str | None
 
 
 @click.command(
@@ -32,15 +42,20 @@ Examples:
   pvbus topics --create --bus kafka://kafka:9092        make what is missing; again, and nothing changes
   pvbus topics --check --bus kafka://kafka:9092         1 with what differs, and what to do about it
   pvbus topics --acls --bus kafka://kafka:9092          commands that give each service its rights
+  pvbus topics --register --bus kafka://kafka:9092      JSON Schemas to PVBUS_SCHEMA_REGISTRY
   pvbus topics --acls --bus kafka://kafka:9092/blue --principal 'User:CN={role},O=Example' -o json
+  pvbus topics --acls --bus kafka://kafka:9092 --role consumer --principal User:team-a
 """,
 )
 @click.argument("topic", required=False)
 @click.option("--key", help="Only keys that are this, or begin with it and a |.")
 @click.option("--create", "action", flag_value="create", help="Make the topics that are missing.")
 @click.option("--check", "action", flag_value="check", help="Compare the topics with their declarations.")
-@click.option("--acls", "action", flag_value="acls", help="Print the ACLs that each service needs.")
-@click.option("--principal", default=PRINCIPAL, show_default=True, help="Who a service is to Kafka (--acls).")
+@click.option("--acls", "action", flag_value="acls", help="Print the ACLs that each program needs.")
+@click.option("--register", "action", flag_value="register", help="Register the public topics' schemas.")
+@click.option("--role", "roles", multiple=True, type=click.Choice(ROLES), metavar="ROLE",
+              help="Only of a service, operator, web or consumer (--acls; may be repeated).")  # fmt: skip
+@click.option("--principal", default=PRINCIPAL, show_default=True, help="Who a role is to Kafka (--acls).")
 @click.option("--command-config", metavar="FILE", help="As what kafka-acls.sh is to log in (--acls).")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @data_option
@@ -49,6 +64,7 @@ def topics(
     topic: str | None,
     key: str | None,
     action: str | None,
+    roles: tuple[str, ...],
     principal: str,
     command_config: str | None,
     output: str,
@@ -58,13 +74,17 @@ def topics(
     """List the topics, or show the records of one; or make, check and protect them."""
     if action is not None and (topic is not None or key is not None):
         raise UsageError(f"--{action} is about all topics: give it neither TOPIC nor --key")
+    if roles and action != "acls":
+        raise UsageError("--role is about --acls: give both")
     match action:
         case "create":
             return _show_states(asyncio.run(_create(data, bus)), output)
         case "check":
             return _show_states(asyncio.run(_check(data, bus)), output)
         case "acls":
-            return _show_acls(bus, principal, command_config, output)
+            return _show_acls(bus, roles or ROLES, Login(principal, command_config), output)
+        case "register":
+            return _register(bus, output)
     asyncio.run(_topics(topic, key, output, data, bus))
     return 0
 
@@ -178,19 +198,38 @@ def _show_states(rows: list[dict[str, Any]], output: str) -> int:
     return 1 if any(row["problems"] for row in rows) else 0
 
 
-def _show_acls(bus_url: str | None, principal: str, command_config: str | None, output: str) -> int:
-    """Print the ACLs that each service needs, without a broker."""
+def _register(bus_url: str | None, output: str) -> int:
+    """Register the schemas of the public topics; the bus itself is not opened."""
+    if bus_url is None or bus_file(bus_url) is not None:
+        raise UsageError(
+            "--register is about a Kafka: give --bus kafka://HOST:PORT[,HOST:PORT...][/PREFIX], whose prefix "
+            "is part of the subjects"
+        )
+    url = load_config(ServiceConfig).schema_registry
+    if not url:
+        raise UsageError("no schema registry: set PVBUS_SCHEMA_REGISTRY to its URL, http://HOST:PORT")
+    rows = asyncio.run(register(url, bus_prefix(bus_url)))
+    if output != "text":
+        emit(rows, output)
+        return 0
+    texts = [(row["subject"], str(row["id"]), row["compatibility"]) for row in rows]
+    columns(("SUBJECT", "ID", "COMPATIBILITY"), texts)
+    return 0
+
+
+def _show_acls(bus_url: str | None, roles: Sequence[str], login: Login, output: str) -> int:
+    """Print the ACLs that these roles need, without a broker."""
     if bus_url is None or bus_file(bus_url) is not None:
         raise UsageError(
             "--acls is about a Kafka: give --bus kafka://HOST:PORT[,HOST:PORT...][/PREFIX]. A bus in a file "
             "has no ACLs: the rights of the file decide who may write"
         )
     settings = settings_of(bus_url)
-    lists = access_lists(settings)
+    lists = access_lists(settings, roles)
     if output == "text":
-        options = ("--command-config", command_config) if command_config else ()
-        for line in commands(lists, ",".join(settings.bootstrap), principal, *options):
+        options = ("--command-config", login.command_config) if login.command_config else ()
+        for line in commands(lists, ",".join(settings.bootstrap), login.principal, *options):
             click.echo(line)
     else:
-        emit(bindings(lists, principal), output)
+        emit(bindings(lists, login.principal), output)
     return 0

@@ -22,18 +22,26 @@ from rich.status import Status
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.applied import AppliedRecord, distinct, identity
 from pvbus.cli.apply import Applied, apply_news
-from pvbus.cli.controlplane import ControlPlaneProcess
+from pvbus.cli.controlplaneprocess import ControlPlaneProcess
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
 from pvbus.cli.examples import fleet
 from pvbus.cli.functions import functions_of, isolation_problem
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.progress import Progress, Tally, Trouble, judge, unsettled_repositories
 from pvbus.cli.supervisor import States, Supervisor, supervisor_of
+from pvbus.cli.webpage import page_of
 from pvbus.core.errors import PermanentError, TransientError, UsageError
+from pvbus.core.topics import ALL_SERVICES, SERVICES
 from pvbus.ports.cluster import Cluster, Kind
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.buses import bus_file, kafka_settings
-from pvbus.runtime.process.settings import ApiServerConfig, LogLevel, ServicesConfig, load_config
+from pvbus.runtime.process.settings import (
+    ApiServerConfig,
+    LogLevel,
+    ServicesConfig,
+    WebConfig,
+    load_config,
+)
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.telemetry import logs
 from pvbus.telemetry.terminal import unfiltered
@@ -53,7 +61,8 @@ TROUBLES_SHOWN_MAX = 10
 
 
 class UpOptions(NamedTuple):
-    """hints: the options that other commands need for this installation. server: settings of its process."""
+    """hints: the options that other commands need for this installation. server: settings of its process.
+    web: of the page, None without one. services: those to run."""
 
     port: int
     processes: int
@@ -61,6 +70,8 @@ class UpOptions(NamedTuple):
     timeout_seconds: float
     hints: str
     server: Mapping[str, str]
+    web: WebConfig | None
+    services: Sequence[str] = SERVICES
 
 
 @click.command(
@@ -73,6 +84,7 @@ Examples:
   pvbus up --data /srv/pvbus --port 6443
   pvbus up --bus kafka://127.0.0.1:9092 --processes 2
   pvbus up --function-engine podman manifests/
+  pvbus up --promote manifests/     drafts that are opted in and ready are proposed
 """,
 )
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]...")
@@ -93,6 +105,9 @@ Examples:
 )
 @click.option("--processes", default=0, type=click.IntRange(0, 64), show_default=True, metavar="N",
               help="Of each service; 0 runs all of them in this one.")  # fmt: skip
+@click.option("--web/--no-web", default=True, show_default=True, help="Serve a page that shows the fleet.")
+@click.option("--promote", is_flag=True, help="Also run promote, rollout and release: drafts that are "
+              "opted in and ready are proposed, and approved by RolloutPolicies.")  # fmt: skip
 @click.option("--function-engine", type=click.Choice(["auto", "podman", "docker", "nerdctl"]),
               help="For functions that are not built in [PVBUS_FUNCTION_ENGINE].")  # fmt: skip
 @click.option("--function-runner", metavar="HOST:PORT",
@@ -111,6 +126,8 @@ def up(
     reapply: bool,
     bus: str | None,
     processes: int,
+    web: bool,
+    promote: bool,
     function_engine: str | None,
     function_runner: str | None,
     once: bool,
@@ -158,7 +175,9 @@ def up(
         hints += f" --bus {shlex.quote(config.bus)}" if bus else ""
         scope = [os.path.abspath(path) for path in paths]
         given = Given(manifests, (*scope, _source_of(example)) if example else tuple(scope), reapply)
-        options = UpOptions(port, processes, once, timeout, hints, functions)
+        page = load_config(WebConfig) if web and not once else None
+        services = ALL_SERVICES if promote else SERVICES
+        options = UpOptions(port, processes, once, timeout, hints, functions, page, services)
         if problem := isolation_problem(server_config):
             click.echo(problem, err=True)
         sys.exit(asyncio.run(_up(folder, config, given, options, Screen())))
@@ -226,7 +245,11 @@ async def _up(
             screen.line(f"export KUBECONFIG={shlex.quote(str(server.address.kubeconfig))}")
             if bus_file(config.bus) != folder.bus:
                 screen.line(f"export PVBUS_BUS={shlex.quote(config.bus)}")
-            async with supervisor_of(config, options.processes, screen.line) as supervisor:
+            services = supervisor_of(config, options.processes, screen.line, options.services)
+            async with (
+                services as supervisor,
+                page_of(folder, supervisor.bus, options.web, options.hints, screen.line),
+            ):
                 if given.manifests:
                     applied = await _apply(folder, given)
                     for line in (f"manifests: {applied}", *applied.remarks):

@@ -15,9 +15,12 @@ from pvbus.cli.output import FORMATS, emit
 from pvbus.controlplane.apiserver.schema import validate_crd
 from pvbus.controlplane.apiserver.structural import Schema, compile_schema
 from pvbus.core.api.crds import crds
+from pvbus.core.api.promotion import PROMOTION_API
+from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.inject.mutations.validation import validate_variant
 from pvbus.core.render.template import compile_targets
+from pvbus.core.rollout.protocol.validation import validate_policy
 from pvbus.core.unroll.validation import duplicate_downstreams, validate_set
 from pvbus.ports.cluster import Object
 
@@ -52,8 +55,8 @@ Examples:
 def validate(paths: tuple[Path, ...], output: str) -> None:
     """Check manifests without a cluster; FILE may be a folder.
 
-    Sets, variants and Repositories are checked by their schemas (a field that nobody knows is an error),
-    by the rules that the services have, and by compiling every expression. Kinds whose
+    Sets, variants, Repositories and RolloutPolicies are checked by their schemas (a field that nobody knows
+    is an error), by the rules that the services have, and by compiling every expression. Kinds whose
     CustomResourceDefinition is among the files are checked by it. Exit code 1 when anything is wrong.
 
     cel-python, another implementation of CEL, gives a second opinion on the syntax of each expression. A
@@ -172,6 +175,9 @@ def _rules(obj: Object) -> Iterator[tuple[str, str]]:
         for error in compile_targets(spec).errors():
             field, _, message = error.partition(": ")
             yield f"spec.targets[].{field}", message
+    elif _version_of(obj) == (PROMOTION_API, "RolloutPolicy"):
+        policy = _converted(obj, RolloutPolicy)
+        yield from (split(problem) for problem in validate_policy(policy.spec))
 
 
 def _converted(obj: Object, type_: Any) -> Any:

@@ -11,12 +11,15 @@ Jitter = Callable[[float, float], float]
 """Returns a number between two others. A simulation passes one with a seed."""
 
 
-class Backoff:
-    """Exponential backoff. With jitter, workers that failed together do not return together."""
+def spread(seconds: float, jitter: Jitter) -> float:
+    """Return a fixed wait, made up to half as long again."""
+    return jitter(seconds, 1.5 * seconds)
 
-    def __init__(
-        self, seconds_min: float, seconds_max: float, jitter: Jitter | None = None, *, failures: int = 0
-    ) -> None:
+
+class Backoff:
+    """Exponential backoff. By its jitter, workers that failed together do not return together."""
+
+    def __init__(self, seconds_min: float, seconds_max: float, jitter: Jitter, *, failures: int = 0) -> None:
         """failures: how many came before, for a caller that counts them itself."""
         self._least = seconds_min
         self._most = seconds_max
@@ -29,13 +32,11 @@ class Backoff:
     def next_seconds(self, failure: object = None) -> float:
         """Count a failure and return the wait before the next try.
 
-        Without jitter the waits are the shortest one, twice that, and so on; with full jitter each is
-        between the shortest one and twice that. failure: its `retry_after_seconds`, if any, is a lower limit.
+        Each is between the shortest one and a limit that begins at twice the shortest one and doubles.
+        failure: its `retry_after_seconds`, if any, is a lower limit.
         """
         seconds = self._least * 2.0 ** min(self._failures, DOUBLINGS_MAX)
         self._failures += 1
-        if self._jitter is None:
-            return min(self._most, seconds)
         seconds = self._jitter(self._least, min(self._most, 2 * seconds))
         asked: float | None = getattr(failure, "retry_after_seconds", None)
         return seconds if asked is None else max(seconds, self._jitter(asked, 1.1 * asked))

@@ -86,7 +86,39 @@ class CatchUp(NamedTuple):
     topics: tuple[str, ...]
 
 
-Effect = Get | List | Create | Update | Patch | Delete | CatchUp
+class Query(NamedTuple):
+    """Evaluate a PromQL expression at steps from start to end. Result: a `Range`.
+
+    start, end: seconds since 1970. Fails with a PermanentError if no Prometheus is set or it refuses the
+    expression, and with a TransientError if it does not answer.
+    """
+
+    expression: str
+    start: float
+    end: float
+    step_seconds: float
+
+
+class Sample(NamedTuple):
+    """A value of a series. time: seconds since 1970. value: may be infinite or NaN."""
+
+    time: float
+    value: float
+
+
+class Range(NamedTuple):
+    """The result of a `Query`.
+
+    series: the samples of each, by time. skew_seconds: how far the clock of Prometheus is ahead of ours.
+    warnings: what it says of its own result, which may not be whole then.
+    """
+
+    series: tuple[tuple[Sample, ...], ...]
+    skew_seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
+
+
+Effect = Get | List | Create | Update | Patch | Delete | CatchUp | Query
 WRITES = (Create, Update, Patch, Delete)
 
 

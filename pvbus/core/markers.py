@@ -57,9 +57,15 @@ class SyncView:
         """Return a kind's combined marker: `syncing` if they differ, None until every partition has one."""
         return self._known.get(kind)
 
-    def ok(self, kind: str) -> bool:
+    def ok(self, kind: str, namespace: str) -> bool:
+        """Return whether a missing object of this kind does not exist in this namespace."""
         marker = self._known.get(kind)
-        return marker is not None and marker.state == "ok"
+        return marker is not None and marker.state == "ok" and marker.coverage.covers(namespace)
+
+    def problem(self, kind: str, namespace: str) -> str:
+        """Return why a namespace of a listed kind is not covered, "" if it is, or nothing is known."""
+        marker = self._known.get(kind)
+        return marker.coverage.problem(namespace) if marker is not None and marker.state == "ok" else ""
 
     def kinds(self) -> Iterator[tuple[str, SyncMarker]]:
         for kind, marker in self._known.items():

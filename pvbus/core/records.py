@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from pvbus.core.api.promotion import PackageSpecializerSpec
 from pvbus.core.api.variants import Condition, Downstream, DownstreamTarget, Upstream, VariantTemplate
 
 META = "pvbus.meta"
@@ -25,6 +26,12 @@ TARGETS = "pvbus.targets"
 DESIRED = "pvbus.desired"
 RESULTS = "pvbus.results"
 SETRESULTS = "pvbus.setresults"
+PROMOTIONS = "pvbus.promotions"
+RELEASES = "pvbus.releases"
+POLICIES = "pvbus.policies"
+CANDIDATES = "pvbus.candidates"
+ROLLOUTS = "pvbus.rollouts"
+APPROVALS = "pvbus.approvals"
 CONDITIONS = "pvbus.conditions"
 LATEST = "pvbus.conditions.latest"
 DLQ = "pvbus.dlq"
@@ -47,18 +54,44 @@ class MetaRow(_Row, frozen=True, kw_only=True, omit_defaults=False):
     schema_version: int = SCHEMA_VERSION
 
 
+class Refusal(_Row, frozen=True, kw_only=True):
+    """A namespace that should be listed and may not be. message: why, and what to do."""
+
+    namespace: str
+    message: str
+
+
+class Coverage(_Row, frozen=True, kw_only=True):
+    """The namespaces of which a list shows every object. namespaces: empty for all; none of those refused."""
+
+    namespaces: tuple[str, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+    def covers(self, namespace: str) -> bool:
+        return not self.namespaces or namespace in self.namespaces
+
+    def problem(self, namespace: str) -> str:
+        """Return why a namespace is not covered, "" if it is."""
+        if self.covers(namespace):
+            return ""
+        messages = (refusal.message for refusal in self.refused if refusal.namespace == namespace)
+        return next(messages, f'PVBUS_NAMESPACES of ingest does not have the namespace "{namespace}"')
+
+
 class SyncMarker(_Row, frozen=True, kw_only=True):
     """The completeness of a kind's rows in this partition.
 
-    state `ok`: every existing object of the kind has its row. `syncing`: rows may be missing or
-    stale. `unavailable`: the kind is not served, or may not be read (`message` in the API's words).
-    `unwatched`: no service requests it any more. versions: the served ones, preferred one first.
+    state `ok`: every existing object of the kind has its row, in the namespaces of `coverage`; an absent row
+    of any other namespace means nothing. `syncing`: rows may be missing or stale. `unavailable`: the kind is
+    not served, or may not be read (`message` in the API's words). `unwatched`: no service requests it any
+    more. versions: the served ones, preferred one first.
     """
 
     state: Literal["syncing", "ok", "unavailable", "unwatched"]
     epoch: int
     versions: tuple[str, ...] = ()
     message: str = ""
+    coverage: Coverage = Coverage()
 
 
 class ObjectOwner(_Row, frozen=True, kw_only=True):
@@ -70,7 +103,8 @@ class ObjectOwner(_Row, frozen=True, kw_only=True):
 
 
 class RevisionFacts(_Row, frozen=True, kw_only=True):
-    """Facts of a PackageRevision. `lock_*`: status.upstreamLock.git; `self_*`: status.selfLock.git."""
+    """Facts of a PackageRevision. `lock_*`: status.upstreamLock.git; `self_*`: status.selfLock.git. gates,
+    tasks: types of the conditions that readiness gates name, and of those that ask people."""
 
     repository: str
     package: str
@@ -87,11 +121,12 @@ class RevisionFacts(_Row, frozen=True, kw_only=True):
     clone_upstream: str = ""
     conditions: tuple[Condition, ...] = ()
     gates: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
 
 
 class ObjectRow(_Row, frozen=True, kw_only=True):
-    """Metadata of an observed object, and a few facts of its kind that services need. ready: the condition
-    Ready of a Repository."""
+    """Metadata of an observed object, and a few facts of its kind that services need. conditions: Ready of a
+    Repository, all of a RolloutPolicy. specializer: the spec of a PackageSpecializer."""
 
     uid: str
     resource_version: str = ""
@@ -106,7 +141,8 @@ class ObjectRow(_Row, frozen=True, kw_only=True):
     deployment: bool | None = None
     downstream: Downstream | None = None
     served: tuple[str, ...] | None = None
-    ready: Condition | None = None
+    conditions: tuple[Condition, ...] = ()
+    specializer: PackageSpecializerSpec | None = None
 
 
 class InjectableRow(_Row, frozen=True, kw_only=True):
@@ -376,14 +412,145 @@ class ResultRow(_Row, frozen=True, kw_only=True):
     cause: float = 0
 
 
+class Verdict(_Row, frozen=True, kw_only=True):
+    """Promote's decision on one open revision of a variant.
+
+    row_digest: digest of the ObjectRow that it was made on. reason: a word of a closed set
+    (`pvbus.core.promote.verdicts`); message: for people. order: what release does to a revision that still
+    has this digest; "" for nothing.
+    """
+
+    revision: str
+    row_digest: str
+    reason: str
+    message: str = ""
+    order: Literal["", "propose", "return"] = ""
+
+
+class PromotionRow(_Row, frozen=True, kw_only=True):
+    """Promote's decisions on the open revisions of a PackageVariant.
+
+    uid, generation: of the PackageVariant that they were made on; release carries out no order for another.
+    candidates: by name of a RolloutPolicy, a hash of the last CandidateRow that promote wrote for it.
+    contents: by row_digest of a revision whose files promote has read, the digest of its content; by name of
+    a revision that was a draft after promote had proposed it, the digest that it proposed: a person may have
+    proposed it with other content since.
+    """
+
+    uid: str
+    generation: int = 0
+    verdicts: tuple[Verdict, ...] = ()
+    candidates: Mapping[str, str] = {}
+    contents: Mapping[str, str] = {}
+
+
+class Carried(_Row, frozen=True, kw_only=True):
+    """Outcome of an order. outcome: `done`; `refused` by the API server, with its `message`."""
+
+    revision: str
+    row_digest: str
+    order: Literal["propose", "return"]
+    outcome: Literal["done", "refused"]
+    message: str = ""
+
+
+class Approval(_Row, frozen=True, kw_only=True):
+    """Outcome of an order of a rollout, which policy, attempt, order, revision and digest name.
+
+    outcome: `done`; `refused`: the API server refuses it; `withdrawn`: the revision was not approved, and by
+    this order will not be; `unrestored`: the content cannot be published again. message: why.
+    """
+
+    policy: str
+    attempt: int
+    order: Literal["approve", "withdraw", "restore"]
+    revision: str
+    digest: str
+    outcome: Literal["done", "refused", "withdrawn", "unrestored"]
+    message: str = ""
+
+
+class ReleaseRow(_Row, frozen=True, kw_only=True):
+    """The last outcome of each order of a PackageVariant, whose uid it has. carried: of the orders of its
+    PromotionRow. approvals: of its ApprovalRows, one for each policy."""
+
+    uid: str
+    carried: tuple[Carried, ...] = ()
+    approvals: tuple[Approval, ...] = ()
+
+
+class CandidateRow(_Row, frozen=True, kw_only=True):
+    """What a rollout knows of one target: promote's facts of a PackageVariant that a RolloutPolicy selects.
+
+    uid: of the PackageVariant. winner: the policy that has the target instead; then nothing else is set but
+    what this policy's last order came to, and the published revision then. canary, places: its position in
+    the rollout, before its name. revision, digest: the proposed revision, and the
+    `pvbus.core.content.content_digest` of its files; is_proposed: nothing speaks against its approval.
+    reason, message: why it may not be approved. published, published_digest: the latest published revision,
+    "" for none. is_good: whether that one is good, None while nothing says so; verdict: why not, or what is
+    missing. refused, withdrawn, unrestored: the last attempt of this policy with that outcome, 0 for none;
+    failure: the words of the outcome.
+    """
+
+    uid: str
+    winner: str = ""
+    canary: int = 0
+    places: tuple[int, ...] = ()
+    revision: str = ""
+    digest: str = ""
+    is_proposed: bool = False
+    reason: str = ""
+    message: str = ""
+    published: str = ""
+    published_digest: str = ""
+    is_good: bool | None = None
+    verdict: str = ""
+    refused: int = 0
+    withdrawn: int = 0
+    unrestored: int = 0
+    failure: str = ""
+
+
+class ApprovalRow(_Row, frozen=True, kw_only=True):
+    """A rollout's order for one target. uid: of the PackageVariant.
+
+    approve: publish this proposed revision if its content still has this digest. withdraw: take that back,
+    and confirm that it was or will never be carried out. restore: publish the content of this earlier
+    revision again, which has this digest.
+    """
+
+    uid: str
+    attempt: int
+    order: Literal["approve", "withdraw", "restore"]
+    revision: str
+    digest: str
+
+
+class EventCause(_Row, frozen=True, kw_only=True):
+    """What an event was derived from, to follow it back to the change that led to it.
+
+    generation, resource_version: of the event's object as it was observed; the version is opaque, and in the
+    API server's audit log. upstream: name of the PackageRevision that a variant follows. commit: of a
+    PackageRevision in git, whose message and author say what was done and by whom. hold: id of the hold of a
+    set's removals.
+    """
+
+    generation: int = 0
+    resource_version: str = ""
+    upstream: str = ""
+    commit: str = ""
+    hold: str = ""
+
+
 class ConditionEvent(_Row, frozen=True, kw_only=True):
     """The data of a public event: one condition of one object changed.
 
     Sent as CloudEvents 1.0 over Kafka, binary mode (attributes are `ce_` headers). id: the event's
     `ce_id`, made from the change and its time. previous: the status before, "" for a new condition.
-    time: of the event, in UTC with milliseconds; it never goes back within one key. variant: the
+    time: of the event, in UTC with milliseconds; it rises with every event of a condition. variant: the
     PackageVariant that owns a PackageRevision. The lifecycle of such a revision is its condition
-    `Published`, with the lifecycle as the reason.
+    `Published`, with the lifecycle as the reason. last: whether the object no longer has the condition.
+    cause: what the event was derived from; empty if the object is gone.
     """
 
     kind: str
@@ -395,10 +562,12 @@ class ConditionEvent(_Row, frozen=True, kw_only=True):
     id: str = ""
     time: str = ""
     variant: str = ""
+    last: bool = False
+    cause: EventCause = EventCause()
 
 
 class DeadLetter(_Row, frozen=True, kw_only=True):
-    """A record that could not be decoded, and its position."""
+    """A record that could not be decoded, or that the sink's receiver refused, and its position."""
 
     topic: str
     partition: int

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from pvbus.core.api.decoding import decode_set
+from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.keys import (
     CHECK_PREFIX,
@@ -28,6 +30,8 @@ from pvbus.core.keys import (
     partition,
 )
 from pvbus.core.records import (
+    APPROVALS,
+    CANDIDATES,
     CONDITIONS,
     DESIRED,
     DLQ,
@@ -35,13 +39,19 @@ from pvbus.core.records import (
     LATEST,
     META,
     OBJECTS,
+    POLICIES,
+    PROMOTIONS,
+    RELEASES,
     RESULTS,
+    ROLLOUTS,
     SETRESULTS,
     SETS,
     TARGETS,
     UNROLL,
     VARIANTS,
     WATCHES,
+    ApprovalRow,
+    CandidateRow,
     CheckAnswer,
     CheckRequest,
     ChildResult,
@@ -52,12 +62,15 @@ from pvbus.core.records import (
     InjectableRow,
     MetaRow,
     ObjectRow,
+    PromotionRow,
+    ReleaseRow,
     ResultRow,
     SetResult,
     SyncMarker,
     TargetRow,
     WatchRequest,
 )
+from pvbus.core.rollout.protocol.rows import Rollout, Target
 
 PARTITIONS = 12
 TOMBSTONE_SECONDS = 86_400  # a reader that was away for less than half of it still sees every deletion
@@ -65,6 +78,11 @@ _DAY_SECONDS = 86_400
 _PREFIXES = (CHECK_PREFIX, SYNC_PREFIX)
 
 SERVICES = ("ingest", "unroll", "render", "inject", "conditions")
+PROMOTION = ("promote", "rollout", "release")
+"""Services that may be left out: then nothing proposes."""
+ALL_SERVICES = (*SERVICES, *PROMOTION)
+SINK = "sink"
+"""The webhook sink: a program beside the services, which reads the public topics."""
 
 
 class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,11 +104,11 @@ class Rows:
     """Rows of one type within a topic, and the codec of their keys.
 
     form: of the keys, see the module. parse: decodes such a key (ValueError for an invalid one); `str` of the
-    result encodes it. by: the part that chooses the partition, "" for the whole key. decoder: if controllers
+    result encodes it. by: the part that chooses the partition, "" for the whole key. check: if controllers
     keep the bytes and decode them later, it validates them on arrival. is_any: keys have any form.
     """
 
-    __slots__ = ("by", "chooser", "decoder", "form", "is_any", "parse", "type")
+    __slots__ = ("by", "check", "chooser", "form", "is_any", "parse", "type")
 
     def __init__(
         self,
@@ -107,7 +125,11 @@ class Rows:
         self.parse = parse
         self.by = by
         self.chooser = form.split("|").index(by) if by else -1
-        self.decoder = msgspec.json.Decoder(type_) if keeps_bytes else None
+        self.check: Callable[[bytes], object] | None = None
+        if type_ is PackageVariantSet:
+            self.check = decode_set  # one that an old Porch stored is no bad record: its condition says so
+        elif keeps_bytes:
+            self.check = msgspec.json.Decoder(type_).decode
         self.is_any = is_any
 
     def partition_key(self, key: str) -> str:
@@ -169,6 +191,7 @@ def _kept_for(name: str, days: int) -> TopicSpec:
 
 _SKEY = "<namespace>/<set>"
 _VKEY = "<namespace>/<variant>"
+_PKEY = "<namespace>/<policy>"
 _OKEY = "<group>/<kind>|<namespace>|<name>"
 _KIND = "<group>/<kind>"
 _WATCH = f"{_KIND}|<requester>"
@@ -182,7 +205,7 @@ TOPICS: tuple[Topic, ...] = (
         description="The installation itself. Every worker compares it with its own at start.",
         rows=(Rows(MetaRow, "installation", str),),
         producers=("the process that starts first",),
-        readers=SERVICES,
+        readers=ALL_SERVICES,
     ),
     Topic(
         spec=_compacted(OBJECTS),
@@ -195,7 +218,7 @@ TOPICS: tuple[Topic, ...] = (
             Rows(CheckAnswer, _CHECK, CheckKey.parse, keeps_bytes=True),
         ),
         producers=("ingest",),
-        readers=("ingest", "unroll", "inject", "conditions"),
+        readers=("ingest", "unroll", "inject", "conditions", "promote"),
     ),
     Topic(
         spec=_compacted(INJECTABLES),
@@ -217,7 +240,7 @@ TOPICS: tuple[Topic, ...] = (
         description="The cluster's PackageVariants, without managedFields.",
         rows=(Rows(PackageVariant, _VKEY, Key.parse, by=_VKEY, keeps_bytes=True), _MARKERS),
         producers=("ingest",),
-        owners=("render", "inject", "conditions"),
+        owners=("render", "inject", "conditions", "promote", "release"),
         readers=("ingest",),
     ),
     Topic(
@@ -228,9 +251,9 @@ TOPICS: tuple[Topic, ...] = (
             Rows(WatchRequest, f"{_WATCH}|<namespace>|<name>", WatchKey.parse, by=_KIND),
             Rows(CheckRequest, _CHECK, CheckKey.parse, by=_KIND, keeps_bytes=True),
         ),
-        producers=("unroll", "inject"),
+        producers=("unroll", "inject", "promote"),
         owners=("ingest",),
-        readers=("unroll", "inject"),
+        readers=("unroll", "inject", "promote"),
     ),
     Topic(
         spec=_compacted(UNROLL),
@@ -251,7 +274,7 @@ TOPICS: tuple[Topic, ...] = (
         description="The last decision for each PackageVariant of a set.",
         rows=(Rows(DesiredRow, _VKEY, Key.parse, by=_VKEY),),
         producers=("render",),
-        owners=("render", "inject"),
+        owners=("render", "inject", "promote", "release"),
     ),
     Topic(
         spec=_compacted(RESULTS),
@@ -271,14 +294,61 @@ TOPICS: tuple[Topic, ...] = (
         owners=("unroll", "conditions"),
     ),
     Topic(
+        spec=_compacted(PROMOTIONS),
+        description="The decision on each open revision of a variant: why it is not proposed, or the order.",
+        rows=(Rows(PromotionRow, _VKEY, Key.parse, by=_VKEY),),
+        producers=("promote",),
+        owners=("promote", "release"),
+    ),
+    Topic(
+        spec=_compacted(RELEASES),
+        description="The outcome of each order to propose, take back, approve or restore a revision.",
+        rows=(Rows(ReleaseRow, _VKEY, Key.parse, by=_VKEY),),
+        producers=("release",),
+        owners=("promote", "release"),
+    ),
+    Topic(
+        spec=_compacted(POLICIES),
+        description="The cluster's RolloutPolicies, without managedFields.",
+        rows=(Rows(RolloutPolicy, _PKEY, Key.parse, by=_PKEY, keeps_bytes=True), _MARKERS),
+        producers=("ingest",),
+        owners=("rollout",),
+        readers=("ingest", "promote"),
+    ),
+    Topic(
+        spec=_compacted(CANDIDATES),
+        description="What a policy's rollout knows of each of its targets.",
+        rows=(Rows(CandidateRow, f"{_PKEY}|<variant>", ChildKey.parse, by=_PKEY),),
+        producers=("promote",),
+        owners=("rollout",),
+    ),
+    Topic(
+        spec=_compacted(ROLLOUTS),
+        description="The state of each policy's rollout, and of each target in it.",
+        rows=(
+            Rows(Rollout, _PKEY, Key.parse, by=_PKEY),
+            Rows(Target, f"{_PKEY}|<variant>", ChildKey.parse, by=_PKEY),
+        ),
+        producers=("rollout",),
+        owners=("rollout",),
+    ),
+    Topic(
+        spec=_compacted(APPROVALS),
+        description="The rollouts' orders: approve a revision, take that back, or restore a former one.",
+        rows=(Rows(ApprovalRow, f"{_VKEY}|<policy>", TargetKey.parse, by=_VKEY),),
+        producers=("rollout",),
+        owners=("release",),
+    ),
+    Topic(
         spec=_kept_for(CONDITIONS, days=7),
         description=(
-            "One event for each change of a condition of a PackageVariant or PackageVariantSet, of Ready of "
-            "a Repository, and of the lifecycle of a variant's PackageRevisions (their condition Published)."
+            "One event for each change of a condition of a PackageVariant, PackageVariantSet or "
+            "RolloutPolicy, of Ready of a Repository, of the lifecycle of a variant's PackageRevisions "
+            "(their condition Published), and of the conditions that are gates or tasks of these."
         ),
         rows=(Rows(ConditionEvent, f"<Kind>|{_NAME}", SubjectKey.parse, by=_NAME),),
         producers=("conditions",),
-        readers=("programs outside of pvbus",),
+        readers=(SINK, "programs outside of pvbus"),
         public=True,
     ),
     Topic(
@@ -287,14 +357,14 @@ TOPICS: tuple[Topic, ...] = (
         rows=(Rows(ConditionEvent, f"<Kind>|{_NAME}|<condition type>", ConditionKey.parse, by=_NAME),),
         producers=("conditions",),
         owners=("conditions",),
-        readers=("programs outside of pvbus",),
+        readers=(SINK, "programs outside of pvbus"),
         public=True,
     ),
     Topic(
         spec=_kept_for(DLQ, days=30),
-        description="Records that could not be decoded, with their position.",
-        rows=(Rows(DeadLetter, "<key of the record that could not be decoded>", str, is_any=True),),
-        producers=SERVICES,
+        description="Records that could not be decoded, or that the receiver of the sink refused.",
+        rows=(Rows(DeadLetter, "<key of the record>", str, is_any=True),),
+        producers=(*ALL_SERVICES, SINK),
         readers=("people",),
     ),
 )

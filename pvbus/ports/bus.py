@@ -219,6 +219,14 @@ class Bus(Protocol):
         """
         ...
 
+    async def begin_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return an offset of each partition before which all records are deleted, by retention for example.
+
+        It is the highest that the bus knows of, and at most the end offset: so all records between a position
+        and a higher begin offset are gone.
+        """
+        ...
+
     def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> Reader: ...
 
     async def step(

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from pvbus.core.errors import TransientError
 from pvbus.core.kinds import Kind as Kind
+from pvbus.core.records import Coverage
 
 Object = dict[str, Any]
 
@@ -32,15 +33,20 @@ class Resource(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """A complete, consistent list. resource_version: start of a following watch ("" if none)."""
+    """A complete, consistent list. resource_version: start of a following watch ("" if none). coverage: the
+    namespaces that it is complete for."""
 
     resource_version: str
     items: list[Object]
+    coverage: Coverage = Coverage()
 
 
 class WatchEvent(NamedTuple):
+    """position: start of a following watch; "" if that is the resourceVersion of the object."""
+
     type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
     object: Object
+    position: str = ""
 
 
 class GoneError(Exception):
@@ -51,8 +57,8 @@ class SilentError(TransientError):
     """A running watch received nothing for so long that its connection may be dead."""
 
 
-class Cluster(Protocol):
-    """One API server."""
+class Reader(Protocol):
+    """The reading part of one API server."""
 
     async def resource(self, kind: Kind, *, version: str | None = None) -> Resource | None:
         """Return the resource of a kind, None if it is not served. Cached until `forget_resources`."""
@@ -74,14 +80,23 @@ class Cluster(Protocol):
         label_selector: str = "",
         field_selector: str = "",
         metadata_only: bool = False,
+        is_followed: bool = False,
     ) -> Listing:
-        """List all pages, all or nothing, as a consistent read (never resourceVersion=0)."""
+        """List everything or nothing, as a consistent read (never resourceVersion=0).
+
+        is_followed: whether a watch follows, so that the caller may watch the kind: the list may be a stream.
+        """
         ...
 
     def watch(
-        self, resource: Resource, resource_version: str, *, metadata_only: bool = False
+        self,
+        resource: Resource,
+        resource_version: str,
+        *,
+        namespace: str | None = None,
+        metadata_only: bool = False,
     ) -> AsyncIterator[WatchEvent]:
-        """Watch all namespaces from a resourceVersion on, with bookmarks.
+        """Watch one or all namespaces from a resourceVersion on, with bookmarks.
 
         Ends when the server ends the stream. Raises GoneError on 410. Raises SilentError if nothing came
         for longer than the bookmark interval.
@@ -91,6 +106,10 @@ class Cluster(Protocol):
     async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
         """Read one object, consistently. None only if the server reports that this object does not exist."""
         ...
+
+
+class Cluster(Reader, Protocol):
+    """One API server."""
 
     async def create(self, resource: Resource, obj: Object) -> Object: ...
 

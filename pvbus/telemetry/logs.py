@@ -23,7 +23,7 @@ class _Stderr(logging.Handler):
     """Writes to the current `sys.stderr`."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=unfiltered(sys.stderr))
+        unfiltered(sys.stderr).write(f"{self.format(record)}\n")
 
 
 def configure(level: str = "info", log_format: LogFormat = "auto") -> None:
@@ -48,7 +48,7 @@ def configure(level: str = "info", log_format: LogFormat = "auto") -> None:
     structlog.configure(
         processors=[structlog.contextvars.merge_contextvars, repeats.process, *shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(stream),
+        logger_factory=structlog.WriteLoggerFactory(stream),  # a line at once: processes share the pipe
         cache_logger_on_first_use=False,
     )
     _configure_foreign(number, shared, renderer, repeats)

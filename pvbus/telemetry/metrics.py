@@ -4,7 +4,7 @@ from prometheus_client import Counter, Gauge, Histogram, Info
 
 from pvbus import __version__
 
-SERVICES = ("ingest", "unroll", "render", "inject", "conditions")
+SERVICES = ("ingest", "unroll", "render", "inject", "conditions", "promote", "rollout", "release")
 OUTCOMES = (
     "unchanged",
     "changed",
@@ -29,6 +29,9 @@ RECONCILE_SECONDS = Histogram(
 EFFECTS = Counter(
     "pvbus_effects_total", "Calls to the API server, by verb and outcome.", ["effect", "outcome"]
 )
+QUERIES = Counter(
+    "pvbus_queries_total", "Queries to Prometheus for the checks of rollouts, by outcome.", ["outcome"]
+)
 EVALUATIONS = Counter(
     "pvbus_evaluations_total", "Targets (unroll) and templates (render) that were evaluated.", ["service"]
 )
@@ -36,6 +39,13 @@ INFLIGHT = Gauge(
     "pvbus_inflight_keys", "Keys whose reconciliation is running or waits for its commit.", ["service"]
 )
 DIRTY = Gauge("pvbus_dirty_keys", "Keys that wait for a reconciliation or are in one.", ["service"])
+CERTIFICATE_EXPIRY = Gauge(
+    "pvbus_serving_certificate_expiry_timestamp_seconds",
+    "When the certificate of the package store's API expires, in seconds since 1970; 0 in other processes.",
+)
+PACKAGE_REQUESTS = Counter(
+    "pvbus_package_requests_total", "Requests to the package store's API, by verb and code.", ["verb", "code"]
+)
 LAG = Gauge(
     "pvbus_consumer_lag_records", "Records that are not read yet, by partition.", ["topic", "partition"]
 )
@@ -80,6 +90,20 @@ STEPS = Counter(
 RECORDS_WRITTEN = Counter(
     "pvbus_records_written_total", "Records that were committed to the bus, by topic.", ["topic"]
 )
+SINK_EVENTS = Counter(
+    "pvbus_sink_events_total",
+    "Events of the sink, by outcome: sent, retried (each try), dead_lettered, filtered.",
+    ["outcome"],
+)
+SINK_UNSENT = Gauge("pvbus_sink_unsent_records", "Events that the sink has read and not sent yet.")
+SINK_OLDEST = Gauge(
+    "pvbus_sink_oldest_unsent_seconds",
+    "Age of the oldest event that the sink has read and not sent; 0 for none.",
+)
+SINK_DELETED = Counter(
+    "pvbus_sink_deleted_events_total",
+    "Events that retention deleted before the sink sent them (on a Kafka, marks of transactions count, too).",
+)
 CONVERGENCE_SECONDS = Histogram(
     "pvbus_convergence_seconds",
     "Time from the start of the attempt that makes a PackageVariant ready to its written status.",
@@ -93,6 +117,10 @@ for _service in SERVICES:
     MISSING_RIGHTS.labels(_service)
     for _outcome in OUTCOMES:
         RECONCILES.labels(_service, _outcome)
+for _outcome in ("done", "transient", "permanent"):
+    QUERIES.labels(_outcome)
 for _effect in ("get", "list", "create", "update", "patch", "delete"):
     for _outcome in ("done", "transient", "conflict", "permanent"):
         EFFECTS.labels(_effect, _outcome)
+for _outcome in ("sent", "retried", "dead_lettered", "filtered"):
+    SINK_EVENTS.labels(_outcome)

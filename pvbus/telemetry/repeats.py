@@ -71,12 +71,23 @@ class Repeats:
     def process(
         self, logger: object, method: str, event: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
-        """Filter warnings and errors by `count`, as a structlog processor; repeated ones lose their trace."""
+        """Filter warnings and errors by `count`, as a structlog processor; repeated ones lose their trace.
+
+        A line with a field `cause`, which is not logged, is the same failure as every other line of its event
+        with this cause, whatever object it names.
+        """
+        cause = event.pop("cause", None)
         if method not in ("warning", "error", "critical", "exception"):
             return event
         raised = sys.exc_info()[1] if event.get("exc_info") else None
         fields = sorted((name, str(value)) for name, value in event.items() if name not in _VOLATILE)
-        failure = (method, *((n, v if n in _NAMES else without_numbers(v)) for n, v in fields), _text(raised))
+        failure: Hashable = (
+            method,
+            *((n, v if n in _NAMES else without_numbers(v)) for n, v in fields),
+            _text(raised),
+        )
+        if cause is not None:
+            failure = (method, event["event"], without_numbers(str(cause)))
         count = self.count(failure)
         if count is None:
             raise structlog.DropEvent

@@ -385,11 +385,16 @@ async def check_retention(harness: Harness) -> None:
             await bus.step(leases[0], [Output("events", 2, b"same", b"%d" % number)])
         before = await read_all(bus, "events")
         assert [record.value for record in before] == [b"0", b"1", b"2"]
+        assert await bus.begin_offsets([("events", 2)]) == {("events", 2): before[0].offset}
         await asyncio.sleep(RETENTION_SECONDS + harness.expiry_seconds)
         assert await read_all(bus, "events") == []
+        assert (await bus.begin_offsets([("events", 2)]))["events", 2] > before[-1].offset
         await bus.step(leases[0], [Output("events", 2, b"same", b"3")])
         (record,) = await read_all(bus, "events")
         assert record.offset > before[-1].offset
+        begins = await bus.begin_offsets([("events", 2), ("events", 3)])
+        assert before[-1].offset < begins["events", 2] <= record.offset
+        assert begins["events", 3] == 0
 
 
 # Readers

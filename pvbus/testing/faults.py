@@ -22,7 +22,7 @@ from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.adapters.sqlite.reader import SqliteReader
 from pvbus.adapters.sqlite.store import Store
 from pvbus.core.api.variants import PORCH_GROUP
-from pvbus.core.errors import ConflictError, PermanentError, TransientError
+from pvbus.core.errors import FORBIDDEN, ConflictError, PermanentError, TransientError
 from pvbus.ports.bus import Lease, Output, Record, TopicPartition
 from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
 
@@ -41,6 +41,7 @@ class Faults:
     grown, for one reader. replays: watches of Porch's aggregated kinds ignore the given version and begin
     with all objects, and its lists have no version; the real server does so, and `calm` leaves it on.
     partial: of its lists that lack an object. counts: what went wrong, by name.
+    granted: the namespaces that ingest may read; None for all, and for cluster-scoped kinds.
     refuses: whether the bus refuses a record, as one does whose file is damaged where the record belongs;
     neither `storm` nor `calm` changes it.
     """
@@ -52,6 +53,7 @@ class Faults:
         self.conflict = self.throttled = self.unavailable = self.lost = self.late = self.slow = 0.0
         self.ended = self.gone = self.repeated = self.bus = self.lag = self.partial = 0.0
         self.replays = False
+        self.granted: set[str] | None = None
         self.refuses: Callable[[Output], bool] = lambda output: False
         self.throttled_until: dict[str, float] = {}
         self.broken: list[str] = []
@@ -202,6 +204,7 @@ class FaultyCluster:
         label_selector: str = "",
         field_selector: str = "",
         metadata_only: bool = False,
+        is_followed: bool = False,
     ) -> Listing:
         async def work() -> Listing:
             found = await self._cluster.list(
@@ -210,7 +213,15 @@ class FaultyCluster:
             return self._as_porch_lists(found) if self._is_replayed(resource) else found
 
         await self._served(resource)
+        self._permit(resource, namespace)
         return await self._call(work, write=False)
+
+    def _permit(self, resource: Resource, namespace: str | None) -> None:
+        """Refuse what the roles of ingest do not cover. Raises PermanentError."""
+        granted = self._faults.granted
+        if not self._strict and granted is not None and namespace not in granted:
+            where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
+            raise PermanentError(f"403: {resource.plural} is forbidden {where}", reason=FORBIDDEN)
 
     def _is_replayed(self, resource: Resource) -> bool:
         return self._faults.replays and resource.group == PORCH_GROUP
@@ -228,15 +239,21 @@ class FaultyCluster:
             raise PermanentError("404: the server could not find the requested resource", reason="NotFound")
 
     async def watch(
-        self, resource: Resource, resource_version: str, *, metadata_only: bool = False
+        self,
+        resource: Resource,
+        resource_version: str,
+        *,
+        namespace: str | None = None,
+        metadata_only: bool = False,
     ) -> AsyncIterator[WatchEvent]:
         faults, version = self._faults, resource_version
         await self._served(resource)
+        self._permit(resource, namespace)
         if faults.hits(faults.gone):
             raise GoneError("410: too old resource version")
         if self._is_replayed(resource):
             faults.counts["watches replayed"] += 1
-            listing = await self._cluster.list(resource)
+            listing = await self._cluster.list(resource, namespace)
             version = listing.resource_version
             for obj in listing.items:
                 await self._clock.sleep(faults.random.uniform(0.0, 0.02))
@@ -244,9 +261,12 @@ class FaultyCluster:
         while True:
             batch = await self._events(resource, version)
             await self._served(resource)
+            self._permit(resource, namespace)
             if batch:
                 version = batch[-1].object["metadata"]["resourceVersion"]
             for event in self._mixed(batch):
+                if namespace not in (None, event.object["metadata"].get("namespace", "")):
+                    continue
                 await self._clock.sleep(faults.random.uniform(0.0, 0.02))
                 yield event
             if faults.hits(faults.ended):

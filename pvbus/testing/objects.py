@@ -73,6 +73,9 @@ class MemoryObjects:
         present = self.get(kind, namespace, name)
         return await self.put(kind, change(present)) if present is not None else None
 
+    async def refresh(self, kind: Kind, namespace: str, name: str) -> None:
+        """Nobody else writes."""
+
     async def remove(self, kind: Kind, namespace: str, name: str) -> None:
         gone = self._objects.pop((kind, namespace, name), None)
         if gone is not None:

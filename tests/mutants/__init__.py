@@ -5,6 +5,11 @@
 - `shell.toml`: leases, tables, the worker and ingest
 - `core.toml`: selectors, index, tables, render, conditions, inject
 - `removal.toml`: unroll and the renderer
+- `checker.toml`: the checks of a chaos run
+- `apply.toml`: server-side apply and the owners of fields
+- `aggregated.toml`: whom the package store behind kube-apiserver believes, and what it asks for
+- `promotion.toml`: promote and release
+- `web.toml`: who may see the web page, and what a page gets
 
 Some defects of earlier code have no counterpart any more. Nothing asks whether a set has settled before an
 order: orders are looked at only in a pass that had no other row to write. A new holder of a lease cannot

@@ -4,7 +4,20 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-TABLES = ("shell", "core", "removal")
+TABLES = (
+    "shell",
+    "core",
+    "removal",
+    "apply",
+    "aggregated",
+    "gates",
+    "promotion",
+    "rollout",
+    "checks",
+    "checker",
+    "web",
+    "sink",
+)
 
 
 class Mutation(NamedTuple):

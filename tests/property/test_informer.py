@@ -75,7 +75,7 @@ class Judged(Informed):
             return
         if is_marker(emission.key):
             self.view.load(emission.partition or 0, emission.key, emission.value)
-            if self.view.ok(str(self.kind)):
+            if self.view.ok(str(self.kind), "default"):
                 self._judge_completeness()
         elif emission.key.startswith(CHECK_PREFIX):
             self._judge_answer(emission)
@@ -245,7 +245,7 @@ class ObservedMachine(RuleBasedStateMachine):
         assert self.informed.rows == {
             n: o["metadata"]["labels"]["env"] for n, o in self.world.objects.items()
         }
-        assert self.informed.view.ok(str(self.informed.kind))
+        assert self.informed.view.ok(str(self.informed.kind), "default")
         assert self.informed.markers[OBJECTS].versions == self.world.versions
         assert self.informed.asked == {}
         self.informed.emitted.clear()

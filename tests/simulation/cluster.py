@@ -17,6 +17,8 @@ RESOURCES = Kind("porch.kpt.dev", "PackageRevisionResources")
 SITE = Kind("example.org", "Site")
 CONFIG_MAP = Kind("", "ConfigMap")
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
+SPECIALIZER = Kind("promotion.pvbus.dev", "PackageSpecializer")
+POLICY = Kind("promotion.pvbus.dev", "RolloutPolicy")
 API_VERSIONS = {
     VARIANT: "config.porch.kpt.dev/v1alpha1",
     SET: "config.porch.kpt.dev/v1alpha2",
@@ -26,6 +28,8 @@ API_VERSIONS = {
     SITE: "example.org/v1",
     CONFIG_MAP: "v1",
     CRD: "apiextensions.k8s.io/v1",
+    SPECIALIZER: "promotion.pvbus.dev/v1alpha1",
+    POLICY: "promotion.pvbus.dev/v1alpha1",
 }
 
 SETTINGS = """\

@@ -60,7 +60,9 @@ def check_conditions(world: World) -> None:
                 problems.append(f"out of order: {last}, {event}")
         elif event.previous:
             problems.append(f"nothing was before: {event}")
-        if event.condition.reason in LAST_REASONS:
+        if event.last != (event.condition.reason in LAST_REASONS):
+            problems.append(f"no end, or one without its reason: {event}")
+        if event.last:
             fold.pop(key, None)
         else:
             fold[key] = event

@@ -146,7 +146,7 @@ async def relist() -> None:
             rows.pop(emission.key)
         else:
             rows[emission.key] = None
-        if sync.ok("/ConfigMap"):
+        if sync.ok("/ConfigMap", "default"):
             views.append(dict(rows))
     complete = [{f"/ConfigMap|default|{name}" for name in names} for names in ("ab", "bc")]
     believed = [set(view) for view in views]
@@ -298,8 +298,8 @@ async def drive(cluster: MemoryCluster, steps: Reconciliation) -> Outcome:
 
 
 def no_gate() -> AbstractContextManager[Any]:
-    return patch.object(SyncView, "ok", lambda self, kind: True), patch.object(  # type: ignore[return-value]
-        Preparing, "_require_served", lambda self, kinds: None
+    return patch.object(SyncView, "ok", lambda self, kind, namespace: True), patch.object(  # type: ignore[return-value]
+        Preparing, "_require_served", lambda self, kinds, namespace: None
     )
 
 

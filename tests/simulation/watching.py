@@ -98,7 +98,9 @@ class WatchedWorld(Protocol):
 class Watcher:
     """See the module. `counts`: what happened, by name."""
 
-    def __init__(self, world: WatchedWorld) -> None:
+    def __init__(self, world: WatchedWorld, *, read_seconds: float = READ_SECONDS) -> None:
+        """read_seconds: how long before its answer the read behind a check may have been."""
+        self._read_seconds = read_seconds
         self.violations: list[Violation] = []
         self.is_on = True
         self.counts: Counter[str] = Counter()
@@ -197,7 +199,7 @@ class Watcher:
     def _check_answered(self, key: str) -> None:
         self.counts["check answers"] += 1
         now = self._world.now
-        since = max(self._asked.get(key, now), now - READ_SECONDS)
+        since = max(self._asked.get(key, now), now - self._read_seconds)
         self._answered[key] = (since, now)
 
     def _checked(self, skey: str) -> tuple[float, float] | None:

@@ -23,7 +23,7 @@ from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.inject.mutations.injection import INJECTED
 from pvbus.core.keys import CONFIRM_DELETION, Key
 from pvbus.core.records import DESIRED, META, SETRESULTS, TARGETS, UNROLL, ChildRow, SetResult
-from pvbus.core.topics import SERVICES, topic_specs
+from pvbus.core.topics import ALL_SERVICES, SERVICES, topic_specs
 from pvbus.core.unroll.controller import CHUNK_PUTS, TURN_TARGETS, UnrollController
 from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Record, TopicPartition
@@ -73,7 +73,7 @@ def is_injected(text: str) -> bool:
 
 def defects() -> float:
     """Return how often a decision failed by a bug, in this process so far."""
-    names = [{"service": service, "outcome": "defect"} for service in SERVICES]
+    names = [{"service": service, "outcome": "defect"} for service in ALL_SERVICES]
     return sum(REGISTRY.get_sample_value("pvbus_reconcile_total", name) or 0.0 for name in names)
 
 
@@ -118,6 +118,7 @@ class World:
         self._number = 0
         self._defects = defects()
         self._collector: asyncio.Task[None] | None = None
+        self.namespaces: tuple[str, ...] = ()  # of workers that start from now on
 
     def _stamp(self) -> str:
         return datetime.fromtimestamp(self.clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -174,6 +175,7 @@ class World:
     def _build(self, service: str, bus: FaultyBus, cluster: FaultyCluster, clock: ProcessClock) -> Service:
         options: dict[str, Any] = {"limits": self.limits, "partitions": PARTITIONS}
         options |= {"nonce": self._nonce, "jitter": self.faults.random.uniform}
+        options["namespaces"] = self.namespaces
         turns = partial(UnrollController, turn_targets=self.options.turn_targets)
         built = build_service(service, bus, cluster, clock, **options)
         if service != "unroll" or self.options.turn_targets == TURN_TARGETS:

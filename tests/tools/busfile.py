@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-OPTIONAL_CONDITIONS = {"OnHold", "DeletionHeld", "Removing", "ConfigInjected", "UpgradeConflict", "Published"}
+CONDITIONS = "pvbus.conditions"
 
 
 class Row(NamedTuple):
@@ -144,32 +144,51 @@ class Snapshot(NamedTuple):
 
     def _events(self) -> Iterator[str]:
         """Events of a condition form a chain, ids occur once, and the last one is the one remembered."""
-        last: dict[str, dict[str, Any]] = {}
-        ids: Counter[str] = Counter()
-        generations: dict[tuple[str, str], int] = {}
+        chain = EventChain()
         for row in self.rows:
-            event = row.value
-            if row.topic != "pvbus.conditions" or event is None:
-                continue
-            condition = event["condition"]
-            key, kind = f"{row.key}|{condition['type']}", condition["type"]
-            ids[event["id"]] += 1
-            before = last.get(key)
-            same = before is not None and before["uid"] == event["uid"]
-            expected = before["condition"]["status"] if before is not None and same else ""
-            previous = event.get("previous", "")
-            if previous != expected and not (previous == "" and kind in OPTIONAL_CONDITIONS):
-                yield f"{key}: the event at {row.offset} follows {expected!r}, but says {previous!r}"
-            generation = condition.get("observedGeneration", 0)
-            tp = (event["uid"], kind)
-            if generation < generations.get(tp, 0):
-                yield f"{key}: observed generation {generation} after {generations[tp]}"
-            generations[tp] = generation
-            last[key] = event
-        yield from (f"event {id_} occurs {count} times" for id_, count in ids.items() if count > 1)
-        for key, event in self.table("pvbus.conditions.latest").items():
-            if last.get(key) != event:
-                yield f"{key} is remembered as {event}, the last event is {last.get(key)}"
+            if row.topic == CONDITIONS:
+                yield from chain.see(row)
+        yield from chain.differences(self.table("pvbus.conditions.latest"))
+
+
+class EventChain:
+    """The events of all conditions, record by record. seen: how many there were."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self._last: dict[str, dict[str, Any]] = {}
+        self._ids: set[str] = set()
+        self._generations: dict[tuple[str, str], int] = {}
+
+    def see(self, row: Row) -> Iterator[str]:
+        """Take the next record of `pvbus.conditions`; yield what is wrong with it."""
+        event = row.value
+        if event is None:
+            return
+        self.seen += 1
+        condition = event["condition"]
+        key, kind = f"{row.key}|{condition['type']}", condition["type"]
+        if event["id"] in self._ids:
+            yield f"event {event['id']} occurs 2 times, again at {row.offset}"
+        self._ids.add(event["id"])
+        before = self._last.get(key)
+        known = before is not None and before["uid"] == event["uid"] and not before.get("last", False)
+        expected = before["condition"]["status"] if before is not None and known else ""
+        previous = event.get("previous", "")
+        if previous != expected:
+            yield f"{key}: the event at {row.offset} follows {expected!r}, but says {previous!r}"
+        generation = condition.get("observedGeneration", 0)
+        tp = (event["uid"], kind)
+        if generation < self._generations.get(tp, 0):
+            yield f"{key}: observed generation {generation} after {self._generations[tp]}"
+        self._generations[tp] = generation
+        self._last[key] = event
+
+    def differences(self, latest: Mapping[str, Any]) -> Iterator[str]:
+        """Compare what is remembered with the last event of each condition."""
+        for key, event in latest.items():
+            if self._last.get(key) != event:
+                yield f"{key} is remembered as {event}, the last event is {self._last.get(key)}"
 
 
 def _topic_partition(names: Mapping[int, str], lane: int) -> tuple[str, int]:

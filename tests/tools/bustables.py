@@ -9,14 +9,16 @@ import msgspec
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.codec import encode_row
 from pvbus.core.keys import partition
+from pvbus.core.markers import is_marker
 from pvbus.core.records import META, UNROLL
 from pvbus.core.topics import partition_key, topic_specs
 from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.clock import SystemClock
 
 PARTITIONS = 12
+STEP_RECORDS = 5_000
 Row = tuple[str, str, msgspec.Struct | bytes | None]
-"""Topic, key, and a row, its bytes, or None for a tombstone."""
+"""Topic, key, and a row, its bytes, or None for a tombstone. A marker is written to every partition."""
 
 
 def write_tables(path: Path, rows: Iterable[Row], *, uncompacted: bool = False) -> None:
@@ -37,13 +39,16 @@ async def _write(path: Path, rows: list[Row], uncompacted: bool) -> None:
 
     membership = await bus.join("test", (UNROLL,), assigned=leases.put, revoked=revoked)
     lease = await leases.get()
-    for row in rows:
-        await bus.step(lease, [_output(*row)])
+    outputs = [output for row in rows for output in _outputs(*row)]
+    for begin in range(0, len(outputs), STEP_RECORDS):
+        await bus.step(lease, outputs[begin : begin + STEP_RECORDS])
     await membership.leave()
     await bus.close()
 
 
-def _output(topic: str, key: str, row: msgspec.Struct | bytes | None) -> Output:
+def _outputs(topic: str, key: str, row: msgspec.Struct | bytes | None) -> list[Output]:
     value = row if isinstance(row, bytes) else encode_row(row)
+    if is_marker(key):
+        return [Output(topic, number, key.encode(), value) for number in range(PARTITIONS)]
     number = 0 if topic == META else partition(partition_key(topic, key), PARTITIONS)
-    return Output(topic, number, key.encode(), value)
+    return [Output(topic, number, key.encode(), value)]

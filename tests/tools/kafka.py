@@ -7,6 +7,7 @@ cluster started here is ended by the process ids of its brokers, and by the kern
 `python -m tests.tools.kafka run -- COMMAND...` gives a command a Kafka of one broker.
 """
 
+import asyncio
 import base64
 import contextlib
 import ctypes
@@ -189,6 +190,13 @@ class Broker:
         self.process.send_signal(signal.SIGCONT)
 
 
+async def restarted(broker: Broker) -> None:
+    """Restart a broker without blocking the event loop; it ends with the thread of the loop."""
+    broker.start()
+    deadline = time.monotonic() + START_SECONDS_MAX
+    assert await asyncio.to_thread(broker.wait_until_ready, deadline), broker.tail()
+
+
 class Security(NamedTuple):
     """A second listener, with TLS and SASL. keystore: PEM of the key and its certificate, for 127.0.0.1.
 
@@ -367,6 +375,11 @@ def _is_free(port: int) -> bool:
 def tool(main_class: str, *arguments: str) -> list[str]:
     """Return the command line of one of Kafka's own console tools."""
     return _java(f"org.apache.kafka.tools.{main_class}", *arguments)
+
+
+def java_command(*arguments: str) -> list[str]:
+    """Return the command line of a Java program that uses Kafka's jars."""
+    return [java(), "-cp", f"{libraries()}/*", *arguments]
 
 
 def _java(*arguments: str) -> list[str]:

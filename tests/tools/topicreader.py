@@ -68,11 +68,14 @@ class Reading(NamedTuple):
 class TopicReader:
     """A context manager. prefix: of the installation, as in `kafka://host:port/prefix`."""
 
-    def __init__(self, bootstrap: str, prefix: str = "", **options: str | int | float) -> None:
-        """options: of librdkafka, in its own names with `_` for `.`, for TLS and SASL."""
+    def __init__(
+        self, bootstrap: str, prefix: str = "", *, is_quiet: bool = False, **options: str | int | float
+    ) -> None:
+        """is_quiet: brokers that are away are no news. options: of librdkafka, in its own names with `_` for
+        `.`, for TLS and SASL."""
         common: dict[str, str | int | float] = {
             "bootstrap.servers": bootstrap,
-            "log_level": 4,  # warnings: short-lived clients chatter when they end
+            "log_level": 2 if is_quiet else 4,  # warnings: short-lived clients chatter when they end
             **{name.replace("_", "."): value for name, value in options.items()},
         }
         self._prefix = f"{prefix}." if prefix else ""
@@ -108,12 +111,22 @@ class TopicReader:
             if name.startswith(self._prefix) and not name.startswith("__")
         }
 
-    def all(self, topics: Iterable[str] | None = None, *, seconds_max: float = SECONDS_MAX) -> Reading:
-        """Read these topics, or all, to where committed records end now. Raises TimeoutError."""
+    def all(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        since: Mapping[tuple[str, int], int] | None = None,
+        seconds_max: float = SECONDS_MAX,
+    ) -> Reading:
+        """Read these topics, or all, to where committed records end now. Raises TimeoutError.
+
+        since: where to begin, the `ends` of a former reading; the beginning where it has none.
+        """
         counts = self.topics()
         names = sorted(counts if topics is None else topics)
         left = {(self._prefix + name, number) for name in names for number in range(counts[name])}
-        self._consumer.assign([TopicPartition(name, number, OFFSET_BEGINNING) for name, number in left])
+        begins = {(self._prefix + name, number): end for (name, number), end in (since or {}).items()}
+        self._consumer.assign([TopicPartition(*tp, begins.get(tp, OFFSET_BEGINNING)) for tp in left])
         records: list[ReadRecord] = []
         ends: dict[tuple[str, int], int] = {}
         deadline = time.monotonic() + seconds_max
@@ -123,8 +136,9 @@ class TopicReader:
                 if (error := message.error()) is not None:
                     if error.code() != KafkaError._PARTITION_EOF:
                         raise KafkaException(error)
-                    ends[tp[0].removeprefix(self._prefix), tp[1]] = message.offset() or 0
-                    left.discard(tp)
+                    if tp in left:  # a later end belongs to records that are not of this reading
+                        ends[tp[0].removeprefix(self._prefix), tp[1]] = message.offset() or 0
+                        left.discard(tp)
                 elif tp in left:  # what comes after the end that was seen is not of this reading
                     records.append(self._record(message))
             if left and time.monotonic() > deadline:
@@ -200,10 +214,10 @@ class TopicReader:
             for (topic, partition), offset in self.committed(group).items()
         }
         found = self.all()
-        return Snapshot(tuple(map(_row, found.records)), found.ends, offsets, {}, "ok")
+        return Snapshot(tuple(map(row_of, found.records)), found.ends, offsets, {}, "ok")
 
 
-def _row(record: ReadRecord) -> Row:
+def row_of(record: ReadRecord) -> Row:
     """Decode a record; what cannot be is a row of which only the place tells."""
     tp = (record.topic, record.partition, record.offset)
     try:

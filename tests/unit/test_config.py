@@ -7,6 +7,7 @@ import pytest
 from pvbus.core.errors import UsageError
 from pvbus.runtime.process.settings import (
     ApiServerConfig,
+    RolloutConfig,
     ServiceConfig,
     ServicesConfig,
     UnrollConfig,
@@ -127,3 +128,36 @@ def test_the_limits_of_removals_are_settings() -> None:
     with pytest.raises(UsageError) as caught:
         load_config(UnrollConfig, given)
     assert all(name in str(caught.value) for name in given)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("", ()), ("a", ("a",)), ("b,a", ("a", "b")), ("team-a, team-b", ("team-a", "team-b")), ("a,a", ("a",))],
+)
+def test_namespaces_are_names_separated_by_commas(text: str, names: tuple[str, ...]) -> None:
+    assert load_config(ServiceConfig, {"PVBUS_NAMESPACES": text}).namespace_names == names
+
+
+@pytest.mark.parametrize("text", ["a b", "a,,b", "Team", "a;b", ",a", "a,", "*", "a/b"])
+def test_what_cannot_be_a_namespace_is_refused(text: str) -> None:
+    """Else a mistyped list would look like one that is meant."""
+    with pytest.raises(
+        UsageError, match="PVBUS_NAMESPACES: must be names of namespaces, separated by commas"
+    ):
+        load_config(ServiceConfig, {"PVBUS_NAMESPACES": text})
+
+
+@pytest.mark.parametrize(
+    "url", ["", "http://prometheus:9090", "https://p.example/tenant/a", "http://[::1]:9090/"]
+)
+def test_the_address_of_prometheus_is_a_url(url: str) -> None:
+    assert load_config(RolloutConfig, {"PVBUS_PROMETHEUS_URL": url}).prometheus_url == url
+
+
+@pytest.mark.parametrize(
+    "url", ["prometheus:9090", "ftp://p", "http://", "http://me:secret@p", "http://p/?a=b"]
+)
+def test_no_other_address_of_prometheus_is_taken(url: str) -> None:
+    """A password in it would be shown wherever a process's environment is."""
+    with pytest.raises(UsageError, match="PVBUS_PROMETHEUS_URL: must be a URL such as"):
+        load_config(ServicesConfig, {"PVBUS_PROMETHEUS_URL": url})

@@ -13,13 +13,14 @@ from pvbus.core import records
 from pvbus.core.api.variants import Condition
 from pvbus.core.codec import encode_row
 from pvbus.core.conditions.publishing import ATTRIBUTES, condition_headers
-from pvbus.core.records import ConditionEvent
-from pvbus.core.topics import TOPICS, owned_topics, row_types, topic_specs
+from pvbus.core.keys import partition
+from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent
+from pvbus.core.topics import PARTITIONS, TOPICS, owned_topics, row_partition, row_types, topic_specs
 from schemas import generate
 
 SCHEMAS = Path(generate.__file__).parent
 EXAMPLES = sorted((SCHEMAS / "examples").glob("v*/*.json"))
-SERVICES = ("ingest", "unroll", "render", "inject", "conditions")
+SERVICES = ("ingest", "unroll", "render", "inject", "conditions", "promote", "rollout", "release")
 ALL_TYPES = {type_.__name__: type_ for type_ in row_types()}
 
 
@@ -73,8 +74,15 @@ def test_topics_and_record_types_are_declared_for_each_other() -> None:
         "ChildFailure",
         "Hold",
         "InjectedObject",
+        "Coverage",
+        "Refusal",
+        "Verdict",
+        "Carried",
+        "Approval",
+        "EventCause",
     }
-    assert {row.__name__ for row in rows} - parts == set(ALL_TYPES) - {"PackageVariant", "PackageVariantSet"}
+    elsewhere = {"PackageVariant", "PackageVariantSet", "RolloutPolicy", "Rollout", "Target"}
+    assert {row.__name__ for row in rows} - parts == set(ALL_TYPES) - elsewhere
     names = {
         value for key, value in vars(records).items() if key.isupper() and str(value).startswith("pvbus.")
     }
@@ -131,3 +139,15 @@ def test_a_condition_event_has_every_cloudevents_attribute_in_its_headers() -> N
     assert headers["ce_subject"] == b"PackageVariant/default/fleet-edge-base/Ready"
     assert headers["ce_id"] == b"e1"
     assert headers["ce_time"] == b"2026-02-03T04:05:06Z"
+
+
+def test_the_document_of_the_events_computes_partitions_as_the_code_does() -> None:
+    """Programs in other languages take the rule from there."""
+    text = (SCHEMAS.parent / "docs/events.md").read_text()
+    found = re.search(r"\| `(\S+)` \| 0x([0-9a-f]{8}) \| (\d+) \|", text)
+    assert found is not None
+    name, digits, number = found.groups()
+    assert int(digits, 16) % PARTITIONS == int(number) == partition(name, PARTITIONS)
+    for kind in ("PackageVariant", "Repository"):
+        assert row_partition(CONDITIONS, f"{kind}|{name}", PARTITIONS) == int(number)
+        assert row_partition(LATEST, f"{kind}|{name}|Ready", PARTITIONS) == int(number)

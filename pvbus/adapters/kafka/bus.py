@@ -7,7 +7,7 @@ the translation of its errors, `library` its shutdown and its log.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as KafkaPartition
@@ -137,11 +137,22 @@ class KafkaBus:
         that reads up to these offsets waits until then, and so sees every step that returned before the call.
         """
         async with bounded("asking for end offsets"):
-            for partition in partitions:
-                await self._catalogue.check_partition(*partition)
-            names = {KafkaPartition(self._settings.named(topic), n): (topic, n) for topic, n in partitions}
-            ends = await self._ends.end_offsets(list(names)) if names else {}
-            return {names[partition]: end for partition, end in ends.items()}
+            return await self._offsets(partitions, self._ends.end_offsets)
+
+    async def begin_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        async with bounded("asking for begin offsets"):
+            return await self._offsets(partitions, self._ends.beginning_offsets)
+
+    async def _offsets(
+        self,
+        partitions: Sequence[TopicPartition],
+        ask: Callable[[list[KafkaPartition]], Awaitable[Mapping[KafkaPartition, int]]],
+    ) -> dict[TopicPartition, int]:
+        for partition in partitions:
+            await self._catalogue.check_partition(*partition)
+        names = {KafkaPartition(self._settings.named(topic), n): (topic, n) for topic, n in partitions}
+        found = await ask(list(names)) if names else {}
+        return {names[partition]: offset for partition, offset in found.items()}
 
     def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> KafkaReader:
         reader = KafkaReader(self._settings, positions or {}, closed=self._readers.discard)

@@ -11,6 +11,7 @@ group, and has lost all its leases. For each partition the next lease waits for 
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from pvbus.adapters.kafka.settings import KafkaSettings, member_options
 from pvbus.adapters.kafka.topics import TopicWatch
 from pvbus.adapters.kafka.writer import Writer
 from pvbus.adapters.membership import MembershipLife, call_back
+from pvbus.core.backoff import spread
 from pvbus.core.errors import FencedError, PvbusError, TransientError
 from pvbus.ports.bus import Assigned, Lease, Revoked
 from pvbus.ports.clock import Clock
@@ -193,7 +195,7 @@ class KafkaMembership(MembershipLife):
                     raise
                 self._log_obstacle(error)
                 self._restart_heartbeats()
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(spread(RETRY_SECONDS, random.uniform))
 
     def _restart_heartbeats(self) -> None:
         """Rejoin if the heartbeats ended: the library ends them at an unknown error, a join starts them."""
@@ -267,7 +269,7 @@ class KafkaMembership(MembershipLife):
                 pass
             except TransientError as exc:
                 self._log_obstacle(exc)
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(spread(RETRY_SECONDS, random.uniform))
         slot.lease = Lease(group=self._group, partition=slot.number, epoch=epoch)
         self._leases[slot.number] = slot.lease
         await call_back(self._assigned, slot.lease)

@@ -6,6 +6,7 @@ takes over its groups and transactions.
 """
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +24,8 @@ from aiokafka.protocol.types import (
     Schema,
     TaggedFields,
 )
+
+from pvbus.core.backoff import spread
 
 STRING = CompactString("utf-8")
 EPOCH_BITS = 16
@@ -67,7 +70,7 @@ async def answered(client: AIOKafkaClient, ask: Callable[[], Awaitable[Answer]])
         except AWAY:
             if loop.time() >= deadline:
                 raise
-        await asyncio.sleep(RETRY_SECONDS)
+        await asyncio.sleep(spread(RETRY_SECONDS, random.uniform))
         await client.force_metadata_update()
 
 

@@ -8,6 +8,7 @@ behind an open transaction. The outcome is known when the new producer has start
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from aiokafka import AIOKafkaProducer
@@ -18,6 +19,7 @@ from pvbus.adapters.kafka.errors import bounded
 from pvbus.adapters.kafka.library import retrieve_error, stop_producer
 from pvbus.adapters.kafka.requests import epoch_of
 from pvbus.adapters.kafka.settings import KafkaSettings, producer_options
+from pvbus.core.backoff import spread
 from pvbus.core.errors import FencedError, PermanentError, TransientError
 from pvbus.ports.bus import Output
 
@@ -167,7 +169,7 @@ class Writer:
                     else:
                         self.lose()
                     return
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(spread(RETRY_SECONDS, random.uniform))
         except PermanentError:  # the next start of a producer for this lease raises it again
             self.lose()
         finally:

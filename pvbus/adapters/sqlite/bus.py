@@ -133,6 +133,10 @@ class SqliteBus:
         self._store.refresh()
         return {partition: self._store.ends[self._store.lane(*partition)] for partition in partitions}
 
+    async def begin_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        self._store.refresh()
+        return {partition: self._store.begin(self._store.lane(*partition)) for partition in partitions}
+
     def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> SqliteReader:
         reader = SqliteReader(self._store)
         reader.assign(positions or {})

@@ -10,6 +10,7 @@ which is the row id of the log: a partition is a contiguous range of rows, in of
 
 import asyncio
 import contextlib
+import random
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ import msgspec
 from pvbus.adapters.checks import check_partition
 from pvbus.adapters.sqlite.liveness import ProcessLock
 from pvbus.adapters.sqlite.schema import prepare
-from pvbus.core.backoff import Backoff
+from pvbus.core.backoff import Backoff, Jitter
 from pvbus.core.errors import InvariantError, PermanentError, PvbusError, TransientError
 from pvbus.ports.bus import Lease, Output, Record, TopicSpec
 
@@ -36,6 +37,7 @@ OFFSET_MASK = (1 << OFFSET_BITS) - 1
 PARTITIONS_MAX = 1 << PARTITION_BITS
 TOPICS_MAX = (1 << 11) - 1
 
+BUSY_JITTER: Jitter = random.uniform
 BUSY_DELAY_SECONDS = (0.001, 0.02)  # the first wait and the longest: transactions take milliseconds
 BUSY_SECONDS_MAX = 5.0  # half a session: a worker that waits longer risks its leases
 OPEN_BUSY_SECONDS = 5.0
@@ -166,7 +168,7 @@ class Store:
         """Begin when the other process unlocks the file."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + BUSY_SECONDS_MAX
-        backoff = Backoff(*BUSY_DELAY_SECONDS)
+        backoff = Backoff(*BUSY_DELAY_SECONDS, BUSY_JITTER)
         while True:
             await asyncio.sleep(backoff.next_seconds())
             if self._begin():
@@ -341,6 +343,15 @@ class Store:
             )
             for position, key, value, headers, timestamp_ms in rows
         ]
+
+    def begin(self, lane: int) -> int:
+        """Return the offset of the first record of a lane, its end if there is none."""
+        end = self.ends[lane]
+        ((first,),) = self.query(
+            "SELECT min(position) FROM log WHERE position >= ? AND position < ?",
+            (lane << OFFSET_BITS, lane << OFFSET_BITS | end),
+        )
+        return end if first is None else first & OFFSET_MASK
 
     def expire(self, now_ms: int) -> int:
         """Delete up to `EXPIRE_ROWS_MAX` expired records; return how many. Call inside `write`."""

@@ -1,18 +1,26 @@
 """Limits of the API types' schemas: required fields, formats, enums, defaults, patterns and CEL rules.
 
-They are Porch's, no more and no less: an object that Porch accepts is accepted here. `SHAPES` is keyed
-by Struct and field, `TYPE_SHAPES` by Struct. A Struct inherits the fields' entries of its bases.
+Those of Porch's kinds are Porch's, no more and no less: an object that Porch accepts is accepted here.
+`SHAPES` is keyed by Struct and field, `TYPE_SHAPES` by Struct. A Struct inherits the fields' entries of its
+bases.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from pvbus.core.api import packages as p
+from pvbus.core.api import promotion as r
 from pvbus.core.api import variants as m
 
 _TIME = {"format": "date-time"}
+_OPEN = {"x-kubernetes-preserve-unknown-fields": True}
 _ATOMIC_LIST = {"x-kubernetes-list-type": "atomic"}
 _LIFECYCLES = ["Draft", "Proposed", "Published", "DeletionProposed"]
+
+_CONDITION_TYPE = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
+)
 
 SHAPES: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
     m.Condition: {
@@ -23,8 +31,7 @@ SHAPES: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
         "status": {"enum": ["True", "False", "Unknown"]},
         "type": {
             "maxLength": 316,
-            "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-            r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
+            "pattern": _CONDITION_TYPE,
         },
     },
     m.LabelSelector: {"match_expressions": _ATOMIC_LIST},
@@ -49,6 +56,7 @@ SHAPES: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
         "next_full_sync_time": _TIME,
         "observed_run_once_at": _TIME,
     },
+    p.PackageRevSpec: {"package_revision": _OPEN, "change": _OPEN},
     p.Task: {"type": {"enum": ["init", "clone", "edit", "upgrade"]}},
     p.UpgradeTask: {
         "strategy": {"enum": ["resource-merge", "fast-forward", "force-delete-replace", "copy-merge"]},
@@ -56,6 +64,19 @@ SHAPES: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
     p.PackageRevisionSpec: {"lifecycle": {"enum": _LIFECYCLES}},
     p.PackageRevisionStatus: {"publish_timestamp": _TIME},
     p.PackageCondition: {"status": {"enum": ["True", "False", "Unknown"]}},
+    r.PackageSpecializerSpec: {
+        "condition_types": {
+            "items": {"type": "string", "maxLength": 316, "pattern": _CONDITION_TYPE},
+            "maxItems": 64,
+            "x-kubernetes-list-type": "set",
+        },
+        "deadline_seconds": {
+            "default": r.DEADLINE_SECONDS,
+            "minimum": 1,
+            "maximum": 2_592_000,
+        },
+        "after_deadline": {"default": r.CLOSED, "enum": [r.OPEN, r.CLOSED]},
+    },
 }
 
 
@@ -103,6 +124,16 @@ TYPE_SHAPES: Mapping[type, Mapping[str, Any]] = {
             _immutable("spec.git.branch"),
             _immutable("spec.git.directory"),
             _immutable("spec.oci.registry"),
+        ],
+    },
+    r.PackageSpecializer: {
+        **_required("spec"),
+        "x-kubernetes-validations": [
+            {
+                "rule": f"size(self.metadata.name) <= {r.SPECIALIZER_NAME_CHARACTERS_MAX}",
+                "message": f"metadata.name must be at most {r.SPECIALIZER_NAME_CHARACTERS_MAX} characters: "
+                "it is part of the name of an annotation",
+            },
         ],
     },
 }

@@ -3,7 +3,8 @@
 A Struct gives names and types; `pvbus.core.api.descriptions` adds the words for people and
 `pvbus.core.api.constraints` required fields, limits and rules. Names, types, subresources and limits are
 those of Porch's definitions, so that either set of files can replace the other in a cluster; columns
-and short names are added where Porch has none. Every field has a description, or generation fails.
+and short names are added where Porch has none, and kinds of a group of our own. Every field has a
+description, or generation fails.
 """
 
 import types
@@ -12,9 +13,17 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
-from pvbus.core.api.constraints import SHAPES, TYPE_SHAPES
-from pvbus.core.api.descriptions import DESCRIPTIONS, OBJECT_FIELDS
-from pvbus.core.api.packages import PackageRevision, PackageRevisionResources, RenderStatus, Repository
+from pvbus.core.api import constraints, descriptions, rollouts_schema
+from pvbus.core.api.descriptions import OBJECT_FIELDS
+from pvbus.core.api.packages import (
+    PackageRev,
+    PackageRevision,
+    PackageRevisionResources,
+    RenderStatus,
+    Repository,
+)
+from pvbus.core.api.promotion import PROMOTION_GROUP, PackageSpecializer
+from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.v1alpha1 import OldPackageVariantSet
 from pvbus.core.api.variants import (
     CONFIG_GROUP,
@@ -28,7 +37,10 @@ from pvbus.core.api.variants import (
 Schema = dict[str, Any]
 ApiType = type[msgspec.Struct]
 
-_SCALARS: Mapping[Any, str] = {str: "string", int: "integer", bool: "boolean"}
+DESCRIPTIONS = {**descriptions.DESCRIPTIONS, **rollouts_schema.DESCRIPTIONS}
+SHAPES = {**constraints.SHAPES, **rollouts_schema.SHAPES}
+TYPE_SHAPES = {**constraints.TYPE_SHAPES, **rollouts_schema.TYPE_SHAPES}
+_SCALARS: Mapping[Any, str] = {str: "string", int: "integer", bool: "boolean", float: "number"}
 _FIELD_TYPES: Mapping[tuple[ApiType, str], Any] = {(DownstreamTarget, "render_status"): RenderStatus}
 """Fields that the code does not decode, although their schema is known."""
 
@@ -45,6 +57,7 @@ class _Kind(NamedTuple):
     plural: str
     versions: tuple[_Version, ...]
     short_names: tuple[str, ...] = ()
+    group: str = CONFIG_GROUP
 
 
 _REPOSITORY_COLUMNS = (
@@ -65,6 +78,17 @@ _VARIANT_COLUMNS = (
     ("Age", "date", ".metadata.creationTimestamp"),
 )
 
+_ROLLOUT_COLUMNS = (
+    ("Approval", "string", ".spec.approval"),
+    ("Phase", "string", ".status.phase"),
+    ("Attempt", "integer", ".status.attempt"),
+    ("Wave", "integer", ".status.wave"),
+    ("Targets", "integer", ".status.targets.total"),
+    ("Proven", "integer", ".status.targets.proven"),
+    ("Failing", "integer", ".status.targets.failing"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+)
+
 # `pv` is PersistentVolume's short name, too. Where a cluster serves both, kubectl takes the PersistentVolume,
 # because its group comes first; the embedded server has no PersistentVolumes.
 _KINDS = (
@@ -81,9 +105,50 @@ _KINDS = (
 )
 
 
+_SPECIALIZER_COLUMNS = (
+    ("Deadline", "integer", ".spec.deadlineSeconds"),
+    ("After deadline", "string", ".spec.afterDeadline"),
+    ("Conditions", "string", ".spec.conditionTypes"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+)
+_PROMOTION_KINDS = (
+    _Kind(
+        "packagespecializers",
+        (_Version("v1alpha1", PackageSpecializer, columns=_SPECIALIZER_COLUMNS),),
+        group=PROMOTION_GROUP,
+    ),
+    _Kind(
+        "rolloutpolicies",
+        (_Version("v1alpha1", RolloutPolicy, columns=_ROLLOUT_COLUMNS),),
+        ("rollout",),
+        PROMOTION_GROUP,
+    ),
+)
+
+_PACKAGE_REV = _Kind("packagerevs", (_Version("v1alpha1", PackageRev),))
+
+
+def cluster_crds() -> list[Schema]:
+    """Return the CustomResourceDefinitions for a cluster without Porch: Porch's kinds, and PackageRev.
+
+    The embedded server needs no PackageRevs: it stores PackageRevisions itself.
+    """
+    return [*porch_crds(), _definition(_PACKAGE_REV)]
+
+
 def crds() -> list[Schema]:
+    """Return the CustomResourceDefinitions of the kinds that users write."""
+    return [*porch_crds(), *promotion_crds()]
+
+
+def porch_crds() -> list[Schema]:
     """Return the CustomResourceDefinitions of PackageVariant, PackageVariantSet and Repository."""
     return [_definition(kind) for kind in _KINDS]
+
+
+def promotion_crds() -> list[Schema]:
+    """Return the CustomResourceDefinitions that an installation with promote has, with and without Porch."""
+    return [_definition(kind) for kind in _PROMOTION_KINDS]
 
 
 def open_api() -> dict[str, Schema]:
@@ -113,9 +178,9 @@ def _definition(kind: _Kind) -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{CONFIG_GROUP}"},
+        "metadata": {"name": f"{kind.plural}.{kind.group}"},
         "spec": {
-            "group": CONFIG_GROUP,
+            "group": kind.group,
             "names": names,
             "scope": "Namespaced",
             "versions": [_version(version) for version in kind.versions],
@@ -129,8 +194,9 @@ def _version(version: _Version) -> Schema:
         "schema": {"openAPIV3Schema": object_schema(version.type)},
         "served": version.served,
         "storage": version.served,
-        "subresources": {"status": {}},
     }
+    if "status" in version.type.__struct_fields__:
+        out["subresources"] = {"status": {}}
     if version.columns:
         out["additionalPrinterColumns"] = [
             {"name": name, "type": type_, "jsonPath": path} for name, type_, path in version.columns

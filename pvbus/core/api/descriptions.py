@@ -6,6 +6,7 @@ Keyed by Struct and field; "" is the Struct itself. A Struct inherits the entrie
 from collections.abc import Mapping
 
 from pvbus.core.api import packages as p
+from pvbus.core.api import promotion as r
 from pvbus.core.api import v1alpha1 as old
 from pvbus.core.api import variants as m
 
@@ -32,6 +33,21 @@ _POLICIES = {
 _LOCK = "Git location of the content, down to the commit."
 
 DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
+    r.PackageSpecializer: {
+        "": "A program that works on drafts before they are proposed. A draft that it selects is not "
+        "proposed before the program has acknowledged it, or the deadline has passed.",
+    },
+    r.PackageSpecializerSpec: {
+        "": "Which drafts the program works on, and how long they wait for it.",
+        "selector": "Labels of the drafts, those of the PackageVariant and over them those of the "
+        "PackageRevision. Without it, every draft of the namespace is selected.",
+        "condition_types": "Types of the conditions that the program reports. A readiness gate of another "
+        "type is said to be reported by nobody.",
+        "deadline_seconds": "Seconds from the creation of a revision until it no longer waits to be "
+        "acknowledged. The default is 600.",
+        "after_deadline": "What happens after the deadline: `Open` proposes the draft without, `Closed` "
+        "keeps it until it is acknowledged. The default is `Closed`.",
+    },
     m.Condition: {
         "": "One aspect of the state of an object.",
         "type": "Name of the condition in CamelCase, with a DNS prefix where it is not a common one.",
@@ -249,6 +265,14 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "git_commit_hash": "Commit of the branch that was last read; empty for a registry.",
     },
     p.Repository: {"": "A place that holds packages."},
+    p.PackageRevSpec: {
+        "": "What git does not have of a PackageRevision. Only the package store writes it.",
+        "package_revision": "The PackageRevision as every replica of the package store shows it.",
+        "change": "A change that a replica has begun, and with which metadata it ends.",
+        "withdrawn": "Whether the Repository is gone: the metadata is kept for one of the same name.",
+    },
+    p.PackageRevStatus: {"": "Not used by pvbus."},
+    p.PackageRev: {"": "Where the package store keeps the metadata of the PackageRevision of the same name."},
     p.RevisionRef: {
         "": "Refers to a PackageRevision.",
         "name": "Name of the PackageRevision, in the same namespace.",

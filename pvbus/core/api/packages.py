@@ -70,6 +70,24 @@ class Repository(ApiStruct, frozen=True, kw_only=True, omit_defaults=False):
     status: RepositoryStatus = RepositoryStatus()
 
 
+class PackageRevSpec(ApiStruct, frozen=True, kw_only=True):
+    package_revision: Mapping[str, Any] | None = None
+    change: Mapping[str, Any] | None = None
+    withdrawn: bool = False
+
+
+class PackageRevStatus(ApiStruct, frozen=True, kw_only=True):
+    pass
+
+
+class PackageRev(ApiStruct, frozen=True, kw_only=True, omit_defaults=False):
+    api_version: str = REPOSITORY_API
+    kind: str = "PackageRev"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PackageRevSpec = PackageRevSpec()
+    status: PackageRevStatus = PackageRevStatus()
+
+
 class RevisionRef(ApiStruct, frozen=True, kw_only=True):
     """A PackageRevision of the same namespace."""
 

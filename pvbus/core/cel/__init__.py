@@ -1,4 +1,4 @@
-"""CEL as Porch uses it: compile once, evaluate many times, string results only.
+"""CEL as Porch uses it: compile once, evaluate many times. Results are strings, those of tests bools.
 
 There is one evaluator, our own: lexer, parser, type check and evaluation follow cel-go v0.26.1. Its test
 is a table of cel-go's answers; other implementations of CEL are used in the tests only.
@@ -21,7 +21,7 @@ from pvbus.core.cel.errors import (
 )
 from pvbus.core.cel.evaluator import evaluation
 from pvbus.core.cel.reads import Path, paths
-from pvbus.core.cel.values import result_string
+from pvbus.core.cel.values import result_string, type_name
 
 __all__ = [
     "EXPRESSIONS_MAX",
@@ -49,13 +49,15 @@ class Program:
     """A compiled expression. Immutable, and safe to share.
 
     roots: the variables it reads. reads: the paths it reads, as far as they are known, for example
-    `("target", "labels", "region")`; no other part of the inputs changes the outcome.
+    `("target", "labels", "region")`; no other part of the inputs changes the outcome. kind: the type of the
+    result, `dyn` if it depends on the inputs.
     """
 
-    __slots__ = ("_evaluate", "reads", "roots", "text")
+    __slots__ = ("_evaluate", "kind", "reads", "roots", "text")
 
     def __init__(self, checked: Checked) -> None:
         self.text = checked.text
+        self.kind = checked.types[checked.tree].kind
         self.reads = paths(checked)
         self.roots = frozenset(path[0] for path in self.reads)
         self._evaluate = evaluation(checked)
@@ -68,6 +70,18 @@ class Program:
             CelConvertError: the result is not a string.
         """
         return result_string(self._evaluate(inputs))
+
+    def test(self, inputs: Mapping[str, Any]) -> bool:
+        """Evaluate an expression that gives true or false.
+
+        Raises:
+            CelEvalError: it fails for these inputs, or its loops exceed a limit.
+            CelConvertError: the result is no bool.
+        """
+        result = self._evaluate(inputs)
+        if type(result) is not bool:
+            raise CelConvertError(f"the result is a {type_name(result)}, not true or false")
+        return result
 
 
 def compile_expression(text: str, *, variables: tuple[str, ...] = ROOTS) -> Program:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from pvbus.core.api.decoding import decode_set
 from pvbus.core.api.variants import (
     CONFIG_GROUP,
     Condition,
@@ -24,7 +25,7 @@ from pvbus.core.api.variants import (
 )
 from pvbus.core.conditions.publishing import DELETED, WITHDRAWN, Publisher, stamp
 from pvbus.core.conditions.sets import SET_OPTIONAL_TYPES, set_conditions
-from pvbus.core.conditions.subjects import GROUPS, REVISION, Subjects
+from pvbus.core.conditions.subjects import GROUPS, REVISION, ConditionSubject, Subjects
 from pvbus.core.effects import KindRef, Outcome, Put, Reconciliation, Update
 from pvbus.core.errors import PermanentError
 from pvbus.core.keys import ConditionKey, Key, SubjectKey, is_child
@@ -38,6 +39,7 @@ from pvbus.core.records import (
     SETS,
     VARIANTS,
     ConditionEvent,
+    EventCause,
     ResultRow,
     SetResult,
 )
@@ -48,19 +50,19 @@ SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
 ECHO_SECONDS = 10.0
 
 _variant = msgspec.json.Decoder(PackageVariant)
-_set = msgspec.json.Decoder(PackageVariantSet)
 _result = msgspec.json.Decoder(ResultRow)
 _rollup = msgspec.json.Decoder(SetResult)
 _event = msgspec.json.Decoder(ConditionEvent)
 
 
-class _Caused(msgspec.Struct):
-    """The field of a ResultRow that `_cause` reads."""
+class _Traces(msgspec.Struct):
+    """The fields of a ResultRow that lead to the change before it: see there."""
 
     cause: float = 0.0
+    upstream: str = ""
 
 
-_caused = msgspec.json.Decoder(_Caused)
+_traces = msgspec.json.Decoder(_Traces)
 
 
 class ObjectState:
@@ -199,37 +201,30 @@ class ConditionsController:
         return outcome
 
     def _observe(self, partition: int, kind: str, key: str, now: float) -> Outcome:
-        """Publish a condition that another program wrote, and its end."""
+        """Publish the conditions that other programs wrote, and their ends."""
         states = self._states[partition]
         state, subject = states.get(key) or ObjectState(), self._subjects.of(partition, key)
-        if subject is not None and subject.condition is not None:
-            time = subject.condition.last_transition_time or stamp(now)
-            last = state.latest.get(subject.condition.type)
-            if last is not None and (last.uid, last.condition.status) == (
-                subject.uid,
-                subject.condition.status,
-            ):
-                time = last.condition.last_transition_time or time
-            condition = replace(
-                subject.condition, message=cut(subject.condition.message), last_transition_time=time
-            )
-            news = self._publisher.changed(
-                key, subject.uid, (condition,), state.latest, now, variant=subject.variant
-            )
-            return Outcome(news.puts, "changed" if news.puts else "unchanged", news.again_after)
-        if not state.latest:
+        present = () if subject is None else _dated(subject, state, now)
+        if not present and not state.latest:
             states.pop(key, None)
             return Outcome()
-        if subject is None and not self._subjects.is_listed(kind):
+        if subject is None and not self._subjects.is_listed(kind, _namespace_of(key)):
             return Outcome(result="waiting", waiting=("objects are being listed",))
+        uid, variant, cause = (
+            ("", "", EventCause()) if subject is None else (subject.uid, subject.variant, subject.cause)
+        )
+        news = self._publisher.changed(key, uid, present, state.latest, now, variant=variant, cause=cause)
+        types = {condition.type for condition in present}
+        left = [event for type_, event in state.latest.items() if type_ not in types]
         reason = DELETED if subject is None and kind == REVISION else WITHDRAWN
-        puts = self._publisher.ended(key, state.latest.values(), state.latest, now, reason)
-        return Outcome(puts, "changed")
+        ends = self._publisher.ended(key, left, state.latest, now, reason, cause=cause)
+        puts = (*news.puts, *ends)
+        return Outcome(puts, "changed" if puts else "unchanged", news.again_after)
 
     def _gone(self, partition: int, kind: str, key: str, state: ObjectState, now: float) -> Outcome:
         """Publish the last events of an absent object, once its kind's list is complete."""
         topic = VARIANTS if kind == "PackageVariant" else SETS
-        if not self._sync[partition][topic].ok(f"{CONFIG_GROUP}/{kind}"):
+        if not self._sync[partition][topic].ok(f"{CONFIG_GROUP}/{kind}", _namespace_of(key)):
             return Outcome(result="waiting", waiting=("objects are being listed",))
         puts = self._publisher.ended(key, state.latest.values(), state.latest, now)
         if not puts and state.result is None:
@@ -240,20 +235,22 @@ class ConditionsController:
         """Publish the transitions; if there are none, write the status."""
         raw = state.stored(now)
         obj: PackageVariant | PackageVariantSet
-        obj = _variant.decode(raw) if kind == "PackageVariant" else _set.decode(raw)
+        obj = _variant.decode(raw) if kind == "PackageVariant" else decode_set(raw)[0]
         uid, subject = obj.metadata.uid, str(SubjectKey(kind, str(key)))
         desired, extra = self._desired(kind, key, obj, state)
         if desired is None:  # the rows belong to a former object of this name
             gone = [event for event in state.latest.values() if event.uid != uid]
             puts = self._publisher.ended(subject, gone, state.latest, now)
             return Outcome(puts, "changed" if puts else "waiting", waiting=("no result yet",))
+        traced, released = _traced(kind, obj, state)
         conditions = merge(obj.status.conditions, desired, now, _transitions(state, uid))
         ours, present = {c.type for c in desired}, {c.type for c in conditions}
         left = [event for event in state.latest.values() if event.condition.type not in present]
         news = self._publisher.changed(
-            subject, uid, [c for c in conditions if c.type in ours], state.latest, now
+            subject, uid, [c for c in conditions if c.type in ours], state.latest, now, cause=traced
         )
-        puts = (*news.puts, *self._publisher.ended(subject, left, state.latest, now))
+        ends = self._publisher.ended(subject, left, state.latest, now, cause=traced, released=released)
+        puts = (*news.puts, *ends)
         if puts:
             return Outcome(puts, "changed")
         if conditions == obj.status.conditions and extra == _extra(obj):
@@ -294,6 +291,35 @@ class ConditionsController:
         return tuple(replace(c, message=cut(c.message)) for c in wanted), extra
 
 
+def _dated(subject: ConditionSubject, state: ObjectState, now: float) -> tuple[Condition, ...]:
+    """Return an object's conditions with the times of their transitions: the published ones, then theirs."""
+    dated = []
+    for condition in subject.conditions:
+        time = condition.last_transition_time or stamp(now)
+        last = state.latest.get(condition.type)
+        if last is not None and (last.uid, last.condition.status) == (subject.uid, condition.status):
+            time = last.condition.last_transition_time or time
+        dated.append(replace(condition, message=cut(condition.message), last_transition_time=time))
+    return tuple(dated)
+
+
+def _namespace_of(subject: str) -> str:
+    return Key.parse(subject.partition("|")[2]).namespace
+
+
+def _traced(kind: str, obj: PackageVariant | PackageVariantSet, state: ObjectState) -> tuple[EventCause, str]:
+    """Return the cause of an object's events, and the id of its last confirmed hold of removals."""
+    meta = obj.metadata
+    cause = EventCause(generation=meta.generation, resource_version=meta.resource_version)
+    if state.result is None:
+        return cause, ""
+    if kind == "PackageVariant":
+        return replace(cause, upstream=_traces.decode(state.result).upstream), ""
+    rollup = _rollup.decode(state.result)
+    hold = rollup.hold.id if rollup.hold is not None else ""
+    return replace(cause, hold=hold), rollup.released
+
+
 def _cause(state: ObjectState, before: Iterable[Condition], after: Iterable[Condition]) -> float:
     """Return the start of the attempt if this status is the first Ready one of its generation; else 0,
     and 0 for sets, whose results have no such time."""
@@ -303,7 +329,7 @@ def _cause(state: ObjectState, before: Iterable[Condition], after: Iterable[Cond
         return 0.0
     if old is not None and (old.status, old.observed_generation) == (new.status, new.observed_generation):
         return 0.0
-    return _caused.decode(state.result).cause
+    return _traces.decode(state.result).cause
 
 
 def _transitions(state: ObjectState, uid: str) -> dict[str, Condition]:

@@ -9,19 +9,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from pvbus.core.api.variants import Condition
 from pvbus.core.effects import Put
 from pvbus.core.keys import ConditionKey, Key, SubjectKey, sha1_head
-from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent
+from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent, EventCause
 
 CONDITION_CHANGED = "dev.pvbus.condition.changed.v1"
+
+EVENT_TYPES: Mapping[str, tuple[type[msgspec.Struct], str]] = {
+    CONDITION_CHANGED: (
+        ConditionEvent,
+        "A condition of an object has a new status, reason or message; or the object has it no more.",
+    ),
+}
+"""The types of public events: the type of the data, and what such an event says."""
 
 ATTRIBUTES: Mapping[str, str] = {
     "ce_specversion": "Version of CloudEvents: 1.0.",
     "ce_id": "Unique id of the change. An event that is sent again has the same id.",
-    "ce_source": "The installation that sent the event, as a URI reference.",
+    "ce_source": "The installation that sent the event: `/pvbus/CLUSTER/PREFIX`, or `PVBUS_SOURCE`.",
     "ce_type": f"Type of the event: `{CONDITION_CHANGED}`.",
     "ce_subject": "The object: `<Kind>/<namespace>/<name>/<condition type>`.",
     "ce_time": "When the event was made (RFC 3339); the condition has the time of its last transition.",
@@ -46,9 +55,17 @@ def condition_headers(event: ConditionEvent, *, event_id: str, source: str) -> t
     return tuple((name, values[name].encode()) for name in ATTRIBUTES if values[name])
 
 
-WITHDRAWN = "Withdrawn"  # the reason of a condition's last event: its object no longer has it
-DELETED = "Deleted"  # the same, for the lifecycle of a package revision that is gone
-LAST_REASONS = frozenset({WITHDRAWN, DELETED})
+WITHDRAWN = "Withdrawn"
+DELETED = "Deleted"
+CONFIRMED = "Confirmed"
+LAST_REASONS: Mapping[str, str] = {
+    WITHDRAWN: "the object, or its condition, is not there any more",
+    DELETED: "the PackageRevision is gone",
+    CONFIRMED: "of `DeletionHeld`: a person confirmed the held removals",
+}
+"""The reasons of a condition's last event, and their meanings."""
+
+NO_CAUSE = EventCause()
 
 COUNTING_TYPES = frozenset({"TargetsApplied", "Removing"})
 COUNTING_REASONS = frozenset({"Reconciling", "VariantsNotReady", "DeletionHeld"})
@@ -81,6 +98,7 @@ class Publisher:
         latest: Latest,
         now: float,
         variant: str = "",
+        cause: EventCause = NO_CAUSE,
     ) -> News:
         """Return the events of the conditions that changed.
 
@@ -94,18 +112,20 @@ class Publisher:
         if not waits or min(waits.values()) > 0:
             return News((), min(waits.values(), default=None))
         puts: list[Put] = []  # counts go with a transition: the old ones would contradict it
+        time = self._time(latest, now)
         for condition in conditions:
             if condition.type in waits:
-                puts += self._event(key, uid, condition, latest, now, variant)
+                event = self._event(key, uid, condition, latest.get(condition.type), time)
+                event = replace(event, variant=variant, cause=cause)
+                puts += self._sent(key, event, event)
         return News(tuple(puts))
 
+    @staticmethod
     def _event(
-        self, key: str, uid: str, condition: Condition, latest: Latest, now: float, variant: str
-    ) -> list[Put]:
+        key: str, uid: str, condition: Condition, last: ConditionEvent | None, time: str
+    ) -> ConditionEvent:
         kind, name = SubjectKey.parse(key)
-        last = latest.get(condition.type)
-        time = self._time(latest, now)
-        event = ConditionEvent(
+        return ConditionEvent(
             kind=kind,
             namespace=Key.parse(name).namespace,
             name=Key.parse(name).name,
@@ -114,21 +134,30 @@ class Publisher:
             previous=last.condition.status if last is not None and last.uid == uid else "",
             id=_event_id(uid, condition, time),
             time=time,
-            variant=variant,
         )
-        return self._sent(key, event, event)
 
     def ended(
-        self, key: str, gone: Iterable[ConditionEvent], latest: Latest, now: float, reason: str = WITHDRAWN
+        self,
+        key: str,
+        gone: Iterable[ConditionEvent],
+        latest: Latest,
+        now: float,
+        reason: str = WITHDRAWN,
+        *,
+        cause: EventCause = NO_CAUSE,
+        released: str = "",
     ) -> tuple[Put, ...]:
-        """Publish the end of conditions: status Unknown, as Kubernetes reads an absent one."""
+        """Publish the end of conditions: status Unknown, as Kubernetes reads an absent one.
+
+        released: id of the set's last confirmed hold; the end of that hold has the reason Confirmed.
+        """
         puts: list[Put] = []
         time = self._time(latest, now)
         for last in sorted(gone, key=lambda event: event.condition.type):
             condition = Condition(
                 type=last.condition.type,
                 status="Unknown",
-                reason=reason,
+                reason=CONFIRMED if released and last.cause.hold == released else reason,
                 last_transition_time=stamp(now),
                 observed_generation=last.condition.observed_generation,
             )
@@ -138,6 +167,8 @@ class Publisher:
                 previous=last.condition.status,
                 id=_event_id(last.uid, condition, time),
                 time=time,
+                last=True,
+                cause=cause,
             )
             puts += self._sent(key, event, None)
         return tuple(puts)

@@ -1,38 +1,45 @@
-"""Objects with events whose status other programs write: Repositories, and the revisions of variants.
+"""Objects with events whose status others write: Repositories, RolloutPolicies, and variants' revisions.
 
 Their rows come from `pvbus.objects`, which every worker reads in full. The worker of the partition of
 `<namespace>/<name>` publishes an object's events, as for sets and variants. So each row of
 `pvbus.conditions.latest` has one writer, and an object one order of events, whichever variant owns it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from pvbus.core.api.packages import PUBLISHED
+from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition
 from pvbus.core.keys import ObjectKey, SubjectKey, reconciled_partition
 from pvbus.core.markers import SyncView, marker_kind
-from pvbus.core.records import ObjectRow
+from pvbus.core.records import EventCause, ObjectRow, RevisionFacts
 
 REPOSITORY = "Repository"
 REVISION = "PackageRevision"
-GROUPS = {REPOSITORY: CONFIG_GROUP, REVISION: PORCH_GROUP}
+POLICY = "RolloutPolicy"
+GROUPS = {REPOSITORY: CONFIG_GROUP, REVISION: PORCH_GROUP, POLICY: PROMOTION_GROUP}
 LIFECYCLE_TYPE = "Published"
 """The condition that represents a revision's lifecycle. True while it is `Published` or
 `DeletionProposed`. The reason is the lifecycle."""
+
+DUPLICATE = "Duplicate"
+"""The reason of the event of a condition that is there more than once."""
 
 _PLACEHOLDER = -1  # the revision number of a branch placeholder, which has no lifecycle of its own
 _row = msgspec.json.Decoder(ObjectRow)
 
 
 class ConditionSubject(NamedTuple):
-    """An existing object. condition: the one that is published; None if there is none. variant: the
+    """An existing object. conditions: those that are published. cause: of its events. variant: the
     PackageVariant that owns a revision."""
 
     uid: str
-    condition: Condition | None
+    conditions: tuple[Condition, ...]
+    cause: EventCause
     variant: str = ""
 
 
@@ -69,30 +76,50 @@ class Subjects:
 
     def keys(self, partition: int) -> Iterable[str]:
         """Return the keys of a partition that have a condition."""
-        return [key for key, subject in self._tables[partition].items() if subject.condition is not None]
+        return [key for key, subject in self._tables[partition].items() if subject.conditions]
 
-    def is_listed(self, kind: str) -> bool:
-        """Return whether the kind's list is complete, so that a missing object does not exist."""
-        return self._sync.ok(f"{GROUPS[kind]}/{kind}")
+    def is_listed(self, kind: str, namespace: str) -> bool:
+        """Return whether the list of a kind is complete, so that a missing object does not exist."""
+        return self._sync.ok(f"{GROUPS[kind]}/{kind}", namespace)
 
 
 _PREFIXES = tuple(f"{group}/{kind}|" for kind, group in GROUPS.items())
 
 
 def _subject(name: ObjectKey, row: ObjectRow) -> ConditionSubject:
-    if name.kind == REPOSITORY:
-        return ConditionSubject(row.uid, row.ready)
+    cause = EventCause(generation=row.generation, resource_version=row.resource_version)
+    if name.kind != REVISION:
+        return ConditionSubject(row.uid, row.conditions, cause)
     facts = row.revision
+    if facts is not None:
+        cause = replace(cause, commit=facts.self_commit)
     variant = next((owner.name for owner in row.owners if _is_variant(owner.api_version, owner.kind)), "")
     if facts is None or not variant or not facts.lifecycle or facts.revision == _PLACEHOLDER:
-        return ConditionSubject(row.uid, None)
-    condition = Condition(
+        return ConditionSubject(row.uid, (), cause)
+    return ConditionSubject(row.uid, (_lifecycle(facts), *_of_gates_and_tasks(facts)), cause, variant)
+
+
+def _lifecycle(facts: RevisionFacts) -> Condition:
+    return Condition(
         type=LIFECYCLE_TYPE,
         status="True" if facts.lifecycle in PUBLISHED else "False",
         reason=facts.lifecycle,
         message=f"package {facts.package} of repository {facts.repository}, workspace {facts.workspace}",
     )
-    return ConditionSubject(row.uid, condition, variant)
+
+
+def _of_gates_and_tasks(facts: RevisionFacts) -> Iterator[Condition]:
+    """Yield the conditions that programs and people are waited for. The other ones of a package are its own.
+
+    Several of one type are Unknown, as a gate takes them.
+    """
+    found: dict[str, Condition] = {}
+    for condition in facts.conditions:
+        if condition.type in found:
+            condition = Condition(type=condition.type, status="Unknown", reason=DUPLICATE)
+        found[condition.type] = condition
+    wanted = {*facts.gates, *facts.tasks} - {LIFECYCLE_TYPE}
+    yield from (condition for type_, condition in found.items() if type_ in wanted)
 
 
 def _is_variant(api_version: str, kind: str) -> bool:

@@ -26,6 +26,7 @@ from pvbus.core.inject.owning import (
 )
 from pvbus.core.inject.states import Action, DownstreamState, Finding, action, left
 from pvbus.core.inject.view import InjectView, ObservedRevision
+from pvbus.core.keys import RESTORES
 
 
 class NotYetError(Exception):
@@ -121,9 +122,13 @@ class Choosing:
         self._written.add(revision.name, revision.row.resource_version, restored)
 
     def _is_adopted(self, trace: former.Trace) -> bool:
-        """Return whether to adopt a foreign revision: by policy, or as a former variant's of this name."""
+        """Return whether to adopt a foreign revision: by policy, or as a former variant's of this name.
+
+        What a rollback makes is left alone until it is published: an adopted draft is brought up to date.
+        """
         if self.variant.spec.adoption_policy == "adoptExisting":
-            is_wanted = trace.revision != PLACEHOLDER
+            is_open = trace.lifecycle not in PUBLISHED
+            is_wanted = trace.revision != PLACEHOLDER and not (is_open and RESTORES in trace.annotations)
         else:
             is_wanted = former.made(trace, self.variant)
         finding = Finding.WANTED if is_wanted else Finding.UNWANTED

@@ -37,7 +37,7 @@ from pvbus.core.inject.view import (
     PackageKey,
     ViewCandidates,
 )
-from pvbus.core.keys import FINALIZER, RETRY, digest, okey, sha1_head, watch_key
+from pvbus.core.keys import FINALIZER, RETRY, Key, digest, okey, sha1_head, watch_key
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.missing import missing_part, no_repository
 from pvbus.core.records import (
@@ -187,8 +187,9 @@ class InjectController:
 
     def _decide(self, one: Pass) -> Reconciliation:
         for kind in (REVISION_KIND, REPOSITORY_KIND):
-            if not self.view.sync.ok(kind):
-                words = (f"the list of {kind}",)
+            if not self.view.sync.ok(kind, one.namespace):
+                problem = self.view.sync.problem(kind, one.namespace)
+                words = (f"the list of {kind}" + (f" ({problem})" if problem else ""),)
                 if one.result is not None:  # a relist says nothing new about this variant
                     return Outcome(result="waiting", waiting=words)
                 return self._waits(one, words, reported_after=LIST_REPORTED_SECONDS)
@@ -209,7 +210,7 @@ class InjectController:
         )
 
     def _gone(self, partition: int, key: str, seen: InjectState) -> Outcome:
-        if not self._sync[partition].ok(VARIANT_KIND):
+        if not self._sync[partition].ok(VARIANT_KIND, Key.parse(key).namespace):
             return Outcome(result="waiting", waiting=("the list of PackageVariants",))
         puts = self._requests.change(partition, key, {})
         if seen.result is not None:
@@ -412,7 +413,7 @@ class InjectController:
             requests[watch_key(request)] = request
             objects |= {okey(group, kind, one.namespace, name), okey(group, kind, one.namespace, "")}
             if self.view.injectable(group, kind, one.namespace, name) is None:
-                if not self.view.unavailable(group, version, kind):
+                if not self.view.unavailable(group, version, kind, one.namespace):
                     unknown.append(f"{kind} {name}")
         kinds = {f"{group}/{kind}" for group, _, kind, _ in names}
         self.view.use(one.key, one.uid, downstreams=downstreams, objects=objects, kinds=kinds)
@@ -430,7 +431,7 @@ class InjectController:
         for group, version, kind, name in sorted(set(one.seen.names)):
             row = self.view.injectable(group, kind, one.namespace, name)
             presence = self.view.injectable(group, kind, one.namespace, "")
-            missing = self.view.unavailable(group, version, kind)
+            missing = self.view.unavailable(group, version, kind, one.namespace)
             contents.append([group, version, kind, name, row, presence, missing])
         revisions = tuple((r.name, r.row.digest) for r in self._revisions(one))
         assert one.variant.spec.downstream is not None

@@ -22,6 +22,7 @@ from pvbus.core.inject.owning import (
     living_owner,
 )
 from pvbus.core.inject.view import InjectView
+from pvbus.core.keys import RESTORES
 
 PUBLISHED = "Published"
 
@@ -55,7 +56,8 @@ def later_than(
     obj: Object, variant: PackageVariant, view: InjectView
 ) -> Generator[Effect, Any, Later | None]:
     """Return the last published revision of the package if it is newer than a published revision of the
-    variant, or than the base of its draft. One whose deletion is proposed does not count."""
+    variant, or than the base of its draft. One whose deletion is proposed does not count; nor, for a draft,
+    what a rollback published: it has older content, and no edit that the draft lacks."""
     assert variant.spec.downstream is not None
     is_published = lifecycle_of(obj) == PUBLISHED
     name = obj["metadata"]["name"] if is_published else base_name(obj)
@@ -67,7 +69,7 @@ def later_than(
         return None
     live = yield from list_package(variant.metadata.namespace, variant.spec.downstream)
     revisions = {one["metadata"]["name"]: one for one in live}
-    newer = [one for one in live if _is_newer(one, number)]
+    newer = [one for one in live if _is_newer(one, number) and (is_published or not _is_restored(one))]
     if not newer or name not in revisions:
         return None
     last = max(newer, key=lambda one: one["spec"]["revision"])
@@ -81,6 +83,10 @@ def _is_newer(obj: Object, number: int) -> bool:
         and int(obj["spec"].get("revision") or 0) > number
         and not is_terminating(obj)
     )
+
+
+def _is_restored(obj: Object) -> bool:
+    return RESTORES in (obj["metadata"].get("annotations") or {})
 
 
 def _obstacle(

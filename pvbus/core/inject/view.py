@@ -224,8 +224,8 @@ class InjectView:
         value = self._injectables.get(okey(group, kind, namespace, name))
         return _injectable.decode(value) if value is not None else None
 
-    def unavailable(self, group: str, version: str, kind: str) -> str:
-        """Return why a kind is unavailable, "" if it is available or not known yet."""
+    def unavailable(self, group: str, version: str, kind: str, namespace: str) -> str:
+        """Return why a kind is unavailable in a namespace, "" if it is available or not known yet."""
         marker = self.content_sync.marker(f"{group}/{kind}")
         asked = f"{group}/{version}" if group else version
         unknown = f'no matches for kind "{kind}" in version "{asked}"'
@@ -233,7 +233,9 @@ class InjectView:
             return ""
         if marker.state == "unavailable":
             return unknown if marker.message.startswith("no matches") else marker.message
-        return unknown if marker.versions and version not in marker.versions else ""
+        if marker.versions and version not in marker.versions:
+            return unknown
+        return self.content_sync.problem(f"{group}/{kind}", namespace)
 
 
 def _repository_key(namespace: str, name: str) -> str:
@@ -268,7 +270,7 @@ class ViewCandidates:
         return found if found is not None else self._list(group, version, kind, ())
 
     def _list(self, group: str, version: str, kind: str, names: Iterable[str]) -> CandidateListing:
-        error = self._view.unavailable(group, version, kind)
+        error = self._view.unavailable(group, version, kind, self._namespace)
         if error:
             return CandidateListing({}, error)
         objects: dict[str, Any] = {}

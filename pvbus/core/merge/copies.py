@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, reduce
 from typing import Any
 
+from pvbus.core.keys import TASK_HISTORY
 from pvbus.core.merge import packages
 from pvbus.core.merge.kptfile import FILE as KPTFILE
 from pvbus.core.merge.packages import PackageMerge, Texts
@@ -35,7 +36,8 @@ def upgraded(
     old, new: as `upstream_texts` prepares them. lock: of the new upstream. deployment: the package context
     is the local one, whatever the strategy. Raises: MergeError, YamlError.
     """
-    merged = packages.merge(old, local, new, strategy)
+    olds, locals_, news = map(without_task_history, (old, local, new))
+    merged = packages.merge(olds, locals_, news, strategy)
     texts = merged.texts
     if deployment:
         texts |= {path: text for path, text in local.items() if path.endswith(CONTEXT_FILE)}
@@ -51,7 +53,8 @@ def upgraded(
 def rejoined(base: Texts, edited: Texts, later: Texts) -> PackageMerge:
     """Merge two revisions of one package that were made from a third one. Of what both changed, the later
     one counts; it is the upstream of the merge. Raises: MergeError, YamlError."""
-    merged = packages.merge(base, edited, later)
+    bases, edits, laters = map(without_task_history, (base, edited, later))
+    merged = packages.merge(bases, edits, laters)
     upstream = _upstream_of(later)
     if upstream == _upstream_of(base):
         return merged
@@ -136,6 +139,19 @@ def edit_kptfile(texts: Mapping[str, str], *edits: Edit) -> dict[str, str]:
         raise editor.YamlError(f"{KPTFILE} contains no object")
     first = editor.edited(documents[0], lambda kptfile: reduce(lambda made, edit: edit(made), edits, kptfile))
     return {**texts, KPTFILE: editor.join((first, *documents[1:]))}
+
+
+def without_history(kptfile: Document) -> Document:
+    """Remove the history of tasks, which is of one package revision and not of its copies."""
+    return editor.delete(kptfile, ("metadata", "annotations", TASK_HISTORY))
+
+
+def without_task_history(texts: Texts) -> Texts:
+    """Return a package's texts without the history of its tasks. Raises: YamlError.
+
+    The package store keeps that of the revision that they are saved to.
+    """
+    return edit_kptfile(texts, without_history) if TASK_HISTORY in texts.get(KPTFILE, "") else texts
 
 
 def named(name: str) -> Edit:

@@ -161,7 +161,7 @@ class RenderController:
         seen = self._keys[partition].get(key)
         if seen is None or (not seen.claims and seen.desired is None):
             return Outcome()
-        if not self._sync[partition].ok(VARIANT_KIND):
+        if not self._sync[partition].ok(VARIANT_KIND, Key.parse(key).namespace):
             return Outcome(result="waiting", waiting=("PackageVariants are being listed",))
         if seen.claims:
             outcome = yield from self._claimed(Key.parse(key), seen, now)

@@ -17,6 +17,7 @@ from pvbus.core.keys import Key, colliding_variant_name, digest, sha1_head, vari
 from pvbus.core.records import TARGETS, UNROLL, ChildResult, ChildRow, ChildState, TargetRow
 from pvbus.core.unroll.contexts import Context, Contexts
 from pvbus.core.unroll.names import SortedNames
+from pvbus.core.unroll.standings import Standings
 from pvbus.core.unroll.states import ChildEvent, following
 from pvbus.core.unroll.view import Observed
 
@@ -36,6 +37,7 @@ class Children:
         self._key = Key.parse(skey)
         self.rows: dict[str, ChildRow] = {}
         self.results: dict[str, ChildResult] = {}
+        self.standings = Standings()
         self.leaving: set[str] = set()
         self.returned: set[str] = set()
         self.on_hold: set[str] = set()
@@ -56,6 +58,7 @@ class Children:
 
     def take(self, name: str, row: ChildRow | None) -> None:
         """Store a restored or just written row; None removes the row."""
+        self.standings.remove(name, self.rows.get(name), self.results.get(name))
         old = self.rows.pop(name, None)
         self.taken.add(name)
         self.doubtful.add(name)
@@ -91,6 +94,7 @@ class Children:
 
     def take_result(self, name: str, result: ChildResult | None) -> None:
         """Store render's result for a child; None removes it."""
+        self.standings.remove(name, self.rows.get(name), self.results.get(name))
         if result is None:
             self.results.pop(name, None)
         else:
@@ -100,6 +104,7 @@ class Children:
     def _judge(self, name: str) -> None:
         """Compare a row with render's result for it."""
         row, result = self.rows.get(name), self.results.get(name)
+        self.standings.add(name, row, result)
         self._unevaluated.pop(name, None)
         self._expired.discard(name)
         if row is None:
@@ -416,11 +421,6 @@ class Children:
 
     def has_any(self, *states: ChildState) -> bool:
         return any(self._in_state[state] for state in states)
-
-
-def is_undecided(row: ChildRow) -> bool:
-    """Whether a row exists only for the hold of its set: the child was not compared with the targets yet."""
-    return row.state is ChildState.WAITING and row.on_hold and not row.unwanted
 
 
 def cancel_token(name: str, row: ChildRow) -> str:

@@ -9,10 +9,11 @@ from operator import attrgetter
 
 import msgspec
 
-from pvbus.core.api.variants import Downstream, PackageVariantSet
+from pvbus.core.api.decoding import decode_set
+from pvbus.core.api.variants import Downstream
 from pvbus.core.effects import INTERNAL_ERROR, CatchUp, Outcome, Put, Reconciliation
 from pvbus.core.errors import PermanentError, TooLargeError
-from pvbus.core.keys import HOLD, ChildKey, WatchKey, is_check, is_child
+from pvbus.core.keys import HOLD, ChildKey, Key, WatchKey, is_check, is_child
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import (
     OBJECTS,
@@ -40,7 +41,6 @@ CHUNK_PUTS = 1_000  # rows of one outcome: with more, other keys wait; with fewe
 TURN_TARGETS = 2_000  # targets of one pass, about 0.1 s: heartbeats and other keys must run in between
 
 _topic = attrgetter("topic")
-_set = msgspec.json.Decoder(PackageVariantSet)
 _child = msgspec.json.Decoder(ChildRow)
 _result = msgspec.json.Decoder(ChildResult)
 _rollup = msgspec.json.Decoder(SetResult)
@@ -112,7 +112,7 @@ class UnrollController:
         skey, name = ChildKey.parse(key) if is_child(key) else (key, "")
         state = self._state(partition, skey)
         if topic == SETS:
-            state.take_set(_set.decode(value) if value is not None else None)
+            state.take_set(*decode_set(value) if value is not None else (None,))
         elif topic == UNROLL:
             state.children.take(name, _child.decode(value) if value is not None else None)
         elif not name:
@@ -205,7 +205,7 @@ class UnrollController:
     def _pass(self, number: int, skey: str, now: float, *, caught_up: bool) -> Outcome | None:
         """Evaluate once; None asks for a catch-up before removals are ordered."""
         state = self._state(number, skey)
-        if state.obj is None and not self._sync[number].ok(SET_KIND):
+        if state.obj is None and not self._sync[number].ok(SET_KIND, Key.parse(skey).namespace):
             return Outcome(result="waiting", waiting=("PackageVariantSets are being listed",))
         elapsed = self._elapsed()
         if state.children.taken:
@@ -220,7 +220,7 @@ class UnrollController:
                 return None
         puts: list[Put] = []
         if state.facts is None:
-            state.facts = facts_of(obj, number, self._limits) if obj is not None else None
+            state.facts = facts_of(obj, number, self._limits, state.unreadable) if obj is not None else None
             puts = self._watch_puts(number, state)
         if obj is None:
             return self._set_gone(number, state, puts)

@@ -34,8 +34,11 @@ def requester(partition: int) -> str:
     return f"unroll-{partition}"
 
 
-def facts_of(obj: PackageVariantSet, partition: int, defaults: RemovalLimits) -> SetFacts:
-    """Compute the facts of a set. partition: the one whose lease requests its kinds."""
+def facts_of(
+    obj: PackageVariantSet, partition: int, defaults: RemovalLimits, unreadable: str = ""
+) -> SetFacts:
+    """Compute the facts of a set. partition: the one whose lease requests its kinds. unreadable: why its spec
+    cannot be read."""
     kinds = selected_kinds(obj.spec)
     try:
         limits, problem = defaults.of(obj.metadata.annotations), ""
@@ -45,7 +48,7 @@ def facts_of(obj: PackageVariantSet, partition: int, defaults: RemovalLimits) ->
         kinds,
         {} if obj.metadata.deletion_timestamp else _requests(kinds, partition),
         limits,
-        problem or "; ".join(validate_set(obj.spec)),
+        unreadable or problem or "; ".join(validate_set(obj.spec)),
         digest(obj.spec),
     )
 

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from pvbus.core.effects import Put
 from pvbus.core.keys import HOLD, ObjectKey, check_key
 from pvbus.core.records import SETRESULTS, WATCHES, CheckRequest, ChildState, Hold
-from pvbus.core.unroll.children import is_undecided
 from pvbus.core.unroll.contexts import Contexts, selected_kinds
 from pvbus.core.unroll.removal import Check, RemovalLimits, confirmed_tokens, hold_of
 from pvbus.core.unroll.report import EVALUATION, roll_up
+from pvbus.core.unroll.standings import is_undecided
 from pvbus.core.unroll.state import SetState
 from pvbus.core.unroll.view import REPOSITORY_KIND, REVISION_KIND, SET_KIND, Observed, UnrollView
 

@@ -42,9 +42,9 @@ class Preparing:
         self._use(state, facts)
         if facts.problem:
             raise StopError("ValidationError", facts.problem)
-        self._require_ok(STATIC_KINDS)
+        self._require_ok(STATIC_KINDS, obj.metadata.namespace)
         found = self._upstream(state)
-        self._require_served(facts.kinds)
+        self._require_served(facts.kinds, obj.metadata.namespace)
         if state.compiled is None or state.compiled_for != facts.spec_digest:
             state.compiled = compile_targets(obj.spec)
             state.compiled_for = facts.spec_digest
@@ -91,15 +91,21 @@ class Preparing:
         part = missing_part(upstream, namespace, has_repository=has_repository, revisions=revisions)
         return f"{message}: {part}"
 
-    def _require_ok(self, kinds: Iterable[str]) -> None:
+    def _require_ok(self, kinds: Iterable[str], namespace: str) -> None:
         for kind in kinds:
-            if not self._view.sync.ok(kind):
+            if not self._view.sync.ok(kind, namespace):
+                self._require_covered(kind, namespace)
                 marker = self._view.sync.marker(kind)
                 if marker is not None and marker.state == "unavailable":
                     raise StopError("UnexpectedError", f"{kind} cannot be read: {marker.message}")
                 raise StopError("", f"{kind} is being listed")
 
-    def _require_served(self, kinds: Mapping[str, tuple[str, ...]]) -> None:
+    def _require_covered(self, kind: str, namespace: str) -> None:
+        problem = self._view.sync.problem(kind, namespace)
+        if problem:
+            raise StopError("UnexpectedError", f"{kind} cannot be read in {namespace}: {problem}")
+
+    def _require_served(self, kinds: Mapping[str, tuple[str, ...]], namespace: str) -> None:
         for kind, versions in kinds.items():
             marker = self._view.sync.marker(kind)
             group, _, name = kind.rpartition("/")
@@ -114,6 +120,7 @@ class Preparing:
                 raise StopError("NoMatchingTargets", unknown)
             if not served:
                 raise StopError("NoMatchingTargets", unknown)
+            self._require_covered(kind, namespace)
 
     def _begin(self, state: SetState, contexts: Contexts, inputs_digest: str) -> None:
         """Begin to evaluate all targets of a new generation (or upstream)."""

@@ -3,18 +3,17 @@
 It reports committed rows only, and render's results for them.
 """
 
-from collections.abc import Iterable, Mapping
-from heapq import nsmallest
+from collections.abc import Mapping, Sequence
 from itertools import starmap
 from typing import NamedTuple
 
-from pvbus.core.records import ChildFailure, ChildResult, ChildRow, ChildState, Counts, SetResult
-from pvbus.core.unroll.children import is_undecided
+from pvbus.core.records import ChildFailure, Counts, SetResult
+from pvbus.core.unroll.children import Children
 from pvbus.core.unroll.contexts import describe_object
 from pvbus.core.unroll.removal import hold_of
+from pvbus.core.unroll.standings import COUNTED, standing_of
 from pvbus.core.unroll.state import RefusedRows, SetState
 
-REMOVING = (ChildState.WAITING, ChildState.CONFIRMED, ChildState.ORDERED)
 UNREADY_SHOWN = 3  # more would not be read in a condition; `pvbus explain --set` lists all
 EVALUATION = "every target to be evaluated without an error"  # what removals of a stopped set wait for, too
 
@@ -39,12 +38,12 @@ class _Failure(NamedTuple):
 
 
 def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = False) -> SetResult:
-    """Count the rows and choose what to report: the reason to stop, else the first error."""
+    """Report the counts and what to say: the reason to stop, else the first error. Costs O(failing targets
+    and refused rows)."""
     obj = state.obj
     assert obj is not None
-    tally: dict[str, int] = dict.fromkeys(("desired", "applied", "ready", "failed", "held", "removing"), 0)
     refused = state.refused if stop is None and not on_hold else {}  # else nothing is offered to the bus
-    errors, failed, working = _count(state, refused, tally)
+    tally = _tally(state.children, refused)
     reason, message, failing = "Valid", "", list[_Failure]()
     waiting = state.waiting
     if stop is not None:
@@ -54,15 +53,9 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
         failing = sorted(starmap(_Failure, state.contexts.errors()))
         tally["failed"] += len(state.contexts.failed)
         tally["desired"] += len(state.contexts.failed)
-        if errors or failing:
-            first, *others = sorted([*errors, *failing])
-            reason, message = first.reason, f"{first.name}: {first.message}" if first.name else first.message
-            alike = sum(1 for one in others if one.message == first.message)
-            message += _others(alike, len(others) - alike)
+        reason, message = _stalled(state.children, refused, failing)
     hold, released = hold_of(state.rollup, obj.metadata.uid)
-    unready = [*failing, *sorted(failed)]
-    if len(unready) < UNREADY_SHOWN and working:
-        unready += _first(state, working)
+    unready = [*failing, *_unready(state.children, refused)]
     return SetResult(
         uid=obj.metadata.uid,
         generation=obj.metadata.generation,
@@ -77,67 +70,76 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
     )
 
 
-def _count(
-    state: SetState, refusals: Mapping[str, RefusedRows], tally: dict[str, int]
-) -> tuple[list[_Failure], list[_Failure], list[str]]:
-    """Count the rows; return the errors that stall the set, the failing children, and the names of the
-    others that are not ready. refusals: rows that the bus refuses, by the child's name."""
-    errors: list[_Failure] = []
-    failed: list[_Failure] = []
-    working: list[str] = []  # names only: of a new set, these are nearly all children
-    children = state.children
-    for name, row in children.rows.items():
-        result = children.results.get(name)
-        if row.state is ChildState.HELD:
-            tally["held"] += 1
-        elif row.state in REMOVING and not is_undecided(row):
-            tally["removing"] += 1
-        if row.state is not ChildState.PRESENT:
-            continue
-        tally["desired"] += 1
-        if name in refusals:
-            continue
-        if result is not None and result.reason == "OnHold":
-            working.append(name)
-        elif result is not None and result.evaluated == row.digest and result.error:
-            tally["failed"] += 1
-            error = _Failure(row.target, row.okey, result.reason, result.error, _error_name(row.okey, name))
-            errors.append(error)
-            failed.append(error._replace(name=name))
-        elif result is not None and result.applied == row.digest and row.digest:
-            tally["applied"] += 1
-            tally["ready"] += result.ready
-            tally["failed"] += result.failing
-            if result.failing:
-                failed.append(_unready(name, row, result))
-            elif not result.ready:
-                working.append(name)
-    for name, refused in refusals.items():
-        tally["desired"] += name not in children.rows
+def _tally(children: Children, refusals: Mapping[str, RefusedRows]) -> dict[str, int]:
+    """Return the fields of Counts. refusals: rows that the bus refuses, by the child's name."""
+    tally = children.standings.tally()
+    for name in refusals:
+        row = children.rows.get(name)
+        standing = standing_of(row, children.results.get(name))
+        counted = COUNTED[standing] if standing is not None else ()
+        if "desired" in counted:  # its row is an older one: what became of that does not count
+            for field in counted:
+                tally[field] -= field != "desired"
+        tally["desired"] += row is None
         tally["failed"] += 1
-        who = _error_name(refused.okey, name)
-        errors.append(_Failure(refused.target, refused.okey, refused.reason, refused.message, who))
-        failed.append(errors[-1]._replace(name=name))
-    return errors, failed, working
+    return tally
+
+
+def _stalled(
+    children: Children, refusals: Mapping[str, RefusedRows], failing: Sequence[_Failure]
+) -> tuple[str, str]:
+    """Return reason and message of Stalled: those of the first error, with the number of the others.
+
+    failing: the errors of targets that have no child.
+    """
+    errors, messages, results = children.standings.errors, children.standings.messages, children.results
+    apart = [name for name in refusals if name in errors]  # the refusal counts, not the error before it
+    others = [*failing, *(_refused(refused, name) for name, refused in refusals.items())]
+    known = [_error(children, name) for name in errors.first(1 + len(apart)) if name not in refusals]
+    if not others and not known:
+        return "Valid", ""
+    first = min([*others, *known])
+    number = len(others) + len(errors) - len(apart)
+    alike = messages[first.message] - sum(results[name].error == first.message for name in apart)
+    alike += sum(other.message == first.message for other in others)
+    message = f"{first.name}: {first.message}" if first.name else first.message
+    return first.reason, message + _others(alike - 1, number - alike)
+
+
+def _unready(children: Children, refusals: Mapping[str, RefusedRows]) -> list[_Failure]:
+    """Return the first children that fail, and if they are few, the first others that are not ready."""
+    count, standings = UNREADY_SHOWN + len(refusals), children.standings
+    failed = [_error(children, name)._replace(name=name) for name in standings.errors.first(count)]
+    failed += [_reported(children, name) for name in standings.failing.first(count)]
+    refused = [_refused(rows, name)._replace(name=name) for name, rows in refusals.items()]
+    found = sorted([*refused, *(one for one in failed if one.name not in refusals)])
+    if len(found) < UNREADY_SHOWN:
+        working = [name for name in standings.unfinished.first(count) if name not in refusals]
+        found += [_reported(children, name) for name in working]
+    return found
 
 
 def _shown(failure: _Failure) -> ChildFailure:
     return ChildFailure(name=failure.name, reason=failure.reason, message=failure.message)
 
 
-def _unready(name: str, row: ChildRow, result: ChildResult) -> _Failure:
+def _error(children: Children, name: str) -> _Failure:
+    row, result = children.rows[name], children.results[name]
+    return _Failure(row.target, row.okey, result.reason, result.error, _error_name(row.okey, name))
+
+
+def _refused(refused: RefusedRows, name: str) -> _Failure:
+    who = _error_name(refused.okey, name)
+    return _Failure(refused.target, refused.okey, refused.reason, refused.message, who)
+
+
+def _reported(children: Children, name: str) -> _Failure:
     """Return why a child is not ready, according to render's result."""
+    row, result = children.rows[name], children.results[name]
     if result.reason == "OnHold":
         return _Failure(row.target, row.okey, result.reason, result.error, name)
     why, _, words = result.unready.partition(": ")
     return _Failure(row.target, row.okey, why or "NotReady", words, name)
-
-
-def _first(state: SetState, names: Iterable[str]) -> list[_Failure]:
-    """Return the first UNREADY_SHOWN of the children that are not ready, by target."""
-    rows, results = state.children.rows, state.children.results
-    first = nsmallest(UNREADY_SHOWN, names, key=lambda name: (rows[name].target, rows[name].okey, name))
-    return [_unready(name, rows[name], results[name]) for name in first]
 
 
 def _error_name(okey: str, name: str) -> str:

@@ -66,19 +66,20 @@ class RefusedRows(NamedTuple):
 class SetState:
     """The state of one set in this worker.
 
-    facts: of `obj`, None until a pass needs them. is_current: the contexts match the current set, upstream
-    and kinds. objects: changed target objects by okey, each with the selectors, by position, that it entered
-    (True) or left. repositories: the changed ones. backlog: the downstreams of a new generation are still
-    being settled. deferred: new downstreams that wait because the removals of the same change are held.
-    undecided: downstreams that no known target wants, while some target fails. paused: the set is on hold.
-    asked: nonces of its check requests on the bus, by key; None until they are looked up. waiting: what
-    removals wait for, in words. refused: children whose rows the bus refused.
+    facts: of `obj`, None until a pass needs them. unreadable: why its spec cannot be read. is_current: the
+    contexts match the current set, upstream and kinds. objects: changed target objects by okey, each with the
+    selectors, by position, that it entered (True) or left. repositories: the changed ones. backlog: the
+    downstreams of a new generation are still being settled. deferred: new downstreams that wait because the
+    removals of the same change are held. undecided: downstreams that no known target wants, while some target
+    fails. paused: the set is on hold. asked: nonces of its check requests on the bus, by key; None until they
+    are looked up. waiting: what removals wait for, in words. refused: children whose rows the bus refused.
     """
 
     def __init__(self, skey: str) -> None:
         self.skey = skey
         self.obj: PackageVariantSet | None = None
         self.facts: SetFacts | None = None
+        self.unreadable = ""
         self.children = Children(skey)
         self.contexts: Contexts | None = None
         self.inputs_digest = ""
@@ -103,9 +104,9 @@ class SetState:
         self.waiting = ""
         self.refused: dict[str, RefusedRows] = {}
 
-    def take_set(self, obj: PackageVariantSet | None) -> None:
-        """Store a new version of the set, None if it is deleted."""
-        self.obj, self.facts, self.is_current = obj, None, False
+    def take_set(self, obj: PackageVariantSet | None, unreadable: str = "") -> None:
+        """Store a new version of the set, None if it is deleted. unreadable: see `decode_set`."""
+        self.obj, self.facts, self.is_current, self.unreadable = obj, None, False, unreadable
 
     @property
     def has_removals(self) -> bool:

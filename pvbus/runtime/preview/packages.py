@@ -21,6 +21,7 @@ from pvbus.controlplane.packages.content import RENDERED, facts_of, shown_condit
 from pvbus.controlplane.packages.creation import Start as FirstFiles
 from pvbus.controlplane.packages.creation import (
     Wanted,
+    carry_policy,
     clone_exists,
     deferred,
     first_files,
@@ -83,9 +84,14 @@ class StoreRules:
         if repository is None:
             raise answers.not_found(wanted.repository, plural=f"repositories.{CONFIG_GROUP}")
         self._check_package(wanted)
+        annotations = repository["metadata"].get("annotations") or {}
+        deployment = bool((repository.get("spec") or {}).get("deployment"))
+        carried: content.CarryPolicy = "keep"  # as at Porch's server
+        if self._is_embedded:
+            carried = carry_policy(wanted, obj["metadata"], annotations, deployment=deployment)
         start = self._start(wanted, repository)
         try:
-            first = first_files(wanted, start)
+            first = first_files(wanted, start, carried)
         except editor.YamlError as exc:
             raise answers.internal(f"Kptfile: {exc}") from exc
         metadata = deferred(obj["metadata"], wanted)
@@ -111,7 +117,7 @@ class StoreRules:
                     "commit": _commit(made.texts),
                 },
             },
-            "deployment": bool((repository.get("spec") or {}).get("deployment")),
+            "deployment": deployment,
         }
         return self._files(new, made)
 
@@ -279,8 +285,8 @@ class StoreRules:
         return self._files(revision, made)
 
     def _made(self, revision: Object, stored: Mapping[str, str], wanted: Mapping[str, str]) -> Rendering:
-        rendered = facts_of(stored.get(layout.KPTFILE, "")).rendered
-        return unrendered(wanted, stored, self._note(revision), rendered) or self._run(wanted)
+        own = facts_of(stored.get(layout.KPTFILE, "")).own
+        return unrendered(wanted, stored, self._note(revision), own) or self._run(wanted)
 
     def _note(self, revision: Object) -> RenderNote | None:
         """Return the render note of a revision; for one of the live system, from its conditions."""

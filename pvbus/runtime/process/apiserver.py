@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.core.rights import RIGHTS
+from pvbus.core.rights import ALL_RIGHTS
 from pvbus.ports.clock import Clock
 from pvbus.telemetry.logs import get_logger
 
@@ -29,7 +29,7 @@ class ApiServerHealth:
         self._cluster = cluster
         self._reach = cluster.reach
         self._clock = clock
-        self._is_needed = any(RIGHTS[name] for name in services)
+        self._is_needed = any(ALL_RIGHTS[name] for name in services)
         self._is_lost = False
         self._log = get_logger("host")
 

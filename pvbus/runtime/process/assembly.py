@@ -1,4 +1,4 @@
-"""Builds the five services, for `python -m services.<name>`, `pvbus up` and `plan`."""
+"""Builds the services, for `python -m services.<name>`, `pvbus up` and `plan`."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,21 +10,28 @@ from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.effects import Controller
 from pvbus.core.errors import UsageError
 from pvbus.core.inject.controller import InjectController
-from pvbus.core.records import META
+from pvbus.core.promote.controller import PromoteController
+from pvbus.core.records import CONDITIONS, META
+from pvbus.core.release.controller import ReleaseController
 from pvbus.core.render.controller import SPEC_SHARE, RenderController
-from pvbus.core.topics import SERVICES, inputs_of, topic_specs
+from pvbus.core.rollout.controller import RolloutController
+from pvbus.core.topics import ALL_SERVICES, SINK, inputs_of, topic_specs
 from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
 from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
+from pvbus.ports.monitoring import Monitoring
 from pvbus.runtime.backoff import uniform
 from pvbus.runtime.ingest.worker import IngestWorker
 from pvbus.runtime.reconcile.holder import HeldLease
 from pvbus.runtime.reconcile.worker import Worker
 
-INPUTS: Mapping[str, tuple[str, ...]] = {service: inputs_of(service) for service in SERVICES}
-"""The topics that a lease of each service consumes."""
+INPUTS: Mapping[str, tuple[str, ...]] = {
+    **{service: inputs_of(service) for service in ALL_SERVICES},
+    SINK: (CONDITIONS,),
+}
+"""The topics that a lease of each service consumes, and of the sink."""
 
 
 class Service(Protocol):
@@ -62,18 +69,23 @@ def build_service(
     partitions: int | None = None,
     nonce: Callable[[], str] = token_hex,
     jitter: Jitter = uniform,
+    namespaces: tuple[str, ...] = (),
     children_report: bool = True,
+    promote_returns: bool = True,
+    monitoring: Monitoring | None = None,
     observe: Callable[[Controller], Controller] = lambda controller: controller,
 ) -> Service:
     """Build one worker of a service.
 
-    partitions: of the bus; None takes the default. nonce, jitter: sources of random hex digits and of
-    the randomness of ingest's waits; a simulation passes its own. children_report: whether a running service
-    reports if a PackageVariant is Ready. observe: wraps the controller, to see its decisions.
+    partitions: of the bus; None takes the default. nonce, jitter: sources of random hex digits and of the
+    randomness of ingest's waits; a simulation passes its own. namespaces: those that ingest observes, ()
+    for all. children_report: whether a running service reports if a PackageVariant is Ready.
+    promote_returns: see `PromoteConfig`. monitoring: answers queries, None if no Prometheus is set.
+    observe: wraps the controller, to see its decisions.
     """
     count = partitions or partition_count()
     if name == "ingest":
-        return IngestWorker(bus, cluster, clock, partitions=count, jitter=jitter)
+        return IngestWorker(bus, cluster, clock, partitions=count, jitter=jitter, namespaces=namespaces)
     makers: dict[str, Callable[[], Controller]] = {
         "unroll": lambda: UnrollController(
             partitions=count,
@@ -87,10 +99,15 @@ def build_service(
         "conditions": lambda: ConditionsController(
             source=source, partitions=count, children_report=children_report
         ),
+        "promote": lambda: PromoteController(partitions=count, returns=promote_returns),
+        "rollout": RolloutController,
+        "release": ReleaseController,
     }
     if name not in makers:
-        raise UsageError(f'unknown service "{name}": expected one of {", ".join(SERVICES)}')
-    return Worker(lambda: observe(makers[name]()), bus, cluster, clock, partitions=count)
+        raise UsageError(f'unknown service "{name}": expected one of {", ".join(ALL_SERVICES)}')
+    return Worker(
+        lambda: observe(makers[name]()), bus, cluster, clock, partitions=count, monitoring=monitoring
+    )
 
 
 def partition_count() -> int:

@@ -29,6 +29,11 @@ def bus_file(url: str) -> Path | None:
     )
 
 
+def bus_prefix(url: str) -> str:
+    """Return the prefix of an installation's topics, "" if the bus has none. Raises UsageError."""
+    return "" if bus_file(url) is not None else settings_of(url).prefix
+
+
 async def open_bus(config: ServiceConfig, *, create: bool = True) -> Bus:
     """Open the bus of these settings.
 

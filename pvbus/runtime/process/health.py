@@ -10,6 +10,7 @@ the leases in restore, the failing keys and the loss; and also the missing right
 import contextlib
 import ipaddress
 import socket
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -42,27 +43,55 @@ class Rights(Protocol):
     def is_useless(self, service: str) -> bool: ...
 
 
-class HealthServer:
-    """Serves the endpoints within an async context, in which `url` is set."""
+class Beside(Protocol):
+    """What a process knows of Porch's controllers: `pvbus.runtime.process.beside.BesidePorch`."""
+
+    @property
+    def problem(self) -> str: ...
+
+
+class Endpoints(ABC):
+    """Serves the endpoints that every process has, within an async context, in which `url` is set."""
 
     def __init__(
-        self, observer: Observer, api_server: ApiServer, rights: Rights, *, host: str, port: int
+        self,
+        api_server: ApiServer,
+        rights: Rights,
+        beside: Beside | None = None,
+        *,
+        host: str,
+        port: int,
     ) -> None:
         """port: 0 takes any free one."""
-        self._observer = observer
         self._api_server = api_server
         self._rights = rights
+        self._beside = beside
         self._host = host
         self._port = port
         self._runner: web.AppRunner | None = None
         self.url = ""
 
+    @abstractmethod
+    def readiness(self) -> tuple[list[str], bool]:
+        """Return a line per service, with what it lacks, and whether all are ready."""
+
+    @abstractmethod
+    async def measure(self) -> None:
+        """Set the gauges, without an await after the first."""
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/metrics", self._metrics)
+        router.add_get("/healthz", self._healthz)
+        router.add_get("/readyz", self._readyz)
+
+    def lacks(self, service: str) -> tuple[list[str], bool]:
+        """Return a line per resource on which a service lacks rights, and whether it has any at all."""
+        lines = [f"{service}: {printable(line)}" for line in self._rights.lines(service)]
+        return lines, not self._rights.is_useless(service)
+
     async def __aenter__(self) -> Self:
         application = web.Application()
-        application.router.add_get("/metrics", self._metrics)
-        application.router.add_get("/state", self._state)
-        application.router.add_get("/healthz", self._healthz)
-        application.router.add_get("/readyz", self._readyz)
+        self.add_routes(application.router)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
         await self._runner.setup()
         try:
@@ -88,26 +117,58 @@ class HealthServer:
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
+        lines, ready = self.readiness()
+        if problem := self._api_server.problem:
+            lines.append(f"API server: {printable(problem)}")
+            ready = False
+        if self._beside is not None and (problem := self._beside.problem):
+            lines.append(f"Porch: {printable(problem)}")
+            ready = False
+        return web.Response(text="\n".join(lines) + "\n", status=200 if ready else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        await self.measure()
+        metrics.API_SERVER_FAILING.set(self._api_server.failing_seconds)
+        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+class HealthServer(Endpoints):
+    """Serves the endpoints of services on a bus."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        api_server: ApiServer,
+        rights: Rights,
+        beside: Beside,
+        *,
+        host: str,
+        port: int,
+    ) -> None:
+        """port: 0 takes any free one."""
+        super().__init__(api_server, rights, beside, host=host, port=port)
+        self._observer = observer
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        super().add_routes(router)
+        router.add_get("/state", self._state)
+
+    def readiness(self) -> tuple[list[str], bool]:
         lines, ready = [], True
         for name, service in self._observer.services.items():
             lines.append(f"{name}: {_readiness(service)}")
             defects = defect_lines(name, defects_of(service))
-            lines += defects
-            lines += [f"{name}: {printable(line)}" for line in self._rights.lines(name)]
-            ready = ready and service.ready and not defects and not self._rights.is_useless(name)
-        if problem := self._api_server.problem:
-            lines.append(f"API server: {printable(problem)}")
-            ready = False
-        return web.Response(text="\n".join(lines) + "\n", status=200 if ready else 503)
+            lacking, has_rights = self.lacks(name)
+            lines += [*defects, *lacking]
+            ready = ready and service.ready and not defects and has_rights
+        return lines, ready
+
+    async def measure(self) -> None:
+        _measure(await self._observer.look())
 
     async def _state(self, request: web.Request) -> web.Response:
         observation = await self._observer.look()
         return web.Response(body=msgspec.json.encode(observation.state), content_type="application/json")
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        _measure(await self._observer.look())
-        metrics.API_SERVER_FAILING.set(self._api_server.failing_seconds)
-        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _readiness(service: Service) -> str:

@@ -4,28 +4,36 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pvbus.adapters.files import PRIVATE_UMASK
 from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.adapters.kubernetes.connection import Connection
+from pvbus.core.backoff import spread
 from pvbus.core.errors import PermanentError, PvbusError, TransientError, UsageError
-from pvbus.core.topics import SERVICES
+from pvbus.core.rights import ALL_RIGHTS
+from pvbus.core.topics import ALL_SERVICES
 from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
+from pvbus.runtime.backoff import uniform
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.failures import causes
 from pvbus.runtime.process.apiserver import ApiServerHealth
 from pvbus.runtime.process.assembly import Service, build_service, partition_count, run_all
-from pvbus.runtime.process.buses import open_bus
+from pvbus.runtime.process.beside import BesidePorch
+from pvbus.runtime.process.buses import bus_prefix, open_bus
 from pvbus.runtime.process.health import HealthServer
 from pvbus.runtime.process.installation import ensure_installation
+from pvbus.runtime.process.monitoring import monitored
 from pvbus.runtime.process.rights import MissingRights
 from pvbus.runtime.process.settings import (
     ConditionsConfig,
+    ProcessConfig,
+    PromoteConfig,
     ServiceConfig,
     ServicesConfig,
     UnrollConfig,
@@ -54,6 +62,7 @@ BUS_SECONDS_MAX = 60.0
 BUS_RETRY_SECONDS = 1.0
 
 T = TypeVar("T")
+C = TypeVar("C", bound=ProcessConfig)
 
 
 class Host(NamedTuple):
@@ -66,6 +75,7 @@ class Host(NamedTuple):
     observer: Observer
     api_server: ApiServerHealth
     rights: MissingRights
+    beside: BesidePorch
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, then drain. Raises a failing service's error."""
@@ -76,74 +86,101 @@ class Host(NamedTuple):
                 service.stop()
 
         async with asyncio.TaskGroup() as tasks:
-            loops = (wait(), self.api_server.run(), self.rights.run())
-            beside = [tasks.create_task(loop) for loop in loops]
+            loops = (wait(), self.api_server.run(), self.rights.run(), self.beside.run())
+            others = [tasks.create_task(loop) for loop in loops]
             try:
                 await run_all(list(self.services.values()))
             finally:
-                for task in beside:
+                for task in others:
                     task.cancel()
 
 
 @asynccontextmanager
 async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[Host]:
     """Open all resources of these services. `Host.run` starts them."""
-    unknown = [name for name in names if name not in SERVICES]
+    unknown = [name for name in names if name not in ALL_SERVICES]
     if unknown or not names:
-        raise UsageError(f"unknown service {', '.join(unknown)!r}: expected some of {', '.join(SERVICES)}")
+        known = ", ".join(ALL_SERVICES)
+        raise UsageError(f"unknown service {', '.join(unknown)!r}: expected some of {known}")
     relax_collector()
-    async with grounded(config) as (bus, cluster, partitions):
+    is_client = any(ALL_RIGHTS[name] for name in names)
+    async with (
+        grounded(config, is_client=is_client) as (bus, cluster, partitions, incarnation),
+        monitored(config) as monitoring,
+    ):
         clock = SystemClock()
         buses = {name: bus.peer() for name in names}
+        beside = BesidePorch(cluster, clock, names, config.namespace_names, is_allowed=config.beside_porch)
         services = {
             name: build_service(
                 name,
                 buses[name],
-                cluster.named(f"pvbus-{name}"),
+                cluster.named(f"pvbus-{name}", before_write=beside.check),
                 clock,
                 limits=config.limits if isinstance(config, UnrollConfig) else RemovalLimits(),
-                source=config.source if isinstance(config, ConditionsConfig | ServicesConfig) else "",
+                source=source_of(config, incarnation),
                 partitions=partitions,
+                namespaces=config.namespace_names,
+                promote_returns=not isinstance(config, PromoteConfig | ServicesConfig)
+                or config.promote_returns,
+                monitoring=monitoring,
             )
             for name in names
         }
         observer = Observer(services, bus, clock)
         api_server = ApiServerHealth(cluster, clock, names)
-        rights = MissingRights(cluster, clock, names)
+        rights = MissingRights(cluster, clock, names, config.namespace_names)
         async with HealthServer(
-            observer, api_server, rights, host=config.health_host, port=config.health_port
+            observer, api_server, rights, beside, host=config.health_host, port=config.health_port
         ) as health:
             for each in buses.values():
                 each.label = health.url
-            yield Host(services, bus, cluster, health.url, observer, api_server, rights)
+            yield Host(services, bus, cluster, health.url, observer, api_server, rights, beside)
 
 
 class Ground(NamedTuple):
-    """The resources that all services share."""
+    """The resources that all services share. incarnation: id of the installation."""
 
     bus: Bus
     cluster: HttpCluster
     partitions: int
+    incarnation: str
 
 
 @asynccontextmanager
-async def grounded(config: ServiceConfig) -> AsyncIterator[Ground]:
-    """Open bus and cluster; record the installation, or compare with the recorded one."""
-    bus = await _in_time(config, lambda: open_bus(config))
+async def grounded(config: ServiceConfig, *, is_client: bool = True) -> AsyncIterator[Ground]:
+    """Open bus and cluster; record the installation, or compare with the recorded one.
+
+    is_client: whether requests are sent to the API server. If not, no kubeconfig is read.
+    """
+    bus = await in_time(config, lambda: open_bus(config))
     try:
         partitions = partition_count()
-        await _in_time(config, lambda: ensure_installation(bus, partitions=partitions))
+        installed = await in_time(config, lambda: ensure_installation(bus, partitions=partitions))
         kubeconfig = Path(config.kubeconfig) if config.kubeconfig else None
-        cluster = await HttpCluster.connect(kubeconfig, config.context or None)
+        if is_client:
+            cluster = await HttpCluster.connect(kubeconfig, config.context or None)
+        else:
+            cluster = HttpCluster(Connection.unused())
         try:
-            yield Ground(bus, cluster, partitions)
+            yield Ground(bus, cluster, partitions, installed.incarnation)
         finally:
             await cluster.close()
     finally:
         await bus.close()
 
 
-async def _in_time(config: ServiceConfig, attempt: Callable[[], Awaitable[T]]) -> T:
+def source_of(config: ServiceConfig, incarnation: str) -> str:
+    """Return `ce_source` of the events of an installation; "" for services that publish none."""
+    if not isinstance(config, ConditionsConfig | ServicesConfig):
+        return ""
+    if config.source:
+        return config.source
+    parts = ("/pvbus", config.cluster_name or incarnation, bus_prefix(config.bus))
+    return "/".join(part for part in parts if part)
+
+
+async def in_time(config: ServiceConfig, attempt: Callable[[], Awaitable[T]]) -> T:
     """Retry until the bus answers: after one of its brokers has answered, another may still not."""
     log = logs.get_logger("host")
     deadline = asyncio.get_running_loop().time() + BUS_SECONDS_MAX
@@ -157,7 +194,7 @@ async def _in_time(config: ServiceConfig, attempt: Callable[[], Awaitable[T]]) -
                     reason="NoBus",
                 ) from exc
             log.warning("the bus does not answer yet", bus=config.bus, error=str(exc))
-        await asyncio.sleep(BUS_RETRY_SECONDS)
+        await asyncio.sleep(spread(BUS_RETRY_SECONDS, uniform))
 
 
 async def serve(names: Sequence[str], config: ServiceConfig) -> None:
@@ -175,11 +212,22 @@ async def serve(names: Sequence[str], config: ServiceConfig) -> None:
 
 def run_process(name: str, config: type[ServiceConfig], arguments: Sequence[str], about: str) -> int:
     """Run a service's process and return its exit code. Its only argument is --help."""
+    return run_with_settings(name, config, lambda read: serve([name], read), arguments, about)
+
+
+def run_with_settings(
+    name: str,
+    config: type[C],
+    start: Callable[[C], Coroutine[Any, Any, None]],
+    arguments: Sequence[str],
+    about: str,
+) -> int:
+    """Run a process that takes its settings from the environment; return its exit code."""
     if arguments:
         return _answer(name, config, arguments, about)
     os.umask(PRIVATE_UMASK)
     try:
-        asyncio.run(serve([name], load_config(config)))
+        asyncio.run(start(load_config(config)))
     except* UsageError as exc:
         code = _complain(exc, 2)
     except* PvbusError as exc:
@@ -189,7 +237,7 @@ def run_process(name: str, config: type[ServiceConfig], arguments: Sequence[str]
     return code
 
 
-def _answer(name: str, config: type[ServiceConfig], arguments: Sequence[str], about: str) -> int:
+def _answer(name: str, config: type[ProcessConfig], arguments: Sequence[str], about: str) -> int:
     if set(arguments) <= {"-h", "--help"}:
         print(f"{about.strip()}\n\nSettings, with their defaults:\n\n{settings_text(config)}")
         return 0

@@ -1,9 +1,11 @@
 """Kafka ACLs of each program, generated from the topic table.
 
-A role is a service, or `operator`, which creates the topics and inspects the bus with the commands. The
-list is the least that works. Read or Write implies Describe in Kafka, and a transactional producer needs no
-right on the cluster. At start every worker compares all topics with their declarations, so it may Describe
-even those that it never opens, and read their settings.
+A role is a service; `sink`; `operator`, which creates the topics and inspects the bus with the commands;
+`web`, the page of `pvbus run web`; or `consumer`, a program of somebody else that reads the public topics.
+The list is the least that works. Read or Write implies Describe in Kafka, and a transactional producer needs
+no right on the cluster. At start every worker compares all topics with their declarations, so it may Describe
+even those that it never opens, and read their settings; the sink compares none. The page learns partition
+counts from the settings.
 """
 
 import shlex
@@ -11,11 +13,23 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pvbus.adapters.kafka.settings import KafkaSettings
-from pvbus.core.topics import SERVICES, TOPICS, Topic
+from pvbus.core.records import (
+    DESIRED,
+    OBJECTS,
+    PROMOTIONS,
+    RELEASES,
+    RESULTS,
+    TARGETS,
+)
+from pvbus.core.topics import ALL_SERVICES, SINK, TOPICS, Topic
+from pvbus.core.web import model
 from pvbus.runtime.process.installation import GROUP as INSTALLATION_GROUP
 
-OPERATOR = "operator"
-ROLES = (*SERVICES, OPERATOR)
+OPERATOR, WEB, CONSUMER = "operator", "web", "consumer"
+ROLES = (*ALL_SERVICES, SINK, OPERATOR, WEB, CONSUMER)
+EXPLAINED = (OBJECTS, TARGETS, DESIRED, RESULTS, PROMOTIONS, RELEASES)
+"""What the page reads beside its model, when somebody looks at one variant or set. The topic of injected
+content, which may hold secrets, is not among them."""
 PRINCIPAL = "User:pvbus-{role}"
 
 
@@ -33,9 +47,9 @@ class Access(NamedTuple):
     operation: str
 
 
-def access_lists(settings: KafkaSettings) -> list[Access]:
-    """Return the permissions of every role; all others are denied."""
-    return [access for role in ROLES for access in access_of(role, settings)]
+def access_lists(settings: KafkaSettings, roles: Sequence[str] = ROLES) -> list[Access]:
+    """Return the permissions of the roles; all others are denied."""
+    return [access for role in roles for access in access_of(role, settings)]
 
 
 def access_of(role: str, settings: KafkaSettings) -> Iterator[Access]:
@@ -51,20 +65,31 @@ def access_of(role: str, settings: KafkaSettings) -> Iterator[Access]:
     if role == OPERATOR:
         for operation in ("Create", "Read", "DescribeConfigs"):
             yield from some("topic", operation, everything)
-        yield from some("group", "Describe", [_group(service) for service in SERVICES])
+        yield from some("group", "Describe", [_group(service) for service in (*ALL_SERVICES, SINK)])
+        return
+    if role == WEB:
+        for operation in ("Read", "DescribeConfigs"):
+            yield from some("topic", operation, [*model.TOPICS, *EXPLAINED])
+        return
+    if role == CONSUMER:
+        yield from some("topic", "Read", [topic.name for topic in TOPICS if topic.public])
+        yield from some("group", "Read", [f"{_group(role)}-"], "prefixed")
         return
     read = [topic.name for topic in TOPICS if _reads(role, topic)]
     written = [topic.name for topic in TOPICS if _writes(role, topic)]
+    if role == SINK:
+        everything = [*read, *written]
     yield from some("topic", "Read", read)
     yield from some("topic", "Write", written)
     yield from some("topic", "Describe", [name for name in everything if name not in {*read, *written}])
     yield from some("topic", "DescribeConfigs", everything)
-    yield from some("group", "Read", [_group(role), INSTALLATION_GROUP])
-    yield from some("transactional-id", "Write", [f"{_group(role)}-", f"{INSTALLATION_GROUP}-"], "prefixed")
+    groups = [_group(role)] if role == SINK else [_group(role), INSTALLATION_GROUP]
+    yield from some("group", "Read", groups)
+    yield from some("transactional-id", "Write", [f"{group}-" for group in groups], "prefixed")
 
 
-def _group(service: str) -> str:
-    return f"pvbus-{service}"
+def _group(role: str) -> str:
+    return f"pvbus-{role}"
 
 
 def _reads(service: str, topic: Topic) -> bool:
@@ -73,7 +98,9 @@ def _reads(service: str, topic: Topic) -> bool:
 
 def _writes(service: str, topic: Topic) -> bool:
     """Return whether a service writes a topic; one without a producing service, the first to start writes."""
-    return service in topic.producers or not set(topic.producers) & set(SERVICES)
+    if service == SINK:
+        return service in topic.producers
+    return service in topic.producers or not set(topic.producers) & set(ALL_SERVICES)
 
 
 def principal_of(role: str, template: str) -> str:

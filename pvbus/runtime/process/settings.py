@@ -27,6 +27,8 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "console"]
+Namespaces = Annotated[str, msgspec.Meta(pattern=r"^$|^[a-z0-9-]{1,63}(, *[a-z0-9-]{1,63})*$")]
+"""Names separated by commas."""
 Sasl = Literal["", "scram-sha-256", "scram-sha-512", "oauthbearer"]
 
 
@@ -56,6 +58,9 @@ class KafkaConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
     fewer than two, a disk failure loses acknowledged records. kafka_session_seconds: how long a worker may
     send no heartbeat before its leases move to others; if shorter, a pause of its machine costs a restore;
     if longer, the keys of a dead worker wait. Brokers accept 6 to 1800 by default.
+
+    schema_registry: URL of a Confluent-compatible registry without a login, where `pvbus topics --register`
+    registers the schemas of the public topics; "" for none.
     """
 
     kafka_tls: bool = False
@@ -69,16 +74,22 @@ class KafkaConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
     kafka_token_file: str = ""
     kafka_replication: Annotated[int, msgspec.Meta(ge=0, le=32_767)] = 0
     kafka_session_seconds: Annotated[float, msgspec.Meta(ge=3)] = 10.0
+    schema_registry: str = ""
 
 
 class ServiceConfig(KafkaConfig, frozen=True, kw_only=True, rename="camel"):
-    """Settings of every service; ingest, render and inject have no settings of their own.
+    """Settings of every service; ingest, render, inject and release have no settings of their own.
 
     bus: `sqlite:<path>`, or `kafka://HOST:PORT[,HOST:PORT...][/PREFIX]`; installations that share a Kafka
     cluster each have a prefix. kubeconfig: "" takes the pod's service account, else $KUBECONFIG or
     ~/.kube/config; context: of the kubeconfig, "" for the current one. health_host, health_port: address
     of /metrics, /healthz and /readyz; loopback by default, as they are not secret, but internal; port 0
-    takes any free one, which the log names.
+    takes any free one, which the log names. beside_porch: whether render, inject and conditions write
+    although Porch's own controllers of variants and sets do; both then undo each other's writes.
+
+    namespaces: those that pvbus works in, separated by commas, so that rights in these suffice; "" for all.
+    All services of an installation have the same ones. Objects outside are not seen, and nothing is deleted
+    because its namespace is not in the list any more. Sets cannot select cluster-scoped kinds then.
     """
 
     bus: str = "sqlite:.pvbus/bus.db"
@@ -86,6 +97,13 @@ class ServiceConfig(KafkaConfig, frozen=True, kw_only=True, rename="camel"):
     context: str = ""
     health_host: str = "127.0.0.1"
     health_port: Port = 0
+    beside_porch: bool = False
+    namespaces: Namespaces = ""
+
+    @property
+    def namespace_names(self) -> tuple[str, ...]:
+        """Return the namespaces in order, each once; () for all."""
+        return split_names(self.namespaces)
 
 
 class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
@@ -106,16 +124,98 @@ class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
         return RemovalLimits(self.removal_quiet_seconds, self.removals_max, self.removals_share)
 
 
-class ConditionsConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
-    """source: `ce_source` of the events, a URI reference that identifies the installation."""
+ClusterName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._~-]{0,253}$")]
+Source = Annotated[str, msgspec.Meta(pattern=r"^[!-~]*$")]
 
-    source: str = "/pvbus"
+
+class ConditionsConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
+    """cluster_name: of the cluster, for the events; "" takes the random id that the installation got at its
+    first start. source: `ce_source` of the events, a URI reference that identifies the installation; "" is
+    `/pvbus/CLUSTER/PREFIX`, with the prefix of the bus if it has one. All processes have the same two.
+    """
+
+    cluster_name: ClusterName = ""
+    source: Source = ""
+
+
+class PromoteConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
+    """promote_returns: whether a proposal of promote that loses its readiness before it is approved becomes a
+    draft again."""
+
+    promote_returns: bool = True
+
+
+HttpUrl = Annotated[str, msgspec.Meta(pattern=r"^$|^https?://[^/@?#\s]+(/[^@?#\s]*)?$")]
+
+
+class RolloutConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
+    """prometheus_url: address of the Prometheus that answers the query checks of RolloutPolicies, with the
+    path before `/api/v1` if it has one; "" for none, and query checks wait. prometheus_token_file: a bearer
+    token for it, read again when the file changes; "" for none. prometheus_ca_file: PEM of the CA of its
+    certificate, "" for the machine's own CAs.
+    """
+
+    prometheus_url: HttpUrl = ""
+    prometheus_token_file: str = ""
+    prometheus_ca_file: str = ""
 
 
 class ServicesConfig(UnrollConfig, frozen=True, kw_only=True, rename="camel"):
     """Several services in one process, for `pvbus run` and `pvbus up`."""
 
-    source: str = "/pvbus"
+    cluster_name: ClusterName = ""
+    source: Source = ""
+    promote_returns: bool = True
+    prometheus_url: HttpUrl = ""
+    prometheus_token_file: str = ""
+    prometheus_ca_file: str = ""
+
+
+class WebConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
+    """The page of the fleet, for `pvbus run web` and `pvbus up`. Its bus is set as that of the services.
+
+    web_host, web_port: address of the page; loopback by
+    default, as it is plain HTTP; port 0 takes any free one. web_names: further host names, separated by
+    commas, that browsers use for it, of a proxy with TLS for example; requests with another Host are refused.
+    web_token_file: the secret of the page's address, at least 16 characters; "" makes one at each start, and
+    `pvbus up` keeps one in the data folder.
+    """
+
+    web_host: str = "127.0.0.1"
+    web_port: Port = 0
+    web_names: str = ""
+    web_token_file: str = ""
+
+
+Names = Annotated[str, msgspec.Meta(pattern=r"^$|^[A-Za-z0-9./-]+(, *[A-Za-z0-9./-]+)*$")]
+
+
+class SinkConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
+    """The webhook sink, for `pvbus run sink`. Its bus, and the address of its health, are set as those of the
+    services.
+
+    sink_url: where events are posted, http or https. sink_token_file: has the bearer token, and is read for
+    each request; needs https, or a receiver on this machine. sink_ca_file: PEM of the CA of the receiver's
+    certificate, "" for the machine's own CAs. sink_mode: of CloudEvents over HTTP. sink_start: where a sink
+    begins that has sent nothing yet: `latest` sends the last event of each condition, then the changes;
+    `oldest` the changes that are retained. sink_kinds, sink_types: of the objects
+    and conditions whose events are sent, separated by commas; "" for all. sink_timeout_seconds: of a request.
+    sink_in_flight: requests at a time; each object has one at most. sink_attempts: failures of one event,
+    while the receiver accepts others, after which it is a dead letter. sink_retry_seconds: the longest wait
+    before a retry; the receiver's Retry-After may be longer, up to 300.
+    """
+
+    sink_url: str = ""
+    sink_token_file: str = ""
+    sink_ca_file: str = ""
+    sink_mode: Literal["binary", "structured"] = "binary"
+    sink_start: Literal["latest", "oldest"] = "latest"
+    sink_kinds: Names = ""
+    sink_types: Names = ""
+    sink_timeout_seconds: Seconds = 30.0
+    sink_in_flight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 16
+    sink_attempts: Annotated[int, msgspec.Meta(ge=1)] = 10
+    sink_retry_seconds: Annotated[float, msgspec.Meta(ge=0.5, le=3600)] = 30.0
 
 
 FunctionEngine = Literal["", "auto", "podman", "docker", "nerdctl"]
@@ -142,16 +242,62 @@ class ApiServerConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
     poll_seconds: Seconds = 2.0
 
 
+class PackagesConfig(ApiServerConfig, frozen=True, kw_only=True, rename="camel"):
+    """The package store as an aggregated API, for `pvbus run packages`.
+
+    kubeconfig, context, health_host, health_port: as for the services. packages_data: the folder of the
+    mirrors of git repositories, a cache that each process has of its own. serving_host: "" is every
+    interface. serving_port: of the API, 0 takes any free one. serving_name: what kube-apiserver expects in
+    the certificate, SERVICE.NAMESPACE.svc. serving_certificate_file, serving_key_file: PEM, read again when
+    they change; "" makes a certificate and its authority at the start. serving_write_authority: whether the
+    process adds such an authority to its APIService itself, which takes the right to update it.
+    """
+
+    kubeconfig: str = ""
+    context: str = ""
+    health_host: str = "127.0.0.1"
+    health_port: Port = 0
+    packages_data: str = ".pvbus/packages"
+    serving_host: str = ""
+    serving_port: Port = 8443
+    serving_name: str = "pvbus-packages.pvbus-system.svc"
+    serving_certificate_file: str = ""
+    serving_key_file: str = ""
+    serving_write_authority: bool = False
+
+
 SERVICE_CONFIGS: Mapping[str, type[ServiceConfig]] = {
     "ingest": ServiceConfig,
     "unroll": UnrollConfig,
     "render": ServiceConfig,
     "inject": ServiceConfig,
     "conditions": ConditionsConfig,
+    "promote": PromoteConfig,
+    "rollout": RolloutConfig,
+    "release": ServiceConfig,
 }
-_ALL: tuple[type[ProcessConfig], ...] = (*SERVICE_CONFIGS.values(), ServicesConfig, ApiServerConfig)
+_ALL: tuple[type[ProcessConfig], ...] = (
+    *SERVICE_CONFIGS.values(),
+    ServicesConfig,
+    PackagesConfig,
+    WebConfig,
+    SinkConfig,
+)
 
 _C = TypeVar("_C", bound=ProcessConfig)
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """Return the names of a comma-separated list in order, each once.
+
+    Raises UsageError if one cannot be the name of a namespace.
+    """
+    try:
+        msgspec.convert(text, Namespaces)
+    except msgspec.ValidationError as exc:
+        raise UsageError(f"{text!r} {_wanted(Namespaces)}") from exc
+    names = (name.strip() for name in text.split(","))
+    return tuple(sorted({name for name in names if name}))
 
 
 def load_config(type_: type[_C], environment: Mapping[str, str] | None = None) -> _C:
@@ -187,6 +333,8 @@ def settings_text(type_: type[ProcessConfig]) -> str:
 
 
 def _shown(default: object) -> str:
+    if default is msgspec.NODEFAULT:
+        return "{}"
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
@@ -247,6 +395,10 @@ def _meant(name: str, known: set[str]) -> str:
 
 def _wanted(type_: Any) -> str:
     """Return the valid values of a setting in words, "" if msgspec's error is clear enough."""
+    if type_ == Namespaces:
+        return "must be names of namespaces, separated by commas"
+    if type_ == HttpUrl:
+        return "must be a URL such as https://prometheus.monitoring:9090, without a password or a query"
     if type_ is bool:
         return "must be true or false"
     if get_origin(type_) is Literal:

@@ -29,8 +29,8 @@ def checked_key(record: Record, partitions: int) -> str:
     own = partition_of(rows.partition_key(key), partitions)
     if own != record.partition:
         raise ValueError(f"key {key!r} belongs to partition {own}")
-    if rows.decoder is not None and record.value is not None:
-        rows.decoder.decode(record.value)
+    if rows.check is not None and record.value is not None:
+        rows.check(record.value)
     return key
 
 

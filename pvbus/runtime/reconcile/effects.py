@@ -1,29 +1,39 @@
-"""Effects applied to a cluster: one call each, counted, errors left as the port raises them."""
+"""Effects applied to a cluster or a Prometheus: one call each, counted, errors left as the ports raise."""
 
 from typing import Any
 
-from pvbus.core.effects import Create, Delete, Effect, Get, KindRef, List, Patch, Update
+from pvbus.core.effects import Create, Delete, Effect, Get, KindRef, List, Patch, Query, Range, Update
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.ports.cluster import Cluster, Kind, Resource
+from pvbus.ports.monitoring import Monitoring
 from pvbus.telemetry import metrics
 
 
-async def perform(cluster: Cluster, effect: Effect) -> Any:
-    """Carry out one effect. Raises what the cluster port raises."""
-    name = type(effect).__name__.lower()
+async def perform(cluster: Cluster, effect: Effect, monitoring: Monitoring | None = None) -> Any:
+    """Carry out one effect. Raises what the ports raise. monitoring: None if no Prometheus is set."""
     try:
-        result = await _call(cluster, effect)
+        if isinstance(effect, Query):
+            result = await _queried(monitoring, effect)
+        else:
+            result = await _call(cluster, effect)
     except TransientError:
-        metrics.EFFECTS.labels(name, "transient").inc()
+        _count(effect, "transient")
         raise
     except ConflictError:
-        metrics.EFFECTS.labels(name, "conflict").inc()
+        _count(effect, "conflict")
         raise
     except PermanentError:
-        metrics.EFFECTS.labels(name, "permanent").inc()
+        _count(effect, "permanent")
         raise
-    metrics.EFFECTS.labels(name, "done").inc()
+    _count(effect, "done")
     return result
+
+
+def _count(effect: Effect, outcome: str) -> None:
+    if isinstance(effect, Query):
+        metrics.QUERIES.labels(outcome).inc()
+    else:
+        metrics.EFFECTS.labels(type(effect).__name__.lower(), outcome).inc()
 
 
 async def _call(cluster: Cluster, effect: Effect) -> Any:
@@ -45,6 +55,18 @@ async def _call(cluster: Cluster, effect: Effect) -> Any:
             resource = await _resource(cluster, kind)
             return await cluster.delete(resource, namespace, name, uid=uid, resource_version=version)
     raise AssertionError(effect)
+
+
+async def _queried(monitoring: Monitoring | None, query: Query) -> Range:
+    if monitoring is None:
+        raise PermanentError(
+            "no Prometheus is set: set PVBUS_PROMETHEUS_URL of the service rollout to its address, such as "
+            "http://prometheus.monitoring:9090",
+            reason="NotSet",
+        )
+    return await monitoring.query(
+        query.expression, start=query.start, end=query.end, step_seconds=query.step_seconds
+    )
 
 
 async def _resource(cluster: Cluster, kind: KindRef) -> Resource:

@@ -12,6 +12,7 @@ a deletion, so from then on `poll` refuses to add to them.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -49,8 +50,11 @@ class _Waiter:
 class TableReader:
     """One reader, its applied positions, and the waits for them."""
 
-    def __init__(self, bus: Bus, clock: Clock, *, pausable: Iterable[str] = ()) -> None:
-        """pausable: the topics that `pause` stops."""
+    def __init__(
+        self, bus: Bus, clock: Clock, *, pausable: Iterable[str] = (), is_table: bool = True
+    ) -> None:
+        """pausable: the topics that `pause` stops. is_table: whether records become rows, which a tombstone
+        must remove: else being behind does no harm."""
         self._bus = bus
         self._clock = clock
         self._reader = bus.reader()
@@ -61,7 +65,8 @@ class TableReader:
         self._looked: Stopwatch | None = None
         self._goal: _Goal | None = None
         self._fresh = Stopwatch(clock)  # everything that was written before its start is applied
-        self._stale_seconds = STALE_SECONDS
+        self._is_table = is_table
+        self._stale_seconds = STALE_SECONDS if is_table else math.inf
         self.positions: dict[TopicPartition, int] = {}
 
     async def close(self) -> None:
@@ -145,7 +150,7 @@ class TableReader:
 
     async def _look(self) -> None:
         """Update the time up to which everything is applied."""
-        if not self.positions:
+        if not self.positions or not self._is_table:
             return
         if self._looked is None:
             specs = [spec for name, spec in (await self._bus.topics()).items() if spec.cleanup == "compact"]

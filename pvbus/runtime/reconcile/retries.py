@@ -1,6 +1,7 @@
 """When a failed key is reconciled again, by class of error."""
 
 import random
+import re
 from typing import NamedTuple
 
 from pvbus.core.backoff import Backoff
@@ -9,6 +10,10 @@ from pvbus.core.errors import ConflictError, PermanentError, TransientError
 BACKOFF_SECONDS = (0.2, 60.0)
 ECHO_SECONDS = 10.0  # how long a lost echo can delay a key
 PERMANENT_RETRY_SECONDS = 60.0
+
+
+_OBJECT = re.compile(r'^[A-Z]+ /\S+(?: \(watch\))?: |"[^"]*"')
+"""What names an object in a message of the Kubernetes adapter: method and path, and quoted names."""
 
 
 class Retry(NamedTuple):
@@ -32,3 +37,8 @@ def retry_of(error: Exception, attempt: int) -> Retry:
         case PermanentError():
             return Retry("permanent", PERMANENT_RETRY_SECONDS)
     return Retry("defect", PERMANENT_RETRY_SECONDS)
+
+
+def cause_of(error: Exception) -> str:
+    """Return what failed without the object that it failed for: all keys that fail by it have one line."""
+    return f"{type(error).__name__} {_OBJECT.sub('', str(error))}"

@@ -19,17 +19,19 @@ from pvbus.core.effects import (
     Effect,
     Outcome,
     Put,
+    Query,
     Reconciliation,
 )
 from pvbus.core.errors import ConflictError, InvariantError, PermanentError, TransientError
 from pvbus.ports.bus import Bus, Lease, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
+from pvbus.ports.monitoring import Monitoring
 from pvbus.runtime.reconcile.effects import perform
 from pvbus.runtime.reconcile.holder import LeaseHolder
 from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
 from pvbus.runtime.reconcile.narration import write_line
-from pvbus.runtime.reconcile.retries import retry_of
+from pvbus.runtime.reconcile.retries import cause_of, retry_of
 from pvbus.runtime.reconcile.steps import Stepper
 from pvbus.runtime.reconcile.tables import Tables
 from pvbus.runtime.reconcile.timers import Timers
@@ -59,10 +61,13 @@ class Worker:
         *,
         partitions: int,
         drain_seconds: float = 2.0,
+        monitoring: Monitoring | None = None,
     ) -> None:
-        """make: returns a controller with empty tables; called at the start and whenever they are emptied."""
+        """make: returns a controller with empty tables; called at the start and whenever they are emptied.
+        monitoring: what answers queries, None if nothing is set."""
         self.partitions = partitions
         self._cluster = cluster
+        self._monitoring = monitoring
         self._clock = clock
         self._drain_seconds = drain_seconds
         self._session_seconds = bus.session_seconds
@@ -256,7 +261,7 @@ class Worker:
     async def _perform(self, opened: OpenLease, effect: Effect) -> Any:
         if isinstance(effect, CatchUp):
             return await self._tables.catch_up(opened, effect.topics)
-        while (pause := self._paused_until - self._clock.monotonic()) > 0:
+        while not isinstance(effect, Query) and (pause := self._paused_until - self._clock.monotonic()) > 0:
             await self._clock.sleep(pause)
         if isinstance(effect, WRITES) and not opened.may_write(
             self._holder.membership, self._clock.monotonic(), self._session_seconds / 2
@@ -266,7 +271,7 @@ class Worker:
             raise ConflictError("the order to delete is too old by now")
         assert self._cluster is not None
         try:
-            result = await perform(self._cluster, effect)
+            result = await perform(self._cluster, effect, self._monitoring)
         except TransientError as exc:
             if exc.retry_after_seconds is not None:  # the server limits the rate: all effects pause
                 until = self._clock.monotonic() + exc.retry_after_seconds
@@ -300,6 +305,8 @@ class Worker:
                     puts = self._report(opened, key)
                 case "conflict":
                     self._log.debug("will be tried again", **about)
+                case "transient" if not logs.is_detailed():
+                    self._log.warning("will be tried again", cause=cause_of(error), **about)
                 case _:
                     self._log.warning("will be tried again", **about)
         self._outcomes[outcome].inc()

@@ -5,8 +5,10 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 from pvbus.adapters.memory.virtual_time import FreezableClock
+from pvbus.adapters.sqlite import store
 from pvbus.adapters.sqlite.bus import EXPIRE_SECONDS, SqliteBus
 
 HEARTBEAT_SECONDS = 1.0
@@ -85,7 +87,10 @@ class FileHarness(MemoryHarness):
 
     @asynccontextmanager
     async def contended(self) -> AsyncIterator[None]:
-        """Another process is in the middle of a transaction, for a while."""
+        """Another process is in the middle of a transaction, for a while.
+
+        The waits have no jitter: each try then has the same suspensions, one more of which is cut each time.
+        """
         other = sqlite3.connect(self._path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
 
@@ -95,7 +100,8 @@ class FileHarness(MemoryHarness):
 
         ending = asyncio.create_task(end())
         try:
-            yield
+            with patch.object(store, "BUSY_JITTER", lambda least, most: most / 2):
+                yield
         finally:
             await ending
 

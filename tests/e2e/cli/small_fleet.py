@@ -2,7 +2,7 @@
 
 import asyncio
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import yaml
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.examples import fleet
 from pvbus.cli.progress import SET
+from pvbus.core.errors import ConflictError
 from pvbus.ports.cluster import Kind, Object
 from tests.e2e.cli.command import git
 
@@ -58,6 +59,21 @@ class Client:
         assert resource is not None
         return await self.cluster.get(resource, "default", name)
 
+    async def items(self, kind: Kind) -> list[Any]:
+        resource = await self.cluster.resource(kind)
+        assert resource is not None
+        return list((await self.cluster.list(resource, "default")).items)
+
+    async def edit(self, kind: Kind, name: str, edit: Callable[[Any], None]) -> None:
+        """Change an object, whatever others write meanwhile."""
+        while True:
+            found = await self.get(kind, name)
+            edit(found)
+            try:
+                return await self.put(kind, found)
+            except ConflictError:
+                continue
+
     async def put(self, kind: Kind, obj: Object, subresource: str = "") -> None:
         resource = await self.cluster.resource(kind)
         assert resource is not None
@@ -102,6 +118,4 @@ async def edit_locally(client: Client) -> None:
 
 async def follow_second_revision(client: Client, folder: Path) -> None:
     publish(folder / "repositories" / "blueprints.git", folder / "clone")
-    variants = await client.get(SET, "web")
-    variants["spec"]["upstream"]["revision"] = 2
-    await client.put(SET, variants)
+    await client.edit(SET, "web", lambda found: found["spec"]["upstream"].update(revision=2))

@@ -31,6 +31,26 @@ ELSEWHERE = {
         "tests/unit/runtime/test_missing_rights.py"
         "::test_one_refusal_shows_everything_that_is_missing_until_it_is_granted"
     ),
+    "pvbus_package_requests": (
+        "tests/e2e/cluster/test_packages.py::test_a_certificate_that_rotates_is_served_without_a_restart"
+    ),
+    "pvbus_queries": (
+        "tests/unit/runtime/test_queries.py"
+        "::test_a_query_is_answered_and_counted_and_a_refusal_reaches_the_decision"
+    ),
+    "pvbus_serving_certificate_expiry_timestamp_seconds": (
+        "tests/e2e/cluster/test_packages.py::test_a_certificate_that_rotates_is_served_without_a_restart"
+    ),
+    "pvbus_sink_deleted_events": (
+        "tests/unit/runtime/test_sink.py::test_deleted_events_are_counted_and_passed_over"
+    ),
+    "pvbus_sink_events": "tests/e2e/cli/test_sink.py::test_a_receiver_that_is_down_holds_the_position",
+    "pvbus_sink_oldest_unsent_seconds": (
+        "tests/e2e/cli/test_sink.py::test_a_receiver_that_is_down_holds_the_position"
+    ),
+    "pvbus_sink_unsent_records": (
+        "tests/e2e/cli/test_sink.py::test_a_receiver_that_is_down_holds_the_position"
+    ),
 }
 """Metrics of what does not happen in a fleet that is well, each with the test that observes it."""
 

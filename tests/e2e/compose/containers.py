@@ -47,7 +47,9 @@ class Compose:
         self.services: Mapping[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))["services"]
         self.data = folder / "data"
         self.kafka_data = folder / "kafka"
-        self.broker_port, controller_port, self.api_port, *self._health_ports = free_ports(12)
+        self.broker_port, controller_port, self.api_port, *self._health_ports = free_ports(
+            3 + len(self.services)
+        )
         self._ports = {
             "9092": self.broker_port,
             "9093": controller_port,

@@ -16,7 +16,7 @@ from pvbus.cli.apply import apply
 from pvbus.cli.examples import fleet
 from pvbus.cli.manifests import Manifest
 from pvbus.cli.progress import VARIANT
-from pvbus.core.topics import SERVICES
+from pvbus.core.topics import ALL_SERVICES, PROMOTION
 from pvbus.ports.cluster import Object
 from tests.e2e.compose.containers import Compose
 from tests.tools.installation import CHECKOUT
@@ -39,6 +39,12 @@ def test_there_is_a_broken_file_that_the_schema_refuses(tmp_path: Path) -> None:
     broken.write_text(FILE.read_text().replace("stop_grace_period", "stop_grace_time"))
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
     assert subprocess.run([*command, str(broken)], capture_output=True, check=False).returncode == 1
+
+
+def test_only_what_proposes_and_approves_has_to_be_asked_for() -> None:
+    """Whoever starts the file without a profile has no service that proposes or approves."""
+    services = yaml.safe_load(FILE.read_text())["services"]
+    assert {name for name, each in services.items() if each.get("profiles")} == set(PROMOTION)
 
 
 def test_the_image_holds_what_is_built_from() -> None:
@@ -73,7 +79,7 @@ def test_every_command_works(compose: Compose) -> None:
     compose.start("apiserver")
     compose.wait_healthy("apiserver")
     started = [name for name in compose.services if name not in ("kafka", "apiserver")]
-    assert sorted(started) == sorted(SERVICES)
+    assert sorted(started) == sorted(ALL_SERVICES)
     for service in started:
         compose.start(service)
     for service in started:

@@ -8,7 +8,8 @@ What is left out is what two runs of the same job differ in by their nature, and
 - commit ids, wherever they stand;
 - of an event on `pvbus.conditions.latest`, which tells of the last transition, what depends on how many of
   them somebody saw who was dead for a while: the `id`, made of the ids of all events before it, `previous`,
-  `observedGeneration`, and the message where it only counts (`AllApplied`);
+  `observedGeneration`, the `cause`, which is what the object was then, and the message where it only counts
+  (`AllApplied`);
 - the folder of the repositories, which each run has elsewhere.
 
 Of the objects themselves generations, conditions with their reasons and messages, workspaces and tasks stay,
@@ -39,7 +40,7 @@ LEFT_OUT = frozenset(
         "publishTimestamp",
     }
 )
-LEFT_OUT_OF_EVENTS = LEFT_OUT | {"id", "previous", "observedGeneration", "time"}
+LEFT_OUT_OF_EVENTS = LEFT_OUT | {"id", "previous", "observedGeneration", "cause", "time"}
 COUNTING = "AllApplied"
 COMMIT = re.compile(r"\b[0-9a-f]{40}\b")
 

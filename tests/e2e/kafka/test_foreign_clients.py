@@ -17,6 +17,7 @@ from pvbus.core.records import CONDITIONS
 from pvbus.core.topics import SERVICES
 from pvbus.ports.bus import Record
 from pvbus.runtime.process.assembly import INPUTS, partition_count
+from pvbus.runtime.process.installation import read_installation
 from tests.e2e.kafka.conftest import Installed
 from tests.tools.kafka import tool
 from tests.tools.topicreader import TopicReader
@@ -30,6 +31,18 @@ def through_the_port(installed: Installed) -> list[Record]:
     async def read() -> list[Record]:
         async with opened_bus("", installed.bus) as bus:
             return await read_topic(bus, CONDITIONS)
+
+    return asyncio.run(read())
+
+
+def incarnation(installed: Installed) -> str:
+    """Return the id of the installation."""
+
+    async def read() -> str:
+        async with opened_bus("", installed.bus) as bus:
+            found = await read_installation(bus)
+        assert found is not None
+        return found.incarnation
 
     return asyncio.run(read())
 
@@ -71,6 +84,7 @@ def printed_by(kcat: str, installed: Installed) -> list[Printed]:
 def test_kcat_reads_conditions_with_their_cloudevents_headers(installed: Installed, kcat: str) -> None:
     """Each record is a CloudEvent 1.0 in binary mode: attributes as headers, data as JSON, once."""
     found = printed_by(kcat, installed)
+    source = f"/pvbus/{incarnation(installed)}/{installed.prefix}"
     assert {(each.partition, each.offset) for each in found} == {
         (record.partition, record.offset) for record in through_the_port(installed)
     }
@@ -83,7 +97,7 @@ def test_kcat_reads_conditions_with_their_cloudevents_headers(installed: Install
         assert each.headers == {
             "ce_specversion": "1.0",
             "ce_id": each.data["id"],
-            "ce_source": "/pvbus",
+            "ce_source": source,
             "ce_type": CONDITION_CHANGED,
             "ce_subject": f"{subject}/{condition['type']}",
             "ce_time": each.data["time"],

@@ -34,7 +34,7 @@ from tests.e2e.plan.world import (
 
 VARIANT = Kind("config.porch.kpt.dev", "PackageVariant")
 REVISION = Kind("porch.kpt.dev", "PackageRevision")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("plan")]
 NAMESPACES = {case.name: f"case-{number:02}" for number, case in enumerate(CASES)}
 DRAFT = "edge.c1-web.packagevariant-2"
 KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: {name}\n"

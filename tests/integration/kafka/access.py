@@ -7,20 +7,40 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 
 from pvbus.adapters.kafka.bus import KafkaBus
-from pvbus.adapters.kafka.settings import KafkaSettings, Scram, Tls
-from pvbus.core.records import META
-from pvbus.core.topics import SERVICES, TOPICS, owned_topics, topic_specs
+from pvbus.adapters.kafka.settings import KafkaSettings, Scram, Tls, client_options
+from pvbus.cli.explain import bus_document
+from pvbus.core.keys import Key
+from pvbus.core.records import CONDITIONS, DLQ, LATEST, META, OBJECTS, PROMOTIONS, SETRESULTS, SETS, TARGETS
+from pvbus.core.topics import ALL_SERVICES, SINK, TOPICS, owned_topics, topic_specs
 from pvbus.ports.bus import Bus, Lease, Output
 from pvbus.runtime.process.installation import ensure_installation
-from pvbus.runtime.process.kafka_access import OPERATOR, PRINCIPAL, access_of, principal_of
+from pvbus.runtime.process.kafka_access import (
+    CONSUMER,
+    PRINCIPAL,
+    access_of,
+    principal_of,
+)
+from pvbus.runtime.web.feed import Feed
+from tests.tools.installation import CHECKOUT
 from tests.tools.kafka import Broker, KafkaCluster
 
 PASSWORD = "not-a-secret"
 PARTITIONS = 1
+SET, VARIANT = Key("default", "fleet"), Key("default", "web")
+ROWS = {
+    OBJECTS: ("porch.kpt.dev/PackageRevision|default|web", "ObjectRow"),
+    PROMOTIONS: (str(VARIANT), "PromotionRow"),
+    SETRESULTS: (str(SET), "SetResult"),
+    SETS: (str(SET), "PackageVariantSet"),
+    TARGETS: (f"{VARIANT}|{SET.name}", "TargetRow"),
+}
+"""The golden rows of a set with failing targets, and of a variant that promote has an order for: to explain
+these, the page reads all that it ever reads."""
 
 _RESOURCES = {"topic": 2, "group": 3, "transactional-id": 5}
 _PATTERNS = {"literal": 3, "prefixed": 4}
@@ -142,16 +162,33 @@ async def prepare(settings: KafkaSettings) -> None:
         await bus.create_topics(topic_specs(PARTITIONS))
         names = [spec.name for spec in topic_specs(PARTITIONS) if spec.name != META]
         async with leased(bus, "seed", names) as lease:
-            await bus.step(lease, [Output(name, 0, b"seed", b"{}") for name in names])
+            await bus.step(lease, [_seed(name) for name in names])
     finally:
         await bus.close()
 
 
+def _seed(topic: str) -> Output:
+    key, example = ROWS.get(topic, ("seed", ""))
+    value = (CHECKOUT / f"schemas/examples/v1/{example}.json").read_bytes() if example else b"{}"
+    return Output(topic, 0, key.encode(), value)
+
+
 async def use(role: str, settings: KafkaSettings) -> None:
     """Do all that a role does on the bus, once."""
+    if role == CONSUMER:
+        await consume(settings)
+        return
     bus = await KafkaBus.open(settings)
     try:
-        await (operate(bus) if role == OPERATOR else serve(bus, role))
+        match role:
+            case "operator":
+                await operate(bus)
+            case "web":
+                await look(bus)
+            case "sink":
+                await send(bus)
+            case _:
+                await serve(bus, role)
     finally:
         await bus.close()
 
@@ -172,15 +209,59 @@ async def serve(bus: KafkaBus, service: str) -> None:
         await bus.step(lease, outputs, {name: ends[name, 0] for name in owned})
 
 
+async def send(bus: KafkaBus) -> None:
+    """Be a sink: take a lease, read where the topic begins and ends, both public topics, and step."""
+    assert CONDITIONS in await bus.topics()
+    async with leased(bus, f"pvbus-{SINK}", (CONDITIONS,)) as lease:
+        await bus.committed(lease, (CONDITIONS,))
+        await bus.begin_offsets([(CONDITIONS, 0)])
+        ends = await bus.end_offsets([(CONDITIONS, 0)])
+        await read_some(bus, (CONDITIONS, LATEST))
+        await bus.step(lease, [Output(DLQ, 0, b"key", b"{}")], {CONDITIONS: ends[CONDITIONS, 0]})
+
+
 async def operate(bus: KafkaBus) -> None:
     """Do what the commands do: make and compare the topics, read them, look at the groups."""
     await bus.create_topics(topic_specs(PARTITIONS))
     await bus.check_topics(topic_specs(PARTITIONS))
-    for service in SERVICES:
-        await bus.describe(f"pvbus-{service}", owned_topics(service))
+    for service in (*ALL_SERVICES, SINK):
+        await bus.describe(f"pvbus-{service}", owned_topics(service) or (CONDITIONS,))
     reader = bus.reader({(name, 0): 0 for name in await bus.topics()})
     await reader.poll(timeout_seconds=2.0)
     await reader.close()
+
+
+async def look(bus: KafkaBus) -> None:
+    """Be the page: follow the bus until all is read, and explain a set and a variant."""
+    feed = Feed(bus, PARTITIONS)
+    feed.start()
+    following = asyncio.create_task(feed.run())
+    while not feed.restored:
+        await feed.changed(1.0)
+    following.cancel()
+    await asyncio.wait({following})
+    for key, is_set in ((SET, True), (VARIANT, False)):
+        assert (await bus_document(bus, key, is_set=is_set))["known"]
+
+
+async def consume(settings: KafkaSettings) -> None:
+    """Be a program of somebody else: read the public topics as a group, and commit."""
+    missing = {settings.named(name) for name in (CONDITIONS, LATEST)}
+    consumer = AIOKafkaConsumer(
+        *missing,
+        **client_options(settings),
+        group_id=settings.named("pvbus-consumer-team-a"),
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
+    await consumer.start()
+    try:
+        while missing:
+            missing -= {each.topic for each in await consumer.getmany(timeout_ms=1000)}
+        await consumer.commit()
+    finally:
+        await consumer.stop()
 
 
 async def read_some(bus: Bus, names: Sequence[str]) -> None:

@@ -1,7 +1,8 @@
-"""The five services as processes, each as a user of its own with the rights that `--acls` prints."""
+"""All services as processes, each as a user of its own with the rights that `--acls` prints."""
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -10,26 +11,23 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.apply import apply
-from pvbus.cli.examples import fleet
-from pvbus.core.api.variants import CONFIG_GROUP
-from pvbus.core.topics import SERVICES
-from pvbus.ports.cluster import Kind
-from pvbus.runtime.process.kafka_access import OPERATOR
+from pvbus.core.topics import ALL_SERVICES, PROMOTION
+from pvbus.runtime.process.kafka_access import OPERATOR, WEB
+from tests.e2e.cli.small_fleet import Client
+from tests.e2e.proposing import Turns, apply_fleet, proposed_through_kills
 from tests.integration.kafka.access import PASSWORD, Guarded
 from tests.tools.installation import environment, pvbus
 from tests.tools.kafka import tool
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
-CLUSTERS_PER_REGION = 2
-VARIANT = Kind(CONFIG_GROUP, "PackageVariant")
 PATIENCE_SECONDS = 180.0
 
 
@@ -115,36 +113,24 @@ def login(guarded: Guarded, prefix: str, role: str, folder: Path) -> dict[str, s
     }
 
 
-async def apply_fleet(kubeconfig: Path, folder: Path) -> None:
-    cluster = await HttpCluster.connect(kubeconfig)
-    chosen = [
-        each
-        for each in fleet.make(folder)
-        if each.object["kind"] != "Cluster"
-        or int(each.object["metadata"]["name"].rpartition("-")[2]) <= CLUSTERS_PER_REGION
-    ]
-    await apply(cluster, chosen)
-    await cluster.close()
-
-
-async def wait_until_ready(kubeconfig: Path, count: int, services: list[Process]) -> None:
-    """Wait until so many variants are ready, and conditions say so."""
-    cluster = await HttpCluster.connect(kubeconfig)
-    resource = await cluster.resource(VARIANT)
-    assert resource is not None
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        items = (await cluster.list(resource, "default")).items
-        conditions = [each for obj in items for each in (obj.get("status") or {}).get("conditions", ())]
-        if sum(each["type"] == "Ready" and each["status"] == "True" for each in conditions) == count:
-            break
-        assert time.monotonic() < deadline, [service.output[-3000:] for service in services]
-        await asyncio.sleep(0.5)
-    await cluster.close()
+def page(folder: Path, settings: Mapping[str, str]) -> Process:
+    """Run `pvbus run web`, and wait until it knows the set of the fleet."""
+    token = folder / "token"
+    token.write_text(secrets.token_urlsafe(24))
+    variables = {**settings, "PVBUS_WEB_TOKEN_FILE": str(token), "PVBUS_WEB_PORT": "0"}
+    process = Process(folder / "web.log", "-m", "pvbus.cli", "run", "web", settings=variables)
+    url = process.wait_for(r"web page: (http\S+/)")
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with browser.open(f"{url}?token={token.read_text()}", timeout=30) as answer:
+        assert answer.status == 200
+    with browser.open(f"{url}api/explain?kind=set&name=default/web", timeout=30) as answer:
+        assert json.load(answer)["known"]
+    return process
 
 
 async def test_services_under_their_own_users(guarded: Guarded, tmp_path: Path) -> None:
-    """With the rights as printed, and topics made by the operator, a fleet gets ready; nobody is refused."""
+    """The printed rights are enough: the fleet gets ready, and its drafts are proposed, though the services
+    of promotion are killed. Kafka refuses no request."""
     prefix = f"acl-{secrets.token_hex(4)}"
     give_rights(f"kafka://{guarded.cluster.bootstrap}/{prefix}", tmp_path)
     operator = login(guarded, prefix, OPERATOR, tmp_path)
@@ -162,18 +148,44 @@ async def test_services_under_their_own_users(guarded: Guarded, tmp_path: Path) 
         )
         processes.append(server)
         kubeconfig = Path(server.wait_for(r"export KUBECONFIG=(\S+)"))
-        services = []
-        for name in SERVICES:
-            settings = login(guarded, prefix, name, tmp_path) | {"PVBUS_KUBECONFIG": str(kubeconfig)}
-            service = Process(tmp_path / f"{name}.log", "-m", f"services.{name}", settings=settings)
-            services.append(service)
-            processes.append(service)
-        await apply_fleet(kubeconfig, tmp_path)
-        await wait_until_ready(kubeconfig, CLUSTERS_PER_REGION * len(fleet.REGIONS), services)
+        services: dict[str, Process] = {}
+
+        def start(*names: str) -> None:
+            for name in names:
+                settings = login(guarded, prefix, name, tmp_path) | {"PVBUS_KUBECONFIG": str(kubeconfig)}
+                log = tmp_path / f"{name}.log"
+                services[name] = Process(log, "-m", f"services.{name}", settings=settings)
+                processes.append(services[name])
+
+        start(*ALL_SERVICES)
+        await propose(kubeconfig, tmp_path, services, lambda: start(*PROMOTION))
+        services["web"] = page(tmp_path, login(guarded, prefix, WEB, tmp_path))
+        processes.append(services["web"])
         for command in ("topics", "lag"):
             shown = pvbus(command, settings=operator)
             assert shown.returncode == 0, shown.stdout + shown.stderr
-        assert [service.end() for service in services] == [0] * len(services)
-    for role in (*SERVICES, OPERATOR):
+        assert {name: service.end() for name, service in services.items()} == dict.fromkeys(services, 0)
+    for role in (*ALL_SERVICES, OPERATOR, WEB):
         assert guarded.used(prefix, role)
         assert guarded.denied(prefix, role) == []
+
+
+async def propose(
+    kubeconfig: Path, folder: Path, services: Mapping[str, Process], start: Callable[[], None]
+) -> None:
+    """Have the drafts of a fleet proposed; each becomes a proposal as often as it has to.
+
+    start: starts the services of promotion again.
+    """
+    client = Client(await HttpCluster.connect(kubeconfig))
+    try:
+        await apply_fleet(client, folder)
+        turns = Turns(client)
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(turns.run())
+            wanted = await proposed_through_kills(client, services, start)
+            await turns.reach(wanted.total())
+            watching.cancel()
+        assert +turns.count == wanted
+    finally:
+        await client.cluster.close()

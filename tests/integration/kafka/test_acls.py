@@ -8,9 +8,9 @@ import structlog
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.core.errors import PvbusError
-from pvbus.core.topics import SERVICES
+from pvbus.core.topics import ALL_SERVICES, SINK
 from pvbus.ports.bus import TopicSpec
-from pvbus.runtime.process.kafka_access import OPERATOR
+from pvbus.runtime.process.kafka_access import CONSUMER, OPERATOR, WEB
 from tests.integration.kafka.access import Acl, Guarded, acls_of, prepare, use
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -26,9 +26,9 @@ def prefix() -> str:
     return f"acl-{secrets.token_hex(4)}"
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", [*ALL_SERVICES, SINK, WEB, CONSUMER])
 async def test_a_service_needs_its_list_and_all_of_it(guarded: Guarded, prefix: str, service: str) -> None:
-    """With its ACLs a service does all it has to and is refused nothing, and each of them was needed."""
+    """With its ACLs a service, the page or a consumer does its work, is refused nothing, and needs each."""
     settings = guarded.settings(prefix, service)
     await prepare(guarded.settings(prefix, None))
     await guarded.give(service, acls_of(service, settings))
@@ -113,7 +113,7 @@ async def test_waiting_for_a_right_is_told(guarded: Guarded, prefix: str, resour
     await guarded.give("render", [acl for acl in acls_of("render", settings) if acl != late])
     with structlog.testing.capture_logs() as logs:
         using = asyncio.create_task(use("render", settings))
-        async with asyncio.timeout(REFUSED_SECONDS):
+        async with asyncio.timeout(USE_SECONDS_MAX):
             while not any("--acls" in line.get("error", "") for line in logs):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.1)
         await asyncio.sleep(2.0)

@@ -58,15 +58,17 @@ async def test_what_is_forbidden_is_noted_once_with_its_client(
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "verb"),
+    ("method", "path", "verb", "namespace"),
     [
-        ("DELETE", "/apis/example.org/v1/namespaces/n/sites", "deletecollection"),
-        ("DELETE", "/apis/example.org/v1/namespaces/n/sites/a", "delete"),
-        ("HEAD", "/apis/example.org/v1/sites", "list"),
+        ("DELETE", "/apis/example.org/v1/namespaces/n/sites", "deletecollection", "n"),
+        ("DELETE", "/apis/example.org/v1/namespaces/n/sites/a", "delete", "n"),
+        ("HEAD", "/apis/example.org/v1/sites", "list", ""),
     ],
 )
-def test_the_verb_depends_on_whether_one_object_is_named(method: str, path: str, verb: str) -> None:
-    assert request_of(method, path, watches=False) == Request(verb, GROUP, "sites")
+def test_the_verb_depends_on_whether_one_object_is_named(
+    method: str, path: str, verb: str, namespace: str
+) -> None:
+    assert request_of(method, path, watches=False) == Request(verb, GROUP, "sites", namespace)
 
 
 @pytest.mark.parametrize("allowed", [True, False])

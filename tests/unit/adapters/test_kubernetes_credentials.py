@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 from kubernetes_asyncio.config import incluster_config
 
+from pvbus.adapters.kubernetes import tls as tls_module
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.adapters.kubernetes.credentials import (
     BACKOFF_SECONDS,
@@ -18,6 +19,7 @@ from pvbus.adapters.kubernetes.credentials import (
     RenewedCredentials,
     TokenFile,
 )
+from pvbus.adapters.kubernetes.tls import LOOK_SECONDS, TlsContext, TlsFiles
 from pvbus.core.errors import TransientError
 from tests.unit.adapters.http_servers import (
     SITES,
@@ -335,8 +337,27 @@ async def test_a_plugin_may_issue_a_client_certificate(tmp_path: Path) -> None:
     assert seen == ["client1", "client1", "client2"]
 
 
-async def test_an_exchanged_authority_and_client_certificate_need_no_restart(tmp_path: Path) -> None:
+def test_replaced_files_are_seen_within_a_second(tmp_path: Path) -> None:
+    """They are not looked at before each request."""
+    ca, clock = tmp_path / "ca.crt", Clock()
+    ca.write_text(issue("ca").certificate_pem)
+    context = TlsContext(TlsFiles(str(ca)), clock)
+    before = context.current()
+    ca.write_text(issue("another").certificate_pem)
+    clock.now += LOOK_SECONDS / 2
+    assert context.current() is before
+    clock.now += LOOK_SECONDS / 2
+    after = context.current()
+    assert after is not before
+    clock.now += LOOK_SECONDS
+    assert context.current() is after
+
+
+async def test_an_exchanged_authority_and_client_certificate_need_no_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The cluster's CA is replaced, and the files with it; until they match, the last ones stay in use."""
+    monkeypatch.setattr(tls_module, "LOOK_SECONDS", 0.0)
     first, second = issue("ca"), issue("ca")
     ca, certificate, key = (tmp_path / name for name in ("ca.crt", "client.crt", "client.key"))
 
@@ -366,3 +387,43 @@ async def test_an_exchanged_authority_and_client_certificate_need_no_restart(tmp
                 await cluster.list(SITES)
             write(second)
             await cluster.list(SITES)
+
+
+# ---------------------------------------------------------------- tokens of a kubeconfig
+
+
+async def test_a_token_of_a_rewritten_kubeconfig_is_read_after_a_401(tmp_path: Path) -> None:
+    """Once: the requests after it have the new token at once."""
+    guard = Guard("one")
+    async with serving(guard) as url:
+        path = write_kubeconfig(tmp_path, url, {"token": "one"})
+        async with connected(path) as cluster:
+            await cluster.list(SITES)
+            write_kubeconfig(tmp_path, url, {"token": "second"})
+            await cluster.list(SITES)
+            guard.tokens = {"second"}
+            await cluster.list(SITES)
+            await cluster.list(SITES)
+    assert guard.seen == ["one", "one", "one", "second", "second"]
+
+
+async def test_a_kubeconfig_that_is_as_it_was_is_not_read_again(tmp_path: Path) -> None:
+    """A 401 is one request then, and nobody asks twice."""
+    guard = Guard()
+    async with serving(guard) as url, connected(write_kubeconfig(tmp_path, url, {"token": "one"})) as cluster:
+        with pytest.raises(TransientError, match="401"):
+            await cluster.list(SITES)
+    assert guard.seen == ["one"]
+
+
+async def test_a_kubeconfig_that_is_half_written_is_read_again_when_it_is_whole(tmp_path: Path) -> None:
+    guard = Guard("second")
+    async with serving(guard) as url:
+        path = write_kubeconfig(tmp_path, url, {"token": "one"})
+        async with connected(path) as cluster:
+            path.write_text("users: [")
+            with pytest.raises(TransientError, match="cannot be read again"):
+                await cluster.list(SITES)
+            write_kubeconfig(tmp_path, url, {"token": "second"})
+            await cluster.list(SITES)
+    assert guard.seen == ["one", "second"]

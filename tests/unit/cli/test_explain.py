@@ -17,17 +17,23 @@ from pvbus.core.records import (
     LATEST,
     META,
     OBJECTS,
+    PROMOTIONS,
+    RELEASES,
     SETRESULTS,
     SETS,
     TARGETS,
     UNROLL,
+    Carried,
     ChildResult,
     ChildRow,
     ConditionEvent,
     Hold,
     MetaRow,
+    PromotionRow,
+    ReleaseRow,
     SetResult,
     TargetRow,
+    Verdict,
 )
 from tests.simulation.parts import REPOSITORY, REVISION, SITE, obj, site, site_set, upstream
 from tests.tools.bustables import Row, write_tables
@@ -219,6 +225,33 @@ def test_conflicts_of_an_upgrade_are_said_with_file_field_and_values() -> None:
         "  and 12 more conflicts (-o json has them all)",
         "  to settle conflicts: pvbus diff default/v",
     ]
+
+
+@pytest.mark.parametrize(
+    ("order", "outcome", "words"),
+    [
+        ("", None, "promotion of r: NotOptedIn: it is not opted in"),
+        ("propose", None, "release has not carried that out yet: does it run? pvbus lag release"),
+        ("propose", "done", "promotion of r: NotOptedIn: it is not opted in"),
+        ("return", "refused", "the API server refuses to return it: not allowed"),
+    ],
+)
+def test_what_becomes_of_an_open_revision_is_said(
+    order: Any, outcome: Any, words: str, tmp_path: Path, capsys: Captured
+) -> None:
+    verdict = Verdict(
+        revision="r", row_digest="b", reason="NotOptedIn", message="it is not opted in", order=order
+    )
+    rows: list[Row] = [
+        (TARGETS, "default/v|alpha", TargetRow(state="present", set_name="alpha", set_uid="u")),
+        (PROMOTIONS, "default/v", PromotionRow(uid="u", verdicts=(verdict,))),
+    ]
+    if outcome:
+        done = Carried(revision="r", row_digest="b", order=order, outcome=outcome, message="not allowed")
+        rows.append((RELEASES, "default/v", ReleaseRow(uid="u", carried=(done,))))
+    _, text = explained(tmp_path, capsys, rows, "default/v")
+    (line,) = [line for line in text.splitlines() if "promotion of" in line]
+    assert line.strip().endswith(words)
 
 
 def test_what_the_store_remarks_on_a_render_is_said() -> None:

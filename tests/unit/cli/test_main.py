@@ -14,7 +14,7 @@ from tests.e2e.cli.command import environment
     ("words", "meant"),
     [
         ("plna -f x", "Did you mean 'plan'?"),
-        ("condition", "Did you mean 'conditions'?"),
+        ("conditons", "Did you mean 'conditions'?"),
         ("UP", "Did you mean 'up'?"),
         ("val x.yaml", "Did you mean 'validate'?"),
         ("expalin default/x", "Did you mean 'explain'?"),
@@ -85,3 +85,22 @@ def test_hostile_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
     shown = (done.stdout + done.stderr).decode()
     assert "owned" in shown
     assert not set(shown) & set("\x1b\x07\u202e")
+
+
+@pytest.mark.parametrize(
+    ("module", "unused"),
+    [
+        ("pvbus.cli.run", ("pvbus.controlplane", "pygit2", "cryptography")),
+        (
+            "pvbus.cli.up",
+            ("pvbus.cli.controlplane", "pvbus.controlplane.packages.store", "pygit2"),
+        ),
+    ],
+)
+def test_a_process_imports_no_server_that_it_does_not_run(module: str, unused: tuple[str, ...]) -> None:
+    """API server and package store take their share of a start: only the process that has them pays."""
+    code = f"import sys, {module}; print(*(name for name in {unused!r} if name in sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []

@@ -183,7 +183,7 @@ def test_ctrl_c_says_what_is_left(
 
     async def interrupting(server: Server, resource: Resource) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        for _ in range(10):  # a busy machine gives the loop its turns late
+        for _ in range(100):  # a busy machine gives the loop its turns late
             await asyncio.sleep(0.01)
 
     fleet_of_three.server.meanwhile = interrupting

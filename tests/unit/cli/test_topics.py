@@ -14,7 +14,7 @@ import yaml
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli import topics as command
 from pvbus.cli.main import run
-from pvbus.core.topics import SERVICES, TOPICS, topic_specs
+from pvbus.core.topics import ALL_SERVICES, TOPICS, topic_specs
 from pvbus.ports.bus import TopicSpec
 
 KAFKA = "kafka://one:9092,two:9092/blue"
@@ -103,7 +103,7 @@ def test_acls_follow_the_contracts(capsys: pytest.CaptureFixture[str]) -> None:
     """A service may write what it produces, read what it owns and reads, and compare every topic."""
     assert run(["topics", "--acls", "--bus", KAFKA, "-o", "json"]) == 0
     found = rows(capsys)
-    for service in SERVICES:
+    for service in ALL_SERVICES:
         given = {
             (row["resourceType"], row["operation"], row["resourceName"])
             for row in found
@@ -120,6 +120,23 @@ def test_acls_follow_the_contracts(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["permission"] for row in found} == {"Allow"}
     assert {row["operation"] for row in found} == {"Read", "Write", "Create", "Describe", "DescribeConfigs"}
     assert {row["role"] for row in found if row["operation"] == "Create"} == {"operator"}
+
+
+def test_a_role_alone_may_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    """A consumer reads the public topics and its groups; the page writes nothing and reads no secrets."""
+    chosen = ["--role", "consumer", "--principal", "User:team-a"]
+    assert run(["topics", "--acls", "--bus", KAFKA, *chosen, "-o", "json"]) == 0
+    found = rows(capsys)
+    assert {row["principal"] for row in found} == {"User:team-a"}
+    assert {(row["operation"], row["resourceName"], row["patternType"]) for row in found} == {
+        ("Read", "blue.pvbus.conditions", "literal"),
+        ("Read", "blue.pvbus.conditions.latest", "literal"),
+        ("Read", "blue.pvbus-consumer-", "prefixed"),
+    }
+    assert run(["topics", "--acls", "--bus", KAFKA, "--role", "web", "-o", "json"]) == 0
+    page = rows(capsys)
+    assert {row["operation"] for row in page} == {"Read", "DescribeConfigs"}
+    assert not {"blue.pvbus.injectables", "blue.pvbus.dlq"} & {row["resourceName"] for row in page}
 
 
 def test_acls_as_commands_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,6 +173,8 @@ def test_acls_as_commands_say_the_same(capsys: pytest.CaptureFixture[str]) -> No
         (["--acls"], "--acls is about a Kafka"),
         (["--acls", "--bus", "sqlite:bus.db"], "--acls is about a Kafka"),
         (["--acls", "--bus", "kafka://nowhere"], 'invalid bus URL "kafka://nowhere"'),
+        (["--acls", "--role", "page", "--bus", KAFKA], "'page' is not one of 'ingest'"),
+        (["--role", "web"], "--role is about --acls"),
         (["--check", "pvbus.meta"], "--check is about all topics"),
         (["--create", "--key", "k"], "--create is about all topics"),
     ],

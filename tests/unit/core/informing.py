@@ -7,8 +7,8 @@ import msgspec
 
 from pvbus.core.ingest import commands, events
 from pvbus.core.ingest.commands import Command, Operation
-from pvbus.core.ingest.events import Event, Fault
-from pvbus.core.ingest.informer import REPLAY_END, Informer
+from pvbus.core.ingest.events import REPLAY_END, Event, Fault
+from pvbus.core.ingest.informer import Informer
 from pvbus.core.ingest.published import Name
 from pvbus.core.ingest.rows import Emission, topics_of
 from pvbus.core.ingest.states import BackingOff, Unserved

@@ -2,7 +2,7 @@
 
 import random
 
-from pvbus.core.backoff import Backoff
+from pvbus.core.backoff import Backoff, spread
 from pvbus.core.errors import TransientError
 
 
@@ -21,17 +21,24 @@ def test_waits_grow_within_their_bounds_and_differ() -> None:
     assert backoff.next_seconds() <= 0.4
 
 
-def test_without_jitter_waits_double_up_to_the_longest() -> None:
-    """The first is the shortest one, again after a reset."""
-    backoff = Backoff(0.5, 3.0)
-    assert [backoff.next_seconds() for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+def test_the_longest_waits_double_up_to_the_limit() -> None:
+    """The first is at most twice the shortest one, again after a reset."""
+    backoff = Backoff(0.5, 3.0, max)
+    assert [backoff.next_seconds() for _ in range(4)] == [1.0, 2.0, 3.0, 3.0]
     backoff.reset()
-    assert backoff.next_seconds() == 0.5
+    assert backoff.next_seconds() == 1.0
 
 
 def test_failures_that_the_caller_counted_are_counted() -> None:
-    assert Backoff(0.5, 60.0, failures=3).next_seconds() == 4.0
-    assert Backoff(0.5, 60.0, failures=100_000).next_seconds() == 60.0
+    assert Backoff(0.5, 60.0, max, failures=3).next_seconds() == 8.0
+    assert Backoff(0.5, 60.0, max, failures=100_000).next_seconds() == 60.0
+
+
+def test_a_fixed_wait_is_spread_over_half_as_long_again() -> None:
+    """Workers that lost a broker together do not return together."""
+    waits = [spread(2.0, random.Random(seed).uniform) for seed in range(100)]
+    assert all(2.0 <= seconds <= 3.0 for seconds in waits)
+    assert max(waits) - min(waits) > 0.9
 
 
 def test_a_failure_that_asks_for_nothing_has_the_usual_wait() -> None:

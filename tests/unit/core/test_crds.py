@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pvbus.core.api.crds import crds, open_api
+from pvbus.core.api.crds import crds, open_api, porch_crds
 
 REPOSITORY = Path(__file__).parents[3]
 PORCH = REPOSITORY / ".." / "shared" / "reference" / "crds"
@@ -66,7 +66,7 @@ def test_variants_and_sets_have_columns_and_short_names() -> None:
             crd["spec"]["names"]["shortNames"],
             [column["name"] for column in crd["spec"]["versions"][-1]["additionalPrinterColumns"]],
         )
-        for crd in crds()
+        for crd in porch_crds()
     }
     columns = ["Ready", "Reason", "Upstream", "Age"]
     assert found["packagevariants"] == (["pv"], columns)

@@ -8,8 +8,7 @@ from typing import get_args
 import pytest
 
 from pvbus.core.ingest import events
-from pvbus.core.ingest.events import Event, Fault
-from pvbus.core.ingest.informer import REPLAY_END
+from pvbus.core.ingest.events import REPLAY_END, Event, Fault
 from pvbus.core.ingest.states import (
     TRANSITIONS,
     BackingOff,

@@ -8,6 +8,7 @@ import pytest
 
 from pvbus.adapters.memory.cluster import REVISION
 from pvbus.core.inject.later import MERGED
+from pvbus.core.keys import RESTORES
 from pvbus.core.kinds import Kind
 from pvbus.core.merge.conflicts import CONFLICTS, reported
 from pvbus.ports.cluster import Object
@@ -251,3 +252,69 @@ async def test_a_draft_and_a_later_edit_with_other_upstreams_are_not_mixed() -> 
     await world.settle()
     (task,) = world.revisions()[SECOND]["spec"]["tasks"]
     assert task["upgrade"]["localPackageRevisionRef"] == {"name": FIX}
+
+
+# ------------------------------------------------------------ what a rollback publishes
+
+ROLLBACK = "edge.app.rollback-1-0123abcd"
+
+
+def rollback(number: int, lifecycle: str = "Published", **more: Any) -> list[Object]:
+    """The content of the first revision again, as release makes it: an edit, owned once it is proposed."""
+    owners = [owner("v")] if lifecycle != "Draft" else []
+    task = {"type": "edit", "edit": {"sourceRef": {"name": FIRST}}}
+    made = revision(
+        "rollback-1-0123abcd", number, lifecycle=lifecycle, owners=owners, task=task, upstream=lock(1),
+        own="a", theirs="u1", **more,
+    )  # fmt: skip
+    made[0]["metadata"]["annotations"] = {RESTORES: FIRST}
+    return made
+
+
+def second(**more: Any) -> list[Object]:
+    """The revision that was rolled back."""
+    return revision(
+        "packagevariant-2", 2, owners=[owner("v")], task=upgrade_of(FIRST), upstream=lock(2), own="a",
+        theirs="u2", **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["adoptNone", "adoptExisting"])
+@pytest.mark.parametrize(("lifecycle", "number"), [("Draft", 0), ("Proposed", 0)])
+async def test_what_a_rollback_makes_is_not_written_before_it_is_published(
+    lifecycle: str, number: int, policy: str
+) -> None:
+    given = rollback(number, lifecycle)
+    world = await settled(*upstreams(1, 2), *mine(), *second(), *given, wanted(2, adoptionPolicy=policy))
+    assert world.writes() == []
+    ready = world.reported()[0]
+    assert ready == str(lifecycle == "Draft")
+
+
+@pytest.mark.parametrize("policy", ["adoptNone", "adoptExisting"])
+async def test_after_a_rollback_the_variant_makes_one_draft_and_is_quiet(policy: str) -> None:
+    given = rollback(3)
+    world = await settled(*upstreams(1, 2), *mine(), *second(), *given, wanted(2, adoptionPolicy=policy))
+    (made,) = created(world)
+    (task,) = made["spec"]["tasks"]
+    assert task["upgrade"]["localPackageRevisionRef"] == {"name": ROLLBACK}
+    assert world.reported()[:2] == ("True", "NoErrors")
+    count = len(world.writes())
+    world.restart()
+    await world.settle()
+    assert len(world.writes()) == count
+
+
+@pytest.mark.parametrize("upgraded", [2, 3], ids=["edit", "upgrade"])
+async def test_a_rollback_is_not_merged_into_an_open_draft(upgraded: int) -> None:
+    """The draft of the next upstream, or of an edit, has all edits: a rollback has older content."""
+    third = "edge.app.packagevariant-3"
+    given = revision(
+        "packagevariant-3", 0, lifecycle="Draft", owners=[owner("v")], task=upgrade_of(SECOND),
+        upstream=lock(upgraded), own="a", theirs=f"u{upgraded}",
+    )  # fmt: skip
+    before = given[1]["spec"]["resources"]
+    world = await settled(*upstreams(1, 2, 3), *mine(), *second(), *given, *rollback(3), wanted(upgraded))
+    assert created(world) == []
+    assert world.files(third) == before
+    assert world.reported()[:2] == ("True", "NoErrors")

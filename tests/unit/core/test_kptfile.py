@@ -122,7 +122,7 @@ def test_gates_and_conditions_can_be_made_an_exact_set() -> None:
     assert edited(gates("three", "one")) == TEXT.replace("Type: two", "Type: three")
     assert "readinessGates" not in edited(gates())
     assert kptfile.add_readiness_gates(TEXT, ["two", "one"]) == TEXT
-    retained = edited(content.with_conditions([{"type": "one", "status": "True"}], None))
+    retained = edited(content.with_conditions([{"type": "one", "status": "True"}], []))
     assert retained == TEXT[: TEXT.index("  - type: other")]
 
 

@@ -1,4 +1,4 @@
-"""Events of what others write: Ready of Repositories, and the lifecycle of variants' package revisions."""
+"""Events of what others write: Ready of Repositories, RolloutPolicies, and variants' package revisions."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ import pytest
 from pvbus.core.codec import encode_row
 from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.effects import Outcome
-from pvbus.core.ingest.rows import REPOSITORY, REVISION, rows_of
+from pvbus.core.ingest.rows import POLICY, REPOSITORY, REVISION, rows_of
+from pvbus.core.keys import TASKS, reconciled_partition, sync_key
 from pvbus.core.keys import partition as partition_of
-from pvbus.core.keys import reconciled_partition, sync_key
-from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent
+from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, EventCause
 from tests.simulation.parts import marker, obj
 
 PARTITIONS = 4
@@ -19,21 +19,43 @@ Reported = tuple[str, str, str]
 OWNER = {"apiVersion": "config.porch.kpt.dev/v1alpha1", "kind": "PackageVariant", "name": "web", "uid": "u"}
 
 
-def revision(lifecycle: str, *, owners: Any = (OWNER,), number: int = 0, uid: str = "r1") -> Any:
+def revision(
+    lifecycle: str,
+    *,
+    owners: Any = (OWNER,),
+    number: int = 0,
+    uid: str = "r1",
+    gates: tuple[str, ...] = (),
+    tasks: str = "",
+    conditions: tuple[tuple[str, str], ...] = (),
+) -> Any:
     spec = {
         "repository": "edge",
         "packageName": "web",
         "workspaceName": "packagevariant-1",
         "revision": number,
         "lifecycle": lifecycle,
+        "readinessGates": [{"conditionType": type_} for type_ in gates],
+        "packageMetadata": {"annotations": {TASKS: tasks} if tasks else {}},
     }
-    meta = {"uid": uid, "ownerReferences": list(owners)}
-    return obj(REVISION, "edge.web.packagevariant-1", metadata=meta, spec=spec)
+    meta = {"uid": uid, "ownerReferences": list(owners), "resourceVersion": "7"}
+    reported = [{"type": type_, "status": status, "reason": "R"} for type_, status in conditions]
+    status = {"selfLock": {"git": {"commit": "c0ffee"}}, "conditions": reported}
+    return obj(REVISION, "edge.web.packagevariant-1", metadata=meta, spec=spec, status=status)
 
 
 def repository(status: str, *, message: str = "", time: str = "2026-02-03T04:05:06Z") -> Any:
     ready = {"type": "Ready", "status": status, "reason": "R", "message": message, "lastTransitionTime": time}
     return obj(REPOSITORY, "edge", spec={}, status={"conditions": [ready]})
+
+
+def policy(wave: str, *, uid: str = "p1") -> Any:
+    """A RolloutPolicy whose rollout is at a wave."""
+    conditions = [
+        {"type": "Accepted", "status": "True", "reason": "Valid"},
+        {"type": "Progressing", "status": "True", "reason": "Approving", "message": wave},
+    ]
+    return obj(POLICY, "web", metadata={"uid": uid}, spec={}, status={"conditions": conditions})
 
 
 class Worker:
@@ -52,7 +74,7 @@ class Worker:
                 self.controller.load(LATEST, number, key, value)
 
     def listed(self, state: str = "ok", epoch: int = 1) -> None:
-        for kind in (REPOSITORY, REVISION):
+        for kind in (REPOSITORY, REVISION, POLICY):
             for number in range(PARTITIONS):
                 self._run(self.controller.load(OBJECTS, number, sync_key(*kind), marker(state, epoch)))
 
@@ -108,6 +130,7 @@ def test_every_step_of_a_revisions_life_is_an_event() -> None:
         "web",
         "Published",
     )
+    assert first.cause == EventCause(generation=1, resource_version="7", commit="c0ffee")
     assert list(worker.latest) == [f"{DRAFT}|Published"]
     worker.see(REVISION, revision("DeletionProposed"), gone=True)
     assert worker.reported() == [
@@ -170,6 +193,71 @@ def test_a_revision_that_is_orphaned_is_withdrawn_not_deleted() -> None:
     worker.see(REVISION, revision("Draft", owners=()))
     assert worker.reported() == [("False", "Draft", ""), ("Unknown", "Withdrawn", "False")]
     assert worker.latest == {}
+
+
+def test_what_programs_and_people_are_waited_for_is_an_event() -> None:
+    """The conditions that gates and tasks name; not other ones, nor a gate on the lifecycle."""
+    worker = Worker()
+    worker.listed()
+    asked = '{"Licensed": {"question": "Is it licensed?"}}'
+    others = (("Other", "True"), ("Published", "True"))
+    for tested, licensed in (("Unknown", "Unknown"), ("True", "Unknown"), ("True", "False")):
+        conditions = (*others, ("Tested", tested), ("Licensed", licensed))
+        gates = ("Tested", "Published", "Absent")
+        worker.see(REVISION, revision("Draft", gates=gates, tasks=asked, conditions=conditions))
+    assert [(e.condition.type, e.condition.status, e.previous, e.variant) for e in worker.events] == [
+        ("Published", "False", "", "web"),
+        ("Tested", "Unknown", "", "web"),
+        ("Licensed", "Unknown", "", "web"),
+        ("Tested", "True", "Unknown", "web"),
+        ("Licensed", "False", "Unknown", "web"),
+    ]
+    worker.see(REVISION, revision("Draft", gates=("Tested",), conditions=(("Tested", "True"),)))
+    last = worker.events[-1]
+    assert (last.condition.type, last.condition.reason, last.last) == ("Licensed", "Withdrawn", True)
+    assert sorted(worker.latest) == [f"{DRAFT}|Published", f"{DRAFT}|Tested"]
+    worker.see(REVISION, revision("Draft"), gone=True)
+    assert [(e.condition.type, e.condition.reason) for e in worker.events[-2:]] == [
+        ("Published", "Deleted"),
+        ("Tested", "Deleted"),
+    ]
+    assert worker.latest == {}
+
+
+def test_a_gate_that_is_there_twice_is_unknown() -> None:
+    worker = Worker()
+    worker.listed()
+    twice = (("Tested", "True"), ("Tested", "True"))
+    worker.see(REVISION, revision("Draft", gates=("Tested",), conditions=twice))
+    assert worker.reported() == [("False", "Draft", ""), ("Unknown", "Duplicate", "")]
+
+
+def test_a_rollout_that_advances_is_an_event() -> None:
+    """Each condition of its policy when it changes, and its end with the policy."""
+    worker = Worker()
+    worker.listed()
+    worker.see(POLICY, policy("wave 1 of 2"))
+    worker.see(POLICY, policy("wave 1 of 2"))
+    worker.see(POLICY, policy("wave 2 of 2"))
+    assert [(e.kind, e.name, e.condition.type, e.condition.message) for e in worker.events] == [
+        ("RolloutPolicy", "web", "Accepted", ""),
+        ("RolloutPolicy", "web", "Progressing", "wave 1 of 2"),
+        ("RolloutPolicy", "web", "Progressing", "wave 2 of 2"),
+    ]
+    after = Worker(worker.latest)
+    after.see(POLICY, policy("wave 2 of 2"))
+    after.listed()
+    assert after.reported() == []
+    after.see(POLICY, policy("wave 1 of 2", uid="p2"))  # made anew under its name
+    assert [(e.condition.type, e.uid, e.previous) for e in after.events] == [
+        ("Accepted", "p2", ""),
+        ("Progressing", "p2", ""),
+    ]
+    after.see(POLICY, policy("", uid="p2"), gone=True)
+    assert [(e.condition.type, e.condition.reason) for e in after.events[-2:]] == [
+        ("Accepted", "Withdrawn"),
+        ("Progressing", "Withdrawn"),
+    ]
 
 
 def test_ready_of_a_repository_is_an_event_when_it_changes() -> None:

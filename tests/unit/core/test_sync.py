@@ -40,7 +40,7 @@ def view(*markers: tuple[Any, int] | None) -> SyncView:
 def test_a_kind_is_complete_when_all_partitions_say_so_with_one_epoch(
     markers: list[Any], is_ok: bool
 ) -> None:
-    assert view(*markers).ok(KIND) is is_ok
+    assert view(*markers).ok(KIND, "default") is is_ok
 
 
 def test_partitions_that_disagree_read_as_syncing_with_the_highest_epoch() -> None:
@@ -50,10 +50,10 @@ def test_partitions_that_disagree_read_as_syncing_with_the_highest_epoch() -> No
 
 
 def test_what_was_never_marked_or_lost_a_marker_is_not_complete() -> None:
-    assert not SyncView(1).ok(KIND)
+    assert not SyncView(1).ok(KIND, "default")
     one = view(("ok", 1), ("ok", 1))
     assert one.load(1, KEY, None) is True
-    assert not one.ok(KIND)
+    assert not one.ok(KIND, "default")
 
 
 def test_a_marker_is_news_only_where_it_changes_what_all_say() -> None:

@@ -21,6 +21,8 @@ from pvbus.core.keys import (
     reconciled_partition,
 )
 from pvbus.core.records import (
+    APPROVALS,
+    CANDIDATES,
     CONDITIONS,
     DESIRED,
     DLQ,
@@ -28,7 +30,11 @@ from pvbus.core.records import (
     LATEST,
     META,
     OBJECTS,
+    POLICIES,
+    PROMOTIONS,
+    RELEASES,
     RESULTS,
+    ROLLOUTS,
     SETRESULTS,
     SETS,
     TARGETS,
@@ -89,6 +95,13 @@ KEYS: Sequence[tuple[str, str, object, str]] = [
         ConditionKey("PackageVariant|default/v", "Ready"),
         "default/v",
     ),
+    (PROMOTIONS, "default/v", Key("default", "v"), "default/v"),
+    (RELEASES, "default/v", Key("default", "v"), "default/v"),
+    (POLICIES, "default/p", Key("default", "p"), "default/p"),
+    (CANDIDATES, "default/p|v", ChildKey("default/p", "v"), "default/p"),
+    (ROLLOUTS, "default/p", Key("default", "p"), "default/p"),
+    (ROLLOUTS, "default/p|v", ChildKey("default/p", "v"), "default/p"),
+    (APPROVALS, "default/v|p", TargetKey("default/v", "p"), "default/v"),
     (DLQ, "what|ever|it|was", "what|ever|it|was", "what|ever|it|was"),
     (DLQ, "check|x", "check|x", "check|x"),
 ]
@@ -163,11 +176,14 @@ def test_the_child_that_a_row_of_unroll_speaks_of() -> None:
 
 
 ROLES = {
-    "ingest": ({WATCHES}, set(), {OBJECTS, INJECTABLES, SETS, VARIANTS}),
+    "ingest": ({WATCHES}, set(), {OBJECTS, INJECTABLES, SETS, VARIANTS, POLICIES}),
     "unroll": ({SETS, SETRESULTS}, {UNROLL}, {OBJECTS, WATCHES}),
     "render": ({TARGETS, VARIANTS}, {DESIRED}, set()),
     "inject": ({VARIANTS, DESIRED}, {RESULTS}, {OBJECTS, INJECTABLES, WATCHES}),
     "conditions": ({RESULTS, SETRESULTS, VARIANTS, SETS}, {LATEST}, {OBJECTS}),
+    "promote": ({VARIANTS, DESIRED, RELEASES}, {PROMOTIONS}, {OBJECTS, WATCHES, POLICIES}),
+    "rollout": ({POLICIES, CANDIDATES}, {ROLLOUTS}, set()),
+    "release": ({VARIANTS, DESIRED, PROMOTIONS, APPROVALS}, {RELEASES}, set()),
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from pvbus.core.codec import encode_row
 from pvbus.core.keys import sync_key
 from pvbus.core.records import OBJECTS, SyncMarker
-from tests.simulation.parts import REPOSITORY, SITE, UnrollPart, obj, site
+from tests.simulation.parts import REPOSITORY, SET, SITE, UnrollPart, obj, site, site_set
 from tests.unit.core.unrolling import change, downstreams, live_on, part, reported, selecting
 
 
@@ -111,3 +111,34 @@ def test_objects_that_give_one_downstream_are_named_both() -> None:
     assert reported(found) == ("ValidationError", f"{first} and {third} (and 1 more) {where}")
     live_on(found)
     assert found.orders() == {"alpha-r1-same": "present"}
+
+
+def test_a_set_in_the_old_form_says_so_and_keeps_its_variants() -> None:
+    """An old Porch stored it as v1alpha1, and the API server shows it as v1alpha2: it says what to write."""
+    found = part(sites=("s1", "s2"))
+    before = dict(found.children)
+    old = site_set(generation=2)
+    old["spec"] = {"upstream": {"package": {"repo": "up", "name": "base"}, "revision": 1}, "targets": []}
+    found.tell(SET, old)
+    reason, message = reported(found)
+    assert reason == "ValidationError"
+    assert "$.spec.upstream.package" in message
+    assert "form of v1alpha1" in message
+    assert "write it anew in the form of v1alpha2" in message
+    live_on(found)
+    assert found.children == before
+    change(found, generation=3)
+    assert reported(found)[0] != "ValidationError"
+    assert found.children.keys() == before.keys()
+
+
+def test_a_set_with_another_wrong_type_names_the_field() -> None:
+    found = part(sites=("s1",))
+    wrong = site_set(generation=2)
+    wrong["spec"]["upstream"]["revision"] = "one"
+    found.tell(SET, wrong)
+    reason, message = reported(found)
+    assert reason == "ValidationError"
+    assert message.startswith("the spec cannot be read: ")
+    assert "$.spec.upstream.revision" in message
+    assert "v1alpha1" not in message

@@ -1,6 +1,7 @@
 """Orders, withdrawals and checks when several things happen at once."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.simulation.parts import (
     upstream,
 )
 from tests.unit.core.unrolling import (
+    FLEET,
     change,
     delete_ordered,
     fleet,
@@ -136,6 +138,24 @@ def test_rows_that_the_bus_refused_are_not_sent_again_while_they_are_the_same() 
     change(found, PROD, selecting(name="nobody"), generation=2)  # has everything looked at again
     live_on(found)
     assert not [put for step in found.steps for put in step.puts if put.key.endswith("|alpha-r1-s3")]
+
+
+@pytest.mark.parametrize(
+    "before", [{"ready": True}, {"ready": False}, {"error": "no", "reason": "Failed"}, {"applied": ""}]
+)
+def test_a_refused_row_is_a_failure_whatever_its_child_was_before(before: dict[str, Any]) -> None:
+    """Neither applied nor ready, nor the error that it had: the set speaks of the row that is wanted now."""
+    found = part(sites=("s1", "s2"))
+    for name in ("alpha-r1-s1", "alpha-r1-s2"):
+        found.rendered(f"default/alpha|{name}", found.children[name], **before)
+    found.refuses = lambda name: name == "alpha-r1-s1"
+    change(found, {**PROD, "template": {**FLEET, "labels": {"a": "b"}}}, generation=2)
+    live_on(found, 6)
+    assert found.rollup is not None
+    counts = found.rollup.counts
+    assert (counts.desired, counts.applied, counts.ready, counts.failed) == (2, 1, 0, 1)
+    assert found.rollup.message.endswith(": too large")
+    assert [each.name for each in found.rollup.unready] == ["alpha-r1-s1", "alpha-r1-s2"]
 
 
 # ------------------------------------------------------------ what a removal waits for

@@ -14,16 +14,18 @@ SOURCES = (
     *("pvbus/controlplane/packages/leftovers.py", "pvbus/controlplane/packages/render.py"),
     *("pvbus/controlplane/packages/render.py", "pvbus/controlplane/packages/repository.py"),
     *("pvbus/controlplane/packages/store.py", "pvbus/cli/failing.py", "pvbus/cli/conditions.py"),
+    "pvbus/core/validators.py",
 )
 """Where conditions are decided."""
 
 CAMEL_CASE = re.compile(r"[A-Z][a-z]+([A-Z][a-z]+)*")
 NO_REASONS = {
     *("ConfigMap", "PackageRevision", "PackageRevisionResources", "PackageVariant", "PackageVariantSet"),
-    *("FunctionResultList", "Repository"),
+    *("FunctionResultList", "Repository", "RolloutPolicy"),
     *("True", "False", "Unknown"),
     *("DoesNotExist", "Exists", "In", "NotIn"),
     *("NotFound", "PackageExists"),  # reasons of errors that are caught
+    *("ExecNotAllowed", "FunctionNotFound", "InvalidPipeline", "RenderTimeout"),  # and of validators' errors
 }
 """Words in CamelCase that are no type and no reason of a condition: kinds, statuses, operators."""
 

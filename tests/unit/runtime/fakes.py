@@ -9,11 +9,12 @@ import msgspec
 
 from pvbus.adapters.memory.virtual_time import FreezableClock, run_simulated
 from pvbus.adapters.sqlite.bus import SqliteBus
-from pvbus.core.effects import CatchUp, Create, KindRef, Outcome, Put, Reconciliation
+from pvbus.core.effects import CatchUp, Create, KindRef, Outcome, Put, Query, Range, Reconciliation
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.keys import partition
 from pvbus.ports.bus import Output, TopicSpec
 from pvbus.ports.cluster import Kind, Object, Resource
+from pvbus.ports.monitoring import Monitoring
 from pvbus.runtime.reconcile.worker import Worker
 
 PARTITIONS = 2
@@ -30,7 +31,8 @@ class Fake:
     """Copies `toy.in` to `toy.out`; what it should do first is in the text, as JSON.
 
     {"write": true} creates an object, with {"report": true} an error becomes the row; {"again": n} asks for
-    another look; {"catch": true} catches up; {"size": n} makes a row of so many bytes.
+    another look; {"catch": true} catches up; {"query": text} asks Prometheus, whose answer or refusal becomes
+    the row; {"size": n} makes a row of so many bytes.
     """
 
     name = "toy"
@@ -84,6 +86,12 @@ class Fake:
             except TransientError as error:
                 if not order.get("report"):
                     raise
+                text = str(error)
+        if order.get("query"):
+            try:
+                found: Range = yield Query(order["query"], 0, 60, 1)
+                text = str(found.series[0][0].value)
+            except PermanentError as error:
                 text = str(error)
         if order.get("size"):
             text = "x" * order["size"]
@@ -183,11 +191,12 @@ class FakeWorld:
         self._lease = joined[0]
         return self
 
-    def worker(self) -> tuple[Worker, Fake, FreezableClock, FakeBus]:
+    def worker(self, monitoring: Monitoring | None = None) -> tuple[Worker, Fake, FreezableClock, FakeBus]:
         clock = FreezableClock()
         peer = self.bus.peer(clock=clock)
         peer.failures = []
-        worker = Worker(Fake, peer, self.cluster, clock, partitions=PARTITIONS)  # type: ignore[arg-type]
+        cluster: Any = self.cluster
+        worker = Worker(Fake, peer, cluster, clock, partitions=PARTITIONS, monitoring=monitoring)
         fake = worker.controller
         assert isinstance(fake, Fake)
         self.tasks.append(asyncio.create_task(worker.run()))

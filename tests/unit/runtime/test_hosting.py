@@ -4,14 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from pvbus.core.errors import PermanentError, TransientError
+from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.core.records import MetaRow
 from pvbus.ports.bus import Bus
 from pvbus.runtime.process import hosting
-from pvbus.runtime.process.hosting import grounded
+from pvbus.runtime.process.hosting import grounded, hosted, source_of
 from pvbus.runtime.process.installation import ensure_installation
-from pvbus.runtime.process.settings import ServicesConfig
+from pvbus.runtime.process.settings import ConditionsConfig, ServiceConfig, ServicesConfig
 
 KUBECONFIG = """\
 apiVersion: v1
@@ -63,3 +64,43 @@ async def test_a_start_does_not_wait_for_ever(
     with pytest.raises(PermanentError, match="a broker is starting"):
         async with grounded(config):
             pass
+
+
+async def test_a_service_without_rights_needs_no_kubeconfig(config: ServicesConfig) -> None:
+    """unroll sends the API server nothing: it starts where there is none, and is ready without it."""
+    nowhere = replace(config, kubeconfig="/nonexistent/kubeconfig")
+    async with hosted(["unroll"], nowhere) as host:
+        assert list(host.services) == ["unroll"]
+        assert host.api_server.problem == ""
+        assert host.rights.lines("unroll") == []
+    with pytest.raises(UsageError, match="no kubeconfig at /nonexistent/kubeconfig"):
+        async with hosted(["unroll", "render"], nowhere):
+            pass
+
+
+KAFKA = "kafka://127.0.0.1:9092"
+
+
+@pytest.mark.parametrize(
+    ("config", "source"),
+    [
+        (ConditionsConfig(bus="sqlite:bus.db"), "/pvbus/0f1e"),
+        (ServicesConfig(bus=KAFKA), "/pvbus/0f1e"),
+        (ConditionsConfig(bus=f"{KAFKA}/team-a", cluster_name="prod-eu"), "/pvbus/prod-eu/team-a"),
+        (ServicesConfig(bus=f"{KAFKA}/team-a"), "/pvbus/0f1e/team-a"),
+        (ConditionsConfig(bus=f"{KAFKA}/team-a", cluster_name="a", source="urn:x"), "urn:x"),
+        (ServiceConfig(bus=f"{KAFKA}/team-a"), ""),
+    ],
+)
+def test_the_source_of_events_names_the_cluster_and_the_prefix(config: ServiceConfig, source: str) -> None:
+    """Without a name for the cluster, the installation's own id stands for it; a source that is set wins."""
+    assert source_of(config, "0f1e") == source
+
+
+async def test_both_starts_of_an_installation_have_one_source(config: ServicesConfig) -> None:
+    """The id is made once, and read at each start after it."""
+    found = []
+    for _ in range(2):
+        async with grounded(config) as ground:
+            found.append(source_of(config, ground.incarnation))
+    assert found[0] == found[1] != "/pvbus/"

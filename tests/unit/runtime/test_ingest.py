@@ -13,11 +13,12 @@ from pvbus.core.errors import TransientError
 from pvbus.core.ingest.rows import Emission
 from pvbus.core.keys import partition, watch_key
 from pvbus.core.markers import SyncView, is_marker
-from pvbus.core.records import INJECTABLES, OBJECTS, SETS, WATCHES, SyncMarker, WatchRequest
+from pvbus.core.records import INJECTABLES, OBJECTS, POLICIES, SETS, WATCHES, SyncMarker, WatchRequest
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingest.digests import PublishedDigests
 from pvbus.runtime.ingest.lease import IngestLease
+from tests.simulation.cluster import POLICY
 from tests.simulation.world import CONFIG_MAP, CRD, PARTITIONS, SET, SITE, World
 
 LEASE = Lease(group="g", partition=0, epoch=1)
@@ -223,6 +224,27 @@ def test_a_restart_writes_nothing_though_steps_were_cut_anywhere() -> None:
             await world.converge(quiet=3)
             await world.stop()
             assert await world.ends() == ends
+
+    simulated(scenario)
+
+
+def test_policies_are_mirrored_whole_when_promote_asks_for_them_and_a_restart_writes_nothing() -> None:
+    async def scenario(world: World) -> None:
+        last = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+        noted = {"annotations": {**last, "mine": "x"}}
+        world.put(POLICY, "web", spec={"approval": "Always"}, metadata=noted)
+        await world.converge(quiet=3)
+        assert (world.table(POLICIES), state(world, POLICY, POLICIES)) == ({}, "")
+        await ask(world, WatchRequest(group=POLICY.group, kind=POLICY.kind, requester="promote-0"))
+        assert (state(world, POLICY, POLICIES), state(world, POLICY)) == ("ok", "ok")
+        row = msgspec.json.decode(world.table(POLICIES)["default/web"], type=dict)
+        assert (row["spec"], row["metadata"]["annotations"]) == ({"approval": "Always"}, {"mine": "x"})
+        await world.stop()
+        ends = await world.ends()
+        await world.start(["ingest"])
+        await world.converge(quiet=3)
+        await world.stop()
+        assert await world.ends() == ends
 
     simulated(scenario)
 

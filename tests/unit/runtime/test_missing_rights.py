@@ -37,7 +37,8 @@ class Server:
             raise self.trouble
         asked = obj["spec"]["resourceAttributes"]
         name = "/".join(filter(None, (asked["resource"], asked["subresource"])))
-        return {"status": {"allowed": Request(asked["verb"], asked["group"], name) in self.granted}}
+        request = Request(asked["verb"], asked["group"], name, asked.get("namespace", ""))
+        return {"status": {"allowed": request in self.granted}}
 
     def refuse(self, service: str, request: Request) -> None:
         method = {"create": "POST"}.get(request.verb, "GET")
@@ -46,13 +47,16 @@ class Server:
 
 
 def simulated(
-    scenario: Callable[[Server, MissingRights], Awaitable[None]], *services: str
+    scenario: Callable[[Server, MissingRights], Awaitable[None]],
+    *services: str,
+    namespaces: tuple[str, ...] = (),
 ) -> list[tuple[str, str, Any]]:
     """Run a scenario beside the look at rights, and return the lines of the log."""
 
     async def main() -> None:
         server = Server()
-        rights = MissingRights(server, SimulatedClock(), services)  # type: ignore[arg-type]  # only what is used
+        clock = SimulatedClock()
+        rights = MissingRights(server, clock, services, namespaces)  # type: ignore[arg-type]  # what is used
         running = asyncio.create_task(rights.run())
         await asyncio.sleep(0.5)
         await scenario(server, rights)
@@ -133,6 +137,19 @@ def test_a_kind_of_a_set_is_listed_and_does_not_count() -> None:
     assert simulated(scenario, "ingest") == [("error", "a right is missing", "list secrets")]
 
 
+def test_a_kind_that_another_service_reads_is_granted_to_its_account() -> None:
+    """The label counts for ingest alone."""
+
+    async def scenario(server: Server, rights: MissingRights) -> None:
+        server.granted = RENDER
+        server.refuse("render", SECRETS)
+        await asyncio.sleep(3 * LOOK_SECONDS)
+        wanted = "may not list secrets; bind a ClusterRole that grants it to the account pvbus-render"
+        assert rights.lines("render") == [wanted]
+
+    simulated(scenario, "render")
+
+
 @pytest.mark.parametrize("trouble", [None, PermanentError("no reviews", reason="NotFound")])
 def test_a_refusal_for_another_reason_is_no_missing_right(trouble: Exception | None) -> None:
     """A policy refuses one object, and the review says yes; or there are no reviews, and nobody knows."""
@@ -158,3 +175,30 @@ def test_a_server_that_starts_and_refuses_everything_is_given_time() -> None:
         await asyncio.sleep(3 * LOOK_SECONDS)
 
     assert simulated(scenario, "render") == []
+
+
+def test_rights_are_looked_at_in_each_namespace_of_the_list() -> None:
+    """A role in one of two namespaces: the line names the other; with none in any, the service is useless."""
+
+    async def scenario(server: Server, rights: MissingRights) -> None:
+        wanted = {each._replace(namespace=name) for each in RENDER for name in ("blue", "red")}
+        server.granted = {each for each in wanted if each.namespace == "red"}
+        server.refuse("render", CREATE)
+        await asyncio.sleep(3 * LOOK_SECONDS)
+        lines = rights.lines("render")
+        assert len(lines) == len(RIGHTS["render"])
+        assert lines[0] == (
+            "may not create, delete, list, update, watch packagevariants.config.porch.kpt.dev in blue; bind "
+            "the Role pvbus-render in blue: `pvbus doctor` prints the command"
+        )
+        assert not rights.is_useless("render")
+        server.granted = set()
+        await asyncio.sleep(2 * LOOK_SECONDS)
+        server.refuse("render", CREATE)
+        await asyncio.sleep(2 * LOOK_SECONDS)
+        assert rights.is_useless("render")
+        server.granted = wanted
+        await asyncio.sleep(3 * LOOK_SECONDS)
+        assert (rights.lines("render"), rights.is_useless("render")) == ([], False)
+
+    simulated(scenario, "render", namespaces=("blue", "red"))

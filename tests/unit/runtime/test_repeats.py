@@ -6,6 +6,8 @@ import logging
 import pytest
 import structlog
 
+from pvbus.core.errors import TransientError
+from pvbus.runtime.reconcile.retries import cause_of
 from pvbus.telemetry import logs
 from pvbus.telemetry.repeats import FAILURES_MAX, Repeats
 
@@ -84,3 +86,16 @@ def test_a_repeated_failure_has_a_count_and_no_trace() -> None:
         {},
         {"event": "failed", "key": "a", "repeated": 2},
     ]
+
+
+def test_an_api_server_that_is_away_is_one_line_for_all_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each key has a path and a name of its own in its message; another cause has a line of its own."""
+    logs.configure("info", "json")
+    log = logs.get_logger("render")
+    for number in range(50):
+        for why in ("no connection", "503 ServiceUnavailable"):
+            error = TransientError(f'PUT /apis/x/v1/namespaces/a/things/t{number}: {why} "t{number}"')
+            log.warning("will be tried again", key=f"a/t{number}", error=str(error), cause=cause_of(error))
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["key"] for line in lines] == ["a/t0", "a/t0"]
+    assert not any("cause" in line for line in lines)

@@ -81,6 +81,12 @@ class GivenApiServer:
         self.problem, self.failing_seconds = problem, failing_seconds
 
 
+class GivenBeside:
+    """No controllers of Porch."""
+
+    problem = ""
+
+
 class GivenRights:
     """The rights that services lack, as lines."""
 
@@ -269,7 +275,9 @@ def test_a_key_that_a_bug_fails_is_shown_until_it_is_decided() -> None:
         world.cluster.answer = fail
         worker, _, clock, _ = world.worker()
         looking = Observer({"toy": worker}, world.bus, clock, INPUTS)
-        server = HealthServer(looking, GivenApiServer(), GivenRights(), host="127.0.0.1", port=0)
+        server = HealthServer(
+            looking, GivenApiServer(), GivenRights(), GivenBeside(), host="127.0.0.1", port=0
+        )
         request = make_mocked_request("GET", "/readyz")
         await world.send("default/good", {"write": True})
         await asyncio.sleep(5)
@@ -309,7 +317,9 @@ async def served(
     api_server = api_server or GivenApiServer()
     looking = observer(services, bus, SimulatedClock(), INPUTS)
     async with (
-        HealthServer(looking, api_server, rights or GivenRights(), host="127.0.0.1", port=0) as server,
+        HealthServer(
+            looking, api_server, rights or GivenRights(), GivenBeside(), host="127.0.0.1", port=0
+        ) as server,
         aiohttp.ClientSession(server.url) as session,
     ):
         yield session

@@ -21,7 +21,7 @@ from pvbus.core.records import (
     ObjectRow,
     SyncMarker,
 )
-from pvbus.ports.cluster import Listing, Object, Resource, WatchEvent
+from pvbus.ports.cluster import Listing, Object, Reader, Resource, WatchEvent
 from pvbus.runtime.ingest.informer import InformerShell
 
 SITE = Kind("example.org", "Site")
@@ -70,7 +70,7 @@ class Server(MemoryCluster):
         self, resource: Resource, resource_version: str, **options: Any
     ) -> AsyncIterator[WatchEvent]:
         self.watches += 1
-        stream = super().watch(resource, resource_version)
+        stream = super().watch(resource, resource_version, namespace=options.get("namespace"))
         while True:
             await self.flowing.wait()
             if self.watch_errors:
@@ -106,20 +106,29 @@ class Porch(Server):
         self, resource: Resource, resource_version: str, **options: Any
     ) -> AsyncIterator[WatchEvent]:
         version = str(self._version)
-        for obj in (await MemoryCluster.list(self, resource)).items:
+        for obj in (await MemoryCluster.list(self, resource, options.get("namespace"))).items:
             yield WatchEvent("ADDED", obj)
         if self.bookmark:
             annotations = {"k8s.io/initial-events-end": "true"}
             yield WatchEvent("BOOKMARK", {"metadata": {"resourceVersion": "0", "annotations": annotations}})
-        async for event in super().watch(resource, version):
+        async for event in super().watch(resource, version, **options):
             yield event
 
 
 class Watching:
     """A running InformerShell, and everything it emitted."""
 
-    def __init__(self, server: Server, kind: Kind = SITE, content: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self,
+        server: Server,
+        kind: Kind = SITE,
+        content: Iterable[tuple[str, str]] = (),
+        *,
+        reader: Reader | None = None,
+    ) -> None:
+        """reader: what is observed, if that is not the server itself."""
         self.server = server
+        self.reader = reader or server
         self.kind = kind
         self.emitted: list[Emission] = []
         self.known: dict[str, dict[str, str]] = {
@@ -132,7 +141,7 @@ class Watching:
     def start(self, content: Iterable[tuple[str, str]] = ()) -> None:
         self.watch = InformerShell(
             self.kind,
-            self.server,
+            self.reader,
             SimulatedClock(),
             self.emitted.append,
             partitions=PARTITIONS,

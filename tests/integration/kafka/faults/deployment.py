@@ -13,10 +13,12 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.inject.controller import InjectController
@@ -27,7 +29,7 @@ from pvbus.core.unroll.controller import UnrollController
 from tests.e2e.faults.fleet import REPOSITORY, REVISION, SET, VARIANT, Fleet
 from tests.tools.busfile import Snapshot
 from tests.tools.installation import environment
-from tests.tools.kafka import KafkaCluster
+from tests.tools.kafka import KafkaCluster, _detach
 from tests.tools.topicreader import TopicReader
 
 SESSION_SECONDS = 6.0
@@ -49,6 +51,9 @@ SETTINGS = {
 }
 
 
+_T = TypeVar("_T")
+
+
 class ServiceProcess:
     """One process; its output goes to a file."""
 
@@ -61,6 +66,7 @@ class ServiceProcess:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=environment(settings),
+                preexec_fn=_detach,
             )
 
     @property
@@ -91,6 +97,9 @@ class ServiceProcess:
         except OSError:
             return ""
 
+    def freeze(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
     def continue_(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
@@ -105,16 +114,29 @@ class ServiceProcess:
         return self.process.wait(STOP_SECONDS_MAX)
 
 
+def command_of(module: str, *arguments: str) -> list[str]:
+    """Return the command line of a module of this checkout."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
 class Deployment:
     """One installation: its processes, its fleet, its topics."""
 
-    def __init__(self, kafka: KafkaCluster, folder: Path, bootstrap: str, clusters_per_region: int) -> None:
+    def __init__(
+        self,
+        kafka: KafkaCluster,
+        folder: Path,
+        bootstrap: str,
+        clusters_per_region: int,
+        fleet: Fleet | None = None,
+    ) -> None:
+        """fleet: the client, if not the usual one. The services use `kubeconfig`."""
         self.kafka = kafka
         self.folder = folder
         self.prefix = f"faults-{secrets.token_hex(4)}"
         self.processes: list[ServiceProcess] = []
         self.kubeconfig = folder / "data" / "kubeconfig"
-        self.fleet = Fleet(
+        self.fleet = fleet or Fleet(
             folder / "git", 20260101, clusters_per_region=clusters_per_region, pause_seconds_max=0.4
         )
         self._bus = f"kafka://{bootstrap}/{self.prefix}"
@@ -125,7 +147,7 @@ class Deployment:
 
     def run(self, name: str, module: str, *arguments: str, **settings: str) -> ServiceProcess:
         """Start `python -m MODULE ARGUMENTS` as a process of this installation."""
-        command = [sys.executable, "-P", "-m", module, *arguments]
+        command = command_of(module, *arguments)
         log = self.folder / f"{len(self.processes)}-{name}.log"
         process = ServiceProcess(log, command, {**self.settings, **settings})
         self.processes.append(process)
@@ -135,8 +157,8 @@ class Deployment:
         """Start one process with all services."""
         return self.run("steady", "pvbus.cli", "run", *SERVICES)
 
-    async def ready(self, process: ServiceProcess) -> None:
-        await self.until(lambda: bool(process.ask("/readyz")), START_SECONDS_MAX, process)
+    async def ready(self, process: ServiceProcess, seconds_max: float = START_SECONDS_MAX) -> None:
+        await self.until(lambda: bool(process.ask("/readyz")), seconds_max, process)
 
     async def until(
         self, is_true: Callable[[], bool], seconds: float, process: ServiceProcess | None = None
@@ -148,8 +170,8 @@ class Deployment:
             assert time.monotonic() < deadline, f"not within {seconds:.0f} s:\n{reported}"
             await asyncio.sleep(0.2)
 
-    def reader(self) -> TopicReader:
-        return TopicReader(self.kafka.bootstrap, self.prefix)
+    def reader(self, *, is_quiet: bool = False) -> TopicReader:
+        return TopicReader(self.kafka.bootstrap, self.prefix, is_quiet=is_quiet)
 
     def members(self, service: str) -> dict[str, set[int]]:
         with self.reader() as reader:
@@ -161,9 +183,9 @@ class Deployment:
 
     # ------------------------------------------------------------ judging
 
-    async def converged(self) -> None:
+    async def converged(self, seconds_max: float = CONVERGED_SECONDS_MAX) -> None:
         """The world is what the oracle says, and stays so for a while."""
-        deadline = time.monotonic() + CONVERGED_SECONDS_MAX
+        deadline = time.monotonic() + seconds_max
         while True:
             problems = await self.fleet.differences()
             if not problems:
@@ -186,9 +208,10 @@ class Deployment:
             if name in row.key or (row.topic == OBJECTS and row.key.rpartition("|")[2] in name)
         )
 
-    async def promises_kept(self, survivor: ServiceProcess) -> Counter[str]:
+    async def promises_kept(self, *survivors: ServiceProcess) -> Counter[str]:
         """Look at the topics of a settled system; returns the number of records by topic."""
-        await self.until(lambda: not self._unfinished(survivor), 30.0, survivor)
+        for survivor in survivors:
+            await self.until(partial(self._has_finished, survivor), 30.0, survivor)
         deadline = time.monotonic() + REPORTED_SECONDS_MAX
         while True:
             now = await asyncio.to_thread(self.snapshot)
@@ -199,6 +222,9 @@ class Deployment:
         assert not problems, "\n".join([*problems[:20], self.tails()])
         return Counter(row.topic for row in now.rows)
 
+    def _has_finished(self, survivor: ServiceProcess) -> bool:
+        return not self._unfinished(survivor)
+
     def _unfinished(self, survivor: ServiceProcess) -> list[str]:
         """Dirty keys, and leases with input that nobody reads, as the survivor's metrics have them."""
         found = re.findall(
@@ -208,8 +234,9 @@ class Deployment:
         return [name for name, value in found if float(value)]
 
     async def _untold(self, now: Snapshot) -> list[str]:
-        """Compare the last events with the conditions that the API server has, and with the lifecycles of
-        the variants' revisions. Messages count: one that only counts is published some seconds later."""
+        """Compare the last events with the conditions that the API server has, and with the lifecycles and
+        gates of the variants' revisions. Messages count: one that only counts is published some seconds
+        later."""
         latest = {
             (event["kind"], event["name"], event["condition"]["type"]): (
                 event["condition"]["status"],
@@ -226,14 +253,15 @@ class Deployment:
             for obj in await self.fleet.all(kind)
             for condition in obj.get("status", {}).get("conditions", ())
         }
-        present |= {
-            (REVISION.kind, obj["metadata"]["name"], "Published"): (
-                str(obj["spec"]["lifecycle"] in PUBLISHED),
-                "",
-            )
-            for obj in await self.fleet.all(REVISION)
-            if any(owner["kind"] == VARIANT.kind for owner in obj["metadata"].get("ownerReferences", ()))
-        }
+        for obj in await self.fleet.all(REVISION):
+            name, spec = obj["metadata"]["name"], obj["spec"]
+            if all(owner["kind"] != VARIANT.kind for owner in obj["metadata"].get("ownerReferences", ())):
+                continue
+            present[REVISION.kind, name, "Published"] = (str(spec["lifecycle"] in PUBLISHED), "")
+            gates = {gate["conditionType"] for gate in spec.get("readinessGates", ())}
+            for condition in obj.get("status", {}).get("conditions", ()):
+                if condition["type"] in gates:
+                    present[REVISION.kind, name, condition["type"]] = (condition["status"], "")
         return [
             f"{tp}: the last event says {latest.get(tp)}, the object {present.get(tp)}"
             for tp in sorted(latest.keys() | present.keys())
@@ -248,12 +276,22 @@ class Deployment:
 
         meanwhile: what happens while nothing runs.
         """
+
+        async def restart() -> ServiceProcess:
+            assert await asyncio.to_thread(survivor.stop) == 0, survivor.output[-3000:]
+            await asyncio.to_thread(meanwhile)
+            again = self.run_all()
+            await self.ready(again)
+            return again
+
+        return await self.quiet_over(restart)
+
+    async def quiet_over(self, restart: Callable[[], Awaitable[_T]]) -> _T:
+        """Restart a settled system, and compare what it has then with what it had. Returns what `restart`
+        does."""
         versions = await self.fleet.versions()
         before = await asyncio.to_thread(self.snapshot)
-        assert await asyncio.to_thread(survivor.stop) == 0, survivor.output[-3000:]
-        await asyncio.to_thread(meanwhile)
-        again = self.run_all()
-        await self.ready(again)
+        again = await restart()
         await asyncio.sleep(QUIET_SECONDS)
         assert await self.fleet.versions() == versions
         after = await asyncio.to_thread(self.snapshot)
