@@ -158,7 +158,7 @@ class RolloutController:
     ) -> tuple[tuple[Put, ...], list[Ask]]:
         """Take a step; return what it changes, and the look at the checks that it wants."""
         assert data.wanted is not None
-        rollout = data.rollout or Rollout()
+        rollout = data.present
         taken = step(
             rules,
             rollout,
@@ -227,7 +227,7 @@ def _reported(data: RolloutData, now: float) -> Generator[Effect, Any, str]:
         return "unchanged"
     stored = data.stored(now)
     present = _policy.decode(stored).status
-    rollout = data.shown or data.rollout or Rollout()
+    rollout = data.shown or data.present
     status = status_of(data.wanted, rollout, data.rows, data.candidates, now, present)
     data.is_stale, data.reported_at, data.report_at = False, now, now + STATUS_SECONDS
     if status == present:

@@ -25,6 +25,7 @@ from pvbus.core.rollout.protocol.rules import Rules, WaveRules
 from pvbus.core.rollout.protocol.selection import Selection, conditions_of
 from pvbus.core.rollout.protocol.states import RolloutState, TargetState
 from pvbus.core.rollout.protocol.windows import is_open, opens_at
+from pvbus.core.rollout.recovery import LOST
 from pvbus.core.rollout.state import Wanted
 
 PROGRESSING = "Progressing"
@@ -135,13 +136,16 @@ def progress_of(wanted: Wanted, rollout: Rollout, counts: TargetCounts, now: flo
             return Progress(
                 True, rollout.reason, f"the last good revisions are published again: {rollout.message}"
             )
-    return _over(rules, rollout)
+    return _over(wanted, rules, rollout)
 
 
-def _over(rules: Rules, rollout: Rollout) -> Progress:
+def _over(wanted: Wanted, rules: Rules, rollout: Rollout) -> Progress:
     if rollout.candidates:
         settled = f"the proposed revisions have not changed for {rules.settle_seconds:g} s"
         return Progress(True, "Settling", f"the waves are planned when {settled}")
+    if rollout.needs_restart and wanted.commands.restart < rollout.attempt:
+        why = f"the bus was emptied, and with it what attempt {rollout.attempt} did not prove"
+        return Progress(False, LOST, f"{why}: a person has to restart it ({_command(wanted, 'restart')})")
     if rollout.state is RolloutState.IDLE:
         return Progress(False, "NothingProposed", "no revision that may be approved is proposed")
     return Progress(False, rollout.state.value, rollout.message)

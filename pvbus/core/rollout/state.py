@@ -10,6 +10,7 @@ from pvbus.core.rollout.commanding import commands_of
 from pvbus.core.rollout.protocol.rows import Commands, Rollout, Target
 from pvbus.core.rollout.protocol.rules import Rules, rules_of
 from pvbus.core.rollout.protocol.validation import validate_policy
+from pvbus.core.rollout.recovery import recovered
 
 STATUS_SECONDS = 1.0
 """Between two writes of a status: it follows a rollout, and is no load for the API server."""
@@ -82,6 +83,13 @@ class RolloutData:
         self.shown: Rollout | None = None
         self.is_touched = self.is_stale = True
         self.stepped_at = self.due = self.reported_at = self.report_at = 0.0
+
+    @property
+    def present(self) -> Rollout:
+        """The rollout as it is."""
+        if self.rollout is not None or self.wanted is None:
+            return self.rollout or Rollout()
+        return recovered(self.wanted.policy.status)
 
     @property
     def is_empty(self) -> bool:

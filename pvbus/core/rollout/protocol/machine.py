@@ -178,10 +178,11 @@ def give_up(turn: Turn) -> None:
 
 def settle(turn: Turn, seen: Mapping[str, TargetFacts]) -> None:
     """Begin an attempt when the proposed revisions are the same for the settle time."""
+    is_held = turn.rollout.needs_restart and turn.commands.restart < turn.rollout.attempt
     due = {
         target: facts
         for target, facts in seen.items()
-        if is_candidate(turn.rows.get(target), facts, turn.commands.restart)
+        if not is_held and is_candidate(turn.rows.get(target), facts, turn.commands.restart)
     }
     if not due:
         turn.set(candidates="", phase_seconds=0.0, wave_seconds=0.0)

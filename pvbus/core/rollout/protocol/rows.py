@@ -43,6 +43,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     first candidate. seen_at: the clock at the last step, in seconds since 1970; 0 while no time counts. ask:
     number of the last look at the checks; asked_seconds: phase_seconds when it was asked; is_answered,
     is_passed: what came of it. unmet: in a hold time, the checks that did not pass then, and why.
+    needs_restart: what this attempt did not prove is not known any more; no other begins before a person
+    restarts it.
     """
 
     state: RolloutState = RolloutState.IDLE
@@ -62,6 +64,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     is_answered: bool = False
     is_passed: bool = False
     unmet: str = ""
+    needs_restart: bool = False
 
 
 class TargetFacts(NamedTuple):
