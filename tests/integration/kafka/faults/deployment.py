@@ -133,13 +133,18 @@ class Deployment:
         """fleet: the client, if not the usual one. The services use `kubeconfig`."""
         self.kafka = kafka
         self.folder = folder
-        self.prefix = f"faults-{secrets.token_hex(4)}"
+        self._bootstrap = bootstrap
+        self.empty_bus()
         self.processes: list[ServiceProcess] = []
         self.kubeconfig = folder / "data" / "kubeconfig"
         self.fleet = fleet or Fleet(
             folder / "git", 20260101, clusters_per_region=clusters_per_region, pause_seconds_max=0.4
         )
-        self._bus = f"kafka://{bootstrap}/{self.prefix}"
+
+    def empty_bus(self) -> None:
+        """Let processes that start from now on have topics of their own, which are empty."""
+        self.prefix = f"faults-{secrets.token_hex(4)}"
+        self._bus = f"kafka://{self._bootstrap}/{self.prefix}"
 
     @property
     def settings(self) -> dict[str, str]:
