@@ -1,5 +1,6 @@
 """Packages on a real API server, with kubectl: who may do what, who did it, and accidents of the servers."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -8,9 +9,9 @@ import ssl
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -20,7 +21,8 @@ from pvbus.cli.install import manifests
 from pvbus.cli.install.objects import NAMESPACE, Options
 from pvbus.cli.install.roles import observing
 from pvbus.core.topics import ALL_SERVICES, PROMOTION
-from tests.e2e.cli.small_fleet import Client
+from tests.e2e.cli.small_fleet import REVISION, Client
+from tests.e2e.cli.test_rollout import policy
 from tests.e2e.cluster.test_run_cluster import kubectl as kubectl
 from tests.e2e.proposing import apply_fleet, proposed_through_kills
 from tests.tools.auditlog import accepted
@@ -141,8 +143,8 @@ class World:
             user, "patch", "packagerevision", name, "--subresource=approval", *lifecycle("Published")
         )
 
-    def authors(self, ref: str = "main") -> list[str]:
-        log = ["git", "-C", str(self.git), "log", "--format=%an", ref]
+    def authors(self, ref: str = "main", remote: Path | None = None) -> list[str]:
+        log = ["git", "-C", str(remote or self.git), "log", "--format=%an", ref]
         return subprocess.run(log, check=True, capture_output=True, text=True).stdout.split("\n")
 
 
@@ -255,19 +257,34 @@ def test_a_restart_of_kube_apiserver_is_survived(world: World) -> None:
     assert world.approve(APPROVER, name).returncode == 0
 
 
-# ------------------------------------------------------------ proposals
+# ------------------------------------------------------------ promotion
 
 
-async def test_each_draft_is_proposed_once_though_the_services_of_promotion_are_killed(world: World) -> None:
-    """The barrier holds until it is acknowledged, and a proposal that keeps its variant from a change is a
-    draft again; by the log of the store each became a proposal as often as it had to, and the audit log
-    has no more requests for it."""
+class Proposed(NamedTuple):
+    """A fleet whose drafts were proposed while the services of promotion were killed. All services run.
+
+    turns: how often each has to have become a proposal, by its name. draft: the one that nobody opted in.
+    """
+
+    turns: Counter[str]
+    draft: str
+
+
+@pytest.fixture(scope="module")
+def proposed(world: World) -> Iterator[Proposed]:
     head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     installed = manifests.objects("standalone", Options(), (manifests.PROMOTING,))
     create(world.cluster, [head, *installed, observing("fleet.example.dev", "clusters")])
     bus = {"PVBUS_BUS": f"sqlite:{world.folder / 'bus.db'}"}
     services = {name: ServiceProcess(name, world.cluster, world.folder, bus) for name in ALL_SERVICES}
+    try:
+        yield asyncio.run(_proposed(world, services))
+    finally:
+        for service in services.values():
+            service.kill()
 
+
+async def _proposed(world: World, services: Mapping[str, ServiceProcess]) -> Proposed:
     def start() -> None:
         for name in PROMOTION:
             services[name].start(wait=False)
@@ -277,19 +294,113 @@ async def test_each_draft_is_proposed_once_though_the_services_of_promotion_are_
         await apply_fleet(client, world.folder)
         for service in services.values():
             service.start(wait=False)
-        wanted = await proposed_through_kills(client, services, start)
+        turns = await proposed_through_kills(client, services, start)
+        revisions = await client.items(REVISION)
     finally:
         await client.cluster.close()
-        for service in services.values():
-            service.kill()
+    (draft,) = (name for name in map(_name_of_draft, revisions) if name.startswith("edge-"))
+    return Proposed(turns, draft)
+
+
+def _name_of_draft(revision: Any) -> str:
+    return str(revision["metadata"]["name"]) if revision["spec"]["lifecycle"] == "Draft" else ""
+
+
+def test_each_draft_is_proposed_once_though_the_services_of_promotion_are_killed(
+    world: World, proposed: Proposed
+) -> None:
+    """The barrier holds until it is acknowledged, and a proposal that keeps its variant from a change is a
+    draft again; by the log of the store each became a proposal as often as it had to, and the audit log
+    has no more requests for it."""
     release = account_of("release")
-    moves = [line for line in world.replica.lines("package written") if line.get("user") == release]
-    assert Counter(line["name"] for line in moves if line["lifecycle"] == "Proposed") == wanted
+    moves = [line for line in _moves(world, release) if line["lifecycle"] != "Published"]
+    assert Counter(line["name"] for line in moves if line["lifecycle"] == "Proposed") == proposed.turns
     assert [line["lifecycle"] for line in moves].count("Draft") == 1
-    asked = Counter(event.object_ref.name for event in accepted(world.cluster.audit.writes(release)))
+    writes = accepted(world.cluster.audit.writes(release))
+    asked = Counter(event.object_ref.name for event in writes if not event.object_ref.subresource)
     assert asked  # not all: a request that was in flight at the kill has no answer, and may have been done
-    assert not asked - wanted - Counter({line["name"] for line in moves if line["lifecycle"] == "Draft"})
+    assert (
+        not asked - proposed.turns - Counter({line["name"] for line in moves if line["lifecycle"] == "Draft"})
+    )
     assert not world.cluster.audit.writes(account_of("promote"))
+
+
+def _moves(world: World, user: str) -> list[dict[str, Any]]:
+    """Return the lines of the store's log in which a user changed a lifecycle, in their order."""
+    return [line for line in world.replica.lines("package written") if line.get("user") == user]
+
+
+def test_a_policy_approves_in_two_waves_and_release_alone_has_the_right(
+    world: World, proposed: Proposed
+) -> None:
+    """Who may write revisions may not approve one; a condition that he writes ends a `kubectl wait`. The
+    second wave waits for a person; what nobody proposed stays a draft."""
+    names = sorted(proposed.turns)
+    refused = world.approve(EDITOR, names[0])
+    assert 'cannot patch resource "packagerevisions/approval"' in refused.stderr
+    _wait_for_a_condition(world, proposed.draft)
+    since = world.cluster.audit.end()
+    world.apply(policy(settle="1s", canaries=[], waves=WAVES, budgets={"maxInFlight": 4}))
+    world.kubectl("", "wait", POLICY, "--for=jsonpath={.status.phase}=Holding", TIMEOUT)
+    assert _published(world) == names[:WAVE_ONE]
+    world.kubectl("", "annotate", POLICY, "promotion.pvbus.dev/approve=1.1")
+    world.kubectl("", "wait", POLICY, "--for=jsonpath={.status.phase}=Completed", TIMEOUT)
+    approvals = [line for line in _moves(world, account_of("release")) if line["lifecycle"] == "Published"]
+    assert {line["resource"] for line in approvals} == {"packagerevisions/approval"}
+    assert sorted(line["name"] for line in approvals[:WAVE_ONE]) == names[:WAVE_ONE]
+    assert sorted(line["name"] for line in approvals) == names == _published(world)
+    assert world.json("get", "packagerevision", proposed.draft)["spec"]["lifecycle"] == "Draft"
+    for service, resources in WRITTEN.items():
+        events = world.cluster.audit.events(since)
+        mine = [event for event in events if event.user.username == account_of(service)]
+        assert [str(event) for event in mine if event.response_status.code in (401, 403)] == []
+        assert {event.resource for event in mine if event.is_write} == resources, service
+    tag = f"{names[0].split('.')[1]}/v1"
+    assert world.authors(tag, world.folder / "edge-africa.git")[0] == account_of("release")
+
+
+POLICY = "rolloutpolicy/fleet"
+TIMEOUT = f"--timeout={SECONDS_MAX}s"
+WAVE_ONE = 3
+PERSON = {"name": "looks", "person": {"question": "Does it look well?"}}
+WAVES = [{"count": WAVE_ONE, "checks": [PERSON]}, {"percent": 100}]
+WRITTEN = {
+    "promote": set(),
+    "rollout": {"rolloutpolicies/status"},
+    "release": {"packagerevisions/approval"},
+}
+"""What each service writes in a rollout of proposed revisions."""
+
+
+def _wait_for_a_condition(world: World, name: str) -> None:
+    """Have kubectl wait for a condition of a draft, which an editor applies meanwhile."""
+    resource = f"packagerevision/{name}"
+    command = world.command("wait", resource, "--for=condition=example.dev/Certified", TIMEOUT)
+    waiting = subprocess.Popen(command, env=world.environment(APPROVER), stdout=subprocess.PIPE, text=True)
+    condition = {"type": "example.dev/Certified", "status": "True"}
+    try:
+        manifest = {
+            "apiVersion": f"{GROUP}/v1alpha1",
+            "kind": "PackageRevision",
+            "metadata": {"name": name},
+            "status": {"conditions": [condition]},
+        }
+        apply = ("apply", "--server-side", "--field-manager=auditor", "-f", "-")
+        world.kubectl(EDITOR, *apply, stdin=yaml.safe_dump(manifest))
+        output, _ = waiting.communicate(timeout=SECONDS_MAX)
+    finally:
+        waiting.kill()
+    assert (waiting.returncode, "condition met" in output) == (0, True), output
+
+
+def _published(world: World) -> list[str]:
+    """Return the names of the fleet's published revisions, without the branches' placeholders."""
+    found = [
+        obj["metadata"]["name"]
+        for obj in world.json("get", "packagerevisions")["items"]
+        if obj["spec"]["lifecycle"] == "Published" and obj["spec"].get("revision", 0) > 0
+    ]
+    return sorted(name for name in found if name.startswith("edge-"))
 
 
 # ------------------------------------------------------------ past kube-apiserver
