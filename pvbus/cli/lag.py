@@ -6,15 +6,16 @@ rest at the address that it registered with its group (`/state`, see `pvbus.runt
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import aiohttp
 import click
 import msgspec
 
+from pvbus.cli import subscribers as readers
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus
 from pvbus.core.errors import PermanentError, TransientError, UsageError
@@ -38,6 +39,7 @@ SUMMARY = ("SERVICE", "HELD", "WORKERS", "LAG", "DIRTY", "PROGRESS", "RESTORE")
 COLUMNS = ("SERVICE", "PARTITION", "OWNER", "EPOCH", "LAG", "DIRTY", "PROGRESS", "RESTORE")
 _state = msgspec.json.Decoder(ProcessState)
 Show = Callable[["LagTable"], None]
+Table = TypeVar("Table")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +93,7 @@ Examples:
   pvbus lag --bus kafka://127.0.0.1:9092      on a Kafka
   pvbus lag --check || alert                  for scripts: 1 when something is stuck
   pvbus lag -o json                           for programs
+  pvbus lag --subscribers                     programs that read the public topics
 
 \b
 HELD      partitions that somebody holds, of all
@@ -106,11 +109,22 @@ PROGRESS  how long ago it got on; it grows, too, when there is nothing to do. Of
 RESTORE   how much of its tables is read; 100% is ready
 
 -  nobody is there to tell     ?  the owner does not tell
+
+\b
+Of subscribers, as they commit it:
+PARTITIONS  of which the group has committed an offset, of all
+STATE       in Kafka's words; Empty: no member, as of programs that choose their
+            partitions themselves
+LAG         from the committed offset to the end. On a Kafka the marks of
+            transactions count, too: a program that commits the offset after its
+            last record, not its position, keeps 1 of each partition
+DELETED     what the retention deleted before it was read
 """,
 )
 @click.argument("services", nargs=-1, type=click.Choice((*ALL_SERVICES, SINK)), metavar="[SERVICE]...")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--partitions", is_flag=True, help="Show each partition, with its owner.")
+@click.option("--subscribers", is_flag=True, help="Show the consumer groups of the public topics instead.")
 @click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @click.option("--check", is_flag=True, help="End with 1 when a partition has no owner, or is behind and "
               "did not get on for a minute.")  # fmt: skip
@@ -120,6 +134,7 @@ def lag(
     services: tuple[str, ...],
     output: str,
     partitions: bool,
+    subscribers: bool,
     watch: bool,
     check: bool,
     data: str,
@@ -132,6 +147,13 @@ def lag(
     """
     if watch and check:
         raise click.UsageError("--check ends with an answer, --watch does not end: give one of them")
+    if subscribers:
+        if services or check:
+            raise click.UsageError(
+                "--subscribers is about programs of others: give it no SERVICE and no --check"
+            )
+        show_readers = partial(readers.show, output=output, partitions=partitions)
+        return asyncio.run(_subscribers(show_readers, watch=watch, data=data, lease_name=bus))
     names = [name for name in (*ALL_SERVICES, SINK) if name in services]
     show = partial(_show, output=output, partitions=partitions)
     return asyncio.run(_lag(names, show, watch=watch, check=check, data=data, lease_name=bus))
@@ -143,7 +165,7 @@ async def _lag(
     async with opened_bus(data, lease_name) as bus:
         names = names or [*SERVICES, *await _running(bus, (*PROMOTION, SINK))]
         while watch:
-            await _watch_once(bus, names, show)
+            await _watch_once(partial(look, bus, names), show)
             await asyncio.sleep(WATCH_SECONDS)
         table = await look(bus, names)
     show(table)
@@ -153,6 +175,15 @@ async def _lag(
     for trouble in troubles:
         click.echo(trouble, err=True)
     return 1 if troubles or table.defects or {row.service for row in table.rows} != set(names) else 0
+
+
+async def _subscribers(show: readers.Show, *, watch: bool, data: str, lease_name: str | None) -> int:
+    async with opened_bus(data, lease_name) as bus:
+        while watch:
+            await _watch_once(partial(readers.find_positions, bus), show)
+            await asyncio.sleep(WATCH_SECONDS)
+        show(await readers.find_positions(bus))
+    return 0
 
 
 def troubles_of(rows: Iterable[Row]) -> Iterator[str]:
@@ -171,9 +202,9 @@ async def _running(bus: Bus, services: Sequence[str]) -> list[str]:
     return [name for name, group in groups.items() if group.members]
 
 
-async def _watch_once(bus: Bus, names: Sequence[str], show: Show) -> None:
+async def _watch_once(look: Callable[[], Awaitable[Table]], show: Callable[[Table], None]) -> None:
     try:
-        table = await look(bus, names)
+        table = await look()
     except TransientError as exc:
         click.echo(f"the bus does not answer: {exc}", err=True)
         return

@@ -74,6 +74,14 @@ class GroupState(NamedTuple):
     partitions: Mapping[int, PartitionState]
 
 
+class GroupOffsets(NamedTuple):
+    """How far a group is that need not be ours. state: a word of the bus, such as Stable or Empty.
+    committed: the next offsets, without those that were never committed."""
+
+    state: str
+    committed: Mapping[TopicPartition, int]
+
+
 Assigned = Callable[[Lease], Awaitable[None]]
 """Called with a lease this worker now holds, already fenced: older epochs cannot step any more.
 
@@ -201,6 +209,14 @@ class Bus(Protocol):
         The result has every partition of the topics, even if no worker ever joined; offsets are 0 if none
         was committed. A killed member counts until its session ends. Raises TransientError while leases
         move, if that takes more than some seconds.
+        """
+        ...
+
+    async def readers_of(self, topics: Sequence[str]) -> Mapping[str, GroupOffsets]:
+        """Return the groups that have committed offsets of these topics, whoever they belong to.
+
+        Keys are the names of the groups on the bus, a prefix included. Groups that we may not see are left
+        out. Changes nothing.
         """
         ...
 

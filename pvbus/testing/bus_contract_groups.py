@@ -6,8 +6,8 @@ and, in the log itself, that no epoch writes after a newer one.
 
 import asyncio
 
-from pvbus.core.errors import FencedError
-from pvbus.ports.bus import Lease, Output, PartitionState
+from pvbus.core.errors import FencedError, PermanentError
+from pvbus.ports.bus import GroupOffsets, Lease, Output, PartitionState
 from pvbus.testing.bus_contract import (
     GROUP,
     PARTITIONS,
@@ -270,6 +270,27 @@ async def check_two_groups_are_apart(harness: Harness) -> None:
         assert await other.committed(membership.leases()[0], ["table"]) == {"table": 0}
         await other.step(membership.leases()[0], [], {"table": 1})
         assert await bus.committed(leases[0], ["table"]) == {"table": 4}
+
+
+async def check_readers_of_topics_are_listed(harness: Harness) -> None:
+    """Any bus lists the groups that have committed offsets of topics: those partitions, and no others."""
+    async with holder(harness) as (bus, leases):
+        observer = await harness.open()
+
+        async def found(*topics: str) -> list[GroupOffsets]:
+            listed = await observer.readers_of(topics)
+            assert all(name.endswith(GROUP) for name in listed)
+            return list(listed.values())
+
+        assert await found("table") == []
+        await bus.step(leases[1], [], {"table": 4})
+
+        async def is_listed() -> bool:
+            return await found("table", "out") == [GroupOffsets("Stable", {("table", 1): 4})]
+
+        await settled(is_listed, harness.visible_within_seconds, "the committed offset is listed")
+        assert await found("out") == []
+        await expect(PermanentError, observer.readers_of(["absent"]))
 
 
 async def check_groups_are_described(harness: Harness) -> None:

@@ -20,13 +20,19 @@ from pvbus.adapters.kafka.groups import describe_members
 from pvbus.adapters.kafka.library import collected_reasons, filter_logs, stop_consumer
 from pvbus.adapters.kafka.membership import KafkaMembership
 from pvbus.adapters.kafka.reader import KafkaReader
-from pvbus.adapters.kafka.requests import describe_transaction, fetch_offsets
+from pvbus.adapters.kafka.requests import (
+    describe_transaction,
+    fetch_committed,
+    fetch_offsets,
+    list_groups,
+)
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS, KafkaSettings, client_options, ends_options
 from pvbus.adapters.kafka.topics import Catalogue, TopicWatch, how_to_empty
 from pvbus.adapters.kafka.writer import Writer
 from pvbus.core.errors import FencedError, InvariantError
 from pvbus.ports.bus import (
     Assigned,
+    GroupOffsets,
     GroupState,
     Lease,
     Output,
@@ -202,6 +208,21 @@ class KafkaBus:
             {member.id: member.label for member in members},
             {number: PartitionState(owners.get(number, ""), each) for number, each in committed.items()},
         )
+
+    async def readers_of(self, topics: Sequence[str]) -> Mapping[str, GroupOffsets]:
+        async with bounded("looking for the readers of topics"):
+            names = {
+                KafkaPartition(self._settings.named(topic), number): (topic, number)
+                for topic in topics
+                for number in range(await self._catalogue.partitions(topic))
+            }
+            found: dict[str, GroupOffsets] = {}
+            for group, state in sorted((await list_groups(self._admin._client)).items()):
+                offsets = await fetch_committed(self._admin._client, group, names, is_stable=False)
+                committed = {names[tp]: offset for tp, offset in offsets.items() if offset >= 0}
+                if committed:
+                    found[group] = GroupOffsets(state, committed)
+        return found
 
     async def committed(self, lease: Lease, topics: Sequence[str]) -> Mapping[str, int]:
         """Return the committed next offsets of a lease that this bus or another one holds."""

@@ -157,6 +157,14 @@ async def fetch_offsets(
     is_stable: wait for offsets that are being committed. Otherwise the result can be slightly stale, and does
     not wait for an open transaction.
     """
+    found = await fetch_committed(client, group, partitions, is_stable=is_stable)
+    return {partition: max(0, offset) for partition, offset in found.items()}
+
+
+async def fetch_committed(
+    client: AIOKafkaClient, group: str, partitions: Iterable[KafkaPartition], *, is_stable: bool
+) -> dict[KafkaPartition, int]:
+    """Return what `fetch_offsets` does, with -1 where none was ever committed. Raises KafkaError."""
     topics: dict[str, list[int]] = {}
     for topic, number in partitions:
         topics.setdefault(topic, []).append(number)
@@ -170,7 +178,38 @@ async def fetch_offsets(
         for topic, parts, _ in answer.topics:
             for number, offset, _, _, code, _ in parts:
                 check_code(code, f"the offsets of {group}")
-                found[KafkaPartition(topic, number)] = max(0, offset)
+                found[KafkaPartition(topic, number)] = offset
+        return found
+
+    return await answered(client, ask)
+
+
+# The groups of a cluster. The library asks in a version that does not report their states. Source: KIP-518.
+
+_ListGroups = request_of(
+    16,
+    4,
+    {"states": [STRING]},
+    {
+        "throttle_time_ms": Int32,
+        "error_code": Int16,
+        "groups": [{"group": STRING, "protocol_type": STRING, "state": STRING}],
+    },
+)
+
+
+async def list_groups(client: AIOKafkaClient) -> dict[str, str]:
+    """Return the states of the groups that we may describe, by name. Raises KafkaError.
+
+    Each broker knows those that it coordinates, so one that is down is an error: its groups are missing.
+    """
+
+    async def ask() -> dict[str, str]:
+        found: dict[str, str] = {}
+        for broker in client.cluster.brokers():
+            answer = await client.send(broker.nodeId, _ListGroups([]))
+            check_code(answer.error_code, "the groups of the cluster")
+            found |= {group: state for group, _, state, _ in answer.groups}
         return found
 
     return await answered(client, ask)

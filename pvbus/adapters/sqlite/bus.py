@@ -13,13 +13,19 @@ from typing import Self
 
 from pvbus.adapters.checks import check_sizes, common_count
 from pvbus.adapters.clock import SystemClock
-from pvbus.adapters.sqlite.membership import SqliteMembership, Timing, describe_group
+from pvbus.adapters.sqlite.membership import (
+    SqliteMembership,
+    Timing,
+    describe_group,
+    groups_of,
+)
 from pvbus.adapters.sqlite.reader import SqliteReader
 from pvbus.adapters.sqlite.schema import how_to_empty
 from pvbus.adapters.sqlite.store import EXPIRE_ROWS_MAX, Store
 from pvbus.core.errors import FencedError, TransientError
 from pvbus.ports.bus import (
     Assigned,
+    GroupOffsets,
     GroupState,
     Lease,
     Output,
@@ -176,6 +182,11 @@ class SqliteBus:
 
     async def describe(self, group: str, topics: Sequence[str]) -> GroupState:
         return describe_group(self._store, group, topics, self._count_partitions(group, topics))
+
+    async def readers_of(self, topics: Sequence[str]) -> Mapping[str, GroupOffsets]:
+        for topic in topics:
+            self._store.topic(topic)
+        return groups_of(self._store, topics)
 
     async def committed(self, lease: Lease, topics: Sequence[str]) -> Mapping[str, int]:
         epoch, offsets = self._store.committed(lease.group, lease.partition)

@@ -22,7 +22,15 @@ from pvbus.adapters.assignment import assign
 from pvbus.adapters.membership import MembershipLife, call_back
 from pvbus.adapters.sqlite.store import Store
 from pvbus.core.errors import TransientError
-from pvbus.ports.bus import Assigned, GroupState, Lease, PartitionState, Revoked
+from pvbus.ports.bus import (
+    Assigned,
+    GroupOffsets,
+    GroupState,
+    Lease,
+    PartitionState,
+    Revoked,
+    TopicPartition,
+)
 from pvbus.ports.clock import Clock
 
 
@@ -235,13 +243,7 @@ class SqliteMembership(MembershipLife):
 
 def describe_group(store: Store, group: str, topics: Sequence[str], partitions: int) -> GroupState:
     """Describe a group from outside, without dead members that no heartbeat has removed yet."""
-    members = {
-        member: label
-        for member, process, label in store.query(
-            "SELECT id, process, label FROM members WHERE consumer_group = ?", (group,)
-        )
-        if store.lock is None or not store.lock.is_gone(process)
-    }
+    members = _living_members(store, group)
     owners: dict[int, str] = dict.fromkeys(range(partitions), "")
     committed: dict[int, dict[str, int]] = {number: dict.fromkeys(topics, 0) for number in owners}
     for number, owner, topic, offset in store.query(
@@ -257,6 +259,31 @@ def describe_group(store: Store, group: str, topics: Sequence[str], partitions: 
         {_member_id(group, member): label for member, label in members.items()},
         {number: PartitionState(owner, committed[number]) for number, owner in owners.items()},
     )
+
+
+def groups_of(store: Store, topics: Sequence[str]) -> dict[str, GroupOffsets]:
+    """Return the groups with committed offsets of these topics, in the words of Kafka."""
+    found: dict[str, dict[TopicPartition, int]] = {}
+    for group, topic, number, offset in store.query(
+        "SELECT consumer_group, topic, partition, next FROM offsets", ()
+    ):
+        if topic in topics:
+            found.setdefault(group, {})[topic, number] = offset
+    return {
+        group: GroupOffsets("Stable" if _living_members(store, group) else "Empty", committed)
+        for group, committed in found.items()
+    }
+
+
+def _living_members(store: Store, group: str) -> dict[int, str]:
+    """Return the labels of a group's members, without dead ones that no heartbeat has removed yet."""
+    return {
+        member: label
+        for member, process, label in store.query(
+            "SELECT id, process, label FROM members WHERE consumer_group = ?", (group,)
+        )
+        if store.lock is None or not store.lock.is_gone(process)
+    }
 
 
 def _member_id(group: str, member: int) -> str:

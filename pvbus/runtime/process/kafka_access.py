@@ -66,6 +66,7 @@ def access_of(role: str, settings: KafkaSettings) -> Iterator[Access]:
         for operation in ("Create", "Read", "DescribeConfigs"):
             yield from some("topic", operation, everything)
         yield from some("group", "Describe", [_group(service) for service in (*ALL_SERVICES, SINK)])
+        yield from some("group", "Describe", [f"{_group(CONSUMER)}-"], "prefixed")
         return
     if role == WEB:
         for operation in ("Read", "DescribeConfigs"):

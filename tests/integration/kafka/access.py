@@ -224,6 +224,7 @@ async def operate(bus: KafkaBus) -> None:
     """Do what the commands do: make and compare the topics, read them, look at the groups."""
     await bus.create_topics(topic_specs(PARTITIONS))
     await bus.check_topics(topic_specs(PARTITIONS))
+    await bus.readers_of((CONDITIONS, LATEST))
     for service in (*ALL_SERVICES, SINK):
         await bus.describe(f"pvbus-{service}", owned_topics(service) or (CONDITIONS,))
     reader = bus.reader({(name, 0): 0 for name in await bus.topics()})

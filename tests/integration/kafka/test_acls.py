@@ -5,9 +5,11 @@ import secrets
 
 import pytest
 import structlog
+from confluent_kafka import Consumer, TopicPartition
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.core.errors import PvbusError
+from pvbus.core.records import CONDITIONS
 from pvbus.core.topics import ALL_SERVICES, SINK
 from pvbus.ports.bus import TopicSpec
 from pvbus.runtime.process.kafka_access import CONSUMER, OPERATOR, WEB
@@ -39,14 +41,31 @@ async def test_a_service_needs_its_list_and_all_of_it(guarded: Guarded, prefix: 
 
 
 async def test_the_operator_needs_its_list_and_all_of_it(guarded: Guarded, prefix: str) -> None:
-    """Who makes the topics and looks at the bus is refused nothing either, and can write nothing."""
+    """Who makes the topics and looks at the bus is refused nothing either, and can write nothing.
+
+    Of the groups of others it sees those whose names begin as docs/events.md says.
+    """
     settings = guarded.settings(prefix, OPERATOR)
     await guarded.give(OPERATOR, acls_of(OPERATOR, settings))
     async with asyncio.timeout(USE_SECONDS_MAX):
         await use(OPERATOR, settings)
+        for group in ("pvbus-consumer-team-a", "somebody"):
+            await asyncio.to_thread(commit, guarded, settings.named(group), settings.named(CONDITIONS))
+        bus = await KafkaBus.open(settings)
+        assert {name for name in await bus.readers_of((CONDITIONS,)) if name.startswith(prefix)} == {
+            settings.named("pvbus-consumer-team-a")
+        }
+        await bus.close()
     assert guarded.denied(prefix, OPERATOR) == []
     assert guarded.used(prefix, OPERATOR) == set(acls_of(OPERATOR, settings))
     assert "Write" not in {acl.operation for acl in acls_of(OPERATOR, settings)}
+
+
+def commit(guarded: Guarded, group: str, topic: str) -> None:
+    """Commit an offset, as somebody who may do everything."""
+    consumer = Consumer({"bootstrap.servers": guarded.cluster.bootstrap, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+    consumer.close()
 
 
 TAKEN = [

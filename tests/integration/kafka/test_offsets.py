@@ -11,9 +11,12 @@ from aiokafka import AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import CoordinationType
 from aiokafka.protocol.commit import OffsetCommitRequest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ForeignPartition
 
 from pvbus.adapters.kafka.requests import answered, fetch_offsets
 from pvbus.adapters.kafka.settings import KafkaSettings, client_options, producer_options
+from pvbus.ports.bus import GroupOffsets
 from pvbus.testing.bus_contract import TOPICS
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.tools.kafka import Broker, KafkaCluster
@@ -150,3 +153,28 @@ async def test_offsets_are_told_when_they_are_replicated(
             other_broker.thaw()
         await commit
         assert await asking == 7
+
+
+async def test_the_groups_of_all_brokers_are_listed(kafka_three: KafkaCluster) -> None:
+    """Each broker knows only the groups that it coordinates; those of a topic are found wherever they are."""
+    harness = KafkaHarness(kafka_three.bootstrap)
+    bus = await harness.open()
+    await bus.create_topics(TOPICS)
+    names = {harness.settings.named(f"somebody-{number}") for number in range(12)}
+    topic = harness.settings.named("table")
+    await asyncio.gather(*(asyncio.to_thread(commit_as_somebody, kafka_three, name, topic) for name in names))
+    admin = AIOKafkaAdminClient(**client_options(harness.settings))
+    await admin.start()
+    coordinators = {await admin._client.coordinator_lookup(CoordinationType.GROUP, name) for name in names}
+    await admin.close()
+    assert len(coordinators) > 1 or not kafka_three.brokers
+    found = await bus.readers_of(["table"])
+    assert found == {name: GroupOffsets("Empty", {("table", 1): 7}) for name in names}
+    assert await bus.readers_of(["out"]) == {}
+    await harness.close()
+
+
+def commit_as_somebody(kafka: KafkaCluster, group: str, topic: str) -> None:
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, "log_level": 2})
+    consumer.commit(offsets=[ForeignPartition(topic, 1, 7)], asynchronous=False)
+    consumer.close()
