@@ -5,7 +5,9 @@
 //
 // "" stands for no prefix. It needs Java 17, and of Kafka's jars kafka-clients and jackson-databind. A line is
 // NAMESPACE/NAME, condition type, status and reason, between tabs; the lines are sorted by their bytes. What was
-// dropped as a repetition is counted on stderr. Nothing is stored: a restart begins anew.
+// dropped as a repetition is counted on stderr. Nothing is stored: a restart begins anew. With --replay the changes
+// begin at the oldest one that is retained. With --group NAME the position is committed for
+// `pvbus lag --subscribers`; it is never read.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -20,12 +22,15 @@ import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.InvalidOffsetException;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 public final class FleetView {
     private static final Duration POLL = Duration.ofMillis(500);
+    private static final String EVENT_TYPE = "dev.pvbus.condition.changed.v1";
     private static final ObjectMapper JSON = new ObjectMapper();
 
     /**
@@ -35,9 +40,16 @@ public final class FleetView {
      */
     private final Map<String, JsonNode> events = new HashMap<>();
 
+    /** The positions that were committed last. */
+    private Map<TopicPartition, OffsetAndMetadata> committed = Map.of();
+
+    private boolean follow;
+    private boolean replay;
+    private String group;
     private long applied;
     private long repeated;
     private long stale;
+    private long unknown;
     private volatile boolean stopped;
 
     /** Applies a record of the topic of the latest events; a value of null is a tombstone. */
@@ -45,13 +57,19 @@ public final class FleetView {
         String key = new String(record.key(), StandardCharsets.UTF_8);
         if (record.value() == null) {
             events.remove(key);
-        } else {
+        } else if (isKnown(record)) {
             events.put(key, parsed(record));
+        } else {
+            unknown++;
         }
     }
 
     /** Applies a record of the topic of changes, unless it or a later one is known. */
     private void apply(ConsumerRecord<byte[], byte[]> record) {
+        if (!isKnown(record)) {
+            unknown++;
+            return;
+        }
         JsonNode event = parsed(record);
         String key = text(event, "kind") + "|" + text(event, "namespace") + "/" + text(event, "name")
             + "|" + text(event.path("condition"), "type");
@@ -80,6 +98,12 @@ public final class FleetView {
         return found;
     }
 
+    /** Whether we know the type of an event; the data of another one may have any fields. */
+    private static boolean isKnown(ConsumerRecord<byte[], byte[]> record) {
+        var type = record.headers().lastHeader("ce_type");
+        return type != null && new String(type.value(), StandardCharsets.UTF_8).equals(EVENT_TYPE);
+    }
+
     private static String text(JsonNode node, String field) {
         return node.path(field).asText("");
     }
@@ -106,46 +130,94 @@ public final class FleetView {
         return ends.entrySet().stream().anyMatch(end -> consumer.position(end.getKey()) < end.getValue());
     }
 
-    private void run(String bootstrap, String prefix, boolean follow) {
+    /** Reads everything, the latest events first. Throws InvalidOffsetException if changes were deleted before. */
+    private void read(KafkaConsumer<byte[], byte[]> consumer, String prefix) {
+        events.clear();
+        var changes = partitionsOf(consumer, prefix + "pvbus.conditions");
+        var begin = consumer.endOffsets(changes); // before the table: what changes meanwhile comes twice
+        var latest = partitionsOf(consumer, prefix + "pvbus.conditions.latest");
+        consumer.assign(latest);
+        consumer.seekToBeginning(latest);
+        var ends = consumer.endOffsets(latest);
+        while (isBehind(consumer, ends)) {
+            consumer.poll(POLL).forEach(this::restore);
+        }
+        if (replay) {
+            begin = consumer.beginningOffsets(changes);
+        }
+        consumer.assign(changes);
+        begin.forEach(consumer::seek);
+        while (follow && !stopped) {
+            applyNext(consumer);
+        }
+        ends = consumer.endOffsets(changes);
+        while (isBehind(consumer, ends)) {
+            applyNext(consumer);
+        }
+    }
+
+    private void applyNext(KafkaConsumer<byte[], byte[]> consumer) {
+        consumer.poll(POLL).forEach(this::apply);
+        if (group != null) {
+            var positions = new HashMap<TopicPartition, OffsetAndMetadata>();
+            consumer.assignment().forEach(each -> positions.put(each, new OffsetAndMetadata(consumer.position(each))));
+            if (!positions.equals(committed)) {
+                consumer.commitSync(positions);
+                committed = positions;
+            }
+        }
+    }
+
+    private void run(String bootstrap, String prefix) {
         Properties options = new Properties();
         options.put("bootstrap.servers", bootstrap);
         options.put("isolation.level", "read_committed"); // else events of steps that were never made are read, too
         options.put("enable.auto.commit", "false");
-        options.put("auto.offset.reset", "none"); // a reader that was away for longer than the retention begins anew
+        options.put("auto.offset.reset", "none"); // else a reader that was away for too long skips what it missed
         options.put("allow.auto.create.topics", "false");
+        if (group != null) {
+            options.put("group.id", group);
+        }
         var bytes = new ByteArrayDeserializer();
         try (var consumer = new KafkaConsumer<byte[], byte[]>(options, bytes, bytes)) {
-            var changes = partitionsOf(consumer, prefix + "pvbus.conditions");
-            var begin = consumer.endOffsets(changes); // before the table: what changes meanwhile comes twice
-            var latest = partitionsOf(consumer, prefix + "pvbus.conditions.latest");
-            consumer.assign(latest);
-            consumer.seekToBeginning(latest);
-            var ends = consumer.endOffsets(latest);
-            while (isBehind(consumer, ends)) {
-                consumer.poll(POLL).forEach(this::restore);
-            }
-            consumer.assign(changes);
-            begin.forEach(consumer::seek);
-            while (follow && !stopped) {
-                consumer.poll(POLL).forEach(this::apply);
-            }
-            ends = consumer.endOffsets(changes);
-            while (isBehind(consumer, ends)) {
-                consumer.poll(POLL).forEach(this::apply);
+            for (boolean isRead = false; !isRead;) {
+                try {
+                    read(consumer, prefix);
+                    isRead = true;
+                } catch (InvalidOffsetException error) {
+                    System.err.println("changes were deleted before they were read: beginning anew");
+                }
             }
         }
         PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
         lines().forEach(line -> out.print(line + "\n"));
         out.flush();
-        System.err.printf("applied %d, repeated %d, stale %d%n", applied, repeated, stale);
+        System.err.printf("applied %d, repeated %d, stale %d, unknown %d%n", applied, repeated, stale, unknown);
+    }
+
+    private static void fail() {
+        System.err.println("usage: FleetView HOST:PORT[,HOST:PORT...] PREFIX [--follow] [--replay] [--group NAME]");
+        System.exit(2);
     }
 
     public static void main(String[] arguments) {
         if (arguments.length < 2) {
-            System.err.println("usage: FleetView HOST:PORT[,HOST:PORT...] PREFIX [--follow]");
-            System.exit(2);
+            fail();
         }
         FleetView view = new FleetView();
+        for (int n = 2; n < arguments.length; n++) {
+            switch (arguments[n]) {
+                case "--follow" -> view.follow = true;
+                case "--replay" -> view.replay = true;
+                case "--group" -> {
+                    if (++n == arguments.length) {
+                        fail();
+                    }
+                    view.group = arguments[n];
+                }
+                default -> fail();
+            }
+        }
         Thread main = Thread.currentThread();
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
             view.stopped = true;
@@ -155,7 +227,6 @@ public final class FleetView {
                 Thread.currentThread().interrupt();
             }
         }));
-        String prefix = arguments[1].isEmpty() ? "" : arguments[1] + ".";
-        view.run(arguments[0], prefix, arguments.length > 2 && arguments[2].equals("--follow"));
+        view.run(arguments[0], arguments[1].isEmpty() ? "" : arguments[1] + ".");
     }
 }

@@ -4,7 +4,9 @@
     python fleet_view.py --bootstrap kafka:9092 --prefix blue --follow   as it is at SIGTERM or Ctrl-C
 
 A line is NAMESPACE/NAME, condition type, status and reason, between tabs; lines are sorted by their bytes.
-What was dropped as a repetition is counted on stderr. Nothing is stored: a restart begins anew.
+What was dropped as a repetition is counted on stderr. Nothing is stored: a restart begins anew. With --replay
+the changes begin at the oldest one that is retained. With --group the position is committed for
+`pvbus lag --subscribers`; it is never read.
 """
 
 import argparse
@@ -17,8 +19,10 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import OffsetOutOfRangeError
 
 LATEST, CHANGES = "pvbus.conditions.latest", "pvbus.conditions"
+EVENT_TYPE = b"dev.pvbus.condition.changed.v1"
 POLL_MS = 500
 
 Event = dict[str, Any]
@@ -33,17 +37,27 @@ class View:
 
     def __init__(self) -> None:
         self._events: dict[str, Event] = {}
-        self.applied = self.repeated = self.stale = 0
+        self.applied = self.repeated = self.stale = self.unknown = 0
 
-    def restore(self, key: str, event: Event | None) -> None:
-        """Apply a record of the topic of the latest events; None is a tombstone."""
-        if event is None:
+    def clear(self) -> None:
+        self._events.clear()
+
+    def restore(self, record: ConsumerRecord) -> None:
+        """Apply a record of the topic of the latest events; one without a value is a tombstone."""
+        key = record.key.decode()
+        if record.value is None:
             self._events.pop(key, None)
+        elif is_known(record):
+            self._events[key] = json.loads(record.value)
         else:
-            self._events[key] = event
+            self.unknown += 1
 
-    def apply(self, event: Event) -> None:
+    def apply(self, record: ConsumerRecord) -> None:
         """Apply a record of the topic of changes, unless it or a later one is known."""
+        if not is_known(record):
+            self.unknown += 1
+            return
+        event = json.loads(record.value)
         key = f"{event['kind']}|{event['namespace']}/{event['name']}|{event['condition']['type']}"
         known = self._events.get(key)
         if known is not None and known["id"] == event["id"]:
@@ -63,6 +77,11 @@ class View:
                 fields = (condition["type"], condition["status"], condition.get("reason", ""))
                 found.append("\t".join((f"{event['namespace']}/{event['name']}", *fields)))
         return sorted(found, key=str.encode)
+
+
+def is_known(record: ConsumerRecord) -> bool:
+    """Return whether we know the type of this event; the data of another one may have any fields."""
+    return dict(record.headers).get("ce_type") == EVENT_TYPE
 
 
 async def partitions_of(bootstrap: str, *topics: str) -> list[list[TopicPartition]]:
@@ -96,40 +115,76 @@ async def read_latest(consumer: AIOKafkaConsumer, partitions: list[TopicPartitio
     ends = await consumer.end_offsets(partitions)
     while await is_behind(consumer, ends):
         for record in await poll(consumer):
-            view.restore(record.key.decode(), json.loads(record.value) if record.value else None)
+            view.restore(record)
 
 
-async def run(bootstrap: str, prefix: str, *, follow: bool) -> None:
+class Reader:
+    """Reads the latest events, then the changes."""
+
+    def __init__(self, given: argparse.Namespace, view: View, stop: asyncio.Event) -> None:
+        self._given, self._view, self._stop = given, view, stop
+        self._committed: dict[TopicPartition, int] = {}
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=given.bootstrap,
+            group_id=given.group,
+            isolation_level="read_committed",  # else events of steps that were never made are read, too
+            enable_auto_commit=False,
+            auto_offset_reset="none",  # else a reader that was away for too long skips what it missed
+        )
+
+    async def run(self) -> None:
+        prefix = f"{self._given.prefix}." if self._given.prefix else ""
+        topics = (f"{prefix}{CHANGES}", f"{prefix}{LATEST}")
+        changes, latest = await partitions_of(self._given.bootstrap, *topics)
+        await self._consumer.start()
+        try:
+            while not await self._is_read(changes, latest):
+                print("changes were deleted before they were read: beginning anew", file=sys.stderr)
+        finally:
+            await self._consumer.stop()
+
+    async def _is_read(self, changes: list[TopicPartition], latest: list[TopicPartition]) -> bool:
+        """Read everything; return False if changes were deleted before they were read."""
+        consumer = self._consumer
+        self._view.clear()
+        begin = await consumer.end_offsets(changes)  # before the table: what changes meanwhile comes twice
+        await read_latest(consumer, latest, self._view)
+        if self._given.replay:
+            begin = await consumer.beginning_offsets(changes)
+        consumer.assign(changes)
+        for partition, offset in begin.items():
+            consumer.seek(partition, offset)
+        try:
+            while self._given.follow and not self._stop.is_set():
+                await self._apply()
+            ends = await consumer.end_offsets(changes)
+            while await is_behind(consumer, ends):
+                await self._apply()
+        except OffsetOutOfRangeError:
+            return False
+        return True
+
+    async def _apply(self) -> None:
+        for record in await poll(self._consumer):
+            self._view.apply(record)
+        if self._given.group:
+            assigned = self._consumer.assignment()
+            positions = {partition: await self._consumer.position(partition) for partition in assigned}
+            if positions != self._committed:
+                await self._consumer.commit(positions)
+                self._committed = positions
+
+
+async def run(given: argparse.Namespace) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     view = View()
-    changes, latest = await partitions_of(bootstrap, f"{prefix}{CHANGES}", f"{prefix}{LATEST}")
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap,
-        isolation_level="read_committed",  # else events of steps that were never made are read, too
-        enable_auto_commit=False,
-        auto_offset_reset="none",  # a reader that was away for longer than the retention begins anew
-    )
-    await consumer.start()
-    try:
-        begin = await consumer.end_offsets(changes)  # before the table: what changes meanwhile comes twice
-        await read_latest(consumer, latest, view)
-        consumer.assign(changes)
-        for partition, offset in begin.items():
-            consumer.seek(partition, offset)
-        while follow and not stop.is_set():
-            for record in await poll(consumer):
-                view.apply(json.loads(record.value))
-        ends = await consumer.end_offsets(changes)
-        while await is_behind(consumer, ends):
-            for record in await poll(consumer):
-                view.apply(json.loads(record.value))
-    finally:
-        await consumer.stop()
+    await Reader(given, view, stop).run()
     for line in view.lines():
         print(line)
-    print(f"applied {view.applied}, repeated {view.repeated}, stale {view.stale}", file=sys.stderr)
+    counts = f"applied {view.applied}, repeated {view.repeated}, stale {view.stale}, unknown {view.unknown}"
+    print(counts, file=sys.stderr)
 
 
 def main() -> None:
@@ -137,9 +192,9 @@ def main() -> None:
     parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT[,HOST:PORT...]")
     parser.add_argument("--prefix", default="", help="of the topics, as in kafka://HOST:PORT/PREFIX")
     parser.add_argument("--follow", action="store_true", help="follow changes until SIGTERM or Ctrl-C")
-    given = parser.parse_args()
-    prefix = f"{given.prefix}." if given.prefix else ""
-    asyncio.run(run(given.bootstrap, prefix, follow=given.follow))
+    parser.add_argument("--replay", action="store_true", help="begin at the oldest change that is retained")
+    parser.add_argument("--group", metavar="NAME", help="where positions are committed, to show the lag")
+    asyncio.run(run(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -53,9 +53,9 @@ class EventWriter:
         self.ids.setdefault(key, []).append(latest[type_].id)
         return latest[type_].id
 
-    async def write(self, topic: str, key: str, value: bytes, *headers: tuple[str, bytes]) -> None:
-        """Write any record into the partition of an object's key."""
-        number = partition(key.partition("|")[2], PARTITIONS)
+    async def write(self, topic: str, key: str, value: bytes | None, *headers: tuple[str, bytes]) -> None:
+        """Write any record into the partition of an object's key, which begins with its kind."""
+        number = partition(key.split("|")[1], PARTITIONS)
         await self._bus.step(self._lease, [Output(topic, number, key.encode(), value, headers)])
 
 

@@ -1,6 +1,7 @@
-"""The Kafkas of these tests: shared ones, and one that a test may break."""
+"""The Kafkas of these tests: shared ones, and one that a test may break; and the example in Java."""
 
 import os
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from pvbus.adapters.kafka.settings import KafkaSettings, client_options
 from pvbus.runtime.process.kafka_access import ROLES
 from tests.integration.kafka.access import PASSWORD, Guarded
+from tests.integration.kafka.consumers import NEEDED, compiled
 from tests.tools.certificate import make_certificate
 from tests.tools.kafka import (
     KafkaCluster,
@@ -60,3 +62,17 @@ async def guarded(guarded_cluster: tuple[Path, KafkaCluster]) -> AsyncIterator[G
     await admin.start()
     yield Guarded(cluster, authority, admin)
     await admin.close()
+
+
+@pytest.fixture(scope="session")
+def java_view(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command of the example consumer in Java. What any of the examples needs must be there."""
+    missing = [package for name, package in NEEDED.items() if shutil.which(name) is None]
+    try:
+        if missing:
+            raise KafkaUnavailableError(f"the examples need more: apt install {' '.join(missing)}")
+        return compiled(tmp_path_factory.mktemp("java"))
+    except KafkaUnavailableError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
