@@ -1,9 +1,9 @@
 """The example consumers rebuild the fleet's conditions from the public topics, and agree with the API server.
 
 Ingest and conditions run as a process of their own on an API server; the test stands for inject, whose
-results it writes. Another program repeats old events meanwhile, as a mirror of the topics does that lost its
-offsets.
-`PVBUS_TEST_EVENTS` sets the number of events, repetitions included.
+results it writes. Services and consumers are killed meanwhile, consumers begin again at the oldest change,
+another program repeats old events, as a mirror of the topics does that lost its offsets, and the topic of the
+latest events is compacted. `PVBUS_TEST_EVENTS` sets the number of events, repetitions not counted.
 """
 
 import asyncio
@@ -11,113 +11,150 @@ import contextlib
 import json
 import os
 import random
-import re
 import secrets
-import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
+import msgspec
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.api.crds import cluster_crds
 from pvbus.core.api.variants import CONFIG_GROUP, Condition
 from pvbus.core.codec import encode_row
 from pvbus.core.keys import partition
-from pvbus.core.records import CONDITIONS, LATEST, RESULTS, ResultRow
+from pvbus.core.records import CONDITIONS, LATEST, RESULTS, ConditionEvent, ResultRow
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.process.assembly import partition_count
-from tests.tools.installation import CHECKOUT, environment
-from tests.tools.kafka import KafkaCluster, java_command
+from tests.integration.kafka.consumers import (
+    Consumers,
+    Follower,
+    Printed,
+    following,
+    killed_half_way,
+    run,
+    timed,
+)
+from tests.tools.installation import environment
+from tests.tools.kafka import KafkaCluster
 from tests.tools.served import serve
 from tests.tools.topicreader import ReadRecord, TopicReader
 
-EVENTS = int(os.environ.get("PVBUS_TEST_EVENTS", "1500"))
+EVENTS = int(os.environ.get("PVBUS_TEST_EVENTS", "2000"))
 END_SECONDS_MAX = 120.0 + EVENTS / 20
 """Of one wait; a hundred times what an idle machine needs."""
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300 + EVENTS // 5)]
 
-FOLDER = CHECKOUT / "examples" / "consumers"
 NAMESPACE = "default"
 VARIANT = Kind(CONFIG_GROUP, "PackageVariant")
-VARIANTS = max(40, EVENTS // 200)
-REPEATED_MAX = 2000
+VARIANTS = max(200, EVENTS // 100)
+REPEATED_MAX = 1000
+CRASHES = 4 if EVENTS > 10_000 else 1
+"""So often services and consumers are killed. It takes a session, of 6 s, until others may write."""
+
+_event = msgspec.json.Decoder(ConditionEvent)
 
 
-class Printed(NamedTuple):
-    """What a consumer printed. repeated, stale: the events that it dropped."""
+class Services:
+    """Ingest and conditions in one process, which may be killed and started again."""
 
-    lines: list[str]
-    applied: int
-    repeated: int
-    stale: int
+    def __init__(self, bus: str, kubeconfig: Path, log: Path) -> None:
+        self._command = [sys.executable, "-P", "-m", "pvbus.cli", "run", "ingest", "conditions"]
+        self._command += ["--bus", bus, "--kubeconfig", str(kubeconfig)]
+        self._log = log
+        self.start()
+
+    def start(self) -> None:
+        """Start it, also after `kill`."""
+        with self._log.open("ab") as log:
+            settings = {"PVBUS_KAFKA_SESSION_SECONDS": "6"}
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=environment(settings))
+
+    async def started(self) -> None:
+        async with asyncio.timeout(END_SECONDS_MAX):
+            while b'"event": "started"' not in self._log.read_bytes():
+                self.check()
+                await asyncio.sleep(0.1)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def check(self) -> None:
+        assert self._process.poll() is None, self._log.read_text()[-5000:]
 
 
-class Consumers:
-    """The commands of the three examples, for one installation."""
+class Published:
+    """The events on the topic, read once, in parts; and their fold."""
 
     def __init__(self, bootstrap: str, prefix: str) -> None:
-        self.bootstrap, self._prefix = bootstrap, prefix
+        self._bootstrap, self._prefix = bootstrap, prefix
+        self._ends: dict[tuple[str, int], int] = {}
+        self._last: dict[tuple[str, str, str, str], ConditionEvent] = {}
+        self.count = 0
+        self.ids: set[str] = set()
+        self.oldest: list[ReadRecord] = []
+        self.newest: list[ReadRecord] = []
 
-    def python(self, *options: str) -> list[str]:
-        given = ("--bootstrap", self.bootstrap, "--prefix", self._prefix)
-        return [sys.executable, str(FOLDER / "fleet_view.py"), *given, *options]
+    def read(self) -> None:
+        """Read what is new. Every event is later than those before it of the same condition, or known."""
+        with TopicReader(self._bootstrap, self._prefix) as reader:
+            found = reader.all([CONDITIONS], since=self._ends)
+        self._ends |= found.ends
+        self.count += len(found.records)
+        for record in found.records:
+            event = _event.decode(record.value or b"")
+            key = (event.kind, event.namespace, event.name, event.condition.type)
+            if event.id in self.ids:
+                continue
+            last = self._last.get(key)
+            assert last is None or event.time > last.time, event
+            self.ids.add(event.id)
+            self._last[key] = event
+        self.oldest = [*self.oldest, *found.records][:REPEATED_MAX]
+        self.newest = [*self.newest, *found.records][-REPEATED_MAX:]
 
-    def java(self, *options: str) -> list[str]:
-        return java_command(str(FOLDER / "FleetView.java"), self.bootstrap, self._prefix, *options)
+    def latest(self) -> dict[bytes, str]:
+        """Return the ids of the last events of the conditions that have not ended."""
+        return {
+            f"{kind}|{namespace}/{name}|{type_}".encode(): event.id
+            for (kind, namespace, name, type_), event in self._last.items()
+            if not event.last
+        }
 
-    def shell(self, folder: Path) -> list[str]:
-        return [str(FOLDER / "fleet-view.sh"), self.bootstrap, self._prefix, str(folder)]
-
-
-def printed(output: bytes, errors: bytes) -> Printed:
-    found = re.search(rb"applied (\d+), repeated (\d+), stale (\d+)", errors)
-    assert found is not None, errors.decode()
-    return Printed(output.decode().splitlines(), *map(int, found.groups()))
-
-
-def run(command: list[str]) -> Printed:
-    done = subprocess.run(command, capture_output=True, timeout=END_SECONDS_MAX, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    return printed(done.stdout, done.stderr)
-
-
-@contextlib.contextmanager
-def running(command: list[str], log: BinaryIO | None = None) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a program until the block ends. log: of its output; by default it is read at its end."""
-    process = subprocess.Popen(
-        command, stdout=log or subprocess.PIPE, stderr=log or subprocess.PIPE, env=environment()
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def ended(process: "subprocess.Popen[bytes]") -> Printed:
-    """Let a consumer that follows read to the end, and print its view."""
-    assert process.poll() is None, process.communicate()
-    process.send_signal(signal.SIGTERM)
-    return printed(*process.communicate(timeout=END_SECONDS_MAX))
+    def table(self) -> tuple[dict[bytes, str], int]:
+        """Return the ids in the topic of the latest events, and how many records it has."""
+        with TopicReader(self._bootstrap, self._prefix) as reader:
+            found = reader.all([LATEST])
+        ids = {key: _event.decode(value).id for key, value in found.table(LATEST).items()}
+        return ids, len(found.records)
 
 
 class World:
     """The API server's variants, the results that the test writes for them, and the topics."""
 
-    def __init__(self, cluster: HttpCluster, bootstrap: str, prefix: str) -> None:
+    def __init__(self, cluster: HttpCluster, services: Services, bootstrap: str, prefix: str) -> None:
         self._cluster = cluster
         self._prefix = prefix
         self._bootstrap = bootstrap
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 2})
+        self._looking = Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": f"{prefix}.never-used", "log_level": 2}
+        )
         self._random = random.Random(7)
         self._wanted: dict[str, set[tuple[str, str, str]]] = {}
+        self.services = services
+        self.published = Published(bootstrap, prefix)
+        self.copies = 0
 
     async def variants(self) -> dict[str, Object]:
         resource = await self._cluster.resource(VARIANT)
@@ -131,7 +168,7 @@ class World:
         assert resource is not None
         present = await self.variants()
         for number in range(VARIANTS):
-            name = f"web-{number:03}"
+            name = f"web-{number:04}"
             if name not in present:
                 meta = {"name": name, "namespace": NAMESPACE}
                 obj = {"apiVersion": f"{CONFIG_GROUP}/v1alpha1", "kind": "PackageVariant", "metadata": meta}
@@ -147,9 +184,9 @@ class World:
             self._wanted.pop(name, None)
             self._send(RESULTS, f"{NAMESPACE}/{name}", None)
 
-    async def results(self, number: int) -> None:
-        """Write a result for each variant: OnHold comes and goes, the others change."""
-        for name, obj in (await self.variants()).items():
+    async def results(self, number: int, share: slice = slice(None)) -> None:
+        """Write a result for each variant, or some: OnHold comes and goes, the others change."""
+        for name, obj in list((await self.variants()).items())[share]:
             found = [("Stalled", self._random.choice("TF"), f"S{number}"), ("Ready", "F", f"R{number}")]
             if self._random.random() < 0.5:
                 found.append(("OnHold", "T", f"H{number}"))
@@ -166,11 +203,15 @@ class World:
             row = ResultRow(uid=obj["metadata"]["uid"], generation=1, conditions=conditions)
             self._wanted[name] = {(c.type, c.status, c.reason) for c in conditions}
             self._send(RESULTS, f"{NAMESPACE}/{name}", encode_row(row))
-        assert self._producer.flush(60) == 0
+        await asyncio.to_thread(self.flush)
 
     def _send(self, topic: str, key: str, value: bytes | None) -> None:
         number = partition(key, partition_count())
         self._producer.produce(f"{self._prefix}.{topic}", key=key, value=value, partition=number)
+        self._producer.poll(0)
+
+    def flush(self) -> None:
+        assert self._producer.flush(60) == 0
 
     def repeat(self, records: list[ReadRecord]) -> None:
         """Append events again, as they are, to their partitions."""
@@ -183,7 +224,28 @@ class World:
                 headers=list(record.headers),
             )
             self._producer.poll(0)
-        assert self._producer.flush(60) == 0
+        self.flush()
+        self.copies += len(records)
+
+    def ends(self) -> list[int]:
+        """Return where the partitions of the topic of changes end."""
+        topic = f"{self._prefix}.{CONDITIONS}"
+        return [
+            self._looking.get_watermark_offsets(TopicPartition(topic, number), 60)[1]
+            for number in range(partition_count())
+        ]
+
+    def compact_often(self) -> None:
+        """Have the topic of the latest events compacted all the time: its segments are closed at once."""
+        admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 2})
+        settings = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100"}
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, f"{self._prefix}.{LATEST}", incremental_configs=entries)
+        for answer in admin.incremental_alter_configs([resource]).values():
+            answer.result(60)
 
     async def lines(self) -> list[str]:
         """Return the view that the API server's objects give."""
@@ -194,48 +256,82 @@ class World:
         ]
         return sorted(found, key=str.encode)
 
-    async def arrived(self, is_alive: Callable[[], bool]) -> None:
-        """Wait until the statuses are those of the results, and the table has no variants that are gone."""
-        wanted = sorted(
-            (
-                "\t".join((f"{NAMESPACE}/{name}", *each))
-                for name, found in self._wanted.items()
-                for each in found
-            ),
-            key=str.encode,
+    def wanted(self) -> list[str]:
+        """Return the view that the results give."""
+        found = (
+            "\t".join((f"{NAMESPACE}/{name}", *each))
+            for name, conditions in self._wanted.items()
+            for each in conditions
         )
+        return sorted(found, key=str.encode)
+
+    async def arrived(self) -> None:
+        """Wait until the statuses are those of the results, and the table has no variants that are gone."""
+        wanted = self.wanted()
         async with asyncio.timeout(END_SECONDS_MAX):
             while await self.lines() != wanted or await asyncio.to_thread(self._reported) != set(
                 self._wanted
             ):
-                assert is_alive()
-                await asyncio.sleep(0.2)
+                self.services.check()
+                await asyncio.sleep(0.2 + VARIANTS / 2000)
 
     def _reported(self) -> set[str]:
-        with TopicReader(self._bootstrap, self._prefix) as reader:
-            keys = reader.all([LATEST]).table(LATEST)
-        return {key.decode().split("|")[1].partition("/")[2] for key in keys}
-
-    def events(self) -> list[ReadRecord]:
-        with TopicReader(self._bootstrap, self._prefix) as reader:
-            return list(reader.all([CONDITIONS]).records)
+        return {key.decode().split("|")[1].partition("/")[2] for key in self.published.table()[0]}
 
 
-async def churned(world: World, is_alive: Callable[[], bool]) -> int:
-    """Change all variants round by round, and repeat old events; return how many events there are then."""
-    records: list[ReadRecord] = []
-    number = 0
-    while len(records) < EVENTS or number < 4:
+class Churn:
+    """Changes all variants round by round, while everything that may happen to a consumer happens."""
+
+    def __init__(self, world: World, followers: list[Follower], portions: list[str], folder: Path) -> None:
+        self._world, self._followers = world, followers
+        self._portions, self._folder = portions, folder
+        self.kills = self.unfinished = 0
+        """Conditions that the API server did not have yet when the services were killed."""
+
+    async def run(self) -> None:
+        published = self._world.published
+        number = crashes = 0
+        while len(published.ids) < EVENTS or number < 4:
+            is_crash = crashes < CRASHES and len(published.ids) >= EVENTS * (crashes + 1) // (CRASHES + 1)
+            await self._round(number, is_crash=is_crash)
+            crashes += is_crash
+            number += 1
+        assert crashes == CRASHES
+
+    async def _round(self, number: int, *, is_crash: bool) -> None:
+        world, published = self._world, self._world.published
         if number % 3 == 2:
             await world.remove_some(number)
-            await asyncio.to_thread(world.repeat, records[:REPEATED_MAX])
+            await asyncio.to_thread(world.repeat, published.oldest)
         await world.fill()
-        repeating = asyncio.to_thread(world.repeat, records[-REPEATED_MAX:])
-        await asyncio.gather(repeating, world.results(number))
-        await world.arrived(is_alive)
-        records = await asyncio.to_thread(world.events)
-        number += 1
-    return len(records)
+        if is_crash:
+            await self._crash(number)
+        else:
+            repeating = asyncio.to_thread(world.repeat, published.newest)
+            await asyncio.gather(repeating, world.results(number))
+        await world.arrived()
+        await asyncio.to_thread(published.read)
+        await asyncio.to_thread(run, self._portions, END_SECONDS_MAX)
+
+    async def _crash(self, number: int) -> None:
+        """Kill the services once they publish half of the changes, and each consumer while it reads."""
+        world = self._world
+        before = await asyncio.to_thread(world.ends)
+        await world.results(number, slice(0, None, 2))
+        async with asyncio.timeout(END_SECONDS_MAX):
+            while await asyncio.to_thread(world.ends) == before:
+                world.services.check()
+        world.services.kill()
+        self.unfinished += len(set(world.wanted()) - set(await world.lines()))
+        await world.results(number, slice(1, None, 2))
+        world.services.start()
+        for each in self._followers:
+            await asyncio.to_thread(each.restart_from_the_oldest)
+            self.kills += 1
+        async with asyncio.timeout(END_SECONDS_MAX):
+            while not await asyncio.to_thread(killed_half_way, self._portions, self._folder, END_SECONDS_MAX):
+                pass  # it was faster
+        self.kills += 1
 
 
 class Stage(NamedTuple):
@@ -243,84 +339,114 @@ class Stage(NamedTuple):
 
     world: World
     consumers: Consumers
-    is_alive: Callable[[], bool]
-
-
-NEEDED = {"kcat": "kcat", "jq": "jq", "javac": "openjdk-17-jdk-headless"}
-"""What the examples run on, and Debian's package of it."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def programs() -> None:
-    missing = [package for name, package in NEEDED.items() if shutil.which(name) is None]
-    if missing:
-        reason = f"the examples need more: apt install {' '.join(missing)}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
 
 
 @pytest.fixture
-async def stage(kafka_one: KafkaCluster, tmp_path: Path) -> AsyncIterator[Stage]:
+async def stage(kafka_one: KafkaCluster, java_view: list[str], tmp_path: Path) -> AsyncIterator[Stage]:
     prefix = f"consumers-{secrets.token_hex(4)}"
     with serve(tmp_path / "api", cluster_crds()) as served:
         kubeconfig = served.server.kubeconfig_path
-        command = [sys.executable, "-P", "-m", "pvbus.cli", "run", "ingest", "conditions"]
-        command += ["--bus", f"kafka://{kafka_one.bootstrap}/{prefix}", "--kubeconfig", str(kubeconfig)]
-        cluster = await HttpCluster.connect(kubeconfig)
-        log = tmp_path / "services.log"
-        try:
-            with log.open("wb") as file, running(command, file) as services:
-                async with asyncio.timeout(END_SECONDS_MAX):
-                    while b'"event": "started"' not in log.read_bytes():
-                        assert services.poll() is None, log.read_text()
-                        await asyncio.sleep(0.1)
-                world = World(cluster, kafka_one.bootstrap, prefix)
-                consumers = Consumers(kafka_one.bootstrap, prefix)
-                yield Stage(world, consumers, lambda: services.poll() is None)
-        finally:
-            await cluster.close()
+        services = Services(f"kafka://{kafka_one.bootstrap}/{prefix}", kubeconfig, tmp_path / "services.log")
+        with contextlib.ExitStack() as stack:
+            stack.callback(services.kill)
+            await services.started()
+            cluster = await HttpCluster.connect(kubeconfig)
+            try:
+                world = World(cluster, services, kafka_one.bootstrap, prefix)
+                yield Stage(world, Consumers(kafka_one.bootstrap, prefix, java_view))
+            finally:
+                await cluster.close()
 
 
 async def test_three_consumers_agree_with_the_api_server_whatever_is_delivered_twice(
     stage: Stage, tmp_path: Path
 ) -> None:
-    """Two follow all the changes, one reads them in portions; then each begins anew.
-
-    Variants go and come back, old events come again among the new ones, and the consumer in portions reads
-    again from where it once was.
-    """
+    """Two follow all the changes, one reads them in portions; all are killed; then each begins anew, once
+    from the latest events, and once from the oldest change."""
     world, consumers = stage.world, stage.consumers
-    portions, state = consumers.shell(tmp_path / "view"), tmp_path / "view" / "state.json"
-    with running(consumers.python("--follow")) as python, running(consumers.java("--follow")) as java:
-        first = await asyncio.to_thread(run, portions)
+    folder = tmp_path / "view"
+    portions, state = consumers.shell(folder), folder / "state.json"
+    began = time.perf_counter()
+    async with following(consumers.python(), consumers.java()) as followers:
+        first = await asyncio.to_thread(run, portions, END_SECONDS_MAX)
         assert first.lines == []
         early = json.loads(state.read_bytes())
-        count = await churned(world, stage.is_alive)
+        await asyncio.to_thread(world.compact_often)
+        churn = Churn(world, followers, portions, folder)
+        await churn.run()
+        seconds = time.perf_counter() - began
         found = {
-            "Python": await asyncio.to_thread(ended, python),
-            "Java": await asyncio.to_thread(ended, java),
-            "shell": await asyncio.to_thread(run, portions),
+            name: await asyncio.to_thread(each.ended, END_SECONDS_MAX)
+            for name, each in zip(("Python", "Java"), followers, strict=True)
         }
+        found["shell"] = await asyncio.to_thread(run, portions, END_SECONDS_MAX)
     wanted = await world.lines()
     assert len(wanted) > VARIANTS
     for name, each in found.items():
-        print(f"{name}, of {count} events: {each[1:]}")
+        report(name, each)
         assert each.lines == wanted, name
-        assert each.applied > 0, name
-        assert each.repeated > 0, name
-        assert each.stale > 0, name
+    await check_topics(world)
+    published = world.published
+    print(
+        f"{len(published.ids):,} events of {VARIANTS:,} variants in {seconds:.0f} s, {world.copies:,} "
+        f"repetitions on the topic; services killed {CRASHES} times, {churn.unfinished:,} conditions open; "
+        f"consumers killed {churn.kills} times"
+    )
+    for name in ("Python", "Java"):
+        assert found[name].repeated > 0, name
+        assert found[name].stale > 0, name
     state.write_text(json.dumps({**json.loads(state.read_bytes()), "offsets": early["offsets"]}))
-    again = await asyncio.to_thread(run, portions)
-    assert (again.lines, again.applied) == (wanted, 0)
-    for command in (consumers.python(), consumers.java(), consumers.shell(tmp_path / "another view")):
-        anew = await asyncio.to_thread(run, command)
-        assert anew.lines == wanted, command
+    again = await asyncio.to_thread(run, portions, END_SECONDS_MAX)
+    report("shell, again from its first offsets", again)
+    assert (again.lines, again.applied, again.read) == (wanted, 0, published.count)
+    await check_beginnings(consumers, early, wanted, published, tmp_path)
 
 
-async def test_a_consumer_names_a_topic_that_is_not_there(stage: Stage, tmp_path: Path) -> None:
+def report(name: str, found: Printed, seconds: float = 0.0) -> None:
+    speed = f", {found.read / seconds:,.0f} events/s" if seconds else ""
+    print(f"{name}: applied {found.applied:,}, dropped {found.repeated:,} + {found.stale:,}{speed}")
+
+
+async def check_topics(world: World) -> None:
+    """Nothing was published twice, the table is the fold of the changes, and it was compacted."""
+    published = world.published
+    assert published.count == len(published.ids) + world.copies
+    async with asyncio.timeout(END_SECONDS_MAX):
+        while True:
+            table, records = await asyncio.to_thread(published.table)
+            assert table == published.latest()
+            if records < len(published.ids) // 2:
+                break
+            await asyncio.sleep(0.5)
+    print(f"{records:,} records of {len(published.ids):,} are left of the latest events")
+
+
+async def check_beginnings(
+    consumers: Consumers, early: dict[str, object], wanted: list[str], published: Published, folder: Path
+) -> None:
+    """Each consumer begins anew: with the latest events alone, with all changes after these, and the shell's
+    with the changes alone."""
+    for command in (consumers.python(), consumers.java(), consumers.shell(folder / "another view")):
+        anew = await asyncio.to_thread(run, command, END_SECONDS_MAX)
+        assert (anew.lines, anew.read) == (wanted, 0), command
+    beginning = folder / "from the changes"
+    beginning.mkdir()
+    (beginning / "state.json").write_text(json.dumps({"offsets": early["offsets"], "events": {}}))
+    for name, command in {
+        "Python": consumers.python("--replay"),
+        "Java": consumers.java("--replay"),
+        "shell": consumers.shell(beginning),
+    }.items():
+        replayed, seconds = await asyncio.to_thread(timed, command, END_SECONDS_MAX)
+        report(f"{name}, from the oldest change", replayed, seconds)
+        assert (replayed.lines, replayed.read) == (wanted, published.count), name
+
+
+async def test_a_consumer_names_a_topic_that_is_not_there(
+    kafka_one: KafkaCluster, java_view: list[str], tmp_path: Path
+) -> None:
     """A mistyped prefix is the usual cause."""
-    mistyped = Consumers(stage.consumers.bootstrap, "mistyped")
+    mistyped = Consumers(kafka_one.bootstrap, "mistyped", java_view)
     for command in (mistyped.python(), mistyped.java(), mistyped.shell(tmp_path / "view")):
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=END_SECONDS_MAX)
         assert done.returncode == 1, command
