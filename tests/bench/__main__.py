@@ -3,8 +3,8 @@
     python -m tests.bench [NAME...] [--small] [--json FILE]
 
 Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, cluster, kafka,
-kafka-large, kafka-workers. Those of Kafka start one, and `cluster` a kube-apiserver; they are left out where
-that cannot be had. --small does the same
+kafka-events, kafka-large, kafka-workers. Those of Kafka start one, and `cluster` a kube-apiserver; they are
+left out where that cannot be had. --small does the same
 with few objects, to see that it works: its times mean nothing.
 """
 
@@ -21,6 +21,7 @@ from tests.bench.affected import affected
 from tests.bench.cel import cel
 from tests.bench.cluster import cluster
 from tests.bench.kafka import kafka_fleet
+from tests.bench.kafka_events import kafka_events
 from tests.bench.kafka_large import kafka_large
 from tests.bench.kafka_workers import kafka_workers
 from tests.bench.large import large
@@ -49,6 +50,7 @@ SCENARIOS: dict[str, Scenario] = {
     "yaml": yaml,
     "cluster": cluster,
     "kafka": kafka_fleet,
+    "kafka-events": kafka_events,
     "kafka-large": kafka_large,
     "kafka-workers": kafka_workers,
 }

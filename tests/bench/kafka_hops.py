@@ -89,12 +89,15 @@ class Witness:
 
 
 @asynccontextmanager
-async def witnessing(fleet: Fleet, bus_url: str) -> AsyncIterator[Witness]:
+async def witnessing(
+    fleet: Fleet, bus_url: str, topics: tuple[str, ...], paths: tuple[str, ...]
+) -> AsyncIterator[Witness]:
+    """Follow these topics, and what these paths of the API server list."""
     bus = await open_bus(ServiceConfig(bus=bus_url), create=False)
     witness = Witness()
     tasks = [
-        asyncio.create_task(witness.read(bus, (OBJECTS, TARGETS_TOPIC))),
-        *(asyncio.create_task(witness.watch(fleet, path)) for path in (TARGETS, VARIANTS)),
+        asyncio.create_task(witness.read(bus, topics)),
+        *(asyncio.create_task(witness.watch(fleet, path)) for path in paths),
     ]
     try:
         await asyncio.sleep(1.0)  # all follow by then
@@ -125,7 +128,7 @@ async def label_changes(
     dice = random.Random(5)
     before, version = await services.work(), await fleet.version()
     runs: list[tuple[float, ...]] = []
-    async with witnessing(fleet, bus_url) as witness:
+    async with witnessing(fleet, bus_url, (OBJECTS, TARGETS_TOPIC), (TARGETS, VARIANTS)) as witness:
         for number in dice.sample(range(count), changes):
             await asyncio.sleep(dice.uniform(0.0, PAUSE_SECONDS))
             runs.append(await _one_change(fleet, witness, f"cluster-{number:06}"))

@@ -6,6 +6,7 @@ import pytest
 
 from tests.bench.affected import affected
 from tests.bench.kafka import kafka_fleet
+from tests.bench.kafka_events import kafka_events
 from tests.bench.kafka_large import kafka_large
 from tests.bench.kafka_workers import kafka_workers
 from tests.bench.report import Row, table
@@ -19,6 +20,11 @@ COUNTED = ("writes", "records", "sets", "variants", "renders", "documents")
 
 def missed(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row.unit in COUNTED and row.met is False]
+
+
+def hops(rows: list[Row]) -> list[float]:
+    """Return the shares of the hops of which a delay is made."""
+    return [row.ratio for row in rows if ", hop " in row.name and row.ratio is not None]
 
 
 @pytest.mark.slow
@@ -44,6 +50,21 @@ async def test_a_small_run_on_kafka_writes_nothing_after_a_restart(
     counted = [row for row in rows if row.unit in COUNTED and row.goal is not None]
     assert len(counted) == 6
     assert not missed(rows), table(missed(rows))
-    shares = [row.ratio for row in rows if "hop" in row.name and row.ratio is not None]
-    assert len(shares) == 6
-    assert sum(shares) == pytest.approx(1.0)
+    assert len(hops(rows)) == 6
+    assert sum(hops(rows)) == pytest.approx(1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+async def test_a_small_run_follows_conditions_to_their_events(
+    kafka_one: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each condition that is written is received as an event, and its hops are all of its time."""
+    monkeypatch.setenv("PVBUS_TEST_KAFKA", kafka_one.bootstrap)
+    rows = await kafka_events(small=True)
+    assert len(hops(rows)) == 5
+    assert sum(hops(rows)) == pytest.approx(1.0)
+    (changes,) = [row for row in rows if "received, 10 of them: p50" in row.name]
+    (bare,) = [row for row in rows if "bare" in row.name and "p50" in row.name]
+    assert changes.figure == pytest.approx((changes.ratio or 0.0) * bare.figure)
