@@ -140,7 +140,9 @@ async def fleet(seed: int = 0) -> Rolling:
 
 def act(world: Rolling) -> None:
     """Do one thing that people do in the middle of a rollout."""
-    match world.random.choice(["nothing", "nothing", "change", "pause", "go on", "approve by hand"]):
+    match world.random.choice(
+        ["nothing", "nothing", "change", "reject", "pause", "go on", "approve by hand"]
+    ):
         case "change":
             world.move()
         case "reject" if proposed := proposals(world):

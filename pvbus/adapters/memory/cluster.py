@@ -288,9 +288,9 @@ class MemoryCluster:
         return [table[key] for key in sorted(table)]
 
     def _shown(self, kind: Kind, obj: Object) -> Object:
-        """Copy an object for a reader; with rules, a revision and its files share one version."""
+        """Copy an object for a reader; a revision and its files share one version, as at Porch's server."""
         shown = copy_of(obj)
-        if kind == RESOURCES and self.rules is not None:
+        if kind == RESOURCES:
             revision = self.peek(REVISION, obj["metadata"]["namespace"], obj["metadata"]["name"])
             if revision is not None:
                 shown["metadata"]["resourceVersion"] = revision["metadata"]["resourceVersion"]
@@ -416,7 +416,11 @@ class MemoryCluster:
         if new["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
             self.remove(kind, namespace, name)
             return new
-        return self._store(kind, new)
+        stored = self._store(kind, new)
+        if kind == RESOURCES and (revision := self.peek(REVISION, namespace, name)) is not None:
+            self._store(REVISION, copy_of(revision))  # its version, and a commit if it has one, are new
+            return self._shown(RESOURCES, stored)
+        return stored
 
     def _save(self, rules: PackageRules, current: Object, new: Object, sent: Object) -> Object:
         """Write the files of a revision, which also updates the revision."""

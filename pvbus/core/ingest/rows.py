@@ -12,12 +12,14 @@ A kind without a schema may hold anything in its fields: a value of an unexpecte
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from pvbus.core import tasks
+from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.promotion import PROMOTION_GROUP, PackageSpecializerSpec
 from pvbus.core.api.variants import (
     CONFIG_GROUP,
@@ -42,6 +44,7 @@ from pvbus.core.records import (
 )
 
 _canonical = msgspec.json.Encoder(order="sorted")
+_COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -140,7 +143,10 @@ def _object_row(kind: Kind, obj: Mapping[str, Any], meta: Mapping[str, Any], key
     )
     # Porch updates the time of a Repository's condition at each of its polls: that alone is no change.
     timeless = tuple(msgspec.structs.replace(c, last_transition_time=None) for c in row.conditions)
-    digest = _hash(_canonical.encode(msgspec.structs.replace(row, conditions=timeless)))
+    counted = msgspec.structs.replace(row, conditions=timeless)
+    if row.revision is not None and _is_content_unnamed(row.revision):
+        counted = msgspec.structs.replace(counted, resource_version=meta.get("resourceVersion", ""))
+    digest = _hash(_canonical.encode(counted))
     full = msgspec.structs.replace(
         row,
         resource_version=meta.get("resourceVersion", ""),
@@ -148,6 +154,14 @@ def _object_row(kind: Kind, obj: Mapping[str, Any], meta: Mapping[str, Any], key
         digest=digest,
     )
     return Emission(OBJECTS, key, msgspec.json.encode(full), digest)
+
+
+def _is_content_unnamed(facts: RevisionFacts) -> bool:
+    """Tell whether nothing but the resourceVersion says that the files of a revision have changed.
+
+    Porch's database cache has drafts and proposals in no git repository: their commit is a fixed word.
+    """
+    return facts.lifecycle not in PUBLISHED and not _COMMIT.fullmatch(facts.self_commit)
 
 
 def _owner(reference: Mapping[str, Any]) -> ObjectOwner:

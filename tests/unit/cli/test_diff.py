@@ -181,8 +181,8 @@ def test_inject_may_remove_the_conflict_first(package: Location, capsys: Capture
     ]
 
     def inject(verb: str, obj: Object) -> None:
-        package.cluster.before_write = None
-        if obj["kind"] == "PackageRevisionResources":
+        if obj["kind"] == "PackageRevision":  # the files are saved
+            package.cluster.before_write = None
             draft = package.draft("PackageRevision")
             draft["metadata"]["annotations"][ANNOTATION] = json.dumps(plain)
             package.cluster.put(draft)

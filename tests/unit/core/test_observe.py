@@ -104,3 +104,25 @@ def test_fields_of_a_wrong_type_count_as_absent(kind: Kind, odd: Any) -> None:
     ):
         row = rows_of(kind, obj(**fields), topics_of(kind, requested=False))[-1]
         assert msgspec.json.decode(value_of(row), type=ObjectRow).uid == "u"
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "commit", "counts"),
+    [
+        ("Draft", "", True),
+        ("Proposed", "not-pushed", True),
+        ("Draft", "c0ffee" * 6 + "c0ff", False),
+        ("Published", "", False),
+    ],
+)
+def test_the_version_of_a_revision_counts_where_nothing_else_names_its_content(
+    lifecycle: str, commit: str, *, counts: bool
+) -> None:
+    """Porch's database cache has no commit of a draft: only the version says that its files were saved."""
+    digests = set()
+    for version in ("1", "2"):
+        spec, status = {"lifecycle": lifecycle}, {"selfLock": {"git": {"commit": commit}}}
+        found = obj(spec=spec, status=status)
+        found["metadata"]["resourceVersion"] = version
+        digests.add(rows_of(REVISION, found, (OBJECTS,))[0].digest)
+    assert (len(digests) == 2) == counts

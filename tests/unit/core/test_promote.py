@@ -132,14 +132,22 @@ def test_a_rejected_content_stays_a_draft_and_is_read_once() -> None:
     assert world.server.gets == ["PackageRevisionResources"]
 
 
+@pytest.mark.parametrize("has_commits", [True, False])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_rejected_draft_is_proposed_again_when_its_content_changes(restarted: bool) -> None:
+def test_a_rejected_draft_is_proposed_again_when_its_content_changes(
+    restarted: bool, *, has_commits: bool
+) -> None:
+    """Porch's database cache has no commits of drafts: there only the resourceVersion changes."""
     world = World(draft())
     world.settle()
     world.move("Draft")
     world.settle()
+    assert world.verdict.reason == "Rejected"
     world.server.files["a.yaml"] = "a: 2\n"
-    world.commit("another")
+    if has_commits:
+        world.commit("another")
+    else:
+        world.server.change(lambda obj: None)
     if restarted:
         world.restart()
     world.settle()
