@@ -39,7 +39,8 @@ class Process:
 
     frozen: none of its callbacks runs. frozen_seconds: the total time it was frozen, in virtual time.
     dead: it was killed. The cleanup of its tasks must have no effect: doubles of servers and buses check
-    this flag.
+    this flag. turns: how many of its callbacks have begun: the code between two awaits is one. before_turn:
+    called before each of them; it may freeze the process, which then does not take this one.
     """
 
     def __init__(self, name: str) -> None:
@@ -47,6 +48,8 @@ class Process:
         self.frozen = False
         self.dead = False
         self.freezes = 0
+        self.turns = 0
+        self.before_turn: Callable[[], None] | None = None
         self._held: list[asyncio.Handle] = []
         self._frozen_at = 0.0
         self._frozen_seconds = 0.0
@@ -87,6 +90,13 @@ class Process:
             if isinstance(task, _NumberedTask) and task.process is self:
                 task.cancel()
         self.thaw()
+
+    def takes_turn(self) -> bool:
+        """Begin the next callback, unless the process is frozen. Caller: the loop."""
+        if not self.frozen and self.before_turn is not None:
+            self.before_turn()
+        self.turns += not self.frozen
+        return not self.frozen
 
     def hold(self, handle: asyncio.Handle) -> None:
         self._held.append(handle)
@@ -130,7 +140,7 @@ class _ReadyQueue(deque[asyncio.Handle]):
     def popleft(self) -> asyncio.Handle:
         handle = super().popleft()
         process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]  # each handle has one
-        if process is None or not process.frozen:
+        if process is None or process.takes_turn():
             return handle
         process.hold(handle)
         return self._skipped
