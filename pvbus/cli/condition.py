@@ -1,6 +1,7 @@
 """`pvbus condition set` and `get`: the conditions of one package revision, and whether it is ready."""
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,6 +23,7 @@ from pvbus.core.validators import SET_BY, is_validators
 from pvbus.ports.cluster import Cluster, Object
 
 COLUMNS = ("TYPE", "STATUS", "GATE", "REASON", "MESSAGE")
+WATCH_SECONDS = 1.0  # between two looks: who waits for a condition waits for people, and programs of minutes
 OWN = ("Rendered", "RenderIdempotent")
 """Conditions of the package store: it sets them when it runs the pipeline."""
 
@@ -30,10 +32,12 @@ _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 
 
 class Wanted(NamedTuple):
-    """What the command line asks for: conditions of one package revision."""
+    """What the command line asks for: conditions of one package revision. in_order: only if all that they
+    come after is True."""
 
     key: Key
     conditions: list[Object]
+    in_order: bool = False
 
 
 class Written(NamedTuple):
@@ -70,16 +74,18 @@ Examples:
   pvbus condition set default/edge.web.packagevariant-1 Certified=True
   pvbus condition set default/edge.web.packagevariant-1 Certified=False --reason NoLicense \\
       --message "the licence of site asia-01 has expired"
+  pvbus condition set default/edge.web.packagevariant-1 Deployed=True --in-order
   kubectl wait packagerevision/edge.web.packagevariant-1 --for=condition=Certified
 
-Exit codes: 0 set (also if it was so before); 1 there is no such revision, it is no draft, or the server
-refused; 2 bad usage.
+Exit codes: 0 set (also if it was so before); 1 there is no such revision, it is no draft, the server refused,
+or with --in-order a condition comes after one that is not True; 2 bad usage.
 """,
 )
 @click.argument("name", metavar="NAMESPACE/REVISION")
 @click.argument("assignments", nargs=-1, required=True, metavar="TYPE=STATUS...")
 @click.option("--reason", default="", help="Why, in one CamelCase word, for programs.")
 @click.option("--message", default="", help="Why, in a sentence, for people.")
+@click.option("--in-order", is_flag=True, help="Only if all that the conditions come after is True.")
 @_output
 @kubeconfig_option
 @data_option
@@ -88,6 +94,7 @@ def set_(
     assignments: Sequence[str],
     reason: str,
     message: str,
+    in_order: bool,
     output: str,
     kubeconfig: str | None,
     data: str,
@@ -96,8 +103,11 @@ def set_(
 
     Only the types that are named change: who writes another one in the same moment loses nothing. A former
     reason and message go. Conditions are stored in the package's Kptfile, so git has their history.
+
+    With --in-order a condition is set to True or False only on a revision in which all that it comes after
+    is True; Unknown is always set.
     """
-    wanted = Wanted(revision_named(name), conditions_named(assignments, reason, message))
+    wanted = Wanted(revision_named(name), conditions_named(assignments, reason, message), in_order)
     written = asyncio.run(connected(data, kubeconfig, partial(write, wanted=wanted)))
     if output == "json":
         emit({"changed": written.changed, **document_of(wanted.key, written.revision, {})}, output)
@@ -115,6 +125,7 @@ def set_(
 Examples:
   pvbus condition get default/edge.web.packagevariant-1
   pvbus condition get default/edge.web.packagevariant-1 Certified -o json
+  pvbus condition get default/edge.web.packagevariant-1 Certified --watch -o json   # a line per change
 
 Exit codes: 0 shown, ready or not; 1 there is no such revision, or it has no condition or gate of a type
 that is named; 2 bad usage.
@@ -122,10 +133,11 @@ that is named; 2 bad usage.
 )
 @click.argument("name", metavar="NAMESPACE/REVISION")
 @click.argument("types", nargs=-1, metavar="[TYPE...]")
+@click.option("--watch", is_flag=True, help="Show them again when they change, until Ctrl-C.")
 @_output
 @kubeconfig_option
 @data_option
-def get(name: str, types: Sequence[str], output: str, kubeconfig: str | None, data: str) -> None:
+def get(name: str, types: Sequence[str], watch: bool, output: str, kubeconfig: str | None, data: str) -> None:
     """Show the conditions of a package revision, what each waits for, and which gates are not met.
 
     A gate without a condition has the status `-`. A package may declare that a condition comes after others
@@ -133,20 +145,51 @@ def get(name: str, types: Sequence[str], output: str, kubeconfig: str | None, da
     True.
     """
     key = revision_named(name)
-    revision = asyncio.run(connected(data, kubeconfig, partial(existing, kind=REVISION, key=key)))
-    document = document_of(key, revision, gates.predecessors(revision))
-    known = {each["type"] for each in document["conditions"]}
-    if missing := [type_ for type_ in types if type_ not in known]:
-        there = f"there are {', '.join(sorted(known))}" if known else "it has none"
-        raise PermanentError(f"{key}: no condition or gate {', '.join(missing)}; {there}")
-    shown = [each for each in document["conditions"] if not types or each["type"] in types]
-    if output == "json":
-        emit({**document, "conditions": shown}, output)
-        return
-    columns(COLUMNS, map(_row, shown))
-    for line in _waiting_lines(shown):
-        click.echo(line)
-    click.echo(readiness_line(revision))
+
+    async def show(cluster: Cluster) -> None:
+        last = None
+        while True:
+            revision = await persist(partial(existing, cluster, REVISION, key))
+            found = _Shown.of(key, revision, types)
+            if found != last:
+                found.print(output, is_line=watch)
+            if not watch:
+                return
+            last = found
+            await asyncio.sleep(WATCH_SECONDS)
+
+    asyncio.run(connected(data, kubeconfig, show))
+
+
+class _Shown(NamedTuple):
+    """What `get` shows of a revision. readiness: in a sentence."""
+
+    document: dict[str, Any]
+    readiness: str
+
+    @classmethod
+    def of(cls, key: Key, revision: Object, types: Sequence[str]) -> "_Shown":
+        """Raises: PermanentError if a type is neither a condition nor a gate."""
+        document = document_of(key, revision, gates.predecessors(revision))
+        known = {each["type"] for each in document["conditions"]}
+        if missing := [type_ for type_ in types if type_ not in known]:
+            there = f"there are {', '.join(sorted(known))}" if known else "it has none"
+            raise PermanentError(f"{key}: no condition or gate {', '.join(missing)}; {there}")
+        shown = [each for each in document["conditions"] if not types or each["type"] in types]
+        return cls({**document, "conditions": shown}, readiness_line(revision))
+
+    def print(self, output: str, *, is_line: bool) -> None:
+        """is_line: in JSON one line, for programs that read one state after the other."""
+        if output == "json" and is_line:
+            click.echo(json.dumps(self.document, ensure_ascii=False))
+            return
+        if output == "json":
+            emit(self.document, output)
+            return
+        columns(COLUMNS, map(_row, self.document["conditions"]))
+        for line in _waiting_lines(self.document["conditions"]):
+            click.echo(line)
+        click.echo(self.readiness)
 
 
 # ------------------------------------------------------------ the arguments
@@ -198,7 +241,25 @@ def _assigned(text: str) -> tuple[str, str]:
 
 async def write(cluster: Cluster, wanted: Wanted) -> Written:
     """Set conditions by type, anew after each conflict. Raises PermanentError, TransientError."""
-    return await write_changed(cluster, wanted, lambda revision: with_conditions(revision, wanted.conditions))
+
+    def change(revision: Object) -> Object:
+        if wanted.in_order:
+            check_order(wanted, revision)
+        return with_conditions(revision, wanted.conditions)
+
+    return await write_changed(cluster, wanted, change)
+
+
+def check_order(wanted: Wanted, revision: Object) -> None:
+    """Raises: PermanentError if a condition comes after one that is not True. Unknown says nothing."""
+    after, present = gates.predecessors(revision), gates.conditions_of(revision)
+    for each in wanted.conditions:
+        waiting = gates.awaited(after, present, each["type"]) if each["status"] != "Unknown" else []
+        if waiting:
+            why = ", ".join(map(str, waiting))
+            raise PermanentError(
+                f"{wanted.key}: {each['type']} is not set, as it comes after {why}", reason="NotEngaged"
+            )
 
 
 def with_conditions(revision: Object, wanted: Sequence[Object]) -> Object:

@@ -211,3 +211,62 @@ def test_an_unreadable_order_is_named(desk: Desk, capsys: Captured) -> None:
     desk.has(revision(packageMetadata={"annotations": {"pvbus.dev/condition-order": "Signed"}}))
     assert desk.run("get", KEY) == 1
     assert "pvbus.dev/condition-order is not like" in capsys.readouterr().err
+
+
+ORDERED = {"packageMetadata": {"annotations": {"pvbus.dev/condition-order": '{"Signed": ["Tested"]}'}}}
+TESTED = {"type": "Tested", "status": "True"}
+
+
+@pytest.mark.parametrize(
+    ("tested", "wanted", "code"),
+    [("False", "True", 1), ("False", "False", 1), ("False", "Unknown", 0), ("True", "True", 0)],
+)
+def test_in_order_a_condition_is_set_when_all_that_it_comes_after_is_true(
+    desk: Desk, capsys: Captured, tested: str, wanted: str, code: int
+) -> None:
+    desk.has(revision("Draft", {**TESTED, "status": tested}, **ORDERED))
+    assert desk.run("set", KEY, f"Signed={wanted}", "--in-order") == code
+    refused = "Signed is not set, as it comes after Tested (its status is False)"
+    assert (refused in capsys.readouterr().err) == bool(code)
+    assert len(desk.cluster.writes) == (0 if code else 1)
+
+
+def test_in_order_counts_what_is_there_when_the_write_arrives(
+    desk: Desk, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The condition before it turns False between read and write: nothing is set on the old state."""
+    desk.has(revision("Draft", TESTED, **ORDERED))
+    update, theirs = desk.cluster.update, {**TESTED, "status": "False"}
+
+    async def late(resource: Resource, obj: Object, *, subresource: str = "") -> Object:
+        monkeypatch.setattr(desk.cluster, "update", update)
+        live = await desk.cluster.get(resource, "default", "edge.web.v1")
+        assert live is not None
+        await update(resource, {**live, "status": {**live["status"], "conditions": [theirs]}})
+        return await update(resource, obj)
+
+    monkeypatch.setattr(desk.cluster, "update", late)
+    assert desk.run("set", KEY, "Signed=True", "--in-order") == 1
+    assert "it comes after Tested" in capsys.readouterr().err
+    assert desk.conditions() == [theirs]
+
+
+def test_a_watch_has_a_line_for_each_change_until_the_revision_is_gone(
+    desk: Desk, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.has(revision("Draft", {**TESTED, "status": "False"}, **ORDERED))
+    states = iter(["False", "True", "True", "False", None])
+
+    async def pause(seconds: float) -> None:
+        status = next(states)
+        if status is None:
+            desk.cluster.remove(REVISION, "default", "edge.web.v1")
+        else:
+            desk.cluster.put(revision("Draft", {**TESTED, "status": status}, **ORDERED))
+
+    monkeypatch.setattr("pvbus.cli.condition.asyncio.sleep", pause)
+    assert desk.run("get", KEY, "Signed", "--watch", "-o", "json") == 1
+    shown = capsys.readouterr()
+    lines = [json.loads(line)["conditions"] for line in shown.out.splitlines()]
+    assert [each["engaged"] for (each,) in lines] == [False, True, False]
+    assert "there is no PackageRevision default/edge.web.v1" in shown.err
