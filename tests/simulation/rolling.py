@@ -1,21 +1,23 @@
 """A fleet whose proposals a RolloutPolicy approves in waves; each approval is judged when it is written."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.content import content_digest
-from pvbus.core.keys import AUTO_LIFECYCLE
-from pvbus.core.records import ROLLOUTS
+from pvbus.core.keys import AUTO_LIFECYCLE, PROPOSED_CONTENT
+from pvbus.core.records import APPROVALS, ROLLOUTS
 from pvbus.core.rollout.protocol.observing import IN_FLIGHT, OPEN
 from pvbus.core.rollout.protocol.rows import Rollout, Target
 from pvbus.core.rollout.protocol.states import TargetState
 from pvbus.core.topics import ALL_SERVICES
+from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object, Resource
 from tests.simulation.cluster import POLICY
-from tests.simulation.world import REPOSITORY, RESOURCES, REVISION, SITE, World
+from tests.simulation.world import REPOSITORY, RESOURCES, REVISION, SITE, Running, World
 
 SITES = 5
 IN_FLIGHT_MAX = 2
@@ -26,6 +28,8 @@ SPEC: dict[str, Any] = {
     "waves": [{"count": 1, "hold": "3s"}, {"percent": 50}, {"percent": 100}],
     "budgets": {"maxInFlight": IN_FLIGHT_MAX},
 }
+HEALTHY = "Healthy"
+"""The condition of a published revision that a policy may wait for."""
 SELECTOR = {"apiVersion": "example.org/v1", "kind": "Site", "matchLabels": {"env": "prod"}}
 
 
@@ -121,6 +125,115 @@ class Rolling(World):
         assert found is not None
         both = {**(found["metadata"].get("annotations") or {}), **annotations}
         self.put(POLICY, "web", metadata={"annotations": {k: v for k, v in both.items() if v is not None}})
+
+
+class Acting(Rolling):
+    """What people and programs do, and the history of the lifecycles. Its policy waits for HEALTHY.
+
+    moves: each lifecycle that the services gave a revision, in order. at_order: what happens, by package, as
+    soon as an approval is ordered, before release can have heard of it.
+    """
+
+    def __init__(self, seed: int = 0, *, in_flight_max: int = IN_FLIGHT_MAX) -> None:
+        super().__init__(seed, in_flight_max=in_flight_max)
+        self.moves: dict[str, list[str]] = {}
+        self.at_order: dict[str, Callable[[], None]] = {}
+
+    def add_worker(self, service: str) -> Running:
+        running = super().add_worker(service)
+        if service == "rollout":
+            running.bus.on_step = self._stepped
+        return running
+
+    def _stepped(self, lease: Lease, outputs: Sequence[Output]) -> None:
+        self.watcher.stepped(lease, outputs)
+        for output in outputs:
+            package = output.key.decode().partition("|")[0].rpartition("-")[2]
+            if output.topic == APPROVALS and package in self.at_order:
+                self.at_order.pop(package)()
+
+    def wrote(self, verb: str, obj: Object, subresource: str) -> None:
+        if verb == "update" and subresource == "approval":
+            self.judge_evidence(obj)
+        if verb == "update" and obj["kind"] == REVISION.kind:
+            before = self.find(REVISION, obj["metadata"]["name"])
+            assert before is not None
+            if before["spec"].get("lifecycle") != obj["spec"]["lifecycle"]:
+                moves = self.moves.setdefault(obj["metadata"]["name"], [])
+                moves.append(obj["spec"]["lifecycle"])
+        super().wrote(verb, obj, subresource)
+
+    def judge_evidence(self, obj: Object) -> None:
+        """No wave begins before what was approved in the waves before is really there and good."""
+        _, rows = self.rollout()
+        row = next((each for each in rows.values() if each.revision == obj["metadata"]["name"]), None)
+        for each in rows.values() if row is not None else ():
+            if row is not None and each.attempt == row.attempt and each.wave < row.wave:
+                assert self.is_good(each), f"{row.revision} of wave {row.wave} does not wait for {each}"
+
+    def is_good(self, row: Target) -> bool:
+        live = self.find(REVISION, row.revision)
+        assert live is not None
+        is_published = live["spec"]["lifecycle"] == "Published" and self.content(row.revision) == row.digest
+        return is_published and conditions_of(live).get(HEALTHY) == "True"
+
+    def published(self, package: str) -> dict[int, Object]:
+        """Return the published revisions of a package by the version of their content."""
+        found = {}
+        for obj in self.revisions(package):
+            if obj["spec"].get("lifecycle") == "Published":
+                found[version_of(self.files(obj))] = obj
+        return found
+
+    def files(self, obj: Object) -> str:
+        found = self.find(RESOURCES, obj["metadata"]["name"])
+        assert found is not None
+        return str(found["spec"]["resources"])
+
+    def report(self, obj: Object, *, healthy: bool) -> None:
+        """Report a condition of a revision, as a program does that watches the site."""
+        condition = {"type": HEALTHY, "status": str(healthy), "reason": "Looked", "message": ""}
+        status = {**(obj.get("status") or {}), "conditions": [condition]}
+        self.put(REVISION, obj["metadata"]["name"], status=status)
+
+    async def until(self, find: Callable[[], Object | None]) -> Object:
+        for _ in range(600):
+            found = find()
+            if found is not None:
+                return found
+            await asyncio.sleep(0.5)
+        raise AssertionError(f"it never comes: {self.rollout()}")
+
+    async def has(self, package: str, version: int) -> Object:
+        return await self.until(lambda: self.published(package).get(version))
+
+    async def becomes(self, package: str, state: TargetState) -> None:
+        """Wait until the rollout has noticed."""
+
+        def find() -> Object | None:
+            row = self.rollout()[1].get(f"web-r1-{package}")
+            return {} if row is not None and row.state is state else None
+
+        await self.until(find)
+
+    def reject(self, package: str) -> None:
+        obj = next(obj for obj in self.revisions(package) if obj["spec"]["lifecycle"] == "Proposed")
+        self.put(REVISION, obj["metadata"]["name"], spec={**obj["spec"], "lifecycle": "Draft"})
+
+    def ask_again(self, package: str) -> None:
+        """Have a rejected draft proposed again, as its verdict says."""
+        obj = next(obj for obj in self.revisions(package) if obj["spec"]["lifecycle"] == "Draft")
+        annotations = {**obj["metadata"]["annotations"]}
+        del annotations[PROPOSED_CONTENT]
+        self.put(REVISION, obj["metadata"]["name"], metadata={"annotations": annotations})
+
+
+def conditions_of(obj: Object) -> dict[str, str]:
+    return {each["type"]: each["status"] for each in (obj.get("status") or {}).get("conditions") or ()}
+
+
+def version_of(text: str) -> int:
+    return int(text.partition("version-")[2].partition(".")[0] or 0)
 
 
 async def fleet(seed: int = 0) -> Rolling:

@@ -11,6 +11,7 @@ resourceVersion, so that a request of a worker that has lost its lease conflicts
 from collections.abc import Generator
 from typing import Any
 
+from pvbus.core import gates
 from pvbus.core.api.variants import Downstream
 from pvbus.core.effects import Effect, Get, Update
 from pvbus.core.inject.owning import (
@@ -77,6 +78,8 @@ def _approved(order: Order) -> Ending:
         return NOTICE
     if lifecycle_of(live) == "Draft":
         return NOTICE
+    if lifecycle_of(live) == "Proposed" and gates.unmet_of(live):
+        return NOTICE  # a veto: the server's refusal would count as a failure of the target
     if (yield from digest_of_files(order, order.row.revision)) != order.row.digest:
         return NOTICE
     if lifecycle_of(live) == "Proposed":

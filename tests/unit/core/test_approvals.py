@@ -82,6 +82,22 @@ def test_what_the_server_refuses_is_reported_and_not_tried_again_in_this_attempt
     assert (world.outcome, world.package.lifecycles()[V2]) == ("done", "Published")
 
 
+def test_a_veto_before_the_write_is_no_refusal() -> None:
+    """A gate turns False before promote has seen it: the approval waits, and nothing counts as failing."""
+    world = planned()
+    gate = {"readinessGates": [{"conditionType": "ip"}]}
+    world.package.revisions[V2]["spec"] |= gate
+    world.package.revisions[V2]["status"] = {"conditions": [{"type": "ip", "status": "False"}]}
+    world.package.refuses = {"Published"}
+    world.order("approve", V2, NEW)
+    settle(world)
+    assert (world.outcome, world.package.lifecycles()[V2]) == ("", "Proposed")
+    world.package.revisions[V2]["status"] = {"conditions": [{"type": "ip", "status": "True"}]}
+    world.package.refuses = set()
+    settle(world)
+    assert (world.outcome, world.package.lifecycles()[V2]) == ("done", "Published")
+
+
 def test_an_approval_that_was_carried_out_is_not_read_again() -> None:
     world = planned()
     world.order("approve", V2, NEW)

@@ -222,7 +222,42 @@ def test_a_revision_that_is_withdrawn_after_its_order_is_not_approved_in_this_at
     fleet.change("t0", is_proposed=True)
     assert fleet.states == "cancelling planned planned"
     fleet.change("t0", withdrawn=1)
+    assert fleet.states == "gone ordered ordered"
+
+
+def test_a_veto_requeues_that_target_alone_and_the_others_go_on() -> None:
+    """One is vetoed before its order, one after: neither counts as failing, and both come back."""
+    fleet = Fleet(Rules((WaveRules(0, 1), WaveRules()), in_flight_max=1), targets=4).go()
+    fleet.publish("t0")
+    fleet.change("t1", is_proposed=False)  # ordered
+    fleet.change("t2", is_proposed=False)
+    fleet.change("t1", withdrawn=1)
+    assert (fleet.states, fleet.ordered(Approve)) == ("proven gone left ordered", ["t3"])
+    fleet.change("t2", is_proposed=True)
+    fleet.publish("t3")
+    assert (fleet.states, fleet.ordered(Approve)) == ("proven gone ordered proven", ["t2"])
+    fleet.publish("t2")
+    assert (fleet.rollout.state, fleet.rollout.attempt) == (S.COMPLETED, 1)
+    fleet.change("t1", is_proposed=True)
+    assert (fleet.rollout.attempt, fleet.ordered(Approve)) == (2, ["t1"])
+    fleet.publish("t1")
+    assert (fleet.rollout.state, fleet.states) == (S.COMPLETED, "proven proven proven proven")
+
+
+def test_a_refused_approval_that_is_taken_back_is_not_tried_again() -> None:
+    fleet = Fleet().go().change("t0", is_proposed=False)
+    fleet.change("t0", refused=1)
     assert fleet.states == "skipped ordered ordered"
+    fleet.publish("t1", "t2")
+    fleet.change("t0", is_proposed=True)
+    assert (fleet.rollout.state, fleet.rollout.attempt) == (S.COMPLETED, 1)
+
+
+def test_what_an_abort_takes_back_is_not_tried_again() -> None:
+    fleet = Fleet().go().command(abort=1)
+    fleet.change("t0", withdrawn=1)
+    assert (fleet.rollout.state, fleet.rollout.attempt) == (S.ABORTED, 1)
+    assert fleet.states == "skipped skipped skipped"
 
 
 def test_a_deleted_target_leaves_and_its_row_goes_with_the_next_attempt() -> None:

@@ -12,9 +12,10 @@ The rules of a rollout:
   which begins with the canaries.
 - **New upstream revision.** A target whose planned revision is replaced before its approval leaves the
   attempt; the new revision waits for the next attempt. An approved target stays, and proves what it got.
-- **Withdrawn or deleted.** A revision that goes back to Draft or is deleted before its approval was ordered
-  leaves the attempt, and returns if it is proposed again unchanged. After the order it is gone for this
-  attempt. Who left does not hold up its wave.
+- **Withdrawn, vetoed or deleted.** A revision that goes back to Draft, loses its readiness, is on hold or is
+  deleted before its approval was ordered leaves the attempt, and returns if it may be approved again
+  unchanged. After the order it is gone for this attempt, and returns in the next one. Who left does not hold
+  up its wave, and counts for no budget.
 - **Approved by a person.** A planned revision that somebody else publishes counts as approved.
 - **A person's approval of a wave** opens what comes after it, once. To take it back later, pause.
 - **Clock.** Only watched time counts, at most `LOOK_SECONDS_MAX` between two steps: a clock that jumps ahead

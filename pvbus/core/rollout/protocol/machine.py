@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pvbus.core.keys import digest
 from pvbus.core.messages import SEPARATOR, cut
 from pvbus.core.rollout.protocol.advancing import advance
-from pvbus.core.rollout.protocol.observing import FAILING, good_of, is_candidate, observed
+from pvbus.core.rollout.protocol.observing import FAILING, good_of, is_candidate, is_refused, observed
 from pvbus.core.rollout.protocol.rows import (
     NO_COMMANDS,
     Answers,
@@ -88,6 +88,12 @@ def observe(turn: Turn, seen: Mapping[str, TargetFacts], evidence: Mapping[str, 
             continue
         facts, found = seen.get(row.target), evidence.get(row.target)
         while (event := observed(turn.rows[row.target], facts, found)) is not None:
+            if (
+                event is TargetEvent.CANCELLED
+                and turn.rollout.state in _ABORTABLE
+                and not is_refused(row, facts)
+            ):
+                event = TargetEvent.WITHDRAWN  # by somebody else than the attempt: the next one may have it
             turn.turn_target(turn.rows[row.target], event)
 
 

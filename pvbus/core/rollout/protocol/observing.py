@@ -33,7 +33,7 @@ def observed(row: Target, seen: TargetFacts | None, evidence: Evidence | None) -
             return None if is_proposed else TargetEvent.WITHDRAWN
         case TargetState.LEFT:
             return TargetEvent.RETURNED if is_proposed else None
-        case TargetState.ORDERED if seen.refused == row.attempt:
+        case TargetState.ORDERED if is_refused(row, seen):
             return TargetEvent.REFUSED
         case TargetState.ORDERED | TargetState.REFUSED:
             return None if is_proposed else TargetEvent.WITHDRAWN
@@ -58,6 +58,11 @@ def _cancelled(row: Target, seen: TargetFacts, is_published: bool) -> TargetEven
     if is_published:
         return TargetEvent.PUBLISHED
     return TargetEvent.CANCELLED if row.attempt in (seen.withdrawn, seen.refused) else None
+
+
+def is_refused(row: Target, seen: TargetFacts | None) -> bool:
+    """Tell whether the server refused the approval in the attempt of the row."""
+    return seen is not None and seen.refused == row.attempt
 
 
 def _restored(row: Target, seen: TargetFacts, is_published: bool) -> TargetEvent | None:

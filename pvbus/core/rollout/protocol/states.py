@@ -65,10 +65,11 @@ class TargetState(StrEnum):
 
 
 class TargetEvent(StrEnum):
-    """WITHDRAWN: its planned revision is no longer proposed. RETURNED: it is again, unchanged. PUBLISHED: it
-    is published. REPLACED: another revision is, or none. GOOD, BAD, UNKNOWN: the evidence. REFUSED: the
-    server refused the approval. CANCELLED: its order is certain never to be carried out. RESTORED: its last
-    good content is published. The others follow from the rollout: ORDER, CANCEL, UNDO, STRAND, SKIP."""
+    """WITHDRAWN: its planned revision is no longer proposed, or its order was taken back because of that.
+    RETURNED: it is proposed again, unchanged. PUBLISHED: it is published. REPLACED: another revision is, or
+    none. GOOD, BAD, UNKNOWN: the evidence. REFUSED: the server refused the approval. CANCELLED: its order is
+    certain never to be carried out. RESTORED: its last good content is published. The others follow from the
+    rollout: ORDER, CANCEL, UNDO, STRAND, SKIP."""
 
     ORDER = "order"
     WITHDRAWN = "withdrawn"
@@ -150,6 +151,7 @@ TARGET_TRANSITIONS: Mapping[TargetState, Mapping[TargetEvent, TargetState]] = {
     TargetState.CANCELLING: {
         TargetEvent.PUBLISHED: TargetState.APPROVED,
         TargetEvent.CANCELLED: TargetState.SKIPPED,
+        TargetEvent.WITHDRAWN: TargetState.GONE,
     },
     TargetState.APPROVED: _PUBLISHED,
     TargetState.PROVEN: _PUBLISHED,
