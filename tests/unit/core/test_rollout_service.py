@@ -1,8 +1,12 @@
 """The service rollout: what it orders, writes and reports for rows that are given by hand."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from pvbus.core.errors import ConflictError, PermanentError
+from pvbus.core.effects import Query, Range, Sample
+from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.records import APPROVALS, ROLLOUTS
 from pvbus.core.rollout.controller import CLOCK_SECONDS, STEP_SECONDS
 from tests.unit.core.rolling import KEY, Bench
@@ -258,6 +262,49 @@ def test_a_check_is_looked_at_until_it_passes() -> None:
     bench = Bench(waves=[{"count": 1, "checks": [check]}, {"percent": 100}]).go().publish("t0").go(100)
     assert (bench.orders, bench.condition("Progressing").reason) == ({}, "ChecksPending")
     bench.answer = lambda effect: {"data": {"open": "yes"}}
+    bench.go(60)
+    assert sorted(bench.orders) == ["t1", "t2"]
+
+
+def steady(query: Query, **fields: Any) -> Range:
+    """Return samples within the limits at each time that a query asks for."""
+    count = round((query.end - query.start) / query.step_seconds)
+    times = [query.start + number * query.step_seconds for number in range(count + 1)]
+    return Range((tuple(Sample(time, 0.0) for time in times),), **fields)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        (lambda query: TransientError("no connection to http://p:9090"), "no connection to http://p:9090"),
+        (lambda query: TransientError("no answer within 10 s"), "no answer within 10 s"),
+        (lambda query: steady(query, skew_seconds=7200.0), "the clock of Prometheus is 7200 s ahead of ours"),
+        (
+            lambda query: steady(query._replace(start=query.start - 7200, end=query.end - 7200)),
+            "samples of another time",
+        ),
+    ],
+    ids=["down", "slow", "wrong clock", "old samples"],
+)
+def test_a_prometheus_that_is_away_or_lies_holds_the_wave_and_fails_nothing(
+    trouble: Callable[[Query], Range | Exception], words: str
+) -> None:
+    """The rollout says why it waits, and goes on by itself when the answers can be believed again."""
+    check = {"name": "errors", "query": {"expression": "sum(errors)", "max": 0.1, "window": "2m"}}
+    bench = Bench(waves=[{"count": 1, "checks": [check]}, {"percent": 100}]).go().publish("t0")
+
+    def answer(query: Query) -> Range:
+        found = trouble(query)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    bench.answer = answer
+    bench.go(600)
+    going = bench.condition("Progressing")
+    assert (bench.orders, bench.status.phase, going.reason) == ({}, "Holding", "ChecksPending")
+    assert words in going.message
+    bench.answer = steady
     bench.go(60)
     assert sorted(bench.orders) == ["t1", "t2"]
 
