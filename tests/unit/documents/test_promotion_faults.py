@@ -148,7 +148,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
 
 
 @cache
-def tests_of(path: Path) -> frozenset[str]:
+def names_in(path: Path) -> frozenset[str]:
     """Return the names of the tests that pytest collects from a file."""
     found = ast.parse(path.read_text()).body
     functions = (each for each in found if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
@@ -163,4 +163,4 @@ def test_the_tests_of_a_fault_exist(fault: str) -> None:
         path = ROOT / file
         assert path.name.startswith("test_"), f"pytest collects nothing from {file}"
         assert path.is_file(), f"{fault}: there is no {file}"
-        assert function in tests_of(path), f"{fault}: {file} has no {function}"
+        assert function in names_in(path), f"{fault}: {file} has no {function}"
