@@ -24,7 +24,7 @@ from pvbus.cli.install.workloads import NEEDS
 from pvbus.cli.main import COMMANDS, pvbus
 from pvbus.core.api.variants import Condition
 from pvbus.core.conditions.publishing import ATTRIBUTES, EVENT_TYPES, LAST_REASONS
-from pvbus.core.records import ConditionEvent, EventCause
+from pvbus.core.records import ConditionEvent, EventCause, EventTask
 from pvbus.core.rights import ALL_RIGHTS
 from pvbus.core.topics import TOPICS, Topic
 from pvbus.runtime.process import settings
@@ -231,10 +231,10 @@ def event_ends() -> str:
 def event() -> str:
     """Return the contract of the public events: the headers, and the fields of the value."""
     headers = _table(("header", "meaning"), [(f"`{name}`", text) for name, text in ATTRIBUTES.items()])
-    parts = {"": ConditionEvent, "condition.": Condition, "cause.": EventCause}
+    parts = {"": ConditionEvent, "condition.": Condition, "cause.": EventCause, "task.": EventTask}
     fields = [row for before, type_ in parts.items() for row in _field_rows(type_, before)]
-    docs = (inspect.cleandoc(type_.__doc__ or "") for type_ in (ConditionEvent, EventCause))
-    text = "\n\n`cause`: ".join(docs)
+    documented = {"": ConditionEvent, "`cause`: ": EventCause, "`task`: ": EventTask}
+    text = "\n\n".join(f"{name}{inspect.cleandoc(type_.__doc__ or '')}" for name, type_ in documented.items())
     return f"{headers}\n\n{text}\n\n{_table(('field of the value', 'left out when'), fields)}"
 
 

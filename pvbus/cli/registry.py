@@ -44,7 +44,9 @@ def schema_of(row: type[msgspec.Struct]) -> dict[str, Any]:
         if "properties" in part:
             part["additionalProperties"] = False
     root = parts.pop(row.__name__)
-    return {"$schema": _DRAFT, **root, "definitions": parts}
+    document = {"$schema": _DRAFT, **root, "definitions": parts}
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document))  # defaults may be tuples
+    return plain
 
 
 async def register(url: str, prefix: str) -> list[dict[str, Any]]:

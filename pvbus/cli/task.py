@@ -26,6 +26,7 @@ from pvbus.core import gates, tasks
 from pvbus.core.api.packages import PLACEHOLDER_REVISION
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.inject.owning import is_terminating, lifecycle_of
+from pvbus.core.keys import TASKS
 from pvbus.core.tasks import Task
 from pvbus.ports.cluster import Cluster, Object
 
@@ -230,6 +231,7 @@ def open_(
 
     def change(revision: Object) -> Object:
         _refuse_answered(wanted, revision, again, "asks it anew")
+        _refuse_too_many(wanted, revision)
         spec = revision.get("spec") or {}
         annotations = tasks.with_task(tasks.annotations_of(revision), type_, asked)
         metadata = {**(spec.get("packageMetadata") or {}), "annotations": annotations}
@@ -244,6 +246,16 @@ def open_(
     if type_ not in gates.gates_of(written.revision):
         click.echo(f"note: {type_} is no readiness gate of {key}, so nothing waits for the answer", err=True)
     _report(wanted, written, output, "asked" if written.changed else "already asked")
+
+
+def _refuse_too_many(wanted: Wanted, revision: Object) -> None:
+    """Raises PermanentError if a package asks so much already that one more would not count."""
+    there = tasks.of(revision).tasks
+    if len(there) >= tasks.TASKS_MAX and wanted.conditions[0]["type"] not in there:
+        raise PermanentError(
+            f"{wanted.key} has {len(there)} tasks, and no more count: remove some from the annotation "
+            f"{TASKS} of its Kptfile"
+        )
 
 
 def _task_named(question: str, owner: str, ticket: str, due: str) -> Task:

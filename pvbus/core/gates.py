@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.core import tasks
 from pvbus.core.errors import PermanentError
 from pvbus.core.keys import CONDITION_ORDER
 from pvbus.core.messages import part
 
 Object = Mapping[str, Any]
+NO_QUESTIONS: Mapping[str, str] = {}
 Order = Mapping[str, tuple[str, ...]]
 """By condition type, the types that come before it."""
 
@@ -31,18 +33,23 @@ class Unmet(NamedTuple):
         return f"{self.type} ({self.why})"
 
 
-def unmet_gates(gates: Iterable[str], conditions: Iterable[Object]) -> list[Unmet]:
-    """Return the gates that are not met, each once, in order. gates: condition types."""
+def unmet_gates(
+    gates: Iterable[str], conditions: Iterable[Object], questions: Mapping[str, str] = NO_QUESTIONS
+) -> list[Unmet]:
+    """Return the gates that are not met, each once, in order. gates: condition types; questions: what people
+    are asked, by type."""
     by_type: dict[str, list[Object]] = {}
     for condition in conditions:
         by_type.setdefault(str(condition.get("type")), []).append(condition)
-    found = ((gate, _why(by_type.get(gate, []))) for gate in dict.fromkeys(gates))
+    found = ((gate, _why(by_type.get(gate, []), questions.get(gate, ""))) for gate in dict.fromkeys(gates))
     return [Unmet(gate, why) for gate, why in found if why]
 
 
 def unmet_of(revision: Object) -> list[Unmet]:
     """Return the gates of a PackageRevision that are not met."""
-    return unmet_gates(gates_of(revision), conditions_of(revision))
+    return unmet_gates(
+        gates_of(revision), conditions_of(revision), tasks.questions(tasks.annotations_of(revision))
+    )
 
 
 def gates_of(revision: Object) -> list[str]:
@@ -59,17 +66,21 @@ def words(unmet: Iterable[Unmet]) -> str:
     return f"unmet readiness gates: {', '.join(map(str, unmet))}"
 
 
-def _why(conditions: list[Object]) -> str:
-    """Return why a gate with these conditions is not met, "" if it is."""
+def _why(conditions: list[Object], question: str) -> str:
+    """Return why a gate with these conditions is not met, "" if it is. An open question comes first: a
+    blueprint may ask without a condition, and an upgrade replaces the condition that has it."""
     if not conditions:
-        return "nothing was reported of it yet"
+        return part(question) or "nothing was reported of it yet"
     if len(conditions) > 1:
         return f"{len(conditions)} conditions have this type: set it anew to leave one"
     (condition,) = conditions
     status = condition.get("status")
     if status == "True":
         return ""
-    return part(str(condition.get("message") or condition.get("reason") or f"its status is {status}"))
+    said = str(condition.get("message") or condition.get("reason") or f"its status is {status}")
+    if not question or status in tasks.ANSWERS or said == question:
+        return part(said)
+    return part(f"{question}; {said}")
 
 
 def merged(present: Iterable[Object], changes: Iterable[Object]) -> list[Object]:
@@ -100,7 +111,12 @@ def predecessors(revision: Object) -> Order:
     a condition. Raises: PermanentError("InvalidOrder").
     """
     metadata = (revision.get("spec") or {}).get("packageMetadata") or {}
-    text = (metadata.get("annotations") or {}).get(CONDITION_ORDER)
+    return order_in(metadata.get("annotations") or {})
+
+
+def order_in(annotations: Mapping[str, str]) -> Order:
+    """Return the order that the annotations of a Kptfile declare. Raises: PermanentError("InvalidOrder")."""
+    text = annotations.get(CONDITION_ORDER)
     if not text:
         return {}
     try:
@@ -118,6 +134,14 @@ def awaited(after: Order, conditions: Iterable[Object], type_: str) -> list[Unme
 
     A condition in a circle waits for itself.
     """
+    found = all_before(after, type_)
+    if type_ in found:
+        return [Unmet(type_, f"it comes after itself: correct {CONDITION_ORDER}")]
+    return unmet_gates(found, conditions)
+
+
+def all_before(after: Order, type_: str) -> list[str]:
+    """Return what a condition comes after, directly or through others; in a circle, itself too."""
     found: dict[str, None] = {}
     left = list(after.get(type_, ()))
     while left:
@@ -125,9 +149,7 @@ def awaited(after: Order, conditions: Iterable[Object], type_: str) -> list[Unme
         if before not in found:
             found[before] = None
             left += after.get(before, ())
-    if type_ in found:
-        return [Unmet(type_, f"it comes after itself: correct {CONDITION_ORDER}")]
-    return unmet_gates(found, conditions)
+    return list(found)
 
 
 def engaged(after: Order, conditions: Iterable[Object], type_: str) -> bool:

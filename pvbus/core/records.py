@@ -102,9 +102,31 @@ class ObjectOwner(_Row, frozen=True, kw_only=True):
     controller: bool = False
 
 
+class EventTask(_Row, frozen=True, kw_only=True):
+    """The question to a person behind a condition of a PackageRevision.
+
+    question: empty for a condition that asks nobody. owner: the name of who should answer. ticket: a number
+    or
+    an address. due: RFC 3339 with a zone, or a date, whose end in UTC is meant. state: `open`; `proposed`:
+    open, and the revision must become a draft again first; `answered`; `lapsed`: published without an answer.
+    blocks: the readiness gates that are not met without it: its own, and those that come after it.
+    answeredBy, answeredAt: the recorded user of the answer, and the time.
+    """
+
+    question: str = ""
+    owner: str = ""
+    ticket: str = ""
+    due: str = ""
+    state: str = ""
+    blocks: tuple[str, ...] = ()
+    answered_by: str = ""
+    answered_at: str = ""
+
+
 class RevisionFacts(_Row, frozen=True, kw_only=True):
     """Facts of a PackageRevision. `lock_*`: status.upstreamLock.git; `self_*`: status.selfLock.git. gates,
-    tasks: types of the conditions that readiness gates name, and of those that ask people."""
+    tasks: types of the conditions that readiness gates name, and of those that ask people. questions: of
+    these, by type."""
 
     repository: str
     package: str
@@ -122,6 +144,7 @@ class RevisionFacts(_Row, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     gates: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
+    questions: Mapping[str, EventTask] = {}
 
 
 class ObjectRow(_Row, frozen=True, kw_only=True):
@@ -550,7 +573,8 @@ class ConditionEvent(_Row, frozen=True, kw_only=True):
     time: of the event, in UTC with milliseconds; it rises with every event of a condition. variant: the
     PackageVariant that owns a PackageRevision. The lifecycle of such a revision is its condition
     `Published`, with the lifecycle as the reason. last: whether the object no longer has the condition.
-    cause: what the event was derived from; empty if the object is gone.
+    cause: what the event was derived from; empty if the object is gone. task: the question behind the
+    condition, if it asks a person and neither it nor its revision goes away.
     """
 
     kind: str
@@ -564,6 +588,7 @@ class ConditionEvent(_Row, frozen=True, kw_only=True):
     variant: str = ""
     last: bool = False
     cause: EventCause = EventCause()
+    task: EventTask = EventTask()
 
 
 class DeadLetter(_Row, frozen=True, kw_only=True):

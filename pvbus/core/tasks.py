@@ -9,18 +9,24 @@ The annotation TASK_HISTORY has each change of such a condition. The package sto
 user whom the API server has authenticated.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time
-from typing import Any, NamedTuple
+from enum import StrEnum
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from pvbus.core.gates import Object
+from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.keys import TASK_HISTORY, TASKS
 from pvbus.core.messages import part
 
+Object = Mapping[str, Any]
 HISTORY_MAX = 50
 """Changes in the annotation, 35 kB at most; the commit messages of the package have all of them."""
+TASKS_MAX = 100
+"""Questions of one package: each is a public event, and a line for a person to read. More hide the others."""
 ANSWERS = ("True", "False")
 ASKED = "Asked"
 ANSWERED = "Answered"
@@ -43,6 +49,22 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("a task needs a question")
         if self.due:
             moment(self.due)
+
+
+class Asked(Protocol):
+    """A question, of a package or of an event."""
+
+    @property
+    def question(self) -> str: ...
+
+    @property
+    def owner(self) -> str: ...
+
+    @property
+    def ticket(self) -> str: ...
+
+    @property
+    def due(self) -> str: ...
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -86,7 +108,10 @@ def read(annotations: Mapping[str, str]) -> Found:
     """Read the annotations of a Kptfile. An invalid entry hides no other one."""
     tasks: dict[str, Task] = {}
     problems: list[str] = []
-    for type_, raw in _mapping(annotations, problems).items():
+    asked = _mapping(annotations, problems)
+    if len(asked) > TASKS_MAX:
+        problems.append(f"the annotation {TASKS} has {len(asked)} tasks, the first {TASKS_MAX} count")
+    for type_, raw in islice(asked.items(), TASKS_MAX):
         try:
             tasks[type_] = msgspec.convert(raw, Task)
         except msgspec.ValidationError as error:
@@ -133,6 +158,17 @@ def with_task(annotations: Mapping[str, str], type_: str, task: Task) -> dict[st
     return {**annotations, TASKS: _json.encode({**others, type_: task}).decode()}
 
 
+def annotation_of(asked: Mapping[str, Asked]) -> dict[str, str]:
+    """Return the annotation that asks these questions, {} for none."""
+    if not asked:
+        return {}
+    tasks = {
+        type_: Task(question=each.question, owner=each.owner, ticket=each.ticket, due=each.due)
+        for type_, each in asked.items()
+    }
+    return {TASKS: _json.encode(tasks).decode()}
+
+
 # ---------------------------------------------------------------- open and answered
 
 
@@ -142,21 +178,60 @@ def status_of(conditions: Iterable[Object], type_: str) -> str:
     return found[0] if len(found) == 1 else "Unknown" if found else ""
 
 
+class TaskState(StrEnum):
+    """A word for how a task stands: `state` of `pvbus.core.records.EventTask`, which says what each means."""
+
+    OPEN = "open"
+    PROPOSED = "proposed"
+    ANSWERED = "answered"
+    LAPSED = "lapsed"
+
+
+OPEN_STATES = frozenset({TaskState.OPEN, TaskState.PROPOSED})
+
+
+def state_of(status: str, lifecycle: str) -> TaskState:
+    """Return how a task stands. status: of its condition; lifecycle: of its revision."""
+    if status in ANSWERS:
+        return TaskState.ANSWERED
+    if lifecycle in PUBLISHED:
+        return TaskState.LAPSED
+    return TaskState.PROPOSED if lifecycle == "Proposed" else TaskState.OPEN
+
+
+def answer_command(revision: str, type_: str) -> str:
+    """Return the command that answers a task. A type comes from a package, and may hold anything."""
+    return f"pvbus task answer {shlex.quote(revision)} {shlex.quote(type_)} --status True"
+
+
 def is_open(conditions: Iterable[Object], type_: str) -> bool:
     """Return whether nobody has answered yet."""
     return status_of(conditions, type_) not in ANSWERS
 
 
-def is_overdue(task: Task, now: datetime) -> bool:
+def is_overdue(task: Asked, now: datetime) -> bool:
     return bool(task.due) and moment(task.due) < now
 
 
-def asked(type_: str, task: Task) -> dict[str, str]:
+def due_seconds(due: str) -> float | None:
+    """Return a due time in seconds since 1970; None without one, or for a form of another release."""
+    try:
+        return moment(due).timestamp() if due else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def asked(type_: str, task: Asked) -> dict[str, str]:
     """Return the condition of an open task: whoever meets the unmet gate reads the question."""
     notes = ", ".join(filter(None, (task.ticket, f"due {task.due}" if task.due else "")))
     who = f"{task.owner} is asked: " if task.owner else ""
     message = f"{who}{task.question}{f' ({notes})' if notes else ''}"
     return {"type": type_, "status": "Unknown", "reason": ASKED, "message": message}
+
+
+def questions(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return who is asked what, by condition type, as the condition of an open task says it."""
+    return {type_: asked(type_, task)["message"] for type_, task in read(annotations).tasks.items()}
 
 
 def answer(type_: str, status: str, message: str) -> dict[str, str]:

@@ -80,6 +80,7 @@ def test_topics_and_record_types_are_declared_for_each_other() -> None:
         "Carried",
         "Approval",
         "EventCause",
+        "EventTask",
     }
     elsewhere = {"PackageVariant", "PackageVariantSet", "RolloutPolicy", "Rollout", "Target"}
     assert {row.__name__ for row in rows} - parts == set(ALL_TYPES) - elsewhere

@@ -17,6 +17,7 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.identity import Asked, current
 from pvbus.controlplane.packages import answers, layout
 from pvbus.controlplane.packages.revisions import Revision, conditions_of
+from pvbus.core import tasks
 from pvbus.core.gates import Unmet, unmet_gates, words
 from pvbus.core.keys import OVERRIDE_GATES
 
@@ -38,7 +39,7 @@ class Move(NamedTuple):
 def unmet_of(revision: Revision) -> list[Unmet]:
     """Return the gates that are not met, of the same conditions as the API shows."""
     gates = (gate["conditionType"] for gate in revision.kptfile.gates)
-    return unmet_gates(gates, conditions_of(revision))
+    return unmet_gates(gates, conditions_of(revision), tasks.questions(revision.kptfile.annotations))
 
 
 async def passed(move: Move, revision: Revision, *, deployment: bool) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from pvbus.core.api.variants import (
     PackageVariant,
     PackageVariantSet,
 )
-from pvbus.core.conditions.publishing import DELETED, WITHDRAWN, Publisher, stamp
+from pvbus.core.conditions.publishing import DELETED, NO_TASKS, WITHDRAWN, Publisher, stamp
 from pvbus.core.conditions.sets import SET_OPTIONAL_TYPES, set_conditions
 from pvbus.core.conditions.subjects import GROUPS, REVISION, ConditionSubject, Subjects
 from pvbus.core.effects import KindRef, Outcome, Put, Reconciliation, Update
@@ -210,10 +210,14 @@ class ConditionsController:
             return Outcome()
         if subject is None and not self._subjects.is_listed(kind, _namespace_of(key)):
             return Outcome(result="waiting", waiting=("objects are being listed",))
-        uid, variant, cause = (
-            ("", "", EventCause()) if subject is None else (subject.uid, subject.variant, subject.cause)
+        uid, variant, cause, tasks = (
+            ("", "", EventCause(), NO_TASKS)
+            if subject is None
+            else (subject.uid, subject.variant, subject.cause, subject.questions)
         )
-        news = self._publisher.changed(key, uid, present, state.latest, now, variant=variant, cause=cause)
+        news = self._publisher.changed(
+            key, uid, present, state.latest, now, variant=variant, cause=cause, tasks=tasks
+        )
         types = {condition.type for condition in present}
         left = [event for type_, event in state.latest.items() if type_ not in types]
         reason = DELETED if subject is None and kind == REVISION else WITHDRAWN

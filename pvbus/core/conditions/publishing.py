@@ -15,14 +15,15 @@ from msgspec.structs import replace
 from pvbus.core.api.variants import Condition
 from pvbus.core.effects import Put
 from pvbus.core.keys import ConditionKey, Key, SubjectKey, sha1_head
-from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent, EventCause
+from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent, EventCause, EventTask
 
 CONDITION_CHANGED = "dev.pvbus.condition.changed.v1"
 
 EVENT_TYPES: Mapping[str, tuple[type[msgspec.Struct], str]] = {
     CONDITION_CHANGED: (
         ConditionEvent,
-        "A condition of an object has a new status, reason or message; or the object has it no more.",
+        "A condition of an object has a new status, reason, message or question; or the object has it no "
+        "more.",
     ),
 }
 """The types of public events: the type of the data, and what such an event says."""
@@ -66,6 +67,8 @@ LAST_REASONS: Mapping[str, str] = {
 """The reasons of a condition's last event, and their meanings."""
 
 NO_CAUSE = EventCause()
+NO_TASK = EventTask()
+NO_TASKS: Mapping[str, EventTask] = {}
 
 COUNTING_TYPES = frozenset({"TargetsApplied", "Removing"})
 COUNTING_REASONS = frozenset({"Reconciling", "VariantsNotReady", "DeletionHeld"})
@@ -99,16 +102,18 @@ class Publisher:
         now: float,
         variant: str = "",
         cause: EventCause = NO_CAUSE,
+        tasks: Mapping[str, EventTask] = NO_TASKS,
     ) -> News:
         """Return the events of the conditions that changed.
 
-        key: `<Kind>|<namespace>/<name>`.
+        key: `<Kind>|<namespace>/<name>`. tasks: the questions behind conditions, by type.
         """
-        waits = {
-            condition.type: wait
-            for condition in conditions
-            if (wait := _seconds_until_news(latest.get(condition.type), uid, condition, now)) is not None
-        }
+        waits: dict[str, float] = {}
+        for condition in conditions:
+            last, task = latest.get(condition.type), tasks.get(condition.type, NO_TASK)
+            wait = _seconds_until_news(last, uid, condition, task, now)
+            if wait is not None:
+                waits[condition.type] = wait
         if not waits or min(waits.values()) > 0:
             return News((), min(waits.values(), default=None))
         puts: list[Put] = []  # counts go with a transition: the old ones would contradict it
@@ -116,7 +121,8 @@ class Publisher:
         for condition in conditions:
             if condition.type in waits:
                 event = self._event(key, uid, condition, latest.get(condition.type), time)
-                event = replace(event, variant=variant, cause=cause)
+                task = tasks.get(condition.type, NO_TASK)
+                event = replace(event, variant=variant, cause=cause, task=task)
                 puts += self._sent(key, event, event)
         return News(tuple(puts))
 
@@ -169,6 +175,7 @@ class Publisher:
                 time=time,
                 last=True,
                 cause=cause,
+                task=NO_TASK,
             )
             puts += self._sent(key, event, None)
         return tuple(puts)
@@ -190,15 +197,18 @@ class Publisher:
         ]
 
 
-def _seconds_until_news(last: ConditionEvent | None, uid: str, new: Condition, now: float) -> float | None:
+def _seconds_until_news(
+    last: ConditionEvent | None, uid: str, new: Condition, task: EventTask, now: float
+) -> float | None:
     """Return the seconds until a change is published, 0 for now; None: nothing has changed.
 
-    A change of status or reason is a transition. A message with counts is published less often.
+    A change of status or reason is a transition, and one of a question is news. A message with counts is
+    published less often.
     """
     if last is None or last.uid != uid:
         return 0
     old = last.condition
-    if (old.status, old.reason) != (new.status, new.reason):
+    if (old.status, old.reason, last.task) != (new.status, new.reason, task):
         return 0
     if old.message == new.message:
         return None

@@ -5,7 +5,7 @@ Their rows come from `pvbus.objects`, which every worker reads in full. The work
 `pvbus.conditions.latest` has one writer, and an object one order of events, whichever variant owns it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -16,7 +16,8 @@ from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition
 from pvbus.core.keys import ObjectKey, SubjectKey, reconciled_partition
 from pvbus.core.markers import SyncView, marker_kind
-from pvbus.core.records import EventCause, ObjectRow, RevisionFacts
+from pvbus.core.records import EventCause, EventTask, ObjectRow, RevisionFacts
+from pvbus.core.tasks import OPEN_STATES, asked
 
 REPOSITORY = "Repository"
 REVISION = "PackageRevision"
@@ -33,14 +34,18 @@ _PLACEHOLDER = -1  # the revision number of a branch placeholder, which has no l
 _row = msgspec.json.Decoder(ObjectRow)
 
 
+NO_QUESTIONS: Mapping[str, EventTask] = {}
+
+
 class ConditionSubject(NamedTuple):
     """An existing object. conditions: those that are published. cause: of its events. variant: the
-    PackageVariant that owns a revision."""
+    PackageVariant that owns a revision. questions: to people, by condition type."""
 
     uid: str
     conditions: tuple[Condition, ...]
     cause: EventCause
     variant: str = ""
+    questions: Mapping[str, EventTask] = NO_QUESTIONS
 
 
 class Subjects:
@@ -96,7 +101,9 @@ def _subject(name: ObjectKey, row: ObjectRow) -> ConditionSubject:
     variant = next((owner.name for owner in row.owners if _is_variant(owner.api_version, owner.kind)), "")
     if facts is None or not variant or not facts.lifecycle or facts.revision == _PLACEHOLDER:
         return ConditionSubject(row.uid, (), cause)
-    return ConditionSubject(row.uid, (_lifecycle(facts), *_of_gates_and_tasks(facts)), cause, variant)
+    questions = NO_QUESTIONS if row.deleted else facts.questions
+    conditions = (_lifecycle(facts), *_of_gates_and_tasks(facts, questions))
+    return ConditionSubject(row.uid, conditions, cause, variant, questions)
 
 
 def _lifecycle(facts: RevisionFacts) -> Condition:
@@ -108,10 +115,11 @@ def _lifecycle(facts: RevisionFacts) -> Condition:
     )
 
 
-def _of_gates_and_tasks(facts: RevisionFacts) -> Iterator[Condition]:
+def _of_gates_and_tasks(facts: RevisionFacts, questions: Mapping[str, EventTask]) -> Iterator[Condition]:
     """Yield the conditions that programs and people are waited for. The other ones of a package are its own.
 
-    Several of one type are Unknown, as a gate takes them.
+    Several of one type are Unknown, as a gate takes them; so is one that is not there yet, if its question
+    is open: a blueprint may ask without setting it.
     """
     found: dict[str, Condition] = {}
     for condition in facts.conditions:
@@ -120,6 +128,11 @@ def _of_gates_and_tasks(facts: RevisionFacts) -> Iterator[Condition]:
         found[condition.type] = condition
     wanted = {*facts.gates, *facts.tasks} - {LIFECYCLE_TYPE}
     yield from (condition for type_, condition in found.items() if type_ in wanted)
+    yield from (
+        msgspec.convert(asked(type_, task), Condition)
+        for type_, task in questions.items()
+        if type_ in wanted and type_ not in found and task.state in OPEN_STATES
+    )
 
 
 def _is_variant(api_version: str, kind: str) -> bool:

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core import tasks
 from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.promotion import PROMOTION_GROUP, PackageSpecializerSpec
 from pvbus.core.api.variants import (
@@ -29,7 +28,8 @@ from pvbus.core.api.variants import (
     LabelSelector,
     LabelSelectorRequirement,
 )
-from pvbus.core.keys import TASKS, okey
+from pvbus.core.ingest import questions
+from pvbus.core.keys import okey
 from pvbus.core.kinds import Kind
 from pvbus.core.records import (
     INJECTABLES,
@@ -220,13 +220,18 @@ def _revision(obj: Mapping[str, Any]) -> RevisionFacts:
     spec, status = _map(obj.get("spec")), _map(obj.get("status"))
     lock = _map(_map(status.get("upstreamLock")).get("git"))
     own = _map(_map(status.get("selfLock")).get("git"))
-    revision = spec.get("revision")
+    revision, lifecycle = spec.get("revision"), _text(spec.get("lifecycle"))
+    gates = tuple(_text(gate.get("conditionType")) for gate in _maps(spec.get("readinessGates")))
+    conditions = tuple(map(_condition, _maps(status.get("conditions"))))
+    annotations = _map(_map(spec.get("packageMetadata")).get("annotations"))
+    texts = {name: _text(annotations.get(name)) for name in questions.READ}
+    asked = questions.questions_of(texts, conditions, gates, lifecycle)
     return RevisionFacts(
         repository=_text(spec.get("repository")),
         package=_text(spec.get("packageName")),
         workspace=_text(spec.get("workspaceName")),
         revision=revision if isinstance(revision, int) and not isinstance(revision, bool) else 0,
-        lifecycle=_text(spec.get("lifecycle")),
+        lifecycle=lifecycle,
         lock_repo=_text(lock.get("repo")),
         lock_directory=_text(lock.get("directory")),
         lock_ref=_text(lock.get("ref")),
@@ -235,23 +240,20 @@ def _revision(obj: Mapping[str, Any]) -> RevisionFacts:
         self_directory=_text(own.get("directory")),
         self_commit=_text(own.get("commit")),
         clone_upstream=_clone_upstream(spec),
-        conditions=tuple(
-            Condition(
-                type=_text(c.get("type")),
-                status=_text(c.get("status")),
-                reason=_text(c.get("reason")),
-                message=_text(c.get("message")),
-            )
-            for c in _maps(status.get("conditions"))
-        ),
-        gates=tuple(_text(gate.get("conditionType")) for gate in _maps(spec.get("readinessGates"))),
-        tasks=_tasks(spec),
+        conditions=conditions,
+        gates=gates,
+        tasks=tuple(asked),
+        questions=asked,
     )
 
 
-def _tasks(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    annotations = _map(_map(spec.get("packageMetadata")).get("annotations"))
-    return tuple(tasks.read({TASKS: _text(annotations.get(TASKS))}).tasks)
+def _condition(reported: Mapping[str, Any]) -> Condition:
+    return Condition(
+        type=_text(reported.get("type")),
+        status=_text(reported.get("status")),
+        reason=_text(reported.get("reason")),
+        message=_text(reported.get("message")),
+    )
 
 
 def _clone_upstream(spec: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from pvbus.core import tasks
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.inject.view import ObservedRevision
 from pvbus.core.keys import AUTO_LIFECYCLE, PROPOSED_CONTENT, Key
@@ -135,7 +136,8 @@ def _unserved(subject: Subject) -> str:
     """Name the gates that nothing has reported, and no program says it will."""
     facts = subject.revision.facts
     reported = {condition.type for condition in facts.conditions}
-    missing = [gate for gate in facts.gates if gate not in reported and gate not in subject.served]
+    known = {*reported, *subject.served, *facts.tasks}  # of a task the question says who is waited for
+    missing = [gate for gate in facts.gates if gate not in known]
     if not missing:
         return ""
     names = ", ".join(dict.fromkeys(missing))
@@ -156,6 +158,9 @@ def as_object(revision: ObservedRevision) -> dict[str, Any]:
             "annotations": dict(revision.row.annotations),
             "creationTimestamp": revision.row.created,
         },
-        "spec": {"readinessGates": [{"conditionType": gate} for gate in facts.gates]},
+        "spec": {
+            "readinessGates": [{"conditionType": gate} for gate in facts.gates],
+            "packageMetadata": {"annotations": tasks.annotation_of(facts.questions)},
+        },
         "status": {"conditions": conditions},
     }

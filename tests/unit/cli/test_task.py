@@ -315,3 +315,14 @@ def test_an_answer_can_be_asked_for_anew_and_a_task_without_a_gate_is_said_to_ho
     assert "note: Signed is no readiness gate" in capsys.readouterr().err
     assert set(tasks.of(desk.shown()).tasks) == {"Certified", "Signed"}
     assert tasks.annotations_of(desk.shown())["other"] == "1"
+
+
+def test_one_question_too_many_is_refused_and_one_of_those_is_not(desk: Desk, capsys: Captured) -> None:
+    """More than so many would be stored and not count."""
+    full = revision()
+    asked = {f"T{n}": {"question": "?"} for n in range(tasks.TASKS_MAX)}
+    full["spec"]["packageMetadata"] = {"annotations": {TASKS: json.dumps(asked)}}
+    desk.has(full)
+    assert desk.run("open", KEY, "Certified", "--question", "?") == 1
+    assert f"{KEY} has {tasks.TASKS_MAX} tasks, and no more count" in capsys.readouterr().err
+    assert desk.run("open", KEY, "T7", "--question", "Is it?") == 0

@@ -6,6 +6,7 @@ import pytest
 
 from pvbus.core.errors import PermanentError
 from pvbus.core.gates import awaited, engaged, merged, predecessors, unmet_of
+from pvbus.core.keys import TASKS
 
 
 def revision(gates: tuple[str, ...], *conditions: tuple[str, Any]) -> Any:
@@ -58,6 +59,28 @@ def test_the_message_of_a_condition_says_why_then_its_reason() -> None:
         {"type": "B", "status": "False", "reason": "Down", "message": ""},
     ]
     assert [each.why for each in unmet_of(obj)] == ["no route", "Down"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "why"),
+    [
+        (None, "ann is asked: Licensed?"),
+        (("Unknown", "Asked", "ann is asked: Licensed?"), "ann is asked: Licensed?"),
+        (("Unknown", "InputsChanged", "it was True"), "ann is asked: Licensed?; it was True"),
+        (("False", "Answered", "no licence"), "no licence"),
+    ],
+)
+def test_the_gate_of_a_task_says_who_is_asked_until_somebody_has_answered(condition: Any, why: str) -> None:
+    """A blueprint asks without a condition, and an upgrade replaces the one that had the question."""
+    obj = revision(("A",))
+    obj["spec"]["packageMetadata"] = {
+        "annotations": {TASKS: '{"A": {"question": "Licensed?", "owner": "ann"}}'}
+    }
+    if condition is not None:
+        status, reason, message = condition
+        found = {"type": "A", "status": status, "reason": reason, "message": message}
+        obj["status"]["conditions"] = [found]
+    assert [each.why for each in unmet_of(obj)] == [why]
 
 
 def test_a_revision_without_spec_or_status_is_ready() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pvbus.core.content import content_digest
-from pvbus.core.keys import AUTO_LIFECYCLE, HOLD, PROPOSED_CONTENT, RETURNED
+from pvbus.core.keys import AUTO_LIFECYCLE, HOLD, PROPOSED_CONTENT, RETURNED, TASKS
 from pvbus.core.records import PROMOTIONS, RELEASES, DesiredRow, SyncMarker
 from tests.unit.core.promoting import (
     FILES,
@@ -75,6 +75,20 @@ def test_what_becomes_of_a_revision(
     world.settle()
     assert (world.verdict.reason, world.server.moves) == (reason, moves)
     assert words in world.verdict.message
+
+
+def test_a_gate_that_a_person_is_asked_for_is_no_programs() -> None:
+    """The verdict has the question, though no condition has it; of another gate it still names no program."""
+    asked = draft(gates=("licensed", "ip"))
+    question = '{"licensed": {"question": "Is it?", "owner": "ann", "due": "2030-01-01"}}'
+    asked["spec"]["packageMetadata"] = {"annotations": {TASKS: question}}
+    world = World(asked)
+    world.settle()
+    assert world.verdict.message == (
+        "unmet readiness gates: licensed (ann is asked: Is it? (due 2030-01-01)), "
+        "ip (nothing was reported of it yet); no PackageSpecializer of the namespace reports ip: "
+        "does a program run that sets it?"
+    )
 
 
 def test_a_revision_that_its_variant_does_not_report_yet_is_left_alone() -> None:

@@ -1,16 +1,19 @@
 """Events of what others write: Ready of Repositories, RolloutPolicies, and variants' package revisions."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from pvbus.core.codec import encode_row
 from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.effects import Outcome
 from pvbus.core.ingest.rows import POLICY, REPOSITORY, REVISION, rows_of
-from pvbus.core.keys import TASKS, reconciled_partition, sync_key
+from pvbus.core.keys import CONDITION_ORDER, TASK_HISTORY, TASKS, reconciled_partition, sync_key
 from pvbus.core.keys import partition as partition_of
-from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, EventCause
+from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, EventCause, EventTask
+from pvbus.core.tasks import TASKS_MAX
 from tests.simulation.parts import marker, obj
 
 PARTITIONS = 4
@@ -27,6 +30,8 @@ def revision(
     uid: str = "r1",
     gates: tuple[str, ...] = (),
     tasks: str = "",
+    notes: Mapping[str, str] = {},
+    deleted: str = "",
     conditions: tuple[tuple[str, str], ...] = (),
 ) -> Any:
     spec = {
@@ -36,9 +41,11 @@ def revision(
         "revision": number,
         "lifecycle": lifecycle,
         "readinessGates": [{"conditionType": type_} for type_ in gates],
-        "packageMetadata": {"annotations": {TASKS: tasks} if tasks else {}},
+        "packageMetadata": {"annotations": {**({TASKS: tasks} if tasks else {}), **notes}},
     }
     meta = {"uid": uid, "ownerReferences": list(owners), "resourceVersion": "7"}
+    if deleted:
+        meta["deletionTimestamp"] = deleted
     reported = [{"type": type_, "status": status, "reason": "R"} for type_, status in conditions]
     status = {"selfLock": {"git": {"commit": "c0ffee"}}, "conditions": reported}
     return obj(REVISION, "edge.web.packagevariant-1", metadata=meta, spec=spec, status=status)
@@ -222,6 +229,123 @@ def test_what_programs_and_people_are_waited_for_is_an_event() -> None:
         ("Tested", "Deleted"),
     ]
     assert worker.latest == {}
+
+
+LICENSED = (
+    '{"Licensed": {"question": "Is it licensed?", "owner": "ann", "ticket": "N-1", "due": "2030-01-02"}}'
+)
+
+
+def task_of(worker: Worker, type_: str = "Licensed") -> EventTask:
+    """Return the question of the last event of a condition."""
+    return next(e.task for e in reversed(worker.events) if e.condition.type == type_)
+
+
+def test_an_event_of_a_task_says_what_is_asked_of_whom_and_what_waits_for_it() -> None:
+    """Its own gate, and one that comes after it; a gate that does not, and another condition, say nothing."""
+    worker = Worker()
+    worker.listed()
+    order = {CONDITION_ORDER: '{"Deployed": ["Tested"], "Tested": ["Licensed"], "Cooled": ["Powered"]}'}
+    conditions = (("Licensed", "Unknown"), ("Cooled", "Unknown"))
+    gates = ("Licensed", "Deployed", "Cooled")
+    worker.see(REVISION, revision("Draft", gates=gates, tasks=LICENSED, notes=order, conditions=conditions))
+    assert task_of(worker) == EventTask(
+        question="Is it licensed?",
+        owner="ann",
+        ticket="N-1",
+        due="2030-01-02",
+        state="open",
+        blocks=("Licensed", "Deployed"),
+    )
+    assert task_of(worker, "Cooled") == task_of(worker, "Published") == EventTask()
+    circle = {CONDITION_ORDER: "{"}
+    worker.see(REVISION, revision("Draft", gates=gates, tasks=LICENSED, notes=circle, conditions=conditions))
+    assert task_of(worker).blocks == ("Licensed",), "an invalid order is none"
+
+
+def test_a_question_that_changes_alone_is_an_event() -> None:
+    """Another owner in the Kptfile leaves the condition as it is; the same again is no news."""
+    worker = Worker()
+    worker.listed()
+    for text in (LICENSED, LICENSED, LICENSED.replace("ann", "bob")):
+        worker.see(REVISION, revision("Draft", tasks=text, conditions=(("Licensed", "Unknown"),)))
+    found = [(e.task.owner, e.previous) for e in worker.events if e.condition.type == "Licensed"]
+    assert found == [("ann", ""), ("bob", "Unknown")]
+    after = Worker(worker.latest)
+    after.see(REVISION, revision("Draft", tasks=text, conditions=(("Licensed", "Unknown"),)))
+    after.listed()
+    assert after.events == []
+
+
+def test_a_question_without_a_condition_is_open() -> None:
+    """A blueprint asks by an annotation alone; once the revision is published, nobody is asked any more."""
+    worker = Worker()
+    worker.listed()
+    worker.see(REVISION, revision("Draft", gates=("Licensed",), tasks=LICENSED))
+    event = worker.events[-1]
+    message = "ann is asked: Is it licensed? (N-1, due 2030-01-02)"
+    assert (event.condition.status, event.condition.reason) == ("Unknown", "Asked")
+    assert (event.condition.message, event.task.state) == (message, "open")
+    worker.see(REVISION, revision("Published", number=1, gates=("Licensed",), tasks=LICENSED))
+    assert (worker.events[-1].condition.reason, worker.events[-1].task) == ("Withdrawn", EventTask())
+
+
+@pytest.mark.parametrize(
+    ("status", "lifecycle", "state"),
+    [
+        ("Unknown", "Draft", "open"),
+        ("Unknown", "Proposed", "proposed"),
+        ("Unknown", "Published", "lapsed"),
+        ("Unknown", "DeletionProposed", "lapsed"),
+        ("True", "Draft", "answered"),
+        ("False", "Published", "answered"),
+    ],
+)
+def test_how_a_task_stands(status: str, lifecycle: str, state: str) -> None:
+    worker = Worker()
+    worker.listed()
+    worker.see(REVISION, revision(lifecycle, number=1, tasks=LICENSED, conditions=(("Licensed", status),)))
+    assert task_of(worker).state == state
+
+
+def test_an_answer_says_who_gave_it_as_the_store_recorded_it() -> None:
+    """A status that is not that of the last recorded change was not set through the store."""
+    worker = Worker()
+    worker.listed()
+    change = '[{"type": "Licensed", "at": "2026-01-01T00:00:00Z", "by": "carol", "after": "True"}]'
+    history = {TASK_HISTORY: change}
+    for status in ("True", "False"):
+        conditions = (("Licensed", status),)
+        worker.see(REVISION, revision("Draft", tasks=LICENSED, notes=history, conditions=conditions))
+    found = [(e.condition.status, e.task.answered_by, e.task.answered_at) for e in worker.events[1:]]
+    assert found == [("True", "carol", "2026-01-01T00:00:00Z"), ("False", "", "")]
+
+
+def test_a_revision_that_is_being_deleted_asks_nobody() -> None:
+    """Nor does one that is gone; what is not a condition of the package ends at once."""
+    worker = Worker()
+    worker.listed()
+    conditions = (("Licensed", "Unknown"),)
+    both = LICENSED[:-1] + ', "Priced": {"question": "Who pays?"}}'
+    worker.see(REVISION, revision("Draft", tasks=both, conditions=conditions))
+    assert {e.condition.type for e in worker.events if e.task.state == "open"} == {"Licensed", "Priced"}
+    going = revision("Draft", tasks=both, conditions=conditions, deleted="2026-01-01T00:00:00Z")
+    worker.see(REVISION, going)
+    assert task_of(worker) == task_of(worker, "Priced") == EventTask()
+    assert sorted(worker.latest) == [f"{DRAFT}|Licensed", f"{DRAFT}|Published"]
+    worker.see(REVISION, going, gone=True)
+    assert worker.latest == {}
+
+
+def test_a_package_cannot_ask_without_bound() -> None:
+    """Of very many questions the first are events, and of very long ones the beginning."""
+    worker = Worker()
+    worker.listed()
+    many = {f"T{n:05}": {"question": "?" * 9_000, "owner": "o" * 9_000} for n in range(2_000)}
+    worker.see(REVISION, revision("Draft", tasks=msgspec.json.encode(many).decode()))
+    asking = [event.task for event in worker.events if event.task.question]
+    assert len(asking) == TASKS_MAX
+    assert max(len(task.question) + len(task.owner) for task in asking) == 500
 
 
 def test_a_gate_that_is_there_twice_is_unknown() -> None:
