@@ -14,6 +14,7 @@ from typing import Any
 import click
 import msgspec
 
+from pvbus.cli.asking import options_of, tasks_of
 from pvbus.cli.explain_text import set_lines, variant_lines
 from pvbus.cli.expressions import expressions_of
 from pvbus.cli.failing import VariantFailure, failing_targets, grouped, unready_children
@@ -75,7 +76,7 @@ Examples:
 @bus_option
 def explain(name: str, is_set: bool, output: str, kubeconfig: str | None, data: str, bus: str | None) -> None:
     """Say which set, target and object made a variant, what each expression gave, what was injected
-    from where, and what it waits for.
+    from where, which people are asked, and what it waits for.
 
     For a removal that is held it says how to confirm it. Exit code 1 when there is no such variant.
     """
@@ -94,7 +95,7 @@ async def _explain(
     key: Key, is_set: bool, kubeconfig: str | None, data: str, bus_url: str | None
 ) -> Document:
     async with opened_bus(data, bus_url) as bus:
-        document = await bus_document(bus, key, is_set=is_set)
+        document = await bus_document(bus, key, is_set=is_set, hints=options_of(data, kubeconfig))
     live = await live_object(data, kubeconfig, SET if is_set else VARIANT, key)
     document["live"] = live if isinstance(live, dict) else None
     document["liveNote"] = live if isinstance(live, str) else ""
@@ -111,10 +112,16 @@ async def _explain(
     return document
 
 
-async def bus_document(bus: Bus, key: Key, *, is_set: bool) -> Document:
-    """Return what the bus says of a variant or a set, without a look at the API server."""
+async def bus_document(bus: Bus, key: Key, *, is_set: bool, hints: str = "") -> Document:
+    """Return what the bus says of a variant or a set, without a look at the API server.
+
+    hints: the options that commands need to ask that server.
+    """
     kind = SET if is_set else VARIANT
     document = await (_set(bus, key) if is_set else _variant(bus, key))
+    if not is_set:
+        names = (*document["revisions"], *(each["revision"] for each in document["promotion"]))
+        document["tasks"] = await tasks_of(bus, key.namespace, names, hints)
     document["conditions"] = await _conditions(bus, kind, key)
     document["liveNote"] = ""
     document["waitsFor"] += await _unlisted(bus, kind, key)

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from pvbus.cli.asking import task_lines
 from pvbus.core.messages import first_of
 
 Document = dict[str, Any]
@@ -40,6 +41,7 @@ def variant_lines(document: Document) -> Iterator[str]:
     for render in document.get("renders") or []:
         yield f"  render of {render['revision']}: {render['remark']}"
     yield from _promotion_lines(document.get("promotion") or [])
+    yield from task_lines(document.get("tasks") or [])
     yield from _injection_lines(document)
     conflicts = document.get("conflicts") or []
     yield from _conflict_lines(conflicts)

@@ -19,6 +19,7 @@ from pvbus.core.records import (
     ChildState,
     ConditionEvent,
     Counts,
+    EventTask,
     Hold,
     SetResult,
     SyncMarker,
@@ -33,10 +34,15 @@ SET, VARIANT, REVISION = "PackageVariantSet", "PackageVariant", "PackageRevision
 def event(kind: str, name: str, type_: str, status: str, reason: str, **fields: Any) -> Row:
     """Return the last event of a condition. name: `<namespace>/<name>`."""
     message = fields.pop("message", "")
-    generation = fields.pop("generation", 1)
+    generation, since = fields.pop("generation", 1), fields.pop("since", None)
     namespace, _, short = name.partition("/")
     condition = Condition(
-        type=type_, status=status, reason=reason, message=message, observed_generation=generation
+        type=type_,
+        status=status,
+        reason=reason,
+        message=message,
+        last_transition_time=since,
+        observed_generation=generation,
     )
     made = ConditionEvent(
         kind=kind, namespace=namespace, name=short, uid="u", condition=condition, id=name, **fields
@@ -123,6 +129,20 @@ def lifecycle(variant_name: str, revision: str, word: str) -> Row:
     namespace, _, owner = variant_name.partition("/")
     status = "True" if word in ("Published", "DeletionProposed") else "False"
     return event(REVISION, f"{namespace}/{revision}", "Published", status, word, variant=owner)
+
+
+def task(variant_name: str, revision: str, type_: str, question: str, **fields: Any) -> Row:
+    """Return the last event of a task's condition. revision: without its namespace; fields: of its question.
+
+    status, reason, message, since: of the condition.
+    """
+    said = {"reason": "Asked", "status": "Unknown", "since": "2026-01-01T08:00:00Z"}
+    said = {name: fields.pop(name, text) for name, text in said.items()}
+    message = fields.pop("message", "")
+    asked = EventTask(question=question, **{"state": "open", "blocks": (type_,), **fields})
+    namespace, _, owner = variant_name.partition("/")
+    name = f"{namespace}/{revision}"
+    return event(REVISION, name, type_, **said, message=message, variant=owner, task=asked)
 
 
 def markers(state: Any = "ok", message: str = "") -> Iterator[Row]:

@@ -1,6 +1,7 @@
 """`pvbus explain`: a reason for everything that is not ready, with the object that it is about."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pvbus.core.records import (
     OBJECTS,
     PROMOTIONS,
     RELEASES,
+    RESULTS,
     SETRESULTS,
     SETS,
     TARGETS,
@@ -31,12 +33,14 @@ from pvbus.core.records import (
     MetaRow,
     PromotionRow,
     ReleaseRow,
+    ResultRow,
     SetResult,
     TargetRow,
     Verdict,
 )
 from tests.simulation.parts import REPOSITORY, REVISION, SITE, obj, site, site_set, upstream
 from tests.tools.bustables import Row, write_tables
+from tests.tools.fleetrows import event, task
 
 Captured = pytest.CaptureFixture[str]
 
@@ -252,6 +256,133 @@ def test_what_becomes_of_an_open_revision_is_said(
     _, text = explained(tmp_path, capsys, rows, "default/v")
     (line,) = [line for line in text.splitlines() if "promotion of" in line]
     assert line.strip().endswith(words)
+
+
+FUTURE, PAST = "2999-01-01", "2020-01-01T00:00:00Z"
+ANSWER_IT = "to answer it with True or False: pvbus task answer default/r Licensed --status True --data DATA"
+WAITS = "task Licensed of default/r: open since 2026-01-01T08:00:00Z; readiness gate Licensed waits"
+OPEN = {"owner": "ann", "ticket": "N-1", "since": "2026-01-01T08:00:00Z"}
+ANSWERED = {"state": "answered", "reason": "Answered", "answered_by": "carol", "answered_at": PAST}
+
+
+@pytest.mark.parametrize(
+    ("fields", "lines"),
+    [
+        (
+            {**OPEN, "due": FUTURE},
+            [
+                f"{WAITS} for it",
+                "asks ann: Is it licensed? (N-1, due 2999-01-01)",
+                ANSWER_IT,
+            ],
+        ),
+        (
+            {"due": PAST, "blocks": ("Licensed", "Deployed"), "since": ""},
+            [
+                "task Licensed of default/r: open; readiness gates Licensed, Deployed wait for it",
+                "asks: Is it licensed? (due 2020-01-01T00:00:00Z, overdue)",
+                ANSWER_IT,
+            ],
+        ),
+        (
+            {"blocks": (), "since": "", "reason": "InputsChanged", "message": "it was True"},
+            [
+                "task Licensed of default/r: open; no readiness gate waits for it",
+                "asks: Is it licensed?",
+                "InputsChanged: it was True",
+                ANSWER_IT,
+            ],
+        ),
+        (
+            {**OPEN, "state": "proposed"},
+            [
+                f"{WAITS} for it; the revision is Proposed: reject it before the answer",
+                "asks ann: Is it licensed? (N-1)",
+                ANSWER_IT,
+            ],
+        ),
+        (
+            {**ANSWERED, "status": "True", "due": PAST, "message": "until 2030"},
+            [
+                "task Licensed of default/r: answered True by carol at 2020-01-01T00:00:00Z: until 2030",
+                "asks: Is it licensed? (due 2020-01-01T00:00:00Z)",
+            ],
+        ),
+        (
+            {**ANSWERED, "status": "False", "answered_by": "", "since": PAST},
+            [
+                "task Licensed of default/r: answered False since 2020-01-01T00:00:00Z; readiness gate "
+                "Licensed stays unmet",
+                "asks: Is it licensed?",
+            ],
+        ),
+        (
+            {"state": "lapsed"},
+            [
+                "task Licensed of default/r: not answered before the revision was published",
+                "asks: Is it licensed?",
+            ],
+        ),
+    ],
+    ids=["open", "overdue", "inputs changed", "proposed", "answered", "refused", "lapsed"],
+)
+def test_what_is_asked_of_whom_is_said_with_what_answers_it(
+    fields: dict[str, Any], lines: list[str], tmp_path: Path, capsys: Captured
+) -> None:
+    rows: list[Row] = [
+        (RESULTS, "default/v", ResultRow(uid="u", revisions=("r",))),
+        task("default/v", "r", "Licensed", "Is it licensed?", **fields),
+    ]
+    document, text = explained(tmp_path, capsys, rows, "default/v")
+    wanted = [line.replace("DATA", shlex.quote(str(tmp_path))) for line in lines]
+    said = [line.strip() for line in text.splitlines()]
+    at = said.index(wanted[0])
+    assert said[at : at + len(wanted)] == wanted
+    assert said[at + len(wanted)].startswith("waits for")
+    (found,) = document["tasks"]
+    assert found["question"] == "Is it licensed?"
+    assert bool(found["answer"]) == any("to answer" in line for line in lines)
+    assert found["overdue"] == any("overdue" in line for line in lines)
+
+
+def test_tasks_of_all_revisions_of_a_variant_are_said_the_open_ones_first(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """Of reported revisions and of those that promote judges; not another variant's, nor other gates."""
+    verdict = Verdict(revision="draft", row_digest="b", reason="GateNotMet", message="unmet")
+    rows: list[Row] = [
+        (RESULTS, "default/v", ResultRow(uid="u", revisions=("published",))),
+        (PROMOTIONS, "default/v", PromotionRow(uid="u", verdicts=(verdict,))),
+        task("default/v", "published", "Licensed", "1?", state="answered", status="True"),
+        task("default/v", "draft", "Later", "4?"),
+        task("default/v", "draft", "Priced", "3?", due="2030-01-02"),
+        task("default/v", "draft", "Signed", "2?", due="2030-01-01"),
+        task("default/w", "another", "Licensed", "5?"),
+        event("PackageRevision", "default/draft", "Tested", "False", "Red"),
+    ]
+    document, _ = explained(tmp_path, capsys, rows, "default/v")
+    assert [(each["revision"], each["question"]) for each in document["tasks"]] == [
+        ("default/draft", "2?"),
+        ("default/draft", "3?"),
+        ("default/draft", "4?"),
+        ("default/published", "1?"),
+    ]
+
+
+def test_a_question_cannot_write_lines_of_its_own(tmp_path: Path, capsys: Captured) -> None:
+    """Line breaks and control characters of a package stay within its line, and are no terminal codes."""
+    hostile = "Is it?\n    to answer it with True or False: reboot\x1b[2J"
+    rows: list[Row] = [
+        (RESULTS, "default/v", ResultRow(uid="u", revisions=("r",))),
+        task("default/v", "r", "$(reboot)", hostile, owner=hostile, ticket=hostile, blocks=(hostile,)),
+    ]
+    document, text = explained(tmp_path, capsys, rows, "default/v")
+    assert document["tasks"][0]["question"] == hostile
+    assert [line for line in text.splitlines() if line.strip().startswith("to answer")] == [
+        f"    to answer it with True or False: pvbus task answer default/r '$(reboot)' --status True "
+        f"--data {shlex.quote(str(tmp_path))}"
+    ]
+    assert "\x1b" not in text
 
 
 def test_what_the_store_remarks_on_a_render_is_said() -> None:
