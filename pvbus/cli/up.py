@@ -43,6 +43,7 @@ from pvbus.runtime.process.settings import (
     load_config,
 )
 from pvbus.runtime.process.signals import stop_on_signals
+from pvbus.runtime.web.server import Hints
 from pvbus.telemetry import logs
 from pvbus.telemetry.terminal import unfiltered
 
@@ -61,14 +62,15 @@ TROUBLES_SHOWN_MAX = 10
 
 
 class UpOptions(NamedTuple):
-    """hints: the options that other commands need for this installation. server: settings of its process.
+    """hints: the options that other commands need for this installation; those that only ask the API server
+    take no `--bus`. server: settings of its process.
     web: of the page, None without one. services: those to run."""
 
     port: int
     processes: int
     once: bool
     timeout_seconds: float
-    hints: str
+    hints: Hints
     server: Mapping[str, str]
     web: WebConfig | None
     services: Sequence[str] = SERVICES
@@ -171,8 +173,8 @@ def up(
             config = msgspec.structs.replace(config, bus=f"{config.bus.rstrip('/')}/{folder.bus_prefix()}")
         if example is not None:
             manifests = _with_example(example, EXAMPLES[example](folder.example, clusters), manifests)
-        hints = f" --data {shlex.quote(data)}" if data != DEFAULT else ""
-        hints += f" --bus {shlex.quote(config.bus)}" if bus else ""
+        of_data = f" --data {shlex.quote(data)}" if data != DEFAULT else ""
+        hints = Hints(of_data + (f" --bus {shlex.quote(config.bus)}" if bus else ""), of_data)
         scope = [os.path.abspath(path) for path in paths]
         given = Given(manifests, (*scope, _source_of(example)) if example else tuple(scope), reapply)
         page = load_config(WebConfig) if web and not once else None
@@ -374,7 +376,7 @@ def _explain(
     words = "1 object is" if len(troubles) == 1 else f"{len(troubles)} objects are"
     screen.line(f"{outcome}: {words} not ready")
     for trouble in troubles[:TROUBLES_SHOWN_MAX]:
-        screen.line(f"  {trouble._replace(options=options.hints)}")
+        screen.line(f"  {trouble._replace(options=options.hints.bus)}")
     if len(troubles) > TROUBLES_SHOWN_MAX:
         screen.line(f"  and {len(troubles) - TROUBLES_SHOWN_MAX} more")
     for defect in defects:

@@ -25,7 +25,7 @@ from pvbus.runtime.process.settings import ServiceConfig, WebConfig
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.runtime.web.feed import Feed
 from pvbus.runtime.web.gate import is_loopback
-from pvbus.runtime.web.server import Address, PageServer
+from pvbus.runtime.web.server import Address, Hints, PageServer
 from pvbus.telemetry import logs
 
 TOKEN_CHARACTERS_MIN = 16
@@ -41,11 +41,11 @@ class _Retained(msgspec.Struct):
 
 @asynccontextmanager
 async def page_of(
-    folder: DataPaths, bus: Bus, config: WebConfig | None, hints: str, say: Say
+    folder: DataPaths, bus: Bus, config: WebConfig | None, hints: Hints, say: Say
 ) -> AsyncIterator[None]:
     """Serve the page of a data folder within the block, and say its address. config: None for no page.
 
-    The bus is read once somebody opens the page. hints: the options that commands need here.
+    The bus is read once somebody opens the page.
     """
     if config is None:
         yield
@@ -80,7 +80,7 @@ async def serve_web(services: ServiceConfig, config: WebConfig, say: Say) -> Non
                 feed = Feed(bus, partition_count())
                 feed.start()
                 is_default = services.bus == ServiceConfig().bus
-                hints = "" if is_default else f" --bus {shlex.quote(services.bus)}"
+                hints = Hints() if is_default else Hints(bus=f" --bus {shlex.quote(services.bus)}")
                 server = await _started(stack, feed, bus, token, config, [config.web_port], hints)
                 say(f"web page: {server.url}")
                 begun()
@@ -99,18 +99,18 @@ async def _started(
     token: str,
     config: WebConfig,
     ports: list[int],
-    hints: str,
+    hints: Hints,
 ) -> PageServer:
     """Serve at the first of the ports that is free. Raises PermanentError if none is."""
 
     async def explain(key: Key, is_set: bool) -> dict[str, Any]:
-        document = await bus_document(bus, key, is_set=is_set)
+        document = await bus_document(bus, key, is_set=is_set, hints=hints.cluster)
         lines = set_lines(document) if is_set else variant_lines(document)
         return {
             "known": document["known"],
             "lines": list(lines),
             "conditions": document["conditions"],
-            "command": f"pvbus explain {'--set ' if is_set else ''}{key}{hints}",
+            "command": f"pvbus explain {'--set ' if is_set else ''}{key}{hints.bus}",
         }
 
     names = tuple(name.strip() for name in config.web_names.split(",") if name.strip())

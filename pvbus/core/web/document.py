@@ -2,7 +2,9 @@
 
 Rows are lists, and texts that repeat are numbers in the lists `texts` and `labels` of the same document. A
 variant is `[name, set, state, lifecycle, reason, labels]`, a set `[name, state, reason, hold]`, where hold is
-null or `[count, token]`. Rollouts are objects, see `pvbus.core.web.rollouts`.
+null or `[count, token]`. An open task is `[name, revision, type, variant, state, question, owner, ticket,
+due, due time in seconds since 1970 or null, since, note, blocks, command]`; name is its key, blocks are
+numbers of gates. Rollouts are objects, see `pvbus.core.web.rollouts`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,6 +14,7 @@ from pvbus.core.keys import Key
 from pvbus.core.web import rollouts
 from pvbus.core.web.model import NOT_REPORTED, Labels, Model, RolloutRow, SetRow, VariantRow
 from pvbus.core.web.states import State
+from pvbus.core.web.tasks import Question, TaskRow
 
 Document = dict[str, Any]
 
@@ -32,7 +35,7 @@ class _Numbers:
 def whole(model: Model, now: float) -> Document:
     """Return everything that is shown. now: seconds since 1970."""
     return {
-        **_document(model.variants.items(), model.sets.items()),
+        **_document(model.variants.items(), model.sets.items(), model.tasks.items()),
         "rollouts": _rollouts(model.rollouts.items(), now),
         "whole": True,
     }
@@ -40,12 +43,14 @@ def whole(model: Model, now: float) -> Document:
 
 def changes(model: Model, since: int, now: float) -> Document | None:
     """Return what changed after a version; None where that is not known, so the whole is needed."""
-    if not max(model.variants.floor, model.sets.floor, model.rollouts.floor) <= since <= model.version:
+    floors = (table.floor for table in (model.variants, model.sets, model.rollouts, model.tasks))
+    if not max(floors) <= since <= model.version:
         return None
     return {
-        **_document(model.variants.changed(since), model.sets.changed(since)),
+        **_document(model.variants.changed(since), model.sets.changed(since), model.tasks.changed(since)),
         "gone": model.variants.gone(since),
         "setsGone": model.sets.gone(since),
+        "tasksGone": model.tasks.gone(since),
         "rollouts": _rollouts(model.rollouts.changed(since), now),
         "rolloutsGone": model.rollouts.gone(since),
     }
@@ -55,13 +60,19 @@ def _rollouts(rows: Iterable[tuple[str, RolloutRow]], now: float) -> list[Mappin
     return [rollouts.document_of(Key.parse(name), row.policy, now) for name, row in rows]
 
 
-def _document(variants: Iterable[tuple[str, VariantRow]], sets: Iterable[tuple[str, SetRow]]) -> Document:
+def _document(
+    variants: Iterable[tuple[str, VariantRow]],
+    sets: Iterable[tuple[str, SetRow]],
+    tasks: Iterable[tuple[str, TaskRow]],
+) -> Document:
     texts, labels = _Numbers(), _Numbers()
     rows = [_variant(name, row, texts, labels) for name, row in variants]
     set_rows = [_set(name, row, texts) for name, row in sets]
+    task_rows = [_task(name, row.asked, texts) for name, row in tasks]
     return {
         "variants": rows,
         "sets": set_rows,
+        "tasks": task_rows,
         "texts": list(texts),
         "labels": [_mapping(each) for each in labels],
     }
@@ -83,6 +94,22 @@ def _set(name: str, row: SetRow, texts: _Numbers) -> list[Any]:
     state = row.state
     hold = [row.hold.count, row.hold.token] if row.hold is not None else None
     return [name, texts.of(state.value), texts.of(_reason(row, state)), hold]
+
+
+def _task(name: str, asked: Question, texts: _Numbers) -> list[Any]:
+    shared = (asked.state, asked.question, asked.owner, asked.ticket, asked.due)
+    return [
+        name,
+        asked.revision,
+        texts.of(asked.type),
+        asked.variant,
+        *(texts.of(each) for each in shared),
+        asked.due_seconds,
+        texts.of(asked.since),
+        texts.of(asked.note),
+        [texts.of(gate) for gate in asked.blocks],
+        asked.command,
+    ]
 
 
 def _reason(row: VariantRow | SetRow, state: State) -> str:

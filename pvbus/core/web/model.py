@@ -2,10 +2,10 @@
 
 Rows are folded from six topics: `pvbus.sets` and `pvbus.variants` say what exists, with which labels,
 `pvbus.unroll` which set made a variant and whether it is to be removed, `pvbus.setresults` which removals are
-held, `pvbus.conditions.latest` what was published, `pvbus.policies` how rollouts stand. The topics come in no
-order among each other: a row exists from the first fact on, and is shown while its object or the wish for it
-exists. Texts that many rows share are stored once; messages of variants and sets are not stored, as the page
-reads them for one object at a time.
+held, `pvbus.conditions.latest` what was published and which people are asked, `pvbus.policies` how rollouts
+stand. The topics come in no order among each other: a row exists from the first fact on, and is shown while
+its object or the wish for it exists. Texts that many rows share are stored once; messages of variants and
+sets are not stored, as the page reads them for one object at a time.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,10 +27,12 @@ from pvbus.core.records import (
     UNROLL,
     VARIANTS,
     ChildState,
+    ConditionEvent,
     Coverage,
     Hold,
 )
 from pvbus.core.web.states import OPEN_FIRST, State, counted, lifecycle_of, set_state, variant_state
+from pvbus.core.web.tasks import Question, TaskRow, question_of
 from pvbus.core.web.versioned import Versioned
 
 TOPICS = (SETS, VARIANTS, UNROLL, SETRESULTS, LATEST, POLICIES)
@@ -71,6 +73,7 @@ _child = msgspec.json.Decoder(_Child)
 _rollup = msgspec.json.Decoder(_Rollup)
 _event = msgspec.json.Decoder(_Event)
 _policy = msgspec.json.Decoder(RolloutPolicy)
+_asking = msgspec.json.Decoder(ConditionEvent)
 
 
 class _Facts(msgspec.Struct, gc=False):
@@ -149,6 +152,8 @@ class Model:
         self.variants: Versioned[VariantRow] = Versioned()
         self.sets: Versioned[SetRow] = Versioned()
         self.rollouts: Versioned[RolloutRow] = Versioned()
+        self.tasks: Versioned[TaskRow] = Versioned()
+        """By `<namespace>/<revision>|<condition type>`."""
         self._hidden_variants: dict[str, VariantRow] = {}
         self._hidden_sets: dict[str, SetRow] = {}
         self._revisions: dict[str, tuple[str, str]] = {}
@@ -238,9 +243,10 @@ class Model:
         subject, type_ = ConditionKey.parse(key)
         kind, name = SubjectKey.parse(subject)
         if kind == REVISION:
-            if type_ != LIFECYCLE_TYPE:
-                return
-            self._load_revision(name, _event.decode(value) if value is not None else None)
+            if type_ == LIFECYCLE_TYPE:
+                self._load_revision(name, _event.decode(value) if value is not None else None)
+            else:
+                self._load_task(f"{name}|{type_}", value)
         elif type_ not in ("Ready", "Stalled", "OnHold"):
             return
         elif kind == VARIANT:
@@ -257,6 +263,17 @@ class Model:
             self.rollouts.remove(key, self.version + 1)
         else:
             self.rollouts.put(key, RolloutRow(_policy.decode(value)), self.version + 1)
+        self._dirty = True
+
+    def _load_task(self, name: str, value: bytes | None) -> None:
+        asked = question_of(_asking.decode(value) if value is not None else None)
+        before = self.tasks.get(name)
+        if asked == (before.asked if before is not None else None):
+            return
+        if asked is None:
+            self.tasks.remove(name, self.version + 1)
+        else:
+            self.tasks.put(name, TaskRow(Question(*map(self._shared, asked))), self.version + 1)
         self._dirty = True
 
     def _load_condition(self, row: _Facts, type_: str, value: bytes | None) -> None:

@@ -60,11 +60,23 @@ class Address(NamedTuple):
     names: tuple[str, ...] = ()
 
 
+class Hints(NamedTuple):
+    """The options that commands need for this installation: those that read the bus, and those that only ask
+    its API server, which know no `--bus`."""
+
+    bus: str = ""
+    cluster: str = ""
+
+
+NO_HINTS = Hints()
+
+
 class PageServer:
     """Serves within an async context, in which `url` (with the token) and `port` are set."""
 
-    def __init__(self, feed: Feed, explain: Explain, token: str, address: Address, hints: str = "") -> None:
-        """hints: the options that commands need for this installation."""
+    def __init__(
+        self, feed: Feed, explain: Explain, token: str, address: Address, hints: Hints = NO_HINTS
+    ) -> None:
         self._feed = feed
         self._explain = explain
         self._token = token
@@ -176,7 +188,12 @@ class PageServer:
     def _status(self) -> dict[str, Any]:
         health = self._feed.health
         incomplete = [each._asdict() for each in self._feed.model.incomplete()] if self._feed.restored else []
-        return {**health._asdict(), "incomplete": incomplete, "hints": self._hints}
+        return {
+            **health._asdict(),
+            "incomplete": incomplete,
+            "hints": self._hints.cluster,
+            "now": time.time(),
+        }
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Send what changed since the version that the page has, then each change, and a beat in between."""
@@ -244,8 +261,8 @@ class PageServer:
                     "set": name,
                     "count": hold.count if hold is not None and token else len(held),
                     "variants": held[:HELD_NAMES_MAX],
-                    "show": f"pvbus confirm {name} --show{self._hints}",
-                    "confirm": f"pvbus confirm {name}{self._hints}" if token else "",
+                    "show": f"pvbus confirm {name} --show{self._hints.bus}",
+                    "confirm": f"pvbus confirm {name}{self._hints.bus}" if token else "",
                     "annotate": confirm_command(key, token) if token else "",
                 }
             )

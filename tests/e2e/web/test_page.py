@@ -5,17 +5,29 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pvbus.core.records import SETS, UNROLL, VARIANTS, ChildState
+from pvbus.core.records import LATEST, RESULTS, SETS, UNROLL, VARIANTS, ChildState, ResultRow
 from tests.e2e.cli.command import REPOSITORY, Running, running
 from tests.tools.browser import Browser, BrowserUnavailableError, browser, programs
 from tests.tools.bustables import Row, write_tables
-from tests.tools.fleetrows import VARIANT, child, event, fleet, markers, ready, rollout, variant
+from tests.tools.fleetrows import (
+    REGIONS,
+    VARIANT,
+    child,
+    event,
+    fleet,
+    markers,
+    ready,
+    rollout,
+    task,
+    variant,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
 
@@ -218,6 +230,96 @@ def test_rollouts(shown: Shown) -> None:
     page.until_text("There is no RolloutPolicy")
 
 
+def ask(name: str, revision: str, question: str, **fields: Any) -> Row:
+    return task(name, revision, "Licensed", question, **fields)
+
+
+def test_tasks(shown: Shown) -> None:
+    """What is asked of whom, the overdue in words; an answered one goes, here and from its variant."""
+    page = shown.page
+    shown.view("/tasks")
+    page.until_text("No task is open")
+    names = [f"default/web-edge-{region}-{region}-{n:05}" for n, region in enumerate(REGIONS)]
+    drafts = [f"edge-{region}.site-{n}.packagevariant-2" for n, region in enumerate(REGIONS)]
+    late = ask(
+        names[1],
+        drafts[1],
+        "Is the site in America licensed?",
+        owner="ann",
+        ticket="NET-42",
+        due="2026-01-15",
+    )
+    shown.write(
+        late,
+        ask(names[0], drafts[0], "Who pays for the link?", owner="bob", due="2999-12-01"),
+        ask(names[2], drafts[2], "Is the site in Asia licensed?", blocks=("Licensed", "Deployed")),
+    )
+    page.until_text("Tasks (3, 1 overdue)", "nav")
+    page.until_text("3 open tasks; 1 overdue")
+    picture(page, "tasks")
+    shown.write(
+        ask(
+            names[3],
+            drafts[3],
+            "May it go live?",
+            owner="cy",
+            reason="InputsChanged",
+            state="proposed",
+            message="it was True before this upgrade, which changed the package",
+        ),
+    )
+    page.until_text("Tasks (4, 1 overdue)", "nav")
+    rows = page.run("return [...document.querySelectorAll('.tasks tbody')].map((e) => e.innerText)")
+    assert "\u26a0 overdue" in rows[0]
+    assert "Is the site in America licensed?" in rows[0]
+    assert "2999-12-01" in rows[1]
+    assert not any("overdue" in row for row in rows[1:])
+    assert f"pvbus task answer default/{drafts[1]} Licensed --status True" in rows[0]
+    assert "readiness gates Licensed, Deployed" in rows[2]
+    assert "it was True before this upgrade" in rows[3]
+    assert "reject it first" in rows[3]
+    page.run("document.querySelector('input').focus()")
+    page.press("tab", "enter")
+    page.until_text("1 open task of 4; 1 overdue")
+    page.press("enter", "tab")
+    assert page.run("return document.activeElement.textContent") == names[1], (
+        "then to the variants and commands"
+    )
+    page.run("document.querySelector('.tasks tbody:nth-of-type(2) .command button').focus()")
+    shown.write(ask(names[1], drafts[1], "Is the site in America licensed?", state="answered", status="True"))
+    page.until_text("Tasks (3)", "nav")
+    assert "Who pays" in page.run("return document.activeElement.closest('tbody').innerText"), (
+        "the focus stays"
+    )
+    page.run(
+        "const i = document.querySelector('input'); i.value = 'owner=bob pays';"
+        "i.dispatchEvent(new Event('input'))"
+    )
+    page.until_text("1 open task of 3")
+    shown.write((RESULTS, names[0], ResultRow(uid="u", revisions=(drafts[0],))))
+    page.click(f"a[href='#/variant/{names[0]}']")
+    page.until_text("Who pays for the link?", "section[aria-label='Open tasks']")
+    page.until_text("asks bob: Who pays for the link? (due 2999-12-01)", "pre")
+    shown.write(ask(names[0], drafts[0], "Who pays for the link?", state="answered", status="True"))
+    page.until_text("Licensed of default/edge-africa.site-0.packagevariant-2: answered True", "pre")
+    assert page.run("return document.querySelector('.tasks')") is None
+    page.click("nav a[href='#/tasks']")
+    page.until_text("of 2", "#main")
+    shown.write((LATEST, f"PackageRevision|default/{drafts[2]}|Licensed", None))
+    page.until_text("Tasks (1)", "nav")
+
+
+def test_a_task_becomes_overdue_while_the_page_is_open(shown: Shown) -> None:
+    """By the clock alone: no event says that a due time has passed."""
+    page = shown.page
+    shown.view("/tasks")
+    due = datetime.now(UTC) + timedelta(seconds=3)
+    shown.write(ask(STALLED, "draft", "Is it?", due=due.isoformat()))
+    page.until_text("1 open task; 0 overdue")
+    page.until_text("1 open task; 1 overdue")
+    page.until_text("Tasks (1, 1 overdue)", "nav")
+
+
 def test_the_keyboard_alone(shown: Shown) -> None:
     """Tab reaches the map, arrows go through its variants with their names said, Enter opens one."""
     page = shown.page
@@ -246,7 +348,8 @@ def test_names_for_screen_readers_and_contrast(shown: Shown) -> None:
     """Every control has a name, every state a shape of its own, and text and shapes enough contrast."""
     page = shown.page
     shown.write(rollout("default/web", "Holding", 1, {"total": 9, "proven": 1}))
-    for view in ("/", f"/variant/{STALLED}", "/removals", "/rollouts"):
+    shown.write(ask(STALLED, "draft", "Is it?", due="2020-01-01"))
+    for view in ("/", f"/variant/{STALLED}", "/removals", "/rollouts", "/tasks"):
         shown.view(view)
         page.until_text("default/web", "#main")
         unnamed = page.run(
@@ -305,6 +408,19 @@ def test_text_from_the_cluster_is_only_text(shown: Shown) -> None:
     page.until_text(name)
     shown.view("/rollouts")
     page.until_text(HOSTILE, "#main")
+    words = {"owner": HOSTILE, "ticket": "javascript:alert(1)", "due": HOSTILE, "since": HOSTILE}
+    asked = task(
+        name, "<s>draft", f"<s>{HOSTILE}", HOSTILE, **words, reason="R", message=HOSTILE, blocks=(HOSTILE,)
+    )
+    shown.write(asked)
+    for view in ("/tasks", "/variant/default/%3Cb%3Ebold"):
+        shown.view(view)
+        page.until_text(HOSTILE, ".tasks tbody th")
+        found = page.run(
+            "return document.querySelectorAll('.tasks s, .tasks img, .tasks a[href^=javascript]').length"
+        )
+        assert found == 0
+        assert HOSTILE in page.text(".tasks code"), "within quotes of the shell"
     assert page.run("return document.querySelectorAll('#main b, #main i, #main u, #main img').length") == 0
     assert page.run("return ({}).polluted") is None
 

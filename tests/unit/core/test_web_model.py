@@ -1,6 +1,7 @@
 """The fleet in memory: what rows of the topics are shown as, in any order, and what changes give."""
 
 import random
+import shlex
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.tools.fleetrows import (
     ready,
     rollout,
     rollup,
+    task,
     unready,
     variant,
 )
@@ -283,3 +285,128 @@ def test_a_rollout_is_shown_with_what_a_person_can_do() -> None:
     news = changes(loaded([(POLICIES, "a/b", None)], model), before)
     assert news is not None
     assert (news["rolloutsGone"], [each["name"] for each in news["rollouts"]]) == (["a/b"], [SKEY])
+
+
+DRAFT = "edge.web.packagevariant-2"
+QUESTION = "Is the site licensed?"
+TASK: Row = task(NAME, DRAFT, "Licensed", QUESTION, owner="ann", ticket="N-1", due="2026-01-02")
+
+
+def tasks_of(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the tasks of a document by name, with the texts that their numbers stand for."""
+    texts = document["texts"]
+    found = {}
+    for name, revision, type_, owner_of_it, *shared, at, since, note, blocks, command in document["tasks"]:
+        state, question, owner, ticket, due = (texts[number] for number in shared)
+        found[name] = {
+            "revision": revision,
+            "type": texts[type_],
+            "variant": owner_of_it,
+            "state": state,
+            "question": question,
+            "owner": owner,
+            "ticket": ticket,
+            "due": (due, at),
+            "since": texts[since],
+            "note": texts[note],
+            "blocks": [texts[gate] for gate in blocks],
+            "command": command,
+        }
+    return found
+
+
+def test_an_open_task_is_shown_with_what_answers_it() -> None:
+    """It is in the whole and in the changes, with its due time as a number, which is the end of the day."""
+    model = loaded(MINE)
+    before = model.version
+    news = changes(loaded([TASK], model), before)
+    assert news is not None
+    assert tasks_of(news) == tasks_of(whole(model))
+    assert tasks_of(news) == {
+        f"default/{DRAFT}|Licensed": {
+            "revision": f"default/{DRAFT}",
+            "type": "Licensed",
+            "variant": NAME,
+            "state": "open",
+            "question": QUESTION,
+            "owner": "ann",
+            "ticket": "N-1",
+            "due": ("2026-01-02", 1_767_398_399.0),
+            "since": "2026-01-01T08:00:00Z",
+            "note": "",
+            "blocks": ["Licensed"],
+            "command": f"pvbus task answer default/{DRAFT} Licensed --status True",
+        }
+    }
+    assert loaded([TASK], model).version == before + 1, "the same again is no change"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        task(NAME, DRAFT, "Licensed", QUESTION, state="answered", status="True"),
+        task(NAME, DRAFT, "Licensed", QUESTION, state="lapsed"),
+        event(REVISION, f"default/{DRAFT}", "Licensed", "Unknown", "Asked", variant="web-1"),
+        event(REVISION, f"default/{DRAFT}", "Licensed", "Unknown", "Deleted", variant="web-1", last=True),
+        (LATEST, f"{REVISION}|default/{DRAFT}|Licensed", None),
+    ],
+    ids=["answered", "published", "no task any more", "deleted", "tombstone"],
+)
+def test_a_task_leaves_the_page_when_it_asks_nobody_any_more(after: Row) -> None:
+    """By its own event alone, whatever was heard of its revision; a page that follows hears it by name."""
+    model = loaded([*MINE, TASK, task(NAME, "other", "Licensed", "?", state="proposed")])
+    before = model.version
+    news = changes(loaded([after], model), before)
+    assert news is not None
+    assert (news["tasksGone"], news["tasks"]) == ([f"default/{DRAFT}|Licensed"], [])
+    assert [each["state"] for each in tasks_of(whole(model)).values()] == ["proposed"]
+
+
+def test_a_task_says_why_its_answer_is_void_and_not_its_question_twice() -> None:
+    void = task(NAME, DRAFT, "Licensed", QUESTION, reason="InputsChanged", message="it was True")
+    asked = task(NAME, "other", "Licensed", QUESTION, message="ann is asked: Is the site licensed?")
+    found = tasks_of(whole(loaded([void, asked])))
+    assert [each["note"] for each in found.values()] == ["it was True", ""]
+
+
+def test_a_type_that_is_shell_code_is_one_argument_of_the_command() -> None:
+    """A person copies it: a package must not have anything else run."""
+    (found,) = tasks_of(whole(loaded([task(NAME, DRAFT, "$(reboot) '; rm", QUESTION)]))).values()
+    assert shlex.split(found["command"])[3:5] == [f"default/{DRAFT}", "$(reboot) '; rm"]
+    assert "$(reboot) '; rm" not in found["command"]
+
+
+@pytest.mark.parametrize("due", ["", "soon", "2026-13-01"])
+def test_a_due_time_of_another_form_is_none(due: str) -> None:
+    """Another release may write what this one cannot read: the task is shown, and is not overdue."""
+    (found,) = tasks_of(whole(loaded([task(NAME, DRAFT, "A", QUESTION, due=due)]))).values()
+    assert found["due"] == (due, None)
+
+
+_tasks = st.builds(
+    lambda r, t, s, o: task(NAME, f"r{r}", t, QUESTION, state=s, owner=o),
+    st.integers(1, 3),
+    st.sampled_from("AB"),
+    st.sampled_from(["open", "proposed", "answered", "lapsed"]),
+    st.sampled_from(["ann", "bob"]),
+)
+_ends = st.builds(
+    lambda r, t: (LATEST, f"{REVISION}|default/r{r}|{t}", None), st.integers(1, 3), st.sampled_from("AB")
+)
+
+
+@given(st.lists(st.lists(_tasks | _ends, max_size=5), max_size=8), st.data())
+def test_a_page_that_reconnects_has_the_tasks_of_one_that_loads(
+    batches: list[list[Row]], data: st.DataObject
+) -> None:
+    """Changes since any earlier version, applied to what the page had then, give the whole of now."""
+    model = Model(1)
+    pages = [(0, tasks_of(whole(model)))]
+    for batch in batches:
+        loaded(batch, model)
+        version, page = data.draw(st.sampled_from(pages))
+        news = changes(model, version)
+        assert news is not None
+        page = {name: row for name, row in page.items() if name not in news["tasksGone"]} | tasks_of(news)
+        assert page == tasks_of(whole(model))
+        pages.append((model.version, page))

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,11 +19,12 @@ from pvbus.core.keys import Key
 from pvbus.ports.bus import Bus
 from pvbus.runtime.web import server as module
 from pvbus.runtime.web.feed import Feed
-from pvbus.runtime.web.server import FILES, Address, PageServer
+from pvbus.runtime.web.server import FILES, Address, Hints, PageServer
 from tests.tools.bustables import PARTITIONS, Row, write_tables
-from tests.tools.fleetrows import VARIANT, event, fleet, variant
+from tests.tools.fleetrows import VARIANT, event, fleet, task, variant
 
 TOKEN = "a-token-of-the-test-0123456789"
+HINTS = Hints(" --data d --bus b", " --data d")
 DATA = ("/", "/page.css", "/page.js", "/api/fleet", "/api/events", "/api/explain", "/api/removals")
 
 
@@ -81,7 +83,7 @@ async def _page(bus: Bus, names: tuple[str, ...] = ()) -> AsyncIterator[Page]:
     feed = Feed(bus, PARTITIONS)
     jar = aiohttp.CookieJar(unsafe=True)  # of an address that is a number
     async with (
-        PageServer(feed, _explain, TOKEN, Address(names=names), " --data d") as server,
+        PageServer(feed, _explain, TOKEN, Address(names=names), HINTS) as server,
         aiohttp.ClientSession(cookie_jar=jar, auto_decompress=False) as client,
     ):
         reading = asyncio.create_task(feed.run())
@@ -350,6 +352,35 @@ async def test_held_removals_have_their_commands(page: Page) -> None:
     await page.until_read()
     (held,) = json.loads((await page.get("/api/removals"))[1])["held"]
     assert held["count"] == len(held["variants"]) == 2
-    assert held["show"] == "pvbus confirm default/web --show --data d"
-    assert held["confirm"] == "pvbus confirm default/web --data d"
+    assert held["show"] == "pvbus confirm default/web --show --data d --bus b"
+    assert held["confirm"] == "pvbus confirm default/web --data d --bus b"
     assert held["annotate"].startswith("kubectl annotate packagevariantset -n default web pvbus.dev/confirm")
+
+
+async def test_commands_for_the_api_server_have_no_option_of_the_bus(page: Page) -> None:
+    """The page adds these to commands of rollouts and tasks, and judges due times by the server's clock."""
+    await page.sign_in()
+    await page.until_read()
+    async with page.events() as following:
+        status = (await following())["status"]
+    assert status["hints"] == " --data d"
+    assert abs(status["now"] - time.time()) < 60
+
+
+async def test_a_task_is_sent_within_the_answer_that_has_the_rest(page: Page, file: Path) -> None:
+    """A page that is open hears of a question, and of its answer; one that loads has it, too."""
+    await page.sign_in()
+    version = (await page.until_read())["version"]
+    asked = task("default/a", "draft", "Licensed", "Is it?")
+    async with page.events(version) as following:
+        await following()
+        await _write(file, asked)
+        while not (message := await following()).get("tasks"):
+            pass
+        assert [each[0] for each in message["tasks"]] == ["default/draft|Licensed"]
+        assert [each[0] for each in (await page.fleet())["tasks"]] == ["default/draft|Licensed"]
+        await _write(file, task("default/a", "draft", "Licensed", "Is it?", state="answered", status="True"))
+        while not (message := await following()).get("tasksGone"):
+            pass
+    assert message["tasksGone"] == ["default/draft|Licensed"]
+    assert (await page.fleet())["tasks"] == []

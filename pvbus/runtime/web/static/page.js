@@ -8,8 +8,10 @@ const ROWS_MAX = 200;
 const CELL = 14, GAP = 3, STEP = CELL + GAP;
 const OF_SET = "set", OF_STATE = "state", OF_LIFECYCLE = "lifecycle", OF_NAMESPACE = "namespace";
 
-const fleet = { variants: new Map(), names: null, sets: new Map(), rollouts: new Map(), version: "", number: -1, loaded: false };
-const shown = { filter: "", states: new Set(), group: OF_SET, list: false };
+const fleet = {
+  variants: new Map(), names: null, sets: new Map(), rollouts: new Map(), tasks: new Map(), version: "", number: -1, loaded: false,
+};
+const shown = { filter: "", states: new Set(), group: OF_SET, list: false, tasks: "", overdue: false };
 
 // ------------------------------------------------------------------ nodes
 
@@ -122,13 +124,21 @@ function apply(message) {
     fleet.variants.clear();
     fleet.sets.clear();
     fleet.rollouts.clear();
+    fleet.tasks.clear();
     fleet.loaded = true;
   }
   const before = fleet.variants.size;
   for (const name of message.gone || []) fleet.variants.delete(name);
   for (const name of message.setsGone || []) fleet.sets.delete(name);
   for (const name of message.rolloutsGone || []) fleet.rollouts.delete(name);
+  for (const name of message.tasksGone || []) fleet.tasks.delete(name);
   for (const rollout of message.rollouts || []) fleet.rollouts.set(rollout.name, rollout);
+  for (const [name, revision, type, variant, state, question, owner, ticket, due, dueAt, since, note, blocks, answer] of message.tasks || []) {
+    fleet.tasks.set(name, {
+      name, revision, type: texts[type], variant, state: texts[state], question: texts[question], owner: texts[owner],
+      ticket: texts[ticket], due: texts[due], dueAt, since: texts[since], note: texts[note], blocks: blocks.map((gate) => texts[gate]), answer,
+    });
+  }
   for (const [name, set, state, lifecycle, reason, label] of message.variants || []) {
     fleet.variants.set(name, {
       name, set: texts[set], state: texts[state], lifecycle: texts[lifecycle], reason: texts[reason],
@@ -148,7 +158,7 @@ function sorted() {  // the variants by name; the order changes only with the na
 
 // ------------------------------------------------------------------ the connection
 
-const connection = { source: null, heard: 0, staleSince: null, retries: 0, status: null, problem: "" };
+const connection = { source: null, heard: 0, staleSince: null, retries: 0, status: null, problem: "", ahead: 0 };
 
 async function load() {
   const answer = await fetch("/api/fleet", { cache: "no-cache" });
@@ -186,8 +196,9 @@ async function take(message) {
   connection.problem = "";
   connection.staleSince = null;
   connection.status = message.status;
+  connection.ahead = message.status.now - Date.now() / 1000;
   showConnection();
-  if (message.reload || message.texts || !views.drawn) changed();
+  if (message.reload || message.texts || !views.drawn || overdueTasks().length !== views.overdue) changed();
 }
 
 async function lost(source, why) {
@@ -510,6 +521,9 @@ class ObjectView {
     this.name = name;
     this.facts = el("dl");
     this.answer = el("div", {}, el("p", { class: "quiet" }, "Asking the bus"));
+    this.tasks = new TaskTable();
+    this.questions = el("section", { "aria-label": "Open tasks" },
+      el("h3", {}, el("a", { href: "#/tasks" }, "Open tasks")), this.tasks.node);
     this.node = el("article", {}, el("h2", {}, this.title()), this.facts, this.answer);
   }
 
@@ -517,7 +531,11 @@ class ObjectView {
 
   draw() {
     const row = (this.kind === "set" ? fleet.sets : fleet.variants).get(this.name);
-    const mark = JSON.stringify(row || null);
+    const tasks = this.kind === "set" ? [] : [...fleet.tasks.values()].filter((task) => task.variant === this.name).sort(byDue);
+    if (!tasks.length) this.questions.remove();
+    else if (!this.questions.parentNode) this.answer.before(this.questions);
+    this.tasks.show(tasks);
+    const mark = JSON.stringify([row || null, tasks]);
     if (mark === this.mark) return;
     this.mark = mark;
     const facts = row ? [["State", withState(row.state)], ["Reason", row.reason]] : [["State", fleet.loaded ? "not in the fleet" : "being read"]];
@@ -665,6 +683,97 @@ class RolloutsView {
   }
 }
 
+// ------------------------------------------------------------------ tasks
+
+const isOverdue = (task) => task.dueAt !== null && task.dueAt < Date.now() / 1000 + connection.ahead;  // the server's clock
+const overdueTasks = () => [...fleet.tasks.values()].filter(isOverdue);
+const byDue = (a, b) => (a.dueAt === null) - (b.dueAt === null) || (a.dueAt || 0) - (b.dueAt || 0)
+  || (a.since < b.since ? -1 : a.since > b.since ? 1 : byName(a, b));
+
+function taskMatcher(text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  const fields = (task) => ({ owner: task.owner, type: task.type, ticket: task.ticket, namespace: task.revision.split("/")[0] });
+  return (task) => words.every((word) => {
+    const [key, value] = [word.split("=", 1)[0], word.slice(word.indexOf("=") + 1)];
+    if (word.includes("=") && Object.hasOwn(fields(task), key)) return fields(task)[key].toLowerCase() === value;
+    return [task.revision, task.variant, task.type, task.question, task.owner, task.ticket].some((each) => each.toLowerCase().includes(word));
+  });
+}
+
+class TaskTable {  // a body of two lines for each task, so that one that changes leaves the keyboard's focus to the others
+  constructor() {
+    this.bodies = new Map();
+    this.table = table(TaskTable.heads, []);
+    this.table.className = "tasks";
+    this.node = el("div", { class: "wide" }, this.table);
+  }
+
+  show(tasks) {
+    const hints = (connection.status && connection.status.hints) || "", before = this.bodies;
+    this.bodies = new Map(tasks.map((task) => {
+      const mark = JSON.stringify([task, hints, isOverdue(task)]), kept = before.get(task.name);
+      return [task.name, kept && kept.mark === mark ? kept : { mark, node: this.of(task, hints) }];
+    }));
+    const nodes = [...this.bodies.values()].map((each) => each.node);
+    if (nodes.length === this.table.tBodies.length && nodes.every((node, n) => node === this.table.tBodies[n])) return;
+    const focused = document.activeElement;
+    for (const body of [...this.table.tBodies]) if (!nodes.includes(body)) body.remove();
+    nodes.forEach((node, n) => { if (this.table.tBodies[n] !== node) this.table.insertBefore(node, this.table.tBodies[n] || null); });
+    if (this.table.contains(focused)) focused.focus();
+  }
+
+  of(task, hints) {
+    const due = isOverdue(task) ? el("span", {}, el("strong", { class: "overdue" }, "\u26a0 overdue"), el("br"), task.due) : task.due || "none";
+    const blocks = task.blocks.length ? `readiness gate${task.blocks.length > 1 ? "s" : ""} ${task.blocks.join(", ")}` : "nothing";
+    const notes = [`${task.type} of ${task.revision}${task.since ? `, open since ${task.since}` : ""}`, task.note];
+    if (task.state === "proposed") notes.push("It is proposed, and only a draft's tasks are answered: reject it first.");
+    const cells = [due, task.question, task.owner || "nobody by name", task.ticket || "none", link("variant", task.variant), blocks];
+    return el("tbody", {}, el("tr", {}, ...cells.map((cell, n) => el(n === 1 ? "th" : "td", { scope: n === 1 ? "row" : null, "data-head": TaskTable.heads[n] }, cell))),
+      el("tr", {}, el("td", { colspan: cells.length }, ...notes.filter(Boolean).map((words) => el("p", {}, words)),
+        el("p", { class: "quiet" }, "To answer it with True or False:"), command(task.answer + hints))));
+  }
+}
+TaskTable.heads = ["Due", "Question", "Asked of", "Ticket", "Variant", "Blocks"];
+
+class TasksView {
+  constructor() {
+    this.tasks = new TaskTable();
+    this.search = el("input", { type: "search", value: shown.tasks, placeholder: "owner=ann licensed", oninput: () => {
+      shown.tasks = this.search.value;
+      changed();
+    } });
+    this.late = el("button", { type: "button", "aria-pressed": shown.overdue, onclick: () => {
+      shown.overdue = !shown.overdue;
+      this.late.setAttribute("aria-pressed", shown.overdue);
+      changed();
+    } }, "Only overdue");
+    this.counted = el("p", { class: "quiet", role: "status" });
+    this.tools = el("div", { class: "tools" }, el("label", {}, "Filter by words, owner=, type=, ticket= or namespace=", this.search), this.late);
+    this.others = el("div");
+    this.node = el("div", {}, el("h2", {}, this.title()), this.tools, this.counted, this.tasks.node, this.others);
+  }
+
+  title() { return "Tasks"; }
+
+  draw() {
+    const all = [...fleet.tasks.values()].sort(byDue), late = all.filter(isOverdue);
+    const found = (shown.overdue ? late : all).filter(taskMatcher(shown.tasks));
+    const of = found.length === all.length ? "" : ` of ${all.length.toLocaleString("en")}`, rest = found.length - ROWS_MAX;
+    const words = all.length ? `${plural(found.length, "open task")}${of}; ${late.length.toLocaleString("en")} overdue${rest > 0 ? `. The first ${ROWS_MAX} are shown: filter them` : ""}`
+      : "No task is open. A condition of a package that asks a person shows here until it is True or False.";
+    if (this.counted.textContent !== words) this.counted.textContent = words;
+    const hints = (connection.status && connection.status.hints) || "";
+    if (hints !== this.hints) {
+      this.hints = hints;
+      this.others.replaceChildren(el("p", { class: "quiet" }, "These are questions about drafts and proposals of variants. Those of all packages:"),
+        command(`pvbus task list${hints}`), el("p", { class: "quiet" }, "The answers so far:"), command(`pvbus task list --answered${hints}`));
+    }
+    this.tools.hidden = !all.length;
+    this.tasks.node.hidden = !found.length;
+    this.tasks.show(found.slice(0, ROWS_MAX));
+  }
+}
+
 // ------------------------------------------------------------------ views by address
 
 const VIEWS = [  // path, name in the navigation ("" for none), and what makes the view
@@ -675,12 +784,17 @@ const VIEWS = [  // path, name in the navigation ("" for none), and what makes t
   }, make: () => new RemovalsView() },
   { path: /^\/rollouts$/, href: "#/rollouts", name: () => `Rollouts${fleet.loaded ? ` (${fleet.rollouts.size})` : ""}`,
     make: () => new RolloutsView() },
+  { path: /^\/tasks$/, href: "#/tasks", name: () => {
+    const late = overdueTasks().length;
+    return `Tasks${fleet.loaded ? ` (${fleet.tasks.size.toLocaleString("en")}${late ? `, ${late.toLocaleString("en")} overdue` : ""})` : ""}`;
+  }, make: () => new TasksView() },
   { path: /^\/(variant|set)\/([^/]+)\/([^/]+)$/, name: () => "", make: (kind, namespace, name) => new ObjectView(kind, `${namespace}/${name}`) },
 ];
 
 const views = {
   current: null,
   drawn: false,
+  overdue: 0,  // tasks, when it was last drawn
 
   title() { return views.current ? views.current.title() : "Fleet"; },
 
@@ -714,6 +828,7 @@ const views = {
   },
 
   draw() {
+    views.overdue = overdueTasks().length;
     views.navigate();
     views.current.draw();
     showConnection();
