@@ -24,6 +24,7 @@ from pvbus.cli.output import columns, emit
 from pvbus.cli.reading import data_option
 from pvbus.core import gates, tasks
 from pvbus.core.api.packages import PLACEHOLDER_REVISION
+from pvbus.core.conditions.subjects import LIFECYCLE_TYPE
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.inject.owning import is_terminating, lifecycle_of
 from pvbus.core.keys import TASKS
@@ -226,6 +227,8 @@ def open_(
     The task is stored with the package in git. One that is open already gets this question and owner.
     """
     key = revision_named(name)
+    if type_ == LIFECYCLE_TYPE:
+        raise UsageError(f"{type_} is the condition of the lifecycle in events: choose another type")
     asked = _task_named(question, owner, ticket, due)
     wanted = Wanted(key, [_condition(tasks.asked(type_, asked))])
 
@@ -244,7 +247,11 @@ def open_(
             "update packagerevisions"
         )
     if type_ not in gates.gates_of(written.revision):
-        click.echo(f"note: {type_} is no readiness gate of {key}, so nothing waits for the answer", err=True)
+        click.echo(
+            f"note: {type_} is no readiness gate of {key}, so nothing waits for the answer; it is one when "
+            "spec.readinessGates of the PackageRevision has it",
+            err=True,
+        )
     _report(wanted, written, output, "asked" if written.changed else "already asked")
 
 
@@ -270,7 +277,7 @@ def _task_named(question: str, owner: str, ticket: str, due: str) -> Task:
             raise UsageError(f"--due {due} has passed already")
         return Task(question=question.strip(), owner=owner, ticket=ticket, due=due)
     except ValueError as error:
-        hint = f"--due {due}: {error}" if due and question.strip() else str(error)
+        hint = f"--due: {error}" if due and question.strip() else str(error)
         raise UsageError(hint) from None
 
 

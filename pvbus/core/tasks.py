@@ -96,7 +96,11 @@ class Found(NamedTuple):
 
 def moment(text: str) -> datetime:
     """Return a due time; that of a date is the end of its day in UTC. Raises ValueError."""
-    found = datetime.fromisoformat(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        example = "2030-12-01, or 2030-12-01T12:00:00Z"
+        raise ValueError(f"{part(text)} is no due time such as {example}") from None
     if "T" not in text and " " not in text:
         return datetime.combine(found.date(), time(23, 59, 59), UTC)
     if found.tzinfo is None:

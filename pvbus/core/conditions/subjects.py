@@ -101,7 +101,7 @@ def _subject(name: ObjectKey, row: ObjectRow) -> ConditionSubject:
     variant = next((owner.name for owner in row.owners if _is_variant(owner.api_version, owner.kind)), "")
     if facts is None or not variant or not facts.lifecycle or facts.revision == _PLACEHOLDER:
         return ConditionSubject(row.uid, (), cause)
-    questions = NO_QUESTIONS if row.deleted else facts.questions
+    questions = NO_QUESTIONS if row.deleted else _about_others(facts.questions)
     conditions = (_lifecycle(facts), *_of_gates_and_tasks(facts, questions))
     return ConditionSubject(row.uid, conditions, cause, variant, questions)
 
@@ -113,6 +113,11 @@ def _lifecycle(facts: RevisionFacts) -> Condition:
         reason=facts.lifecycle,
         message=f"package {facts.package} of repository {facts.repository}, workspace {facts.workspace}",
     )
+
+
+def _about_others(questions: Mapping[str, EventTask]) -> Mapping[str, EventTask]:
+    """Return the questions but one whose condition has the type of the lifecycle: the event is that one's."""
+    return {type_: task for type_, task in questions.items() if type_ != LIFECYCLE_TYPE}
 
 
 def _of_gates_and_tasks(facts: RevisionFacts, questions: Mapping[str, EventTask]) -> Iterator[Condition]:

@@ -2,7 +2,8 @@
 
 Its name, namespace and upstream stay local; the upgrade of a package sets the upstream.
 
-Source: kpt v1.0.0-beta.62.1, pkg/kptfile/kptfileutil/util.go; departure: comments stay.
+Source: kpt v1.0.0-beta.62.1, pkg/kptfile/kptfileutil/util.go; departures: comments stay, and tasks are merged
+one by one.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ import msgspec
 from pvbus.core.merge import fields
 from pvbus.core.merge.conflicts import MergeError
 from pvbus.core.merge.objects import FileMerge
+from pvbus.core.merge.questions import Sides, with_questions
 from pvbus.core.merge.schemas import KPTFILE
 from pvbus.core.yaml import editor
 from pvbus.core.yaml.editor import Document
@@ -30,8 +32,8 @@ def merge(file: str, old: str | None, local: str, new: str, *, with_upstream: bo
     """
     if old == new:
         return FileMerge(local)
-    olds, locals_, news = (_merged_parts(_object(file, text).value) for text in (old, local, new))
-    merged = fields.merge(olds, locals_, news, KPTFILE)
+    sides = Sides(*(_merged_parts(_object(file, text).value) for text in (old, local, new)))
+    merged = fields.merge(*with_questions(sides), KPTFILE)
     documents = _documents(file, local)
     try:
         first = fields.edited(documents[0], merged.edits)

@@ -199,7 +199,11 @@ def test_who_may_only_write_conditions_may_answer_but_not_ask(
         (("open", KEY, "A", "--question", "x" * 301), "at most 300 fit"),
         (("open", KEY, "A B", "--question", "?"), "cannot be the type of a condition"),
         (("open", KEY, "Rendered", "--question", "?"), "Rendered is set by the package store"),
-        (("open", KEY, "A", "--question", "?", "--due", "soon"), "--due soon: "),
+        (
+            ("open", KEY, "A", "--question", "?", "--due", "soon"),
+            "--due: soon is no due time such as 2030-12-01",
+        ),
+        (("open", KEY, "Published", "--question", "?"), "is the condition of the lifecycle in events"),
         (("open", KEY, "A", "--question", "?", "--due", "2999-01-01T00:00:00"), "has no time zone"),
         (("open", KEY, "A", "--question", "?", "--due", "2020-01-01"), "has passed already"),
         (("answer", KEY, "A"), "Missing option '--status'"),

@@ -337,6 +337,14 @@ def test_a_revision_that_is_being_deleted_asks_nobody() -> None:
     assert worker.latest == {}
 
 
+def test_a_question_of_the_lifecycles_type_is_not_that_of_the_lifecycle() -> None:
+    """The type of the event is taken: such a task is in `pvbus task list` alone."""
+    worker = Worker()
+    worker.listed()
+    worker.see(REVISION, revision("Draft", tasks=LICENSED.replace("Licensed", "Published")))
+    assert [(e.condition.reason, e.task) for e in worker.events] == [("Draft", EventTask())]
+
+
 def test_a_package_cannot_ask_without_bound() -> None:
     """Of very many questions the first are events, and of very long ones the beginning."""
     worker = Worker()
