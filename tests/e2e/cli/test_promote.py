@@ -94,7 +94,8 @@ async def test_a_draft_is_acknowledged_gated_proposed_rejected_and_proposed_agai
             await story.client.put(VARIANT, variant)
             await story.explains("PackageSpecializer default/ipam has not acknowledged it yet")
 
-            gates = [{"conditionType": GATE}]
+            present = (await story.client.get(REVISION, NAME))["spec"].get("readinessGates", ())
+            gates = [*present, {"conditionType": GATE}]  # inject puts back what it needs: other content
             await story.change(annotations={f"{ACKNOWLEDGED_PREFIX}ipam": NAME}, readinessGates=gates)
             await story.change(conditions=[{"type": GATE, "status": "True"}])
             assert PROPOSED_CONTENT in await story.becomes("Proposed")
