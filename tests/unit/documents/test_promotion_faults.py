@@ -121,9 +121,17 @@ FAULTS: dict[str, tuple[str, ...]] = {
         STORM,
     ),
     "a kill -9 of them on Kafka, and on a real API server": (
+        "e2e/kafka/test_promotion.py"
+        "::test_services_of_promotion_are_killed_and_do_nothing_twice_early_or_too_much",
         "integration/kafka/test_acl_processes.py::test_services_under_their_own_users",
         "e2e/cluster/test_packages.py"
         "::test_each_draft_is_proposed_once_though_the_services_of_promotion_are_killed",
+    ),
+    "a bus that is lost in the middle": (
+        "unit/core/test_rollout_recovery.py"
+        "::test_the_numbers_of_attempts_go_on_and_an_old_annotation_lets_no_wave_pass",
+        "unit/core/test_rollout_recovery.py"
+        "::test_what_an_attempt_did_not_prove_is_not_approved_before_a_person_restarts_it",
     ),
     "evidence of another revision, content or attempt": (
         f"{CORE}/test_rollout_machine.py"
