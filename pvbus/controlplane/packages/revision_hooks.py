@@ -210,11 +210,14 @@ class RevisionHooks:
         stored = texts(files)
         was_deferred = revision.note is not None and revision.note.state == "deferred"
         edits = _edits(new, revision.kptfile)
+        is_rendered_now = was_deferred and DEFER_RENDER not in _annotations(new)
+        if not edits and not is_rendered_now:
+            return None, revision  # only the lifecycle or the metadata changes: reading YAML costs the most
         try:
             wanted = copies.edit_kptfile(stored, *edits) if edits else stored
         except editor.YamlError as exc:
             raise answers.internal(f"Kptfile: {exc}") from exc
-        if was_deferred and DEFER_RENDER not in _annotations(new):
+        if is_rendered_now:
             made = await self._requests.rendered(wanted)
         elif was_deferred or wanted == stored:
             made = render.Rendering(wanted, revision.note)

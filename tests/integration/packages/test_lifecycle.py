@@ -6,6 +6,7 @@ import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.layout import LATEST_LABEL, parse_annotations
+from pvbus.core.yaml import editor
 from tests.integration.packages.support import World, clone_of, git, refs, revision, tree
 
 
@@ -59,6 +60,27 @@ async def test_a_deployment_repository_gets_its_package_context_from_scratch(fle
 async def test_a_blueprint_repository_keeps_what_the_upstream_has_of_a_package_context(fleet: World) -> None:
     await fleet.create(revision("blue", "copy", "ws", clone_of("blue.app.v1")))
     assert "package-context.yaml" not in (await fleet.files("blue.copy.ws"))["spec"]["resources"]
+
+
+async def test_a_change_of_lifecycle_reads_no_yaml(fleet: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand drafts may be proposed at once, and reading a Kptfile costs more than the rest."""
+    draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+    texts: list[str] = []
+    parse = editor.parse
+
+    def counted(text: str) -> tuple[editor.Document, ...]:
+        texts.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(editor, "parse", counted)
+    proposed = await fleet.update(draft, lifecycle="Proposed")
+    assert texts == []
+    returned = await fleet.update(proposed, subresource="approval", lifecycle="Draft")
+    assert (proposed["spec"]["lifecycle"], returned["spec"]["lifecycle"]) == ("Proposed", "Draft")
+    assert texts == []
+    gated = await fleet.update(returned, readinessGates=[{"conditionType": "example.org/Done"}])
+    assert gated["spec"]["readinessGates"] == [{"conditionType": "example.org/Done"}]
+    assert texts
 
 
 async def test_approval_merges_the_draft_into_the_branch_and_tags_it(fleet: World, edge: Path) -> None:

@@ -1,12 +1,13 @@
 """Pushes move their own refs, and neither read nor send again what the others have."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from pvbus.controlplane.packages.gitcommand import Failure, Git, GitError, RefUpdate
-from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File
+from pvbus.controlplane.packages.gitrepo import LOOSE_REFS_MAX, Author, BareMirror, File
 from pvbus.controlplane.packages.operations import Staging, commit_all
 from pvbus.controlplane.packages.pushing import LOOSE_OBJECTS_MAX
 from tests.integration.packages.support import KPTFILE, git, push_files, refs
@@ -108,3 +109,58 @@ def test_a_push_works_after_a_kill_left_its_folder_half_made(mirror: BareMirror,
     mirror.push([RefUpdate("refs/heads/drafts/app/ws", None, commit)])
     assert git(edge, "rev-parse", "refs/heads/drafts/app/ws").strip() == commit
     assert os.listdir(folder / "refs") == []
+
+
+def many(mirror: BareMirror) -> list[RefUpdate]:
+    """Propose as many drafts as are packed at once, and one more: half of the updates delete a ref."""
+    head = mirror.refs["refs/heads/main"]
+    made = [RefUpdate(f"refs/heads/drafts/p{number}/ws", None, head) for number in range(LOOSE_REFS_MAX)]
+    mirror.push(made)
+    return [
+        change
+        for draft in made
+        for change in (
+            RefUpdate(draft.ref, head, None),
+            RefUpdate(draft.ref.replace("drafts", "proposed"), None, head),
+        )
+    ]
+
+
+def on_disk(folder: Path) -> set[bytes]:
+    command = ["git", "for-each-ref", "--format=%(objectname) %(refname)"]
+    return set(subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout.splitlines())
+
+
+def test_many_pushed_refs_are_in_one_file_of_the_mirror(
+    mirror: BareMirror, edge: Path, tmp_path: Path
+) -> None:
+    """The next fetch, or start, has nothing to write: with a file for each ref, 10,000 take half a minute."""
+    git(edge, "tag", "-m", "annotated", "app/v9", "main")
+    head, odd = git(edge, "rev-parse", "main"), b"refs/heads/drafts/\xff/ws"
+    subprocess.run([b"git", b"update-ref", odd, head.encode()], cwd=edge, check=True)
+    git(mirror.path, "update-ref", "refs/upstream/commit", head)
+    mirror.fetch()
+    mirror.push(many(mirror))
+    assert not [path for path in (mirror.path / "refs" / "heads").rglob("*") if path.is_file()]
+    assert BareMirror(mirror.path, str(edge), Git()).refs == mirror.refs
+    others = on_disk(mirror.path) - on_disk(edge)
+    assert others == {f"{head} refs/upstream/commit".encode()}
+    assert on_disk(edge) == on_disk(mirror.path) - others
+    assert any(odd in line for line in on_disk(mirror.path))
+    written = (mirror.path / "packed-refs").stat().st_ino
+    before = dict(mirror.refs)
+    mirror.fetch()
+    assert mirror.refs == before
+    assert (mirror.path / "packed-refs").stat().st_ino == written
+    assert not [path for path in (mirror.path / "refs" / "heads").rglob("*") if path.is_file()]
+
+
+def test_a_lock_that_was_left_on_the_mirrors_refs_fails_no_push(mirror: BareMirror, edge: Path) -> None:
+    (mirror.path / "packed-refs.lock").touch()
+    updates = many(mirror)
+    mirror.push(updates)
+    assert {ref for ref in refs(edge) if "/p1/" in ref} == {"refs/heads/proposed/p1/ws"}
+    (mirror.path / "packed-refs.lock").unlink()
+    before = dict(mirror.refs)
+    mirror.fetch()
+    assert mirror.refs == before
