@@ -34,6 +34,10 @@ class Browser:
     def open(self, url: str) -> None:
         self._post("url", url=url)
 
+    def back(self) -> None:
+        """Go back to the page before, which the browser may have kept as it was."""
+        self._post("back")
+
     def run(self, script: str, *arguments: Any) -> Any:
         """Run the body of a function in the page, with `arguments`; return what it returns."""
         return self._post("execute/sync", script=script, args=list(arguments))

@@ -170,6 +170,18 @@ def test_a_change_shows_by_itself(shown: Shown) -> None:
     page.until_text("400 variants")
 
 
+def test_a_page_that_is_left_holds_no_connection(shown: Shown) -> None:
+    """The browser keeps it for the way back, and has six connections for a server; back on it, it goes on."""
+    page = shown.page
+    before = counts(page)["stalled"]
+    page.run("addEventListener('pagehide', () => { window.leftOpen = connection.source !== null; })")
+    page.open("about:blank")
+    page.back()
+    page.until(lambda: page.run("return window.leftOpen === false"), "the page is back as it was left")
+    shown.write(event(VARIANT, "default/web-edge-africa-africa-00000", "Stalled", "True", "NoMatch"))
+    page.until(lambda: counts(page)["stalled"] == before + 1, "one more is stalled")
+
+
 def test_one_variant(shown: Shown) -> None:
     """Its conditions and explanation, which change with it; an unknown one is said to be none."""
     page = shown.page

@@ -171,6 +171,7 @@ async function load() {
 }
 
 function connect() {
+  if (connection.source) return;
   const source = new EventSource(`/api/events?since=${encodeURIComponent(fleet.version)}`);
   connection.source = source;
   let queue = Promise.resolve();  // a whole load is awaited before the changes after it
@@ -863,6 +864,12 @@ function redraw() {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 addEventListener("resize", changed);
 addEventListener("hashchange", () => views.open());
+// A page that the browser keeps for "back" would keep its connection, and browsers have six for one server.
+addEventListener("pagehide", () => {
+  if (connection.source) connection.source.close();
+  connection.source = null;
+});
+addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
 readColours();
 views.open();
 load().catch((error) => { connection.problem = error.message; }).finally(connect);
