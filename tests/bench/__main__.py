@@ -2,10 +2,10 @@
 
     python -m tests.bench [NAME...] [--small] [--json FILE]
 
-Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, cluster, kafka,
-kafka-events, kafka-large, kafka-workers. Those of Kafka start one, and `cluster` a kube-apiserver; they are
-left out where that cannot be had. --small does the same
-with few objects, to see that it works: its times mean nothing.
+Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, proposals, rollouts, page,
+cluster, kafka, kafka-events, kafka-large, kafka-workers. Those of Kafka start one, `cluster` a
+kube-apiserver, and `page` a browser; they are left out where that cannot be had. --small does the same with
+few objects, to see that it works: its times mean nothing.
 """
 
 import argparse
@@ -25,11 +25,15 @@ from tests.bench.kafka_events import kafka_events
 from tests.bench.kafka_large import kafka_large
 from tests.bench.kafka_workers import kafka_workers
 from tests.bench.large import large
+from tests.bench.page import page
+from tests.bench.proposals import proposals
 from tests.bench.report import Row, machine, table, write_json
 from tests.bench.revisions import revisions
+from tests.bench.rollouts import rollouts
 from tests.bench.scenarios import ceiling, no_op
 from tests.bench.upgrades import injected, upgrades
 from tests.bench.yamlcost import yaml
+from tests.tools.browser import BrowserUnavailableError
 from tests.tools.clusterprograms import ClusterUnavailableError
 from tests.tools.kafka import KafkaUnavailableError
 
@@ -48,6 +52,9 @@ SCENARIOS: dict[str, Scenario] = {
     "upgrades": upgrades,
     "injected": injected,
     "yaml": yaml,
+    "proposals": proposals,
+    "rollouts": rollouts,
+    "page": page,
     "cluster": cluster,
     "kafka": kafka_fleet,
     "kafka-events": kafka_events,
@@ -64,7 +71,7 @@ async def run(names: list[str], *, small: bool, say: Callable[[str], None]) -> l
         say(f"{name}: running, load average {machine()['loadAverage']}")
         try:
             rows += await SCENARIOS[name](small=small)
-        except (KafkaUnavailableError, ClusterUnavailableError) as exc:
+        except (BrowserUnavailableError, KafkaUnavailableError, ClusterUnavailableError) as exc:
             say(f"{name}: left out: {exc}")
         say(f"{name}: {time.perf_counter() - began:.0f} s")
     return rows

@@ -1,4 +1,4 @@
-"""A cluster that is not there: creates are answered, and what was created is echoed onto the bus.
+"""A cluster that is not there: writes are answered, and what was written is echoed onto the bus.
 
 It stands in for the API server and for ingest where only the services between them are measured. It
 keeps no object.
@@ -9,7 +9,7 @@ import itertools
 from types import TracebackType
 from typing import Any, Self
 
-from pvbus.core.ingest.rows import VARIANT, rows_of, topics_of
+from pvbus.core.ingest.rows import POLICY, VARIANT, rows_of, topics_of
 from pvbus.core.keys import partition as partition_of
 from pvbus.core.records import VARIANTS
 from pvbus.core.topics import partition_key
@@ -18,7 +18,6 @@ from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.process.assembly import partition_count
 
 ECHO_RECORDS_MAX = 2_000
-TOPICS = topics_of(VARIANT, requested=False)
 
 
 class BusWriter:
@@ -62,10 +61,11 @@ class BusWriter:
 
 
 class EchoCluster:
-    """The part of `pvbus.ports.cluster.Cluster` that render needs to create PackageVariants."""
+    """The part of `pvbus.ports.cluster.Cluster` that render needs to create PackageVariants, and rollout to
+    write the status of RolloutPolicies."""
 
     def __init__(self, bus: Bus, *, active: bool) -> None:
-        """active: False where nobody creates, so no lease is taken."""
+        """active: False where nobody writes, so no lease is taken."""
         self.created_bytes_max = 0
         self._writer = BusWriter(bus, "bench-echo") if active else None
         self._numbers = itertools.count(1)
@@ -98,7 +98,6 @@ class EchoCluster:
         return Resource(kind.group, version or "v1alpha1", kind.kind, f"{kind.kind.lower()}s", True)
 
     async def create(self, resource: Resource, obj: Object) -> Object:
-        assert self._writer is not None
         number = next(self._numbers)
         meta = {
             **obj["metadata"],
@@ -108,9 +107,18 @@ class EchoCluster:
             "creationTimestamp": "2026-01-01T00:00:00Z",
         }
         stored = {**obj, "metadata": meta}
-        for row in rows_of(VARIANT, stored, TOPICS):
+        self._tell(VARIANT, stored)
+        return stored
+
+    async def update(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
+        stored = {**obj, "metadata": {**obj["metadata"], "resourceVersion": f"e{next(self._numbers)}"}}
+        self._tell(POLICY, stored)
+        return stored
+
+    def _tell(self, kind: Kind, stored: Object) -> None:
+        assert self._writer is not None
+        for row in rows_of(kind, stored, topics_of(kind, requested=False)):
             value = row.value or b""
             self.created_bytes_max = max(self.created_bytes_max, len(value))
             self._pending.append(self._writer.output(row.topic, row.key, value))
         self._wake.set()
-        return stored

@@ -71,6 +71,27 @@ def make(remote: Path, packages: int) -> None:
     subprocess.run(["git", "pack-refs", "--all"], cwd=remote, check=True)
 
 
+def make_drafts(remote: Path, packages: int) -> None:
+    """Make a bare repository with so many packages, each with only the draft `packagevariant-1`."""
+    make_bare(remote)
+    stream = "".join(_drafts(packages)).encode()
+    subprocess.run(["git", "fast-import", "--quiet"], cwd=remote, input=stream, check=True)
+    subprocess.run(["git", "pack-refs", "--all"], cwd=remote, check=True)
+
+
+def _drafts(packages: int) -> Iterator[str]:
+    yield _commit("refs/heads/main", 0, "Initial commit: Creating main branch\n")
+    yield "M 100644 inline README.md\ndata 17\nCreated by bench\n\n\n"
+    for number in range(packages):
+        name = package_name(number)
+        task = '{"type":"clone","clone":{"upstreamRef":{"upstreamRef":{"name":"blueprints.app.v1"}}}}'
+        note = f'{{"package":"{name}","workspaceName":"packagevariant-1","revision":"0","task":{task}}}'
+        message = f"Creating new revision by cloning\n\n\nkpt:{note}\n"
+        ref = f"refs/heads/drafts/{name}/packagevariant-1"
+        yield _commit(ref, number, message, "from refs/heads/main\n")
+        yield _files(name, 1)
+
+
 def _stream(packages: int) -> Iterator[str]:
     for number in range(packages):
         name = package_name(number)

@@ -3,8 +3,9 @@
     python -m tests.bench.services KUBECONFIG BUS SERVICE...
 
 BUS is an address as in PVBUS_BUS. The first line tells that all are ready, since when /readyz said so, and
-what the process weighed before it had any table. Commands: `usage`, `counts`, `metrics`, `settled` (answered
-when nothing is left to do). KUBECONFIG `-` stands for a cluster that only answers creates; see
+what the process weighed before it had any table. Commands: `usage`, `counts`, `metrics`, `steps` (of
+rollouts), `settled` (answered when nothing is left to do). KUBECONFIG `-` stands for a cluster that only
+answers creates, and writes of a policy's status; see
 `tests.bench.echo`. With a folder in BENCH_PROFILE, a profile is written there.
 """
 
@@ -28,6 +29,7 @@ from pvbus.adapters.kafka.reader import KafkaReader
 from pvbus.adapters.sqlite.reader import SqliteReader
 from pvbus.core.cel import compilations
 from pvbus.core.render.controller import RenderController
+from pvbus.core.rollout.controller import RolloutController
 from pvbus.core.unroll.controller import UnrollController
 from pvbus.ports.bus import Bus, Record
 from pvbus.ports.cluster import Cluster
@@ -69,7 +71,7 @@ async def against_nothing(url: str, names: list[str]) -> AsyncIterator[tuple[lis
     bus = await open_bus(ServicesConfig(bus=url))
     try:
         await ensure_installation(bus, partitions=partition_count())
-        async with EchoCluster(bus.peer(), active="render" in names) as cluster:
+        async with EchoCluster(bus.peer(), active=bool({"render", "rollout"} & set(names))) as cluster:
             answering = cast(Cluster, cluster)  # the calls it lacks are those that creating does not need
             yield [build_service(n, bus.peer(), answering, SystemClock()) for n in names], bus
     finally:
@@ -117,12 +119,29 @@ def count_reads() -> Callable[[], int]:
     return lambda: found
 
 
+def time_steps() -> dict[str, float]:
+    """Measure the steps of rollouts from now on: their number, and the CPU seconds of the longest."""
+    found: dict[str, float] = {"count": 0, "longest": 0.0}
+    step: Any = RolloutController._step
+
+    def timed(self: Any, *arguments: Any) -> Any:
+        began = time.thread_time()
+        try:
+            return step(self, *arguments)
+        finally:
+            found["count"] += 1
+            found["longest"] = max(found["longest"], time.thread_time() - began)
+
+    setattr(RolloutController, "_step", timed)  # noqa: B010  # as a statement, mypy refuses it
+    return found
+
+
 def is_ready(service: Service) -> bool:
     return service.ready and (not isinstance(service, IngestWorker) or service.observed)
 
 
 async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
-    count_read = count_reads()
+    count_read, steps = count_reads(), time_steps()
     logs.configure("warning")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # each try of a Kafka that is just up
     empty = usage()["residentBytes"]
@@ -149,6 +168,9 @@ async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
         async def give_counts() -> dict[str, int]:
             return counts(services)
 
+        async def give_steps() -> dict[str, float]:
+            return steps
+
         async def give_metrics() -> dict[str, Any]:
             return {
                 "steps": counted(metrics.STEPS, "outcome").get("done", 0),
@@ -170,6 +192,7 @@ async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
             "usage": give_usage,
             "counts": give_counts,
             "metrics": give_metrics,
+            "steps": give_steps,
             "settled": wait_settled,
         }
         answering = asyncio.create_task(answer_commands(commands))

@@ -9,13 +9,20 @@ from tests.bench.kafka import kafka_fleet
 from tests.bench.kafka_events import kafka_events
 from tests.bench.kafka_large import kafka_large
 from tests.bench.kafka_workers import kafka_workers
+from tests.bench.page import page
+from tests.bench.proposals import proposals
 from tests.bench.report import Row, table
+from tests.bench.rollouts import rollouts
 from tests.bench.scenarios import no_op
 from tests.bench.upgrades import injected
 from tests.bench.yamlcost import yaml
+from tests.tools.browser import BrowserUnavailableError
 from tests.tools.kafka import KafkaCluster
 
-COUNTED = ("writes", "records", "sets", "variants", "renders", "documents")
+COUNTED = (
+    *("writes", "records", "sets", "variants", "renders", "documents"),
+    *("proposals", "drafts", "times", "approvals", "waves", "bytes"),
+)
 
 
 def missed(rows: list[Row]) -> list[Row]:
@@ -35,6 +42,29 @@ async def test_a_small_run_counts_what_the_design_promises() -> None:
     rows = [row for found in await asyncio.gather(*runs) for row in found]
     counted = [row for row in rows if row.unit in COUNTED and row.goal is not None]
     assert len(counted) == 15
+    assert not missed(counted), table(missed(counted))
+
+
+@pytest.mark.slow
+async def test_a_small_run_proposes_and_approves_each_revision_once() -> None:
+    """All drafts and all targets, none twice, in waves of the policy's sizes, and no large object."""
+    rows = [
+        row for found in await asyncio.gather(proposals(small=True), rollouts(small=True)) for row in found
+    ]
+    counted = [row for row in rows if row.unit in COUNTED and row.goal is not None]
+    assert len(counted) == 9
+    assert not missed(counted), table(missed(counted))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+async def test_a_small_run_in_a_browser_shows_each_event() -> None:
+    try:
+        rows = await page(small=True)
+    except BrowserUnavailableError as exc:
+        pytest.skip(f"the page needs a browser: {exc}")
+    counted = [row for row in rows if row.unit in COUNTED and row.goal is not None]
+    assert len(counted) == 1
     assert not missed(counted), table(missed(counted))
 
 

@@ -1,0 +1,285 @@
+"""A rollout of 10,000 proposals in waves of 1, 5, 25 and 100 %: promote, rollout and the bus alone.
+
+Each of the two services is a process of its own. This process plays ingest, and release: it carries out each
+order at once, as `tests.bench.echo` does with the status of the policy. So what is measured is deciding.
+"""
+
+import asyncio
+import os
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.core.api.promotion import PROMOTION_API
+from pvbus.core.codec import encode_row
+from pvbus.core.ingest.rows import POLICY, REVISION, SPECIALIZER, VARIANT, rows_of, topics_of
+from pvbus.core.keys import PROPOSED_CONTENT, ChildKey, TargetKey, is_child, sync_key
+from pvbus.core.kinds import Kind
+from pvbus.core.records import (
+    APPROVALS,
+    OBJECTS,
+    POLICIES,
+    RELEASES,
+    ROLLOUTS,
+    VARIANTS,
+    Approval,
+    ApprovalRow,
+    ReleaseRow,
+    SyncMarker,
+)
+from pvbus.core.rollout.protocol.rows import Rollout, Target
+from pvbus.core.rollout.protocol.states import RolloutState
+from pvbus.ports.bus import Output, Record
+from pvbus.runtime.process.assembly import partition_count
+from pvbus.runtime.process.installation import ensure_installation
+from tests.bench import gitfleet, proposals
+from tests.bench.children import Child, eventually
+from tests.bench.echo import BusWriter
+from tests.bench.large import BATCH, OBJECT_BYTES_MAX, largest_records, observed
+from tests.bench.report import Row
+
+NAME = "rollouts"
+PERCENTS = (1, 5, 25, 100)
+CPU_GOAL = 1.0
+SECONDS_MAX = 900.0
+POLICY_KEY = "default/fleet"
+OBJECT: dict[str, Any] = {
+    "apiVersion": PROMOTION_API,
+    "kind": "RolloutPolicy",
+    "metadata": {"name": "fleet", "namespace": "default"},
+    "spec": {
+        "approval": "Always",
+        "settle": "2s",
+        "waves": [{"percent": percent} for percent in PERCENTS],
+    },
+}
+
+
+def revision_name(number: int, workspace: int) -> str:
+    return f"deploy.{gitfleet.package_name(number)}.packagevariant-{workspace}"
+
+
+def variant(number: int) -> dict[str, Any]:
+    """Return a PackageVariant that is ready, with the second revision of its package."""
+    status = {
+        "conditions": [{**proposals.STATUS, "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+        "downstreamTargets": [{"name": revision_name(number, 2)}],
+    }
+    return {**observed(VARIANT, proposals.variant(number), number), "status": status}
+
+
+def revision(number: int, workspace: int, lifecycle: str) -> dict[str, Any]:
+    """Return a package revision as promote proposed it, with a digest of content that nobody reads."""
+    name, package = revision_name(number, workspace), gitfleet.package_name(number)
+    uid = observed(VARIANT, proposals.variant(number), number)["metadata"]["uid"]
+    owner = {"apiVersion": "config.porch.kpt.dev/v1alpha1", "kind": "PackageVariant", "name": package}
+    metadata = {
+        "name": name,
+        "namespace": "default",
+        "annotations": {PROPOSED_CONTENT: f"{number:016x}{workspace:016x}"},
+        "ownerReferences": [{**owner, "uid": uid, "controller": True}],
+    }
+    facts = {
+        "packageName": package,
+        "repository": "deploy",
+        "workspaceName": f"packagevariant-{workspace}",
+        "lifecycle": lifecycle,
+        **({"revision": workspace} if lifecycle == "Published" else {}),
+    }
+    return observed(REVISION, {"metadata": metadata, "spec": facts}, 10 * number + workspace)
+
+
+def outputs_of(writer: BusWriter, kind: Kind, obj: dict[str, Any]) -> list[Output]:
+    rows = rows_of(kind, obj, topics_of(kind, requested=False))
+    return [writer.output(row.topic, row.key, row.value) for row in rows]
+
+
+async def write_world(writer: BusWriter, count: int) -> None:
+    """Write everything but the policy: of each package a published revision, and a proposed one."""
+    value = encode_row(SyncMarker(state="ok", epoch=1, versions=("v1", "v1alpha1")))
+    assert value is not None
+    markers: list[Output] = []
+    for kind in (REVISION, SPECIALIZER, VARIANT, POLICY):
+        for topic in {OBJECTS, *topics_of(kind, requested=False)}:
+            markers += writer.to_everywhere(topic, sync_key(*kind), value)
+    await writer.write(markers)
+    for first in range(0, count, BATCH):
+        batch: list[Output] = []
+        for number in range(first, min(first + BATCH, count)):
+            batch += outputs_of(writer, VARIANT, variant(number))
+            batch += outputs_of(writer, REVISION, revision(number, 1, "Published"))
+            batch += outputs_of(writer, REVISION, revision(number, 2, "Proposed"))
+        await writer.write(batch)
+
+
+class Release:
+    """Carries out approvals, and counts them. waves: the targets of each wave, as their rows say. sizes: of
+    the largest record of each topic that it reads, before the bus compacts them."""
+
+    def __init__(self, bus: SqliteBus, writer: BusWriter, count: int) -> None:
+        self.orders = Counter[str]()
+        self.waves = Counter[int]()
+        self.sizes: dict[str, int] = {}
+        self.state = RolloutState.IDLE
+        self._bus = bus
+        self._writer = writer
+        self._numbers = {gitfleet.package_name(number): number for number in range(count)}
+        self._wave_of: dict[str, int] = {}
+        self._is_over = False
+
+    def stop(self) -> None:
+        self._is_over = True
+
+    async def run(self) -> None:
+        topics = [(topic, number) for topic in (APPROVALS, ROLLOUTS) for number in range(partition_count())]
+        reader = self._bus.reader(dict.fromkeys(topics, 0))
+        try:
+            while not self._is_over:
+                outputs: list[Output] = []
+                for record in await reader.poll(timeout_seconds=0.5, max_records=2_000):
+                    outputs += self._seen(record)
+                if outputs:
+                    await self._writer.write(outputs)
+        finally:
+            await reader.close()
+
+    def _seen(self, record: Record) -> list[Output]:
+        key, size = record.key.decode(), len(record.key) + len(record.value or b"")
+        self.sizes[record.topic] = max(self.sizes.get(record.topic, 0), size)
+        if record.topic == APPROVALS:
+            if record.value is None:
+                return []
+            return self._carried_out(key, msgspec.json.decode(record.value, type=ApprovalRow))
+        if not is_child(key):
+            if record.value is not None:
+                self.state = msgspec.json.decode(record.value, type=Rollout).state
+        elif record.value is not None:
+            target = msgspec.json.decode(record.value, type=Target)
+            before = self._wave_of.get(ChildKey.parse(key).variant)
+            self.waves.update({target.wave: 1} if before is None else {})
+            self._wave_of[ChildKey.parse(key).variant] = target.wave
+        return []
+
+    def _carried_out(self, key: str, order: ApprovalRow) -> list[Output]:
+        vkey, policy = TargetKey.parse(key)
+        self.orders[f"{vkey} {order.order} {order.revision}"] += 1
+        number = self._numbers[vkey.partition("/")[2]]
+        approval = Approval(
+            policy=policy,
+            attempt=order.attempt,
+            order=order.order,
+            revision=order.revision,
+            digest=order.digest,
+            outcome="done",
+        )
+        row = ReleaseRow(uid=order.uid, approvals=(approval,))
+        published = outputs_of(self._writer, REVISION, revision(number, 2, "Published"))
+        return [*published, self._writer.output(RELEASES, vkey, encode_row(row))]
+
+
+class Found(NamedTuple):
+    """promote, rollout: CPU seconds. step: the longest step of the machine, in CPU seconds. sizes: of the
+    largest record of each topic."""
+
+    seconds: float
+    promote: float
+    rollout: float
+    step: float
+    steps: int
+    orders: Counter[str]
+    waves: Counter[int]
+    sizes: dict[str, int]
+    load: float
+
+
+async def measure(folder: Path, count: int) -> Found:
+    path = folder / "bus.db"
+    bus = await SqliteBus.open(path)
+    try:
+        await ensure_installation(bus, partitions=partition_count())
+        async with BusWriter(bus.peer(), "bench-ingest") as writer:
+            await write_world(writer, count)
+            async with (
+                Child("tests.bench.services", "-", f"sqlite:{path}", "promote") as promote,
+                Child("tests.bench.services", "-", f"sqlite:{path}", "rollout") as rollout,
+            ):
+                release = Release(bus, writer, count)
+                return await _rolled_out(bus, writer, (promote, rollout), release)
+    finally:
+        await bus.close()
+
+
+async def _rolled_out(
+    bus: SqliteBus, writer: BusWriter, children: tuple[Child, Child], release: Release
+) -> Found:
+    """Hand the policy over; wait until its rollout is completed, and nothing is left to do."""
+    for child in children:
+        await child.ask("settled")
+    before = [await child.ask("usage") for child in children]
+    load, began = os.getloadavg()[0], time.perf_counter()
+    running = asyncio.create_task(release.run())
+    await writer.write(outputs_of(writer, POLICY, observed(POLICY, OBJECT, 1)))
+
+    async def is_completed() -> bool:
+        return running.done() or release.state is RolloutState.COMPLETED
+
+    try:
+        await eventually(is_completed, "the rollout is completed", seconds=SECONDS_MAX)
+        seconds = time.perf_counter() - began
+        for child in children:  # nothing comes late
+            await child.ask("settled")
+    finally:
+        release.stop()
+        await running
+    after = [await child.ask("usage") for child in children]
+    cpu = [late["cpuSeconds"] - early["cpuSeconds"] for early, late in zip(before, after, strict=True)]
+    steps = await children[1].ask("steps")
+    return Found(
+        seconds=seconds,
+        promote=cpu[0],
+        rollout=cpu[1],
+        step=steps["longest"],
+        steps=steps["count"],
+        orders=release.orders,
+        waves=release.waves,
+        sizes={**await largest_records(bus), **release.sizes},
+        load=load,
+    )
+
+
+async def rollouts(*, small: bool) -> list[Row]:
+    """CPU of deciding per approval, the longest step, and the largest rows and objects."""
+    count = 200 if small else 10_000
+    with tempfile.TemporaryDirectory(prefix="pvbus-bench-") as name:
+        found = await measure(Path(name), count)
+    return rows_of_rollout(found, count)
+
+
+def rows_of_rollout(found: Found, count: int) -> list[Row]:
+    what = f"rollout of {count:,} in waves of {', '.join(map(str, PERCENTS))} %"
+    topic, size = max(found.sizes.items(), key=lambda item: item[1])
+    cpu = 1000 * (found.promote + found.rollout) / count
+    wrong = sum(
+        found.waves[number + 1] != -(-count * percent // 100) - (-(-count * before // 100))
+        for number, (before, percent) in enumerate(zip((0, *PERCENTS), PERCENTS, strict=False))
+    )
+    twice = sum(times - 1 for times in found.orders.values())
+    return [
+        Row(NAME, f"{what}: until it is completed", found.seconds, "s"),
+        Row(NAME, "orders to approve", len(found.orders), "approvals", count, "equal"),
+        Row(NAME, "orders that were given twice", twice, "approvals", 0, "equal"),
+        Row(NAME, "waves of another size than the policy's", wrong, "waves", 0, "equal"),
+        Row(NAME, "promote and rollout: CPU per approval", cpu, "ms", CPU_GOAL, "less"),
+        Row(NAME, "promote: CPU per approval", 1000 * found.promote / count, "ms"),
+        Row(NAME, "rollout: CPU per approval", 1000 * found.rollout / count, "ms"),
+        Row(NAME, f"rollout: longest of {found.steps} steps, CPU", 1000 * found.step, "ms"),
+        Row(NAME, f"largest record (of {topic})", size, "bytes", OBJECT_BYTES_MAX, "less"),
+        Row(NAME, "largest RolloutPolicy", found.sizes[POLICIES], "bytes", OBJECT_BYTES_MAX, "less"),
+        Row(NAME, "largest PackageVariant", found.sizes[VARIANTS], "bytes", OBJECT_BYTES_MAX, "less"),
+        Row(NAME, "load average before", found.load, ""),
+    ]
