@@ -132,6 +132,7 @@ class Catalog:
         for directory in directories:
             changed |= self._recompute(directory)
         self._undone = set()
+        self._tips.forget_left()
         self._tips.save_if_due()
         return changed
 

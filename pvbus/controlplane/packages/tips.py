@@ -33,6 +33,9 @@ UNSAVED_SHARE = 10
 """Revisions read since the file was written, at most this number and this part of all: after a kill they are
 read again, at a millisecond each. Writing 10,000 takes 100 ms."""
 
+_OPEN: Mapping[str, str] = {"draft": layout.DRAFT, "proposed": layout.PROPOSED}
+"""Lifecycle by kind of the ref."""
+
 _UNREADABLE = (ContentError, LookupError, ValueError, RecursionError, AssertionError, pygit2.GitError)
 
 
@@ -68,6 +71,7 @@ class TipReader:
         self._file = file
         self._facts: SizedCache[str, KptfileFacts] = SizedCache(FACTS_CACHE_BYTES_MAX, _bytes_of)
         self._tips: dict[Tip, Revision | None] = {}
+        self._left: dict[tuple[str, str, str], Revision] = {}
         self._placeholders: dict[str, Revision] = {}
         self._unsaved = 0
         self.unreadable: dict[Tip, str] = {}
@@ -131,6 +135,9 @@ class TipReader:
         """Return the revision at a tip; cached, as it never changes."""
         if tip not in self._tips:
             self._unsaved += 1
+            if (moved := self._moved(tip)) is not None:
+                self._tips[tip] = moved
+                return moved
             try:
                 self._tips[tip] = self._read_tip(tip.ref, tip.oid)
             except _UNREADABLE as exc:
@@ -140,9 +147,30 @@ class TipReader:
         return self._tips[tip]
 
     def forget(self, tip: Tip) -> None:
-        if self._tips.pop(tip, None) is not None:
+        """Drop what is known of a tip that its ref has left; `at` may need it until `forget_left`."""
+        revision = self._tips.pop(tip, None)
+        if revision is not None:
             self._unsaved += 1
+            self._left[revision.oid, revision.directory, revision.workspace] = revision
         self.unreadable.pop(tip, None)
+
+    def forget_left(self) -> None:
+        """Drop the tips that refs have left: what has moved has been looked up."""
+        self._left.clear()
+
+    def _moved(self, tip: Tip) -> Revision | None:
+        """Return the revision at a tip if its commit was a draft or proposal of the same name just before.
+
+        A change of lifecycle moves a commit to another ref, and nothing else: reading it costs a millisecond.
+        """
+        parsed = layout.parse_ref(tip.ref)
+        lifecycle = _OPEN.get(parsed.kind) if parsed is not None else None
+        if parsed is None or lifecycle is None:
+            return None
+        left = self._left.get((tip.oid, parsed.directory, parsed.identifier))
+        if left is None or left.lifecycle not in _OPEN.values():
+            return None
+        return msgspec.structs.replace(left, lifecycle=lifecycle, ref=tip.ref)
 
     def without_kptfile(self, refs: Mapping[str, str]) -> list[str]:
         """Return the refs that name a folder which is not a package."""
@@ -187,7 +215,7 @@ class TipReader:
         if tree is None or self._mirror.blob(tree, layout.KPTFILE) is None:
             return None
         if parsed.kind != "tag":
-            lifecycle = layout.DRAFT if parsed.kind == "draft" else layout.PROPOSED
+            lifecycle = _OPEN.get(parsed.kind, layout.PROPOSED)
             return self._revision(parsed.directory, parsed.identifier, 0, lifecycle, ref, oid, commit, tree)
         number = layout.revision_number(parsed.identifier)
         named = [

@@ -64,6 +64,31 @@ async def test_a_restart_reads_only_what_was_pushed_meanwhile(
     await fleet.until(lambda: fleet.revision("blue.app.v2"))
 
 
+async def test_a_change_of_lifecycle_reads_no_commit_again(
+    fleet: World, edge: Path, tips_read: list[str]
+) -> None:
+    """What moved is as if it had been read; other content at the new ref, of another program, is read."""
+    draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+    catalog = sync_of(fleet, "edge").catalog
+    tips_read.clear()
+    for lifecycle in ("Proposed", "Draft"):
+        subresource = "" if lifecycle == "Proposed" else "approval"
+        draft = await fleet.update(draft, subresource=subresource, lifecycle=lifecycle)
+        assert tips_read == []
+        found = catalog.find("app-1", "ws")
+        assert found is not None
+        assert found == catalog._tips._read_tip(found.ref, found.oid)
+        assert found.lifecycle == draft["spec"]["lifecycle"] == lifecycle
+        tips_read.clear()
+    ref = "refs/heads/drafts/app-1/ws"
+    other = git(edge, "commit-tree", f"{ref}^{{tree}}", "-p", ref, "-m", "by hand")
+    git(edge, "update-ref", "refs/heads/proposed/app-1/ws", other)
+    git(edge, "update-ref", "-d", ref)
+    await fleet.until(lambda: fleet.present("edge.app-1.ws")["spec"]["lifecycle"] == "Proposed")
+    assert tips_read == ["refs/heads/proposed/app-1/ws"]
+    assert fleet.present("edge.app-1.ws")["status"]["selfLock"]["git"]["commit"] == other
+
+
 def rewritten(remote: Path) -> None:
     """The branch gets another history, with the same packages."""
     commit = git(remote, "commit-tree", "main^{tree}", "-m", "all anew")
