@@ -134,7 +134,7 @@ async def page(*, small: bool) -> list[Row]:
     """Raises BrowserUnavailableError."""
     few, many, count, load = await asyncio.to_thread(_measured, small=small)
     what, ratio = f"page of {count:,} variants", "that of a hundredth" if not small else "that of half"
-    told = f"{what}: event to document"
+    shown = f"{what}: event to document"
     byte_counts = [each.bytes for each in many.loads]
     return [
         Row(
@@ -154,11 +154,11 @@ async def page(*, small: bool) -> list[Row]:
             *(max(byte_counts) / max(each.bytes for each in few.loads), ratio),
         ),
         Row(
-            *(NAME, f"{told}, median of {len(many.events)}", many.shown / 1000, "s", SECONDS_GOAL, "less"),
+            *(NAME, f"{shown}, median of {len(many.events)}", many.shown / 1000, "s", SECONDS_GOAL, "less"),
             *(many.shown / few.shown, ratio),
         ),
         Row(
-            *(NAME, f"{told}, 95 % below", share(many.events, 0.95) / 1000, "s", SECONDS_GOAL, "less"),
+            *(NAME, f"{shown}, 95 % below", share(many.events, 0.95) / 1000, "s", SECONDS_GOAL, "less"),
         ),
         Row(NAME, f"{what}: events shown", len(many.events), "records", len(few.events), "equal"),
         Row(

@@ -178,10 +178,10 @@ async def put_all(fleet: Fleet, objects: Iterable[dict[str, Any]], lifecycle: st
         for obj in remaining:
             name, before = obj["metadata"]["name"], obj["metadata"].get("annotations") or {}
             noted = {PROPOSED_CONTENT: "0" * 32} if lifecycle == "Proposed" else {}
-            kept = {key: text for key, text in before.items() if key != PROPOSED_CONTENT}
+            retained = {key: text for key, text in before.items() if key != PROPOSED_CONTENT}
             body = {
                 **obj,
-                "metadata": {**obj["metadata"], "annotations": {**kept, **noted}},
+                "metadata": {**obj["metadata"], "annotations": {**retained, **noted}},
                 "spec": {**obj["spec"], "lifecycle": lifecycle},
             }
             async with fleet.http.put(f"{REVISIONS}/{name}", data=msgspec.json.encode(body)) as reply:
