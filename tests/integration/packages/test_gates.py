@@ -158,6 +158,61 @@ async def test_a_new_condition_needs_a_valid_status(fleet: World) -> None:
     assert (refused.code, "status.conditions[0].status" in refused.message) == (422, True)
 
 
+UNREADY = """\
+apiVersion: kpt.dev/v1
+kind: Kptfile
+metadata:
+  name: unready
+info:
+  readinessGates:
+  - conditionType: Certified
+  - conditionType: Tested
+status:
+  conditions:
+  - type: Certified
+    status: "True"
+  - type: Tested
+    status: "False"
+"""
+
+
+def is_ready_for_porchctl(obj: Object) -> bool:
+    """Decide as porchctl does before it proposes or approves.
+
+    Source: Porch, api/porch/v1alpha1/util.go, PackageRevisionIsReady.
+    """
+    statuses = {each["type"]: each["status"] for each in obj["status"].get("conditions", ())}
+    return all(
+        statuses.get(gate["conditionType"]) == "True" for gate in obj["spec"].get("readinessGates", ())
+    )
+
+
+async def test_porchctl_proposes_an_unready_package_after_a_push_has_made_it_ready(
+    fleet: World, blueprints: Path
+) -> None:
+    """The story of Porch's recorded case rpkg-unready: clone, copy, refusals, pull, push, propose, approve.
+
+    The repository is no deployment, so that porchctl alone looks at the gates.
+    """
+    push_files(blueprints, {"unready/Kptfile": UNREADY}, tag="unready/v1")
+    await fleet.until(lambda: fleet.revision("blue.unready.v1"))
+    cloned = await fleet.create(revision("blue", "unready-edit", "clone-1", clone_of("blue.unready.v1")))
+    source = {"sourceRef": {"name": cloned["metadata"]["name"]}}
+    await fleet.publish(cloned)
+    copied = await fleet.create(revision("blue", "unready-edit", "copy-2", {"type": "edit", "edit": source}))
+    assert copied["spec"]["readinessGates"] == [{"conditionType": "Certified"}, {"conditionType": "Tested"}]
+    assert not is_ready_for_porchctl(copied)
+
+    name = copied["metadata"]["name"]
+    pulled = await fleet.files(name)
+    before, gate, after = pulled["spec"]["resources"]["Kptfile"].rpartition('status: "False"')
+    assert gate
+    await fleet.put(pulled, {"Kptfile": f'{before}status: "True"{after}'})
+    ready = fleet.present(name)
+    assert is_ready_for_porchctl(ready)
+    assert (await fleet.publish(ready))["spec"]["lifecycle"] == "Published"
+
+
 # ---------------------------------------------------------------- over HTTP: rights, and two writers
 
 
