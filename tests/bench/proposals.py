@@ -287,7 +287,7 @@ def rows_of(found: Found, count: int) -> list[Row]:
         ),
         Row(NAME, "revisions that became Proposed, by git", found.proposals, "proposals", count, "equal"),
         Row(NAME, "drafts left, by git", found.drafts, "drafts", 0, "equal"),
-        Row(NAME, "most times that one became Proposed, by a watch", found.most, "times", 1, "equal"),
+        Row(NAME, "most times that one became Proposed, by a watch", found.most, "moves", 1, "equal"),
         Row(NAME, "promote and release: CPU per proposal", done.per_change(found.services), "ms"),
         Row(NAME, "ingest: CPU per proposal", done.per_change(found.ingest), "ms"),
         Row(

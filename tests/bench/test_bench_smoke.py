@@ -21,7 +21,7 @@ from tests.tools.kafka import KafkaCluster
 
 COUNTED = (
     *("writes", "records", "sets", "variants", "renders", "documents"),
-    *("proposals", "drafts", "times", "approvals", "waves", "bytes"),
+    *("proposals", "drafts", "moves", "approvals", "waves", "bytes"),
 )
 
 
