@@ -17,6 +17,7 @@ TABLES = (
     "checker",
     "web",
     "sink",
+    "resolve",
 )
 
 

@@ -1,0 +1,214 @@
+"""The input and the output of the resolver.
+
+A package may be installed once per target; a target is a cluster or a namespace of one, whichever the
+caller's installs are unique in. What a version offers beside itself is a text: `api` makes that of an API
+kind.
+"""
+
+from typing import Literal
+
+import msgspec
+
+VersionPolicy = Literal["highest", "minimal-change", "lowest-satisfying", "pinned"]
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base: frozen, and strict when decoded."""
+
+
+class PackageNeed(Model, frozen=True, kw_only=True, tag_field="need", tag="package"):
+    """Another package. range: "" admits every release; digest: exactly this content, instead of a range.
+
+    target: None for the target of the holder. prereleases: see `languages.admits`; with a range it counts
+    only in languages whose ranges hide prereleases.
+    """
+
+    package: str
+    range: str = ""
+    digest: str = ""
+    language: str = "masterminds"
+    target: str | None = None
+    prereleases: tuple[str, ...] | None = None
+
+
+class OfferNeed(Model, frozen=True, kw_only=True, tag_field="need", tag="offer"):
+    """An API kind or another capability, which the target has or an installed package provides."""
+
+    offer: str
+
+
+class PlatformNeed(Model, frozen=True, kw_only=True, tag_field="need", tag="platform"):
+    """A version of the platform, for example of Kubernetes."""
+
+    platform: str
+    range: str
+    language: str = "masterminds"
+
+
+class AnyOf(Model, frozen=True, kw_only=True, tag_field="need", tag="anyOf"):
+    """One of several needs. What exists already comes first, then the order of the list decides."""
+
+    alternatives: tuple["Need", ...]
+
+
+Need = PackageNeed | OfferNeed | PlatformNeed | AnyOf
+
+
+class Requirement(Model, frozen=True, kw_only=True):
+    """What a version needs. optional: it is met where that is possible, and never prevents anything."""
+
+    need: Need
+    optional: bool = False
+    name: str = ""
+
+
+class Conflict(Model, frozen=True, kw_only=True):
+    """A package that must not be in the same target. range: "" means every version."""
+
+    package: str
+    range: str = ""
+    language: str = "masterminds"
+
+
+class Candidate(Model, frozen=True, kw_only=True):
+    """One version of a package. defect: why it cannot be installed, in words; "" if it can."""
+
+    version: str
+    digest: str = ""
+    requirements: tuple[Requirement, ...] = ()
+    provides: tuple[str, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    defect: str = ""
+
+
+class Package(Model, frozen=True, kw_only=True):
+    """A package and its versions, in any order. language: that of its versions."""
+
+    name: str
+    candidates: tuple[Candidate, ...]
+    language: str = "masterminds"
+
+
+class Wish(Model, frozen=True, kw_only=True):
+    """A package that a user installs. pinned: the user wants exactly this version, which is only said in
+    words.
+    """
+
+    package: str
+    target: str = ""
+    range: str = ""
+    digest: str = ""
+    language: str = "masterminds"
+    prereleases: tuple[str, ...] | None = None
+    pinned: bool = False
+    name: str = ""
+
+
+class Installed(Model, frozen=True, kw_only=True):
+    """What is there now. candidate: its facts, if the package's list does not have this version any more."""
+
+    package: str
+    version: str
+    target: str = ""
+    candidate: Candidate | None = None
+
+
+class Target(Model, frozen=True, kw_only=True):
+    """Where packages are installed. offers: what it has without a package. platforms: name and version."""
+
+    name: str = ""
+    offers: tuple[str, ...] = ()
+    platforms: tuple[tuple[str, str], ...] = ()
+
+
+class Policy(Model, frozen=True, kw_only=True):
+    """How to choose among what is possible.
+
+    versions: `highest`; `minimal-change`: the fewest installed packages change, each to the nearest version
+    above its own; `lowest-satisfying`: the lowest, but none below what is installed; `pinned`: nothing
+    installed changes. downgrades: whether a version below the installed one is possible. search: whether a
+    need of an offer may install the only package that provides it. unneeded: what is done with installed
+    packages that nobody needs.
+    """
+
+    versions: VersionPolicy = "highest"
+    downgrades: bool = False
+    search: bool = False
+    ignore_platforms: bool = False
+    unneeded: Literal["orphan", "delete"] = "orphan"
+    conflicts_max: int = 50_000
+
+
+class Problem(Model, frozen=True, kw_only=True):
+    """What is known and wanted. The order of a list has no meaning, but for alternatives and requirements."""
+
+    packages: tuple[Package, ...] = ()
+    wishes: tuple[Wish, ...] = ()
+    installed: tuple[Installed, ...] = ()
+    targets: tuple[Target, ...] = ()
+    policy: Policy = Policy()
+
+
+class Edge(Model, frozen=True, kw_only=True):
+    """A requirement of a chosen version, and what meets it.
+
+    status: `met`, by the package `provider`; `exists`: the target has it without a package; `unmet`: it is
+    optional.
+    """
+
+    requirement: Requirement
+    status: Literal["met", "exists", "unmet"]
+    target: str = ""
+    provider: str = ""
+
+
+class Chosen(Model, frozen=True, kw_only=True):
+    """A version that is to be installed. edges: in the order of its requirements."""
+
+    target: str
+    package: str
+    version: str
+    digest: str = ""
+    edges: tuple[Edge, ...] = ()
+
+
+class Explanation(Model, frozen=True, kw_only=True):
+    """Why a wish cannot be granted: all reasons together, none of which can be left out."""
+
+    sentence: str
+    reasons: tuple[str, ...]
+
+
+class Outcome(Model, frozen=True, kw_only=True):
+    """What becomes of a wish.
+
+    granted: a version that the user wants is chosen. stays: the wish is impossible, the installed version
+    stays and what it needs is there. quarantined: nothing is done for this wish, and nothing of it is
+    removed. undecided: the search was given up, because the limit of conflicts was reached.
+    """
+
+    wish: Wish
+    status: Literal["granted", "stays", "quarantined", "undecided"]
+    version: str = ""
+    explanation: Explanation | None = None
+
+
+class Resolution(Model, frozen=True, kw_only=True):
+    """The solution. cycles: packages that need each other, each as its targets and names in order."""
+
+    outcomes: tuple[Outcome, ...]
+    chosen: tuple[Chosen, ...]
+    cycles: tuple[tuple[tuple[str, str], ...], ...] = ()
+    components: int = 0
+
+
+def api(api_version: str, kind: str) -> str:
+    """Return the offer of an API kind."""
+    return f"API {api_version} {kind}"
+
+
+def flattened(need: Need) -> tuple[PackageNeed | OfferNeed | PlatformNeed, ...]:
+    """Return the alternatives of a need in order; nested lists of alternatives are one list."""
+    if isinstance(need, AnyOf):
+        return tuple(leaf for each in need.alternatives for leaf in flattened(each))
+    return (need,)

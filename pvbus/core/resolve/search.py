@@ -1,0 +1,351 @@
+"""A search for the first solution in an order that the caller asks in: conflict-driven, with learned clauses.
+
+A literal is an int: 2v says that variable v is true, 2v + 1 that it is false. The caller is asked for the
+next decision, and decides in an order of its own; whatever is learned follows from the clauses, so the first
+solution found is the first one in that order. A variable's clauses are made only when it first becomes true,
+as most versions of most packages are never tried.
+
+Each clause has a bit set of the facts that it stands for, and what is learned has those of its origins: the
+facts that make something impossible are known without a second search.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from pvbus.core.errors import PvbusError
+
+
+class SearchLimitError(PvbusError):
+    """The search had more conflicts than its limit."""
+
+
+class Clause:
+    """One of the literals holds. As a reason it may lack the literal that it implies."""
+
+    __slots__ = ("facts", "literals")
+
+    def __init__(self, literals: list[int], facts: int) -> None:
+        self.literals = literals
+        self.facts = facts
+
+
+Reason = Clause | int | None
+"""A clause; a literal that is true and excludes the other; None for a decision."""
+
+
+class Asker(Protocol):
+    """Decides in order, and makes the clauses of variables."""
+
+    def next_decision(self) -> int | None:
+        """Return a literal that is open, None if nothing is left to ask."""
+
+    def undone(self, trail_length: int) -> None:
+        """Forget the answers that rest on assignments after the first `trail_length`."""
+
+    def clauses_of(self, variable: int) -> Iterable[Clause]:
+        """Return the clauses of a variable that became true for the first time."""
+
+
+class Search:
+    """One search.
+
+    Invariants: a clause is watched at two of its literals, which are the last ones to become false; a
+    variable that is true has its clauses, once its assignment was propagated.
+    """
+
+    def __init__(self, asker: Asker, conflicts_max: int) -> None:
+        self._asker = asker
+        self.values: list[bool | None] = []
+        self.trail: list[int] = []
+        self.core = 0
+        """After a search without a solution: the facts that exclude every solution."""
+        self.conflicts = 0
+        self._conflicts_max = conflicts_max
+        self._level = 0
+        self._levels: list[int] = []
+        self._reasons: list[Reason] = []
+        self._root_facts: list[int] = []
+        self._expanded: list[bool] = []
+        self._watches: list[list[Clause]] = []
+        self._limits: list[int] = []
+        self._head = 0
+        self._exclusives: list[range | None] = []
+        self._counted: list[bool] = []
+        self._count = 0
+        self._bound: int | None = None
+        self._countable: list[int] = []
+
+    def variables(self, count: int, *, exclusive: bool = False) -> range:
+        """Add variables; of exclusive ones at most one is true."""
+        first = len(self._levels)
+        added = range(first, first + count)
+        self.values += [None] * (2 * count)
+        self._levels += [0] * count
+        self._reasons += [None] * count
+        self._root_facts += [0] * count
+        self._expanded += [False] * count
+        self._watches += [[] for _ in range(2 * count)]
+        self._exclusives += [added if exclusive else None] * count
+        self._counted += [False] * count
+        return added
+
+    def grow(self, total: int) -> None:
+        """Add variables until there are so many."""
+        if total > len(self._levels):
+            self.variables(total - len(self._levels))
+
+    def is_true(self, variable: int) -> bool:
+        return self.values[2 * variable] is True
+
+    def is_open(self, variable: int) -> bool:
+        return self.values[2 * variable] is None
+
+    def count(self, variables: Iterable[int]) -> None:
+        """Name the variables that `bound` limits."""
+        for variable in variables:
+            self._counted[variable] = True
+            self._countable.append(variable)
+
+    def bound(self, bound: int) -> bool:
+        """Allow at most so many of the counted variables, never more than before; return False if that is
+        impossible.
+        """
+        self._backtrack(0)
+        self._bound = bound
+        return self._settle(self._limit())
+
+    def add(self, clause: Clause) -> bool:
+        """Add a clause at the root; return False if nothing can hold any more."""
+        self._backtrack(0)
+        return self._settle(self._attach(clause))
+
+    def solve(self) -> bool:
+        """Search the first solution; return False if there is none."""
+        while True:
+            conflict = self._propagate()
+            if conflict is not None:
+                if not self._settle(conflict):
+                    return False
+                continue
+            literal = self._asker.next_decision()
+            if literal is None:
+                return True
+            self._level += 1
+            self._limits.append(len(self.trail))
+            self._assign(literal, None)
+
+    def facts_behind(self, literal: int) -> tuple[int, set[int]]:
+        """Return the facts from which a true literal follows, and the decisions that it follows from."""
+        facts, decisions = 0, set[int]()
+        pending, visited = [literal >> 1], {literal >> 1}
+        while pending:
+            variable = pending.pop()
+            if self._levels[variable] == 0:
+                facts |= self._root_facts[variable]
+                continue
+            reason = self._reasons[variable]
+            if reason is None:
+                decisions.add(variable)
+                continue
+            if isinstance(reason, Clause):
+                facts |= reason.facts
+            for other in _antecedents(reason):
+                if other not in visited:
+                    visited.add(other)
+                    pending.append(other)
+        return facts, decisions
+
+    def _settle(self, conflict: Clause | None) -> bool:
+        """Learn from a conflict and go back; return False if it is one of the facts themselves."""
+        while conflict is not None:
+            self.conflicts += 1
+            if self.conflicts > self._conflicts_max:
+                raise SearchLimitError(f"no solution after {self._conflicts_max:,} conflicts")
+            level = max((self._levels[each >> 1] for each in conflict.literals), default=0)
+            if level == 0:
+                self.core = conflict.facts
+                for literal in conflict.literals:
+                    self.core |= self._root_facts[literal >> 1]
+                return False
+            self._backtrack(level)
+            learned, back = self._analyze(conflict)
+            involved = [literal >> 1 for literal in learned.literals]
+            self._backtrack(back)
+            conflict = self._attach(learned)
+            if conflict is None:
+                conflict = self._expand_rivals(involved)
+        return True
+
+    def _expand_rivals(self, variables: Iterable[int]) -> Clause | None:
+        """Add the clauses of all versions of packages that were part of a conflict: there, most will be
+        tried.
+        """
+        for variable in variables:
+            for other in self._exclusives[variable] or ():
+                if not self._expanded[other]:
+                    violated = self._expand(other)
+                    if violated is not None:
+                        return violated  # at once: what is expanded next could go back and lose it
+        return None
+
+    def _attach(self, clause: Clause) -> Clause | None:
+        """Watch a clause, and imply its last open literal. Returns it if it is violated."""
+        literals, values = clause.literals, self.values
+        if len(literals) > 1:
+            levels = self._levels
+            literals.sort(
+                key=lambda each: len(levels) if values[each] is not False else levels[each >> 1], reverse=True
+            )
+            self._watches[literals[0]].append(clause)
+            self._watches[literals[1]].append(clause)
+        elif literals and self._level and values[literals[0]] is not False:
+            self._backtrack(0)  # a single literal is not watched, so it must hold at the root
+        if not literals or values[literals[0]] is False:
+            return clause
+        if values[literals[0]] is None and (len(literals) == 1 or values[literals[1]] is False):
+            self._assign(literals[0], clause)
+        return None
+
+    def _assign(self, literal: int, reason: Reason) -> None:
+        variable = literal >> 1
+        self.values[literal] = True
+        self.values[literal ^ 1] = False
+        self._levels[variable] = self._level
+        self._reasons[variable] = reason
+        if self._level == 0:
+            facts = reason.facts if isinstance(reason, Clause) else 0
+            for other in _antecedents(reason):
+                if other != variable:
+                    facts |= self._root_facts[other]
+            self._root_facts[variable] = facts
+        self.trail.append(literal)
+
+    def _propagate(self) -> Clause | None:
+        values, trail = self.values, self.trail
+        while self._head < len(trail):
+            literal = trail[self._head]
+            self._head += 1
+            if not literal & 1:
+                conflict = self._became_true(literal >> 1)
+                if conflict is not None:
+                    return conflict
+            false = literal ^ 1
+            watching, self._watches[false] = self._watches[false], []
+            keep = self._watches[false]
+            for index, clause in enumerate(watching):
+                literals = clause.literals
+                if literals[0] == false:
+                    literals[0], literals[1] = literals[1], false
+                first = literals[0]
+                if values[first] is True:
+                    keep.append(clause)
+                    continue
+                for position in range(2, len(literals)):
+                    other = literals[position]
+                    if values[other] is not False:
+                        literals[1], literals[position] = other, false
+                        self._watches[other].append(clause)
+                        break
+                else:
+                    keep.append(clause)
+                    if values[first] is False:
+                        keep += watching[index + 1 :]
+                        return clause
+                    self._assign(first, clause)
+        return None
+
+    def _became_true(self, variable: int) -> Clause | None:
+        literal, values = 2 * variable, self.values
+        if self._counted[variable]:
+            self._count += 1
+        others = self._exclusives[variable]
+        if others is not None:
+            for other in others:
+                if other == variable:
+                    continue
+                value = values[2 * other]
+                if value is None:
+                    self._assign(2 * other + 1, literal)
+                elif value:
+                    return Clause([literal + 1, 2 * other + 1], 0)
+        if self._counted[variable]:
+            conflict = self._limit()
+            if conflict is not None:
+                return conflict
+        if not self._expanded[variable]:
+            return self._expand(variable)
+        return None
+
+    def _expand(self, variable: int) -> Clause | None:
+        """Add the clauses of a variable; return one that is violated."""
+        self._expanded[variable] = True
+        violated = [clause for clause in self._asker.clauses_of(variable) if self._attach(clause) is not None]
+        # A clause of one literal is not watched, so it must be the one that is learned from.
+        return min(violated, key=lambda clause: len(clause.literals), default=None)
+
+    def _limit(self) -> Clause | None:
+        """Keep the bound: the counted variables that are true exclude the others when it is reached."""
+        if self._bound is None or self._count < self._bound:
+            return None
+        true = [2 * each + 1 for each in self._countable if self.values[2 * each]]
+        if len(true) > self._bound:
+            return Clause(true, 0)
+        reason = Clause(true, 0)
+        for each in self._countable:
+            if self.values[2 * each] is None:
+                self._assign(2 * each + 1, reason)
+        return None
+
+    def _analyze(self, conflict: Clause) -> tuple[Clause, int]:
+        """Return the clause that is learned from a conflict of the present level, and the level to go back
+        to.
+        """
+        levels, level = self._levels, self._level
+        facts, visited, lower = conflict.facts, set[int](), []
+        open_count, position = 0, len(self.trail) - 1
+        reason: Reason = conflict
+        while True:
+            for other in _antecedents(reason):
+                if other in visited:
+                    continue
+                visited.add(other)
+                if levels[other] == 0:
+                    facts |= self._root_facts[other]
+                elif levels[other] == level:
+                    open_count += 1
+                else:
+                    lower.append(other)
+            while self.trail[position] >> 1 not in visited:
+                position -= 1
+            literal = self.trail[position]
+            position -= 1
+            open_count -= 1
+            if open_count == 0:
+                break
+            reason = self._reasons[literal >> 1]
+            if isinstance(reason, Clause):
+                facts |= reason.facts
+        literals = [literal ^ 1]
+        literals += [2 * each + 1 if self.values[2 * each] else 2 * each for each in lower]
+        return Clause(literals, facts), max((levels[each] for each in lower), default=0)
+
+    def _backtrack(self, level: int) -> None:
+        if level >= self._level:
+            return
+        length = self._limits[level]
+        for position in range(len(self.trail) - 1, length - 1, -1):
+            literal = self.trail[position]
+            self.values[literal] = self.values[literal ^ 1] = None
+            if position < self._head and not literal & 1 and self._counted[literal >> 1]:
+                self._count -= 1
+        del self.trail[length:]
+        del self._limits[level:]
+        self._level = level
+        self._head = min(self._head, length)
+        self._asker.undone(length)
+
+
+def _antecedents(reason: Reason) -> Iterable[int]:
+    if isinstance(reason, Clause):
+        return [literal >> 1 for literal in reason.literals]
+    return () if reason is None else (reason >> 1,)
