@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "plan": "pvbus.cli.plan:plan",
     "export": "pvbus.cli.export:export",
     "validate": "pvbus.cli.validate:validate",
+    "resolve": "pvbus.cli.resolve:resolve",
     "explain": "pvbus.cli.explain:explain",
     "conditions": "pvbus.cli.conditions:conditions",
     "condition": "pvbus.cli.condition:condition",
