@@ -2,8 +2,8 @@
 
     python -m tests.bench [NAME...] [--small] [--json FILE]
 
-Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, proposals, rollouts, page,
-cluster, kafka, kafka-events, kafka-large, kafka-workers. Those of Kafka start one, `cluster` a
+Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, resolve, proposals, rollouts,
+page, cluster, kafka, kafka-events, kafka-large, kafka-workers. Those of Kafka start one, `cluster` a
 kube-apiserver, and `page` a browser; they are left out where that cannot be had. --small does the same with
 few objects, to see that it works: its times mean nothing.
 """
@@ -28,6 +28,7 @@ from tests.bench.large import large
 from tests.bench.page import page
 from tests.bench.proposals import proposals
 from tests.bench.report import Row, machine, table, write_json
+from tests.bench.resolving import resolving
 from tests.bench.revisions import revisions
 from tests.bench.rollouts import rollouts
 from tests.bench.scenarios import ceiling, no_op
@@ -52,6 +53,7 @@ SCENARIOS: dict[str, Scenario] = {
     "upgrades": upgrades,
     "injected": injected,
     "yaml": yaml,
+    "resolve": resolving,
     "proposals": proposals,
     "rollouts": rollouts,
     "page": page,
