@@ -293,7 +293,9 @@ def test_tasks(shown: Shown) -> None:
     page.run("document.querySelector('input').focus()")
     page.press("tab", "enter")
     page.until_text("1 open task of 4; 1 overdue")
-    page.press("enter", "tab")
+    page.press("enter")
+    page.until_text("4 open tasks; 1 overdue")
+    page.press("tab")
     assert page.run("return document.activeElement.textContent") == names[1], (
         "then to the variants and commands"
     )
