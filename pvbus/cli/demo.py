@@ -17,6 +17,7 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
 from pvbus.cli.examples import day2, rollout, story, surroundings
 from pvbus.cli.examples.fleet import CLUSTERS_PER_REGION, CLUSTERS_PER_REGION_MAX
+from pvbus.controlplane.packages.functions.starlark import require_interpreter
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 
 TOOLS = ("git", "kubectl", "sed")
@@ -67,6 +68,7 @@ def demo(name: str, data: str | None, pause: bool, clusters: int | None) -> None
     if missing:
         raise UsageError(f"not on PATH: {', '.join(missing)}; the commands of the story need them")
     if name == "rollout":
+        require_interpreter()  # the story's validator is a script
         own = DataPaths(Path(data or f".pvbus-{name}"))
         if _is_running(own):
             raise UsageError(

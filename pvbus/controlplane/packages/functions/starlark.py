@@ -38,10 +38,15 @@ def starlark(items: Sequence[Item], config: Value | None) -> FunctionOutput:
         source = get(source, ("source",))
     if not text_of(source):
         raise config_fault("`source` must not be empty")
+    require_interpreter()
+    command = [sys.executable, "-I", "-c", _START, _ROOT]
+    return run_executable(command, items, config, timeout_seconds=SECONDS_MAX)
+
+
+def require_interpreter() -> None:
+    """Raises: PermanentError if the extra is not installed, with what installs it."""
     if importlib.util.find_spec("starlark") is None:
         raise PermanentError(
             "the interpreter of Starlark is not installed: pip install 'pvbus[starlark]'",
             reason="FunctionNotFound",
         )
-    command = [sys.executable, "-I", "-c", _START, _ROOT]
-    return run_executable(command, items, config, timeout_seconds=SECONDS_MAX)
