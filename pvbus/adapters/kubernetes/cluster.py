@@ -4,7 +4,7 @@ What is sent and what comes back is checked here and in `answers`; `transport` m
 """
 
 import copy
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -156,7 +156,7 @@ class HttpCluster:
         *,
         namespace: str | None = None,
         metadata_only: bool = False,
-    ) -> AsyncIterator[WatchEvent]:
+    ) -> AsyncGenerator[WatchEvent, None]:
         parameters = {
             "watch": "true",
             "resourceVersion": resource_version,

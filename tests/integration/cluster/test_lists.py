@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,10 +39,12 @@ async def read(cluster: HttpCluster) -> tuple[Listing, str]:
     listing = await cluster.list(resource, "many", metadata_only=True, is_followed=True)
     made = {"metadata": {"namespace": "many", "name": "after"}, "apiVersion": "v1", "kind": "ConfigMap"}
     await cluster.create(resource, made)
-    async for event in cluster.watch(resource, listing.resource_version, namespace="many"):
-        if event.type != "BOOKMARK":
-            await cluster.delete(resource, "many", "after")
-            return listing, event.object["metadata"]["name"]
+    # Closed here: a stream that is still open when the loop ends leaves its socket to the next test.
+    async with aclosing(cluster.watch(resource, listing.resource_version, namespace="many")) as events:
+        async for event in events:
+            if event.type != "BOOKMARK":
+                await cluster.delete(resource, "many", "after")
+                return listing, event.object["metadata"]["name"]
     raise AssertionError("the watch ended")
 
 
