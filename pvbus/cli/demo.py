@@ -7,9 +7,10 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -74,7 +75,7 @@ def demo(name: str, data: str | None, pause: bool, clusters: int | None) -> None
             raise UsageError(
                 f"a fleet runs in {own.root}, and this story starts its own: choose a fresh --data"
             )
-        asyncio.run(_rollout(own, pause, clusters or CLUSTERS_PER_REGION))
+        _tell_all(_rollout(own, pause, clusters or CLUSTERS_PER_REGION))
         return
     folder = DataPaths(Path(data or DEFAULT))
     runs = _is_running(folder)
@@ -83,7 +84,31 @@ def demo(name: str, data: str | None, pause: bool, clusters: int | None) -> None
         runs = _is_running(folder)
     if runs and clusters:
         raise UsageError(f"--clusters is for a fleet that is started, and one runs in {folder.root}")
-    asyncio.run(_day2(folder, pause, None if runs else clusters or CLUSTERS_PER_REGION))
+    _tell_all(_day2(folder, pause, None if runs else clusters or CLUSTERS_PER_REGION))
+
+
+def _tell_all(telling: Coroutine[Any, Any, None]) -> None:
+    """Run a story. SIGTERM and SIGHUP end it as Ctrl-C does, and with it all that it has started."""
+    received: list[int] = []
+
+    async def told() -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def end(number: int) -> None:
+            received.append(number)
+            task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, end, number)
+        await telling
+
+    try:
+        asyncio.run(told())
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        raise SystemExit(128 + received[0]) from None
 
 
 def _is_running(folder: DataPaths) -> bool:

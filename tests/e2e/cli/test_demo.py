@@ -2,11 +2,14 @@
 
 import os
 import shutil
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.cli.command import pvbus
+from pvbus.cli.datafolder import DataPaths, held
+from tests.e2e.cli.command import SECONDS_MAX, pvbus, running
 from tests.e2e.kubectl.conftest import VERSIONS
 from tests.tools import prometheus
 from tests.tools.kubectl import KubectlUnavailableError, find_or_build
@@ -52,6 +55,24 @@ def test_the_second_day_is_told(tmp_path: Path, path: str) -> None:
     again = pvbus(*arguments, cwd=tmp_path, PATH=path)
     assert again.code == 1
     assert "choose a fresh folder" in again.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["terminated", "hung up"])
+def test_a_story_that_is_ended_leaves_nothing_running(
+    tmp_path: Path, path: str, number: signal.Signals
+) -> None:
+    """The fleet that it has started ends with it, as after Ctrl-C."""
+    folder = tmp_path / "day"
+    arguments = ("demo", "day2", "--data", folder, "--clusters", str(REGION))
+    with running(*arguments, cwd=tmp_path, PATH=path) as story:
+        story.wait_for("in the background")
+        deadline = time.monotonic() + SECONDS_MAX
+        while not (folder / "kubeconfig").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert story.end(number) == 128 + number
+    with held(DataPaths(folder)):
+        pass  # nobody else has the folder
 
 
 @pytest.mark.parametrize("has_prometheus", [True, False], ids=["prometheus", "object"])
