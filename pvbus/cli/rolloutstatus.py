@@ -19,8 +19,9 @@ from pvbus.core.keys import ChildKey, Key, is_child
 from pvbus.core.records import CANDIDATES, ROLLOUTS, CandidateRow
 from pvbus.core.rollout.commanding import commands_of
 from pvbus.core.rollout.protocol.rows import Rollout, Target
-from pvbus.core.rollout.protocol.states import TargetState
+from pvbus.core.rollout.protocol.states import RolloutState, TargetState
 from pvbus.core.rollout.protocol.validation import validate_policy
+from pvbus.core.rollout.report import standing_of
 from pvbus.core.rollout.waiting import waits_of
 from pvbus.core.topics import partition_key
 from pvbus.ports.bus import Bus
@@ -211,6 +212,7 @@ def document_of(
         "wave": status.wave,
         "waves": max(len(policy.spec.waves), 1),
         "paused": commands.paused,
+        "standing": standing_of(policy, paused=commands.paused),
         "conditions": [msgspec.to_builtins(condition) for condition in status.conditions],
         "counts": msgspec.to_builtins(status.targets or TargetCounts()),
         "problems": problems,
@@ -275,12 +277,7 @@ def _print(document: Document) -> None:
 
 def lines_of(document: Document) -> Iterator[str]:
     """Yield the lines above the table of targets."""
-    where = "no attempt yet"
-    if document["attempt"]:
-        paused = ", paused" if document["paused"] else ""
-        wave = f" in wave {document['wave']} of {document['waves']}"
-        where = f"attempt {document['attempt']} is {document['phase']}{wave}{paused}"
-    yield f"RolloutPolicy {document['policy']}: {where}"
+    yield f"RolloutPolicy {document['policy']}: {document['standing']}"
     for problem in document["problems"]:
         yield f"  wrong: {one_line(problem)}"
     counts = document["counts"]
@@ -316,7 +313,7 @@ def _attempt_line(each: PastAttempt) -> Sequence[Any]:
     return [
         str(each.attempt),
         each.phase,
-        str(each.wave),
+        "-" if each.phase == RolloutState.ROLLED_BACK else str(each.wave),
         each.started_at,
         each.ended_at or "-",
         targets,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.api.rollouts import RolloutPolicyStatus, TargetCounts
+from pvbus.core.api.rollouts import RolloutPolicy, RolloutPolicyStatus, TargetCounts
 from pvbus.core.api.variants import Condition
 from pvbus.core.conditions.controller import merge
 from pvbus.core.conditions.publishing import stamp
@@ -51,6 +51,19 @@ class Progress(NamedTuple):
     is_going_on: bool
     reason: str
     message: str
+
+
+def standing_of(policy: RolloutPolicy, *, paused: bool) -> str:
+    """Say where a policy's rollout is: "attempt 3 is Holding in wave 2 of 4"."""
+    status = policy.status
+    if not status.attempt:
+        return "no attempt yet"
+    wave = f" in wave {status.wave} of {max(len(policy.spec.waves), 1)}"
+    if status.phase == RolloutState.ROLLING_BACK:
+        wave += " of the rollback"  # its waves are those of the attempt, and count from 1 again
+    elif status.phase == RolloutState.ROLLED_BACK:
+        wave = ""
+    return f"attempt {status.attempt} is {status.phase}{wave}{', paused' if paused else ''}"
 
 
 def status_of(

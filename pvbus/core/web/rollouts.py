@@ -11,6 +11,7 @@ from pvbus.core.messages import cut
 from pvbus.core.rollout.commanding import commands_of
 from pvbus.core.rollout.protocol.states import RolloutState
 from pvbus.core.rollout.protocol.validation import validate_policy
+from pvbus.core.rollout.report import standing_of
 from pvbus.core.rollout.waiting import waits_of
 
 _ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
@@ -28,6 +29,7 @@ def document_of(key: Key, policy: RolloutPolicy, now: float) -> Mapping[str, Any
         "wave": status.wave,
         "waves": max(len(policy.spec.waves), 1),
         "paused": commands.paused,
+        "standing": standing_of(policy, paused=commands.paused),
         "counts": msgspec.to_builtins(status.targets or TargetCounts()),
         "problems": [cut(words) for words in (*problems, *wrong)],
         "conditions": [

@@ -289,6 +289,6 @@ def test_history_shows_the_attempts(terminal: Terminal, capsys: Captured) -> Non
     assert terminal.run("history", "default/web") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[1] == (
-        "1 RolledBack 2 t0 t1 0 of 9 proven, 4 rolled back TooManyFailing: 1 target fails, 0 may"
+        "1 RolledBack - t0 t1 0 of 9 proven, 4 rolled back TooManyFailing: 1 target fails, 0 may"
     )
     assert lines[2] == "2 Rolling 1 t2 - - -"

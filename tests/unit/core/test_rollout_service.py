@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from pvbus.core.api.rollouts import RolloutPolicy, RolloutPolicySpec, RolloutPolicyStatus, Wave
 from pvbus.core.effects import Query, Range, Sample
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.records import APPROVALS, ROLLOUTS
 from pvbus.core.rollout.controller import CLOCK_SECONDS, STEP_SECONDS
+from pvbus.core.rollout.report import standing_of
 from tests.unit.core.rolling import KEY, Bench
 
 
@@ -323,3 +325,20 @@ def test_a_published_target_that_another_policy_has_now_holds_no_wave_up() -> No
     bench = Bench().go().publish("t0", good=None).go()
     bench.candidate("t0", winner="other").go()
     assert (bench.targets["t0"], sorted(bench.orders)) == ("gone", ["t1", "t2"])
+
+
+@pytest.mark.parametrize(
+    ("attempt", "phase", "paused", "words"),
+    [
+        (0, "Idle", False, "no attempt yet"),
+        (3, "Holding", False, "attempt 3 is Holding in wave 2 of 3"),
+        (3, "Rolling", True, "attempt 3 is Rolling in wave 2 of 3, paused"),
+        (3, "RollingBack", False, "attempt 3 is RollingBack in wave 2 of 3 of the rollback"),
+        (3, "RolledBack", False, "attempt 3 is RolledBack"),
+    ],
+)
+def test_where_a_rollout_is_in_words(attempt: int, phase: str, paused: bool, words: str) -> None:
+    """The last wave of a rollback is not the wave that failed."""
+    spec = RolloutPolicySpec(waves=(Wave(percent=1), Wave(percent=10), Wave(percent=100)))
+    status = RolloutPolicyStatus(attempt=attempt, phase=phase, wave=2)
+    assert standing_of(RolloutPolicy(spec=spec, status=status), paused=paused) == words

@@ -654,9 +654,7 @@ class RolloutsView {
   }
 
   of(rollout, hints, kept) {  // kept: what was shown of it before
-    const standing = rollout.attempt
-      ? `Attempt ${rollout.attempt} is ${rollout.phase} in wave ${rollout.wave} of ${rollout.waves}${rollout.paused ? ", paused" : ""}.`
-      : `No attempt yet${rollout.paused ? ", paused" : ""}.`;
+    const standing = `${rollout.standing[0].toUpperCase()}${rollout.standing.slice(1)}.`;
     const isOpen = Boolean(kept && kept.node.querySelector("details[open]"));
     const words = rollout.conditions.filter((each) => each.message).map((each) => `${each.type} is ${each.status} (${each.reason}): ${each.message}`);
     const list = (title, texts) => (texts.length ? [el("p", { class: "quiet" }, title), el("ul", {}, ...texts.map((text) => el("li", {}, text)))] : []);
@@ -666,7 +664,7 @@ class RolloutsView {
       el("details", { open: isOpen }, el("summary", {}, "Commands and attempts"),
         command(`pvbus rollout status ${rollout.name} --watch${hints}`), ...rollout.orders.map((each) => command(each + hints)),
         rollout.history.length ? el("div", { class: "wide" }, table(["#Attempt", "Phase", "#Wave", "Began", "Ended", "Why"], rollout.history.map((each) =>
-          el("tr", {}, el("td", { class: "number" }, String(each.attempt)), el("td", {}, each.phase), el("td", { class: "number" }, String(each.wave)),
+          el("tr", {}, el("td", { class: "number" }, String(each.attempt)), el("td", {}, each.phase), el("td", { class: "number" }, each.phase === "RolledBack" ? "-" : String(each.wave)),
             el("td", {}, each.startedAt), el("td", {}, each.endedAt || ""), el("td", {}, each.reason ? `${each.reason}: ${each.message || ""}` : ""))))) : null));
   }
 
