@@ -75,7 +75,7 @@ def demo(name: str, data: str | None, pause: bool, clusters: int | None) -> None
             raise UsageError(
                 f"a fleet runs in {own.root}, and this story starts its own: choose a fresh --data"
             )
-        _tell_all(_rollout(own, pause, clusters or CLUSTERS_PER_REGION))
+        _run_story(_rollout(own, pause, clusters or CLUSTERS_PER_REGION))
         return
     folder = DataPaths(Path(data or DEFAULT))
     runs = _is_running(folder)
@@ -84,14 +84,14 @@ def demo(name: str, data: str | None, pause: bool, clusters: int | None) -> None
         runs = _is_running(folder)
     if runs and clusters:
         raise UsageError(f"--clusters is for a fleet that is started, and one runs in {folder.root}")
-    _tell_all(_day2(folder, pause, None if runs else clusters or CLUSTERS_PER_REGION))
+    _run_story(_day2(folder, pause, None if runs else clusters or CLUSTERS_PER_REGION))
 
 
-def _tell_all(telling: Coroutine[Any, Any, None]) -> None:
+def _run_story(story_run: Coroutine[Any, Any, None]) -> None:
     """Run a story. SIGTERM and SIGHUP end it as Ctrl-C does, and with it all that it has started."""
     received: list[int] = []
 
-    async def told() -> None:
+    async def guarded() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
 
@@ -101,10 +101,10 @@ def _tell_all(telling: Coroutine[Any, Any, None]) -> None:
 
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, end, number)
-        await telling
+        await story_run
 
     try:
-        asyncio.run(told())
+        asyncio.run(guarded())
     except asyncio.CancelledError:
         if not received:
             raise
