@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,15 @@ async def _renumber(server: Server) -> None:
     await server.patch(resource, "default", "edge.c.packagevariant-1", {"spec": {"revision": 0}})
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Have SIGINT interrupt, also where the tests run in the background of a shell, which ignores it."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_says_what_is_left(
     fleet_of_three: Location, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
