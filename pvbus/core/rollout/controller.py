@@ -225,6 +225,7 @@ def _reported(data: RolloutData, now: float) -> Generator[Effect, Any, str]:
     """Write the status if it differs and may be written; return the result of the reconciliation."""
     if not data.is_stale or data.wanted is None or data.reported_at <= now < data.report_at:
         return "unchanged"
+    seen = data.raw
     stored = data.stored(now)
     present = _policy.decode(stored).status
     rollout = data.shown or data.present
@@ -235,7 +236,10 @@ def _reported(data: RolloutData, now: float) -> Generator[Effect, Any, str]:
     try:
         written = yield Update(POLICY, body_of(stored, status), "status")
     except ConflictError:
-        data.is_stale, data.report_at = True, now + ECHO_SECONDS
+        # What it conflicts with may have been observed while the request was on its way: then none follows.
+        data.is_stale, data.response = True, None
+        if data.raw is seen:
+            data.report_at = now + ECHO_SECONDS
         return "conflict"
     except PermanentError:  # the shell logs it, and tries again; what changes meanwhile is not held up
         data.is_stale, data.report_at = True, now + REFUSED_SECONDS

@@ -202,6 +202,28 @@ def test_a_status_that_cannot_be_written_holds_nothing_up(error: Exception) -> N
     assert bench.status.phase == "Rolling"
 
 
+@pytest.mark.parametrize(("is_observed", "quiet_seconds"), [(True, 0.5), (False, 9)])
+def test_after_a_conflict_the_status_follows_the_policy_as_it_is(
+    is_observed: bool, quiet_seconds: float
+) -> None:
+    """What it conflicted with may have been observed before the server's answer came: no echo follows then,
+    and the end of an attempt would be missing from the history."""
+    bench = Bench().go()
+
+    def overtaken() -> None:
+        bench.before_write = lambda: None
+        if is_observed:
+            bench.observe()
+        raise ConflictError("stale")
+
+    bench.before_write = overtaken
+    written = len(bench.statuses)
+    bench.publish("t0").go(quiet_seconds)
+    assert len(bench.statuses) == written
+    bench.go(1.5)
+    assert len(bench.statuses) > written
+
+
 def test_each_condition_has_what_its_definition_requires() -> None:
     bench = Bench().go()
     assert bench.policy is not None
