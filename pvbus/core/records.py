@@ -105,7 +105,7 @@ class ObjectOwner(_Row, frozen=True, kw_only=True):
 class EventTask(_Row, frozen=True, kw_only=True):
     """The question to a person behind a condition of a PackageRevision.
 
-    question: empty for a condition that asks nobody. owner: the name of who should answer. ticket: a number
+    question: empty for a condition without one. owner: the name of who should answer. ticket: a number
     or
     an address. due: RFC 3339 with a zone, or a date, whose end in UTC is meant. state: `open`; `proposed`:
     open, and the revision must become a draft again first; `answered`; `lapsed`: published without an answer.
