@@ -302,12 +302,7 @@ class RenderController:
             )
 
     def _conflict(self, key: Key, seen: RenderState, living: PackageVariant) -> Outcome:
-        owners = [f"{o.kind} {o.name}" for o in living.metadata.owner_references if o.controller]
-        owner = owners[0] if owners else "no controller (created by hand?)"
-        error = (
-            f'PackageVariant "{key.name}" exists and belongs to {owner}; delete or rename it, or '
-            "change this set's downstream"
-        )
+        error = f'PackageVariant "{key.name}" exists and belongs to {_belonging(seen, living)}'
         row = DesiredRow(outcome="conflict", uid=living.metadata.uid, error=error)
         return self._end(key, seen, row, {}, conflict=error)
 
@@ -487,6 +482,20 @@ def _owner(seen: RenderState, living: PackageVariant) -> str | None:
 def _age(claim: TargetRow) -> tuple[str, str]:
     """Order claims by their sets, the oldest first."""
     return claim.set_created, claim.set_uid
+
+
+def _belonging(seen: RenderState, living: PackageVariant) -> str:
+    """Say in words whose an object is, and what can be done for the sets that want it."""
+    remedy = "delete or rename it, or change this set's downstream"
+    owner = next((each for each in living.metadata.owner_references if each.controller), None)
+    if owner is None:
+        return f"no controller (created by hand?); {remedy}"
+    if owner.kind == "PackageVariantSet" and owner.name in seen.claims:
+        return (
+            f"a former PackageVariantSet {owner.name}, of uid {owner.uid}; if that is deleted, the garbage "
+            "collector of the cluster removes the variant, and this set makes it again"
+        )
+    return f"{owner.kind} {owner.name}; {remedy}"
 
 
 def _on_hold(seen: RenderState) -> bool:

@@ -285,6 +285,26 @@ def test_what_is_not_the_sets_own_is_never_written(uid: str | None) -> None:
     assert effect is None
 
 
+@pytest.mark.parametrize(
+    ("name", "uid", "says"),
+    [
+        ("alpha", "uid-former", "a former PackageVariantSet alpha, of uid uid-former"),
+        ("other", "uid-other", "PackageVariantSet other; delete or rename it"),
+        ("", None, "no controller (created by hand?); delete or rename it"),
+    ],
+)
+def test_a_conflict_names_the_owner_and_what_helps(name: str, uid: str | None, says: str) -> None:
+    _, thing = applied()
+    living = owned_by(thing, uid)
+    for owner in living["metadata"]["ownerReferences"]:
+        owner["name"] = name
+    part = RenderPart()
+    part.target(row(), VKEY)
+    part.variant(living, VKEY)
+    part.begin(VKEY)
+    assert f'PackageVariant "alpha-r1-p" exists and belongs to {says}' in part.results[CHILD].error
+
+
 def test_of_two_sets_the_older_makes_it_and_the_other_is_told() -> None:
     part = RenderPart()
     part.target(row(set_created="2026-02-01T00:00:00Z"), VKEY)
