@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import time
 import traceback
 from collections import Counter
@@ -211,7 +212,9 @@ async def _talk(stage: _Stage, say: Callable[[str], None]) -> None:
 
 
 def _write_story(stage: _Stage, folder: Path, found: list[Found]) -> None:
-    """Write what was done, and what is broken, beside the logs of the processes."""
+    """Write what was done, and what is broken, beside the logs of the processes and of the world."""
+    for log in stage.world.logs():
+        shutil.copy(log, folder / log.name)
     events = [
         *((e.began, f"{e.kind}: {e.text}; over at {e.ended:.3f}") for e in stage.striker.events),
         *((at, f"{fault}: {request}") for at, fault, request in stage.api.struck),

@@ -62,6 +62,9 @@ class World(Protocol):
     async def compact(self) -> bool:
         """Compact etcd; False if there is nothing to forget. Raises NotImplementedError without etcd."""
 
+    def logs(self) -> list[Path]:
+        """Return the logs that go with the world, so that a failure can be explained afterwards."""
+
 
 class RealWorld:
     """kube-apiserver, etcd and kube-controller-manager."""
@@ -95,6 +98,9 @@ class RealWorld:
 
     async def compact(self) -> bool:
         return await compact(self._cluster.etcd_url)
+
+    def logs(self) -> list[Path]:
+        return self._cluster.logs()
 
 
 class EmbeddedWorld:
@@ -148,6 +154,9 @@ class EmbeddedWorld:
 
     async def compact(self) -> bool:
         raise NotImplementedError("the embedded API server has no etcd")
+
+    def logs(self) -> list[Path]:
+        return []  # they are written to the folder of the leg
 
 
 @asynccontextmanager

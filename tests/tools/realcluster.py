@@ -283,6 +283,10 @@ class RealCluster:
         """Return the name of a program that ended by itself, None if all run."""
         return next((each.name for each in self._programs if not each.is_running), None)
 
+    def logs(self) -> list[Path]:
+        """Return what the programs have written: their logs, and the answers of the API server."""
+        return [each.log for each in self._programs if each.log.exists()] + [self.audit.file]
+
     def tails(self) -> str:
         """Return the end of each program's log."""
         return "\n".join(f"{each.name}: {each.tail()}" for each in self._programs if each.log.exists())
