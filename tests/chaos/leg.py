@@ -181,6 +181,7 @@ async def _disturb(stage: _Stage, watching: "asyncio.Task[None]") -> None:
 
 async def _settle(stage: _Stage, supervising: "asyncio.Task[None]") -> None:
     """Without faults the world becomes what the oracle says, keeps its promises, and stays so."""
+    await stage.world.heal()
     await stage.workers.ready()
     stage.judge.client_writes(stage.fleet.ledger.answered, await stage.fleet.lost_writes())
     await stage.made.converged(SETTLED_SECONDS_MAX)

@@ -62,6 +62,9 @@ class World(Protocol):
     async def compact(self) -> bool:
         """Compact etcd; False if there is nothing to forget. Raises NotImplementedError without etcd."""
 
+    async def heal(self) -> None:
+        """Begin a time without faults."""
+
     def logs(self) -> list[Path]:
         """Return the logs that go with the world, so that a failure can be explained afterwards."""
 
@@ -98,6 +101,15 @@ class RealWorld:
 
     async def compact(self) -> bool:
         return await compact(self._cluster.etcd_url)
+
+    async def heal(self) -> None:
+        """Start kube-controller-manager again.
+
+        Its garbage collector asks for each object again after longer and longer waits, up to 1,000 seconds,
+        each time that kube-apiserver is away.
+        """
+        self._cluster.controllers.kill()
+        self._cluster.controllers.start()
 
     def logs(self) -> list[Path]:
         return self._cluster.logs()
@@ -154,6 +166,9 @@ class EmbeddedWorld:
 
     async def compact(self) -> bool:
         raise NotImplementedError("the embedded API server has no etcd")
+
+    async def heal(self) -> None:
+        pass  # it collects garbage itself
 
     def logs(self) -> list[Path]:
         return []  # they are written to the folder of the leg
