@@ -7,7 +7,7 @@ and in simulations. The error of a failed effect is thrown into the generator as
 waits for the echo, PermanentError is logged and retried after a minute.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -24,11 +24,12 @@ class KindRef(NamedTuple):
 
 
 class Get(NamedTuple):
-    """Read live. Result: the object, or None."""
+    """Read live. Result: the object, or None. as_user: in whose name, "" for our own."""
 
     kind: KindRef
     namespace: str
     name: str
+    as_user: str = ""
 
 
 class List(NamedTuple):
@@ -41,18 +42,28 @@ class List(NamedTuple):
 
 
 class Create(NamedTuple):
-    """POST. Result: the object as stored."""
+    """POST. Result: the object as stored.
+
+    is_dry_run: the API server checks it and stores nothing. as_user: in whose name, "" for our own.
+    """
 
     kind: KindRef
     object: dict[str, Any]
+    is_dry_run: bool = False
+    as_user: str = ""
 
 
 class Update(NamedTuple):
-    """PUT; the object's resourceVersion is the precondition. Result: the object as stored."""
+    """PUT; the object's resourceVersion is the precondition. Result: the object as stored.
+
+    is_dry_run, as_user: see `Create`.
+    """
 
     kind: KindRef
     object: dict[str, Any]
     subresource: str = ""
+    is_dry_run: bool = False
+    as_user: str = ""
 
 
 class Patch(NamedTuple):
@@ -75,6 +86,13 @@ class Delete(NamedTuple):
     uid: str = ""
     resource_version: str = ""
     not_after: float = float("inf")
+    as_user: str = ""
+
+
+class Discover(NamedTuple):
+    """Ask whether a kind is namespaced. Result: a bool, None if it is not served."""
+
+    kind: KindRef
 
 
 class CatchUp(NamedTuple):
@@ -118,7 +136,46 @@ class Range(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-Effect = Get | List | Create | Update | Patch | Delete | CatchUp | Query
+class Observe(NamedTuple):
+    """Ask a source what it has now. Result: an `Observation`.
+
+    source: an image repository (`registry.example.org/team/package`), or `git+<url>//<folder>`. tags: those
+    whose digests are wanted. secrets: keys `<namespace>/<name>` of pull secrets, tried in order. Fails with a
+    PermanentError if the source refuses or does not exist, and with a TransientError if it does not answer.
+    """
+
+    source: str
+    tags: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+
+
+class Observation(NamedTuple):
+    """The result of an `Observe`. tags: all of them. digests: of the wanted ones that are there."""
+
+    tags: tuple[str, ...]
+    digests: Mapping[str, str]
+
+
+class Pull(NamedTuple):
+    """Read the content of a package by its digest. Result: a `Content`.
+
+    source, secrets: see `Observe`. Fails with a PermanentError if what is there has another digest or cannot
+    be used; the reason is a word, the message says why.
+    """
+
+    source: str
+    digest: str
+    secrets: tuple[str, ...] = ()
+
+
+class Content(NamedTuple):
+    """The files of a package: path -> bytes. A path has no `..` and no leading slash."""
+
+    digest: str
+    files: Mapping[str, bytes]
+
+
+Effect = Get | List | Discover | Create | Update | Patch | Delete | CatchUp | Query | Observe | Pull
 WRITES = (Create, Update, Patch, Delete)
 
 

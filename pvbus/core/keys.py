@@ -12,6 +12,7 @@ from zlib import crc32
 
 import msgspec
 
+from pvbus.core.packaging.rows import SCOPE
 from pvbus.core.records import WatchRequest
 
 NAME_BYTES_MAX = 63
@@ -238,6 +239,12 @@ class MarkerKey(NamedTuple):
         return cls(group, kind)
 
 
+def kind_of(key: str) -> str:
+    """Return `<group>/<kind>` of a row's key, which is an okey, or a scope and an okey."""
+    head, _, rest = key.partition("|")
+    return rest.partition("|")[0] if head == SCOPE else head
+
+
 def sync_key(group: str, kind: str) -> str:
     """Encode the key of a kind's marker."""
     return str(MarkerKey(group, kind))
@@ -249,7 +256,11 @@ def partition(partition_key: str, partitions: int) -> int:
 
 
 def reconciled_partition(key: str, partitions: int) -> int:
-    """Return the partition of a key that controllers reconcile: a vkey, an skey or a SubjectKey."""
+    """Return the partition of a key that controllers reconcile: a vkey, an skey, a SubjectKey, or a scope
+    with or without more."""
+    scope = key.partition("|")[0]
+    if scope == SCOPE:
+        return partition(scope, partitions)
     return partition(key.rpartition("|")[2], partitions)
 
 

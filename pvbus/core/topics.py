@@ -29,14 +29,25 @@ from pvbus.core.keys import (
     WatchKey,
     partition,
 )
+from pvbus.core.packaging.rows import (
+    ContentRow,
+    EstablishedRow,
+    LockRow,
+    PackagingObject,
+    ScopedKey,
+    SourceRow,
+)
 from pvbus.core.records import (
     APPROVALS,
     CANDIDATES,
     CONDITIONS,
     DESIRED,
     DLQ,
+    ESTABLISHED,
     INJECTABLES,
+    INSTALLS,
     LATEST,
+    LOCK,
     META,
     OBJECTS,
     POLICIES,
@@ -46,6 +57,7 @@ from pvbus.core.records import (
     ROLLOUTS,
     SETRESULTS,
     SETS,
+    SOURCES,
     TARGETS,
     UNROLL,
     VARIANTS,
@@ -80,7 +92,9 @@ _PREFIXES = (CHECK_PREFIX, SYNC_PREFIX)
 SERVICES = ("ingest", "unroll", "render", "inject", "conditions")
 PROMOTION = ("promote", "rollout", "release")
 """Services that may be left out: then nothing proposes."""
-ALL_SERVICES = (*SERVICES, *PROMOTION)
+PLATFORM = ("resolve", "establish")
+"""Services that may be left out: then no package is installed."""
+ALL_SERVICES = (*SERVICES, *PROMOTION, *PLATFORM)
 SINK = "sink"
 """The webhook sink: a program beside the services, which reads the public topics."""
 
@@ -194,6 +208,8 @@ _VKEY = "<namespace>/<variant>"
 _PKEY = "<namespace>/<policy>"
 _OKEY = "<group>/<kind>|<namespace>|<name>"
 _KIND = "<group>/<kind>"
+_SCOPE = "<scope>"
+_SOKEY = f"{_SCOPE}|{_OKEY}"
 _WATCH = f"{_KIND}|<requester>"
 _NAME = "<namespace>/<name>"
 _CHECK = f"{CHECK_PREFIX}{_KIND}|{_SKEY}"
@@ -251,9 +267,9 @@ TOPICS: tuple[Topic, ...] = (
             Rows(WatchRequest, f"{_WATCH}|<namespace>|<name>", WatchKey.parse, by=_KIND),
             Rows(CheckRequest, _CHECK, CheckKey.parse, by=_KIND, keeps_bytes=True),
         ),
-        producers=("unroll", "inject", "promote"),
+        producers=("unroll", "inject", "promote", "resolve"),
         owners=("ingest",),
-        readers=("unroll", "inject", "promote"),
+        readers=("unroll", "inject", "promote", "resolve"),
     ),
     Topic(
         spec=_compacted(UNROLL),
@@ -338,6 +354,41 @@ TOPICS: tuple[Topic, ...] = (
         rows=(Rows(ApprovalRow, f"{_VKEY}|<policy>", TargetKey.parse, by=_VKEY),),
         producers=("rollout",),
         owners=("release",),
+    ),
+    Topic(
+        spec=_compacted(INSTALLS),
+        description="The cluster's installs of packages, their revisions and Carvel's Packages.",
+        rows=(
+            Rows(PackagingObject, _SOKEY, ScopedKey.parse, by=_SCOPE, keeps_bytes=True),
+            _MARKERS,
+        ),
+        producers=("ingest",),
+        owners=("resolve", "establish"),
+        readers=("ingest",),
+    ),
+    Topic(
+        spec=_compacted(SOURCES),
+        description="What was seen of the sources of packages, and read of their content.",
+        rows=(
+            Rows(SourceRow, f"{_SCOPE}|<source>", ScopedKey.parse, by=_SCOPE),
+            Rows(ContentRow, f"{_SCOPE}|<source>|<digest>", ScopedKey.parse, by=_SCOPE),
+        ),
+        producers=("resolve",),
+        owners=("resolve",),
+    ),
+    Topic(
+        spec=_compacted(LOCK),
+        description="The decision for each install: its revisions, objects and dependencies.",
+        rows=(Rows(LockRow, _SOKEY, ScopedKey.parse, by=_SCOPE),),
+        producers=("resolve",),
+        owners=("resolve", "establish"),
+    ),
+    Topic(
+        spec=_compacted(ESTABLISHED),
+        description="How far each install is in the cluster.",
+        rows=(Rows(EstablishedRow, _SOKEY, ScopedKey.parse, by=_SCOPE),),
+        producers=("establish",),
+        owners=("establish", "resolve"),
     ),
     Topic(
         spec=_kept_for(CONDITIONS, days=7),

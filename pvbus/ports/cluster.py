@@ -111,6 +111,15 @@ class Reader(Protocol):
 class Cluster(Reader, Protocol):
     """One API server."""
 
+    def acting(self, *, as_user: str = "", is_dry_run: bool = False) -> "Cluster":
+        """Return one whose writes differ; do not close it.
+
+        as_user: in whose name they are, "" for our own: the API server gives a ServiceAccount its groups.
+        is_dry_run: the API server checks a create or an update in full, answers with the object that it
+        would store, and stores nothing; a delete only reports whether there is such an object.
+        """
+        ...
+
     async def create(self, resource: Resource, obj: Object) -> Object: ...
 
     async def update(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:

@@ -14,6 +14,7 @@ from pvbus.core.api.variants import Condition
 from pvbus.core.codec import encode_row
 from pvbus.core.conditions.publishing import ATTRIBUTES, condition_headers
 from pvbus.core.keys import partition
+from pvbus.core.packaging import rows as packaging
 from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent
 from pvbus.core.topics import PARTITIONS, TOPICS, owned_topics, row_partition, row_types, topic_specs
 from schemas import generate
@@ -64,7 +65,9 @@ def test_every_field_of_every_value_of_a_topic_is_set_in_a_golden_example() -> N
 def test_topics_and_record_types_are_declared_for_each_other() -> None:
     """Every topic is in the table, every record type that is nobody's part is on a topic."""
     declared = {contract.spec.name: set(contract.values) for contract in TOPICS}
-    rows = {t for t in vars(records).values() if isinstance(t, type) and issubclass(t, records._Row)}
+    bases, modules = (records._Row, packaging._Row), (records, packaging)
+    types = {t for module in modules for t in vars(module).values() if isinstance(t, type)}
+    rows = {t for t in types if issubclass(t, bases)}
     parts = {
         "_Row",
         "ObjectOwner",
@@ -81,6 +84,9 @@ def test_topics_and_record_types_are_declared_for_each_other() -> None:
         "Approval",
         "EventCause",
         "EventTask",
+        "LockedRevision",
+        "LockedDependency",
+        "EstablishedRevision",
     }
     elsewhere = {"PackageVariant", "PackageVariantSet", "RolloutPolicy", "Rollout", "Target"}
     assert {row.__name__ for row in rows} - parts == set(ALL_TYPES) - elsewhere

@@ -20,14 +20,18 @@ from pvbus.core.keys import (
     partition,
     reconciled_partition,
 )
+from pvbus.core.packaging.rows import ScopedKey
 from pvbus.core.records import (
     APPROVALS,
     CANDIDATES,
     CONDITIONS,
     DESIRED,
     DLQ,
+    ESTABLISHED,
     INJECTABLES,
+    INSTALLS,
     LATEST,
+    LOCK,
     META,
     OBJECTS,
     POLICIES,
@@ -37,6 +41,7 @@ from pvbus.core.records import (
     ROLLOUTS,
     SETRESULTS,
     SETS,
+    SOURCES,
     TARGETS,
     UNROLL,
     VARIANTS,
@@ -54,12 +59,16 @@ from pvbus.core.topics import (
     inputs_of,
     memory_of,
     partition_key,
+    row_partition,
     rows_of,
     topic_specs,
 )
 from pvbus.core.unroll.controller import UnrollController
 
 OKEY = "example.org/Site|default|edge"
+_OKEY = "pkg.crossplane.io/Provider||aws"
+
+_OKEY = "pkg.crossplane.io/Provider||aws"
 KEYS: Sequence[tuple[str, str, object, str]] = [
     (META, "installation", "installation", "installation"),
     (OBJECTS, OKEY, ObjectKey("example.org", "Site", "default", "edge"), OKEY),
@@ -102,6 +111,18 @@ KEYS: Sequence[tuple[str, str, object, str]] = [
     (ROLLOUTS, "default/p", Key("default", "p"), "default/p"),
     (ROLLOUTS, "default/p|v", ChildKey("default/p", "v"), "default/p"),
     (APPROVALS, "default/v|p", TargetKey("default/v", "p"), "default/v"),
+    *(
+        (topic, f"cluster|{_OKEY}", ScopedKey("cluster", _OKEY), "cluster")
+        for topic in (INSTALLS, LOCK, ESTABLISHED)
+    ),
+    (SOURCES, "cluster|example.org/aws", ScopedKey("cluster", "example.org/aws"), "cluster"),
+    (
+        SOURCES,
+        "cluster|example.org/aws|sha256:0f1e",
+        ScopedKey("cluster", "example.org/aws|sha256:0f1e"),
+        "cluster",
+    ),
+    (INSTALLS, "!sync|example.org/Site", MarkerKey("example.org", "Site"), ""),
     (DLQ, "what|ever|it|was", "what|ever|it|was", "what|ever|it|was"),
     (DLQ, "check|x", "check|x", "check|x"),
 ]
@@ -169,6 +190,17 @@ def test_what_a_set_and_its_variants_own_is_in_one_partition_each() -> None:
         assert len(found) == 1
 
 
+def test_all_rows_of_a_scope_are_in_one_partition() -> None:
+    """One lease writes a lock, so every decision sees all decisions before it."""
+    for n in (3, 12):
+        okey, source = "cluster|pkg.crossplane.io/Provider||aws", "cluster|xpkg.example.org/acme/aws"
+        rows = [(topic, okey) for topic in (INSTALLS, LOCK, ESTABLISHED)]
+        rows += [(SOURCES, source), (SOURCES, f"{source}|sha256:0f1e")]
+        found = {row_partition(*row, n) for row in rows}
+        assert found == {reconciled_partition(key, n) for key in ("cluster", source)}
+        assert len(found) == 1
+
+
 def test_the_child_that_a_row_of_unroll_speaks_of() -> None:
     assert child_of(UNROLL, "default/s|v") == "v"
     assert child_of(TARGETS, "default/v|s") == "v"
@@ -176,7 +208,7 @@ def test_the_child_that_a_row_of_unroll_speaks_of() -> None:
 
 
 ROLES = {
-    "ingest": ({WATCHES}, set(), {OBJECTS, INJECTABLES, SETS, VARIANTS, POLICIES}),
+    "ingest": ({WATCHES}, set(), {OBJECTS, INJECTABLES, SETS, VARIANTS, POLICIES, INSTALLS}),
     "unroll": ({SETS, SETRESULTS}, {UNROLL}, {OBJECTS, WATCHES}),
     "render": ({TARGETS, VARIANTS}, {DESIRED}, set()),
     "inject": ({VARIANTS, DESIRED}, {RESULTS}, {OBJECTS, INJECTABLES, WATCHES}),
@@ -184,6 +216,8 @@ ROLES = {
     "promote": ({VARIANTS, DESIRED, RELEASES}, {PROMOTIONS}, {OBJECTS, WATCHES, POLICIES}),
     "rollout": ({POLICIES, CANDIDATES}, {ROLLOUTS}, set()),
     "release": ({VARIANTS, DESIRED, PROMOTIONS, APPROVALS}, {RELEASES}, set()),
+    "resolve": ({INSTALLS, ESTABLISHED}, {SOURCES, LOCK}, {WATCHES}),
+    "establish": ({INSTALLS, LOCK}, {ESTABLISHED}, set()),
 }
 
 
