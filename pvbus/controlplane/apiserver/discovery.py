@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pvbus.controlplane.apiserver.kinds import ServedKind, ServedVersion, version_rank
+from pvbus.core.api.variants import PORCH_GROUP
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 """Content type of the aggregated documents, in requests and responses."""
@@ -48,13 +49,18 @@ def core_document(address: str) -> dict[str, Any]:
 
 
 def group_versions(kinds: Iterable[ServedKind]) -> dict[str, list[str]]:
-    """Return the served versions of each group, the preferred one first."""
+    """Return the served versions of each group, the preferred one first.
+
+    kubectl takes a name that several groups have, such as `packagerevisions`, from the first of them. The
+    groups of our own are before those of definitions, as those of aggregated servers are.
+    """
     versions: dict[str, set[str]] = {}
     for kind in kinds:
         names = {version.name for version in kind.versions if version.served}
         if names:
             versions.setdefault(kind.group, set()).update(names)
-    return {group: sorted(names, key=version_rank) for group, names in sorted(versions.items())}
+    ordered = sorted(versions.items(), key=lambda each: (each[0] != PORCH_GROUP, each[0]))
+    return {group: sorted(names, key=version_rank) for group, names in ordered}
 
 
 def group_list(kinds: Sequence[ServedKind]) -> dict[str, Any]:

@@ -141,6 +141,8 @@ class Graph:
             installed.version if installed else None,
         )
         position = None
+        if installed is not None and installed.is_preferred:
+            candidates = tuple(sorted(candidates, key=lambda each: each.version != installed.version))
         if installed is not None:
             position = next(i for i, each in enumerate(candidates) if each.version == installed.version)
         variables = range(self.count, self.count + len(candidates))

@@ -105,12 +105,16 @@ class Wish(Model, frozen=True, kw_only=True):
 
 
 class Installed(Model, frozen=True, kw_only=True):
-    """What is there now. candidate: its facts, if the package's list does not have this version any more."""
+    """What is there now. candidate: its facts, if the package's list does not have this version any more.
+
+    is_preferred: this version is tried before all others, whatever the policy prefers.
+    """
 
     package: str
     version: str
     target: str = ""
     candidate: Candidate | None = None
+    is_preferred: bool = False
 
 
 class Target(Model, frozen=True, kw_only=True):

@@ -1,9 +1,11 @@
 """Resolves a problem: each connected component apart, so that what is broken stops nothing else."""
 
+from collections.abc import Sequence
+
 from pvbus.core.resolve.closure import Catalog, Location, components_of, wish_order
 from pvbus.core.resolve.connected import strongly_connected
 from pvbus.core.resolve.model import Chosen, Problem, Resolution
-from pvbus.core.resolve.solving import solve
+from pvbus.core.resolve.solving import Solution, solve
 
 
 def resolve(problem: Problem) -> Resolution:
@@ -14,7 +16,11 @@ def resolve(problem: Problem) -> Resolution:
     """
     catalog = Catalog(problem)
     components = components_of(catalog, problem.wishes)
-    solutions = [solve(catalog, component) for component in components]
+    return joined(catalog, [solve(catalog, component) for component in components])
+
+
+def joined(catalog: Catalog, solutions: Sequence[Solution]) -> Resolution:
+    """Return the solutions of all components of a problem as one."""
     outcomes = [outcome for solution in solutions for outcome in solution.outcomes]
     chosen = [each for solution in solutions for each in solution.chosen]
     chosen.sort(key=lambda each: (each.target, each.package))
@@ -25,7 +31,7 @@ def resolve(problem: Problem) -> Resolution:
         cycles=tuple(
             cycle for cycle in strongly_connected(edges) if len(cycle) > 1 or cycle[0] in edges[cycle[0]]
         ),
-        components=len(components),
+        components=len(solutions),
     )
 
 

@@ -26,7 +26,8 @@ class DependencyState(StrEnum):
     """What is known of one dependency.
 
     OWNED: an install is created for it. FOUND: an install that is there serves. REQUIRES_DIFFERENT_VERSION:
-    an install is there, and it cannot have a version that serves. UNMET: it is optional, and goes without.
+    an install is there, and it cannot have a version that serves. UNMET: it is optional, and goes without, or
+    no alternative is left.
     """
 
     OWNED = "OwnedPackageInstall"
@@ -102,7 +103,8 @@ def _open(catalog: Catalog, location: Location, requirement: Requirement) -> Dep
     """Return the state of a dependency of a version that cannot be installed."""
     leaves = flattened(requirement.need)
     found = [_state(catalog, location, leaf) for leaf in leaves]
-    best = min(found, key=lambda each: _BEST.index(each[0]))
+    none = (DependencyState.UNMET, ())
+    best = min(found, key=lambda each: _BEST.index(each[0]), default=none)
     return DependencyReport(requirement=requirement, state=best[0], candidates=best[1])
 
 

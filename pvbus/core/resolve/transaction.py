@@ -149,23 +149,29 @@ def _installed_needs(catalog: Catalog, installed: Installed) -> list[Location]:
 
 
 def creations_of(
-    problem: Problem, resolution: Resolution, strategy: Strategy = "direct"
+    problem: Problem,
+    resolution: Resolution,
+    strategy: Strategy = "direct",
+    strategies: Mapping[Location, Strategy] = {},
 ) -> tuple[tuple[Creation, ...], ...]:
     """Return the installs that come into being, in rounds.
 
     direct: each install creates what it needs itself, so the closure arises round by round. closure: each
     install of a user creates all of its closure at once. What exists, or was created by another, is not
-    created again.
+    created again. strategies: of single installs. What is there, and nobody wants for itself, creates what
+    it needs, too.
     """
     chosen = {(each.target, each.package): each for each in resolution.chosen}
     existing = {(each.target, each.package) for each in problem.installed}
     owners = sorted(node_of(each.wish) for each in resolution.outcomes if node_of(each.wish) in chosen)
+    owners += sorted(existing & chosen.keys() - set(owners))
     existing.update(owners)
     rounds = []
     while owners:
         made = []
         for owner in dict.fromkeys(owners):
-            reached = _closure(chosen, owner) if strategy == "closure" else _needed(chosen[owner])
+            is_whole = strategies.get(owner, strategy) == "closure"
+            reached = _closure(chosen, owner) if is_whole else _needed(chosen[owner])
             for location in reached:
                 if location not in existing:
                     existing.add(location)
@@ -175,7 +181,9 @@ def creations_of(
                     )
         if made:
             rounds.append(tuple(made))
-        owners = [] if strategy == "closure" else [(each.target, each.package) for each in made]
+        owners = [
+            (each.target, each.package) for each in made if strategies.get(each.owner, strategy) == "direct"
+        ]
     return tuple(rounds)
 
 

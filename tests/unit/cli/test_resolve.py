@@ -211,6 +211,26 @@ def test_a_digest_and_a_platform_are_read(tmp_path: Path, capsys: Captured) -> N
         assert {each["package"]: each["after"] for each in actions} == expected
 
 
+def test_the_kinds_and_spellings_of_both_proposals_are_read(tmp_path: Path, capsys: Captured) -> None:
+    """X1, C1: a Package of Crossplane's design is a wish; so is Carvel's list within `packages`."""
+    file = write(
+        tmp_path,
+        meta("r/a", "v1.0.0"),
+        meta("r/a", "v2.0.0"),
+        {**wanted("r/a:v1.0.0"), "apiVersion": "pkg.crossplane.io/v1beta1", "kind": "Package"},
+        carvel("b", "1.0.0", dependencies={"packages": [{"package": {"refName": "c"}, "alias": "x"}]}),
+        carvel("c", "1.0.0", installationType="OnePerNamespace"),
+        install("b"),
+    )
+    assert code("-f", file, "-o", "json") == 0
+    actions = json.loads(capsys.readouterr().out)["actions"]
+    assert {each["package"]: each["after"] for each in actions} == {
+        "r/a": "v1.0.0",
+        "b": "1.0.0",
+        "c": "1.0.0",
+    }
+
+
 BOTH = {"gvk": {"apiVersion": "v1", "kind": "A"}, "package": {"refName": "b"}}
 
 
@@ -239,7 +259,7 @@ BOTH = {"gvk": {"apiVersion": "v1", "kind": "A"}, "package": {"refName": "b"}}
             "spec.dependencies[0].package.contraints",
             "correct its name",
         ),
-        (carvel("a", "1.0.0", dependencies={"packages": []}), "spec.dependencies", "must be a list"),
+        (carvel("a", "1.0.0", dependencies={"items": []}), "spec.dependencies", "must be a list"),
         (carvel("a", "1.0", refName="a"), "spec.version", "major.minor.patch"),
         (carvel("", "1.0.0"), "spec.refName", "not empty"),
         (install("a", "1.0.0 ||"), "spec.packageRef.versionSelection.constraints", "ends with ||"),

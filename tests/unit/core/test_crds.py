@@ -7,10 +7,18 @@ from typing import Any
 import pytest
 import yaml
 
-from pvbus.core.api.crds import crds, open_api, porch_crds
+from pvbus.core.api.crds import (
+    carvel_crds,
+    crds,
+    crossplane_crds,
+    open_api,
+    packaging_crds,
+    porch_crds,
+)
 
 REPOSITORY = Path(__file__).parents[3]
 PORCH = REPOSITORY / ".." / "shared" / "reference" / "crds"
+ALL = (*crds(), *packaging_crds(), *crossplane_crds(), *carvel_crds())
 NESTED = ("properties", "items", "additionalProperties")
 WORDS = {"description", "x-kubernetes-validations"}
 
@@ -29,7 +37,7 @@ def walk(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str
 def schemas() -> dict[str, dict[str, Any]]:
     found = {
         f"{crd['spec']['names']['kind']}/{version['name']}": version["schema"]["openAPIV3Schema"]
-        for crd in crds()
+        for crd in ALL
         for version in crd["spec"]["versions"]
     }
     return found | open_api()
@@ -48,7 +56,7 @@ def test_every_object_and_field_has_a_description_in_whole_sentences(name: str) 
 
 
 def test_exactly_one_version_of_a_kind_is_stored_and_it_is_served() -> None:
-    for crd in crds():
+    for crd in ALL:
         stored = [version for version in crd["spec"]["versions"] if version["storage"]]
         assert len(stored) == 1
         assert stored[0]["served"]

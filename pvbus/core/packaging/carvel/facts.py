@@ -1,0 +1,151 @@
+"""What is known of Carvel's packages and installs when a decision is made, and which installs count."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from pvbus.core.keys import ObjectKey
+from pvbus.core.packaging.model import Install
+from pvbus.core.packaging.rows import LockRow
+from pvbus.core.resolve.languages import LANGUAGES, VersionError, highest
+from pvbus.core.resolve.model import Candidate, Policy
+from pvbus.core.resolve.semver import ConstraintError
+
+GROUP, KIND = "packaging.carvel.dev", "PackageInstall"
+InstallationType = Literal["noRestrictions", "onePerNamespace", "onePerCluster"]
+ORPHANED = "Orphaned"
+"""The reason in the row of an install that was created for others, and is a user's from now on."""
+
+
+class KnownPackage(NamedTuple):
+    """A Package of Carvel: one version. namespace: where it may be used, "" for everywhere.
+
+    name: its refName. fields: the API kinds, as `api` writes them, of which its dependencies need fields,
+    with these, for example `spec.replicas`.
+    """
+
+    namespace: str
+    name: str
+    candidate: Candidate
+    installation: InstallationType = "noRestrictions"
+    fields: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+class Facts(NamedTuple):
+    """The input of a decision.
+
+    installs: of Carvel's family, by okey. rows: the present lock, by okey. offers: the API kinds that are
+    served, as `api` writes them. schemas: the openAPIV3Schema of a served kind, where it is known. platforms:
+    names and versions. established: okeys of which establish has a row, so an order to end them is kept.
+    """
+
+    installs: Mapping[str, Install]
+    packages: tuple[KnownPackage, ...] = ()
+    rows: Mapping[str, LockRow] = {}
+    offers: frozenset[str] = frozenset()
+    schemas: Mapping[str, Mapping[str, Any]] = {}
+    platforms: tuple[tuple[str, str], ...] = ()
+    established: frozenset[str] = frozenset()
+    policy: Policy = Policy()
+
+
+class Present(NamedTuple):
+    """An install that is there, or will be. node: its package's name in the resolver's problem.
+
+    version: what is there, or what the lock says of an install that pvbus creates; "" if neither is known.
+    is_created: for others. holders: whom it was created for, the owner first.
+    """
+
+    okey: str
+    namespace: str
+    name: str
+    package: str
+    node: str
+    version: str
+    is_created: bool
+    holders: tuple[str, ...] = ()
+
+
+def is_created(install: Install, row: LockRow | None) -> bool:
+    """Say whether an install was created for others.
+
+    The annotation says so, and the row, if there is one. An install without the annotation is a user's: it
+    was so from the start, or a user took it over.
+    """
+    return bool(install.owner) and (row is None or bool(row.holders))
+
+
+def presents_of(facts: Facts) -> tuple[Present, ...]:
+    """Return the installs that count, by namespace and package: those that are there and not being deleted,
+    and those that the lock creates.
+
+    Several of one package in a namespace are several nodes: the first has the package's name. One that was
+    created for others is first, then one that has a version.
+    """
+    found = []
+    for okey, install in facts.installs.items():
+        row = facts.rows.get(okey)
+        if install.is_deleted or (row is not None and row.status == "removed" and row.uid == install.uid):
+            continue
+        created = is_created(install, row)
+        holders = (row.holders if row else (install.owner,)) if created else ()
+        version = (row.version if created and row else "") or install.installed
+        found.append(_present(okey, install.package, version, created, holders))
+    for okey, row in facts.rows.items():
+        if okey not in facts.installs and row.holders and row.template and row.status != "removed":
+            found.append(_present(okey, row.package, row.version, True, row.holders))
+    found.sort(
+        key=lambda each: (each.namespace, each.package, not each.is_created, not each.version, each.name)
+    )
+    return _numbered(found)
+
+
+def _present(okey: str, package: str, version: str, created: bool, holders: tuple[str, ...]) -> Present:
+    key = ObjectKey.parse(okey)
+    return Present(okey, key.namespace, key.name, package, package, version, created, holders)
+
+
+def _numbered(presents: Iterable[Present]) -> tuple[Present, ...]:
+    found: list[Present] = []
+    for each in presents:
+        before = found[-1] if found else None
+        is_first = before is None or (before.namespace, before.package) != (each.namespace, each.package)
+        found.append(each if is_first else each._replace(node=f"{each.package} of {each.name}"))
+    return tuple(found)
+
+
+class Catalogue:
+    """The packages that each namespace can use: its own, and those of everywhere."""
+
+    def __init__(self, packages: Iterable[KnownPackage]) -> None:
+        self._known: dict[str, dict[str, dict[str, KnownPackage]]] = {}
+        for each in packages:
+            names = self._known.setdefault(each.namespace, {})
+            names.setdefault(each.name, {})[each.candidate.version] = each
+
+    def names(self, namespace: str) -> list[str]:
+        return sorted({*self._known.get("", {}), *self._known.get(namespace, {})})
+
+    def versions(self, namespace: str, name: str) -> dict[str, KnownPackage]:
+        """Return the versions of a package; a namespace's own hides the same version of everywhere."""
+        everywhere, own = (self._known.get(each, {}).get(name, {}) for each in ("", namespace))
+        return {**everywhere, **own}
+
+    def installation(
+        self, namespace: str, package: str, version: str, install: Install | None
+    ) -> InstallationType:
+        """Return the type of a version; without one, of the version that the install would get."""
+        known = self.versions(namespace, package)
+        if not version and install is not None:
+            try:
+                version = highest(known, install.range, install.prereleases) or ""
+            except ConstraintError:
+                return "noRestrictions"
+        return known[version].installation if version in known else "noRestrictions"
+
+
+def version_key(text: str) -> object | None:
+    """Return what orders versions of Carvel's, None if it is no version."""
+    try:
+        return LANGUAGES["carvel"].parse_version(text).key
+    except VersionError:
+        return None

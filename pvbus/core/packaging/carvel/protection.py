@@ -1,0 +1,73 @@
+"""Protects installs that were created for others from edits, and reports edits that happened nevertheless."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pvbus.core.packaging.reading import OWNER
+
+WRITERS = re.compile(
+    r"system:apiserver|pvbus-admin"
+    r"|system:serviceaccount:pvbus-system:pvbus-establish"
+    r"|system:serviceaccount:kapp-controller:kapp-controller-sa"
+    r"|system:serviceaccount:kube-system:(generic-garbage-collector|namespace-controller)"
+)
+"""Who may change such an install on the embedded API server: establish and kapp-controller, in the namespaces
+that their installations have by default, and Kubernetes' own controllers. Another namespace must not count:
+whoever may make accounts in one could take the name. The holder of the server's own token may do everything,
+as its services use it, too.
+"""
+
+
+def edit_problem(old: Mapping[str, Any] | None, new: Mapping[str, Any], user: str) -> str:
+    """Return why a write of a PackageInstall is refused, "" if it is not. old: None for a new object.
+
+    Who removes the annotation takes the install over, in a write of its own: then it is a user's.
+    """
+    if WRITERS.fullmatch(user):
+        return ""
+    before, after = _owner(old or {}), _owner(new)
+    if after and after != before:
+        return f"the annotation {OWNER} is set by pvbus only: remove it"
+    if old is not None and before and old.get("spec") != new.get("spec"):
+        return (
+            f"it was created for {before}, and only pvbus changes its spec: change what {before} says of its "
+            f"dependencies, or remove the annotation {OWNER} first, to take it over"
+        )
+    return ""
+
+
+def _owner(obj: Mapping[str, Any]) -> str:
+    annotations = (obj.get("metadata") or {}).get("annotations") or {}
+    return str(annotations.get(OWNER, ""))
+
+
+def drift(template: Mapping[str, Any], spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return in words how the spec of a created install differs from what pvbus wrote, in order of fields.
+
+    template: see `LockRow`. What an API server adds by default, an empty mapping or list, is no difference.
+    """
+    return tuple(_differences(template, spec, "spec"))
+
+
+def _differences(wanted: Any, live: Any, path: str) -> Iterator[str]:
+    if isinstance(wanted, Mapping) and isinstance(live, Mapping):
+        for field in sorted({*wanted, *live}):
+            yield from _differences(wanted.get(field), live.get(field), f"{path}.{field}")
+    elif (wanted or None) == (live or None):
+        return
+    elif live is None:
+        yield f"{path} was removed; pvbus wrote {_shown(wanted)}"
+    elif wanted is None:
+        yield f"{path} was added: {_shown(live)}"
+    else:
+        yield f"{path} is {_shown(live)}; pvbus wrote {_shown(wanted)}"
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}..."
+
+
+_SHOWN_CHARACTERS_MAX = 100
+"""Of a value in a message. Values of installs are short; a whole list of them makes no message."""

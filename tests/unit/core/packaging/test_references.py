@@ -1,0 +1,236 @@
+"""Sources as text, digests of files, and the logins of pull secrets."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from pvbus.core.errors import PermanentError
+from pvbus.core.packaging.pullsecrets import Login, login_for, logins_of
+from pvbus.core.packaging.references import (
+    INLINE_CHARACTERS_MAX,
+    GitFolder,
+    Image,
+    Inline,
+    digest_of_files,
+    parse,
+    source_of_revision,
+)
+
+DIGEST = "sha256:" + "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("registry.example.org/package", Image("registry.example.org", "package")),
+        ("registry.example.org/a/b_c/d-e.f:v1.0", Image("registry.example.org", "a/b_c/d-e.f", "v1.0")),
+        ("localhost/x", Image("localhost", "x")),
+        ("localhost:5000/x:y", Image("localhost:5000", "x", "y")),
+        ("registry:5000/x", Image("registry:5000", "x")),
+        ("[::1]:5000/x", Image("[::1]:5000", "x")),
+        (f"xpkg.io/a/b:v1@{DIGEST}", Image("xpkg.io", "a/b", "v1", DIGEST)),
+        (f"xpkg.io/a/b@{DIGEST}", Image("xpkg.io", "a/b", "", DIGEST)),
+        ("git+https://host/team/repo.git", GitFolder("https://host/team/repo.git")),
+        ("git+https://host/repo//a/b?ref=v1", GitFolder("https://host/repo", "a/b", "v1")),
+        ("git+ssh://git@host/repo//a", GitFolder("ssh://git@host/repo", "a")),
+        ("git+file:///srv/x.git//a/b?ref=a/b/v1", GitFolder("file:///srv/x.git", "a/b", "a/b/v1")),
+    ],
+)  # fmt: skip
+def test_a_source_is_parsed_and_written_again(text: str, expected: object) -> None:
+    assert parse(text) == expected
+    assert str(parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "package",
+        "team/package:v1",
+        "registry.example.org/",
+        "registry.example.org/Package",
+        "registry.example.org/a//b",
+        "registry.example.org/../b",
+        "registry.example.org/a:",
+        "registry.example.org/a:-v1",
+        "registry.example.org/a:" + "v" * 129,
+        "registry.example.org/a@sha256:abc",
+        "registry.example.org/a@md5:" + "a" * 32,
+        f"registry.example.org/a@{DIGEST}@{DIGEST}",
+        "registry.example.org/a?b",
+        "user@registry.example.org/a",
+        "https://registry.example.org/a",
+        "registry..example.org/a",
+        "registry.example.org/" + "a" * 250,
+        "registry.example.org/a\n",
+        "git+https://host",
+        "git+ftp://host/repo",
+        "git+ext::sh -c x",
+        "git+https://user:password@host/repo",
+        "git+https://token@host/repo",
+        "git+https://host/repo//a/../b",
+        "git+https://host/repo?ref=--upload-pack=x",
+        "git+https://host/repo?ref=a..b",
+        "git+https://host/repo?ref=",
+        "git+https://host/repo?depth=1",
+        "git+https://host/repo?ref=a&ref=b",
+        "git+https://host/re po",
+        "git+https://host/repo#x",
+        "inline:%%%",
+        "inline:" + base64.urlsafe_b64encode(b"[1]").decode(),
+        "inline:" + "A" * (INLINE_CHARACTERS_MAX + 1),
+    ],
+)
+def test_what_is_no_source_is_refused(text: str) -> None:
+    with pytest.raises(PermanentError) as caught:
+        parse(text)
+    assert caught.value.reason == "InvalidSource"
+    assert "password" not in str(caught.value).replace("user and password", "")
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:5000", "127.0.0.1:1", "127.8.8.8", "[::1]:80"])
+def test_registries_on_this_machine_are_spoken_to_by_plain_http(host: str) -> None:
+    assert Image(host, "x").is_local
+
+
+@pytest.mark.parametrize("host", ["localhost.example.org", "127.0.0.1.example.org", "10.0.0.1:5000", "a:80"])
+def test_other_registries_are_not(host: str) -> None:
+    assert not Image(host, "x").is_local
+
+
+def test_digests_of_files_differ_whenever_the_files_do() -> None:
+    sets = [{}, {"a": b""}, {"b": b""}, {"a": b"b"}, {"ab": b""}, {"a": b"", "b": b""}, {"a": b"b\0"}]
+    assert len({digest_of_files(each) for each in sets}) == len(sets)
+    assert digest_of_files({"a": b"1", "b": b"2"}) == digest_of_files({"b": b"2", "a": b"1"})
+
+
+def test_files_in_a_source_have_to_be_texts() -> None:
+    with pytest.raises(PermanentError, match="no text in UTF-8"):
+        str(Inline({"a": b"\xff"}))
+
+
+def revision(**spec: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "blueprints.app.v2"},
+        "spec": {"packageName": "team/app", "lifecycle": "Published", "revision": 2, **spec},
+    }
+
+
+def repository(**git: Any) -> dict[str, Any]:
+    return {"spec": {"git": {"repo": "https://git.example.org/blueprints.git", **git}}}
+
+
+def test_a_published_revision_has_a_source() -> None:
+    assert source_of_revision(repository(), revision()) == (
+        "git+https://git.example.org/blueprints.git//team/app?ref=team/app/v2"
+    )
+    assert source_of_revision(repository(directory="/kpt/"), revision(lifecycle="DeletionProposed")) == (
+        "git+https://git.example.org/blueprints.git//kpt/team/app?ref=kpt/team/app/v2"
+    )
+    assert source_of_revision(repository(repo="/srv/b.git"), revision()) == (
+        "git+file:///srv/b.git//team/app?ref=team/app/v2"
+    )
+    assert source_of_revision(repository(repo="git@host:a/b.git"), revision()) == (
+        "git+ssh://git@host/a/b.git//team/app?ref=team/app/v2"
+    )
+
+
+@pytest.mark.parametrize(
+    "spec", [{"lifecycle": "Draft"}, {"lifecycle": "Proposed"}, {"revision": -1}, {"revision": 0}]
+)
+def test_a_revision_that_may_change_has_none(spec: dict[str, Any]) -> None:
+    with pytest.raises(PermanentError, match=r"blueprints\.app\.v2") as caught:
+        source_of_revision(repository(), revision(**spec))
+    assert caught.value.reason == "InvalidSource"
+
+
+def test_a_repository_that_is_not_in_git_has_none() -> None:
+    with pytest.raises(PermanentError, match="not in git"):
+        source_of_revision({"spec": {"oci": {"registry": "x"}}}, revision())
+
+
+# Pull secrets
+
+
+def secret(
+    document: Any, type_: str = "kubernetes.io/dockerconfigjson", key: str = ".dockerconfigjson"
+) -> Any:
+    data = base64.b64encode(json.dumps(document).encode()).decode()
+    return {"metadata": {"namespace": "demo", "name": "pull"}, "type": type_, "data": {key: data}}
+
+
+AUTH = {"auth": base64.b64encode(b"joe:pass:word").decode()}
+JOE = Login("joe", "pass:word")
+
+
+def test_logins_of_all_kinds_of_secrets_are_read() -> None:
+    named = {"username": "joe", "password": "pass:word"}
+    assert logins_of(secret({"auths": {"a.io": AUTH, "b.io": named}})) == {"a.io": JOE, "b.io": JOE}
+    assert logins_of(secret({"a.io": AUTH}, "kubernetes.io/dockercfg", ".dockercfg")) == {"a.io": JOE}
+    data = {name: base64.b64encode(value.encode()).decode() for name, value in named.items()}
+    assert logins_of({"metadata": {}, "type": "kubernetes.io/basic-auth", "data": data}) == {"": JOE}
+    assert logins_of(secret({})) == {}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        3,
+        {"auths": 3},
+        {"auths": {"a.io": 3}},
+        {"auths": {"a.io": {"auth": "$"}}},
+        {"auths": {"a.io": {"auth": base64.b64encode(b"colonless").decode()}}},
+        {"auths": {"a.io": {"username": "hush"}}},
+    ],
+)
+def test_a_secret_that_cannot_be_used_is_named_without_its_values(document: Any) -> None:
+    with pytest.raises(PermanentError, match="secret demo/pull") as caught:
+        logins_of(secret(document))
+    assert caught.value.reason == "InvalidSecret"
+    assert "hush" not in str(caught.value)
+    assert "colonless" not in str(caught.value)
+
+
+def test_a_login_does_not_show_its_password() -> None:
+    assert "pass" not in repr(JOE)
+
+
+@pytest.mark.parametrize(
+    ("key", "registry", "repository", "fits"),
+    [
+        ("a.io", "a.io", "x", True),
+        ("https://a.io/v2/", "a.io", "x", True),
+        ("a.io:5000", "a.io:5000", "x", True),
+        ("a.io:5000", "a.io", "x", False),
+        ("a.io", "a.io:5000", "x", True),
+        ("a.io", "b.a.io", "x", False),
+        ("a.io", "a.io.example.org", "x", False),
+        ("*.a.io", "b.a.io", "x", True),
+        ("*.a.io", "c.b.a.io", "x", False),
+        ("*.a.io", "a.io", "x", False),
+        ("a.io/team", "a.io", "team/x", True),
+        ("a.io/team", "a.io", "team", True),
+        ("a.io/team", "a.io", "teams/x", False),
+        ("https://index.docker.io/v1/", "docker.io", "library/x", True),
+        ("docker.io", "registry-1.docker.io", "x", True),
+        ("", "any.io", "x", True),
+    ],
+)
+def test_a_login_fits_its_registry_only(key: str, registry: str, repository: str, fits: bool) -> None:
+    assert (login_for({key: JOE}, registry, repository) is not None) == fits
+
+
+def test_the_most_exact_login_is_taken() -> None:
+    logins = {
+        "*.a.io": Login("glob", ""),
+        "x.a.io": Login("host", ""),
+        "x.a.io/team": Login("team", ""),
+        "x.a.io/team/deep": Login("deep", ""),
+    }
+    for repository_, name in (("other", "host"), ("team/x", "team"), ("team/deep/x", "deep")):
+        found = login_for(logins, "x.a.io", repository_)
+        assert found is not None
+        assert found.username == name
+    assert login_for(logins, "y.a.io", "team") == Login("glob", "")
