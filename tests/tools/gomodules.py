@@ -116,6 +116,17 @@ def helm(version: str) -> Source:
     return Source(package, describe)
 
 
+def registry(version: str) -> Source:
+    """Return the source of Distribution's registry, the reference implementation."""
+    package = "github.com/distribution/distribution/v3/cmd/registry"
+
+    def describe(compiler: str, module: Path) -> str:
+        _write(module, package, f"require github.com/distribution/distribution/v3 v{version}", "go 1.24")
+        return f"-X github.com/distribution/distribution/v3/version.version=v{version}"
+
+    return Source(package, describe)
+
+
 def download(compiler: str, module: str, version: str) -> Path:
     """Return the folder with the files of a module. Raises BuildFailedError."""
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,1 @@
+"""Reads packages from image registries, git and the source itself: the port `pvbus.ports.sources`."""

@@ -1,0 +1,70 @@
+"""Opens the sources of packages, as the settings say."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pvbus.adapters.sources.limits import SourceLimits
+from pvbus.adapters.sources.oci import parse_mirrors
+from pvbus.adapters.sources.sources import PackageSources, Secrets, no_secrets
+from pvbus.core.errors import UsageError
+from pvbus.core.packaging.content import Limits
+from pvbus.ports.cluster import Cluster, Kind
+from pvbus.ports.sources import Sources
+from pvbus.runtime.process.settings import ServiceConfig, ServicesConfig, SourcesConfig
+
+READERS = frozenset({"resolve", "establish"})
+"""The services that read packages."""
+_MB = 1024 * 1024
+
+
+@asynccontextmanager
+async def sourced(
+    config: ServiceConfig, names: Sequence[str], secrets: Secrets = no_secrets
+) -> AsyncIterator[Sources | None]:
+    """Open the sources of the settings; None if none of these services reads packages. Raises UsageError."""
+    if not isinstance(config, SourcesConfig | ServicesConfig) or READERS.isdisjoint(names):
+        yield None
+        return
+    sources = sources_of(config, secrets)
+    try:
+        yield sources
+    finally:
+        await sources.close()
+
+
+def sources_of(
+    config: SourcesConfig | ServicesConfig,
+    secrets: Secrets = no_secrets,
+    *,
+    local_folders: Sequence[str] | None = None,
+) -> PackageSources:
+    """Return the sources of the settings. local_folders: instead of theirs. Raises UsageError."""
+    if config.sources_ca_file and not Path(config.sources_ca_file).is_file():
+        raise UsageError(f"PVBUS_SOURCES_CA_FILE: {config.sources_ca_file}: no such file")
+    folders = [each.strip() for each in config.sources_local.split(",") if each.strip()]
+    return PackageSources(
+        Path(config.sources_cache),
+        secrets=secrets,
+        limits=SourceLimits(
+            seconds_max=config.sources_timeout_seconds,
+            layer_bytes_max=config.sources_layer_mb * _MB,
+            content=Limits(bytes_max=config.sources_content_mb * _MB),
+            cache_bytes=config.sources_cache_mb * _MB,
+        ),
+        mirrors=parse_mirrors(config.sources_mirrors),
+        ca_file=config.sources_ca_file,
+        local_folders=folders if local_folders is None else local_folders,
+    )
+
+
+def secrets_of(cluster: Cluster) -> Secrets:
+    """Return a reader of the Secrets of a cluster."""
+
+    async def read(key: str) -> Mapping[str, Any] | None:
+        namespace, _, name = key.partition("/")
+        resource = await cluster.resource(Kind("", "Secret"))
+        return None if resource is None else await cluster.get(resource, namespace, name)
+
+    return read
