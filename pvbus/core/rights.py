@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
+from pvbus.core.packaging.kinds import CROSSPLANE_GROUP as PKG_GROUP
 
 OBSERVED_LABEL = "pvbus.dev/observed"
 """A ClusterRole with this label and the value "true" adds its rules to the role of ingest."""
@@ -160,6 +161,120 @@ PROMOTION_KINDS = (
 )
 """What ingest needs beside its own rights while promote runs."""
 
+_INSTALLS = ("configurations", "functions", "packages", "providers")
+_REVISIONS = tuple(f"{name.removesuffix('s')}revisions" for name in _INSTALLS)
+_PULL_SECRETS = Right("", "secrets", ("get",), "read the pull secrets that installs name")
+
+PLATFORM_RIGHTS: Mapping[str, tuple[Right, ...]] = {
+    "resolve": (
+        _PULL_SECRETS,
+        Right(
+            "apiextensions.k8s.io",
+            "customresourcedefinitions",
+            ("get",),
+            "see whether an API has the fields that a dependency needs",
+            is_namespaced=False,
+        ),
+    ),
+    "establish": (
+        *(
+            Right(
+                PKG_GROUP,
+                name,
+                ("get", "create", "update", "delete"),
+                "make, move and remove installs that others need; set the finalizer",
+                is_namespaced=False,
+            )
+            for name in _INSTALLS
+        ),
+        *(
+            Right(PKG_GROUP, f"{name}/status", ("update",), "report how far it is", is_namespaced=False)
+            for name in (*_INSTALLS, *_REVISIONS)
+        ),
+        *(
+            Right(
+                PKG_GROUP,
+                name,
+                ("get", "list", "create", "update", "delete"),
+                "keep the revisions that the lock says",
+                is_namespaced=False,
+            )
+            for name in _REVISIONS
+        ),
+        Right(
+            PKG_GROUP,
+            "packagelocks",
+            ("get", "list", "create", "update", "delete"),
+            "show the lock",
+            is_namespaced=False,
+        ),
+        Right(PKG_GROUP, "packagelocks/status", ("update",), "show the lock", is_namespaced=False),
+        Right(
+            "packaging.carvel.dev",
+            "packageinstalls",
+            ("get", "create", "update", "delete"),
+            "make, move and remove installs that others need",
+        ),
+        Right("packaging.carvel.dev", "packageinstalls/status", ("update",), "report dependencies"),
+        _PULL_SECRETS,
+        *(
+            Right(
+                group,
+                plural,
+                ("get", "list", "create", "update", "delete"),
+                "write the definitions that packages bring",
+                is_namespaced=False,
+            )
+            for group, plural in (
+                ("apiextensions.k8s.io", "customresourcedefinitions"),
+                ("apiextensions.crossplane.io", "compositeresourcedefinitions"),
+                ("apiextensions.crossplane.io", "compositions"),
+            )
+        ),
+        Right(
+            "apps", "deployments", ("get", "create", "update", "delete"), "run the controllers of packages"
+        ),
+        Right(
+            "", "serviceaccounts", ("get", "create", "update", "delete"), "give them accounts of their own"
+        ),
+        Right(
+            "",
+            "serviceaccounts",
+            ("impersonate",),
+            "write the objects of a PackageInstall as the account that it names",
+        ),
+        *(
+            Right(
+                "rbac.authorization.k8s.io",
+                plural,
+                ("get", "create", "update", "delete"),
+                "give these accounts the rights that their packages need",
+                is_namespaced=False,
+            )
+            for plural in ("clusterroles", "clusterrolebindings")
+        ),
+    ),
+}
+"""Of the services that install packages. The API server lets establish grant no right that it has not itself.
+A ClusterRole with the label INSTALLED_LABEL adds what packages bring and controllers need beyond this."""
+
+INSTALLED_LABEL = "pvbus.dev/installed"
+"""A ClusterRole with this label and the value "true" adds its rules to the role of establish."""
+
+PLATFORM_KINDS = (
+    *(
+        Right(
+            PKG_GROUP, name, ("list", "watch"), "mirror them for resolve and establish", is_namespaced=False
+        )
+        for name in (*_INSTALLS, *_REVISIONS)
+    ),
+    Right(
+        "packaging.carvel.dev", "packageinstalls", ("list", "watch"), "mirror them for resolve and establish"
+    ),
+    Right("data.packaging.carvel.dev", "packages", ("list", "watch"), "mirror them for resolve"),
+)
+"""What ingest needs beside its own rights while resolve runs."""
+
 
 PACKAGES = "packages"
 """The package store as a service of its own. It is no part of the bus, and Porch's server may be there
@@ -182,7 +297,7 @@ STORE_RIGHTS: tuple[Right, ...] = (
 """What the package store may do. It also reads one ConfigMap of kube-system, for which Kubernetes has the
 Role extension-apiserver-authentication-reader, and its APIService, if it has to write its authority there."""
 
-SERVICE_RIGHTS: Mapping[str, tuple[Right, ...]] = {**RIGHTS, **PROMOTION_RIGHTS}
+SERVICE_RIGHTS: Mapping[str, tuple[Right, ...]] = {**RIGHTS, **PROMOTION_RIGHTS, **PLATFORM_RIGHTS}
 ALL_RIGHTS: Mapping[str, tuple[Right, ...]] = {**SERVICE_RIGHTS, PACKAGES: STORE_RIGHTS}
 
 

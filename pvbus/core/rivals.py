@@ -6,7 +6,7 @@ the first write of pvbus with one of its own, within seconds. Source: Porch, con
 Kubernetes 1.36, apimachinery/pkg/util/managedfields.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -36,10 +36,13 @@ def last_mark(objects: Iterable[Mapping[str, Any]]) -> Mark | None:
 
 def mark_of(obj: Mapping[str, Any]) -> Mark | None:
     """Return the last write of Porch's controllers to an object, None if there is none."""
+    return mark_by(obj, _is_theirs)
+
+
+def mark_by(obj: Mapping[str, Any], is_theirs: Callable[[Mapping[str, Any]], bool]) -> Mark | None:
+    """Return the last write to an object of those whose entries in managedFields are meant."""
     metadata = obj.get("metadata") or {}
-    times = [
-        _seconds(entry.get("time")) for entry in metadata.get("managedFields") or () if _is_theirs(entry)
-    ]
+    times = [_seconds(entry.get("time")) for entry in metadata.get("managedFields") or () if is_theirs(entry)]
     if not times:
         return None
     return Mark(max(times), metadata.get("namespace", ""), metadata.get("name", ""))

@@ -10,6 +10,7 @@ times: a partition that has grown may lag.
 
 import asyncio
 import contextvars
+import copy
 import itertools
 import random
 from collections import Counter
@@ -24,7 +25,7 @@ from pvbus.adapters.sqlite.store import Store
 from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.errors import FORBIDDEN, ConflictError, PermanentError, TransientError
 from pvbus.ports.bus import Lease, Output, Record, TopicPartition
-from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
+from pvbus.ports.cluster import Cluster, GoneError, Kind, Listing, Object, Resource, WatchEvent
 
 T = TypeVar("T")
 LATE_SECONDS = (5.0, 40.0)
@@ -114,7 +115,7 @@ class FaultyCluster:
         strict: bool,
         on_send: Callable[[str, Object, str], None] = lambda verb, obj, subresource: None,
     ) -> None:
-        self._cluster = cluster
+        self._cluster: Cluster = cluster
         self._clock = clock
         self._faults = faults
         self._process = process
@@ -320,6 +321,11 @@ class FaultyCluster:
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
         return await self._call(lambda: self._cluster.get(resource, namespace, name), write=False)
+
+    def acting(self, *, as_user: str = "", is_dry_run: bool = False) -> "FaultyCluster":
+        other = copy.copy(self)
+        other._cluster = self._cluster.acting(as_user=as_user, is_dry_run=is_dry_run)
+        return other
 
     async def create(self, resource: Resource, obj: Object) -> Object:
         return await self._write("create", resource, obj, "", lambda: self._cluster.create(resource, obj))

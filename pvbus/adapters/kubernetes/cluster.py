@@ -36,6 +36,7 @@ class HttpCluster:
         """strict: the server refuses unknown fields in a write instead of pruning them."""
         self._transport = Transport(connection)
         self._writing = {"fieldValidation": "Strict"} if strict else None
+        self._is_dry_run = False
         self._before_write: Callable[[], None] | None = None
         self._streaming = Streaming()
         self._discovery = Discovery(lambda path: self._request("GET", path, missing=True))
@@ -46,14 +47,26 @@ class HttpCluster:
     ) -> "HttpCluster":
         return cls(await Connection.load(kubeconfig, context), strict=strict)
 
-    def named(self, agent: str, *, before_write: Callable[[], None] | None = None) -> "HttpCluster":
+    def named(
+        self, agent: str, *, token: str = "", before_write: Callable[[], None] | None = None
+    ) -> "HttpCluster":
         """Return one that the API server knows by another name. It shares connections, limits and discovery.
 
-        Close only one of them. before_write: called before each write, which it may refuse by an error.
+        Close only one of them. token: of another user, "" for the same one; discovery stays the first one's,
+        as it is the same for everybody. before_write: called before each write, which it may refuse by an
+        error.
         """
         other = copy.copy(self)
-        other._transport = self._transport.named(agent)
+        other._transport = self._transport.named(agent, token)
         other._before_write = before_write
+        return other
+
+    def acting(self, *, as_user: str = "", is_dry_run: bool = False) -> "HttpCluster":
+        other = copy.copy(self)
+        other._transport = self._transport.impersonating(as_user) if as_user else self._transport
+        other._is_dry_run = is_dry_run
+        if is_dry_run:
+            other._writing = {**(self._writing or {}), "dryRun": "All"}
         return other
 
     async def close(self) -> None:
@@ -245,6 +258,8 @@ class HttpCluster:
         }
         if uid or resource_version:
             options["preconditions"] = {k: v for k, v in preconditions.items() if v}
+        if self._is_dry_run:
+            options["dryRun"] = ["All"]
         self._check_write()
         answer = await self._transport.send("DELETE", self._path(resource, namespace, name), body=options)
         if answer.code == 404 and answers.says_not_found(answer.body, resource, name):

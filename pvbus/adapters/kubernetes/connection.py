@@ -4,6 +4,7 @@ kubernetes-asyncio's configuration code finds and reads the settings. Its HTTP c
 five times slower; nor is its renewal of credentials, which is missing for most kinds.
 """
 
+import copy
 import os
 from base64 import b64encode
 from pathlib import Path
@@ -88,6 +89,12 @@ class Connection:
     def unused(cls) -> "Connection":
         """Return the connection of a service that sends no requests: its host does not exist."""
         return cls(Configuration(host="http://no-kubeconfig.invalid"))
+
+    def with_token(self, token: str) -> "Connection":
+        """Return one of another user, by his bearer token. It shares the TLS context, and so connections."""
+        other = copy.copy(self)
+        other._credentials, other._access = StaticCredentials(f"Bearer {token}"), None
+        return other
 
     async def access(self) -> Access:
         """Return what authenticates the next request; renew it first if it expires.

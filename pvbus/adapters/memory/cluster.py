@@ -10,7 +10,8 @@ default.
 import asyncio
 import uuid
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -56,7 +57,7 @@ GARBAGE_COLLECTOR = "garbage collector"
 class Write(NamedTuple):
     """One write that changed an object, as it was sent. before: the previous object, None if it is new.
 
-    by: the writer, "" for a client of the cluster port.
+    by: the writer, "" for a client of the cluster port that writes in its own name.
     """
 
     verb: str
@@ -72,10 +73,11 @@ class Write(NamedTuple):
 class MemoryCluster:
     """Implements `pvbus.ports.cluster.Cluster`. `writes` records the writes with an effect.
 
-    before_write: a hook for tests, called before each write is applied; it may raise. rules: of the package
-    server; None copies files and checks nothing. collects_garbage: whether an object's dependents are deleted
-    with it. unserved: requested kinds that are not served. without_files: PackageRevisions whose files were
-    requested and that have none.
+    before_write: a hook for tests, called before each write is applied, and before a dry run; it may raise.
+    authorizes: likewise, called with the user ("" for the client itself), the verb and the object. rules: of
+    the package server; None copies files and checks nothing. collects_garbage: whether an object's dependents
+    are deleted with it. unserved: requested kinds that are not served. without_files: PackageRevisions whose
+    files were requested and that have none.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class MemoryCluster:
     ) -> None:
         self.writes: list[Write] = []
         self.before_write: Callable[[str, Object], None] | None = None
+        self.authorizes: Callable[[str, str, Object], None] | None = None
         self.rules: PackageRules | None = None
         self.unserved: set[Kind] = set()
         self.without_files: set[tuple[str, str]] = set()
@@ -95,6 +98,7 @@ class MemoryCluster:
         self._resources: dict[Kind, dict[str, Resource]] = {}
         self._history: list[tuple[int, Kind, WatchEvent]] = []
         self._changed = asyncio.Event()
+        self._user, self._is_dry_run = "", False
         for group, (version, kinds) in BUILT_IN.items():
             for kind in kinds:
                 self._serve(group, version, kind, namespaced=kind not in CLUSTER_SCOPED)
@@ -161,12 +165,7 @@ class MemoryCluster:
         if version not in self._resources.get(kind, {}):
             self._serve(group, version, kind.kind)
         if kind == CRD:
-            names = obj["spec"]["names"]
-            for served in obj["spec"].get("versions", ()):
-                scope = obj["spec"].get("scope", "Namespaced")
-                self._serve(
-                    obj["spec"]["group"], served["name"], names["kind"], namespaced=scope == "Namespaced"
-                )
+            self._serve_defined(obj)
         namespaced = self._resources[kind][version].namespaced
         obj = copy_of(obj)
         meta = obj["metadata"]
@@ -176,6 +175,12 @@ class MemoryCluster:
         meta.setdefault("creationTimestamp", self._now())
         meta.setdefault("uid", str(uuid.uuid5(_UIDS, f"{kind}/{meta.get('namespace')}/{meta['name']}")))
         return self._store(kind, obj)
+
+    def _serve_defined(self, crd: Object) -> None:
+        spec = crd["spec"]
+        is_namespaced = spec.get("scope", "Namespaced") == "Namespaced"
+        for served in spec.get("versions", ()):
+            self._serve(spec["group"], served["name"], spec["names"]["kind"], namespaced=is_namespaced)
 
     def _store(self, kind: Kind, obj: Object) -> Object:
         meta = obj["metadata"]
@@ -330,7 +335,22 @@ class MemoryCluster:
 
     # ------------------------------------------------------------ writing
 
+    def acting(self, *, as_user: str = "", is_dry_run: bool = False) -> "Acting":
+        return Acting(self, as_user, is_dry_run)
+
+    @contextmanager
+    def in_place_of(self, user: str, *, is_dry_run: bool) -> Iterator[None]:
+        """Make the writes inside in the name of a user, or without effect; no other ones run then."""
+        before = self._user, self._is_dry_run
+        self._user, self._is_dry_run = user, is_dry_run
+        try:
+            yield
+        finally:
+            self._user, self._is_dry_run = before
+
     def _before(self, verb: str, obj: Object) -> None:
+        if self.authorizes is not None:
+            self.authorizes(self._user, verb, obj)
         if self.before_write is not None:
             self.before_write(verb, obj)
 
@@ -344,7 +364,9 @@ class MemoryCluster:
         before: Object | None = None,
     ) -> None:
         meta = obj["metadata"]
-        write = Write(verb, obj["kind"], meta.get("namespace", ""), meta["name"], sent, subresource, before)
+        write = Write(
+            verb, obj["kind"], meta.get("namespace", ""), meta["name"], sent, subresource, before, self._user
+        )
         self.writes.append(write)
 
     async def create(self, resource: Resource, obj: Object) -> Object:
@@ -370,6 +392,10 @@ class MemoryCluster:
         meta["creationTimestamp"] = self._now()
         if files is None:
             obj.pop("status", None)
+        if self._is_dry_run:
+            return obj
+        if kind == CRD:
+            self._serve_defined(obj)
         stored = self._store(kind, obj)
         self._wrote("create", stored, sent=sent)
         if files is not None:
@@ -411,6 +437,8 @@ class MemoryCluster:
             return current
         if kind == REVISION and self.rules is not None:
             self.rules.update(current, new)
+        if self._is_dry_run:
+            return new
         verb = "updateResources" if kind == RESOURCES else "update"
         self._wrote(verb, new, sent=copy_of(obj), subresource=subresource, before=current)
         if new["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
@@ -471,7 +499,7 @@ class MemoryCluster:
         meta = current["metadata"]
         if (uid and uid != meta["uid"]) or (resource_version and resource_version != meta["resourceVersion"]):
             raise ConflictError(f'{resource.plural} "{name}": precondition failed')
-        if meta.get("deletionTimestamp"):
+        if meta.get("deletionTimestamp") or self._is_dry_run:
             return True
         if kind == REVISION and self.rules is not None:
             self.rules.delete(current)
@@ -481,3 +509,54 @@ class MemoryCluster:
 
     async def close(self) -> None:
         return
+
+
+class Acting:
+    """A cluster in memory whose writes are made in another name, or are only checked."""
+
+    def __init__(self, cluster: MemoryCluster, user: str, is_dry_run: bool) -> None:
+        self._cluster, self._user, self._is_dry_run = cluster, user, is_dry_run
+        self.resource, self.versions, self.forget_resources = (
+            cluster.resource,
+            cluster.versions,
+            cluster.forget_resources,
+        )
+        self.list, self.watch, self.get, self.close = cluster.list, cluster.watch, cluster.get, cluster.close
+
+    def acting(self, *, as_user: str = "", is_dry_run: bool = False) -> "Acting":
+        return Acting(self._cluster, as_user, is_dry_run)
+
+    async def create(self, resource: Resource, obj: Object) -> Object:
+        with self._cluster.in_place_of(self._user, is_dry_run=self._is_dry_run):
+            return await self._cluster.create(resource, obj)
+
+    async def update(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
+        with self._cluster.in_place_of(self._user, is_dry_run=self._is_dry_run):
+            return await self._cluster.update(resource, obj, subresource=subresource)
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Mapping[str, Any],
+        *,
+        subresource: str = "",
+    ) -> Object:
+        with self._cluster.in_place_of(self._user, is_dry_run=self._is_dry_run):
+            return await self._cluster.patch(resource, namespace, name, patch, subresource=subresource)
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: str = "Background",
+    ) -> bool:
+        with self._cluster.in_place_of(self._user, is_dry_run=self._is_dry_run):
+            return await self._cluster.delete(
+                resource, namespace, name, uid=uid, resource_version=resource_version
+            )
