@@ -44,7 +44,7 @@ def test_what_is_written_is_private(tmp_path: Path) -> None:
         folder.open()
         folder.certificates("")
         folder.keep_port(1234)
-        folder.write_kubeconfig("https://127.0.0.1:1", authority=b"ca")
+        folder.write_kubeconfigs("https://127.0.0.1:1", authority=b"ca")
         paths.bus_prefix()
         folder.close()
     found = modes(tmp_path)

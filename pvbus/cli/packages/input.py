@@ -1,0 +1,101 @@
+"""Reads the objects that `pvbus packages` works on, from an API server or from files."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pvbus.cli.fleet import api_server, kubeconfig_option
+from pvbus.cli.manifests import read_manifests
+from pvbus.cli.reading import data_option
+from pvbus.core.errors import UsageError
+from pvbus.core.keys import Key, okey
+from pvbus.core.packaging.carvel import Facts, facts_of
+from pvbus.core.packaging.carvel.builtin import BUILTIN_OFFERS
+from pvbus.core.packaging.carvel.facts import GROUP, KIND
+from pvbus.core.resolve.model import OfferNeed, flattened
+from pvbus.ports.cluster import Cluster, Kind, Object
+
+PACKAGE_INSTALL = Kind(GROUP, KIND)
+PACKAGE = Kind("data.packaging.carvel.dev", "Package")
+DEFINITION = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
+
+
+def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of where the objects are."""
+    for option in (
+        data_option,
+        kubeconfig_option,
+        click.option(
+            "-f",
+            "--file",
+            "files",
+            multiple=True,
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Read files or folders of manifests in place of an API server.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def read_facts(files: tuple[Path, ...], kubeconfig: str | None, data: str) -> Facts:
+    """Read installs, packages and served APIs. Raises UsageError for objects that cannot be read."""
+    if files and kubeconfig:
+        raise UsageError("-f excludes --kubeconfig: read from files or from an API server")
+    if files:
+        return _facts([each.object for each in read_manifests(files)], BUILTIN_OFFERS)
+    return asyncio.run(_live(kubeconfig, data))
+
+
+async def _live(kubeconfig: str | None, data: str) -> Facts:
+    async with api_server(data, kubeconfig) as cluster:
+        return await live_facts(cluster)
+
+
+async def live_facts(cluster: Cluster) -> Facts:
+    """Read the objects of an API server, and ask it for each API that a package needs."""
+    objects: list[Object] = []
+    for kind in (PACKAGE_INSTALL, PACKAGE, DEFINITION):
+        resource = await cluster.resource(kind)
+        if resource is None:
+            continue
+        for each in (await cluster.list(resource)).items:
+            objects.append({"apiVersion": resource.api_version, "kind": kind.kind, **each})
+    facts = _facts(objects, ())
+    served = set(facts.offers)
+    for offer in sorted(_needed(facts) - served):
+        version, _, kind_name = offer.removeprefix("API ").partition(" ")
+        group, _, name = version.rpartition("/")
+        if name in await cluster.versions(Kind(group, kind_name)):
+            served.add(offer)
+    return facts._replace(offers=frozenset(served))
+
+
+def _facts(objects: Iterable[Object], offers: Iterable[str]) -> Facts:
+    read = facts_of(objects, frozenset(offers))
+    if read.problems:
+        lines = (f"{each.okey}: {each.message}" for each in read.problems)
+        raise UsageError("some objects cannot be read:\n" + "\n".join(lines))
+    return read.facts
+
+
+def _needed(facts: Facts) -> set[str]:
+    return {
+        leaf.offer
+        for package in facts.packages
+        for requirement in package.candidate.requirements
+        for leaf in flattened(requirement.need)
+        if isinstance(leaf, OfferNeed)
+    }
+
+
+def okey_of(name: str) -> str:
+    """Return the okey of a PackageInstall that is named on the command line. Raises UsageError."""
+    key = Key.parse(name) if "/" in name else Key("", name)
+    if not key.namespace or not key.name or "/" in key.name:
+        raise UsageError(f'"{name}" is no NAMESPACE/NAME, for example demo/pkg-demo')
+    return okey(GROUP, KIND, key.namespace, key.name)
