@@ -11,7 +11,7 @@ from pvbus.cli.children import child
 from pvbus.cli.controlplane import control_plane, patient_control_plane
 from pvbus.cli.datafolder import DEFAULT, DataPaths
 from pvbus.cli.functions import isolation_problem
-from pvbus.runtime.process.settings import ApiServerConfig, load_config
+from pvbus.runtime.process.settings import ApiServerConfig, load_config, split_names
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.telemetry import logs
 
@@ -21,8 +21,10 @@ from pvbus.telemetry import logs
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="0: a free one, kept for the folder.")
 @click.option("--advertise", default="", metavar="NAME",
               help="Serve other machines, too; they reach this one by this DNS name or address.")  # fmt: skip
+@click.option("--namespaces", metavar="NAME,...", default="", envvar="PVBUS_NAMESPACES",
+              help="The services' accounts have their rights in these alone [PVBUS_NAMESPACES].")  # fmt: skip
 @click.option("--child", "is_child", is_flag=True, hidden=True)
-def apiserver(data: str, port: int, advertise: str, is_child: bool) -> None:
+def apiserver(data: str, port: int, advertise: str, namespaces: str, is_child: bool) -> None:
     """Serve the Kubernetes API and the package store, without the services.
 
     \b
@@ -31,23 +33,29 @@ def apiserver(data: str, port: int, advertise: str, is_child: bool) -> None:
       pvbus apiserver --data /data --port 6443 --advertise apiserver
       pvbus run ingest unroll render inject conditions \\
           --bus sqlite:.pvbus/bus.db --kubeconfig .pvbus/kubeconfig
+      pvbus run render --bus sqlite:.pvbus/bus.db \\
+          --kubeconfig .pvbus/services.kubeconfig --context pvbus-render
 
     Only this machine is served, if there is no --advertise. Who has the token, in the kubeconfig of the
-    data folder, may do everything; `pvbus user` lets others in. `pvbus up` does both at once.
+    data folder, may do everything; `pvbus user` lets others in. In services.kubeconfig each service has a
+    context, with the rights of its own. `pvbus up` does both at once.
     """
     config = load_config(ApiServerConfig)
     logs.configure(config.log_level, config.log_format)
     paths = DataPaths(Path(data))
     if is_child:
-        sys.exit(asyncio.run(_serve_child(paths, port, config)))
+        sys.exit(asyncio.run(_serve_child(paths, port, config, split_names(namespaces))))
     paths.make()
-    asyncio.run(_serve(paths, port, config, advertise))
+    asyncio.run(_serve(paths, port, config, advertise, split_names(namespaces)))
 
 
-async def _serve(paths: DataPaths, port: int, config: ApiServerConfig, advertise: str) -> None:
+async def _serve(
+    paths: DataPaths, port: int, config: ApiServerConfig, advertise: str, namespaces: tuple[str, ...]
+) -> None:
     stop = asyncio.Event()
     with stop_on_signals(stop) as begun:
-        async with control_plane(paths.root, port, config, advertise=advertise) as address:
+        serving = control_plane(paths.root, port, config, advertise=advertise, namespaces=namespaces)
+        async with serving as address:
             begun()
             if problem := isolation_problem(config):
                 click.echo(problem, err=True)
@@ -56,8 +64,11 @@ async def _serve(paths: DataPaths, port: int, config: ApiServerConfig, advertise
             await stop.wait()
 
 
-async def _serve_child(paths: DataPaths, port: int, config: ApiServerConfig) -> int:
-    async with child() as parent, patient_control_plane(paths.root, port, config) as address:
+async def _serve_child(
+    paths: DataPaths, port: int, config: ApiServerConfig, namespaces: tuple[str, ...]
+) -> int:
+    serving = patient_control_plane(paths.root, port, config, namespaces)
+    async with child() as parent, serving as address:
         parent.tell(url=address.url, kubeconfig=str(address.kubeconfig))
         await parent.stop.wait()
     return parent.code

@@ -11,6 +11,7 @@ from pvbus.cli.controlplaneprocess import Address
 from pvbus.cli.functions import functions_of
 from pvbus.controlplane.apiserver.registry import PACKAGE_RESOURCES, PACKAGE_REVISION
 from pvbus.controlplane.apiserver.server import ApiServer
+from pvbus.controlplane.packages.install_hooks import PACKAGE_INSTALL, PackageInstallHooks
 from pvbus.controlplane.packages.render import render
 from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.settings import StoreOptions
@@ -25,10 +26,17 @@ IN_USE_SECONDS = 15.0
 
 @asynccontextmanager
 async def control_plane(
-    data: Path, port: int, config: ApiServerConfig, *, advertise: str = ""
+    data: Path,
+    port: int,
+    config: ApiServerConfig,
+    *,
+    advertise: str = "",
+    namespaces: tuple[str, ...] = (),
 ) -> AsyncIterator[Address]:
-    """Serve until the block ends. Raises PermanentError: data in use or damaged, port in use."""
-    server = ApiServer(data, port, crds=crds(), advertise=advertise)
+    """Serve until the block ends. namespaces: those that the services are limited to; () if they are not.
+
+    Raises PermanentError: data in use or damaged, port in use."""
+    server = ApiServer(data, port, crds=crds(), advertise=advertise, namespaces=namespaces)
     registry = functions_of(config)
     options = StoreOptions(
         fetch_seconds=config.fetch_seconds, poll_seconds=config.poll_seconds, functions=registry.digest
@@ -36,6 +44,7 @@ async def control_plane(
     store = PackageStore(server.objects, data, render=partial(render, registry=registry), options=options)
     server.install_hooks(PACKAGE_REVISION, store.package_revisions)
     server.install_hooks(REPOSITORY, store.repositories)
+    server.install_hooks(PACKAGE_INSTALL, PackageInstallHooks(server.objects))
     server.install_virtual(PACKAGE_RESOURCES, store.resources)
     await server.start()
     try:
@@ -49,13 +58,17 @@ async def control_plane(
 
 
 @asynccontextmanager
-async def patient_control_plane(data: Path, port: int, config: ApiServerConfig) -> AsyncIterator[Address]:
+async def patient_control_plane(
+    data: Path, port: int, config: ApiServerConfig, namespaces: tuple[str, ...] = ()
+) -> AsyncIterator[Address]:
     """Like `control_plane`, but wait a while for another process to release the data folder."""
     deadline = asyncio.get_running_loop().time() + IN_USE_SECONDS
     async with contextlib.AsyncExitStack() as stack:
         while True:
             try:
-                address = await stack.enter_async_context(control_plane(data, port, config))
+                address = await stack.enter_async_context(
+                    control_plane(data, port, config, namespaces=namespaces)
+                )
                 break
             except PermanentError as exc:
                 if exc.reason != "DataInUse" or asyncio.get_running_loop().time() > deadline:

@@ -25,9 +25,10 @@ class ControlPlaneProcess(ChildProcess):
         port: int,
         log_level: LogLevel = "warning",
         settings: Mapping[str, str] | None = None,
+        namespaces: str = "",
     ) -> None:
-        """settings: environment variables."""
-        arguments = ("apiserver", "--data", str(data), "--port", str(port))
+        """settings: environment variables. namespaces: those of the services, separated by commas."""
+        arguments = ("apiserver", "--data", str(data), "--port", str(port), "--namespaces", namespaces)
         own = {**(settings or {}), "PVBUS_LOG_LEVEL": log_level}
         super().__init__("the API server's process", *arguments, settings=own)
 

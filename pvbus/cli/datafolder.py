@@ -20,6 +20,7 @@ class DataPaths:
         self.root = root.absolute()
         self.bus = self.root / "bus.db"
         self.kubeconfig = self.root / "kubeconfig"
+        self.services_kubeconfig = self.root / "services.kubeconfig"
         self.objects = self.root / "apiserver" / "objects.db"
         self.example = self.root / "example"
         self.applied = self.root / "applied.json"

@@ -4,17 +4,16 @@ Every option that a guarantee depends on is set here. The library's defaults are
 the latest record, idempotence off, and a rebalance that must end within the session.
 """
 
-import asyncio
 import re
 import ssl
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from aiokafka.abc import AbstractTokenProvider
-from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 
 from pvbus.core.errors import UsageError
+
+if TYPE_CHECKING:  # settings are read where there is no Kafka, too, and its client takes long to import
+    from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 
 REQUEST_SECONDS = 40
 """Longer than the rebalance timeout: the response to a JoinGroup can take that long."""
@@ -119,15 +118,6 @@ def _is_address(broker: str) -> bool:
     return bool(re.fullmatch(r"\S+", host) and re.fullmatch(r"\d{1,5}", port)) and 0 < int(port) <= 65_535
 
 
-class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
-    def __init__(self, path: str) -> None:
-        self._path = Path(path)
-
-    async def token(self) -> str:
-        text = await asyncio.to_thread(self._path.read_text, encoding="utf-8")
-        return text.strip()
-
-
 def client_options(settings: KafkaSettings) -> dict[str, Any]:
     """Return the options of every client: addresses, time limits, security."""
     options: dict[str, Any] = {
@@ -147,8 +137,10 @@ def client_options(settings: KafkaSettings) -> dict[str, Any]:
             options["sasl_plain_username"] = username
             options["sasl_plain_password"] = password
         case OAuthBearer(token_file=path):
+            from pvbus.adapters.kafka.tokens import TokenFile
+
             options["sasl_mechanism"] = "OAUTHBEARER"
-            options["sasl_oauth_token_provider"] = _TokenFile(path)
+            options["sasl_oauth_token_provider"] = TokenFile(path)
     return options
 
 
@@ -199,7 +191,7 @@ def ends_options(settings: KafkaSettings) -> dict[str, Any]:
 
 
 def member_options(
-    settings: KafkaSettings, group: str, assignor: AbstractPartitionAssignor
+    settings: KafkaSettings, group: str, assignor: "AbstractPartitionAssignor"
 ) -> dict[str, Any]:
     """Return the options of a group member. It has one assignor: a second one doubles the rebalances.
 

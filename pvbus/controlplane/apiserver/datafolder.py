@@ -1,4 +1,4 @@
-"""The folder of one server: its lock, token, port, certificates and kubeconfig.
+"""The folder of one server: its lock, token, port, certificates and kubeconfigs.
 
 A server in memory has a temporary folder, which is removed when it stops.
 """
@@ -8,14 +8,20 @@ import fcntl
 import os
 import secrets
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from pvbus.adapters.files import open_lock, write_private
 from pvbus.controlplane.apiserver import certificates
+from pvbus.controlplane.apiserver.rbac.services import tokens
 from pvbus.controlplane.apiserver.rbac.users import UserFile
 from pvbus.core.errors import PermanentError
+
+SERVICES_KUBECONFIG = "services.kubeconfig"
+"""Beside the administrator's: a context for each service, with its ClusterRole's name."""
 
 
 class DataFolder:
@@ -28,6 +34,7 @@ class DataFolder:
         self._lock: int | None = None
         self.token = ""
         self.kubeconfig = self._root / "kubeconfig"
+        self.services_kubeconfig = self._root / SERVICES_KUBECONFIG
         self.port_file = self._private / "port"
         self.users = UserFile(self._private)
         self.database = None if data is None else self._private / "objects.db"
@@ -80,22 +87,18 @@ class DataFolder:
     def keep_port(self, port: int) -> None:
         write_private(self.port_file, str(port).encode())
 
-    def write_kubeconfig(self, url: str, *, authority: bytes | None) -> None:
-        """Write the kubeconfig. authority None: the server speaks plain HTTP."""
+    def service_tokens(self) -> dict[str, str]:
+        """Return the token of each service, once the folder is open."""
+        return tokens(self.token)
+
+    def write_kubeconfigs(self, url: str, *, authority: bytes | None) -> None:
+        """Write the administrator's and the services'. authority None: the server speaks plain HTTP."""
         cluster = {"server": url}
         if authority is not None:
             cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "pvbus", "cluster": cluster}],
-            "users": [{"name": "pvbus", "user": {"token": self.token}}],
-            "contexts": [
-                {"name": "pvbus", "context": {"cluster": "pvbus", "user": "pvbus", "namespace": "default"}}
-            ],
-            "current-context": "pvbus",
-        }
-        write_private(self.kubeconfig, yaml.safe_dump(config, sort_keys=False).encode())
+        services = {f"pvbus-{service}": token for service, token in self.service_tokens().items()}
+        write_private(self.kubeconfig, _kubeconfig(cluster, {"pvbus": self.token}, "pvbus"))
+        write_private(self.services_kubeconfig, _kubeconfig(cluster, services))
 
     def close(self) -> None:
         if self._lock is not None:
@@ -103,3 +106,17 @@ class DataFolder:
             self._lock = None
         if self._temporary is not None:
             self._temporary.cleanup()
+
+
+def _kubeconfig(cluster: Mapping[str, str], users: Mapping[str, str], current: str = "") -> bytes:
+    """Return a kubeconfig with a context for each user, of the same name. users: their tokens."""
+    contexts = {name: {"cluster": "pvbus", "user": name, "namespace": "default"} for name in users}
+    config: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "pvbus", "cluster": dict(cluster)}],
+        "users": [{"name": name, "user": {"token": token}} for name, token in users.items()],
+        "contexts": [{"name": name, "context": context} for name, context in contexts.items()],
+        "current-context": current,
+    }
+    return yaml.safe_dump(config, sort_keys=False).encode()

@@ -2,7 +2,8 @@
 
 The server asks an `Authenticator` who sends a request, then an `Authorizer` whether this user may do what the
 request asks for. The embedded server knows the holder of the data folder's token, who may do everything, and
-the users of `pvbus user`, who may do what their roles say (`pvbus.controlplane.apiserver.rbac`).
+the services and the users of `pvbus user`, who may do what their roles say
+(`pvbus.controlplane.apiserver.rbac`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -26,6 +26,7 @@ from pvbus.controlplane.apiserver.namespaces import Cleaner, create_initial
 from pvbus.controlplane.apiserver.objects import StoredObjects
 from pvbus.controlplane.apiserver.rbac.access import AccessControl
 from pvbus.controlplane.apiserver.rbac.kinds import RBAC_KINDS, REVIEW_KINDS
+from pvbus.controlplane.apiserver.rbac.services import user_of
 from pvbus.controlplane.apiserver.registry import CRD, NAMESPACE, Registry
 from pvbus.controlplane.apiserver.resources import Resources
 from pvbus.controlplane.apiserver.store import Store, StoreError
@@ -49,11 +50,13 @@ class ApiServer:
         crds: Sequence[Object] = (),
         tls: bool = True,
         advertise: str = "",
+        namespaces: Sequence[str] = (),
     ) -> None:
         """data: the data folder, None for memory. port 0: any free port, which is saved in `data`.
 
         crds: CustomResourceDefinitions to create at the start; existing ones get their spec. advertise: name
-        or address by which other machines reach this one; "" serves this machine only.
+        or address by which other machines reach this one; "" serves this machine only. namespaces: those that
+        the services are limited to; () if they are not.
         """
         self.objects = StoredObjects()
         self._folder = DataFolder(data)
@@ -63,6 +66,7 @@ class ApiServer:
         self._crds = crds
         self._tls = tls
         self._advertise = advertise
+        self._namespaces = namespaces
         self._background: list[asyncio.Task[None]] = []
         self._frontend: Frontend | None = None
         self._store: Store | None = None
@@ -100,7 +104,7 @@ class ApiServer:
     async def _open(self) -> None:
         self._store = store = Store(self._folder.database)
         self._registry = registry = Registry((*BUILTIN_KINDS, *RBAC_KINDS, *REVIEW_KINDS))
-        self._access = access = AccessControl(store, registry, self._folder.users)
+        self._access = access = AccessControl(store, registry, self._folder.users, self._namespaces)
         strategies = {**BUILTIN, CRD: Definitions(registry).strategy, **access.strategies}
         writer = Writer(store, registry, strategies, self._hooks)
         cleaner = Cleaner(store, registry, writer)
@@ -126,7 +130,8 @@ class ApiServer:
         certificates = self._folder.certificates(self._advertise) if self._tls else None
         documents = Documents(self._registry)
         admin = User(ADMIN, (ADMINS_GROUP, AUTHENTICATED_GROUP))
-        self._access.admit({self.token: admin})
+        services = {token: user_of(service) for service, token in self._folder.service_tokens().items()}
+        self._access.admit({self.token: admin, **services})
         names = frozenset({"localhost", *([self._advertise.lower()] if self._advertise else ())})
         scheme = "https" if self._tls else "http"
         self._frontend = Frontend(
@@ -148,7 +153,7 @@ class ApiServer:
         documents.address = f"{self._advertise or HOST}:{port}"
         self.url = f"{scheme}://{documents.address}"
         self._folder.keep_port(port)
-        self._folder.write_kubeconfig(self.url, authority=certificates.authority if certificates else None)
+        self._folder.write_kubeconfigs(self.url, authority=certificates.authority if certificates else None)
 
     async def stop(self) -> None:
         """Close connections, commit queued writes, release the data folder."""

@@ -10,7 +10,7 @@ A service that has none of its rights cannot work at all, and is not ready. With
 that sets select or packages inject do not count for that: who made them sees their conditions.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from pvbus.adapters.kubernetes.access import is_allowed
 from pvbus.adapters.kubernetes.cluster import HttpCluster
@@ -32,16 +32,16 @@ class MissingRights:
 
     def __init__(
         self,
-        cluster: HttpCluster,
+        clusters: Mapping[str, HttpCluster],
         clock: Clock,
-        services: Iterable[str],
         namespaces: tuple[str, ...] = (),
     ) -> None:
-        """namespaces: those that the services are limited to; () if they are not."""
-        self._cluster = cluster
+        """clusters: by service, as its user; they share their refusals. namespaces: those that the services
+        are limited to; () if they are not."""
+        self._clusters = clusters
         self._clock = clock
         self._namespaces = namespaces
-        self._own = {name: self._requests_of(name) for name in services}
+        self._own = {name: self._requests_of(name) for name in clusters}
         self._missing: dict[str, frozenset[Request]] = {name: frozenset() for name in self._own}
         self._refused_at: dict[str, dict[Request, float]] = {name: {} for name in self._own}
         self._log = get_logger("host")
@@ -81,7 +81,7 @@ class MissingRights:
                 self._refused_at[service].update(dict.fromkeys(new, now))
                 if new or self._missing[service]:
                     await self._look(service, self._asked(service, new, now))
-            refused = self._cluster.refusals.take()
+            refused = {each for cluster in self._clusters.values() for each in cluster.refusals.take()}
             await self._clock.sleep(LOOK_SECONDS)
 
     def _asked(self, service: str, new: set[Request], now: float) -> set[Request]:
@@ -92,7 +92,8 @@ class MissingRights:
 
     async def _look(self, service: str, requests: set[Request]) -> None:
         try:
-            missing = frozenset([r for r in sorted(requests) if not await is_allowed(self._cluster, r)])
+            cluster = self._clusters[service]
+            missing = frozenset([r for r in sorted(requests) if not await is_allowed(cluster, r)])
         except PvbusError as exc:
             self._log.warning("rights cannot be looked at", error=str(exc))
             return

@@ -56,7 +56,7 @@ def simulated(
     async def main() -> None:
         server = Server()
         clock = SimulatedClock()
-        rights = MissingRights(server, clock, services, namespaces)  # type: ignore[arg-type]  # what is used
+        rights = MissingRights(dict.fromkeys(services, server), clock, namespaces)  # type: ignore[arg-type]  # what is used
         running = asyncio.create_task(rights.run())
         await asyncio.sleep(0.5)
         await scenario(server, rights)

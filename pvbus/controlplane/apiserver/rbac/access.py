@@ -1,7 +1,7 @@
 """Who sends a request to a server, what he may do, and what he may grant: all parts together."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
@@ -12,7 +12,9 @@ from pvbus.controlplane.apiserver.rbac.builtin import completed, initial
 from pvbus.controlplane.apiserver.rbac.escalation import Escalation
 from pvbus.controlplane.apiserver.rbac.impersonation import effective_user
 from pvbus.controlplane.apiserver.rbac.kinds import strategies_of
+from pvbus.controlplane.apiserver.rbac.policy import Binding
 from pvbus.controlplane.apiserver.rbac.reviews import Reviews
+from pvbus.controlplane.apiserver.rbac.services import bindings_in
 from pvbus.controlplane.apiserver.rbac.users import Identities, UserFile
 from pvbus.controlplane.apiserver.registry import Registry
 from pvbus.controlplane.apiserver.requests import Options, Target
@@ -25,18 +27,24 @@ from pvbus.ports.cluster import Kind, Object
 class AccessControl:
     """Call `begin` with the writer, then `admit`; `run` keeps aggregated roles up to date."""
 
-    def __init__(self, store: Store, registry: Registry, users: UserFile) -> None:
+    def __init__(
+        self, store: Store, registry: Registry, users: UserFile, namespaces: Sequence[str] = ()
+    ) -> None:
+        """namespaces: those that the services are limited to; () if they are not."""
         self._store = store
         self._registry = registry
         self._users = users
+        self._limited = tuple(bindings_in(namespaces))
         self._authorizer = RbacAuthorizer(store)
         self.strategies: Mapping[Kind, Strategy] = strategies_of(Escalation(self._authorizer))
 
     async def begin(self, writer: Writer) -> None:
         """Make the built-in roles and bindings that are missing."""
         self._aggregator = Aggregator(self._store, self._registry, writer)
-        await asyncio.gather(*(self._ensure(writer, kind, obj) for kind, obj in initial()))
+        wanted = initial(is_limited=bool(self._limited))
+        await asyncio.gather(*(self._ensure(writer, kind, obj) for kind, obj in wanted))
         self._aggregator.begin()
+        await self._aggregator.settle()
 
     async def _ensure(self, writer: Writer, kind: Kind, wanted: Object) -> None:
         endpoint = self._registry.storage(kind)
@@ -51,8 +59,12 @@ class AccessControl:
     def admit(self, own: dict[str, User]) -> None:
         """Begin to know the users of the file, and others by their tokens. Raises PermanentError."""
         self._users.read()
-        self._identities = Identities(own, self._users, self._authorizer.set_users)
+        self._set_users(())
+        self._identities = Identities(own, self._users, self._set_users)
         self._reviews = Reviews(self._authorizer, self._identities.user_of)
+
+    def _set_users(self, bindings: Sequence[Binding]) -> None:
+        self._authorizer.set_users([*self._limited, *bindings])
 
     async def run(self) -> None:
         await self._aggregator.work.run()

@@ -38,6 +38,11 @@ class Aggregator:
         for entry in self._store.table(CLUSTER_ROLE).ordered():
             self._note(entry.key[1], entry.shared())
 
+    async def settle(self) -> None:
+        """Fill the roles now: the first requests after a start must not be refused."""
+        for name in sorted(self._gathering):
+            await self._handle(name)
+
     def _observe(self, change: Change) -> None:
         if change.kind != CLUSTER_ROLE:
             return

@@ -3,7 +3,8 @@
 Those of Kubernetes have its names; of `view`, `edit` and `admin` the rules on kinds that are served here.
 `pvbus-viewer` to `pvbus-approver` are the roles of people; `pvbus-<service>` are the services', from
 `pvbus.core.rights`. What is missing is added at each start, as a real API server does it, but for an object
-with the annotation rbac.authorization.kubernetes.io/autoupdate: "false".
+with the annotation rbac.authorization.kubernetes.io/autoupdate: "false". The services' roles become exactly
+what they are here, as `pvbus install` makes them on a cluster: another version may have granted more.
 
 Source: Kubernetes 1.36, plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go.
 """
@@ -27,11 +28,16 @@ from pvbus.controlplane.apiserver.rbac.rules import (
 )
 from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
-from pvbus.core.rights import OBSERVED_LABEL, OBSERVED_VERBS, SERVICE_RIGHTS
+from pvbus.core.rights import OBSERVED_LABEL, OBSERVED_VERBS, PROMOTION_KINDS, SERVICE_RIGHTS
 from pvbus.ports.cluster import Kind, Object
 
 AUTO_UPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 SERVICES_NAMESPACE = "pvbus-system"
+OBSERVED = "pvbus-observed"
+"""The ClusterRole of what ingest observes. By default that is everything: whoever may create a kind here
+expects sets to select it. Rules that are taken from pvbus-observes-all restrict it."""
+_SERVICES = frozenset({OBSERVED, *(f"pvbus-{service}" for service in SERVICE_RIGHTS)})
+"""The names of the services' roles, and of their bindings."""
 _BOOTSTRAP = {"kubernetes.io/bootstrapping": "rbac-defaults"}
 _AGGREGATE = "rbac.authorization.k8s.io/aggregate-to-"
 _READ = ("get", "list", "watch")
@@ -152,21 +158,25 @@ def cluster_roles() -> Iterator[Object]:
     for service, rights in SERVICE_RIGHTS.items():
         rules = [_rule(right.verbs, right.group, right.resource) for right in rights]
         yield _role(f"pvbus-{service}", rules)
-    yield _role("pvbus-observed", gathers=OBSERVED_LABEL)
-    label = OBSERVED_LABEL.replace("/", "__")
-    yield _role("pvbus-observes-all", (_rule(OBSERVED_VERBS, "*", "*"),), **{label: "true"})
+    yield _role(OBSERVED, gathers=OBSERVED_LABEL)
+    label = {OBSERVED_LABEL.replace("/", "__"): "true"}
+    yield _role("pvbus-observes-all", (_rule(OBSERVED_VERBS, "*", "*"),), **label)
+    promotion = [_rule(right.verbs, right.group, right.resource) for right in PROMOTION_KINDS]
+    yield _role("pvbus-observes-promotion", promotion, **label)
 
 
-def cluster_role_bindings() -> Iterator[Object]:
-    """Yield the ClusterRoleBindings."""
+def cluster_role_bindings(*, is_limited: bool = False) -> Iterator[Object]:
+    """Yield the ClusterRoleBindings. is_limited: the services have no rights in the whole cluster."""
     authenticated, anybody = Subject("Group", _AUTHENTICATED), Subject("Group", _UNAUTHENTICATED)
     yield _binding("cluster-admin", "cluster-admin", Subject("Group", "system:masters"))
     yield _binding("system:discovery", "system:discovery", authenticated)
     yield _binding("system:basic-user", "system:basic-user", authenticated)
     yield _binding("system:public-info-viewer", "system:public-info-viewer", authenticated, anybody)
     for service in SERVICE_RIGHTS:
-        yield _binding(f"pvbus-{service}", f"pvbus-{service}", account_of(service))
-    yield _binding("pvbus-observed", "pvbus-observed", account_of("ingest"))
+        yield _binding(
+            f"pvbus-{service}", f"pvbus-{service}", *(() if is_limited else (account_of(service),))
+        )
+    yield _binding(OBSERVED, OBSERVED, *(() if is_limited else (account_of("ingest"),)))
 
 
 def account_of(service: str) -> Subject:
@@ -174,16 +184,18 @@ def account_of(service: str) -> Subject:
     return Subject("ServiceAccount", f"pvbus-{service}", SERVICES_NAMESPACE)
 
 
-def initial() -> Iterator[tuple[Kind, Object]]:
+def initial(*, is_limited: bool = False) -> Iterator[tuple[Kind, Object]]:
     """Yield every role and binding that a server begins with."""
     yield from ((CLUSTER_ROLE, role) for role in cluster_roles())
-    yield from ((CLUSTER_ROLE_BINDING, binding) for binding in cluster_role_bindings())
+    bindings = cluster_role_bindings(is_limited=is_limited)
+    yield from ((CLUSTER_ROLE_BINDING, binding) for binding in bindings)
 
 
 def completed(kind: Kind, stored: Object, wanted: Object) -> Object:
     """Return a stored role or binding with all that the wanted one has; what was added by people stays.
 
-    A binding to another role stays as it is.
+    A binding to another role stays as it is. A service's role gets the wanted rules alone, and its binding
+    the service's account only if it is wanted.
     """
     metadata = dict(stored["metadata"])
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
@@ -192,14 +204,23 @@ def completed(kind: Kind, stored: Object, wanted: Object) -> Object:
     metadata["annotations"] = {**wanted["metadata"]["annotations"], **annotations}
     metadata["labels"] = {**labels, **wanted["metadata"]["labels"]}
     changed = {**stored, "metadata": metadata}
+    is_service = metadata["name"] in _SERVICES
     if kind == CLUSTER_ROLE_BINDING:
         if binding_of(stored).role == binding_of(wanted).role:
-            changed["subjects"] = _with_missing(stored.get("subjects"), wanted["subjects"])
+            found = [each for each in stored.get("subjects") or () if not (is_service and _is_account(each))]
+            changed["subjects"] = _with_missing(found, wanted["subjects"])
     elif "aggregationRule" in wanted:
         changed["aggregationRule"] = wanted["aggregationRule"]
+    elif is_service:
+        changed["rules"] = wanted["rules"]
     elif missing := uncovered(rules_of(stored), rules_of(wanted)):
         changed["rules"] = [*(stored.get("rules") or ()), *(object_of(rule) for rule in missing)]
     return changed
+
+
+def _is_account(subject: Mapping[str, Any]) -> bool:
+    """Return whether a subject is the account of a service."""
+    return subject.get("namespace") == SERVICES_NAMESPACE and subject.get("name") in _SERVICES
 
 
 def _with_missing(stored: Sequence[Any] | None, wanted: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,17 @@
+"""Tokens for Kafka's OAUTHBEARER, as its client asks for them."""
+
+import asyncio
+from pathlib import Path
+
+from aiokafka.abc import AbstractTokenProvider
+
+
+class TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+    """Reads a file for each connection: others replace it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    async def token(self) -> str:
+        text = await asyncio.to_thread(self._path.read_text, encoding="utf-8")
+        return text.strip()
