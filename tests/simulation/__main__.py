@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import structlog
 
+from tests.simulation import packages_schedule
 from tests.simulation.schedule import play
 
 HASH_SEED = "0"
@@ -56,26 +57,34 @@ ALWAYS = (
     "objects injected",
 )
 """What must have happened in many schedules."""
+VARIANTS, PACKAGES = "variants", "packages"
+WORLDS = {VARIANTS: ALWAYS, PACKAGES: packages_schedule.ALWAYS}
+"""What is simulated: the fleets of variants, or packages that depend on each other."""
 
 
-def command(seed: int) -> str:
+def command(seed: int, world: str = VARIANTS) -> str:
     """Return what repeats a schedule."""
-    return f"make simulate SEEDS=1 FIRST={seed}"
+    arguments = "" if world == VARIANTS else f' ARGS="--world {world}"'
+    return f"make simulate SEEDS=1 FIRST={seed}{arguments}"
 
 
-def unexercised(counts: Counter[str], seeds: int) -> list[str]:
+def unexercised(counts: Counter[str], seeds: int, world: str = VARIANTS) -> list[str]:
     """Return what should have happened in so many schedules, and never did."""
-    return [name for name in ALWAYS if not counts[name]] if seeds >= EXERCISED_FROM_SEEDS else []
+    return [name for name in WORLDS[world] if not counts[name]] if seeds >= EXERCISED_FROM_SEEDS else []
 
 
-def play_here(first: int, count: int) -> Iterator[dict[str, object]]:
+def played(seed: int, world: str) -> Counter[str]:
+    return packages_schedule.play(seed) if world == PACKAGES else play(seed)
+
+
+def play_here(first: int, count: int, world: str = VARIANTS) -> Iterator[dict[str, object]]:
     """Play schedules in this process; yield what came of each."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     for seed in range(first, first + count):
         began = time.monotonic()
         counts, error = Counter[str](), ""
         try:
-            counts = play(seed)
+            counts = played(seed, world)
         except Exception as exc:
             frames = traceback.extract_tb(exc.__traceback__)[-1:]
             location = "".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}: " for frame in frames)
@@ -88,13 +97,14 @@ def play_here(first: int, count: int) -> Iterator[dict[str, object]]:
 class Supervisor:
     """Plays seeds in processes, a batch at a time, and gathers what came of them."""
 
-    def __init__(self, first: int, seeds: int, workers: int, *, quiet: bool) -> None:
+    def __init__(self, first: int, seeds: int, workers: int, *, quiet: bool, world: str = VARIANTS) -> None:
         self.failed: dict[int, str] = {}
         self.counts: Counter[str] = Counter()
         self.done = 0
         self.seconds = 0.0
         self._seeds = seeds
         self._quiet = quiet
+        self._world = world
         starts = range(first, first + seeds, BATCH_SEEDS)
         self._batches = [(start, min(BATCH_SEEDS, first + seeds - start)) for start in starts]
         self._lock = threading.Lock()
@@ -117,6 +127,7 @@ class Supervisor:
 
     def _play(self, first: int, count: int) -> None:
         arguments = ["-m", "tests.simulation", "--here", "--first", str(first), "--seeds", str(count)]
+        arguments += ["--world", self._world]
         environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
         process = subprocess.Popen(
             [sys.executable, *arguments], env=environment, stdout=subprocess.PIPE, text=True
@@ -142,7 +153,7 @@ class Supervisor:
             seed, error = int(str(result["seed"])), str(result["error"])
             if error:
                 self.failed[seed] = error
-                print(f"seed {seed} failed: {error}\n  repeat it: {command(seed)}", flush=True)
+                print(f"seed {seed} failed: {error}\n  repeat it: {command(seed, self._world)}", flush=True)
             if not self._quiet and self.done % 10 == 0:
                 print(f"{self.done} of {self._seeds} schedules, {len(self.failed)} failed", flush=True)
 
@@ -153,18 +164,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--here", action="store_true", help="in this process; prints a JSON line per seed")
+    parser.add_argument("--world", choices=sorted(WORLDS), default=VARIANTS, help="what is simulated")
     options = parser.parse_args(arguments)
     if options.here:
-        for result in play_here(options.first, options.seeds):
+        for result in play_here(options.first, options.seeds, options.world):
             print(json.dumps(result), flush=True)
         return 0
-    supervisor = Supervisor(options.first, options.seeds, options.workers, quiet=False)
+    supervisor = Supervisor(options.first, options.seeds, options.workers, quiet=False, world=options.world)
     supervisor.run()
     each = supervisor.seconds / max(supervisor.done, 1)
     print(f"\nexercised in {supervisor.done} schedules ({each:.1f} s each):")
     for name, count in sorted(supervisor.counts.items()):
         print(f"  {count:8} {name}")
-    missing = unexercised(supervisor.counts, supervisor.done)
+    missing = unexercised(supervisor.counts, supervisor.done, options.world)
     if missing:
         print(f"never happened, so nothing is proved of it: {', '.join(missing)}")
     if supervisor.failed:

@@ -1,0 +1,313 @@
+"""Packages that depend on each other, with users, faults and kills: what never happens, and how it ends.
+
+The schedules are those of `tests.simulation.packages_schedule`; more of them are played by
+`make simulate SEEDS=500 ARGS="--world packages"`, or here by PVBUS_SIMULATION_SEEDS. Services are killed
+before each of their turns: CI takes a sample, `PVBUS_TEST_KILLS=effects` each turn with an effect, and
+`PVBUS_TEST_KILLS=all` each turn. `PVBUS_TEST_PAIRS=100` has 100 pairs of installers in conflict.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+
+from pvbus.adapters.memory.virtual_time import run_simulated
+from pvbus.ports.bus import Lease, Output
+from pvbus.ports.cluster import Kind
+from tests.simulation.__main__ import PACKAGES, Supervisor, command, unexercised
+from tests.simulation.packages_judge import PAGE, PKG, actives
+from tests.simulation.packages_schedule import ALWAYS
+from tests.simulation.packages_world import SERVICES, PackagesWorld, crd, key_of
+
+SEEDS = int(os.environ.get("PVBUS_SIMULATION_SEEDS", "2"))
+FIRST = int(os.environ.get("PVBUS_SIMULATION_FIRST", "1"))
+KILLS = os.environ.get("PVBUS_TEST_KILLS", "sample")
+SAMPLE = 2
+"""Runs per service in CI: each takes a second."""
+PAIRS = int(os.environ.get("PVBUS_TEST_PAIRS", "20"))
+"""Of installers that want the same object: 100 of them take 40 seconds."""
+
+
+@pytest.mark.timeout(0 if SEEDS > 2 else 300)
+def test_after_any_storm_packages_are_as_the_rules_say_and_a_restart_is_silent() -> None:
+    supervisor = Supervisor(FIRST, SEEDS, 1, quiet=True, world=PACKAGES)
+    supervisor.run()
+    assert supervisor.failed == {}
+    assert supervisor.done == SEEDS
+    assert unexercised(supervisor.counts, SEEDS, PACKAGES) == []
+
+
+def test_a_failing_schedule_of_packages_is_repeated_by_its_command() -> None:
+    assert command(7, PACKAGES) == 'make simulate SEEDS=1 FIRST=7 ARGS="--world packages"'
+    assert "install" in ALWAYS
+
+
+# ------------------------------------------------------------ kills
+
+
+class Kill(NamedTuple):
+    """turn: of the first process of the service."""
+
+    service: str
+    turn: int
+
+
+class Ending(NamedTuple):
+    """revisions: of the lock, with what is active. owners: who controls each object of a package."""
+
+    revisions: dict[str, tuple[tuple[str, int, bool], ...]]
+    states: dict[str, str]
+    owners: dict[str, str]
+    healthy: dict[str, bool]
+
+
+class Killing(PackagesWorld):
+    """kill_at: what is killed. turns: of each service so far. effects: those that a write or a step begins
+    or ends with."""
+
+    def __init__(self, kill: Kill | None) -> None:
+        super().__init__()
+        self.kill_at = kill
+        self.effects: dict[str, set[int]] = {service: set() for service in SERVICES}
+        self.turns: dict[str, int] = {}
+        self.killed = asyncio.Event()
+        self.ending: Ending
+
+    def add_worker(self, service: str) -> Any:
+        running = super().add_worker(service)
+        if service in self.turns:
+            return running
+        self.turns[service] = 0
+        running.process.before_turn = partial(self._turned, service, running.process)
+        stepped, write, noted = running.bus.on_step, running.cluster._write, self.effects[service]
+
+        def note_step(lease: Lease, outputs: Sequence[Output]) -> None:
+            noted.update((self.turns[service], self.turns[service] + 1))
+            stepped(lease, outputs)
+
+        async def note_write(*what: Any) -> Any:
+            noted.add(self.turns[service] + 1)
+            try:
+                return await write(*what)
+            finally:
+                noted.add(self.turns[service])
+
+        running.bus.on_step = note_step
+        running.cluster._write = note_write  # type: ignore[assignment,method-assign]
+        return running
+
+    def _turned(self, service: str, process: Any) -> None:
+        self.turns[service] += 1
+        if self.kill_at == (service, self.turns[service]):
+            process.freeze()
+            self.killed.set()
+
+    async def obey(self) -> None:
+        """Kill the service when its turn has come, and start another one."""
+        await self.killed.wait()
+        assert self.kill_at is not None
+        service = self.kill_at.service
+        await self.kill(next(name for name in self.running if name.startswith(service)))
+        self.add_worker(service)
+
+
+async def story(world: PackagesWorld) -> None:
+    """Install with a dependency, upgrade, go back by hand, and lose a conflict."""
+    publish = world.registries.publish
+    publish("base", "v1.0.0", ["Base", "Shared"])
+    publish("base", "v1.1.0", ["Base", "Extra"])
+    publish("net", "v1.0.0", ["Net"], depends=[("base", "v1.0.0", "")])
+    publish("rival", "v1.0.0", ["Rival", "Base"])
+    world.install("base", "base", "v1.0.0")
+    world.install("net", "net", "v1.0.0")
+    await world.rest(quiet=15.0)
+    world.install("rival", "rival", "v1.0.0")
+    world.install("base", "base", "v1.1.0")
+    await world.rest(quiet=15.0)
+    base = next(
+        each
+        for each in world.revisions()
+        if each["metadata"]["name"].startswith("base-") and each["spec"]["desiredState"] == "Inactive"
+    )
+    world.desire(base, "Active")
+    await world.rest(quiet=15.0)
+
+
+def run_with(kill: Kill | None) -> Killing:
+    """Tell the story with one kill, and return the world at its end."""
+
+    async def main() -> Killing:
+        world = Killing(kill)
+        await world.begin()
+        killing = asyncio.create_task(world.obey())
+        await story(world)
+        killing.cancel()
+        await world.rest()
+        world.check_rest()
+        world.ending = ending(world)
+        await world.close()
+        return world
+
+    return run_simulated(main(), context={"kill": kill})
+
+
+def ending(world: PackagesWorld) -> Ending:
+    rows = {
+        key: tuple((each.name, each.revision, each.is_active) for each in row.revisions)
+        for key, row in world.lock().items()
+    }
+    states = {each["metadata"]["name"]: each["spec"]["desiredState"] for each in world.revisions()}
+    names = ("Base", "Shared", "Extra", "Net", "Rival")
+    owners = {name: world.controller_of(name) for name in names}
+    return Ending(rows, states, owners, {key: done.is_healthy for key, done in world.done().items()})
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> Killing:
+    return run_with(None)
+
+
+def test_the_story_has_all_that_it_is_about(undisturbed: Killing) -> None:
+    """Base goes to another revision and back; the rival gets nothing, not even what it alone wants."""
+    end = undisturbed.ending
+    first, second = sorted(end.revisions[f"{PKG}/Provider||base"], key=lambda each: each[2])
+    assert (first[1:], second[1:]) == ((2, False), (3, True))
+    assert end.states[second[0]] == "Active"
+    net = next(name for name in end.states if name.startswith("net-"))
+    assert end.owners == {"Base": second[0], "Shared": second[0], "Extra": "", "Net": net, "Rival": ""}
+    assert end.healthy[f"{PKG}/Provider||net"]
+    assert not end.healthy[f"{PKG}/Provider||rival"]
+
+
+@pytest.mark.timeout(0 if KILLS != "sample" else 300)
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_kill_at_any_await_ends_as_if_there_had_been_none(undisturbed: Killing, service: str) -> None:
+    effects = sorted(undisturbed.effects[service])
+    turns = effects[:: max(1, len(effects) // SAMPLE)] if KILLS == "sample" else effects
+    if KILLS == "all":
+        turns = list(range(1, undisturbed.turns[service] + 1))
+    for turn in turns:
+        assert run_with(Kill(service, turn)).ending == undisturbed.ending, f"{service} killed at {turn}"
+
+
+# ------------------------------------------------------------ conflicts, hands, and a lost bus
+
+
+def test_of_two_installers_at_once_one_has_all_and_the_other_nothing_however_many_they_are() -> None:
+    """Both bring Both<n>, and each an object of its own: who was first has all, the other one changes nothing
+    at all, and nobody waits for ever."""
+
+    async def main() -> None:
+        world = PackagesWorld(1)
+        for number in range(PAIRS):
+            for side in ("a", "b"):
+                names = [f"Both{number}", f"Only{side}{number}"]
+                world.registries.publish(f"{side}{number}", "v1.0.0", names, kind="Configuration")
+        await world.begin()
+        world.storm()
+        for number in range(PAIRS):
+            for side in world.random.sample(["a", "b"], 2):
+                world.install(f"{side}{number}", f"{side}{number}", "v1.0.0")
+        await asyncio.sleep(60.0)
+        await world.calm()
+        await world.rest(quiet=100.0)
+        world.check_rest()
+        lock = world.lock()
+        for number in range(PAIRS):
+            keys = {side: f"{PKG}/Provider||{side}{number}" for side in "ab"}
+            (winner,) = (side for side, key in keys.items() if actives(lock[key]))
+            loser = "b" if winner == "a" else "a"
+            assert lock[keys[loser]].reason == "ObjectOwned"
+            (revision,) = actives(lock[keys[winner]])
+            for name in (f"Both{number}", f"Only{winner}{number}"):
+                assert world.controller_of(name) == revision.name
+            assert (
+                world.find(
+                    Kind("apiextensions.k8s.io", "CustomResourceDefinition"),
+                    f"only{loser}{number}s.example.org",
+                    "",
+                )
+                is None
+            )
+        await world.close()
+
+    run_simulated(main())
+
+
+def test_a_bus_that_is_lost_changes_nothing_in_the_cluster() -> None:
+    """The lock is made again from the cluster: the same revisions with the same numbers, and who was first
+    in a conflict still has the object. Only what is reported of it follows what is known meanwhile."""
+
+    async def main() -> None:
+        world = Killing(None)
+        await world.begin()
+        await story(world)
+        await world.rest()
+        before, writes = ending(world), len(world.cluster.writes)
+        world.registries.publish("base", "v1.0.0", ["Base"], salt="moved")  # what is active has no tag
+        await world.empty_bus()
+        await world.rest()
+        world.check_rest()
+        assert ending(world) == before
+        since = world.cluster.writes[writes:]
+        changes = [each for each in since if each.subresource != "status" and each.kind != PAGE]
+        assert changes == []
+        await world.close()
+
+    run_simulated(main())
+
+
+def test_an_object_of_both_revisions_is_never_without_a_controller() -> None:
+    """In an upgrade an object goes from one revision to the other in one write."""
+
+    async def main() -> None:
+        world = PackagesWorld()
+        world.registries.publish("base", "v1.0.0", ["Base", "Shared"])
+        world.registries.publish("base", "v1.1.0", ["Base", "Extra"])
+        world.install("base", "base", "v1.0.0")
+        await world.begin()
+        await world.rest(quiet=15.0)
+        seen: list[str] = []
+        store = world.cluster._store
+
+        def note(kind: Kind, obj: Any) -> Any:
+            if obj["metadata"]["name"] == "bases.example.org":
+                owners = obj["metadata"].get("ownerReferences") or ()
+                seen.append(",".join(each["name"] for each in owners if each["controller"]))
+            return store(kind, obj)
+
+        world.cluster._store = note  # type: ignore[method-assign]
+        world.install("base", "base", "v1.1.0")
+        await world.rest(quiet=15.0)
+        (revision,) = actives(world.lock()[f"{PKG}/Provider||base"])
+        assert seen == [revision.name]
+        await world.close()
+
+    run_simulated(main())
+
+
+def test_a_users_own_objects_are_as_they_were_whatever_packages_bring() -> None:
+    """One is controlled by somebody else, so the package gets nothing, also not what nobody controls."""
+
+    async def main() -> None:
+        world = PackagesWorld()
+        world.own(crd("Foreign", text="somebody's"), controller=True)
+        world.own(crd("Mine", text="a user's"))
+        world.registries.publish("foreign", "v1.0.0", ["First", "Mine", "Foreign", "Last"])
+        key = world.install("foreign", "foreign", "v1.0.0")
+        await world.begin()
+        await world.rest()
+        world.check_rest()
+        assert world.controller_of("First") == ""
+        assert not world.done()[key].is_healthy
+        obj = next(each for each in world.installs() if key_of(each) == key)
+        await world.drop(obj)
+        await world.rest()
+        world.check_rest()
+        assert world.lock() == {}
+        await world.close()
+
+    run_simulated(main())
