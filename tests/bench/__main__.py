@@ -3,9 +3,9 @@
     python -m tests.bench [NAME...] [--small] [--json FILE]
 
 Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, resolve, proposals, rollouts,
-page, cluster, kafka, kafka-events, kafka-large, kafka-workers. Those of Kafka start one, `cluster` a
-kube-apiserver, and `page` a browser; they are left out where that cannot be had. --small does the same with
-few objects, to see that it works: its times mean nothing.
+packages, page, cluster, kafka, kafka-events, kafka-large, kafka-workers. Those of Kafka start one, `cluster`
+a kube-apiserver, and `page` a browser; they are left out where that cannot be had. --small does the same
+with few objects, to see that it works: its times mean nothing.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from tests.bench.kafka_events import kafka_events
 from tests.bench.kafka_large import kafka_large
 from tests.bench.kafka_workers import kafka_workers
 from tests.bench.large import large
+from tests.bench.packages import packages
 from tests.bench.page import page
 from tests.bench.proposals import proposals
 from tests.bench.report import Row, machine, table, write_json
@@ -56,6 +57,7 @@ SCENARIOS: dict[str, Scenario] = {
     "resolve": resolving,
     "proposals": proposals,
     "rollouts": rollouts,
+    "packages": packages,
     "page": page,
     "cluster": cluster,
     "kafka": kafka_fleet,

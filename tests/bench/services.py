@@ -4,9 +4,10 @@
 
 BUS is an address as in PVBUS_BUS. The first line tells that all are ready, since when /readyz said so, and
 what the process weighed before it had any table. Commands: `usage`, `counts`, `metrics`, `steps` (of
-rollouts), `settled` (answered when nothing is left to do). KUBECONFIG `-` stands for a cluster that only
-answers creates, and writes of a policy's status; see
-`tests.bench.echo`. With a folder in BENCH_PROFILE, a profile is written there.
+rollouts), `writes` (to the API server, by kind), `settled` (answered when nothing is left to do). KUBECONFIG
+`-` stands for a cluster that only answers creates, and writes of a policy's status; see `tests.bench.echo`.
+--packages N: resolve and establish have N packages of `tests.bench.packagecatalog` as their sources. With a
+folder in BENCH_PROFILE, a profile is written there.
 """
 
 import services as _  # noqa: F401  # isort: skip  # as in every process of a service: first
@@ -26,8 +27,11 @@ from typing import Any, cast
 from prometheus_client import Counter
 
 from pvbus.adapters.kafka.reader import KafkaReader
+from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.sqlite.reader import SqliteReader
 from pvbus.core.cel import compilations
+from pvbus.core.establish.controller import EstablishController
+from pvbus.core.locking.controller import ResolveController
 from pvbus.core.render.controller import RenderController
 from pvbus.core.rollout.controller import RolloutController
 from pvbus.core.unroll.controller import UnrollController
@@ -35,13 +39,14 @@ from pvbus.ports.bus import Bus, Record
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.ingest.worker import IngestWorker
+from pvbus.runtime.process import hosting
 from pvbus.runtime.process.assembly import Service, build_service, partition_count, run_all, settled
 from pvbus.runtime.process.buses import open_bus
-from pvbus.runtime.process.hosting import hosted
 from pvbus.runtime.process.installation import ensure_installation
 from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.reconcile.worker import Worker
 from pvbus.telemetry import logs, metrics
+from tests.bench import packagecatalog
 from tests.bench.children import answer_commands, eventually, tell, usage
 from tests.bench.echo import EchoCluster
 
@@ -56,7 +61,7 @@ async def against_api_server(
 ) -> AsyncIterator[tuple[list[Service], Bus]]:
     """Services as `pvbus run` has them, with health and metrics."""
     config = ServicesConfig(bus=bus, kubeconfig=kubeconfig, log_level="warning")
-    async with hosted(names, config) as host:
+    async with hosting.hosted(names, config) as host:
         looking = asyncio.create_task(host.beside.run())  # before its first look nothing is written
         try:
             yield list(host.services.values()), host.bus
@@ -88,6 +93,10 @@ def counts(services: list[Service]) -> dict[str, int]:
             found["targetEvaluations"] = controller.preparing.target_evaluations
         elif isinstance(controller, RenderController):
             found["renderEvaluations"] = controller.evaluations
+        elif isinstance(controller, ResolveController):
+            found["solves"] = controller.evaluations
+        elif isinstance(controller, EstablishController):
+            found["establishes"] = controller.evaluations
     return found
 
 
@@ -136,12 +145,41 @@ def time_steps() -> dict[str, float]:
     return found
 
 
+def count_writes() -> dict[str, int]:
+    """Count what this process changes in the API server from now on, by verb and kind; not what fails."""
+    found: dict[str, int] = {}
+
+    def counting(verb: str, call: Any) -> Any:
+        async def counted_call(self: Any, resource: Any, *arguments: Any, **options: Any) -> Any:
+            answer = await call(self, resource, *arguments, **options)
+            part = "/status" if options.get("subresource") else ""
+            name = f"{'check ' if self._is_dry_run else ''}{verb} {resource.kind}{part}"
+            found[name] = found.get(name, 0) + 1
+            return answer
+
+        return counted_call
+
+    for verb in ("create", "update", "patch", "delete"):
+        setattr(HttpCluster, verb, counting(verb, getattr(HttpCluster, verb)))
+    return found
+
+
+def serve_packages(count: int) -> None:
+    """Let the services read packages that are made here, instead of the sources that are set."""
+
+    @asynccontextmanager
+    async def sourced(*settings: Any) -> AsyncIterator[packagecatalog.Registry]:
+        yield packagecatalog.Registry(count)
+
+    setattr(hosting, "sourced", sourced)  # noqa: B010  # as a statement, mypy refuses it
+
+
 def is_ready(service: Service) -> bool:
     return service.ready and (not isinstance(service, IngestWorker) or service.observed)
 
 
 async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
-    count_read, steps = count_reads(), time_steps()
+    count_read, steps, writes = count_reads(), time_steps(), count_writes()
     logs.configure("warning")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # each try of a Kafka that is just up
     empty = usage()["residentBytes"]
@@ -171,6 +209,9 @@ async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
         async def give_steps() -> dict[str, float]:
             return steps
 
+        async def give_writes() -> dict[str, int]:
+            return writes
+
         async def give_metrics() -> dict[str, Any]:
             return {
                 "steps": counted(metrics.STEPS, "outcome").get("done", 0),
@@ -193,6 +234,7 @@ async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
             "counts": give_counts,
             "metrics": give_metrics,
             "steps": give_steps,
+            "writes": give_writes,
             "settled": wait_settled,
         }
         answering = asyncio.create_task(answer_commands(commands))
@@ -209,7 +251,10 @@ def main() -> None:
     parser.add_argument("kubeconfig")
     parser.add_argument("bus", type=str)
     parser.add_argument("services", nargs="+")
+    parser.add_argument("--packages", type=int, metavar="N")
     options = parser.parse_args()
+    if options.packages is not None:
+        serve_packages(options.packages)
     with profiled(os.environ.get("BENCH_PROFILE", ""), "-".join(options.services)):
         asyncio.run(serve(options.kubeconfig, options.bus, options.services))
 

@@ -9,6 +9,7 @@ from tests.bench.kafka import kafka_fleet
 from tests.bench.kafka_events import kafka_events
 from tests.bench.kafka_large import kafka_large
 from tests.bench.kafka_workers import kafka_workers
+from tests.bench.packages import packages
 from tests.bench.page import page
 from tests.bench.proposals import proposals
 from tests.bench.report import Row, table
@@ -22,7 +23,7 @@ from tests.tools.kafka import KafkaCluster
 
 COUNTED = (
     *("writes", "records", "sets", "variants", "renders", "documents"),
-    *("proposals", "drafts", "moves", "approvals", "waves", "bytes"),
+    *("proposals", "drafts", "moves", "approvals", "waves", "bytes", "rows"),
 )
 
 
@@ -55,6 +56,15 @@ async def test_a_small_run_proposes_and_approves_each_revision_once() -> None:
     ]
     counted = [row for row in rows if row.unit in COUNTED and row.goal is not None]
     assert len(counted) == 9
+    assert not missed(counted), table(missed(counted))
+
+
+@pytest.mark.slow
+async def test_a_small_run_installs_packages_that_depend_on_each_other() -> None:
+    """Each object is created once, a moved tag changes one row, and a restart writes nothing."""
+    rows = await packages(small=True)
+    counted = [row for row in rows if row.unit in COUNTED and row.goal is not None]
+    assert len(counted) == 4
     assert not missed(counted), table(missed(counted))
 
 
