@@ -19,7 +19,7 @@ from pvbus.cli import subscribers as readers
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus
 from pvbus.core.errors import PermanentError, TransientError, UsageError
-from pvbus.core.topics import ALL_SERVICES, PROMOTION, SERVICES, SINK
+from pvbus.core.topics import ALL_SERVICES, PLATFORM, PROMOTION, SERVICES, SINK
 from pvbus.ports.bus import Bus, GroupState, TopicPartition
 from pvbus.runtime.process.assembly import INPUTS
 from pvbus.runtime.process.state import LeaseReport, ProcessState, defect_lines
@@ -142,8 +142,8 @@ def lag(
 ) -> int:
     """Show who holds what, and how far it is, by service and partition.
 
-    SERVICE is ingest, unroll, render, inject, conditions, promote, rollout, release or sink; none is all of
-    them, without the last four where these do not run.
+    SERVICE is ingest, unroll, render, inject, conditions, promote, rollout, release, resolve, establish or
+    sink; none is all of them, without the last six where these do not run.
     """
     if watch and check:
         raise click.UsageError("--check ends with an answer, --watch does not end: give one of them")
@@ -163,7 +163,7 @@ async def _lag(
     names: Sequence[str], show: Show, *, watch: bool, check: bool, data: str, lease_name: str | None
 ) -> int:
     async with opened_bus(data, lease_name) as bus:
-        names = names or [*SERVICES, *await _running(bus, (*PROMOTION, SINK))]
+        names = names or [*SERVICES, *await _running(bus, (*PROMOTION, *PLATFORM, SINK))]
         while watch:
             await _watch_once(partial(look, bus, names), show)
             await asyncio.sleep(WATCH_SECONDS)

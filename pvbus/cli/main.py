@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "export": "pvbus.cli.export:export",
     "validate": "pvbus.cli.validate:validate",
     "resolve": "pvbus.cli.resolve:resolve",
+    "packages": "pvbus.cli.packages.command:packages",
     "explain": "pvbus.cli.explain:explain",
     "conditions": "pvbus.cli.conditions:conditions",
     "condition": "pvbus.cli.condition:condition",

@@ -93,7 +93,7 @@ async def packages_hosted(config: PackagesConfig) -> AsyncIterator[PackagesHost]
     connected = await HttpCluster.connect(kubeconfig, config.context or None)
     cluster = connected.named(AGENT + PACKAGES)
     loss = ApiServerHealth(cluster, SystemClock(), [PACKAGES])
-    rights = MissingRights(cluster, SystemClock(), [PACKAGES])
+    rights = MissingRights({PACKAGES: cluster}, SystemClock())
     background = [
         asyncio.create_task(loss.run(), name="reach of the API server"),
         asyncio.create_task(rights.run(), name="missing rights"),

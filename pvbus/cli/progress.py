@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from pvbus.cli.installprogress import INSTALL_KINDS, UNREPORTED, InstallObject, Judgement
 from pvbus.core.api.variants import CONFIG_GROUP, Condition
 from pvbus.core.keys import Key
 from pvbus.core.markers import is_marker
-from pvbus.core.records import RESULTS, SETS, VARIANTS, ResultRow
+from pvbus.core.records import INSTALLS, RESULTS, SETS, VARIANTS, ResultRow
 from pvbus.ports.bus import Bus, Record
 from pvbus.ports.cluster import Cluster, Kind
 
@@ -17,7 +18,6 @@ SET = Kind(CONFIG_GROUP, "PackageVariantSet")
 VARIANT = Kind(CONFIG_GROUP, "PackageVariant")
 REPOSITORY = Kind(CONFIG_GROUP, "Repository")
 KINDS = {SETS: SET.kind, VARIANTS: VARIANT.kind}
-UNREPORTED = "no conditions reported yet"
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -63,20 +63,27 @@ class Judged(msgspec.Struct):
 
 _judged = msgspec.json.Decoder(Judged)
 _result = msgspec.json.Decoder(ResultRow)
+_install = msgspec.json.Decoder(InstallObject)
 
 
 class Trouble(NamedTuple):
-    """An object that is not ready, and why. options: command-line options for the advised command."""
+    """An object that is not ready, and why. options: command-line options for the advised command.
+
+    see: the advised command, "" for that of the kind.
+    """
 
     kind: str
     name: Key
     why: str
     waiting: tuple[str, ...] = ()
     options: str = ""
+    see: str = ""
 
     @property
     def advice(self) -> str:
         """The command that shows more."""
+        if self.see:
+            return self.see
         if self.kind == REPOSITORY.kind:
             return f"kubectl describe repository -n {self.name.namespace} {self.name.name}"
         flag = "--set " if self.kind == SET.kind else ""
@@ -84,7 +91,8 @@ class Trouble(NamedTuple):
 
     def __str__(self) -> str:
         waiting = f"; waits for {', '.join(self.waiting)}" if self.waiting else ""
-        return f"{self.kind} {self.name}: {self.why}{waiting}\n    see: {self.advice}"
+        name = self.name if self.name.namespace else self.name.name
+        return f"{self.kind} {name}: {self.why}{waiting}\n    see: {self.advice}"
 
 
 class Tally(NamedTuple):
@@ -94,26 +102,35 @@ class Tally(NamedTuple):
     sets_ready: int = 0
     variants: int = 0
     variants_ready: int = 0
+    installs: int = 0
+    installs_ready: int = 0
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"sets {self.sets_ready}/{self.sets} ready, variants {self.variants_ready}/{self.variants} ready"
         )
+        return f"{text}, installs {self.installs_ready}/{self.installs} ready" if self.installs else text
 
     @property
     def complete(self) -> bool:
-        return self.sets == self.sets_ready and self.variants == self.variants_ready
+        return (
+            self.sets == self.sets_ready
+            and self.variants == self.variants_ready
+            and self.installs == self.installs_ready
+        )
 
 
 class Progress:
-    """Follows sets, variants and results on the bus; stores only readiness and what variants wait for."""
+    """Follows sets, variants, results and installs on the bus; stores only readiness and what variants wait
+    for. has_installs: whether installs count; without the services that install them nothing comes of them.
+    """
 
-    def __init__(self, bus: Bus, partitions: int) -> None:
-        topic_partitions = [
-            (topic, number) for topic in (SETS, VARIANTS, RESULTS) for number in range(partitions)
-        ]
+    def __init__(self, bus: Bus, partitions: int, *, has_installs: bool = False) -> None:
+        self.has_installs = has_installs
+        topics = (SETS, VARIANTS, RESULTS, *((INSTALLS,) if has_installs else ()))
+        topic_partitions = [(topic, number) for topic in topics for number in range(partitions)]
         self._reader = bus.reader(dict.fromkeys(topic_partitions, 0))
-        self._ready: dict[str, dict[str, bool]] = {SETS: {}, VARIANTS: {}}
+        self._ready: dict[str, dict[str, bool]] = {SETS: {}, VARIANTS: {}, INSTALLS: {}}
         self._waiting: dict[str, tuple[str, ...]] = {}
 
     async def update(self, seconds: float) -> None:
@@ -136,13 +153,16 @@ class Progress:
                 self._waiting[key] = waiting
         elif record.value is None:
             self._ready[record.topic].pop(key, None)
+        elif record.topic == INSTALLS:
+            if (obj := _install.decode(record.value)).is_install:
+                self._ready[INSTALLS][key] = obj.judge().is_ready
         else:
             self._ready[record.topic][key] = _judged.decode(record.value).ready
 
     @property
     def tally(self) -> Tally:
-        sets, variants = self._ready[SETS], self._ready[VARIANTS]
-        return Tally(len(sets), sum(sets.values()), len(variants), sum(variants.values()))
+        counts = [n for each in (SETS, VARIANTS, INSTALLS) for n in _count(self._ready[each].values())]
+        return Tally(*counts)
 
     def waiting(self, key: str) -> tuple[str, ...]:
         """Return what a variant waits for, as the service `inject` reported it."""
@@ -152,8 +172,14 @@ class Progress:
         await self._reader.close()
 
 
+def _count(ready: Iterable[bool]) -> tuple[int, int]:
+    """Return how many there are, and how many of them are ready."""
+    values = list(ready)
+    return len(values), sum(values)
+
+
 async def judge(cluster: Cluster, progress: Progress) -> tuple[Tally, list[Trouble]]:
-    """Read from the API server which sets, variants and Repositories are not ready, and why."""
+    """Read from the API server which sets, variants, Repositories and installs are not ready, and why."""
     found: dict[Kind, list[Judged]] = {}
     for kind in (SET, VARIANT, REPOSITORY):
         resource = await cluster.resource(kind)
@@ -162,9 +188,25 @@ async def judge(cluster: Cluster, progress: Progress) -> tuple[Tally, list[Troub
     troubles = [
         _trouble(kind, obj, progress) for kind, objects in found.items() for obj in _not_ready(kind, objects)
     ]
-    sets, variants = found[SET], found[VARIANT]
-    tally = Tally(len(sets), sum(o.ready for o in sets), len(variants), sum(o.ready for o in variants))
-    return tally, troubles
+    installs = await _installs(cluster) if progress.has_installs else []
+    troubles += [_trouble_of(each) for each in installs if not each.is_ready]
+    ready = ([o.ready for o in found[SET]], [o.ready for o in found[VARIANT]], [o.is_ready for o in installs])
+    return Tally(*(n for each in ready for n in _count(each))), troubles
+
+
+async def _installs(cluster: Cluster) -> list[Judgement]:
+    found: list[Judgement] = []
+    for kind in INSTALL_KINDS:
+        resource = await cluster.resource(kind)
+        items = (await cluster.list(resource)).items if resource is not None else []
+        version = f"{kind.group}/{resource.version}" if resource is not None else ""
+        whole = ({"apiVersion": version, "kind": kind.kind, **item} for item in items)
+        found += [msgspec.convert(item, InstallObject).judge() for item in whole]
+    return found
+
+
+def _trouble_of(install: Judgement) -> Trouble:
+    return Trouble(install.kind, Key(install.namespace, install.name), install.why, see=install.advice)
 
 
 def _not_ready(kind: Kind, objects: Iterable[Judged]) -> Iterable[Judged]:

@@ -47,9 +47,10 @@ def run(services: tuple[str, ...], is_child: bool, **given: str | int | None) ->
     """Run services in this process until it is told to end.
 
     SERVICE is ingest, unroll, render, inject or conditions. The services promote, rollout and release propose
-    drafts that are ready, and approve them by RolloutPolicies; they may be left out. Any number of processes
-    may run the same service on one bus; each takes its share. SIGTERM and Ctrl-C let it finish what it holds.
-    Its log, on standard error, tells the address of /metrics, /healthz, /readyz and /state.
+    drafts that are ready, and approve them by RolloutPolicies; resolve and establish install packages. These
+    may be left out. Any number of processes may run the same service on one bus; each takes its share.
+    SIGTERM and Ctrl-C let it finish what it holds. Its log, on standard error, tells the address of /metrics,
+    /healthz, /readyz and /state.
 
     SERVICE packages is the package store as an aggregated API of a cluster, which an APIService names. It has
     no bus, and runs in a process of its own.

@@ -9,10 +9,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import aiohttp
 import msgspec
+import yaml
 
 from pvbus.cli.children import USAGE_CODE, ChildProcess, DiedError
 from pvbus.core.backoff import Backoff
@@ -23,6 +25,7 @@ from pvbus.ports.cluster import Cluster
 from pvbus.runtime.backoff import uniform
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.hosting import Host, grounded, hosted
+from pvbus.runtime.process.rights import AGENT
 from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.process.state import ProcessState, ServiceReport, defect_lines
 
@@ -106,17 +109,27 @@ def _rests(report: ServiceReport, horizon_seconds: float) -> bool:
 
 @asynccontextmanager
 async def supervisor_of(
-    config: ServicesConfig, processes: int, say: Say, services: Sequence[str] = SERVICES
+    config: ServicesConfig, accounts: Path, processes: int, say: Say, services: Sequence[str] = SERVICES
 ) -> AsyncIterator[Supervisor]:
-    """Prepare the services. processes: per service; 0 runs all of them in this process."""
+    """Prepare the services. processes: per service; 0 runs all of them in this process.
+
+    accounts: a kubeconfig with a context `pvbus-<service>` for each; that of `config` is for reading alone.
+    """
     if processes == 0:
-        async with hosted(services, config) as host:
+        async with hosted(services, config, _tokens(accounts)) as host:
             say(f"metrics and health: {host.health_url}/metrics")
             yield _HereSupervisor(host)
         return
     async with grounded(config) as ground, aiohttp.ClientSession() as session:
         urls = {f"{name}/{n + 1}": "" for name in services for n in range(processes)}
-        yield _ProcessSupervisor(ground.bus, ground.cluster, config, urls, session, say)
+        settings = msgspec.structs.replace(config, kubeconfig=str(accounts))
+        yield _ProcessSupervisor(ground.bus, ground.cluster, settings, urls, session, say)
+
+
+def _tokens(accounts: Path) -> dict[str, str]:
+    """Return the token of each service."""
+    users = yaml.safe_load(accounts.read_text(encoding="utf-8"))["users"]
+    return {user["name"].removeprefix(AGENT): user["user"]["token"] for user in users}
 
 
 class _HereSupervisor:
@@ -146,7 +159,8 @@ class _ProcessSupervisor:
         session: aiohttp.ClientSession,
         say: Say,
     ) -> None:
-        """urls: of the processes, `<service>/<number>`, as far as they are known."""
+        """config: with the kubeconfig of the services' accounts. urls: of the processes,
+        `<service>/<number>`, as far as they are known."""
         self.bus = bus
         self.cluster = cluster
         self._config = config
@@ -187,10 +201,10 @@ class _ProcessSupervisor:
 
     async def _run_once(self, worker: str) -> int:
         """Run one process to its end; return its exit code."""
-        config = self._config
-        command = ("run", worker.partition("/")[0], "--bus", config.bus, "--kubeconfig", config.kubeconfig)
-        settings = {"PVBUS_LOG_LEVEL": config.log_level}
-        async with ChildProcess(worker, *command, "--context", config.context, "--health-port", "0",
+        config, service = self._config, worker.partition("/")[0]
+        command = ("run", service, "--bus", config.bus, "--kubeconfig", config.kubeconfig)
+        settings = {"PVBUS_LOG_LEVEL": config.log_level, **_of_packages(config)}
+        async with ChildProcess(worker, *command, "--context", AGENT + service, "--health-port", "0",
                          settings=settings) as child:  # fmt: skip
             self._urls[worker] = url = child.reported["url"]
             self._served.add(worker)
@@ -216,3 +230,13 @@ class _ProcessSupervisor:
             async with asyncio.timeout(STATE_SECONDS_MAX), self._session.get(f"{url}/state") as answer:
                 return _state.decode(await answer.read())
         return None
+
+
+def _of_packages(config: ServicesConfig) -> dict[str, str]:
+    """Return the settings of packages, which `pvbus up` may have set itself."""
+    return {
+        "PVBUS_SOURCES_CACHE": config.sources_cache,
+        "PVBUS_SOURCES_LOCAL": config.sources_local,
+        "PVBUS_PLATFORMS": config.platforms,
+        "PVBUS_OBSERVE_SECONDS": str(config.observe_seconds),
+    }

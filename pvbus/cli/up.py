@@ -24,14 +24,15 @@ from pvbus.cli.applied import AppliedRecord, distinct, identity
 from pvbus.cli.apply import Applied, apply_news
 from pvbus.cli.controlplaneprocess import ControlPlaneProcess
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
-from pvbus.cli.examples import fleet
+from pvbus.cli.examples import fleet, platform
 from pvbus.cli.functions import functions_of, isolation_problem
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.progress import Progress, Tally, Trouble, judge, unsettled_repositories
 from pvbus.cli.supervisor import States, Supervisor, supervisor_of
 from pvbus.cli.webpage import page_of
+from pvbus.core.api.crds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.core.errors import PermanentError, TransientError, UsageError
-from pvbus.core.topics import ALL_SERVICES, SERVICES
+from pvbus.core.topics import PLATFORM, PROMOTION, SERVICES
 from pvbus.ports.cluster import Cluster, Kind
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.buses import bus_file, kafka_settings
@@ -47,7 +48,10 @@ from pvbus.runtime.web.server import Hints
 from pvbus.telemetry import logs
 from pvbus.telemetry.terminal import unfiltered
 
-EXAMPLES: Mapping[str, Callable[[Path, int], list[Manifest]]] = {"fleet": fleet.make}
+EXAMPLES: Mapping[str, Callable[[Path, int], list[Manifest]]] = {
+    "fleet": fleet.make,
+    "platform": platform.make,
+}
 LOOK_SECONDS = 0.25
 ASK_SECONDS = 1.0  # while objects are not ready, states are requested less often: each queries the bus
 
@@ -81,12 +85,14 @@ class UpOptions(NamedTuple):
     epilog="""\b
 Examples:
   pvbus up --example fleet          200 variants to look around in; Ctrl-C ends it, the data stays
+  pvbus up --example platform       packages that depend on each other
   pvbus up manifests/               apply a folder of manifests first
   pvbus up manifests/ --once        for scripts: end with 0 when all is ready, with 1 when it is stalled
   pvbus up --data /srv/pvbus --port 6443
   pvbus up --bus kafka://127.0.0.1:9092 --processes 2
   pvbus up --function-engine podman manifests/
   pvbus up --promote manifests/     drafts that are opted in and ready are proposed
+  pvbus up --packages manifests/    packages are installed, with what they need
 """,
 )
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]...")
@@ -95,7 +101,7 @@ Examples:
 @click.option("--example", type=click.Choice(sorted(EXAMPLES)), help="Make and apply an example.")
 @click.option("--clusters", default=fleet.CLUSTERS_PER_REGION, show_default=True, metavar="N",
               type=click.IntRange(1, fleet.CLUSTERS_PER_REGION_MAX),
-              help="In each of the four regions of the example.")  # fmt: skip
+              help="In each of the four regions of the fleet.")  # fmt: skip
 @click.option("--reapply", is_flag=True, help="Apply PATH and the example even if they did not change: "
               "takes back edits made with kubectl.")  # fmt: skip
 @click.option(
@@ -110,6 +116,8 @@ Examples:
 @click.option("--web/--no-web", default=True, show_default=True, help="Serve a page that shows the fleet.")
 @click.option("--promote", is_flag=True, help="Also run promote, rollout and release: drafts that are "
               "opted in and ready are proposed, and approved by RolloutPolicies.")  # fmt: skip
+@click.option("--packages", is_flag=True, help="Also run resolve and establish: packages that Providers, "
+              "Configurations, Functions and PackageInstalls ask for are installed.")  # fmt: skip
 @click.option("--function-engine", type=click.Choice(["auto", "podman", "docker", "nerdctl"]),
               help="For functions that are not built in [PVBUS_FUNCTION_ENGINE].")  # fmt: skip
 @click.option("--function-runner", metavar="HOST:PORT",
@@ -130,6 +138,7 @@ def up(
     processes: int,
     web: bool,
     promote: bool,
+    packages: bool,
     function_engine: str | None,
     function_runner: str | None,
     once: bool,
@@ -157,6 +166,7 @@ def up(
     logs.configure(log_level, config.log_format)
     if reapply and not paths and example is None:
         raise UsageError("--reapply needs what to apply: give PATH or --example, too")
+    packages = packages or example == "platform"
     manifests = distinct(read_manifests(paths))
     folder = DataPaths(Path(data))
     config = msgspec.structs.replace(
@@ -165,20 +175,26 @@ def up(
         kubeconfig=str(folder.kubeconfig),
         context="",
         log_level=log_level,
+        sources_cache=str(folder.root / "sources"),
     )
+    if example == "platform":
+        config = platform.configured(config, folder.example)
     needs_prefix = bus_file(config.bus) is None and not kafka_settings(config).prefix
     folder.make()
     with held(folder):
         if needs_prefix:
             config = msgspec.structs.replace(config, bus=f"{config.bus.rstrip('/')}/{folder.bus_prefix()}")
         if example is not None:
-            manifests = _with_example(example, EXAMPLES[example](folder.example, clusters), manifests)
+            made = EXAMPLES[example](folder.example, clusters)
+            manifests = _with_others(_source_of(example), made, manifests)
+        if packages:
+            manifests = _with_others("the kinds of packages", _package_kinds(folder.root), manifests)
         of_data = f" --data {shlex.quote(data)}" if data != DEFAULT else ""
         hints = Hints(of_data + (f" --bus {shlex.quote(config.bus)}" if bus else ""), of_data)
         scope = [os.path.abspath(path) for path in paths]
         given = Given(manifests, (*scope, _source_of(example)) if example else tuple(scope), reapply)
         page = load_config(WebConfig) if web and not once else None
-        services = ALL_SERVICES if promote else SERVICES
+        services = (*SERVICES, *(PROMOTION if promote else ()), *(PLATFORM if packages else ()))
         options = UpOptions(port, processes, once, timeout, hints, functions, page, services)
         if problem := isolation_problem(server_config):
             click.echo(problem, err=True)
@@ -197,10 +213,16 @@ def _source_of(example: str) -> str:
     return f"example {example}"
 
 
-def _with_example(example: str, objects: list[Manifest], manifests: list[Manifest]) -> list[Manifest]:
-    """Add an example to the user's manifests, which override the example's."""
+def _package_kinds(folder: Path) -> list[Manifest]:
+    """Return the definitions of what installs and packages are, as neither project's programs bring them."""
+    kinds = (*packaging_crds(), *crossplane_crds(), *carvel_crds())
+    return [Manifest(folder, number, crd) for number, crd in enumerate(kinds, 1)]
+
+
+def _with_others(source: str, objects: list[Manifest], manifests: list[Manifest]) -> list[Manifest]:
+    """Add objects of ours to the user's manifests, which override them."""
     own = {identity(manifest.object) for manifest in manifests}
-    made = [manifest._replace(source=_source_of(example)) for manifest in objects]
+    made = [manifest._replace(source=source) for manifest in objects]
     return [*(manifest for manifest in made if identity(manifest.object) not in own), *manifests]
 
 
@@ -241,13 +263,17 @@ async def _up(
     """Run until a signal, or with --once until all is ready or it gives up. Return the exit code."""
     stop = asyncio.Event()
     with stop_on_signals(stop) as begun:
-        process = ControlPlaneProcess(folder.root, options.port, config.log_level, options.server)
+        process = ControlPlaneProcess(
+            folder.root, options.port, config.log_level, options.server, config.namespaces
+        )
         async with process as server:
             screen.line(f"API server: {server.address.url}")
             screen.line(f"export KUBECONFIG={shlex.quote(str(server.address.kubeconfig))}")
             if bus_file(config.bus) != folder.bus:
                 screen.line(f"export PVBUS_BUS={shlex.quote(config.bus)}")
-            services = supervisor_of(config, options.processes, screen.line, options.services)
+            services = supervisor_of(
+                config, folder.services_kubeconfig, options.processes, screen.line, options.services
+            )
             async with (
                 services as supervisor,
                 page_of(folder, supervisor.bus, options.web, options.hints, screen.line),
@@ -307,7 +333,8 @@ async def _supervise(
 async def _watch(supervisor: Supervisor, stop: asyncio.Event, options: UpOptions, screen: Screen) -> int:
     """Show progress; with --once decide when to end. Return the exit code."""
     began = time.monotonic()
-    progress = Progress(supervisor.bus, partition_count())
+    installs = set(PLATFORM) <= set(options.services)
+    progress = Progress(supervisor.bus, partition_count(), has_installs=installs)
     quiet_since = looked = began
     try:
         with screen.live():

@@ -20,7 +20,7 @@ from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.ingest.rows import REPOSITORY
 from pvbus.core.rights import PACKAGES as PACKAGES_SERVICE
 from pvbus.core.rivals import QUIET_SECONDS, last_mark
-from pvbus.core.topics import PROMOTION, SERVICES
+from pvbus.core.topics import PLATFORM, PROMOTION, SERVICES
 from pvbus.ports.cluster import Kind, Object
 
 CLOCK_SECONDS_MAX = 5.0
@@ -209,10 +209,11 @@ async def installed_services(cluster: HttpCluster, namespace: str) -> list[str]:
     resource = await cluster.resource(Kind("apps", "Deployment"))
     if resource is None:
         return [*SERVICES]
-    found = [
-        isinstance(await look_at(cluster, resource, namespace, service_name(n)), dict) for n in PROMOTION
-    ]
-    return [*SERVICES, *(name for name, is_there in zip(PROMOTION, found, strict=True) if is_there)]
+    found = [*SERVICES]
+    for name in (*PROMOTION, *PLATFORM):
+        if isinstance(await look_at(cluster, resource, namespace, service_name(name)), dict):
+            found.append(name)
+    return found
 
 
 async def check_workers(cluster: HttpCluster, namespace: str) -> AsyncIterator[Finding]:
@@ -221,7 +222,7 @@ async def check_workers(cluster: HttpCluster, namespace: str) -> AsyncIterator[F
     if resource is None:
         return
     found = {name: await look_at(cluster, resource, namespace, service_name(name)) for name in SERVICES}
-    for name in (*PROMOTION, PACKAGES_SERVICE):  # not every installation has these
+    for name in (*PROMOTION, *PLATFORM, PACKAGES_SERVICE):  # not every installation has these
         deployment = await look_at(cluster, resource, namespace, service_name(name))
         if deployment is not None:
             found[name] = deployment

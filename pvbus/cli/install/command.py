@@ -51,7 +51,8 @@ Examples:
 @click.option("--add", "components", multiple=True, type=click.Choice(COMPONENTS),
               help="monitoring: for prometheus-operator and Grafana. autoscaling: for KEDA. promotion: "
               "the services promote, rollout and release, which propose drafts, and approve them "
-              "by RolloutPolicies.")  # fmt: skip
+              "by RolloutPolicies. platform: resolve and establish, which install packages with what "
+              "they need.")  # fmt: skip
 @click.option("--kubeconfig", help="Of the cluster [default: $KUBECONFIG, else ~/.kube/config].")
 @click.option("--context", help="Of the kubeconfig; the current one if not given.")
 @click.option("--dry-run", is_flag=True, help="Print the objects as YAML, and ask no cluster.")

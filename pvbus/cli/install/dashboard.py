@@ -117,6 +117,17 @@ PANELS = (
         (Query("sum by (outcome) (rate(pvbus_queries_total[$__rate_interval]))", "{{outcome}}"),),
     ),
     Panel(
+        "Sources of packages",
+        "ops",
+        "Reads of registries and git, by outcome: with `transient` and `permanent` packages wait.",
+        (
+            Query(
+                "sum by (effect, outcome) (rate(pvbus_source_reads_total[$__rate_interval]))",
+                "{{effect}} {{outcome}}",
+            ),
+        ),
+    ),
+    Panel(
         "Lists and watches",
         "ops",
         "Begun, and ended by an error.",

@@ -17,14 +17,14 @@ from pvbus.cli.install.roles import (
 )
 from pvbus.cli.install.scaling import PER_WORKER, scaled_objects
 from pvbus.cli.install.workloads import settings, workloads
-from pvbus.core.api.crds import cluster_crds, promotion_crds
-from pvbus.core.rights import PROMOTION_KINDS, PROMOTION_RIGHTS
-from pvbus.core.topics import PROMOTION
+from pvbus.core.api.crds import cluster_crds, packaging_crds, promotion_crds
+from pvbus.core.rights import PLATFORM_KINDS, PLATFORM_RIGHTS, PROMOTION_KINDS, PROMOTION_RIGHTS
+from pvbus.core.topics import PLATFORM, PROMOTION
 
 WITH_PORCH, STANDALONE = "with-porch", "standalone"
 OVERLAYS = (WITH_PORCH, STANDALONE)
-MONITORING, AUTOSCALING, PROMOTING = "monitoring", "autoscaling", "promotion"
-COMPONENTS = (MONITORING, AUTOSCALING, PROMOTING)
+MONITORING, AUTOSCALING, PROMOTING, PACKAGING = "monitoring", "autoscaling", "promotion", "platform"
+COMPONENTS = (MONITORING, AUTOSCALING, PROMOTING, PACKAGING)
 
 
 def definitions() -> Iterator[Object]:
@@ -80,6 +80,31 @@ def promotion(options: Options) -> Iterator[Object]:
     yield from workloads(options, PROMOTION)
 
 
+def platform_rights(options: Options) -> Iterator[Object]:
+    """Yield the rights of resolve and establish, and those of ingest to the kinds that resolve asks it for.
+
+    Crossplane's kinds have no namespace: an installation that is limited to some has Carvel's alone.
+    """
+    if options.namespaces:
+        yield from namespaced_roles(options.namespaces, options.namespace, PLATFORM)
+        for right in PLATFORM_KINDS:
+            if right.is_namespaced:
+                yield from observing_in(options.namespaces, options.namespace, right)
+        return
+    yield from roles(PLATFORM_RIGHTS)
+    yield from bindings(options.namespace, PLATFORM_RIGHTS)
+    yield from (observing(*right[:3]) for right in PLATFORM_KINDS)
+
+
+def platform(options: Options) -> Iterator[Object]:
+    """Yield the services that install packages, with the kinds that no other project has, and rights."""
+    yield from packaging_crds()
+    yield from accounts(options.namespace, PLATFORM)
+    yield from platform_rights(options)
+    yield from api_server_policies(options, PLATFORM_RIGHTS)
+    yield from workloads(options, PLATFORM)
+
+
 BASE: Mapping[str, Callable[[Options], Iterator[Object]]] = {
     "namespace": namespace,
     "rbac": rbac,
@@ -92,6 +117,7 @@ PARTS: Mapping[str, Callable[[Options], Iterator[Object]]] = {
     MONITORING: monitoring,
     AUTOSCALING: scaled_objects,
     PROMOTING: promotion,
+    PACKAGING: platform,
 }
 
 

@@ -1,16 +1,16 @@
 """The service accounts of an installation, and what each may do: `pvbus.core.rights` as RBAC.
 
 Each service has one ClusterRole. That of ingest is an aggregated one: the rules of every ClusterRole with the
-label OBSERVED_LABEL belong to it. An installation that is limited to some namespaces has Roles in these
-instead, with the namespace of the services in the label INSTANCE. Roles cannot be aggregated: ingest has one
-more Role and binding for each kind that it observes.
+label OBSERVED_LABEL belong to it, and those with INSTALLED_LABEL to that of establish. An installation that
+is limited to some namespaces has Roles in these instead, with the namespace of the services in the label
+INSTANCE. Roles cannot be aggregated: ingest has one more Role and binding for each kind that it observes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pvbus.cli.install.objects import Object, new, service_name
-from pvbus.core.rights import OBSERVED_LABEL, OBSERVED_VERBS, RIGHTS, Right, rights_of
+from pvbus.core.rights import INSTALLED_LABEL, OBSERVED_LABEL, OBSERVED_VERBS, RIGHTS, Right, rights_of
 from pvbus.core.topics import SERVICES
 
 RBAC = "rbac.authorization.k8s.io"
@@ -38,6 +38,11 @@ def roles(of: Rights = RIGHTS) -> Iterator[Object]:
             yield {**role, "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": _observed()}]}}
             role = new(_API, "ClusterRole", f"{service_name(service)}-base", service=service)
             role["metadata"]["labels"] |= _observed()
+        if service == "establish":
+            installed = {INSTALLED_LABEL: "true"}
+            yield {**role, "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": installed}]}}
+            role = new(_API, "ClusterRole", f"{service_name(service)}-base", service=service)
+            role["metadata"]["labels"] |= installed
         yield {**role, "rules": rules}
 
 

@@ -20,7 +20,7 @@ from pvbus.cli.install.objects import (
     service_name,
 )
 from pvbus.core.rights import ALL_RIGHTS
-from pvbus.core.topics import SERVICES
+from pvbus.core.topics import PLATFORM, SERVICES
 from pvbus.runtime.process.settings import ServicesConfig, variable_of
 
 REPLICAS = 2
@@ -53,6 +53,10 @@ NEEDS: Mapping[str, Needs] = {
     "promote": Needs("100m", "256Mi", "1Gi", "every worker has the open revisions of all variants"),
     "rollout": Needs("100m", "256Mi", "1Gi", "has the targets of each policy of its share"),
     "release": Needs("100m", "128Mi", "512Mi", "has the variants and orders of its share"),
+    "resolve": Needs(
+        "100m", "256Mi", "1Gi", "one worker decides; 1,000 installs and their contents are some MB"
+    ),
+    "establish": Needs("100m", "256Mi", "1Gi", "has the installs, and the package that it writes"),
     "packages": Needs(
         "200m",
         "512Mi",
@@ -71,6 +75,7 @@ def settings(options: Options) -> Object:
         "PVBUS_HEALTH_PORT": str(PORT),
         "PVBUS_LOG_FORMAT": "json",
         "PVBUS_NAMESPACES": ",".join(options.namespaces),
+        "PVBUS_SOURCES_CACHE": "/tmp/sources",
     }
     return {**new("v1", "ConfigMap", SETTINGS, options.namespace), "data": values}
 
@@ -136,7 +141,7 @@ def _pod(service: str, options: Options) -> Object:
         ],
         "containers": [_container(service, options.image)],
         "volumes": [
-            {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+            {"name": "tmp", "emptyDir": {"sizeLimit": "2Gi" if service in PLATFORM else "64Mi"}},
             {"name": "kafka", "projected": {"defaultMode": 0o440, "sources": _secrets(service)}},
         ],
     }

@@ -1,7 +1,8 @@
-"""The commands of the README's quick start and of the tutorial work as they are written.
+"""The commands of the README's quick start, of the tutorial and of the platform work as they are written.
 
 The `sh` blocks of a document run in one shell, in order, as a person runs them. A block that starts pvbus and
-does not end runs in the background; the next one begins when pvbus says that everything is ready.
+does not end runs in the background; the next one begins when pvbus says that everything is ready. Where a
+document starts pvbus again, its reader has ended it with Ctrl-C; so the script ends the one that runs.
 """
 
 import os
@@ -21,14 +22,16 @@ from tests.tools.kubectl import KubectlUnavailableError, find_or_build
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.kubectl, pytest.mark.timeout(600)]
 
+START = re.compile(r"(make run|pvbus up)\b")
 SERVER = re.compile(r"(make run|pvbus up)\b(?!.*--once)")
 SECONDS_MAX = 400
 """Ten times what an idle machine needs; the others that run tests on this one take their share."""
 READY = "sets 1/1 ready"
-WAIT = f"""
-while ! grep -q '{READY}' server.log; do kill -0 $!; sleep 0.2; done 2>/dev/null
+WAIT = """server=$!
+while ! grep -q '{ready}' server.log; do kill -0 $server; sleep 0.2; done 2>/dev/null
 """
 """Ends the script, which is run with -e, when the server ends first."""
+END = "kill -TERM $server; wait $server\n"
 
 
 def blocks(text: str) -> list[str]:
@@ -41,12 +44,16 @@ def section(text: str, heading: str) -> str:
     return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
-def script(commands: list[str]) -> str:
+def script(commands: list[str], ready: str) -> str:
     """Return one shell script: each block as it is, a server in the background."""
-    return "set -eux\n" + "".join(
-        f"{{ {block.strip()}; }} > server.log 2>&1 &{WAIT}" if SERVER.match(block) else block
-        for block in commands
-    )
+    text, runs = "set -eux\n", False
+    for block in commands:
+        text += END if runs and START.match(block) else ""
+        starts = bool(SERVER.match(block))
+        runs = starts or (runs and not START.match(block))
+        waiting = WAIT.format(ready=ready)
+        text += f"{{ exec {block.strip()}; }} > server.log 2>&1 &\n{waiting}" if starts else block
+    return text
 
 
 @pytest.fixture
@@ -76,7 +83,7 @@ OF_MAKE = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")
 """Variables that a make hands to one that a test starts: a user's shell has none of them."""
 
 
-def run(commands: list[str], cwd: Path, kubectl: Path) -> str:
+def run(commands: list[str], cwd: Path, kubectl: Path, ready: str = READY) -> str:
     """Run the commands, end what they started, and return what they printed."""
     path = f"{kubectl.parent}:{os.environ['PATH']}"
     variables = environment(PYTHONUNBUFFERED="1", PATH=path, GIT_CONFIG_GLOBAL=os.devnull)
@@ -85,7 +92,7 @@ def run(commands: list[str], cwd: Path, kubectl: Path) -> str:
     log = cwd / "commands.log"
     with log.open("w") as stream:
         process = subprocess.Popen(
-            ["bash", "-c", script(commands)],
+            ["bash", "-c", script(commands, ready)],
             cwd=cwd,
             env=variables,
             stdout=stream,
@@ -118,3 +125,14 @@ def test_the_tutorial_runs(checkout: Path, kubectl: Path) -> None:
     output = run(blocks((REPOSITORY / "docs" / "tutorial.md").read_text()), checkout, kubectl)
     assert "region: eu # kpt-set: ${region}" in output
     assert 'nodes: "9"' in output.rpartition("us-2-hello/v1:")[2]
+
+
+def test_the_walk_through_a_platform_runs(checkout: Path, kubectl: Path) -> None:
+    """It installs, upgrades, goes back, is refused, publishes, removes, and starts again."""
+    path = f"{checkout / '.venv' / 'bin'}"
+    commands = [f"export PATH={path}:$PATH\n", *blocks((REPOSITORY / "docs" / "platform.md").read_text())]
+    output = run(commands, checkout, kubectl, "installs 11/11 ready")
+    assert "Composition shops belongs to Configuration shop" in output
+    assert '["small","medium","large"]' in output
+    assert output.count("all ready after") == 2
+    assert "configuration.pkg.crossplane.io/legacy " in output.rpartition("get crds,xrds")[2]

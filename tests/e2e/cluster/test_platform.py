@@ -1,0 +1,161 @@
+"""The example platform on a real API server: services under their own roles, and the garbage collector."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pvbus.cli.examples import platform as example
+from pvbus.cli.install import manifests
+from pvbus.cli.install.objects import NAMESPACE, Options
+from tests.e2e.cli.command import git
+from tests.e2e.cluster.test_run_cluster import kubectl as kubectl
+from tests.e2e.packaging.platform import INSTALLED, UPGRADED, Platform, message_of, owners_of
+from tests.tools.auditlog import AuditEvent
+from tests.tools.packagestore import create
+from tests.tools.realcluster import RealCluster, real_cluster_of
+from tests.tools.runcluster import DEFINITIONS
+from tests.tools.serviceprocess import ServiceProcess, account_of
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400, func_only=True)]
+
+SERVICES = ("ingest", "resolve", "establish")
+PACKAGING = sorted((DEFINITIONS[0].parent / "packaging").glob("*.yaml"))
+GREEDY = """\
+apiVersion: meta.pkg.crossplane.io/v1
+kind: Provider
+metadata: {name: greedy}
+spec:
+  controller:
+    image: registry.example.org/greedy:v1.0.0
+    permissionRequests:
+    - {apiGroups: [""], resources: [nodes], verbs: [delete]}
+"""
+DEFINITION = """\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: hoards.greedy.example.dev}
+spec:
+  group: greedy.example.dev
+  names: {kind: Hoard, listKind: HoardList, plural: hoards, singular: hoard}
+  scope: Cluster
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The example's objects, with the repository that they name."""
+    folder = tmp_path_factory.mktemp("platform")
+    found = [each.object for each in example.make(folder / ".pvbus" / "example")]
+    return [{"folder": folder}, *found]
+
+
+@pytest.fixture(scope="module")
+def cluster(objects: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    """Crossplane's own kinds, too, are there before the garbage collector looks for kinds."""
+    folder, files = tmp_path_factory.mktemp("definitions"), []
+    for obj in objects:
+        if obj.get("kind") == "CustomResourceDefinition":
+            files.append(folder / f"{obj['metadata']['name']}.yaml")
+            files[-1].write_text(yaml.safe_dump(obj))
+    yield from real_cluster_of([*DEFINITIONS, *PACKAGING, *files])
+
+
+@pytest.fixture
+def platform(cluster: RealCluster, objects: list[dict[str, Any]], kubectl: Path) -> Iterator[Platform]:
+    folder: Path = objects[0]["folder"]
+    found = Platform(folder, kubectl, cluster.kubeconfig)
+    head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    create(cluster, [head, *manifests.objects("with-porch", Options(), (manifests.PACKAGING,))])
+    found.kubectl("create", "namespace", "crossplane-system")
+    settings = {
+        "PVBUS_BUS": f"sqlite:{folder / 'bus.db'}",
+        "PVBUS_SOURCES_CACHE": str(folder / "sources"),
+        "PVBUS_SOURCES_LOCAL": str(folder),
+        "PVBUS_PLATFORMS": example.PLATFORMS,
+        "PVBUS_OBSERVE_SECONDS": "1",
+    }
+    services = [ServiceProcess(name, cluster, folder, settings) for name in SERVICES]
+    try:
+        for service in services:
+            service.start(wait=False)
+        yield found
+        assert [service.end() for service in services] == [0, 0, 0]
+        assert [service.service for service in services if "Traceback" in service.output] == []
+    finally:
+        for service in services:
+            service.kill()
+
+
+def test_a_platform_lives_on_a_real_api_server(
+    cluster: RealCluster, platform: Platform, objects: list[dict[str, Any]]
+) -> None:
+    """Installed, upgraded, refused and removed. The audit log has no refusal but the one that is tested."""
+    platform.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects[1:]))
+    platform.until_installed(INSTALLED)
+    platform.patch("configuration", "shop", {"package": platform.image("shop", "v1.1.0")})
+    platform.until_installed(UPGRADED)
+    old, new = (platform.revision("shop", number)["metadata"]["name"] for number in (1, 2))
+    assert owners_of(platform.brought()["Composition/shops"]) == {old: False, new: True}
+    assert refusals(cluster) == []
+
+    rights_that_establish_lacks_are_not_granted(platform)
+    assert {(event.object_ref.resource, event.verb) for event in refusals(cluster)} == {
+        ("clusterroles", "create")
+    }
+    what_only_a_removed_package_owned_is_collected(platform)
+
+
+def rights_that_establish_lacks_are_not_granted(platform: Platform) -> None:
+    """A provider asks for more than establish may grant: the API server refuses, and nothing is there."""
+    publish_greedy(platform)
+    provider = {
+        "apiVersion": "pkg.crossplane.io/v1",
+        "kind": "Provider",
+        "metadata": {"name": "greedy"},
+        "spec": {"package": platform.image("greedy", "v1.0.0")},
+    }
+    platform.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(provider))
+    platform.until(lambda: "nodes" in message_of(platform.installs()["greedy"], "Healthy"))
+    assert "CustomResourceDefinition/hoards.greedy.example.dev" not in platform.brought()
+    platform.kubectl("delete", "provider", "greedy", "--timeout=60s")
+
+
+def publish_greedy(platform: Platform) -> None:
+    clone = platform.folder / "clone"
+    git(platform.folder, "clone", "--quiet", str(platform.repository), str(clone))
+    (clone / "greedy").mkdir()
+    (clone / "greedy" / "crossplane.yaml").write_text(GREEDY)
+    (clone / "greedy" / "definition.yaml").write_text(DEFINITION)
+    person = ("-c", "user.name=A Person", "-c", "user.email=person@example.com")
+    git(clone, "add", "--all")
+    git(clone, *person, "commit", "--quiet", "--message", "A provider that asks for too much")
+    git(clone, "tag", "greedy/v1.0.0")
+    git(clone, "push", "--quiet", "origin", "HEAD", "greedy/v1.0.0")
+
+
+def what_only_a_removed_package_owned_is_collected(platform: Platform) -> None:
+    """The garbage collector removes the objects of `shop` and of all that was created for it; the rest
+    stays."""
+    platform.kubectl("annotate", "configuration", "shop", "pvbus.dev/dependency-removal=delete")
+    platform.kubectl("delete", "configuration", "shop", "--timeout=60s")
+    left = {"legacy", "portal", "ingress", "certs", "metrics"}
+    platform.until(lambda: set(platform.installs()) == left)
+    gone = ("Composition/shops", "Composition/shops-express", "Composition/clusters")
+    definitions = ("networks.network", "databases.database", "zones.dns", "sizes.sizes.fn")
+    names = {*gone, *(f"CustomResourceDefinition/{each}.example.dev" for each in definitions)}
+    platform.until(lambda: not names & set(platform.brought()))
+    found = platform.brought()
+    assert "CompositeResourceDefinition/reports.legacy.example.dev" in found
+    assert found["ConfigMap/metrics"]["data"] == {"interval": "30s"}
+
+
+def refusals(cluster: RealCluster) -> list[AuditEvent]:
+    """Return the requests of the services that were refused."""
+    accounts = {account_of(service) for service in SERVICES}
+    events = [event for event in cluster.audit.events() if event.user.username in accounts]
+    return [event for event in events if event.response_status.code in (401, 403)]
