@@ -5,7 +5,7 @@ expression of Helm replaces the mark in the text.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 
 from pvbus import __version__
@@ -17,6 +17,7 @@ from pvbus.cli.output import yaml_stream
 from pvbus.core.topics import ALL_SERVICES
 
 FOLDER = "chart"
+Part = Callable[[Options], Iterator[Object]]
 _RELEASE, _EACH, _IMAGE = "@@release@@", "@@each@@", "@@image@@"
 _MARK = re.compile(r"'?@@([a-z:]+)@@'?")
 _EXPRESSIONS = {
@@ -54,6 +55,7 @@ def files() -> dict[str, str]:
     texts["settings"] = _HELPERS + texts["settings"]
     texts["rbac"] = _rbac()
     texts["promotion"] = _promotion()
+    texts["platform"] = _platform()
     return found | {f"{FOLDER}/templates/{name}.yaml": text for name, text in texts.items()}
 
 
@@ -77,18 +79,26 @@ def _rbac() -> str:
 
 def _promotion() -> str:
     """Return promote, rollout and release, if the values ask for them."""
+    return _optional("promotion", manifests.promotion, manifests.promotion_rights)
+
+
+def _platform() -> str:
+    """Return resolve and establish, if the values ask for them."""
+    return _optional("platform", manifests.platform, manifests.platform_rights)
+
+
+def _optional(name: str, part: Part, rights_of: Part) -> str:
     limited = _options()._replace(namespaces=(_EACH,))
-    in_all, in_each = manifests.promotion_rights(_options()), manifests.promotion_rights(limited)
-    rights = [*in_all], [*in_each]
-    others = [each for each in manifests.promotion(_options()) if each not in rights[0]]
+    in_all, in_each = [*rights_of(_options())], [*rights_of(limited)]
+    others = [each for each in part(_options()) if each not in in_all]
     return "".join(
         (
-            "{{- if .Values.promotion }}\n",
+            f"{{{{- if .Values.{name} }}}}\n",
             _template(others),
             "{{- range .Values.namespaces }}\n",
-            _template(rights[1]),
+            _template(in_each),
             "{{- else }}\n",
-            _template(rights[0]),
+            _template(in_all),
             "{{- end }}\n",
             "{{- end }}\n",
         )
@@ -148,6 +158,7 @@ def _values() -> str:
             ("Work in these namespaces alone, with Roles in them; with none, in all.", {"namespaces": []}),
             ("Settings of your own: PVBUS_LOG_LEVEL: debug.", {"settings": {}}),
             ("Run promote, rollout and release, which propose and approve.", {"promotion": False}),
+            ("Run resolve and establish, which install packages.", {"platform": False}),
             (
                 "Make the namespace of the release, in which nothing but restricted pods may run.",
                 {"createNamespace": False},

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from deploy import chart
 from pvbus.cli.install import manifests
+from pvbus.cli.install.admission import created_installs
 from pvbus.cli.install.dashboard import dashboard
 from pvbus.cli.install.monitoring import prometheus_rule, service_monitor
 from pvbus.cli.install.objects import Object, Options
@@ -38,6 +39,8 @@ def files() -> dict[str, str]:
     found["components/monitoring/pvbus.json"] = json.dumps(dashboard(), indent=1) + "\n"
     found["components/autoscaling/autoscaling.yaml"] = _yaml(manifests.PARTS[manifests.AUTOSCALING](options))
     found["components/promotion/promotion.yaml"] = _yaml(manifests.PARTS[manifests.PROMOTING](options))
+    found["components/protection/protection.yaml"] = _yaml(created_installs(options))
+    found["components/platform/platform.yaml"] = _yaml(manifests.PARTS[manifests.PACKAGING](options))
     return found | {path: _HEADER + text for path, text in chart.files().items()}
 
 

@@ -32,8 +32,15 @@ EFFECTS = Counter(
 QUERIES = Counter(
     "pvbus_queries_total", "Queries to Prometheus for the checks of rollouts, by outcome.", ["outcome"]
 )
+SOURCE_READS = Counter(
+    "pvbus_source_reads_total",
+    "Reads of sources of packages: what they have now, and contents, from the cache, too.",
+    ["effect", "outcome"],
+)
 EVALUATIONS = Counter(
-    "pvbus_evaluations_total", "Targets (unroll) and templates (render) that were evaluated.", ["service"]
+    "pvbus_evaluations_total",
+    "Targets (unroll), templates (render) and components of packages (resolve) that were evaluated.",
+    ["service"],
 )
 INFLIGHT = Gauge(
     "pvbus_inflight_keys", "Keys whose reconciliation is running or waits for its commit.", ["service"]
@@ -119,6 +126,9 @@ for _service in SERVICES:
         RECONCILES.labels(_service, _outcome)
 for _outcome in ("done", "transient", "permanent"):
     QUERIES.labels(_outcome)
+for _effect in ("observe", "pull"):
+    for _outcome in ("done", "transient", "conflict", "permanent"):
+        SOURCE_READS.labels(_effect, _outcome)
 for _effect in ("get", "list", "create", "update", "patch", "delete"):
     for _outcome in ("done", "transient", "conflict", "permanent"):
         EFFECTS.labels(_effect, _outcome)

@@ -9,6 +9,13 @@
 - `apply.toml`: server-side apply and the owners of fields
 - `aggregated.toml`: whom the package store behind kube-apiserver believes, and what it asks for
 - `promotion.toml`: promote and release
+- `sources.toml`: sources of packages: archives, references, logins, registries, git, the cache
+- `lockgroups.toml`: what resolve decides on after a change
+- `carvel.toml`: decisions on Carvel's packages, and the admission of PackageInstalls
+- `accounts.toml`: the services' accounts on the embedded API server
+- `families.toml`: what objects of packages say, and their statuses
+- `locking.toml`: the decisions of resolve
+- `establish.toml`: what establish writes, and what it leaves alone
 - `web.toml`: who may see the web page, and what a page gets
 
 Some defects of earlier code have no counterpart any more. Nothing asks whether a set has settled before an

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 TABLES = (
+    "accounts",
     "shell",
     "core",
     "removal",
@@ -18,6 +19,14 @@ TABLES = (
     "web",
     "sink",
     "resolve",
+    "lockgroups",
+    "carvel",
+    "establish",
+    "locking",
+    "families",
+    "packages",
+    "sources",
+    "platform",
 )
 
 

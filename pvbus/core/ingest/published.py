@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from pvbus.core.ingest.rows import Emission
 from pvbus.core.keys import parse_okey, sync_key
 from pvbus.core.kinds import Kind
-from pvbus.core.records import OBJECTS, Coverage, SyncMarker
+from pvbus.core.packaging.rows import SCOPE
+from pvbus.core.records import INSTALLS, OBJECTS, Coverage, SyncMarker
 
 MarkerState = Literal["syncing", "ok", "unavailable", "unwatched"]
 
@@ -94,8 +95,8 @@ class KindRows:
         found = set()
         for topic in topics:
             for key in self._known[topic]:
-                if topic == OBJECTS:
-                    parsed = parse_okey(key)
+                if topic in (OBJECTS, INSTALLS):
+                    parsed = parse_okey(key.removeprefix(f"{SCOPE}|"))
                     found.add((parsed.namespace, parsed.name))
                 else:
                     namespace, _, name = key.partition("/")

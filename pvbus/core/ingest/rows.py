@@ -31,8 +31,11 @@ from pvbus.core.api.variants import (
 from pvbus.core.ingest import questions
 from pvbus.core.keys import okey
 from pvbus.core.kinds import Kind
+from pvbus.core.packaging.kinds import MIRRORED
+from pvbus.core.packaging.rows import SCOPE, ScopedKey
 from pvbus.core.records import (
     INJECTABLES,
+    INSTALLS,
     OBJECTS,
     POLICIES,
     SETS,
@@ -56,7 +59,7 @@ CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 SPECIALIZER = Kind(PROMOTION_GROUP, "PackageSpecializer")
 POLICY = Kind(PROMOTION_GROUP, "RolloutPolicy")
 STATIC_KINDS = (CRD, REPOSITORY, REVISION, VARIANT, SET)
-WHOLE_KINDS = frozenset({*STATIC_KINDS, SPECIALIZER, POLICY})
+WHOLE_KINDS = frozenset({*STATIC_KINDS, SPECIALIZER, POLICY, *MIRRORED})
 UNREADABLE = PackageSpecializerSpec(
     selector=LabelSelector(match_expressions=(LabelSelectorRequirement(),)),
 )
@@ -82,6 +85,8 @@ def topics_of(kind: Kind, *, requested: bool) -> tuple[str, ...]:
         return (VARIANTS, OBJECTS)
     if kind == POLICY:
         return (POLICIES, OBJECTS)
+    if kind in MIRRORED and (requested or kind != CRD):
+        return (INSTALLS, OBJECTS)
     return (OBJECTS,)
 
 
@@ -93,6 +98,8 @@ def rows_of(kind: Kind, obj: Mapping[str, Any], topics: tuple[str, ...]) -> list
     for topic in topics:
         if topic == OBJECTS:
             rows.append(_object_row(kind, obj, meta, okey(*kind, namespace, name)))
+        elif topic == INSTALLS:
+            rows.append(_packaging_row(kind, obj, meta, okey(*kind, namespace, name)))
         else:
             # The resourceVersion is part of the row: it is the precondition of the next write.
             written = {k: v for k, v in meta.items() if k != "managedFields"}
@@ -101,6 +108,24 @@ def rows_of(kind: Kind, obj: Mapping[str, Any], topics: tuple[str, ...]) -> list
             value = _canonical.encode({**obj, "metadata": written})
             rows.append(Emission(topic, f"{namespace}/{name}", value, _hash(value)))
     return rows
+
+
+def _packaging_row(kind: Kind, obj: Mapping[str, Any], meta: Mapping[str, Any], key: str) -> Emission:
+    """Return the row of an object that packages depend on: whole, but definitions without their schemas.
+
+    Definitions of a thousand kinds have 50 MB of schemas, of which nobody reads more than one at a time.
+    """
+    written = {k: v for k, v in meta.items() if k != "managedFields"}
+    if _LAST_APPLIED in _map(meta.get("annotations")):
+        written["annotations"] = _annotations(meta)
+    whole = {**obj, "metadata": written}
+    if kind == CRD:
+        spec = _map(obj.get("spec"))
+        versions = [{k: v for k, v in each.items() if k != "schema"} for each in _maps(spec.get("versions"))]
+        whole = {**whole, "spec": {**spec, "versions": versions}, "status": {}}
+        del written["resourceVersion"]
+    value = _canonical.encode(whole)
+    return Emission(INSTALLS, str(ScopedKey(SCOPE, key)), value, _hash(value))
 
 
 def _hash(data: bytes) -> str:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from pvbus.core.ingest.published import agreed
+from pvbus.core.keys import kind_of
 from pvbus.core.markers import is_marker
-from pvbus.core.records import INJECTABLES, OBJECTS, SyncMarker
+from pvbus.core.records import INJECTABLES, INSTALLS, OBJECTS, SyncMarker
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.reader import StaleError, TableReader
@@ -61,7 +62,7 @@ class PublishedDigests:
 
     def _take(self, record: Record) -> None:
         key = record.key.decode(errors="replace")  # our own keys are UTF-8
-        head = key.partition("|")[0]
+        head = kind_of(key)
         if record.value is None:
             self._digests[record.topic].get(head, {}).pop(key, None)
             return
@@ -77,7 +78,7 @@ class PublishedDigests:
 
     def of_kind(self, topic: str, kind: str) -> dict[str, str]:
         """Return key -> digest of a kind's rows: all of a topic that has one kind only."""
-        if topic in (OBJECTS, INJECTABLES):
+        if topic in (OBJECTS, INJECTABLES, INSTALLS):
             return self.headed(topic, kind)
         return {key: digest for rows in self._digests[topic].values() for key, digest in rows.items()}
 

@@ -6,7 +6,18 @@ from typing import NamedTuple
 from pvbus.core.ingest.rows import POLICY, SET, VARIANT, Emission
 from pvbus.core.keys import CHECK_PREFIX, SYNC_PREFIX
 from pvbus.core.kinds import Kind
-from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, POLICIES, SETS, VARIANTS, CheckRequest, WatchRequest
+from pvbus.core.packaging.rows import SCOPE
+from pvbus.core.records import (
+    DLQ,
+    INJECTABLES,
+    INSTALLS,
+    OBJECTS,
+    POLICIES,
+    SETS,
+    VARIANTS,
+    CheckRequest,
+    WatchRequest,
+)
 from pvbus.ports.bus import Lease
 from pvbus.ports.clock import Clock
 from pvbus.runtime.ingest.informer import InformerShell
@@ -97,8 +108,8 @@ class IngestLease(HeldLease):
             return False
         kind = Kind(check.group, check.kind)
         for topic, row in self.refused:
-            if topic in (OBJECTS, INJECTABLES):
-                of, _, name = row.partition("|")
+            if topic in (OBJECTS, INJECTABLES, INSTALLS):
+                of, _, name = row.removeprefix(f"{SCOPE}|").partition("|")
                 name = name.replace("|", "/", 1)
             else:
                 of, name = str(_KINDS[topic]), row

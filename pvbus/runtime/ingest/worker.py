@@ -24,7 +24,17 @@ from pvbus.core.keys import CHECK_PREFIX, sync_key
 from pvbus.core.keys import partition as partition_of
 from pvbus.core.kinds import Kind
 from pvbus.core.markers import marker_kind
-from pvbus.core.records import DLQ, INJECTABLES, OBJECTS, POLICIES, SETS, VARIANTS, WATCHES, SyncMarker
+from pvbus.core.records import (
+    DLQ,
+    INJECTABLES,
+    INSTALLS,
+    OBJECTS,
+    POLICIES,
+    SETS,
+    VARIANTS,
+    WATCHES,
+    SyncMarker,
+)
 from pvbus.core.topics import row_partition
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
@@ -71,7 +81,7 @@ class IngestWorker:
         self._clock = clock
         self._log = get_logger(self.name)
         self._leases: dict[int, IngestLease] = {}
-        mirrored = (OBJECTS, SETS, VARIANTS, POLICIES, INJECTABLES)
+        mirrored = (OBJECTS, SETS, VARIANTS, POLICIES, INSTALLS, INJECTABLES)
         self._mirror = PublishedDigests(bus, clock, mirrored, partitions)
         self._mirroring = asyncio.Lock()
         self._table_reader = TableReader(bus, clock)

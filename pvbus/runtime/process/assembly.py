@@ -9,7 +9,12 @@ from pvbus.core.backoff import Jitter
 from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.effects import Controller
 from pvbus.core.errors import UsageError
+from pvbus.core.establish.controller import NAMESPACE as PACKAGE_NAMESPACE
+from pvbus.core.establish.controller import EstablishController, Installer
 from pvbus.core.inject.controller import InjectController
+from pvbus.core.locking.controller import ResolveController
+from pvbus.core.locking.deciding import Settings as ResolveSettings
+from pvbus.core.locking.observing import OBSERVE_SECONDS
 from pvbus.core.promote.controller import PromoteController
 from pvbus.core.records import CONDITIONS, META
 from pvbus.core.release.controller import ReleaseController
@@ -22,6 +27,7 @@ from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
 from pvbus.ports.monitoring import Monitoring
+from pvbus.ports.sources import Sources
 from pvbus.runtime.backoff import uniform
 from pvbus.runtime.ingest.worker import IngestWorker
 from pvbus.runtime.reconcile.holder import HeldLease
@@ -73,6 +79,11 @@ def build_service(
     children_report: bool = True,
     promote_returns: bool = True,
     monitoring: Monitoring | None = None,
+    sources: Sources | None = None,
+    resolving: ResolveSettings | None = None,
+    observe_seconds: float = OBSERVE_SECONDS,
+    installer: Installer = "pvbus",
+    package_namespace: str = PACKAGE_NAMESPACE,
     observe: Callable[[Controller], Controller] = lambda controller: controller,
 ) -> Service:
     """Build one worker of a service.
@@ -80,7 +91,9 @@ def build_service(
     partitions: of the bus; None takes the default. nonce, jitter: sources of random hex digits and of the
     randomness of ingest's waits; a simulation passes its own. namespaces: those that ingest observes, ()
     for all. children_report: whether a running service reports if a PackageVariant is Ready.
-    promote_returns: see `PromoteConfig`. monitoring: answers queries, None if no Prometheus is set.
+    promote_returns: see `PromoteConfig`. monitoring: answers queries, None if no Prometheus is set. sources:
+    of packages, for resolve and establish. resolving, observe_seconds: of resolve; see `ResolveConfig`.
+    installer, package_namespace: of establish; see `EstablishConfig`.
     observe: wraps the controller, to see its decisions.
     """
     count = partitions or partition_count()
@@ -102,11 +115,24 @@ def build_service(
         "promote": lambda: PromoteController(partitions=count, returns=promote_returns),
         "rollout": RolloutController,
         "release": ReleaseController,
+        "resolve": lambda: ResolveController(
+            partitions=count,
+            settings=resolving,
+            observe_seconds=observe_seconds,
+            namespace=package_namespace,
+        ),
+        "establish": lambda: EstablishController(installer, namespace=package_namespace),
     }
     if name not in makers:
         raise UsageError(f'unknown service "{name}": expected one of {", ".join(ALL_SERVICES)}')
     return Worker(
-        lambda: observe(makers[name]()), bus, cluster, clock, partitions=count, monitoring=monitoring
+        lambda: observe(makers[name]()),
+        bus,
+        cluster,
+        clock,
+        partitions=count,
+        monitoring=monitoring,
+        sources=sources,
     )
 
 

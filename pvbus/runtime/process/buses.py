@@ -1,4 +1,7 @@
-"""Opens the bus of a URL: `sqlite:PATH`, a file on this machine, or `kafka://HOST:PORT...`, a cluster."""
+"""Opens the bus of a URL: `sqlite:PATH`, a file on this machine, or `kafka://HOST:PORT...`, a cluster.
+
+Kafka's client is imported only where there is a Kafka: it would be a tenth of the start of other processes.
+"""
 
 import ssl
 from pathlib import Path
@@ -6,7 +9,6 @@ from pathlib import Path
 import msgspec
 
 from pvbus.adapters.files import open_plain
-from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls, settings_of, ssl_context
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.errors import UsageError
@@ -42,6 +44,8 @@ async def open_bus(config: ServiceConfig, *, create: bool = True) -> Bus:
     """
     path = bus_file(config.bus)
     if path is None:
+        from pvbus.adapters.kafka.bus import KafkaBus
+
         return await KafkaBus.open(kafka_settings(config))
     if not create and not path.exists():
         raise UsageError(f"no bus at {path}: start `pvbus up`, or give its folder with --data")

@@ -24,16 +24,19 @@ from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.failures import causes
 from pvbus.runtime.process.apiserver import ApiServerHealth
 from pvbus.runtime.process.assembly import Service, build_service, partition_count, run_all
-from pvbus.runtime.process.beside import BesidePorch
+from pvbus.runtime.process.beside import WRITERS, BesidePorch
 from pvbus.runtime.process.buses import bus_prefix, open_bus
 from pvbus.runtime.process.health import HealthServer
 from pvbus.runtime.process.installation import ensure_installation
 from pvbus.runtime.process.monitoring import monitored
-from pvbus.runtime.process.rights import MissingRights
+from pvbus.runtime.process.rights import AGENT, MissingRights
 from pvbus.runtime.process.settings import (
     ConditionsConfig,
+    EstablishConfig,
+    PlatformConfig,
     ProcessConfig,
     PromoteConfig,
+    ResolveConfig,
     ServiceConfig,
     ServicesConfig,
     UnrollConfig,
@@ -41,6 +44,7 @@ from pvbus.runtime.process.settings import (
     settings_text,
 )
 from pvbus.runtime.process.signals import stop_on_signals
+from pvbus.runtime.process.sources import secrets_of, sourced
 from pvbus.runtime.process.state import Observer
 from pvbus.telemetry import logs
 from pvbus.telemetry.terminal import printable
@@ -96,8 +100,13 @@ class Host(NamedTuple):
 
 
 @asynccontextmanager
-async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[Host]:
-    """Open all resources of these services. `Host.run` starts them."""
+async def hosted(
+    names: Sequence[str], config: ServiceConfig, tokens: Mapping[str, str] | None = None
+) -> AsyncIterator[Host]:
+    """Open all resources of these services. `Host.run` starts them.
+
+    tokens: the bearer tokens of services that are users of their own; the others are the kubeconfig's user.
+    """
     unknown = [name for name in names if name not in ALL_SERVICES]
     if unknown or not names:
         known = ", ".join(ALL_SERVICES)
@@ -107,15 +116,19 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
     async with (
         grounded(config, is_client=is_client) as (bus, cluster, partitions, incarnation),
         monitored(config) as monitoring,
+        sourced(config, names, secrets_of(cluster)) as sources,
     ):
         clock = SystemClock()
         buses = {name: bus.peer() for name in names}
-        beside = BesidePorch(cluster, clock, names, config.namespace_names, is_allowed=config.beside_porch)
+        own_token = (tokens or {}).get
+        reading = {name: cluster.named("pvbus", token=own_token(name, "")) for name in names}
+        looking = next((reading[name] for name in WRITERS if name in reading), cluster)
+        beside = BesidePorch(looking, clock, names, config.namespace_names, is_allowed=config.beside_porch)
         services = {
             name: build_service(
                 name,
                 buses[name],
-                cluster.named(f"pvbus-{name}", before_write=beside.check),
+                cluster.named(f"{AGENT}{name}", token=own_token(name, ""), before_write=beside.check),
                 clock,
                 limits=config.limits if isinstance(config, UnrollConfig) else RemovalLimits(),
                 source=source_of(config, incarnation),
@@ -124,18 +137,32 @@ async def hosted(names: Sequence[str], config: ServiceConfig) -> AsyncIterator[H
                 promote_returns=not isinstance(config, PromoteConfig | ServicesConfig)
                 or config.promote_returns,
                 monitoring=monitoring,
+                sources=sources,
+                **platform_settings(config),
             )
             for name in names
         }
         observer = Observer(services, bus, clock)
         api_server = ApiServerHealth(cluster, clock, names)
-        rights = MissingRights(cluster, clock, names, config.namespace_names)
+        rights = MissingRights(reading, clock, config.namespace_names)
         async with HealthServer(
             observer, api_server, rights, beside, host=config.health_host, port=config.health_port
         ) as health:
             for each in buses.values():
                 each.label = health.url
             yield Host(services, bus, cluster, health.url, observer, api_server, rights, beside)
+
+
+def platform_settings(config: ServiceConfig) -> dict[str, Any]:
+    """Return the settings of resolve and establish, as `build_service` takes them."""
+    found: dict[str, Any] = {}
+    if isinstance(config, PlatformConfig | ServicesConfig):
+        found["package_namespace"] = config.package_namespace
+    if isinstance(config, ResolveConfig | ServicesConfig):
+        found.update(resolving=config.resolving, observe_seconds=config.observe_seconds)
+    if isinstance(config, EstablishConfig | ServicesConfig):
+        found["installer"] = config.installer
+    return found
 
 
 class Ground(NamedTuple):

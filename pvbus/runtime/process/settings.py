@@ -17,6 +17,9 @@ import yaml
 
 from pvbus.adapters.files import open_plain
 from pvbus.core.errors import UsageError
+from pvbus.core.establish.controller import Installer
+from pvbus.core.locking.deciding import Settings as ResolveSettings
+from pvbus.core.resolve.model import Policy, VersionPolicy
 from pvbus.core.unroll.removal import RemovalLimits
 
 FILE_BYTES_MAX = 1 << 20  # a thousand times the size of usual settings
@@ -148,6 +151,34 @@ class PromoteConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
 HttpUrl = Annotated[str, msgspec.Meta(pattern=r"^$|^https?://[^/@?#\s]+(/[^@?#\s]*)?$")]
 
 
+Mirrors = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^$|^[A-Za-z0-9.:-]+=[A-Za-z0-9.:/_-]+(, *[A-Za-z0-9.:-]+=[A-Za-z0-9.:/_-]+)*$"),
+]
+"""`registry=address[/prefix]`, separated by commas."""
+
+
+class SourcesConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
+    """Where packages are read from: image registries, git, and files in the source itself.
+
+    sources_cache: a folder of contents by their digest, which processes may share; it may be removed at any
+    time. sources_cache_mb: its size; contents that were not used for longest are removed above it.
+    sources_mirrors: `registry=address[/prefix]`, separated by commas: asked before the registry, without its
+    login. sources_ca_file: PEM of authorities that are trusted beside the machine's. sources_local: folders
+    of this machine, separated by commas, in which git+file:// may read; "" for none. sources_layer_mb: of a
+    layer as it is sent; sources_content_mb: of what it unpacks to. sources_timeout_seconds: of one attempt.
+    """
+
+    sources_cache: str = ".pvbus/sources"
+    sources_cache_mb: Annotated[int, msgspec.Meta(ge=0)] = 1024
+    sources_mirrors: Mirrors = ""
+    sources_ca_file: str = ""
+    sources_local: str = ""
+    sources_layer_mb: Annotated[int, msgspec.Meta(ge=1)] = 64
+    sources_content_mb: Annotated[int, msgspec.Meta(ge=1)] = 128
+    sources_timeout_seconds: Seconds = 60.0
+
+
 class RolloutConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
     """prometheus_url: address of the Prometheus that answers the query checks of RolloutPolicies, with the
     path before `/api/v1` if it has one; "" for none, and query checks wait. prometheus_token_file: a bearer
@@ -160,6 +191,47 @@ class RolloutConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
     prometheus_ca_file: str = ""
 
 
+Platforms = Annotated[str, msgspec.Meta(pattern=r"^$|^[a-z0-9-]+=[^,=\s]+(, *[a-z0-9-]+=[^,=\s]+)*$")]
+"""NAME=VERSION, separated by commas."""
+
+
+class PlatformConfig(SourcesConfig, frozen=True, kw_only=True, rename="camel"):
+    """What resolve and establish have in common. package_namespace: of the pull secrets and runtimes of
+    Crossplane's packages."""
+
+    package_namespace: str = "crossplane-system"
+
+
+class ResolveConfig(PlatformConfig, frozen=True, kw_only=True, rename="camel"):
+    """version_policy: which version a package gets, as `--policy` of `pvbus resolve`. platforms: what the
+    cluster runs, `crossplane=2.0.0, kubernetes=1.33.0` for example; a package that needs a version of a
+    platform that is not here cannot be installed. observe_seconds: between two looks at a source, by which a
+    moved tag or a new version is found.
+    """
+
+    version_policy: VersionPolicy = "minimal-change"
+    platforms: Platforms = ""
+    observe_seconds: Annotated[float, msgspec.Meta(ge=1)] = 300.0
+
+    @property
+    def resolving(self) -> ResolveSettings:
+        return resolve_settings(self.version_policy, self.platforms)
+
+
+class EstablishConfig(PlatformConfig, frozen=True, kw_only=True, rename="camel"):
+    """installer: `pvbus`, or `others` where Crossplane and kapp-controller run: then pvbus decides, and they
+    install."""
+
+    installer: Installer = "pvbus"
+
+
+def resolve_settings(version_policy: VersionPolicy, platforms: str) -> ResolveSettings:
+    """Return how resolve chooses. platforms: NAME=VERSION, separated by commas."""
+    named = (each.strip().partition("=") for each in platforms.split(",") if each.strip())
+    pairs = tuple(sorted((name, version) for name, _, version in named))
+    return ResolveSettings(Policy(versions=version_policy), pairs)
+
+
 class ServicesConfig(UnrollConfig, frozen=True, kw_only=True, rename="camel"):
     """Several services in one process, for `pvbus run` and `pvbus up`."""
 
@@ -169,6 +241,23 @@ class ServicesConfig(UnrollConfig, frozen=True, kw_only=True, rename="camel"):
     prometheus_url: HttpUrl = ""
     prometheus_token_file: str = ""
     prometheus_ca_file: str = ""
+    sources_cache: str = ".pvbus/sources"
+    sources_cache_mb: Annotated[int, msgspec.Meta(ge=0)] = 1024
+    sources_mirrors: Mirrors = ""
+    sources_ca_file: str = ""
+    sources_local: str = ""
+    sources_layer_mb: Annotated[int, msgspec.Meta(ge=1)] = 64
+    sources_content_mb: Annotated[int, msgspec.Meta(ge=1)] = 128
+    sources_timeout_seconds: Seconds = 60.0
+    package_namespace: str = "crossplane-system"
+    version_policy: VersionPolicy = "minimal-change"
+    platforms: Platforms = ""
+    observe_seconds: Annotated[float, msgspec.Meta(ge=1)] = 300.0
+    installer: Installer = "pvbus"
+
+    @property
+    def resolving(self) -> ResolveSettings:
+        return resolve_settings(self.version_policy, self.platforms)
 
 
 class WebConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
@@ -275,10 +364,13 @@ SERVICE_CONFIGS: Mapping[str, type[ServiceConfig]] = {
     "promote": PromoteConfig,
     "rollout": RolloutConfig,
     "release": ServiceConfig,
+    "resolve": ResolveConfig,
+    "establish": EstablishConfig,
 }
 _ALL: tuple[type[ProcessConfig], ...] = (
     *SERVICE_CONFIGS.values(),
     ServicesConfig,
+    SourcesConfig,
     PackagesConfig,
     WebConfig,
     SinkConfig,
@@ -397,6 +489,8 @@ def _wanted(type_: Any) -> str:
     """Return the valid values of a setting in words, "" if msgspec's error is clear enough."""
     if type_ == Namespaces:
         return "must be names of namespaces, separated by commas"
+    if type_ == Mirrors:
+        return "must be registry=address[/prefix], separated by commas, without https://"
     if type_ == HttpUrl:
         return "must be a URL such as https://prometheus.monitoring:9090, without a password or a query"
     if type_ is bool:

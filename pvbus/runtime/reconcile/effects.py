@@ -1,19 +1,45 @@
-"""Effects applied to a cluster or a Prometheus: one call each, counted, errors left as the ports raise."""
+"""Effects applied to what the ports reach: one call each, counted, errors left as the ports raise."""
 
 from typing import Any
 
-from pvbus.core.effects import Create, Delete, Effect, Get, KindRef, List, Patch, Query, Range, Update
+from pvbus.core.effects import (
+    Content,
+    Create,
+    Delete,
+    Discover,
+    Effect,
+    Get,
+    KindRef,
+    List,
+    Observation,
+    Observe,
+    Patch,
+    Pull,
+    Query,
+    Range,
+    Update,
+)
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.ports.cluster import Cluster, Kind, Resource
 from pvbus.ports.monitoring import Monitoring
+from pvbus.ports.sources import Sources
 from pvbus.telemetry import metrics
 
 
-async def perform(cluster: Cluster, effect: Effect, monitoring: Monitoring | None = None) -> Any:
-    """Carry out one effect. Raises what the ports raise. monitoring: None if no Prometheus is set."""
+async def perform(
+    cluster: Cluster,
+    effect: Effect,
+    monitoring: Monitoring | None = None,
+    sources: Sources | None = None,
+) -> Any:
+    """Carry out one effect. Raises what the ports raise. monitoring: None if no Prometheus is set. sources:
+    None if the service reads none."""
+    result: Any
     try:
         if isinstance(effect, Query):
             result = await _queried(monitoring, effect)
+        elif isinstance(effect, Observe | Pull):
+            result = await _read(sources, effect)
         else:
             result = await _call(cluster, effect)
     except TransientError:
@@ -32,6 +58,8 @@ async def perform(cluster: Cluster, effect: Effect, monitoring: Monitoring | Non
 def _count(effect: Effect, outcome: str) -> None:
     if isinstance(effect, Query):
         metrics.QUERIES.labels(outcome).inc()
+    elif isinstance(effect, Observe | Pull):
+        metrics.SOURCE_READS.labels(type(effect).__name__.lower(), outcome).inc()
     else:
         metrics.EFFECTS.labels(type(effect).__name__.lower(), outcome).inc()
 
@@ -39,22 +67,43 @@ def _count(effect: Effect, outcome: str) -> None:
 async def _call(cluster: Cluster, effect: Effect) -> Any:
     match effect:
         case Get(kind, namespace, name):
-            return await cluster.get(await _resource(cluster, kind), namespace, name)
+            reader = cluster.acting(as_user=effect.as_user) if effect.as_user else cluster
+            return await reader.get(await _resource(cluster, kind), namespace, name)
         case List(kind, namespace, labels, fields):
             resource = await _resource(cluster, kind)
             listing = await cluster.list(resource, namespace, label_selector=labels, field_selector=fields)
             return listing.items
         case Create(kind, obj):
-            return await cluster.create(await _resource(cluster, kind), obj)
+            return await _acting(cluster, effect).create(await _resource(cluster, kind), obj)
         case Update(kind, obj, subresource):
-            return await cluster.update(await _resource(cluster, kind), obj, subresource=subresource)
+            resource = await _resource(cluster, kind)
+            return await _acting(cluster, effect).update(resource, obj, subresource=subresource)
         case Patch(kind, namespace, name, patch, subresource):
             resource = await _resource(cluster, kind)
             return await cluster.patch(resource, namespace, name, patch, subresource=subresource)
         case Delete(kind, namespace, name, uid, version):
             resource = await _resource(cluster, kind)
-            return await cluster.delete(resource, namespace, name, uid=uid, resource_version=version)
+            writer = cluster.acting(as_user=effect.as_user) if effect.as_user else cluster
+            return await writer.delete(resource, namespace, name, uid=uid, resource_version=version)
+        case Discover(kind):
+            found = await cluster.resource(Kind(kind.group, kind.kind), version=kind.version or None)
+            return found.namespaced if found is not None else None
     raise AssertionError(effect)
+
+
+def _acting(cluster: Cluster, effect: Create | Update) -> Cluster:
+    """Return what makes a write as it is asked for; the cluster itself for one of our own."""
+    if not effect.is_dry_run and not effect.as_user:
+        return cluster
+    return cluster.acting(as_user=effect.as_user, is_dry_run=effect.is_dry_run)
+
+
+async def _read(sources: Sources | None, effect: Observe | Pull) -> Observation | Content:
+    if sources is None:
+        raise PermanentError("this process reads no sources of packages", reason="NotSet")
+    if isinstance(effect, Observe):
+        return await sources.observe(effect.source, effect.tags, effect.secrets)
+    return await sources.pull(effect.source, effect.digest, effect.secrets)
 
 
 async def _queried(monitoring: Monitoring | None, query: Query) -> Range:

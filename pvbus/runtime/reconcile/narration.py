@@ -27,7 +27,7 @@ class Line(NamedTuple):
 
 def write_line(effect: Effect, result: Any) -> Line | None:
     """Return the line of an effect on the cluster; None if it wrote nothing."""
-    if not isinstance(effect, WRITES):
+    if not isinstance(effect, WRITES) or getattr(effect, "is_dry_run", False):
         return None
     subresource = ""
     match effect:

@@ -17,7 +17,9 @@ from pvbus.core.effects import (
     Controller,
     Delete,
     Effect,
+    Observe,
     Outcome,
+    Pull,
     Put,
     Query,
     Reconciliation,
@@ -27,6 +29,7 @@ from pvbus.ports.bus import Bus, Lease, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
 from pvbus.ports.monitoring import Monitoring
+from pvbus.ports.sources import Sources
 from pvbus.runtime.reconcile.effects import perform
 from pvbus.runtime.reconcile.holder import LeaseHolder
 from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
@@ -43,6 +46,9 @@ SLICE_SECONDS = 0.02  # one turn of dispatching; longer and heartbeats and reads
 TICK_SECONDS = (0.1, 0.25)  # resolution of timers: while one is near, and otherwise
 LEASE_RETRY_SECONDS = 0.5  # a lease is certain again with the next heartbeat
 OFFSET_COMMIT_SECONDS = 1.0  # offsets alone are for lag and scaling: not worth a step each
+
+_BESIDE = (Query, Observe, Pull)
+"""Effects that do not ask the API server, so its pauses are not theirs."""
 
 
 class UncertainLeaseError(Exception):
@@ -62,12 +68,14 @@ class Worker:
         partitions: int,
         drain_seconds: float = 2.0,
         monitoring: Monitoring | None = None,
+        sources: Sources | None = None,
     ) -> None:
         """make: returns a controller with empty tables; called at the start and whenever they are emptied.
-        monitoring: what answers queries, None if nothing is set."""
+        monitoring: what answers queries, None if nothing is set. sources: where packages are read from."""
         self.partitions = partitions
         self._cluster = cluster
         self._monitoring = monitoring
+        self._sources = sources
         self._clock = clock
         self._drain_seconds = drain_seconds
         self._session_seconds = bus.session_seconds
@@ -261,7 +269,7 @@ class Worker:
     async def _perform(self, opened: OpenLease, effect: Effect) -> Any:
         if isinstance(effect, CatchUp):
             return await self._tables.catch_up(opened, effect.topics)
-        while not isinstance(effect, Query) and (pause := self._paused_until - self._clock.monotonic()) > 0:
+        while not isinstance(effect, _BESIDE) and (pause := self._paused_until - self._clock.monotonic()) > 0:
             await self._clock.sleep(pause)
         if isinstance(effect, WRITES) and not opened.may_write(
             self._holder.membership, self._clock.monotonic(), self._session_seconds / 2
@@ -271,9 +279,11 @@ class Worker:
             raise ConflictError("the order to delete is too old by now")
         assert self._cluster is not None
         try:
-            result = await perform(self._cluster, effect, self._monitoring)
+            result = await perform(self._cluster, effect, self._monitoring, self._sources)
         except TransientError as exc:
-            if exc.retry_after_seconds is not None:  # the server limits the rate: all effects pause
+            if exc.retry_after_seconds is not None and not isinstance(
+                effect, _BESIDE
+            ):  # the server limits the rate: all effects pause
                 until = self._clock.monotonic() + exc.retry_after_seconds
                 self._paused_until = max(self._paused_until, until)
             raise

@@ -18,7 +18,15 @@ from pvbus.cli.install.roles import observing, roles
 from pvbus.cli.install.scaling import PER_WORKER, waiting
 from pvbus.cli.output import yaml_stream
 from pvbus.core.errors import UsageError
-from pvbus.core.rights import OBSERVED_LABEL, PACKAGES, RIGHTS, SERVICE_RIGHTS, Request, requests_of
+from pvbus.core.rights import (
+    INSTALLED_LABEL,
+    OBSERVED_LABEL,
+    PACKAGES,
+    RIGHTS,
+    SERVICE_RIGHTS,
+    Request,
+    requests_of,
+)
 from pvbus.core.topics import ALL_SERVICES, SERVICES
 from pvbus.runtime.process.settings import SERVICE_CONFIGS, PackagesConfig, ServicesConfig, load_config
 from pvbus.telemetry import metrics
@@ -80,9 +88,10 @@ def test_a_role_grants_the_rights_of_its_service_and_nothing_else(service: str) 
         assert wanted == set()
         return
     if selector := role.get("aggregationRule"):
-        assert selector["clusterRoleSelectors"] == [{"matchLabels": {OBSERVED_LABEL: "true"}}]
+        label = INSTALLED_LABEL if service == "establish" else OBSERVED_LABEL
+        assert selector["clusterRoleSelectors"] == [{"matchLabels": {label: "true"}}]
         role = made[f"pvbus-{service}-base"]
-        assert role["metadata"]["labels"][OBSERVED_LABEL] == "true"
+        assert role["metadata"]["labels"][label] == "true"
     assert set(granted(role)) == wanted
 
 
@@ -154,7 +163,11 @@ def test_a_service_takes_the_settings_of_the_config_map(service: str) -> None:
     assert (config.bus, config.health_host, config.health_port) == (OPTIONS.bus, "0.0.0.0", 9090)
     assert len(data) == len(ServicesConfig.__struct_fields__) - 2  # without kubeconfig and context
     assert load_config(ServicesConfig, {**data, "PVBUS_BUS": "x"}) == ServicesConfig(
-        bus="x", health_host="0.0.0.0", health_port=9090, log_format="json"
+        bus="x",
+        health_host="0.0.0.0",
+        health_port=9090,
+        log_format="json",
+        sources_cache="/tmp/sources",
     )
 
 
@@ -253,12 +266,15 @@ def test_promote_and_release_are_left_out_unless_they_are_added() -> None:
 
 def test_with_porch_no_definition_of_porchs_is_applied() -> None:
     assert not [o for o in manifests.objects("with-porch", OPTIONS) if is_definition(o)]
-    assert len(kinds("CustomResourceDefinition")) == 6
+    assert len(kinds("CustomResourceDefinition")) == 9
     ours = [o for o in manifests.objects("with-porch", OPTIONS, ("promotion",)) if is_definition(o)]
     assert [o["metadata"]["name"] for o in ours] == [
         "packagespecializers.promotion.pvbus.dev",
         "rolloutpolicies.promotion.pvbus.dev",
     ]
+    ours = [o for o in manifests.objects("with-porch", OPTIONS, ("platform",)) if is_definition(o)]
+    assert {o["spec"]["group"] for o in ours} == {"pkg.crossplane.io"}
+    assert {o["spec"]["names"]["kind"] for o in ours} == {"Package", "PackageRevision", "PackageLock"}
 
 
 def test_a_bus_that_no_pod_can_share_is_refused() -> None:

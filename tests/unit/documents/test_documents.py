@@ -18,17 +18,23 @@ GLOSSARY_TERMS_MAX = 50  # what fits on a page
 FOLDERS = r"(?:pvbus|services|schemas|tests|docs|deploy|requirements)"
 OF_TESTS = {
     "PVBUS_API_CALLS",
+    "PVBUS_CARVEL_SEEDS",
+    "PVBUS_MODEL",
     "PVBUS_CACHE",
     "PVBUS_CONFORMANCE_PROCESSES",
     "PVBUS_RESOLVE_FIRST",
     "PVBUS_RESOLVE_GRAPHS",
+    "PVBUS_TEST_CARVEL",
     "PVBUS_TEST_CHURN",
     "PVBUS_TEST_EVENTS",
     "PVBUS_TEST_KAFKA",
     "PVBUS_TEST_KILLS",
     "PVBUS_TEST_LIVES",
+    "PVBUS_TEST_PACKAGE_KILLS",
+    "PVBUS_TEST_PACKAGE_SEED",
     "PVBUS_TEST_PICTURES",
     "PVBUS_TEST_PROMOTIONS",
+    "PVBUS_TEST_REVISIONS",
 }
 """Variables that make and the tests read."""
 

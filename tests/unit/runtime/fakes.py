@@ -9,12 +9,26 @@ import msgspec
 
 from pvbus.adapters.memory.virtual_time import FreezableClock, run_simulated
 from pvbus.adapters.sqlite.bus import SqliteBus
-from pvbus.core.effects import CatchUp, Create, KindRef, Outcome, Put, Query, Range, Reconciliation
+from pvbus.core.effects import (
+    CatchUp,
+    Content,
+    Create,
+    KindRef,
+    Observation,
+    Observe,
+    Outcome,
+    Pull,
+    Put,
+    Query,
+    Range,
+    Reconciliation,
+)
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.keys import partition
 from pvbus.ports.bus import Output, TopicSpec
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.ports.monitoring import Monitoring
+from pvbus.ports.sources import Sources
 from pvbus.runtime.reconcile.worker import Worker
 
 PARTITIONS = 2
@@ -32,7 +46,7 @@ class Fake:
 
     {"write": true} creates an object, with {"report": true} an error becomes the row; {"again": n} asks for
     another look; {"catch": true} catches up; {"query": text} asks Prometheus, whose answer or refusal becomes
-    the row; {"size": n} makes a row of so many bytes.
+    the row; {"pull": source} reads a package; {"size": n} makes a row of so many bytes.
     """
 
     name = "toy"
@@ -91,6 +105,13 @@ class Fake:
             try:
                 found: Range = yield Query(order["query"], 0, 60, 1)
                 text = str(found.series[0][0].value)
+            except PermanentError as error:
+                text = str(error)
+        if order.get("pull"):
+            try:
+                seen: Observation = yield Observe(order["pull"], ("v1",), ("demo/pull",))
+                content: Content = yield Pull(order["pull"], seen.digests["v1"], ("demo/pull",))
+                text = content.files["package.yaml"].decode()
             except PermanentError as error:
                 text = str(error)
         if order.get("size"):
@@ -191,12 +212,16 @@ class FakeWorld:
         self._lease = joined[0]
         return self
 
-    def worker(self, monitoring: Monitoring | None = None) -> tuple[Worker, Fake, FreezableClock, FakeBus]:
+    def worker(
+        self, monitoring: Monitoring | None = None, sources: Sources | None = None
+    ) -> tuple[Worker, Fake, FreezableClock, FakeBus]:
         clock = FreezableClock()
         peer = self.bus.peer(clock=clock)
         peer.failures = []
         cluster: Any = self.cluster
-        worker = Worker(Fake, peer, cluster, clock, partitions=PARTITIONS, monitoring=monitoring)
+        worker = Worker(
+            Fake, peer, cluster, clock, partitions=PARTITIONS, monitoring=monitoring, sources=sources
+        )
         fake = worker.controller
         assert isinstance(fake, Fake)
         self.tasks.append(asyncio.create_task(worker.run()))
