@@ -136,7 +136,9 @@ def _api_service(namespace: str) -> Object:
         "spec": {
             "group": PORCH_GROUP,
             "version": VERSION,
-            "groupPriorityMinimum": 1000,
+            # Groups of CustomResourceDefinitions have 1,000. `kubectl get packagerevisions` means
+            # ours, and not Crossplane's.
+            "groupPriorityMinimum": 1100,
             "versionPriority": 15,
             "service": {"name": SERVICE, "namespace": namespace, "port": 443},
         },

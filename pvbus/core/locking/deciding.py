@@ -394,9 +394,9 @@ class _Deciding:
         if not plan.pin:
             tag = plan.install.tag if plan.install else ""
             if source is not None and source.tags and tag not in source.tags and tag in source.digests:
-                plan.wait = f"{plan.package} has no tag {tag}"
+                plan.wait = f"the tag {tag}, which {plan.package} does not have"
             elif source is not None and source.message:
-                plan.wait = f"{plan.package} cannot be observed: {source.message}"
+                plan.wait = f"{plan.package}, which cannot be observed: {source.message}"
             else:
                 plan.wait = f"what {plan.package}:{tag} is"
             return
