@@ -14,7 +14,7 @@ from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.keys import AUTO_LIFECYCLE
 from pvbus.core.rights import OBSERVED_VERBS, PROMOTION_KINDS, Request, requests_of, rights_of
 from pvbus.core.rollout.commanding import ROLL_BACK
-from pvbus.core.topics import ALL_SERVICES
+from pvbus.core.topics import PROMOTION, SERVICES
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.process.hosting import Host, hosted
 from pvbus.runtime.process.settings import SERVICE_CONFIGS, ApiServerConfig
@@ -43,6 +43,8 @@ ROLLOUT_POLICY = {
     "spec": {"approval": "Always", "settle": "3s", "waves": [{"percent": 100, "hold": "1h"}]},
 }
 SECONDS_MAX = 120
+OF_THE_JOB = (*SERVICES, *PROMOTION)
+"""Without those of packages, whose rights `tests/e2e/cluster/test_platform.py` tries."""
 
 
 def permitted(service: str, namespaces: tuple[str, ...]) -> frozenset[Request]:
@@ -196,9 +198,9 @@ async def no_refusal(authorizers: Mapping[str, Authorizer]) -> None:
 async def test_the_main_job_uses_each_right_and_no_other(tmp_path: Path, namespaces: tuple[str, ...]) -> None:
     """Each service behind its own authorizer: no request is refused, and no right is left over; with the
     rights of ClusterRoles, and with those of Roles alone."""
-    rights = {name: permitted(name, namespaces) for name in ALL_SERVICES}
+    rights = {name: permitted(name, namespaces) for name in OF_THE_JOB}
     authorizers: Mapping[str, Authorizer] = {
-        name: Authorizer(rights[name], namespaced=bool(namespaces)) for name in ALL_SERVICES
+        name: Authorizer(rights[name], namespaced=bool(namespaces)) for name in OF_THE_JOB
     }
     bus = tmp_path / "bus.db"
     async with AsyncExitStack() as stack:
@@ -212,7 +214,7 @@ async def test_the_main_job_uses_each_right_and_no_other(tmp_path: Path, namespa
         cluster = await HttpCluster.connect(address.kubeconfig)
         stack.push_async_callback(cluster.close)
         client = Client(cluster)
-        for name in ALL_SERVICES:
+        for name in OF_THE_JOB:
             if name != "ingest":
                 await stack.enter_async_context(served(name, configs[name], bus, namespaces))
         async with served("ingest", configs["ingest"], bus, namespaces):

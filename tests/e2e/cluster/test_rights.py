@@ -16,7 +16,7 @@ from pvbus.cli.install.roles import observing
 from pvbus.cli.progress import SET
 from pvbus.core.rights import ALL_RIGHTS, OBSERVED_VERBS, PROMOTION_KINDS, Request, requests_of
 from pvbus.core.rights import PACKAGES as PACKAGE_STORE
-from pvbus.core.topics import ALL_SERVICES
+from pvbus.core.topics import PROMOTION, SERVICES
 from tests.e2e.cli.small_fleet import PACKAGES, REVISION, Client, name_of
 from tests.e2e.test_rights import delete, main_job, promotion_job, until
 from tests.tools.packagestore import Replica, create, route, wait_until_available
@@ -33,6 +33,8 @@ BESIDE = {
 }
 """What the package store may do by roles for one object each."""
 GROUP, PLURAL = "fleet.example.dev", "clusters"
+OF_THE_JOB = (*SERVICES, *PROMOTION)
+"""Without those of packages, whose rights `tests/e2e/cluster/test_platform.py` tries."""
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +123,7 @@ async def test_the_main_job_uses_each_right_and_no_other(cluster: RealCluster, t
     store = Replica(cluster, tmp_path / "packages")
     route(cluster, store.port)
     bus = {"PVBUS_BUS": f"sqlite:{tmp_path / 'bus.db'}"}
-    services = {name: ServiceProcess(name, cluster, tmp_path, bus) for name in ALL_SERVICES}
+    services = {name: ServiceProcess(name, cluster, tmp_path, bus) for name in OF_THE_JOB}
     client = Client(await HttpCluster.connect(cluster.kubeconfig))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(client.cluster.close)
@@ -130,7 +132,7 @@ async def test_the_main_job_uses_each_right_and_no_other(cluster: RealCluster, t
         ask_directly(cluster, store.port)
         use_a_secret(cluster, tmp_path)
         mistype(cluster)
-        for name in ALL_SERVICES:
+        for name in OF_THE_JOB:
             if name != "ingest":
                 await stack.enter_async_context(running(services[name]))
         async with running(services["ingest"]):
@@ -140,7 +142,7 @@ async def test_the_main_job_uses_each_right_and_no_other(cluster: RealCluster, t
         async with running(services["ingest"]):
             await client.until_there(name_of(PACKAGES[2], 2))
             await until(client, SET, "web", Ready="True")
-    for name in (*ALL_SERVICES, PACKAGE_STORE):
+    for name in (*OF_THE_JOB, PACKAGE_STORE):
         requests, refused = asked(cluster, name)
         assert refused == [], name
         assert permitted(name) - requests == set(), name

@@ -233,7 +233,7 @@ def test_kustomize_builds_the_components(kubectl: Kubectl, tmp_path: Path) -> No
     assert without == {"pvbus-render", "pvbus-inject", "pvbus-conditions"}
     assert [s["namespace"] for o in built if o["kind"] == "ClusterRoleBinding" for s in o["subjects"]] == [
         "elsewhere"
-    ] * 7  # promote, rollout and release among them
+    ] * 9  # those of promotion and packages among them
 
 
 def test_the_kustomization_of_the_document_takes_image_and_settings(kubectl: Kubectl, tmp_path: Path) -> None:
