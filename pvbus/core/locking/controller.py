@@ -13,8 +13,9 @@ from pvbus.core.effects import Get, KindRef, Outcome, Put, Reconciliation
 from pvbus.core.errors import PermanentError
 from pvbus.core.keys import ObjectKey, watch_key
 from pvbus.core.keys import partition as partition_of
-from pvbus.core.locking.deciding import Decider, Settings
+from pvbus.core.locking.deciding import Decider
 from pvbus.core.locking.observing import OBSERVE_SECONDS, observed
+from pvbus.core.locking.plans import Settings
 from pvbus.core.locking.state import NAMESPACE, ScopeState
 from pvbus.core.markers import is_marker
 from pvbus.core.packaging.carvel import served_by

@@ -13,8 +13,8 @@ from pvbus.core.establish.controller import NAMESPACE as PACKAGE_NAMESPACE
 from pvbus.core.establish.controller import EstablishController, Installer
 from pvbus.core.inject.controller import InjectController
 from pvbus.core.locking.controller import ResolveController
-from pvbus.core.locking.deciding import Settings as ResolveSettings
 from pvbus.core.locking.observing import OBSERVE_SECONDS
+from pvbus.core.locking.plans import Settings as ResolveSettings
 from pvbus.core.promote.controller import PromoteController
 from pvbus.core.records import CONDITIONS, META
 from pvbus.core.release.controller import ReleaseController

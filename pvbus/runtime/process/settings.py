@@ -18,7 +18,7 @@ import yaml
 from pvbus.adapters.files import open_plain
 from pvbus.core.errors import UsageError
 from pvbus.core.establish.controller import Installer
-from pvbus.core.locking.deciding import Settings as ResolveSettings
+from pvbus.core.locking.plans import Settings as ResolveSettings
 from pvbus.core.resolve.model import Policy, VersionPolicy
 from pvbus.core.unroll.removal import RemovalLimits
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.locking.deciding import Settings
+from pvbus.core.locking.plans import Settings
 from pvbus.core.packaging.rows import EstablishedRow
 from pvbus.core.resolve.model import Policy
 from tests.unit.core.locking.world import REGISTRY, World, install_key, started

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pvbus.core.locking.deciding import Decider, Decision
+from pvbus.core.locking.deciding import Decider
 from pvbus.core.locking.groups import Groups, Member
+from pvbus.core.locking.plans import Decision
 from pvbus.core.locking.state import ScopeState
 from pvbus.core.packaging.rows import EstablishedRow
 from tests.unit.core.locking.world import REGISTRY, World, install_key, started

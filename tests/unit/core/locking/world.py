@@ -11,7 +11,7 @@ from pvbus.core.effects import Content, Effect, Observation, Observe, Outcome, P
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.keys import okey, parse_okey, sync_key
 from pvbus.core.locking.controller import ResolveController
-from pvbus.core.locking.deciding import Settings
+from pvbus.core.locking.plans import Settings
 from pvbus.core.locking.state import DIGEST
 from pvbus.core.packaging.kinds import MIRRORED
 from pvbus.core.packaging.rows import WROTE, EstablishedRow, LockedRevision, LockRow, SourceRow
