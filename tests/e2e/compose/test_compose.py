@@ -16,7 +16,7 @@ from pvbus.cli.apply import apply
 from pvbus.cli.examples import fleet
 from pvbus.cli.manifests import Manifest
 from pvbus.cli.progress import VARIANT
-from pvbus.core.topics import ALL_SERVICES, PROMOTION
+from pvbus.core.topics import ALL_SERVICES, PLATFORM, PROMOTION
 from pvbus.ports.cluster import Object
 from tests.e2e.compose.containers import Compose
 from tests.tools.installation import CHECKOUT
@@ -41,10 +41,11 @@ def test_there_is_a_broken_file_that_the_schema_refuses(tmp_path: Path) -> None:
     assert subprocess.run([*command, str(broken)], capture_output=True, check=False).returncode == 1
 
 
-def test_only_what_proposes_and_approves_has_to_be_asked_for() -> None:
-    """Whoever starts the file without a profile has no service that proposes or approves."""
+def test_what_proposes_and_approves_and_installs_has_to_be_asked_for() -> None:
+    """Whoever starts the file without a profile has no service that proposes, approves or installs."""
     services = yaml.safe_load(FILE.read_text())["services"]
-    assert {name for name, each in services.items() if each.get("profiles")} == set(PROMOTION)
+    profiles = {name: tuple(each["profiles"]) for name, each in services.items() if each.get("profiles")}
+    assert profiles == dict.fromkeys(PROMOTION, ("promotion",)) | dict.fromkeys(PLATFORM, ("platform",))
 
 
 def test_the_image_holds_what_is_built_from() -> None:
