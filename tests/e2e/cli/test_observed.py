@@ -51,6 +51,10 @@ ELSEWHERE = {
     "pvbus_sink_unsent_records": (
         "tests/e2e/cli/test_sink.py::test_a_receiver_that_is_down_holds_the_position"
     ),
+    "pvbus_source_reads": (
+        "tests/unit/runtime/test_sources.py"
+        "::test_a_package_is_read_and_counted_and_a_refusal_reaches_the_decision"
+    ),
 }
 """Metrics of what does not happen in a fleet that is well, each with the test that observes it."""
 

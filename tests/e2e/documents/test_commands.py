@@ -52,7 +52,8 @@ def script(commands: list[str], ready: str) -> str:
         starts = bool(SERVER.match(block))
         runs = starts or (runs and not START.match(block))
         waiting = WAIT.format(ready=ready)
-        text += f"{{ exec {block.strip()}; }} > server.log 2>&1 &\n{waiting}" if starts else block
+        begun = f"rm -f server.log\n{{ exec {block.strip()}; }} > server.log 2>&1 &\n{waiting}"
+        text += begun if starts else block
     return text
 
 
