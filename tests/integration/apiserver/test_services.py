@@ -72,10 +72,10 @@ async def permitted(api: Api, token: str, asked: set[Request]) -> set[Request]:
 
 
 def wanted(service: str, asked: set[Request], namespace: str = "") -> set[Request]:
-    """Return which of these requests the rights permit. By default ingest observes every kind."""
+    """Return which of these requests the rights permit. By default ingest and rollout read every kind."""
     rights = rights_of(service, namespaced=bool(namespace))
     own = {request for right in rights for request in requests_of(right, (namespace,) if namespace else ())}
-    if service == "ingest":
+    if service in ("ingest", "rollout"):
         own |= {each for each in asked if each.verb in OBSERVED_VERBS and each.namespace == namespace}
     return own & asked
 
@@ -92,7 +92,8 @@ async def test_each_service_has_its_rights_and_no_others(
     async with served(tmp_path) as (_, api):
         for service, token in headers_of(tmp_path).items():
             assert await permitted(api, token, ASKED) == wanted(service, ASKED), service
-            assert await permitted(api, token, {SECRETS}) == ({SECRETS} if service == "ingest" else set())
+            reads_all = service in ("ingest", "rollout")
+            assert await permitted(api, token, {SECRETS}) == ({SECRETS} if reads_all else set())
 
 
 async def test_a_request_beyond_the_role_is_refused_and_changes_nothing(tmp_path: Path) -> None:

@@ -34,8 +34,10 @@ from pvbus.ports.cluster import Kind, Object
 AUTO_UPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 SERVICES_NAMESPACE = "pvbus-system"
 OBSERVED = "pvbus-observed"
-"""The ClusterRole of what ingest observes. By default that is everything: whoever may create a kind here
+"""The ClusterRole of what is observed. By default that is everything: whoever may create a kind here
 expects sets to select it. Rules that are taken from pvbus-observes-all restrict it."""
+OBSERVERS = ("ingest", "rollout")
+"""ingest reads what sets select and packages inject, rollout what the checks of RolloutPolicies name."""
 _SERVICES = frozenset({OBSERVED, *(f"pvbus-{service}" for service in SERVICE_RIGHTS)})
 """The names of the services' roles, and of their bindings."""
 _BOOTSTRAP = {"kubernetes.io/bootstrapping": "rbac-defaults"}
@@ -176,7 +178,7 @@ def cluster_role_bindings(*, is_limited: bool = False) -> Iterator[Object]:
         yield _binding(
             f"pvbus-{service}", f"pvbus-{service}", *(() if is_limited else (account_of(service),))
         )
-    yield _binding(OBSERVED, OBSERVED, *(() if is_limited else (account_of("ingest"),)))
+    yield _binding(OBSERVED, OBSERVED, *(() if is_limited else map(account_of, OBSERVERS)))
 
 
 def account_of(service: str) -> Subject:

@@ -10,7 +10,7 @@ import hmac
 from collections.abc import Iterator, Sequence
 
 from pvbus.controlplane.apiserver.identity import AUTHENTICATED_GROUP, User
-from pvbus.controlplane.apiserver.rbac.builtin import OBSERVED, account_of
+from pvbus.controlplane.apiserver.rbac.builtin import OBSERVED, OBSERVERS, account_of
 from pvbus.controlplane.apiserver.rbac.impersonation import account_groups
 from pvbus.controlplane.apiserver.rbac.policy import ACCOUNT_PREFIX, Binding
 from pvbus.core.rights import SERVICE_RIGHTS
@@ -38,7 +38,8 @@ def bindings_in(namespaces: Sequence[str]) -> Iterator[Binding]:
     for namespace in namespaces:
         for service in SERVICE_RIGHTS:
             yield _binding(f"pvbus-{service}", service, namespace)
-        yield _binding(OBSERVED, "ingest", namespace)
+        for service in OBSERVERS:
+            yield _binding(OBSERVED, service, namespace)
 
 
 def _binding(role: str, service: str, namespace: str) -> Binding:
