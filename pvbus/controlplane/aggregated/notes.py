@@ -53,6 +53,7 @@ class ClusterNotes:
 
     def interrupt(self, name: str) -> None:
         self._own.pop(name, None)
+        self._store.interrupt(self._key(name))
 
     def write(self, name: str, note: Note) -> None:
         """Do nothing: the change was noted when it was reserved."""

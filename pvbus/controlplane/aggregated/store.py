@@ -21,6 +21,7 @@ import structlog
 
 from pvbus.controlplane.aggregated import packagerevs
 from pvbus.controlplane.aggregated.following import Follower
+from pvbus.controlplane.aggregated.ownwrites import OwnWrites
 from pvbus.controlplane.aggregated.packagerevs import PACKAGE_REV
 from pvbus.controlplane.apiserver.entries import Change, Entry, ObjectKey
 from pvbus.controlplane.apiserver.registry import NAMESPACE, PACKAGE_REVISION
@@ -60,6 +61,7 @@ class ClusterStore(Store):
         self._cluster = cluster
         self._revs: dict[ObjectKey, Object] = {}
         self._deleted: deque[tuple[int, ObjectKey]] = deque(maxlen=DELETIONS_MAX)
+        self._own = OwnWrites()
         self._begun: dict[ObjectKey, tuple[str, float]] = {}
         self._moved = asyncio.Event()
         self._listeners: list[Callable[[WatchEvent], None]] = []
@@ -98,6 +100,7 @@ class ClusterStore(Store):
             if event.type == "DELETED":
                 self._revs.pop(key, None)
                 self._begun.pop(key, None)
+                self._own.forget(key)
                 self._deleted.append((at, key))
                 changes += self._change(PACKAGE_REVISION, key, None, at)
             else:
@@ -248,10 +251,10 @@ class ClusterStore(Store):
             await self.refresh(kind)
 
     def is_followed_since(self, key: ObjectKey, mark: int) -> bool:
-        """Return whether a PackageRev has not changed after a mark, an earlier `rv` of this store."""
+        """Return whether nobody else has changed a PackageRev after a mark, an earlier `rv` of this store."""
         rev = self._revs.get(key)
         if rev is not None:
-            return int(rev["metadata"]["resourceVersion"]) <= mark
+            return self._own.last_of_others(key, int(rev["metadata"]["resourceVersion"])) <= mark
         return not any(rv > mark and key == deleted for rv, deleted in self._deleted)
 
     # Writes.
@@ -416,10 +419,18 @@ class ClusterStore(Store):
         answer = await self._sent(send(resource, rev))
         key = (answer["metadata"].get("namespace", ""), answer["metadata"]["name"])
         rv = int(answer["metadata"]["resourceVersion"])
+        self._own.add(key, int(rev["metadata"].get("resourceVersion") or self._last_deletion(key)), rv)
         await self._until(
             lambda: self._is_as_new(PACKAGE_REVISION, key, rv) or self._is_gone(PACKAGE_REVISION, key)
         )
         return answer
+
+    def _last_deletion(self, key: ObjectKey) -> int:
+        return max((at for at, deleted in self._deleted if deleted == key), default=0)
+
+    def interrupt(self, key: ObjectKey) -> None:
+        """Leave a change under way whose outcome is unknown: git decides."""
+        self._own.forget(key)
 
     async def _sent(self, request: Awaitable[_T]) -> _T:
         try:

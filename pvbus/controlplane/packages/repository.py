@@ -362,11 +362,13 @@ class RepositorySync:
             for item in batch:
                 settle(item, answers.unavailable(f"the change was abandoned: {exc}"))
             raise
-        for item, outcome in zip(batch, outcomes, strict=True):
-            settle(item, outcome)
-            if isinstance(outcome, GitError) and outcome.failure is Failure.UNREACHABLE:
-                self._next_look, self._fingerprint = 0.0, None  # the condition says so; was it pushed?
-        await self._updater.update(self.catalog, changed)
+        try:
+            await self._updater.update(self.catalog, changed)  # so whoever made a change sees all of it
+        finally:
+            for item, outcome in zip(batch, outcomes, strict=True):
+                settle(item, outcome)
+                if isinstance(outcome, GitError) and outcome.failure is Failure.UNREACHABLE:
+                    self._next_look, self._fingerprint = 0.0, None  # the condition says so; was it pushed?
         if not self.problem and any(self.catalog.find(*each) is None for each in changed):
             await self._report("True", "Ready", self.catalog.readiness())  # there may be a leftover folder
 

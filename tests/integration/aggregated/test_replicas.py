@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages.layout import LATEST_LABEL
 from tests.integration.aggregated.replicas import Replica, World, embedded_cluster, until
 from tests.integration.packages.support import bare, refs, revision, tree
 
@@ -47,6 +48,30 @@ async def test_what_one_replica_has_made_the_other_reads_at_once(
     assert await a.get("edge.app.ws") == published
     assert "refs/tags/app/v1" in refs(edge)
     assert tree(edge, "main", "app")["new.txt"] == "by b\n"
+
+
+async def test_the_answer_to_a_change_comes_after_all_that_follows_from_it(world: World, edge: Path) -> None:
+    """The label of the latest revision moves, and the placeholder appears, without a look at the remote."""
+
+    async def latest(replica: Replica) -> list[str]:
+        listed = await replica.ask("GET", "packagerevisions")
+        return [
+            each["metadata"]["name"]
+            for each in listed["items"]
+            if LATEST_LABEL in (each["metadata"].get("labels") or {})
+        ]
+
+    async with world.replica("a", poll_seconds=60.0, fetch_seconds=60.0) as a:
+        await world.add_repository("edge", edge, deployment=True, git={"createBranch": True})
+        first = await until(lambda: a.create(revision("edge", "app", "v1")))
+        await a.publish(first)
+        assert await a.names() == ["edge.app.main", "edge.app.v1"]
+        edit = {"type": "edit", "edit": {"sourceRef": {"name": "edge.app.v1"}}}
+        second = await a.publish(await a.create(revision("edge", "app", "v2", edit)))
+        assert await latest(a) == ["edge.app.v2"]
+        await a.move(second, "DeletionProposed", approval=True)
+        await a.delete("edge.app.v2")
+        assert await latest(a) == ["edge.app.v1"]
 
 
 async def test_a_stale_version_is_refused_at_both(pair: tuple[Replica, Replica]) -> None:
