@@ -7,6 +7,7 @@ import pytest
 
 from pvbus.controlplane.packages.functions import starlark as function
 from pvbus.controlplane.packages.functions.starlark import starlark
+from pvbus.controlplane.packages.functions.starlark_program import without_tabs
 from pvbus.core.errors import PermanentError
 from tests.unit.packages.support import after, config_map, items, text
 
@@ -36,6 +37,28 @@ def run(source: str, **params: Any) -> dict[str, Any]:
         "source": text(source),
         "params": params,
     }
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("if x:\n\ty = 1\n  \tz = 2\n", "if x:\n        y = 1\n        z = 2\n"),
+        ("if x:\n\t\t  y = 1\n", "if x:\n                  y = 1\n"),
+        ("x =\t1\t# a\tb\n", "x =        1        # a     b\n"),
+        ("x = '\t' + \"\t\"\n", "x = '\t' + \"\t\"\n"),
+        ('x = """\n\ta \'b\n\t"""\n\ty\n', 'x = """\n\ta \'b\n\t"""\n        y\n'),
+        ("x = 'it\\'s\t' # isn't\n\ty = '\t'\n", "x = 'it\\'s\t' # isn't\n        y = '\t'\n"),
+    ],
+)
+def test_tabs_outside_strings_go_to_the_next_of_every_eight_columns(source: str, expected: str) -> None:
+    assert without_tabs(source) == expected
+
+
+@needs_interpreter
+def test_a_script_may_be_indented_with_tabs() -> None:
+    script = 'for each in ctx.resource_list["items"]:\n\t  # a remark\n\t  each["spec"]["note"] = "a\tb"\n'
+    changed = starlark(items(THING), {**run(""), "source": script})
+    assert changed.items[0].value["spec"]["note"] == "a\tb"
 
 
 @needs_interpreter

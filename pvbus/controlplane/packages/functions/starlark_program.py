@@ -19,6 +19,14 @@ MEMORY_BYTES_MAX = 512 * 1024**2
 CALLS_MAX = 500
 """Depth of calls: the interpreter's stack ends not far above."""
 
+TAB = 8
+"""Columns to the next tab stop. Source: go.starlark.net, scan.go."""
+
+_STRINGS_AND_TABS = re.compile(
+    r'''"""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''''
+    r"|^[ \t]+|#[^\n]*|\t",
+    re.MULTILINE | re.DOTALL,
+)
 _VARIABLE = "resource_list_"
 _CONTEXT = f"ctx = struct(resource_list = {_VARIABLE}, environment = {{}})"
 _MODULES = {
@@ -76,6 +84,15 @@ def _message(exc: BaseException) -> str:
     return f"{location[1]}: {reason}" if location else reason
 
 
+def without_tabs(source: str) -> str:
+    """Return a script without tabs outside its strings: the interpreter allows none, catalog's does."""
+    return _STRINGS_AND_TABS.sub(lambda found: _expanded(found[0]), source)
+
+
+def _expanded(text: str) -> str:
+    return text if text[0] in "\"'" else text.expandtabs(TAB)
+
+
 def evaluate(source: str, name: str, resource_list: dict[str, Any]) -> Any:
     """Run a script on a ResourceList; return the items and results that it leaves. Raises: StarlarkError."""
     import starlark
@@ -100,7 +117,7 @@ def evaluate(source: str, name: str, resource_list: dict[str, Any]) -> Any:
     starlark.eval_with(
         starlark.EvalOptions(max_callstack_size=CALLS_MAX),
         script,
-        starlark.parse(name, source, dialect),
+        starlark.parse(name, without_tabs(source), dialect),
         known,
         file_loader=starlark.FileLoader(module),
     )
