@@ -115,6 +115,8 @@ def test_results_name_file_and_field() -> None:
     (result,) = apply_setters(given, config_map(n="y")).results
     assert result.file == {"path": "0.yaml", "index": 0}
     assert result.field == {"path": "a[0].b", "proposedValue": "y"}
+    assert result.message == 'set field value to "y"'
+    assert not result.resource_ref
 
 
 def test_no_match_is_told_and_no_failure() -> None:

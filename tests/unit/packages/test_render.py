@@ -6,7 +6,7 @@ import pytest
 
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.functions.yamltext import load
-from pvbus.controlplane.packages.render import RenderResult, input_digest, render
+from pvbus.controlplane.packages.render import RenderResult, input_digest, render, rendering_of
 from tests.unit.packages.support import objects, text
 
 # Appends its argument to the field `trace` of every object it gets, and reports how many it got.
@@ -107,6 +107,22 @@ def test_the_condition_goes_last_and_others_stay() -> None:
 def test_functions_run_in_order_each_on_the_output_before() -> None:
     result = rendered({"Kptfile": kptfile(steps("trace-b", "trace-a", "trace-c")), "a.yaml": thing("a")})
     assert result.resources["a.yaml"] == thing("a") + "trace: bac\n"
+
+
+def test_every_function_that_ran_is_reported_by_its_whole_name() -> None:
+    """Like Porch's server does: also one without results, and an image with the default registry."""
+    pipeline = steps("set-namespace:v0.4.1", "example.com/own/trace-a")
+    config = "    configMap: {namespace: a}\n"
+    head, _, last = pipeline.partition("  - image: example.com")
+    result = rendered(
+        {"Kptfile": kptfile(f"{head}{config}  - image: example.com{last}"), "a.yaml": thing("a")}
+    )
+    status = rendering_of(result).status
+    assert status is not None
+    assert [(each["image"], each["exitCode"]) for each in status["result"]["items"]] == [
+        ("ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1", 0),
+        ("example.com/own/trace-a", 0),
+    ]
 
 
 def test_validators_run_last_and_change_nothing() -> None:

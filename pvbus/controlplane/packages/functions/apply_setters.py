@@ -195,8 +195,7 @@ def _with_list(item: Item, found: _List, setters: Mapping[str, str]) -> Item:
 
 def _result(item: Item, path: Path, text: str) -> Result:
     return Result(
-        message=f"set field value to {text!r}",
+        message=f"set field value to {msgspec.json.encode(text).decode()}",
         field={"path": dotted(path), "proposedValue": text},
         file={"path": item.file, "index": item.index},
-        resource_ref={"apiVersion": item.api_version, "kind": item.kind, "name": item.name},
     )
