@@ -1,0 +1,12 @@
+// Stands for the library of kpt, which cannot be had as a module, while Porch's client and tests are built.
+// Written for pvbus: only what these two call, by the names they call it.
+module github.com/kptdev/kpt
+
+go 1.24
+
+require (
+	github.com/spf13/cobra v1.10.2
+	k8s.io/apimachinery v0.34.1
+	k8s.io/cli-runtime v0.34.1
+	sigs.k8s.io/kustomize/kyaml v0.20.1
+)
