@@ -27,6 +27,7 @@ TABLES = (
     "packages",
     "sources",
     "platform",
+    "porch",
 )
 
 

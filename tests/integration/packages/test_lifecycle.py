@@ -1,5 +1,6 @@
 """From a draft to a deleted revision: what the API shows and what plain git sees."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.layout import LATEST_LABEL, parse_annotations
 from pvbus.core.yaml import editor
+from pvbus.ports.cluster import Kind, Object
 from tests.integration.packages.support import World, clone_of, git, refs, revision, tree
 
 
@@ -26,6 +28,25 @@ async def test_a_clone_becomes_a_rendered_draft_on_a_branch_of_its_own(fleet: Wo
     assert (await fleet.files("edge.app-1.ws"))["spec"]["resources"] == files
     conditions = {item["type"]: item["status"] for item in draft["status"]["conditions"]}
     assert conditions == {"Rendered": "True"}
+
+
+async def test_an_approval_is_answered_after_the_objects_that_follow_from_it(
+    fleet: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However slowly they are written."""
+    proposed = await fleet.update(
+        await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1"))), lifecycle="Proposed"
+    )
+    put = fleet.objects.put
+
+    async def slowly(kind: Kind, obj: Object) -> Object:
+        if obj["metadata"]["name"] == "edge.app-1.main":
+            await asyncio.sleep(0.3)
+        return await put(kind, obj)
+
+    monkeypatch.setattr(fleet.objects, "put", slowly)
+    await fleet.update(proposed, lifecycle="Published", subresource="approval")
+    assert fleet.revision("edge.app-1.main") is not None
 
 
 async def test_the_lock_of_a_clone_names_the_upstreams_commit(fleet: World, blueprints: Path) -> None:
