@@ -111,7 +111,7 @@ def test_functions_run_in_order_each_on_the_output_before() -> None:
 
 def test_every_function_that_ran_is_reported_by_its_whole_name() -> None:
     """Like Porch's server does: also one without results, and an image with the default registry."""
-    pipeline = steps("set-namespace:v0.4.1", "example.com/own/trace-a")
+    pipeline = steps("set-namespace:v0.4.1", "example.com/own/drop-secrets")
     config = "    configMap: {namespace: a}\n"
     head, _, last = pipeline.partition("  - image: example.com")
     result = rendered(
@@ -121,7 +121,7 @@ def test_every_function_that_ran_is_reported_by_its_whole_name() -> None:
     assert status is not None
     assert [(each["image"], each["exitCode"]) for each in status["result"]["items"]] == [
         ("ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1", 0),
-        ("example.com/own/trace-a", 0),
+        ("example.com/own/drop-secrets", 0),
     ]
 
 
