@@ -101,7 +101,7 @@ def addresses(image: Image, mirrors: Sequence[Mirror]) -> tuple[Image, ...]:
     return (*mirrored, image)
 
 
-class _Auth(oras.auth.TokenAuth):  # type: ignore[misc]
+class _Auth(oras.auth.TokenAuth):  # type: ignore[misc]  # oras has no types
     """Answers a challenge with the login of a pull secret, or as anybody."""
 
     def __init__(self, login: Login | None) -> None:
@@ -130,7 +130,7 @@ class _Auth(oras.auth.TokenAuth):  # type: ignore[misc]
         raise _refused(original, self._login)
 
 
-class _Client(oras.provider.Registry):  # type: ignore[misc]
+class _Client(oras.provider.Registry):  # type: ignore[misc]  # oras has no types
     """oras's client on our session, without its retries."""
 
     def __init__(self, image: Image, session: LimitedSession, login: Login | None) -> None:

@@ -72,7 +72,7 @@ class PackageSources:
         cache: Path,
         *,
         secrets: Secrets = no_secrets,
-        limits: SourceLimits = SourceLimits(),  # noqa: B008
+        limits: SourceLimits = SourceLimits(),  # noqa: B008 - frozen
         mirrors: Sequence[Mirror] = (),
         ca_file: str = "",
         local_folders: Sequence[str] = (),

@@ -75,7 +75,7 @@ class Layer(NamedTuple):
 Layout = Literal["xpkg", "imgpkg", "plain"]
 
 
-def files_of_image(layers: Sequence[Layer], limits: Limits = Limits()) -> dict[str, bytes]:  # noqa: B008
+def files_of_image(layers: Sequence[Layer], limits: Limits = Limits()) -> dict[str, bytes]:  # noqa: B008 - frozen
     """Return the files of a package: those of its base layer, else of all layers, the later ones above.
 
     Raises PermanentError (InvalidContent, TooLarge).
@@ -114,7 +114,7 @@ def check_path(path: str) -> str:
     return "/".join(names)
 
 
-def check_files(files: Iterable[tuple[str, int]], limits: Limits = Limits()) -> None:  # noqa: B008
+def check_files(files: Iterable[tuple[str, int]], limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
     """Check paths and sizes, in bytes, of files before they are read. Raises PermanentError."""
     budget = _Budget(limits)
     for path, size in files:
@@ -123,7 +123,7 @@ def check_files(files: Iterable[tuple[str, int]], limits: Limits = Limits()) -> 
         budget.spend(path, size)
 
 
-def read_layer(data: bytes, limits: Limits = Limits()) -> dict[str, bytes]:  # noqa: B008
+def read_layer(data: bytes, limits: Limits = Limits()) -> dict[str, bytes]:  # noqa: B008 - frozen
     """Return the files of a tar archive, packed by gzip or not. Raises PermanentError."""
     return _read(data, _Budget(limits))
 

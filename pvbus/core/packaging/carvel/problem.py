@@ -351,6 +351,7 @@ def _with_fields(offer: str, fields: tuple[str, ...]) -> str:
 
 def _not_below(version: str, candidate: Candidate) -> Candidate:
     before, after = version_key(version), version_key(candidate.version)
+    # Versions of one language are compared, which the types do not say.
     if candidate.defect or before is None or after is None or not after < before:  # type: ignore[operator]
         return candidate
     text = f"it is below the installed {version}, and its install does not allow a downgrade"

@@ -1,7 +1,10 @@
-"""Protects installs that were created for others from edits, and reports edits that happened nevertheless."""
+"""Protects installs that were created for others from edits.
+
+`pvbus.core.establish.installs` reports those that happened nevertheless.
+"""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pvbus.core.packaging.reading import OWNER
@@ -14,8 +17,8 @@ WRITERS = re.compile(
 )
 """Who may change such an install on the embedded API server: establish and kapp-controller, in the namespaces
 that their installations have by default, and Kubernetes' own controllers. Another namespace must not count:
-whoever may make accounts in one could take the name. The holder of the server's own token may do everything,
-as its services use it, too.
+whoever may make accounts in one could take the name. The holder of the server's own token may do everything:
+services that are started by hand, or by compose, have it.
 """
 
 
@@ -40,34 +43,3 @@ def edit_problem(old: Mapping[str, Any] | None, new: Mapping[str, Any], user: st
 def _owner(obj: Mapping[str, Any]) -> str:
     annotations = (obj.get("metadata") or {}).get("annotations") or {}
     return str(annotations.get(OWNER, ""))
-
-
-def drift(template: Mapping[str, Any], spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return in words how the spec of a created install differs from what pvbus wrote, in order of fields.
-
-    template: see `LockRow`. What an API server adds by default, an empty mapping or list, is no difference.
-    """
-    return tuple(_differences(template, spec, "spec"))
-
-
-def _differences(wanted: Any, live: Any, path: str) -> Iterator[str]:
-    if isinstance(wanted, Mapping) and isinstance(live, Mapping):
-        for field in sorted({*wanted, *live}):
-            yield from _differences(wanted.get(field), live.get(field), f"{path}.{field}")
-    elif (wanted or None) == (live or None):
-        return
-    elif live is None:
-        yield f"{path} was removed; pvbus wrote {_shown(wanted)}"
-    elif wanted is None:
-        yield f"{path} was added: {_shown(live)}"
-    else:
-        yield f"{path} is {_shown(live)}; pvbus wrote {_shown(wanted)}"
-
-
-def _shown(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}..."
-
-
-_SHOWN_CHARACTERS_MAX = 100
-"""Of a value in a message. Values of installs are short; a whole list of them makes no message."""

@@ -9,7 +9,7 @@ from pvbus.cli.install.objects import Options
 from pvbus.core.cel import Program, compile_expression
 from pvbus.core.packaging.carvel import admission, known_package, served_by
 from pvbus.core.packaging.carvel.naming import NAME_BYTES_MAX, install_name
-from pvbus.core.packaging.carvel.protection import drift, edit_problem
+from pvbus.core.packaging.carvel.protection import edit_problem
 from pvbus.core.packaging.carvel.structure import REQUIRED_FIELDS, missing_fields, required_fields
 from pvbus.core.packaging.reading import Problem
 from tests.unit.core.packaging.carvelworld import (
@@ -133,24 +133,6 @@ def test_the_admission_policy_says_the_same(
     if failed:
         made = failed[0].get("message") or program(failed[0]["messageExpression"]).evaluate(inputs)
         assert made == edit_problem(old, new, user)
-
-
-def test_an_edit_is_reported_as_drift() -> None:
-    """Each field in words; what an API server adds by default is no edit."""
-    template = {
-        "packageRef": {"refName": "a", "versionSelection": {"constraints": "1.0.0"}},
-        "values": [{"x": 1}],
-    }
-    assert drift(template, {**template, "dependencies": {}, "canceled": False}) == ()
-    edited = {
-        "packageRef": {"refName": "a", "versionSelection": {"constraints": ">=1.0.0"}},
-        "paused": True,
-    }
-    assert drift(template, edited) == (
-        "spec.packageRef.versionSelection.constraints is >=1.0.0; pvbus wrote 1.0.0",
-        "spec.paused was added: True",
-        "spec.values was removed; pvbus wrote [{'x': 1}]",
-    )
 
 
 def test_an_edit_is_not_overwritten_by_the_decision() -> None:
