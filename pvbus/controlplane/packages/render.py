@@ -21,7 +21,6 @@ import yaml
 
 from pvbus.controlplane.packages import answers, content
 from pvbus.controlplane.packages.functions import files, pipeline
-from pvbus.controlplane.packages.functions.container import qualified
 from pvbus.controlplane.packages.functions.item import FunctionError, Item, Result
 from pvbus.controlplane.packages.functions.limits import RENDER_TIMEOUT, render_limits
 from pvbus.controlplane.packages.functions.pipeline import Entry, Phase, Step
@@ -399,12 +398,7 @@ def rendering_of(result: RenderResult) -> Rendering:
 
 def _status(result: RenderResult) -> Object | None:
     items = [
-        function_item(
-            1 if step.error else 0,
-            qualified(step.image) if step.image else "",
-            step.error,
-            msgspec.to_builtins(step.results),
-        )
+        function_item(1 if step.error else 0, step.image, step.error, msgspec.to_builtins(step.results))
         for step in result.steps
     ]
     return function_results(result.message, items) if items or not result.rendered else None

@@ -14,6 +14,8 @@ LATEST_LABEL = "kpt.dev/latest-revision"
 PLACEHOLDER_REVISION = -1
 PUBLISHED = ("Published", "DeletionProposed")
 """Lifecycles of a published revision: a proposed deletion changes nothing until it is approved."""
+CATALOG = "ghcr.io/kptdev/krm-functions-catalog/"
+"""The registry of a function's image that names none. Source: Porch, `--default-image-prefix`."""
 RENDER_REMARKS = "pvbus.dev/render-remarks"
 """Annotation of a PackageRevision: how functions ran that are not built in, or not in the image's version."""
 
@@ -279,12 +281,17 @@ class PackageRevisionResources(ApiStruct, frozen=True, kw_only=True, omit_defaul
     status: PackageRevisionResourcesStatus = PackageRevisionResourcesStatus()
 
 
+def qualified(image: str) -> str:
+    """Return the image of a function with its registry: kpt's catalog, if it names none."""
+    return image if "/" in image else f"{CATALOG}{image}"
+
+
 def function_item(
     exit_code: int, image: str, error: str, results: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return the result of one function, as an item of `renderStatus.result.items`."""
     item: dict[str, Any] = {"exitCode": exit_code}
-    item |= {"image": image} if image else {}
+    item |= {"image": qualified(image)} if image else {}
     item |= {"stderr": error} if error else {}
     return item | ({"results": results} if results else {})
 

@@ -34,7 +34,7 @@ class _Recorded(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def render_status(resources: Object) -> dict[str, Any] | None:
-    """Return the render status of a PackageRevisionResources; None if no function reported anything."""
+    """Return the render status of a PackageRevisionResources; None if no function ran."""
     files = (resources.get("spec") or {}).get("resources") or {}
     status = recorded(files.get(kptfile.FILE, ""))
     return status if status is not None else reported((resources.get("status") or {}).get("renderStatus"))
@@ -54,7 +54,7 @@ def reported(status: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def recorded(text: str) -> dict[str, Any] | None:
-    """Return the render status in a Kptfile; None if it has none, or if no function reported anything."""
+    """Return the render status in a Kptfile; None if it has none, or if no function ran."""
     try:
         status = kptfile.read(text).status
         run = msgspec.convert(status.render_status or {}, _Recorded)
@@ -71,6 +71,4 @@ def recorded(text: str) -> dict[str, Any] | None:
 def _items(run: _Recorded) -> Iterator[dict[str, Any]]:
     for step in (*run.mutation_steps, *run.validation_steps):
         results = [*step.results, *step.error_results]
-        if not results and not step.execution_error:
-            continue
         yield function_item(step.exit_code, step.image, step.execution_error, results)

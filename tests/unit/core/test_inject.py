@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from pvbus.adapters.memory.cluster import REVISION
+from pvbus.core.api.packages import CATALOG
 from pvbus.core.api.variants import DownstreamTarget, PackageVariant
 from pvbus.core.effects import Create, Get, List, Update
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
@@ -519,7 +520,7 @@ async def test_the_answer_to_a_save_that_nobody_recorded_is_found_in_the_content
     (target,) = world.result().targets
     assert target.render_status is not None
     assert target.render_status["result"]["items"] == [
-        {"exitCode": 0, "image": "f", "results": [{"message": "m"}]}
+        {"exitCode": 0, "image": f"{CATALOG}f", "results": [{"message": "m"}]}
     ]
 
 

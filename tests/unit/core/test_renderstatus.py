@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from pvbus.controlplane.packages.render import render, rendering_of
+from pvbus.core.api.packages import CATALOG
 from pvbus.core.inject.renderstatus import recorded, render_status, reported
 from tests.unit.packages.test_render import REGISTRY, kptfile, steps, thing
 
@@ -13,9 +14,12 @@ RUN = """status:
   renderStatus:
     mutationSteps:
     - {image: a, exitCode: 0, results: [{message: m, severity: info}]}
-    - {image: quiet, exitCode: 0}
+    - {image: registry.example/quiet, exitCode: 0}
 """
-ITEMS = [{"exitCode": 0, "image": "a", "results": [{"message": "m", "severity": "info"}]}]
+ITEMS = [
+    {"exitCode": 0, "image": f"{CATALOG}a", "results": [{"message": "m", "severity": "info"}]},
+    {"exitCode": 0, "image": "registry.example/quiet"},
+]
 
 
 @pytest.mark.parametrize(

@@ -40,31 +40,31 @@ class FakeSources:
         return None
 
 
-def reads(effect: str, outcome: str) -> float:
-    labels = {"effect": effect, "outcome": outcome}
-    return REGISTRY.get_sample_value("pvbus_source_reads_total", labels) or 0.0
+def counted(metric: str, effect: str, outcome: str) -> float:
+    return REGISTRY.get_sample_value(metric, {"effect": effect, "outcome": outcome}) or 0.0
 
 
 def test_a_package_is_read_and_counted_and_a_refusal_reaches_the_decision() -> None:
     async def scenario(world: FakeWorld) -> None:
         cases = (("observe", "done"), ("pull", "done"), ("observe", "permanent"))
-        before = [reads(*case) for case in cases]
+        before = [counted("pvbus_source_reads_total", *case) for case in cases]
         world.worker(None, FakeSources())
         await world.send("a", {"pull": "good"})
         await world.send("b", {"pull": "bad"})
         await asyncio.sleep(10)
         assert world.out() == {"a": "content", "b": "bad: refused"}
-        assert [reads(*case) for case in cases] == [count + 1 for count in before]
+        after = [counted("pvbus_source_reads_total", *case) for case in cases]
+        assert after == [count + 1 for count in before]
 
     simulated(scenario)
 
 
 async def test_a_source_that_does_not_answer_is_counted_as_that() -> None:
-    before = reads("observe", "transient")
+    before = counted("pvbus_source_reads_total", "observe", "transient")
     nobody: Any = None
     with pytest.raises(TransientError):
         await perform(nobody, Observe("slow", ("v1",), ("demo/pull",)), None, FakeSources())
-    assert reads("observe", "transient") == before + 1
+    assert counted("pvbus_source_reads_total", "observe", "transient") == before + 1
 
 
 async def test_a_service_without_sources_says_so() -> None:

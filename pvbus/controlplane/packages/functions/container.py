@@ -17,10 +17,9 @@ from pvbus.controlplane.packages import programs
 from pvbus.controlplane.packages.functions import executable
 from pvbus.controlplane.packages.functions.executable import Ended
 from pvbus.controlplane.packages.functions.item import FunctionOutput, Item, Value
+from pvbus.core.api.packages import qualified
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 
-DEFAULT_PREFIX = "ghcr.io/kptdev/krm-functions-catalog/"
-"""The registry of an image that names none. Source: Porch, `--default-image-prefix`."""
 CPUS = 1
 PROCESSES_MAX = 256
 SCRATCH_BYTES_MAX = 256 * 1024**2
@@ -68,11 +67,6 @@ def engine_of(choice: str) -> str:
             "setting"
         )
     return found
-
-
-def qualified(image: str) -> str:
-    """Return an image with its registry."""
-    return image if "/" in image else f"{DEFAULT_PREFIX}{image}"
 
 
 def command_of(engine: str, image: str, name: str) -> list[str]:

@@ -10,10 +10,10 @@ from typing import Any
 
 from pvbus.controlplane.apiserver import protobuf
 from pvbus.controlplane.packages.functions import executable
-from pvbus.controlplane.packages.functions.container import qualified
 from pvbus.controlplane.packages.functions.executable import OUTPUT_BYTES_MAX
 from pvbus.controlplane.packages.functions.item import FunctionOutput, Item, Value
 from pvbus.controlplane.packages.functions.limits import untimed
+from pvbus.core.api.packages import qualified
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 
 METHOD = "/evaluator.FunctionEvaluator/EvaluateFunction"
