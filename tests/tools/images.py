@@ -19,6 +19,8 @@ META = b"apiVersion: meta.pkg.crossplane.io/v1\nkind: Configuration\nmetadata: {
 CRD = (
     b"apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n"
     b"metadata: {name: networks.example.org}\n"
+    b"spec:\n  group: example.org\n  names: {kind: Network, plural: networks}\n"
+    b"  versions: [{name: v1, served: true}]\n"
 )
 PACKAGE = {"package.yaml": META + b"---\n" + CRD}
 

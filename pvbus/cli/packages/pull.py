@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,9 @@ from pvbus.adapters.sources.sources import PackageSources
 from pvbus.cli.output import FORMATS, emit
 from pvbus.core.effects import Content
 from pvbus.core.errors import PermanentError, UsageError
-from pvbus.core.packaging.content import images_of, summary_of
+from pvbus.core.keys import ObjectKey
+from pvbus.core.packaging.content import images_of, layout_of, objects_of
+from pvbus.core.packaging.contents import package_meta
 from pvbus.core.packaging.pullsecrets import JSON_KEY, JSON_TYPE, logins_of
 from pvbus.core.packaging.references import GitFolder, Image, Inline, Reference, digest_of_files, parse
 from pvbus.runtime.process.settings import SourcesConfig, load_config
@@ -27,6 +28,7 @@ FILE_BYTES_MAX = 1 << 20
 TAGS_SHOWN = 8
 _LAYOUTS = {
     "xpkg": "Crossplane package (xpkg)",
+    "folder": "folder of a Crossplane package",
     "imgpkg": "Carvel bundle (imgpkg)",
     "plain": "plain files",
 }
@@ -82,13 +84,13 @@ def pull(source: str, login: Path | None, output: str) -> None:
 
 
 class Found(NamedTuple):
-    """A content, and what is in it. defect: why it cannot be used, "" if it can."""
+    """A content, and what is in it. objects: kinds and names. defect: why it cannot be used, "" if it can."""
 
     source: str
     content: Content
     layout: str = ""
     meta: Mapping[str, Any] = {}
-    objects: tuple[Mapping[str, Any], ...] = ()
+    objects: tuple[str, ...] = ()
     images: Mapping[str, str] = {}
     defect: str = ""
 
@@ -102,8 +104,8 @@ class Found(NamedTuple):
             "source": self.source,
             "digest": self.content.digest,
             "layout": self.layout,
-            "meta": json.loads(json.dumps(self.meta, default=str)),  # YAML has dates, JSON has none
-            "objects": [_named(each) for each in self.objects],
+            "meta": self.meta,
+            "objects": list(self.objects),
             "images": dict(self.images),
             "files": {path: len(data) for path, data in sorted(self.content.files.items())},
             "bytes": self.size_bytes,
@@ -155,11 +157,17 @@ def _tags(tags: tuple[str, ...]) -> str:
 
 
 def _summed_up(source: str, content: Content) -> Found:
+    """Return what the services see in a content."""
+    found = Found(source, content, layout_of(content.files))
+    if found.layout in ("xpkg", "folder"):
+        row = package_meta(content.files)
+        names = tuple(" ".join(ObjectKey.parse(each)[1::2]) for each in row.objects)
+        return found._replace(meta=row.meta, objects=names, defect=row.defect)
     try:
-        layout, meta, objects = summary_of(content.files)
-        return Found(source, content, layout, meta, objects, images_of(content.files))
+        objects = tuple(map(_named, objects_of(content.files)))
+        return found._replace(objects=objects, images=images_of(content.files))
     except PermanentError as exc:
-        return Found(source, content, defect=f"{exc} ({exc.reason})")
+        return found._replace(defect=f"{exc} ({exc.reason})")
 
 
 def _secret(path: Path) -> Mapping[str, Any]:
@@ -210,7 +218,7 @@ def _show(found: Found) -> None:
     if found.meta:
         lines.append(("meta", f"{_named(found.meta)} ({found.meta['apiVersion']})"))
         lines += [("needs", each) for each in _needs(found.meta)]
-    lines += [("object", _named(each)) for each in found.objects]
+    lines += [("object", each) for each in found.objects]
     lines += [("image", each) for each in found.images.values()]
     lines.append(("size", f"{found.size_bytes} bytes in {count} {'file' if count == 1 else 'files'}"))
     if found.defect:

@@ -15,9 +15,10 @@ from pvbus.core.effects import Content, Effect, Pull
 from pvbus.core.errors import FORBIDDEN, PermanentError
 from pvbus.core.establish import applying, revisions, runtime
 from pvbus.core.establish.applying import NotYetError, RefusedError
-from pvbus.core.establish.objects import Object, annotation, documents, is_meta, key_of, title
+from pvbus.core.establish.objects import Object, annotation, key_of, title
 from pvbus.core.establish.outcome import Carried
 from pvbus.core.establish.owners import Owner
+from pvbus.core.packaging.contents import Packaged, packaged
 from pvbus.core.packaging.model import Install
 from pvbus.core.packaging.rows import WROTE, EstablishedRevision, EstablishedRow, LockedRevision, LockRow
 from pvbus.core.packaging.statuses import Runtime
@@ -30,13 +31,6 @@ RUNTIME_SECONDS = 30.0
 """Between two looks at a Deployment that is not available yet. A look reads all objects of the package."""
 LOOK_SECONDS = 600.0
 """Objects of packages are not watched: what is changed in them by hand is put right after so long."""
-
-
-class Packaged(NamedTuple):
-    """The content of a revision: the package's manifest, and the objects that the lock says are its own."""
-
-    meta: Object
-    objects: list[Object]
 
 
 class _Run(NamedTuple):
@@ -139,12 +133,13 @@ def _health_of(workloads: Iterable[applying.Item]) -> Runtime | None:
 def _made_whole(run: _Run, locked: LockedRevision) -> Generator[Effect, Any, _Whole]:
     """Check all objects of a revision, then write them. Raises RefusedError or NotYetError."""
     owner = run.owner(locked.name)
-    packaged = yield from content_of(run.install, locked)
+    content = yield from content_of(run.install, locked)
+    given = list(content.objects.values())
     image = image_of(locked)
     ran = yield from runtime.startable(
-        runtime.runtime_of(run.install, packaged.meta, packaged.objects, locked.name, image, run.namespace)
+        runtime.runtime_of(run.install, content.meta, given, locked.name, image, run.namespace)
     )
-    objects = [_labelled(run.install, each) for each in packaged.objects]
+    objects = [_labelled(run.install, each) for each in given]
     try:
         items = yield from applying.compared([*objects, *ran.accounts], owner, run.siblings)
         workloads = yield from applying.compared(ran.workloads, owner, ())
@@ -194,20 +189,18 @@ def _labelled(install: Install, obj: Object) -> Object:
 
 
 def content_of(install: Install, locked: LockedRevision) -> Generator[Effect, Any, Packaged]:
-    """Pull the content of a revision. Raises RefusedError if it lacks what the lock has."""
+    """Return the content of a revision, of its objects those that the lock has. Raises RefusedError."""
     try:
         content: Content = yield Pull(locked.source or install.package, locked.digest, install.secrets)
-        found = documents(content)
+        found = packaged(content.files)
     except PermanentError as error:
         raise RefusedError(error.reason, str(error)) from error
-    meta = next((each for each in found if is_meta(each)), {})
-    objects = {key_of(each): each for each in found if not is_meta(each)}
-    missing = [key for key in locked.objects if key not in objects]
+    missing = [key for key in locked.objects if key not in found.objects]
     if missing:
         raise RefusedError(
             "InvalidContent", f"the content has no {title(missing[0])}, which the lock says it has"
         )
-    return Packaged(meta, [objects[key] for key in locked.objects])
+    return Packaged(found.meta, {key: found.objects[key] for key in locked.objects})
 
 
 # ---------------------------------------------------------------- what is not active

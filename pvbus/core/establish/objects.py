@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pvbus.core.effects import Content, KindRef
+from pvbus.core.effects import KindRef
 from pvbus.core.errors import PermanentError
 from pvbus.core.keys import ObjectKey, digest, okey
 from pvbus.core.yaml.editor import YamlError, values
@@ -16,9 +16,6 @@ the package lacks is removed, too."""
 ADOPTED = "pvbus.dev/adopted"
 """On an object that was there before its package, and that nobody controlled."""
 
-PACKAGE_FILE = "package.yaml"
-"""The only file of Crossplane's package images that counts. Source: the xpkg specification."""
-META_GROUPS = ("meta.pkg.crossplane.io",)
 CRD = ("apiextensions.k8s.io", "CustomResourceDefinition")
 XRD = ("apiextensions.crossplane.io", "CompositeResourceDefinition")
 
@@ -75,24 +72,6 @@ def in_order(objects: Iterable[Object]) -> list[Object]:
     return sorted(objects, key=rank)
 
 
-def documents(content: Content) -> list[Object]:
-    """Return the objects of a package's files, in the order of the files' names.
-
-    The file of a Crossplane image counts alone; else every YAML file does but those of hidden folders and of
-    `examples`. Lists are taken apart. Raises PermanentError if a file cannot be read or holds no objects.
-    """
-    if PACKAGE_FILE in content.files:
-        return parsed({PACKAGE_FILE: content.files[PACKAGE_FILE]})
-    return parsed(
-        {
-            path: data
-            for path, data in content.files.items()
-            if path.endswith((".yaml", ".yml", ".json"))
-            and not any(part.startswith(".") or part == "examples" for part in path.split("/"))
-        }
-    )
-
-
 def parsed(files: Mapping[str, bytes | str]) -> list[Object]:
     """Return the objects of these files. Raises PermanentError, with the file's name."""
     found: list[Object] = []
@@ -116,11 +95,6 @@ def _taken_apart(path: str, value: Any) -> list[Object]:
     if not isinstance(value.get("metadata"), dict) or not value["metadata"].get("name"):
         raise PermanentError(f"{path}: a {value['kind']} has no name", reason="InvalidContent")
     return [value]
-
-
-def is_meta(obj: Mapping[str, Any]) -> bool:
-    """Return whether a document is the package's own manifest."""
-    return kind_of(obj).group in META_GROUPS
 
 
 def defined(objects: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], bool]:

@@ -25,9 +25,9 @@ from pvbus.core.errors import PermanentError
 XPKG_ANNOTATION = "io.crossplane.xpkg"
 XPKG_BASE = "base"
 XPKG_FILE = "package.yaml"
+FOLDER_FILE = "crossplane.yaml"
 IMAGES_FILE = ".imgpkg/images.yml"
 BUNDLE_FILE = ".imgpkg/bundle.yml"
-META_GROUP = "meta.pkg.crossplane.io/"
 
 CHUNK_BYTES = 64 * 1024
 MEMBER_BYTES = 2560
@@ -72,7 +72,8 @@ class Layer(NamedTuple):
     annotations: Mapping[str, str] = {}
 
 
-Layout = Literal["xpkg", "imgpkg", "plain"]
+Layout = Literal["xpkg", "folder", "imgpkg", "plain"]
+"""folder: of a Crossplane package, before an image is built of it."""
 
 
 def files_of_image(layers: Sequence[Layer], limits: Limits = Limits()) -> dict[str, bytes]:  # noqa: B008 - frozen
@@ -95,6 +96,8 @@ def layout_of(files: Mapping[str, bytes]) -> Layout:
     """Return how the files of a package are laid out."""
     if XPKG_FILE in files:
         return "xpkg"
+    if FOLDER_FILE in files:
+        return "folder"
     return "imgpkg" if IMAGES_FILE in files or BUNDLE_FILE in files else "plain"
 
 
@@ -149,32 +152,12 @@ def images_of(files: Mapping[str, bytes]) -> dict[str, str]:
     return images
 
 
-class Summary(NamedTuple):
-    """What is in a package. meta: its own manifest, {} for none. objects: the others, in the files' order."""
+def objects_of(files: Mapping[str, bytes]) -> list[Mapping[str, Any]]:
+    """Return the objects of plain files or of a bundle, in the order of paths and documents.
 
-    layout: Layout
-    meta: Mapping[str, Any]
-    objects: tuple[Mapping[str, Any], ...]
-
-
-def summary_of(files: Mapping[str, bytes]) -> Summary:
-    """Return what a package has. Only an xpkg needs a meta, and has exactly one.
-
-    Raises PermanentError: NoMeta, TwoMetas, InvalidContent, TooLarge.
+    Raises PermanentError: InvalidContent, TooLarge.
     """
-    layout = layout_of(files)
-    if layout != "xpkg":
-        found = [item for path in sorted(files) if _is_manifest(path) for item in _objects(path, files[path])]
-        return Summary(layout, {}, tuple(found))
-    documents = list(_objects(XPKG_FILE, files[XPKG_FILE]))
-    metas = [each for each in documents if str(each["apiVersion"]).startswith(META_GROUP)]
-    if not metas:
-        raise PermanentError(f"{XPKG_FILE}: no document of {META_GROUP[:-1]}: it has one", reason="NoMeta")
-    if len(metas) > 1:
-        raise PermanentError(
-            f"{XPKG_FILE}: {len(metas)} documents of {META_GROUP[:-1]}: it has one", reason="TwoMetas"
-        )
-    return Summary(layout, metas[0], tuple(each for each in documents if each is not metas[0]))
+    return [each for path in sorted(files) if _is_manifest(path) for each in _objects(path, files[path])]
 
 
 def _is_manifest(path: str) -> bool:

@@ -72,9 +72,14 @@ async def test_a_bundle_is_shown_with_its_images(capsys: Captured) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(CRD, "no document of meta.pkg"), (META + b"---\n" + META, "2 documents of meta.pkg")],
+    [
+        (CRD, "has 0 manifests of meta.pkg"),
+        (META + b"---\n" + META, "has 2 manifests of meta.pkg"),
+        (META + b"spec: {dependsOn: [{provider: a/b, version: '>>2'}]}\n", "spec.dependsOn[0].version"),
+        (META + b"---\n" + CRD + b"---\n" + CRD, "networks.example.org twice"),
+    ],
 )
-async def test_a_package_without_one_meta_fails_and_says_why(
+async def test_a_package_that_the_resolver_refuses_fails_and_says_why(
     capsys: Captured, content: bytes, words: str
 ) -> None:
     async with fake_registry() as registry:
@@ -143,6 +148,21 @@ def commit(folder: Path) -> None:
         ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "--quiet", "-m", "x"],
     ):
         subprocess.run(["git", *arguments], cwd=folder, check=True)
+
+
+async def test_a_folder_of_a_crossplane_package_is_read_as_the_services_do(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    (tmp_path / "r/.github").mkdir(parents=True)
+    (tmp_path / "r/.github/build.yaml").write_text("on: push")
+    (tmp_path / "r/crossplane.yaml").write_bytes(META)
+    (tmp_path / "r/crd.yaml").write_bytes(CRD)
+    commit(tmp_path / "r")
+    assert await pull(f"git+file://{tmp_path}/r?ref=main") == 0
+    out = capsys.readouterr().out
+    assert "LAYOUT   folder of a Crossplane package" in out
+    assert "META     Configuration network" in out
+    assert out.count("OBJECT") == 1
 
 
 async def test_a_folder_of_git_is_shown(tmp_path: Path, capsys: Captured) -> None:

@@ -76,7 +76,6 @@ FAULTS: dict[str, tuple[str, ...]] = {
         ARCHIVES,
     ),
     "a package.yaml with two manifests, or none": (
-        f"{CONTENT}::test_a_package_without_one_meta_is_refused",
         f"{CONTENTS}::test_what_cannot_be_used_is_a_defect",
         f"{CONFLICTS}::test_a_broken_package_stops_only_what_needs_it",
         STORM,
@@ -85,6 +84,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "bytes that are no package at all": (
         f"{READERS}::test_any_bytes_are_a_content",
         f"{READERS}::test_any_documents_are_a_content",
+        f"{CONTENT}::test_files_that_hold_no_objects_are_refused",
         f"{CONTENT}::test_what_is_no_archive_or_damaged_is_refused",
     ),
     "an object of a package that somebody else controls": (

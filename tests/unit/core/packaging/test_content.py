@@ -17,8 +17,8 @@ from pvbus.core.packaging.content import (
     files_of_image,
     images_of,
     layout_of,
+    objects_of,
     read_layer,
-    summary_of,
 )
 from tests.tools.images import BASE, CRD, META, PACKAGE, layer_of, tar_of
 
@@ -284,13 +284,10 @@ def test_a_lock_of_images_that_cannot_be_used_is_refused(data: bytes) -> None:
         images_of({".imgpkg/images.yml": data})
 
 
-def test_a_package_is_summed_up() -> None:
-    found = summary_of(PACKAGE)
-    assert (found.layout, found.meta["kind"]) == ("xpkg", "Configuration")
-    assert [each["kind"] for each in found.objects] == ["CustomResourceDefinition"]
-    plain = summary_of({"b.yaml": META, "a.yaml": CRD, "readme.md": b"{"})
-    assert (plain.layout, plain.meta) == ("plain", {})
-    assert [each["kind"] for each in plain.objects] == ["CustomResourceDefinition", "Configuration"]
+def test_the_objects_of_plain_files_come_in_the_order_of_paths() -> None:
+    files = {"b.yaml": META, "a.yaml": CRD, "readme.md": b"{", ".imgpkg/bundle.yml": b"{"}
+    kinds = [each["kind"] for each in objects_of(files)]
+    assert kinds == ["CustomResourceDefinition", "Configuration"]
 
 
 BOMB = (
@@ -305,9 +302,6 @@ BOMB = (
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (CRD, "NoMeta"),
-        (b"", "NoMeta"),
-        (META + b"---\n" + META, "TwoMetas"),
         (META + b"---\n- a\n", "InvalidContent"),
         (META + b"---\nkind: X\n", "InvalidContent"),
         (b"a: {", "InvalidContent"),
@@ -318,7 +312,7 @@ BOMB = (
         (META + b"a: &a [*a]\n", "TooLarge"),
     ],
 )
-def test_a_package_without_one_meta_is_refused(content: bytes, reason: str) -> None:
-    with pytest.raises(PermanentError, match=r"package\.yaml") as caught:
-        summary_of({"package.yaml": content})
+def test_files_that_hold_no_objects_are_refused(content: bytes, reason: str) -> None:
+    with pytest.raises(PermanentError, match=r"a\.yaml") as caught:
+        objects_of({"a.yaml": content})
     assert caught.value.reason == reason

@@ -92,17 +92,24 @@ def test_a_candidate_has_the_requirements_of_the_manifest() -> None:
 
 
 def test_a_folder_is_read_as_crossplane_builds_an_image_of_it() -> None:
-    """All files of objects count, in the order of their paths, but for examples and other files."""
+    """All files of objects count, in the order of their paths, but for examples, hidden and other files."""
     files = {
         "crossplane.yaml": META.encode(),
         "apis/definition.yaml": XRD.encode(),
         "apis/composition.yml": COMPOSITION.encode(),
         "examples/network.yaml": b"kind: x",
+        "examples.yaml": CRD.encode(),
+        "apis/examples/bucket.yaml": CRD.replace("buckets", "others").encode(),
+        ".github/workflows/build.yaml": b"on: push",
+        "apis/.hidden.yaml": b"[",
+        "apis/more.json": b"{}",
         "README.md": b"\xff",
     }
     assert package_meta(files).objects == (
         "apiextensions.crossplane.io/Composition||networks",
         "apiextensions.crossplane.io/CompositeResourceDefinition||xnetworks.example.org",
+        "apiextensions.k8s.io/CustomResourceDefinition||others.aws.example.org",
+        "apiextensions.k8s.io/CustomResourceDefinition||buckets.aws.example.org",
     )
 
 
