@@ -13,7 +13,7 @@ from pvbus.core.errors import PermanentError
 from pvbus.core.establish.applying import RefusedError
 from pvbus.core.establish.objects import Object, parsed
 from pvbus.core.packaging.reading import split_reference
-from pvbus.core.packaging.references import GitFolder
+from pvbus.core.packaging.references import GitFolder, git_url
 
 Files = dict[str, bytes]
 
@@ -46,6 +46,9 @@ def brought(package: Mapping[str, Any], namespace: str) -> Generator[Effect, Any
         objects = parsed(_templated(files, steps))
     except PermanentError as error:
         raise RefusedError(error.reason, str(error)) from error
+    if items and not objects:
+        # kapp refuses it, too: a mistyped path would delete all that is installed.
+        raise RefusedError("InvalidPackage", "the package has no objects: look at its paths and subPath")
     return Brought(objects, tuple(gaps))
 
 
@@ -68,8 +71,11 @@ def _fetched(item: Mapping[str, Any], namespace: str) -> Generator[Effect, Any, 
             files = yield from _pulled(source, tag or "latest", digest, secrets)
         case "git":
             _only(given, "fetch.git", "url", "ref", "secretRef", "subPath", "depth", "lfsSkipSmudge")
-            source = str(GitFolder(str(given.get("url") or ""), ""))
-            files = yield from _pulled(source, str(given.get("ref") or "HEAD"), "", secrets)
+            folder = str(given.get("subPath") or "").strip("/")
+            repository = GitFolder(git_url(str(given.get("url") or "")), folder)
+            # A branch is written `origin/main` for kapp-controller.
+            ref = str(given.get("ref") or "HEAD").removeprefix("origin/")
+            return (yield from _pulled(str(repository), ref, "", secrets))
         case _:
             raise RefusedError(NOT_SUPPORTED, f"fetch.{kind} is not done here: {_SET}")
     return _below(files, str(given.get("subPath") or ""))

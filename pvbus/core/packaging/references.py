@@ -179,10 +179,14 @@ def source_of_revision(repository: Mapping[str, Any], revision: Mapping[str, Any
         )
     parts = (git.get("directory", ""), spec.get("path", ""), spec.get("packageName", ""))
     folder = "/".join(part.strip("/") for part in parts if part.strip("/"))
-    url = git["repo"]
-    if "://" not in url:
-        url = f"file://{url}" if url.startswith("/") else f"ssh://{url.replace(':', '/', 1)}"
-    return str(GitFolder(url, folder, f"{folder}/{version}"))
+    return str(GitFolder(git_url(git["repo"]), folder, f"{folder}/{version}"))
+
+
+def git_url(text: str) -> str:
+    """Return a URL for what git takes as one: `git@host:path` by SSH, or a folder of this machine."""
+    if "://" in text:
+        return text
+    return f"file://{text}" if text.startswith("/") else f"ssh://{text.replace(':', '/', 1)}"
 
 
 def _git(source: str) -> GitFolder:

@@ -184,6 +184,26 @@ def test_what_is_not_done_here_is_refused_by_name(spec: Mapping[str, Any], words
     assert world.changes == []
 
 
+def test_a_mistyped_path_deletes_nothing() -> None:
+    """A version whose files hold no objects is refused, and what was installed stays; one without `fetch`
+    has dependencies only, and no objects."""
+    world = World()
+    add_install(world)
+    add_package(world, "1.0.0", [config_map("settings", "1")])
+    order(world, "1.0.0")
+    world.settle()
+    add_package(world, "1.1.0", [config_map("settings", "2")], template=[{"ytt": {"paths": ["confg/"]}}])
+    add_package(world, "1.2.0", [], fetch=[])
+    order(world, "1.1.0")
+    world.settle()
+    assert world.done[KEY].reason == "InvalidPackage"
+    assert "no objects" in world.done[KEY].message
+    assert data_of(world, "settings") == "1"
+    order(world, "1.2.0")
+    world.settle()
+    assert (world.done[KEY].reason, data_of(world, "settings")) == ("", None)
+
+
 def test_kbld_is_left_out_aloud() -> None:
     """The package is installed, and the row says that images are not resolved."""
     world = World()
