@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from pvbus.core.keys import ObjectKey
+from pvbus.core.locking.asking import Asking
 from pvbus.core.locking.children import child_kind, child_name, template_of
 from pvbus.core.locking.groups import Link, Member, installs_of, sources_of
 from pvbus.core.locking.plans import (
@@ -34,7 +35,7 @@ from pvbus.core.locking.revisions import (
     request_of,
 )
 from pvbus.core.locking.solutions import Asked, Part, Solver, kinds_of, needs_of
-from pvbus.core.locking.state import Demand, ScopeState
+from pvbus.core.locking.state import ScopeState
 from pvbus.core.packaging.kinds import CROSSPLANE_GROUP as PKG
 from pvbus.core.packaging.model import Install
 from pvbus.core.packaging.reading import Problem as ReadProblem
@@ -42,7 +43,6 @@ from pvbus.core.packaging.rows import (
     LockedDependency,
     LockRow,
     Removal,
-    SourceRow,
 )
 from pvbus.core.resolve.closure import Location
 from pvbus.core.resolve.model import Chosen, Wish
@@ -70,8 +70,8 @@ class GroupDecision:
         self._rows: dict[str, LockRow | None] = {}
         self._plans: dict[str, Plan] = {}
         self._by_package: dict[str, str] = {}
-        self._asked_tags: dict[str, dict[str, str]] = {}
-        self._wanted: dict[str, dict[str, None]] = {}
+        self._ending: dict[str, str] = {}
+        self._asking = Asking(state)
         self._claimed: dict[str, str] = {}
         self._taken_names: dict[str, set[str]] = {}
         self._question: Asked | None = None
@@ -96,9 +96,12 @@ class GroupDecision:
         self._settle_created()
         self._report()
         rows = {okey: row for okey, row in self._rows.items() if self._state.lock.get(okey) != row}
-        demands = {source: Demand(tuple(secrets)) for source, secrets in self._wanted.items()}
-        sources = self._sources(demands)
-        return Decision(rows, sources, tuple(self._unneeded_contents(sources)), demands)
+        known = self._state.sources if self.only is None else set(sources_of(self.only))
+        sources = self._asking.rows(known)
+        retained = {(plan.package, r.digest) for plan in self._plans.values() for r in plan.history.revisions}
+        read = self._state.contents if self.only is None else known
+        contents = tuple(self._asking.unneeded(read, sources, retained))
+        return Decision(rows, sources, contents, self._asking.demands())
 
     def links(self) -> Iterable[Link]:
         """Yield which installs, sources and API kinds cannot be decided on apart."""
@@ -164,6 +167,10 @@ class GroupDecision:
             if okey not in self._state.installs and okey not in self._rows:
                 if row.holders and row.status != "removed":
                     self._plans[okey] = Plan(okey, None, row, history_of(row))
+        for okey in (*self._locked(), *self._rows):
+            ending = self._rows.get(okey, self._state.lock.get(okey))
+            if ending is not None and ending.status == "removed" and okey not in self._plans:
+                self._ending.setdefault(ending.package, okey)
         for plan in self._ordered():
             first = self._by_package.setdefault(plan.package, plan.okey)
             if first != plan.okey:
@@ -182,16 +189,8 @@ class GroupDecision:
         plan = Plan(okey, install, row, with_objects(history, state, install.package))
         if not install.is_paused:
             plan.request = request_of(plan.history, state.seen_revisions(okey))
-            plan.pin = install.digest or self._digest(install.package, install.tag)
+            plan.pin = install.digest or self._asking.digest(install.package, install.tag)
         return plan
-
-    def _digest(self, source: str, tag: str) -> str:
-        """Return what a tag names, "" while that is not known: then it is asked for."""
-        if not tag:
-            return ""
-        self._asked_tags.setdefault(source, {})[tag] = ""
-        row = self._state.sources.get(source)
-        return row.digests.get(tag, "") if row else ""
 
     def _ordered(self) -> list[Plan]:
         """Return the plans: who has revisions first, then by age, so that the first one wins a conflict."""
@@ -246,7 +245,7 @@ class GroupDecision:
         if plan.is_created or not plan.is_pinned:
             return
         assert plan.install is not None
-        self._wanted.setdefault(plan.package, {}).update(dict.fromkeys(plan.install.secrets))
+        self._asking.observe(plan.package, plan.install.secrets)
         source = self._state.sources.get(plan.package)
         if not plan.pin:
             tag = plan.install.tag if plan.install else ""
@@ -257,7 +256,7 @@ class GroupDecision:
             else:
                 plan.wait = f"what {plan.package}:{tag} is"
             return
-        self._need(plan.package, plan.pin)
+        self._asking.content(plan.package, plan.pin)
         content = self._state.content(plan.package, plan.pin)
         if content is None:
             why = f": {source.message}" if source is not None and source.message else ""
@@ -276,22 +275,14 @@ class GroupDecision:
             for revision in plan.history.revisions:
                 if revision.objects or self._state.content(plan.package, revision.digest) is not None:
                     continue
-                self._need(plan.package, revision.digest)
-                secrets = plan.install.secrets if plan.install else ()
-                self._wanted.setdefault(plan.package, {}).update(dict.fromkeys(secrets))
+                self._asking.content(plan.package, revision.digest)
+                self._asking.observe(plan.package, plan.install.secrets if plan.install else ())
                 source = self._state.sources.get(plan.package)
                 if source is None or not source.is_refused:
                     wait = wait or f"the content of {plan.package} that is installed"
         self.is_recovering = bool(wait)
         for plan in self._plans.values():
             plan.wait = plan.wait or wait
-
-    def _need(self, source: str, digest: str) -> None:
-        """Ask for a content that no tag names which is asked for."""
-        row = self._state.sources.get(source)
-        asked = self._asked_tags.setdefault(source, {})
-        if row is None or digest not in row.digests.values():
-            asked[digest] = digest
 
     def _wish(self, plan: Plan) -> Wish | None:
         """Return what a user wants of the resolver; None for what was made for others, or is not known."""
@@ -319,7 +310,7 @@ class GroupDecision:
         secrets = self._secrets(part)
         wait = ""
         for _, source in part.nodes:
-            self._wanted.setdefault(source, {}).update(dict.fromkeys(secrets))
+            self._asking.observe(source, secrets)
             row = self._state.sources.get(source)
             if row is None or not (row.tags or row.is_refused or any(row.digests.values())):
                 why = f": {row.message}" if row is not None and row.message else ""
@@ -338,24 +329,24 @@ class GroupDecision:
         if wait:
             self.waits[wait] = Member("source", part.nodes[0][1])
 
-    def _secrets(self, part: Part) -> dict[str, None]:
+    def _secrets(self, part: Part) -> Iterable[str]:
+        """Return the pull secrets of a component's installs; an install's own come first for its source."""
         found: dict[str, None] = {}
         for _, source in part.nodes:
             plan = self._plans.get(self._by_package.get(source, ""))
             if plan is not None and plan.install is not None:
-                own = dict.fromkeys(plan.install.secrets)
-                self._wanted.setdefault(source, {}).update(own)
-                found.update(own)
+                self._asking.observe(source, plan.install.secrets)
+                found.update(dict.fromkeys(plan.install.secrets))
         return found
 
     def _unread(self, source: str, chosen: Chosen) -> str:
         """Ask for the content of a chosen version if it was not read; return what is waited for."""
         tag, digest = self._solver.label(source, chosen.version)
         if not digest:
-            self._asked_tags.setdefault(source, {})[tag] = ""
+            self._asking.digest(source, tag)
             return f"what {source}:{tag} is"
         if self._state.content(source, digest) is None:
-            self._need(source, digest)
+            self._asking.content(source, digest)
             return f"the content of {source}:{tag}"
         return ""
 
@@ -486,7 +477,7 @@ class GroupDecision:
         return dependencies_met(plan.chosen, lambda package: self._provider(plan, package))
 
     def _provider(self, plan: Plan, package: str) -> Provider:
-        okey = self._by_package.get(package, "")
+        okey = self._by_package.get(package) or self._ending.get(package, "")
         found, row = self._plans.get(okey), self._rows.get(okey)
         version = self._solver.label(package, found.chosen.version)[0] if found and found.chosen else ""
         return Provider(okey, version, bool(row and row.holders[:1] == (plan.okey,)))
@@ -494,12 +485,19 @@ class GroupDecision:
     # ------------------------------------------------------------ installs that are created
 
     def _create(self) -> None:
-        """Lock an install for every chosen package that has none."""
+        """Lock an install for every chosen package that has none.
+
+        While a former install of the package is being deleted, it is waited for: it has the name and the
+        objects that the new one gets.
+        """
         pending = [plan for plan in self._ordered() if self._is_decided(plan)]
         while pending:
             plan = pending.pop(0)
             for package, chosen in self._needed_by(plan):
-                if package not in self._by_package:
+                if package in self._ending and package not in self._by_package:
+                    okey = self._ending[package]
+                    self.waits[f"the end of {shown(okey)}"] = Member("install", okey)
+                elif package not in self._by_package:
                     pending.append(self._created(plan, package, chosen))
 
     def _is_decided(self, plan: Plan) -> bool:
@@ -578,37 +576,3 @@ class GroupDecision:
             text = "what it was created for does not need it any more"
             return msgspec.structs.replace(row, holders=(), template={}, reason="Orphaned", message=text)
         return removed(row)
-
-    # ------------------------------------------------------------ sources
-
-    def _sources(self, demands: Mapping[str, Demand]) -> dict[str, SourceRow | None]:
-        """Return the rows of sources that change: what is asked for now, and what nobody asks for."""
-        changed: dict[str, SourceRow | None] = {}
-        for source in {**dict.fromkeys(demands), **dict.fromkeys(self._asked_tags)}:
-            row = self._state.sources.get(source) or SourceRow()
-            asked = {t: d for t, d in self._asked_tags.get(source, {}).items() if t not in row.digests}
-            secrets = demands[source].secrets if source in demands else ()
-            is_late = row.observed_at > 0 and secrets != row.secrets
-            if asked or is_late or source not in self._state.sources:
-                digests = {**row.digests, **asked}
-                failures = 0 if is_late else row.failures
-                changed[source] = msgspec.structs.replace(
-                    row, digests=digests, observed_at=0, failures=failures
-                )
-        for source in self._state.sources if self.only is None else sources_of(self.only):
-            if source not in self._state.sources:
-                continue
-            if source not in demands and source not in self._asked_tags:
-                changed[source] = None
-        return changed
-
-    def _unneeded_contents(self, sources: Mapping[str, SourceRow | None]) -> Iterable[str]:
-        """Yield the contents that neither a tag nor a revision names any more."""
-        retained = {(plan.package, r.digest) for plan in self._plans.values() for r in plan.history.revisions}
-        for source in self._state.contents if self.only is None else sources_of(self.only):
-            contents = self._state.contents.get(source, {})
-            row = sources.get(source, self._state.sources.get(source))
-            named = set(row.digests.values()) if row else set()
-            for digest in contents:
-                if digest not in named and (source, digest) not in retained:
-                    yield f"{source}|{digest}"

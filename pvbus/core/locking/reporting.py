@@ -97,12 +97,11 @@ def _dependency(
     version: str = "",
     message: str = "",
 ) -> LockedDependency:
-    is_package = isinstance(wanted, PackageNeed)
     return LockedDependency(
         condition=condition,
         name=requirement.name,
         package=wanted.package if isinstance(wanted, PackageNeed) else "",
-        range=(wanted.range or wanted.digest) if isinstance(wanted, PackageNeed) and is_package else "",
+        range=(wanted.range or wanted.digest) if isinstance(wanted, PackageNeed) else "",
         offer=wanted.offer if isinstance(wanted, OfferNeed) else "",
         install=install,
         version=version,

@@ -187,6 +187,35 @@ def test_a_created_install_that_somebody_deletes_is_made_again() -> None:
     assert (world.row("acme-aws").uid, world.row("acme-aws").status) == ("", "locked")
 
 
+@pytest.mark.parametrize("is_established", [True, False])
+def test_an_install_that_is_deleted_by_hand_comes_back_under_its_name(is_established: bool) -> None:
+    """Only once it is gone, with its revisions and objects: two installs of one package would refuse each
+    other's objects."""
+    world = started()
+    network(world)
+    owner = {"pvbus.dev/owner": "Provider/network"}
+    child = world.install("acme-aws", f"{AWS}:v1.0.0", annotations=owner)
+    if is_established:
+        world.report(child, EstablishedRow(is_healthy=True))
+    world.run()
+    going = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    world.install("acme-aws", f"{AWS}:v1.0.0", annotations=owner, metadata=going)
+    world.run()
+    assert world.row("acme-aws").status == "removed"
+    assert sorted(world.lock) == [child, install_key("network")]
+    (need,) = world.row("network").dependencies
+    assert need.install == child
+    world.remove(child)
+    world.run()
+    if is_established:
+        assert world.row("acme-aws").status == "removed"
+        world.report(child, None)
+        world.run()
+    row = world.row("acme-aws")
+    assert (row.status, row.uid, row.holders) == ("locked", "", (install_key("network"),))
+    assert sorted(world.lock) == [child, install_key("network")]
+
+
 @pytest.mark.parametrize(("policy", "expected"), [("highest", "v1.1.0"), ("minimal-change", "v1.0.0")])
 def test_a_new_version_of_a_dependency_is_taken_as_the_policy_says(policy: str, expected: str) -> None:
     world = started(Settings(Policy(versions=policy)))  # type: ignore[arg-type]

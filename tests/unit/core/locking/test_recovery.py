@@ -7,6 +7,7 @@ import pytest
 from pvbus.core.effects import Effect, Pull
 from pvbus.core.errors import PermanentError
 from pvbus.core.keys import okey
+from pvbus.core.packaging.kinds import MIRRORED
 from tests.unit.core.locking.test_conflicts import PA, PB, PC, definition
 from tests.unit.core.locking.world import PKG, World, install_key, started
 
@@ -86,6 +87,23 @@ def test_a_former_content_that_is_gone_holds_nobody_up() -> None:
         again.pass_time(400.0)
     assert again.row("pb").status == "locked"
     assert [each.digest for each in again.row("pa").revisions] == [digest]
+
+
+def test_nothing_is_decided_while_the_list_of_a_kind_is_missing() -> None:
+    """An install whose revisions are not listed yet would get its first one once more."""
+    world = World()
+    world.mark("cluster")
+    world.run()  # it asks for the kinds
+    world.registry.publish(PA, "v1.0.0", objects=(definition("keys"),))
+    world.install("pa", f"{PA}:v1.0.0")
+    for missing in MIRRORED:
+        world.sync(kinds=[each for each in MIRRORED if each != missing])
+        world.sync("syncing", kinds=[missing])
+        world.run()
+        assert (world.lock, world.sources) == ({}, {}), missing
+    world.sync()
+    world.run()
+    assert world.row("pa").version == "v1.0.0"
 
 
 def test_a_created_install_that_was_never_made_leaves_no_row_behind() -> None:

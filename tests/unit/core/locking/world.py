@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from pvbus.core.effects import Content, Effect, Observation, Observe, Outcome, Pull, Put
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.keys import okey, parse_okey, sync_key
+from pvbus.core.kinds import Kind
 from pvbus.core.locking.controller import ResolveController
 from pvbus.core.locking.plans import Settings
 from pvbus.core.locking.state import DIGEST
@@ -124,8 +125,8 @@ class World:
         self.dirty = deque(self.controller.keys(0))
         self.timers = {}
 
-    def sync(self, state: str = "ok") -> None:
-        for kind in MIRRORED:
+    def sync(self, state: str = "ok", kinds: Iterable[Kind] = MIRRORED) -> None:
+        for kind in kinds:
             marker = SyncMarker(state=state, epoch=1)  # type: ignore[arg-type]
             self._load(INSTALLS, sync_key(*kind), marker)
 
