@@ -13,6 +13,7 @@ import pytest
 
 from pvbus.testing import bus_contract, bus_contract_churn, bus_contract_groups
 from pvbus.testing.bus_contract import Check
+from tests.conftest import LIBRARY_LEAKS
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.tools.kafka import KafkaCluster
 
@@ -27,7 +28,7 @@ CHURN = tuple(name for name in CHECKS if name.startswith("churn_"))
 ALL_CHURN = os.environ.get("PVBUS_TEST_CHURN") == "all"
 CHURN_EACH = 1
 """How many churn checks each of the two clusters has by default, others than the other one: they take two
-minutes each, and the whole suite has 45. SQLite runs all of them always, and PVBUS_TEST_CHURN=all here, too."""
+minutes each, and the whole suite has 45. SQLite always runs all, as PVBUS_TEST_CHURN=all does here."""
 
 EXPIRING = ("tombstones_stay_and_go", "retention")
 LONG = (*CHURN, *EXPIRING)
@@ -62,7 +63,10 @@ def test_contract(name: str, kafka: KafkaCluster) -> None:
 async def run_limited(name: str, bootstrap: str, at_once: asyncio.Semaphore) -> list[dict[str, Any]]:
     """Run a long check in a thread with a loop of its own, when it is its turn."""
     async with at_once:
-        return await asyncio.to_thread(lambda: asyncio.run(run(CHECKS[name], bootstrap)))
+        unnoticed = await asyncio.to_thread(lambda: asyncio.run(run(CHECKS[name], bootstrap)))
+    # A worker that is killed at its start cuts aiokafka's first request; the library loses its connection.
+    ignored = LIBRARY_LEAKS if name in CHURN else ()
+    return [each for each in unnoticed if each.get("message") not in ignored]
 
 
 def long_checks(kafka: KafkaCluster) -> tuple[str, ...]:
