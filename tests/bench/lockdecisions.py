@@ -11,10 +11,10 @@ from pvbus.core.codec import encode_row
 from pvbus.core.effects import Outcome, Put
 from pvbus.core.keys import ObjectKey, sync_key
 from pvbus.core.locking.controller import ResolveController
-from pvbus.core.packaging.contents import package_meta
 from pvbus.core.packaging.kinds import CROSSPLANE_GROUP, MIRRORED
 from pvbus.core.packaging.reading import CROSSPLANE_OWNER
 from pvbus.core.packaging.rows import SCOPE, LockRow, SourceRow
+from pvbus.core.packaging.xpkg import package_meta
 from pvbus.core.records import INSTALLS, LOCK, SOURCES, SyncMarker
 from tests.bench import packagecatalog as catalog
 from tests.bench.children import resident_bytes

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pvbus.core.errors import PermanentError
-from pvbus.core.packaging.content import Layer, Limits, files_of_image, objects_of, read_layer
+from pvbus.core.packaging.archives import Layer, Limits, files_of_image, objects_of, read_layer
 from pvbus.core.packaging.references import GitFolder, Image, Inline, digest_of_files, parse
 from tests.tools.images import tar_of
 

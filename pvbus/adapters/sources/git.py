@@ -21,7 +21,7 @@ import certifi
 
 from pvbus.adapters.sources.limits import SourceLimits
 from pvbus.core.errors import PermanentError, TransientError
-from pvbus.core.packaging.content import check_files
+from pvbus.core.packaging.archives import check_files
 from pvbus.core.packaging.pullsecrets import Login
 from pvbus.core.packaging.references import GitFolder, Image, is_ref
 

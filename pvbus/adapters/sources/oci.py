@@ -22,7 +22,7 @@ import requests
 from pvbus.adapters.sources.limits import SourceLimits
 from pvbus.adapters.sources.session import LimitedSession
 from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
-from pvbus.core.packaging.content import XPKG_ANNOTATION, XPKG_BASE, Layer
+from pvbus.core.packaging.archives import XPKG_ANNOTATION, XPKG_BASE, Layer
 from pvbus.core.packaging.pullsecrets import Login
 from pvbus.core.packaging.references import Image, digest_of, is_digest
 

@@ -26,7 +26,7 @@ from pvbus.adapters.sources.oci import (
 from pvbus.adapters.sources.session import LimitedSession, StoppedError
 from pvbus.core.effects import Content, Observation
 from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
-from pvbus.core.packaging.content import check_files, files_of_image
+from pvbus.core.packaging.archives import check_files, files_of_image
 from pvbus.core.packaging.pullsecrets import Login, login_for, logins_of
 from pvbus.core.packaging.references import (
     GitFolder,

@@ -15,10 +15,10 @@ from pvbus.cli.output import FORMATS, emit
 from pvbus.core.effects import Content
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.keys import ObjectKey
-from pvbus.core.packaging.content import images_of, layout_of, objects_of
-from pvbus.core.packaging.contents import package_meta
+from pvbus.core.packaging.archives import images_of, layout_of, objects_of
 from pvbus.core.packaging.pullsecrets import JSON_KEY, JSON_TYPE, logins_of
 from pvbus.core.packaging.references import GitFolder, Image, Inline, Reference, digest_of_files, parse
+from pvbus.core.packaging.xpkg import package_meta
 from pvbus.runtime.process.settings import SourcesConfig, load_config
 from pvbus.runtime.process.sources import sources_of
 from pvbus.telemetry.terminal import one_line

@@ -18,10 +18,10 @@ from pvbus.core.establish.applying import NotYetError, RefusedError
 from pvbus.core.establish.objects import Object, annotation, key_of, title
 from pvbus.core.establish.outcome import Carried
 from pvbus.core.establish.owners import Owner
-from pvbus.core.packaging.contents import Packaged, packaged
 from pvbus.core.packaging.model import Install
 from pvbus.core.packaging.rows import WROTE, EstablishedRevision, EstablishedRow, LockedRevision, LockRow
 from pvbus.core.packaging.statuses import Runtime
+from pvbus.core.packaging.xpkg import Packaged, packaged
 
 SOON_SECONDS = 1.0
 REFUSED_SECONDS = 60.0

@@ -29,7 +29,7 @@ class Asking:
         return row.digests.get(tag, "") if row else ""
 
     def content(self, source: str, digest: str) -> None:
-        """Ask for a content, also if no tag names it that is asked for."""
+        """Ask for a content, unless a tag that was asked for has it."""
         row = self._state.sources.get(source)
         asked = self._tags.setdefault(source, {})
         if row is None or digest not in row.digests.values():

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, cast
 
 from pvbus.core.keys import okey
-from pvbus.core.packaging.contents import candidate_of, package_meta
 from pvbus.core.packaging.fields import FieldProblem, Fields
 from pvbus.core.packaging.model import Family, Install, Override
 from pvbus.core.packaging.needs import either, installation_type, package_requirements, provided, selection
+from pvbus.core.packaging.xpkg import candidate_of, package_meta
 from pvbus.core.resolve.model import Candidate
 
 __all__ = [

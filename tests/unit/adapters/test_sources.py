@@ -21,7 +21,7 @@ from pvbus.adapters.sources.session import LimitedSession
 from pvbus.adapters.sources.sources import PackageSources
 from pvbus.core.effects import Content
 from pvbus.core.errors import PermanentError, TransientError
-from pvbus.core.packaging.content import Limits
+from pvbus.core.packaging.archives import Limits
 from pvbus.core.packaging.references import Inline, digest_of_files, source_of_revision
 from tests.tools.fakeregistry import (
     FakeRegistry,

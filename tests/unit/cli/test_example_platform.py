@@ -7,9 +7,9 @@ import pygit2
 import pytest
 
 from pvbus.cli.examples import platform
-from pvbus.core.packaging.contents import candidate_of, package_meta
 from pvbus.core.packaging.reading import Problem, carvel_package, install_of
 from pvbus.core.packaging.references import digest_of_files
+from pvbus.core.packaging.xpkg import candidate_of, package_meta
 from pvbus.core.resolve.model import PackageNeed
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.documents.test_promotion_faults import ROOT, names_in
 
 ADAPTER = "unit/adapters/test_sources.py"
-CONTENT, CONTENTS = "unit/core/packaging/test_content.py", "unit/core/packaging/test_contents.py"
+LAYERS, XPKG = "unit/core/packaging/test_archives.py", "unit/core/packaging/test_xpkg.py"
 CONFLICTS, RECOVERY = "unit/core/locking/test_conflicts.py", "unit/core/locking/test_recovery.py"
 SOURCES, REVISIONS = "unit/core/locking/test_sources.py", "unit/core/locking/test_revisions.py"
 ACTIVATION, PEOPLE = "unit/core/establish/test_activation.py", "unit/core/establish/test_people.py"
@@ -63,29 +63,29 @@ FAULTS: dict[str, tuple[str, ...]] = {
         STORM,
     ),
     "an archive with .., links, devices, or a path twice": (
-        f"{CONTENT}::test_a_path_that_is_not_safe_is_refused_and_named",
-        f"{CONTENT}::test_links_and_devices_are_refused_and_named",
-        f"{CONTENT}::test_a_path_that_is_there_twice_is_refused",
+        f"{LAYERS}::test_a_path_that_is_not_safe_is_refused_and_named",
+        f"{LAYERS}::test_links_and_devices_are_refused_and_named",
+        f"{LAYERS}::test_a_path_that_is_there_twice_is_refused",
         f"{ADAPTER}::test_links_in_git_are_refused",
         ARCHIVES,
     ),
     "a gzip bomb, or an archive that lies about its sizes": (
-        f"{CONTENT}::test_a_gzip_bomb_is_refused_soon_and_with_little_memory",
-        f"{CONTENT}::test_a_header_that_lies_about_sizes_is_refused",
-        f"{CONTENT}::test_the_limits_hold_for_all_layers_together",
+        f"{LAYERS}::test_a_gzip_bomb_is_refused_soon_and_with_little_memory",
+        f"{LAYERS}::test_a_header_that_lies_about_sizes_is_refused",
+        f"{LAYERS}::test_the_limits_hold_for_all_layers_together",
         ARCHIVES,
     ),
     "a package.yaml with two manifests, or none": (
-        f"{CONTENTS}::test_what_cannot_be_used_is_a_defect",
+        f"{XPKG}::test_what_cannot_be_used_is_a_defect",
         f"{CONFLICTS}::test_a_broken_package_stops_only_what_needs_it",
         STORM,
     ),
-    "a package with an object twice": (f"{CONTENTS}::test_what_cannot_be_used_is_a_defect",),
+    "a package with an object twice": (f"{XPKG}::test_what_cannot_be_used_is_a_defect",),
     "bytes that are no package at all": (
         f"{READERS}::test_any_bytes_are_a_content",
         f"{READERS}::test_any_documents_are_a_content",
-        f"{CONTENT}::test_files_that_hold_no_objects_are_refused",
-        f"{CONTENT}::test_what_is_no_archive_or_damaged_is_refused",
+        f"{LAYERS}::test_files_that_hold_no_objects_are_refused",
+        f"{LAYERS}::test_what_is_no_archive_or_damaged_is_refused",
     ),
     "an object of a package that somebody else controls": (
         f"{ACTIVATION}::test_an_object_of_somebody_else_is_never_taken",
@@ -133,7 +133,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "tags that are no versions": (f"{NAMES}::test_tags_that_are_no_versions_are_only_taken_by_name",),
     "empty names": (
         f"{NAMES}::test_an_install_or_dependency_with_an_empty_name_is_broken_alone",
-        f"{CONTENTS}::test_what_cannot_be_used_is_a_defect",
+        f"{XPKG}::test_what_cannot_be_used_is_a_defect",
         f"{READERS}::test_any_object_is_an_install_or_a_problem",
     ),
     "a published lock that a person edits or deletes": (

@@ -1,4 +1,4 @@
-"""Reads the content of a package: its own manifest, and the objects that it brings.
+"""Reads the content of a Crossplane package: its own manifest, and the objects that it brings.
 
 An image of Crossplane's has one file `package.yaml` of several documents. A folder of git has the files
 that this is made of: `crossplane.yaml`, and one or more objects per file. `resolve`, `establish` and
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pvbus.core.errors import PermanentError
 from pvbus.core.keys import okey
-from pvbus.core.packaging.content import FOLDER_FILE, XPKG_FILE
+from pvbus.core.packaging.archives import FOLDER_FILE, XPKG_FILE
 from pvbus.core.packaging.fields import Fields
 from pvbus.core.packaging.needs import meta_requirements
 from pvbus.core.packaging.rows import ContentRow

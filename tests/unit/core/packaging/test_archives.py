@@ -10,7 +10,7 @@ import tracemalloc
 import pytest
 
 from pvbus.core.errors import PermanentError
-from pvbus.core.packaging.content import (
+from pvbus.core.packaging.archives import (
     Layer,
     Limits,
     check_files,

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from pvbus.core.packaging.contents import candidate_of, package_meta
 from pvbus.core.packaging.rows import ContentRow
+from pvbus.core.packaging.xpkg import candidate_of, package_meta
 from pvbus.core.resolve.model import Candidate, OfferNeed, PackageNeed, PlatformNeed, Requirement, api
 
 META = """\
