@@ -221,7 +221,7 @@ PLATFORM_RIGHTS: Mapping[str, tuple[Right, ...]] = {
             Right(
                 group,
                 plural,
-                ("get", "list", "create", "update", "delete"),
+                ("get", "create", "update", "delete"),
                 "write the definitions that packages bring",
                 is_namespaced=False,
             )
