@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import structlog
 
-from tests.simulation import packages_schedule
+from tests.simulation import carvel_schedule, packages_schedule
 from tests.simulation.schedule import play
 
 HASH_SEED = "0"
@@ -57,9 +57,10 @@ ALWAYS = (
     "objects injected",
 )
 """What must have happened in many schedules."""
-VARIANTS, PACKAGES = "variants", "packages"
-WORLDS = {VARIANTS: ALWAYS, PACKAGES: packages_schedule.ALWAYS}
-"""What is simulated: the fleets of variants, or packages that depend on each other."""
+VARIANTS, PACKAGES, CARVEL = "variants", "packages", "carvel"
+WORLDS = {VARIANTS: ALWAYS, PACKAGES: packages_schedule.ALWAYS, CARVEL: carvel_schedule.ALWAYS}
+"""What is simulated: the fleets of variants, or packages that depend on each other, of either family."""
+PLAYS = {VARIANTS: play, PACKAGES: packages_schedule.play, CARVEL: carvel_schedule.play}
 
 
 def command(seed: int, world: str = VARIANTS) -> str:
@@ -74,7 +75,7 @@ def unexercised(counts: Counter[str], seeds: int, world: str = VARIANTS) -> list
 
 
 def played(seed: int, world: str) -> Counter[str]:
-    return packages_schedule.play(seed) if world == PACKAGES else play(seed)
+    return PLAYS[world](seed)
 
 
 def play_here(first: int, count: int, world: str = VARIANTS) -> Iterator[dict[str, object]]:

@@ -2,12 +2,15 @@
 
 It writes the objects of a package in the name of the install's ServiceAccount, so the API server decides what
 an install may do. All objects are checked before one is written. What an update does not have any more is
-deleted; what was there before its package is left there at the end. Before the first write the row says which
-objects are the install's, so that a crash leaves nothing behind that nobody knows.
+deleted; what was there before its package is left there at the end. Before the first write the row and an
+annotation of the install say which objects are the install's, so that neither a crash nor a bus that is lost
+leaves something behind that nobody knows.
 """
 
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from pvbus.core.effects import Delete, Effect, Get, KindRef, Update
 from pvbus.core.errors import PermanentError
@@ -24,6 +27,10 @@ from pvbus.core.packaging.rows import EstablishedRevision, EstablishedRow, LockR
 
 INSTALLED_BY = "pvbus.dev/installed-by"
 """On an object of a package: `<namespace>/<name>` of its PackageInstall."""
+NOTED = "pvbus.dev/objects"
+"""On a PackageInstall: the objects that it has, or is about to get, as a JSON list of okeys."""
+NOTED_CHARACTERS_MAX = 200_000
+"""Of 256 KiB that the annotations of an object may have."""
 FINALIZER = "pvbus.dev/installed-objects"
 """On a PackageInstall whose objects we wrote: it goes after them."""
 KAPP_LABEL = "kapp.k14s.io/app"
@@ -78,7 +85,7 @@ def _installed(
         union = tuple(dict.fromkeys((*former.objects, *keys)))
         entry = EstablishedRevision(name=row.version, state="pending", objects=union)
         return Carried((entry,), reason="Reconciling", again_after=AT_ONCE_SECONDS)
-    yield from _finalized(obj)
+    yield from _noted(obj, tuple(dict.fromkeys((*former.objects, *keys))))
     yield from applying.written(items, as_user=user)
     outdated = [key for key in former.objects if key not in keys]
     yield from _deleted(outdated, name, user)
@@ -130,12 +137,27 @@ def _stranger_of(live: Mapping[str, Any], name: ObjectKey) -> str:
     return f"{found.get('kind')} {found.get('name')}" if found is not None else ""
 
 
-def _finalized(obj: Object) -> Generator[Effect, Any, None]:
-    """Have the install stay until its objects are gone."""
+def noted(obj: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the objects that an install says it has; () if it says nothing that can be read.
+
+    A person may have changed it: what another install has is left alone all the same.
+    """
+    try:
+        return msgspec.json.decode(annotation(obj, NOTED) or "[]", type=tuple[str, ...])
+    except msgspec.MsgspecError:
+        return ()
+
+
+def _noted(obj: Object, keys: tuple[str, ...]) -> Generator[Effect, Any, None]:
+    """Note on the install what it is about to have, and have it stay until that is gone."""
     meta = obj["metadata"]
     finalizers = list(meta.get("finalizers") or ())
-    if FINALIZER not in finalizers:
-        yield Update(INSTALL, {**obj, "metadata": {**meta, "finalizers": [*finalizers, FINALIZER]}})
+    text = msgspec.json.encode(keys).decode()
+    is_known = set(keys) <= set(noted(obj)) or len(text) > NOTED_CHARACTERS_MAX
+    if FINALIZER in finalizers and is_known:
+        return
+    new = {**obj, "metadata": {**meta, "finalizers": list(dict.fromkeys((*finalizers, FINALIZER)))}}
+    yield Update(INSTALL, new if is_known else forms.with_annotations(new, {NOTED: text}))
 
 
 def _deleted(keys: Iterable[str], name: ObjectKey, user: str) -> Generator[Effect, Any, bool]:

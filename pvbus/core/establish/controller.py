@@ -22,7 +22,7 @@ from pvbus.core.markers import is_marker
 from pvbus.core.packaging.carvel.objects import GLOBAL_NAMESPACE
 from pvbus.core.packaging.model import Install
 from pvbus.core.packaging.reading import Problem, install_of
-from pvbus.core.packaging.rows import SCOPE, WROTE, EstablishedRow, LockRow, ScopedKey
+from pvbus.core.packaging.rows import SCOPE, WROTE, EstablishedRevision, EstablishedRow, LockRow, ScopedKey
 from pvbus.core.packaging.statuses import Status
 from pvbus.core.records import ESTABLISHED, INSTALLS, LOCK
 from pvbus.core.topics import broadcast_of, inputs_of, memory_of
@@ -191,7 +191,7 @@ class EstablishController:
         self, partition: int, key: str, data: InstallData, now: float
     ) -> Generator[Effect, Any, Outcome]:
         table = self._keys[partition]
-        row, order, before = data.row, data.order, data.done or EstablishedRow()
+        row, order, before = data.row, data.order, _before(_object_key(key), data)
         changes = data.changes
         assert row is not None
         try:
@@ -237,7 +237,8 @@ class EstablishController:
 
         needed_by: keys of the installs that depend on it.
         """
-        name, before = _object_key(key), data.done or EstablishedRow()
+        name = _object_key(key)
+        before = _before(name, data)
         if row.status == "removed":
             holders = (table.get(each) for each in needed_by)
             needed = any(each and each.row and each.row.status != "removed" for each in holders)
@@ -357,6 +358,16 @@ class EstablishController:
             return [other for other in needed if not self._is_healthy(table, other)]
 
         return ", ".join(map(_title, waiting.unmet(rest, needs) if needs(rest) else ()))
+
+
+def _before(name: ObjectKey, data: InstallData) -> EstablishedRow:
+    """Return what is established of an install; without a row, the objects that a PackageInstall notes."""
+    if data.done is not None or data.raw is None or name.kind != carvel.INSTALL.kind:
+        return data.done or EstablishedRow()
+    objects = carvel.noted(data.object())
+    version = data.row.version if data.row is not None else ""
+    entry = EstablishedRevision(name=version, state="pending", objects=objects)
+    return EstablishedRow(revisions=(entry,) if objects else ())
 
 
 def _title(rest: str) -> str:

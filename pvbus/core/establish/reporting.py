@@ -115,7 +115,10 @@ def _complete(condition: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def paged(rows: Mapping[str, LockRow], now: float) -> Generator[Effect, Any, bool]:
-    """Write the lock's pages where they differ; return whether one did. rows: by okey of the install."""
+    """Write the lock's pages where they differ; return whether one did. rows: by okey of the install.
+
+    Without a row there is no page, unless there was one before.
+    """
     try:
         listed: list[Object] = yield List(PAGES, "")
     except PermanentError as error:
@@ -123,6 +126,8 @@ def paged(rows: Mapping[str, LockRow], now: float) -> Generator[Effect, Any, boo
             return False  # a cluster of Carvel's packages alone
         raise
     live = {each["metadata"]["name"]: each for each in listed}
+    if not (rows or live):
+        return False
     pages = package_locks(rows)
     is_changed = False
     for page in pages:

@@ -43,6 +43,7 @@ from pvbus.core.packaging.rows import (
     LockedDependency,
     LockRow,
     Removal,
+    is_ending,
 )
 from pvbus.core.resolve.closure import Location
 from pvbus.core.resolve.model import Chosen, Wish
@@ -160,7 +161,7 @@ class GroupDecision:
                 self._rows[okey] = faulty(row, "broken", "InvalidInstall", seen.install.message)
             elif seen.install.is_deleted:
                 self._rows[okey] = removed(row or LockRow(status="removed", package=seen.install.package))
-            elif row is None or row.status != "removed" or row.uid != seen.install.uid:
+            elif not is_ending(seen.install, row, is_established=okey in self._state.established):
                 self._plans[okey] = self._planned(okey, seen.install, row)
         for okey in self._locked():
             row = self._state.lock[okey]
@@ -379,6 +380,8 @@ class GroupDecision:
             package=plan.package,
             revisions=history.revisions,
             observed=history.observed,
+            holders=plan.holders,
+            template=row.template if plan.is_created else {},
             removal=install.removal if install and not plan.is_created else row.removal,
         )
 

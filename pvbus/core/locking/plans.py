@@ -62,7 +62,9 @@ class Plan:
         self.part: Part | None = None
         self.chosen: Chosen | None = None
         self.holders: tuple[str, ...] = row.holders if row else ()
-        if row is None and install is not None and install.owner:
+        if install is not None and not install.owner:
+            self.holders = ()  # it is a user's, or a user took it over
+        elif install is not None and row is None:
             self.holders = (install.owner,)  # the lock was lost: the object says whom it was made for
         self.wait = ""
         self.fault: tuple[LockStatus, str, str] | None = None

@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from pvbus.core.packaging.model import Install
+
 SCOPE = "cluster"
 """The only scope there is: one API server has one lock."""
 
@@ -163,6 +165,17 @@ class LockRow(_Row, frozen=True, kw_only=True):
     message: str = ""
     removal: Removal = "orphan"
     observed: str = ""
+
+
+def is_ending(install: Install, row: LockRow | None, *, is_established: bool) -> bool:
+    """Say whether the lock has ordered the end of an install that is still there.
+
+    One that establish has released instead, because something needed it, is a user's from then on.
+    is_established: whether establish has a row of it.
+    """
+    if row is None or row.status != "removed" or row.uid != install.uid:
+        return False
+    return bool(install.owner) or is_established
 
 
 class EstablishedRevision(_Row, frozen=True, kw_only=True):

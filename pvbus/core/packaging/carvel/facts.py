@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from pvbus.core.keys import ObjectKey
 from pvbus.core.packaging.model import Install
-from pvbus.core.packaging.rows import LockRow
+from pvbus.core.packaging.rows import LockRow, is_ending
 from pvbus.core.resolve.languages import LANGUAGES, VersionError, highest
 from pvbus.core.resolve.model import Candidate, Policy
 from pvbus.core.resolve.semver import ConstraintError
@@ -84,7 +84,7 @@ def presents_of(facts: Facts) -> tuple[Present, ...]:
     found = []
     for okey, install in facts.installs.items():
         row = facts.rows.get(okey)
-        if install.is_deleted or (row is not None and row.status == "removed" and row.uid == install.uid):
+        if install.is_deleted or is_ending(install, row, is_established=okey in facts.established):
             continue
         created = is_created(install, row)
         holders = (row.holders if row else (install.owner,)) if created else ()

@@ -159,6 +159,49 @@ def test_a_deleted_install_takes_its_objects_along() -> None:
     assert KEY not in world.done
 
 
+@pytest.mark.parametrize("status", ["refused", "removed"])
+def test_the_objects_of_an_install_are_known_after_the_bus_was_lost(status: str) -> None:
+    """Also if the install is refused meanwhile, or deleted before it could be established again."""
+    world = World()
+    add_install(world)
+    add_package(world, "1.0.0", [config_map("settings", "1"), config_map("more", "1")])
+    order(world, "1.0.0")
+    world.settle()
+    world.done.clear()
+    world.lock.clear()
+    world.start()
+    if status == "refused":
+        order(world, "1.0.0", status="refused", reason="DependenciesUnmet")
+        world.settle()
+        (entry,) = world.done[KEY].revisions
+        assert set(entry.objects) == {"/ConfigMap|team|settings", "/ConfigMap|team|more"}
+    world.cluster.terminate(INSTALL, "team", "app")
+    order(world, "1.0.0", status="removed")
+    world.settle()
+    assert world.cluster.peek(INSTALL, "team", "app") is None
+    assert (data_of(world, "settings"), data_of(world, "more")) == (None, None)
+
+
+@pytest.mark.parametrize("text", ["{", "7", '["/ConfigMap|team|others"]'])
+def test_what_a_person_writes_into_the_note_of_objects_deletes_nothing_of_others(text: str) -> None:
+    world = World()
+    others = config_map("others", "theirs")
+    others["metadata"]["namespace"] = "team"
+    world.cluster.put(others)
+    add_install(world)
+    add_package(world, "1.0.0", [config_map("settings", "1")])
+    order(world, "1.0.0")
+    world.settle()
+    obj = world.cluster.peek(INSTALL, "team", "app")
+    assert obj is not None
+    obj["metadata"]["annotations"]["pvbus.dev/objects"] = text
+    world.cluster.put(obj)
+    world.cluster.terminate(INSTALL, "team", "app")
+    order(world, "1.0.0", status="removed")
+    world.settle()
+    assert (data_of(world, "settings"), data_of(world, "others")) == (None, "theirs")
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [

@@ -176,6 +176,27 @@ def test_what_only_one_install_held_stays_or_goes_as_it_says(
     assert (row.status, row.holders) == (status, tuple(install_key(each) for each in holders))
 
 
+def test_an_install_that_was_released_and_not_removed_is_decided_on_like_a_users() -> None:
+    """Establish keeps what something needs after all, without an owner."""
+    world = started()
+    world.registry.publish(AWS, "v1.0.0")
+    world.registry.publish(NET, "v1.0.0", depends=(needs(AWS),))
+    world.install("network", f"{NET}:v1.0.0", annotations={"pvbus.dev/dependency-removal": "keep-if-used"})
+    world.run()
+    owner = {"pvbus.dev/owner": "Provider/network"}
+    child = world.install("acme-aws", f"{AWS}:v1.0.0", annotations=owner)
+    world.report(child, EstablishedRow(is_healthy=True))
+    world.run()
+    world.remove(install_key("network"))
+    world.run()
+    assert world.row("acme-aws").status == "removed"
+    world.install("acme-aws", f"{AWS}:v1.0.0")
+    world.report(child, None)
+    world.run()
+    row = world.row("acme-aws")
+    assert (row.status, row.version, row.holders) == ("locked", "v1.0.0", ())
+
+
 def test_a_created_install_that_somebody_deletes_is_made_again() -> None:
     world = started()
     network(world)

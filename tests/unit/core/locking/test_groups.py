@@ -65,9 +65,10 @@ spoil = st.tuples(st.just("spoil"), name, tag)
 install = st.tuples(st.just("install"), name, name, st.sampled_from(("", *TAGS)))
 own_install = st.builds(lambda of, tag: ("install", of, of, tag), name, tag)
 remove = st.tuples(st.just("remove"), name)
+touch = st.tuples(st.just("touch"), name)
 define = st.tuples(st.just("define"), st.booleans())
 establish = st.tuples(st.just("establish"), name, st.booleans())
-step = st.one_of(publish, publish, spoil, install, own_install, own_install, remove, define, establish)
+step = st.one_of(publish, publish, spoil, touch, install, own_install, own_install, remove, define, establish)
 
 
 def done(world: World, step: tuple[object, ...]) -> None:
@@ -81,6 +82,11 @@ def done(world: World, step: tuple[object, ...]) -> None:
             world.pass_time(400.0)
         case ("install", str(own), str(to), str(tag)):
             world.install(own, f"{REGISTRY}/{to}{':' if tag else ''}{tag}")
+        case ("touch", str(own)):
+            key = install_key(own)
+            if (obj := world.objects.get(key)) is not None:
+                meta = obj["metadata"]
+                world.put(key, {**obj, "metadata": {**meta, "generation": meta["generation"] + 1}})
         case ("remove", str(own)):
             world.remove(install_key(own))
         case ("define", bool(is_there)):
@@ -99,7 +105,8 @@ def played(found: Iterable[tuple[object, ...]]) -> World:
         for key, row in list(world.lock.items()):
             if row.holders and key not in world.objects:
                 kind, _, own = key.partition("/")[2].partition("||")
-                world.install(own, str(row.template["package"]), kind)
+                owner = {"pvbus.dev/owner": row.holders[0].partition("/")[2].replace("||", "/")}
+                world.install(own, str(row.template["package"]), kind, annotations=owner)
         world.run()
     return world
 
@@ -129,7 +136,7 @@ def test_what_was_made_for_an_install_that_waits_now_stays() -> None:
         ("publish", "a", "v1.0.0", ON_B, False),
         ("install", "a", "a", "v1.0.0"),
         ("install", "a", "c", "v1.0.0"),
-        ("install", "acme-b", "b", "v1.0.0"),
+        ("touch", "acme-b"),
     ]
     assert played(steps).row("acme-b").holders == (install_key("a"),)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pvbus.core.packaging.rows import LockRow
 from pvbus.core.packaging.statuses import dependency_statuses
 from pvbus.core.resolve.model import Policy
 from tests.unit.core.packaging.carvelworld import (
@@ -282,6 +283,21 @@ def test_the_policy_decides_on_what_nobody_holds(removal: str, is_used: bool, is
         assert world.row(DB).reason == "Orphaned"
     elif is_used:
         assert world.row("one").status == "refused"
+
+
+@pytest.mark.parametrize(
+    ("owner", "established", "status"),
+    [(OWNER, True, "removed"), (OWNER, False, "removed"), ("", True, "removed"), ("", False, "locked")],
+)
+def test_an_install_that_was_released_and_not_removed_is_a_users(
+    owner: str, established: bool, status: str
+) -> None:
+    """Establish keeps what something needs after all; without an owner it is decided on like any other."""
+    annotations = {owner: "PackageInstall/two"} if owner else {}
+    known = {"established": frozenset({key("db")})} if established else {}
+    world = World(SHARED, [install("db", annotations=annotations)], **known)
+    world.rows[key("db")] = LockRow(status="removed", uid="uid-demo-db", package=full("db"), version="1.0.0")
+    assert world.decide()[key("db")].status == status
 
 
 def test_what_only_an_orphan_needs_stays_with_it() -> None:
