@@ -11,18 +11,9 @@ import msgspec
 from pvbus.core.keys import ObjectKey
 from pvbus.core.locking.asking import Asking
 from pvbus.core.locking.children import child_kind, child_name, template_of
-from pvbus.core.locking.groups import Link, Member, installs_of, sources_of
-from pvbus.core.locking.plans import (
-    Decision,
-    Plan,
-    Settings,
-    faulty,
-    history_of,
-    is_ours,
-    removed,
-    shown,
-    with_objects,
-)
+from pvbus.core.locking.groups import Link, Member, sources_of
+from pvbus.core.locking.planning import in_order, locked, planned
+from pvbus.core.locking.plans import Decision, Plan, Settings, faulty, removed, shown
 from pvbus.core.locking.problem import Switches
 from pvbus.core.locking.reporting import Provider, dependencies_met, dependencies_open
 from pvbus.core.locking.revisions import (
@@ -31,19 +22,14 @@ from pvbus.core.locking.revisions import (
     advanced,
     is_new,
     next_digest,
-    rebuilt,
-    request_of,
 )
 from pvbus.core.locking.solutions import Asked, Part, Solver, kinds_of, needs_of
 from pvbus.core.locking.state import ScopeState
 from pvbus.core.packaging.kinds import CROSSPLANE_GROUP as PKG
-from pvbus.core.packaging.model import Install
-from pvbus.core.packaging.reading import Problem as ReadProblem
 from pvbus.core.packaging.rows import (
     LockedDependency,
     LockRow,
     Removal,
-    is_ending,
 )
 from pvbus.core.resolve.closure import Location
 from pvbus.core.resolve.model import Chosen, Wish
@@ -80,8 +66,9 @@ class GroupDecision:
 
     def prepare(self) -> None:
         """Find out what is asked, and read the packages that can come to be needed for it."""
-        self._end_those_gone()
-        self._plan()
+        self._rows, self._plans, self._by_package, self._ending = planned(
+            self._state, self.only, self._asking
+        )
         self._question = self._asked()
         self._names = self._solver.offer(self._state, self._question)
 
@@ -91,7 +78,7 @@ class GroupDecision:
         for part in self._solver.solve(self._question, self._names):
             self._take(part)
         self._wait_for_former_contents()
-        for plan in self._ordered():
+        for plan in in_order(self._plans.values(), self._state):
             self._conclude(plan)
         self._create()
         self._settle_created()
@@ -106,7 +93,7 @@ class GroupDecision:
 
     def links(self) -> Iterable[Link]:
         """Yield which installs, sources and API kinds cannot be decided on apart."""
-        for okey in {*self._locked(), *self._plans}:
+        for okey in {*locked(self._state, self.only), *self._plans}:
             plan, row = self._plans.get(okey), self._state.lock.get(okey)
             own = Member("install", okey)
             for package in {row.package if row else "", plan.package if plan else ""} - {""}:
@@ -123,85 +110,6 @@ class GroupDecision:
     def disowned(self) -> Iterable[str]:
         """Yield the installs that are refused since another one has one of their objects."""
         return (okey for okey, row in self._rows.items() if row is not None and row.reason == OBJECT_OWNED)
-
-    def _locked(self) -> Iterable[str]:
-        """Return the installs of these groups that have a row in the lock, in the lock's order."""
-        lock = self._state.lock
-        if self.only is None:
-            return [okey for okey in lock if is_ours(okey)]
-        return sorted(okey for okey in installs_of(self.only) if is_ours(okey) and okey in lock)
-
-    def _installed(self) -> Iterable[str]:
-        """Return the installs of these groups that exist."""
-        installs = self._state.installs
-        if self.only is None:
-            return [okey for okey in installs if is_ours(okey)]
-        return sorted(okey for okey in installs_of(self.only) if is_ours(okey) and okey in installs)
-
-    # ------------------------------------------------------------ what is there
-
-    def _end_those_gone(self) -> None:
-        """Order the end of what has no install any more, and forget what establish has ended."""
-        for okey in self._locked():
-            row = self._state.lock[okey]
-            if okey in self._state.installs:
-                continue
-            is_to_be_made = bool(row.holders) and not row.uid and row.status != "removed"
-            if is_to_be_made or not self._state.is_gone(okey):
-                continue
-            if okey not in self._state.established:
-                self._rows[okey] = None
-            elif row.status != "removed":
-                self._rows[okey] = removed(row)
-
-    def _plan(self) -> None:
-        for okey in self._installed():
-            seen, row = self._state.installs[okey], self._state.lock.get(okey)
-            if isinstance(seen.install, ReadProblem):
-                self._rows[okey] = faulty(row, "broken", "InvalidInstall", seen.install.message)
-            elif seen.install.is_deleted:
-                self._rows[okey] = removed(row or LockRow(status="removed", package=seen.install.package))
-            elif not is_ending(seen.install, row, is_established=okey in self._state.established):
-                self._plans[okey] = self._planned(okey, seen.install, row)
-        for okey in self._locked():
-            row = self._state.lock[okey]
-            if okey not in self._state.installs and okey not in self._rows:
-                if row.holders and row.status != "removed":
-                    self._plans[okey] = Plan(okey, None, row, history_of(row))
-        for okey in (*self._locked(), *self._rows):
-            ending = self._rows.get(okey, self._state.lock.get(okey))
-            if ending is not None and ending.status == "removed" and okey not in self._plans:
-                self._ending.setdefault(ending.package, okey)
-        for plan in self._ordered():
-            first = self._by_package.setdefault(plan.package, plan.okey)
-            if first != plan.okey:
-                plan.fault = (
-                    "refused",
-                    "DuplicatePackage",
-                    f"{shown(first)} installs {plan.package} already",
-                )
-
-    def _planned(self, okey: str, install: Install, row: LockRow | None) -> Plan:
-        state = self._state
-        if row is not None and row.package == install.package:
-            history = history_of(row)
-        else:
-            history = rebuilt(state.seen_revisions(okey), state.installs[okey].current)
-        plan = Plan(okey, install, row, with_objects(history, state, install.package))
-        if not install.is_paused:
-            plan.request = request_of(plan.history, state.seen_revisions(okey))
-            plan.pin = install.digest or self._asking.digest(install.package, install.tag)
-        return plan
-
-    def _ordered(self) -> list[Plan]:
-        """Return the plans: who has revisions first, then by age, so that the first one wins a conflict."""
-        installs = self._state.installs
-
-        def order(plan: Plan) -> tuple[object, ...]:
-            seen = installs.get(plan.okey)
-            return (not plan.history.revisions, seen.created if seen else "~", plan.okey)
-
-        return sorted(self._plans.values(), key=order)
 
     # ------------------------------------------------------------ what is asked
 
@@ -493,7 +401,7 @@ class GroupDecision:
         While a former install of the package is being deleted, it is waited for: it has the name and the
         objects that the new one gets.
         """
-        pending = [plan for plan in self._ordered() if self._is_decided(plan)]
+        pending = [plan for plan in in_order(self._plans.values(), self._state) if self._is_decided(plan)]
         while pending:
             plan = pending.pop(0)
             for package, chosen in self._needed_by(plan):
@@ -541,7 +449,7 @@ class GroupDecision:
     def _settle_created(self) -> None:
         """Give every created install its holders and template, and end what nobody needs any more."""
         needed: dict[str, dict[str, None]] = {}
-        for plan in self._ordered():
+        for plan in in_order(self._plans.values(), self._state):
             if self._is_decided(plan):
                 for package, _ in self._needed_by(plan):
                     needed.setdefault(self._by_package.get(package, ""), {})[plan.okey] = None
