@@ -204,7 +204,7 @@ def ended(key: ObjectKey, before: EstablishedRow) -> Generator[Effect, Any, Carr
         return None
     spec = live.get("spec") or {}
     user = f"system:serviceaccount:{key.namespace}:{spec.get('serviceAccountName', '')}"
-    found = [each for revision in before.revisions for each in revision.objects]
+    found = dict.fromkeys((*(each for one in before.revisions for each in one.objects), *noted(live)))
     if not spec.get("noopDelete"):
         try:
             is_over = yield from _deleted(found, key, user)

@@ -323,6 +323,8 @@ class _Round:
     def _created_row(self, row: LockRow, present: Present, holders: tuple[str, ...]) -> LockRow:
         former = self._facts.rows.get(present.okey)
         template = self._templates.get(present.okey) or _template_of(former)
+        if not row.version:
+            return msgspec.structs.replace(row, holders=holders, template=template)  # a person changed both
         if not template and holders and holders[0] in self._presents:
             template = self._template(holders[0], {}, present.package, row.version)
         if template:

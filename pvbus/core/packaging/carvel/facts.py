@@ -88,7 +88,7 @@ def presents_of(facts: Facts) -> tuple[Present, ...]:
             continue
         created = is_created(install, row)
         holders = (row.holders if row else (install.owner,)) if created else ()
-        version = (row.version if created and row else "") or install.installed
+        version = _version_of(install, row) if created else _known(install.installed)
         found.append(_present(okey, install.package, version, created, holders))
     for okey, row in facts.rows.items():
         if okey not in facts.installs and row.holders and row.template and row.status != "removed":
@@ -97,6 +97,16 @@ def presents_of(facts: Facts) -> tuple[Present, ...]:
         key=lambda each: (each.namespace, each.package, not each.is_created, not each.version, each.name)
     )
     return _numbered(found)
+
+
+def _version_of(install: Install, row: LockRow | None) -> str:
+    """Return the version of a created install: of the lock, else of its status, else of its spec."""
+    return (row.version if row else "") or _known(install.installed) or _known(install.range)
+
+
+def _known(version: str) -> str:
+    """Return a version, "" for a text that is none: a status and a spec are what a person writes, too."""
+    return version if version_key(version) is not None else ""
 
 
 def _present(okey: str, package: str, version: str, created: bool, holders: tuple[str, ...]) -> Present:

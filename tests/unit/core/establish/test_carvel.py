@@ -8,6 +8,7 @@ import yaml
 
 from pvbus.core.errors import PermanentError
 from pvbus.core.packaging.rows import EstablishedRow, LockedDependency, LockRow
+from pvbus.core.records import INSTALLS
 from pvbus.ports.cluster import Kind, Object
 from tests.unit.core.establish.world import CRD, INSTALL, PARTITION, CrashError, World, crd
 
@@ -159,7 +160,7 @@ def test_a_deleted_install_takes_its_objects_along() -> None:
     assert KEY not in world.done
 
 
-@pytest.mark.parametrize("status", ["refused", "removed"])
+@pytest.mark.parametrize("status", ["refused", "removed", "removed before it is mirrored"])
 def test_the_objects_of_an_install_are_known_after_the_bus_was_lost(status: str) -> None:
     """Also if the install is refused meanwhile, or deleted before it could be established again."""
     world = World()
@@ -177,6 +178,9 @@ def test_the_objects_of_an_install_are_known_after_the_bus_was_lost(status: str)
         assert set(entry.objects) == {"/ConfigMap|team|settings", "/ConfigMap|team|more"}
     world.cluster.terminate(INSTALL, "team", "app")
     order(world, "1.0.0", status="removed")
+    if status == "removed before it is mirrored":
+        world.controller.load(INSTALLS, PARTITION, KEY, None)
+        world.reconcile(KEY)
     world.settle()
     assert world.cluster.peek(INSTALL, "team", "app") is None
     assert (data_of(world, "settings"), data_of(world, "more")) == (None, None)

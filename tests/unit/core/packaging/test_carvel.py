@@ -300,6 +300,24 @@ def test_an_install_that_was_released_and_not_removed_is_a_users(
     assert world.decide()[key("db")].status == status
 
 
+@pytest.mark.parametrize(
+    ("range_", "installed", "version"),
+    [("1.0.0", "", "1.0.0"), ("1.0.0", "none", "1.0.0"), (">=1.0.0", "1.0.0", "1.0.0"), (">=1.0.0", "", "")],
+)
+def test_a_created_install_whose_holder_cannot_be_decided_on_is_known_without_a_lock(
+    range_: str, installed: str, version: str
+) -> None:
+    """The lock is lost, and what the holder needs is not there: whatever the object says stops nobody."""
+    owner = {OWNER: "PackageInstall/two"}
+    made = install("db", constraints=range_, installed=installed, annotations=owner)
+    packages = [each for each in SHARED if each.name == full("two")]
+    world = World(packages, [install("two"), made, install("other")])
+    rows = world.decide()
+    assert (rows[key("db")].status, rows[key("db")].version) == ("locked", version)
+    assert rows[key("db")].holders == (key("two"),)
+    assert rows[key("other")].reason == "UnknownPackage"
+
+
 def test_what_only_an_orphan_needs_stays_with_it() -> None:
     """pkg goes and orphans: pkg1 stays as a user's install, and owns pkg2 as before."""
     world = World(TREE, [install("pkg")]).settle()
