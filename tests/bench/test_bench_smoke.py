@@ -60,6 +60,7 @@ async def test_a_small_run_proposes_and_approves_each_revision_once() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_small_run_installs_packages_that_depend_on_each_other() -> None:
     """Each object is created once, a moved tag changes one row, and a restart writes nothing."""
     rows = await packages(small=True)

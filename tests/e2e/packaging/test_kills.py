@@ -35,6 +35,7 @@ PAUSE_SECONDS = (0.2, 2.5)
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.kubectl,
     pytest.mark.timeout(300 + 20 * KILLS),
     pytest.mark.xdist_group("platform-kills"),
