@@ -128,6 +128,7 @@ async def main_job(client: Client, folder: Path) -> None:
     assert gone["metadata"].get("ownerReferences", []) == []
     variant = f"web-edge-asia-{PACKAGES[1]}"
     await until(client, VARIANT, variant)
+    await asyncio.sleep(2.0)  # inject withdraws its request for the content once it sees that
     await relabel(client, "asia-02", "production")  # its content is asked for anew
     await until(client, VARIANT, variant, Ready="True")
 
