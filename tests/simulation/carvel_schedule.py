@@ -1,6 +1,5 @@
 """A schedule of users and faults for Carvel's packages, and what must come of it."""
 
-import asyncio
 import copy
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,7 +12,8 @@ from pvbus.core.packaging.rows import LockRow
 from pvbus.ports.cluster import Kind, Object
 from tests.simulation.carvel_judge import INSTALL_GROUP, OWNER, CarvelJudge, holder_of
 from tests.simulation.packages_judge import annotation, key_of
-from tests.simulation.packages_world import SERVICES, PackagesWorld
+from tests.simulation.packages_storm import Storm
+from tests.simulation.packages_world import PackagesWorld
 
 STEPS = 40
 NAMESPACE = "demo"
@@ -104,6 +104,11 @@ class CarvelWorld(PackagesWorld):
         super().__init__(seed)
         self.judge = CarvelJudge()
 
+    def storm(self) -> None:
+        super().storm()
+        # What is created after its install is gone would stay: it has no owner that could collect it.
+        self.faults.late = 0.0
+
     def judged(self, verb: str, before: Object | None, after: Object, subresource: str) -> None:
         super().judged(verb, before, after, subresource)
         writer = self.cluster._user
@@ -132,44 +137,27 @@ class CarvelWorld(PackagesWorld):
         self.change(obj)
 
 
-class Schedule:
+class Schedule(Storm):
     """One seed."""
 
-    def __init__(self, seed: int, steps: int = STEPS) -> None:
-        self.world = CarvelWorld(seed)
-        self.random = self.world.random
-        self.steps = steps
-        self.counts: Counter[str] = Counter()
+    world: CarvelWorld
 
-    async def play(self) -> Counter[str]:
-        world = self.world
+    def __init__(self, seed: int, steps: int = STEPS) -> None:
+        super().__init__(CarvelWorld(seed), steps)
+
+    def prepare(self) -> None:
         self._publish_all()
-        world.own(config_map("foreign", "somebody's"), controller=True)
-        world.own(config_map("mine", "a user's"))
-        world.change(config_map("adopted", "a user's, until its package comes"))
-        await world.begin()
-        await asyncio.sleep(5.0)
-        world.storm()
-        # What is created after its install is gone would stay: it has no owner that could collect it.
-        world.faults.late = 0.0
-        for _ in range(self.steps):
-            await self._act()
-            await asyncio.sleep(self.random.choice([0.01, 0.3, 2.0, 15.0]))
-            await self._accident()
+        self.world.own(config_map("foreign", "somebody's"), controller=True)
+        self.world.own(config_map("mine", "a user's"))
+        self.world.change(config_map("adopted", "a user's, until its package comes"))
+
+    def finish(self) -> None:
         self._publish_all()
         for name in ALONE:
-            world.install_package(name, name, ">=1.0.0")
-        await world.calm()
-        await world.rest()
-        world.check_rest()
-        problems = problems_of(world)
-        assert problems == [], "\n".join(problems)
-        await world.check_restart()
-        world.check_rest()
-        self.counts.update(world.judge.counts)
-        self.counts.update(world.faults.counts)
-        await world.close()
-        return self.counts
+            self.world.install_package(name, name, ">=1.0.0")
+
+    def problems(self) -> list[str]:
+        return problems_of(self.world)
 
     def _publish_all(self) -> None:
         for package in CONTENTS:
@@ -181,7 +169,7 @@ class Schedule:
 
     # ------------------------------------------------------------ users
 
-    async def _act(self) -> None:
+    async def act(self) -> None:
         what = self.random.choice(
             ["install"] * 6
             + ["remove", "remove", "policy", "take over", "edit install", "edit object", "delete object"]
@@ -238,20 +226,6 @@ class Schedule:
 
     def _one(self, found: Sequence[Object]) -> Object | None:
         return copy.deepcopy(self.random.choice(found)) if found else None
-
-    # ------------------------------------------------------------ accidents
-
-    async def _accident(self) -> None:
-        world, luck = self.world, self.random.random()
-        if luck < 0.2:
-            service = self.random.choice(SERVICES)
-            await world.kill(next(each for each in world.running if each.startswith(service)))
-            self.counts["kills"] += 1
-            await asyncio.sleep(self.random.choice([0.0, 5.0]))
-            world.add_worker(service)
-        elif luck < 0.21:
-            self.counts["buses emptied"] += 1
-            await world.empty_bus()
 
 
 # ------------------------------------------------------------ what must come of it

@@ -1,6 +1,5 @@
 """A schedule of users and faults for packages that depend on each other, and what must come of it."""
 
-import asyncio
 import copy
 from collections import Counter
 from collections.abc import Iterable
@@ -9,9 +8,9 @@ from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.packaging.rows import LockRow
 from pvbus.ports.cluster import Kind, Object
 from tests.simulation.packages_judge import OWNER, PAGE, PKG, actives, is_paused
+from tests.simulation.packages_storm import Storm
 from tests.simulation.packages_world import (
     REGISTRY,
-    SERVICES,
     PackagesWorld,
     Published,
     annotation,
@@ -76,48 +75,31 @@ def publish_all(world: PackagesWorld) -> None:
         publish("alone", tag, ["Alone", f"Alone{number}"])
 
 
-class Schedule:
+class Schedule(Storm):
     """One seed."""
 
     def __init__(self, seed: int, steps: int = STEPS) -> None:
-        self.world = PackagesWorld(seed)
-        self.random = self.world.random
-        self.steps = steps
-        self.counts: Counter[str] = Counter()
+        super().__init__(PackagesWorld(seed), steps)
 
-    async def play(self) -> Counter[str]:
-        world = self.world
-        publish_all(world)
-        world.own(crd("Foreign", text="somebody's"), controller=True)
-        world.own(crd("Mine", text="a user's"))
-        world.change(crd("Adopted", text="a user's, until its package comes"))
-        await world.begin()
-        await asyncio.sleep(5.0)
-        world.storm()
-        for _ in range(self.steps):
-            await self._act()
-            await asyncio.sleep(self.random.choice([0.01, 0.3, 2.0, 15.0]))
-            await self._accident()
-        world.registries.down.clear()
-        world.registries.wrong.clear()
+    def prepare(self) -> None:
+        publish_all(self.world)
+        self.world.own(crd("Foreign", text="somebody's"), controller=True)
+        self.world.own(crd("Mine", text="a user's"))
+        self.world.change(crd("Adopted", text="a user's, until its package comes"))
+
+    def finish(self) -> None:
+        self.world.registries.down.clear()
+        self.world.registries.wrong.clear()
         for name, source, _ in INSTALLS:
             if source in ANSWERS_ALONE:
                 self._install(name, source, "Provider", tag=self.random.choice(TAGS))
-        await world.calm()
-        await world.rest()
-        world.check_rest()
-        problems = problems_of(world)
-        assert problems == [], "\n".join(problems)
-        await world.check_restart()
-        world.check_rest()
-        self.counts.update(world.judge.counts)
-        self.counts.update(world.faults.counts)
-        await world.close()
-        return self.counts
+
+    def problems(self) -> list[str]:
+        return problems_of(self.world)
 
     # ------------------------------------------------------------ users
 
-    async def _act(self) -> None:
+    async def act(self) -> None:
         what = self.random.choice(
             ["install"] * 6
             + ["remove", "move tag", "policy", "limit", "activate", "activate", "deactivate", "pause"]
@@ -215,24 +197,18 @@ class Schedule:
 
     # ------------------------------------------------------------ accidents
 
-    async def _accident(self) -> None:
-        world, luck = self.world, self.random.random()
-        if luck < 0.2:
-            service = self.random.choice(SERVICES)
-            await world.kill(next(each for each in world.running if each.startswith(service)))
-            self.counts["kills"] += 1
-            await asyncio.sleep(self.random.choice([0.0, 5.0]))
-            world.add_worker(service)
-        elif luck < 0.25:
-            (world.registries.down if self.random.random() < 0.5 else world.registries.wrong).add(
+    async def meet_accident(self, luck: float) -> None:
+        """Besides what is common, registries go and come back."""
+        registries = self.world.registries
+        if 0.21 <= luck < 0.26:
+            (registries.down if self.random.random() < 0.5 else registries.wrong).add(
                 f"{REGISTRY}/{self.random.choice(INSTALLS)[1]}"
             )
-        elif luck < 0.3:
-            world.registries.down.clear()
-            world.registries.wrong.clear()
-        elif luck < 0.31:
-            self.counts["buses emptied"] += 1
-            await world.empty_bus()
+        elif 0.26 <= luck < 0.31:
+            registries.down.clear()
+            registries.wrong.clear()
+        else:
+            await super().meet_accident(luck)
 
 
 def _kind_name(key: str) -> str:

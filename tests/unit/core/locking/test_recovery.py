@@ -106,6 +106,26 @@ def test_nothing_is_decided_while_the_list_of_a_kind_is_missing() -> None:
     assert world.row("pa").version == "v1.0.0"
 
 
+def test_a_created_install_is_read_once_what_it_is_for_is_known_again() -> None:
+    """The bus is lost while the source of its holder does not answer."""
+    world = started()
+    world.registry.publish(PB, "v1.0.0", objects=(definition("keys"),))
+    world.registry.publish(PC, "v1.0.0", depends=({"provider": PB, "version": ">=1.0.0"},))
+    world.install("pc", f"{PC}:v1.0.0")
+    world.run()
+    world.install("acme-pb", f"{PB}:v1.0.0", annotations={"pvbus.dev/owner": "Provider/pc"})
+    world.run()
+    assert world.row("acme-pb").status == "locked"
+    again = without_bus(world)
+    again.registry.down.add(PC)
+    again.run()
+    assert again.row("acme-pb").digest == ""
+    again.registry.down.clear()
+    again.pass_time(400)
+    assert (again.row("pc").status, again.row("acme-pb").status) == ("locked", "locked")
+    assert again.row("acme-pb").version == "v1.0.0"
+
+
 def test_a_created_install_that_was_never_made_leaves_no_row_behind() -> None:
     """It was refused, so establish never made it; when nobody needs it any more its row goes at once."""
     world = started()
