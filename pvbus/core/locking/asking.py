@@ -41,15 +41,18 @@ class Asking:
     def rows(self, known: Iterable[str]) -> dict[str, SourceRow | None]:
         """Return the rows of sources that change: what is asked for now, and what nobody asks for.
 
-        known: the sources that the decision is on.
+        Only what is to be observed has questions: a row that is written is what has a source observed, and
+        one whose question was written before would not be written again. known: the sources that the decision
+        is on.
         """
         changed: dict[str, SourceRow | None] = {}
-        for source in {**dict.fromkeys(self._secrets), **dict.fromkeys(self._tags)}:
+        for source, wanted in self._secrets.items():
             row = self._state.sources.get(source) or SourceRow()
             asked = {t: d for t, d in self._tags.get(source, {}).items() if t not in row.digests}
-            secrets = tuple(self._secrets.get(source, ()))
+            secrets = tuple(wanted)
             is_late = row.observed_at > 0 and secrets != row.secrets
-            if asked or is_late or source not in self._state.sources:
+            is_new = row.observed_at == 0 and source not in (self._state.demands or ())
+            if asked or is_late or is_new:
                 digests = {**row.digests, **asked}
                 failures = 0 if is_late else row.failures
                 changed[source] = msgspec.structs.replace(

@@ -110,6 +110,5 @@ def _plan_of(okey: str, install: Install, row: LockRow | None, state: ScopeState
     plan = Plan(okey, install, row, with_objects(history, state, install.package))
     if not install.is_paused:
         plan.request = request_of(plan.history, state.seen_revisions(okey))
-        # What the tag of a created install names is asked once its holder's needs are known.
-        plan.pin = install.digest or ("" if plan.is_created else asking.digest(install.package, install.tag))
+        plan.pin = install.digest or asking.digest(install.package, install.tag)
     return plan
