@@ -1,12 +1,13 @@
 """The course of a schedule of packages: users act, services are killed, and at rest everything is judged."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import Counter
 
 from tests.simulation.packages_world import SERVICES, PackagesWorld
 
 
-class Storm:
+class Storm(ABC):
     """One seed. Subclasses say what users do, and what must come of it."""
 
     def __init__(self, world: PackagesWorld, steps: int) -> None:
@@ -39,21 +40,21 @@ class Storm:
         await world.close()
         return self.counts
 
+    @abstractmethod
     def prepare(self) -> None:
         """Put what is there before the services begin."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def act(self) -> None:
         """Do what a user does."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self) -> None:
         """End what keeps packages from being installed, before the faults end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def problems(self) -> list[str]:
         """Return what is not as the rules of packages say, at rest."""
-        raise NotImplementedError
 
     async def meet_accident(self, luck: float) -> None:
         """Kill a service, or lose the bus, or neither. luck: from 0 to 1; below 0.2 and 0.21."""

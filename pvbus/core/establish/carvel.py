@@ -3,8 +3,8 @@
 It writes the objects of a package in the name of the install's ServiceAccount, so the API server decides what
 an install may do. All objects are checked before one is written. What an update does not have any more is
 deleted; what was there before its package is left there at the end. Before the first write the row and an
-annotation of the install say which objects are the install's, so that neither a crash nor a bus that is lost
-leaves something behind that nobody knows.
+annotation of the install say which objects are the install's, so that they are deleted with it even after a
+crash, or the loss of the bus.
 """
 
 from collections.abc import Generator, Iterable, Mapping

@@ -189,7 +189,7 @@ def _labelled(install: Install, obj: Object) -> Object:
 
 
 def content_of(install: Install, locked: LockedRevision) -> Generator[Effect, Any, Packaged]:
-    """Return the content of a revision, of its objects those that the lock has. Raises RefusedError."""
+    """Return the content of a revision, with the objects that the lock has only. Raises RefusedError."""
     try:
         content: Content = yield Pull(locked.source or install.package, locked.digest, install.secrets)
         found = packaged(content.files)

@@ -17,7 +17,7 @@ class Asking:
         self._secrets: dict[str, dict[str, None]] = {}
 
     def observe(self, source: str, secrets: Iterable[str]) -> None:
-        """Ask for the versions of a source. secrets: tried after those that were named before."""
+        """Ask for the versions of a source. secrets: read with it, after those of earlier calls."""
         self._secrets.setdefault(source, {}).update(dict.fromkeys(secrets))
 
     def digest(self, source: str, tag: str) -> str:
@@ -39,11 +39,11 @@ class Asking:
         return {source: Demand(tuple(secrets)) for source, secrets in self._secrets.items()}
 
     def rows(self, known: Iterable[str]) -> dict[str, SourceRow | None]:
-        """Return the rows of sources that change: what is asked for now, and what nobody asks for.
+        """Return the rows of sources that change; None removes the row of a source without a question.
 
-        Only what is to be observed has questions: a row that is written is what has a source observed, and
-        one whose question was written before would not be written again. known: the sources that the decision
-        is on.
+        The write of a row makes resolve observe its source. So a question is written only for a source that
+        is to be observed: if it stood in the row before, nothing would be written, nor observed, later.
+        known: the sources that the decision is on.
         """
         changed: dict[str, SourceRow | None] = {}
         for source, wanted in self._secrets.items():
