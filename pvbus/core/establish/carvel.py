@@ -143,9 +143,10 @@ def noted(obj: Mapping[str, Any]) -> tuple[str, ...]:
     A person may have changed it: what another install has is left alone all the same.
     """
     try:
-        return msgspec.json.decode(annotation(obj, NOTED) or "[]", type=tuple[str, ...])
+        found = msgspec.json.decode(annotation(obj, NOTED) or "[]", type=tuple[str, ...])
     except msgspec.MsgspecError:
         return ()
+    return tuple(each for each in found if each.count("|") == 2)
 
 
 def _noted(obj: Object, keys: tuple[str, ...]) -> Generator[Effect, Any, None]:

@@ -186,7 +186,7 @@ def test_the_objects_of_an_install_are_known_after_the_bus_was_lost(status: str)
     assert (data_of(world, "settings"), data_of(world, "more")) == (None, None)
 
 
-@pytest.mark.parametrize("text", ["{", "7", '["/ConfigMap|team|others"]'])
+@pytest.mark.parametrize("text", ["{", "7", '["others"]', '["/ConfigMap|team|others"]'])
 def test_what_a_person_writes_into_the_note_of_objects_deletes_nothing_of_others(text: str) -> None:
     world = World()
     others = config_map("others", "theirs")
