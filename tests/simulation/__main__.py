@@ -74,10 +74,6 @@ def unexercised(counts: Counter[str], seeds: int, world: str = VARIANTS) -> list
     return [name for name in WORLDS[world] if not counts[name]] if seeds >= EXERCISED_FROM_SEEDS else []
 
 
-def played(seed: int, world: str) -> Counter[str]:
-    return PLAYS[world](seed)
-
-
 def play_here(first: int, count: int, world: str = VARIANTS) -> Iterator[dict[str, object]]:
     """Play schedules in this process; yield what came of each."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
@@ -85,7 +81,7 @@ def play_here(first: int, count: int, world: str = VARIANTS) -> Iterator[dict[st
         began = time.monotonic()
         counts, error = Counter[str](), ""
         try:
-            counts = played(seed, world)
+            counts = PLAYS[world](seed)
         except Exception as exc:
             frames = traceback.extract_tb(exc.__traceback__)[-1:]
             location = "".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}: " for frame in frames)

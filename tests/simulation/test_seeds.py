@@ -10,7 +10,16 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.__main__ import ALWAYS, EXERCISED_FROM_SEEDS, Supervisor, main, play_here, unexercised
+from tests.simulation.__main__ import (
+    ALWAYS,
+    EXERCISED_FROM_SEEDS,
+    PLAYS,
+    VARIANTS,
+    Supervisor,
+    main,
+    play_here,
+    unexercised,
+)
 
 SEEDS = int(os.environ.get("PVBUS_SIMULATION_SEEDS", "20"))
 FIRST = int(os.environ.get("PVBUS_SIMULATION_FIRST", "1"))
@@ -57,7 +66,7 @@ def test_a_failing_schedule_is_named_with_the_command_that_repeats_it(
     def broken(seed: int) -> Counter[str]:
         raise AssertionError("deleted in error")
 
-    monkeypatch.setattr("tests.simulation.__main__.play", broken)
+    monkeypatch.setitem(PLAYS, VARIANTS, broken)
     (result,) = play_here(7, 1)
     supervisor = Supervisor(7, 1, 1, quiet=True)
     supervisor._take(result)
