@@ -35,7 +35,9 @@ Disturb the services on real parts, and judge what they do.
   embedded   `pvbus apiserver` with its package store; PackageVariants become drafts in git
 
 The minutes are those with faults; starting, settling and judging come on top. In an hour each kind of fault
-comes at least 100 times. A seed repeats the plan of faults and the client's choices, not the moments."""
+comes at least 100 times. A process that ends by itself is a finding. Only a start that gave up, as it says
+after a minute without an answer of the bus, is counted instead if brokers were away in that minute. A seed
+repeats the plan of faults and the client's choices, not the moments."""
 
 
 def main(arguments: Sequence[str]) -> int:

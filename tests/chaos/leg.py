@@ -107,6 +107,9 @@ async def play(leg: Leg, kafka: KafkaCluster, folder: Path, say: Callable[[str],
             {
                 "changes of users, answered": stage.fleet.ledger.answered,
                 "upstreams changed": stage.fleet.upstreams,
+                "starts given up while brokers were away": sum(
+                    stage.striker.is_excused(each) for each in stage.workers.deaths
+                ),
                 **{f"requests: {verb}": count for verb, count in api.requests.items()},
             }
         )
@@ -128,7 +131,8 @@ async def _played(stage: _Stage, say: Callable[[str], None]) -> list[Found]:
         for task in (watching, talking, supervising):
             task.cancel()
         await asyncio.gather(watching, talking, supervising, return_exceptions=True)
-    problems += [f"ended by itself: {text}" for text in stage.workers.deaths]
+    deaths = [each for each in stage.workers.deaths if not stage.striker.is_excused(each)]
+    problems += [f"ended by itself: {each.text}" for each in deaths]
     found = [*stage.judge.found, *(Found(FINAL, time.time(), text) for text in problems)]
     return found + [Found(check, time.time(), "had nothing to judge") for check in _idle(stage)]
 

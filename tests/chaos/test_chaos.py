@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.chaos.__main__ import main
 from tests.chaos.judge import CHECKS
-from tests.chaos.plan import LANES
+from tests.chaos.plan import LANES, Strike
+from tests.chaos.striking import Death, Event, Striker
 from tests.tools import clusterprograms, kafka
 from tests.tools.installation import CHECKOUT, environment
 
@@ -58,6 +60,28 @@ def test_after_each_kind_of_fault_in_both_worlds_nothing_is_broken(tmp_path: Pat
     for check in CHECKS:
         assert int(lines[check][0]) >= 1, check
     print(done.stdout[done.stdout.index("\nfault ") :])
+
+
+@pytest.mark.parametrize(
+    ("given_up", "kind", "began", "ended", "is_excused"),
+    [
+        (True, Strike.BROKERS_KILLED, 30.0, 45.0, True),
+        (True, Strike.BROKER_FROZEN, 30.0, 0.0, True),  # it is still frozen
+        (True, Strike.BROKERS_KILLED, 10.0, 35.0, False),  # over before this process began to wait
+        (True, Strike.BROKERS_KILLED, 101.0, 0.0, False),
+        (True, Strike.SERVER_KILLED, 30.0, 45.0, False),
+        (False, Strike.BROKERS_KILLED, 30.0, 45.0, False),  # it had begun, or it ended for another reason
+    ],
+)
+def test_only_a_start_without_brokers_may_end_by_itself(
+    given_up: bool, kind: Strike, began: float, ended: float, is_excused: bool
+) -> None:
+    unused: Any = None
+    striker = Striker(unused, unused, unused, unused)
+    event = Event(kind, "")
+    event.began, event.ended = began, ended
+    striker.events.append(event)
+    assert striker.is_excused(Death(100.0, "", given_up)) is is_excused
 
 
 @pytest.mark.parametrize("arguments", [["--minutes", "0"], ["--targets", "1"], ["--cluster", "moon"]])

@@ -86,13 +86,23 @@ class ServiceProcess:
     def says(self, text: str) -> bool:
         return text in self.output
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has ever told the address of its health server."""
+        return bool(self._health)
+
+    @property
+    def _health(self) -> str:
+        found = re.search(r'"health": ?"([^"]+)"', self.output)
+        return found[1] if found else ""
+
     def ask(self, path: str) -> str:
         """Ask its health server; "" while it does not answer, or is not ready."""
-        found = re.search(r'"health": ?"([^"]+)"', self.output)
-        if found is None:
+        address = self._health
+        if not address:
             return ""
         try:
-            with urllib.request.urlopen(f"{found[1]}{path}", timeout=5.0) as answer:
+            with urllib.request.urlopen(f"{address}{path}", timeout=5.0) as answer:
                 return str(answer.read().decode())
         except OSError:
             return ""
