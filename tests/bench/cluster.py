@@ -14,6 +14,7 @@ from tests.bench.fleet import REVISIONS, SETS, TARGETS, Fleet, package_revision
 from tests.bench.kafka import APART, TOGETHER, FanOut, fan_out
 from tests.bench.kafka_hops import label_changes
 from tests.bench.kafka_restart import restarted
+from tests.bench.porchfleet import Peer, peer
 from tests.bench.realfleet import RealFleet, bare_creates
 from tests.bench.report import Row
 from tests.bench.scenarios import QUIET_SECONDS, fleet_target
@@ -25,7 +26,6 @@ LABEL_GOAL_MS = 100
 RESTART_GOAL_SECONDS = 3
 QUIET_GOAL = 1.5
 SHARE_GOAL = 65
-PORCH_CPU_MS = 2.8
 
 
 class Bus:
@@ -52,11 +52,12 @@ async def cluster(*, small: bool) -> list[Row]:
     """Fan-out, label changes, changes that mean nothing, and a restart, on each bus."""
     count, creates, changes = (300, 300, 10) if small else (10_000, 5_000, 400)
     bare = [await bare_creates(creates, CLIENTS)]
+    porch = await peer(count)
     found: list[tuple[Bus, FanOut, int]] = []
     rows: list[Row] = []
     for bus in BUSES[:2] if small else BUSES:
         try:
-            made, writes, others = await _on(bus, count, changes)
+            made, writes, others = await _on(bus, count, changes, porch)
         except KafkaUnavailableError as exc:
             rows.append(Row(NAME, f"{bus.name} is left out: {exc}", 0, ""))
             continue
@@ -64,14 +65,21 @@ async def cluster(*, small: bool) -> list[Row]:
         rows += others
     bare.append(await bare_creates(creates, CLIENTS))
     ceiling = statistics.median(one["creates_per_second"] for one in bare)
+    when = f"at another time, of {porch.ceiling:.0f}" if porch.ceiling else "in this run"
     top = [
-        Row(NAME, f"creates/s of kube-apiserver alone, median of {len(bare)}", ceiling, "1/s", porch="938"),
+        Row(NAME, f"creates/s of kube-apiserver alone, median of {len(bare)}", ceiling, "1/s", porch=when),
         Row(NAME, "CPU of kube-apiserver and etcd per create", bare[0]["server_cpu_ms_per_create"], "ms"),
     ]
-    return [*top, *(row for each in found for row in _fan_out_rows(*each, count, ceiling)), *rows]
+    if not porch.ceiling:
+        what = f"{count:,} variants, Porch's controller restarted"
+        top += [
+            Row(NAME, f"{what}: API writes", porch.restart_writes, "writes"),
+            Row(NAME, f"{what}: until nothing is left to do", porch.restart_seconds, "s"),
+        ]
+    return [*top, *(row for each in found for row in _fan_out_rows(*each, count, ceiling, porch)), *rows]
 
 
-async def _on(bus: Bus, count: int, changes: int) -> tuple[FanOut, int, list[Row]]:
+async def _on(bus: Bus, count: int, changes: int, porch: Peer) -> tuple[FanOut, int, list[Row]]:
     """Return the fan-out, the writes it took, and the rows of what follows."""
     scenario = f"{NAME}, {bus.name}"
     async with AsyncExitStack() as stack:
@@ -85,7 +93,7 @@ async def _on(bus: Bus, count: int, changes: int) -> tuple[FanOut, int, list[Row
             made = await fan_out(fleet, services, count, kafka)
             await asyncio.sleep(QUIET_SECONDS)
             writes = await fleet.version() - before - 1
-            rows = await _unchanged(scenario, fleet, services, url, count)
+            rows = await _unchanged(scenario, fleet, services, url, count, porch)
             rows += await label_changes(
                 *(scenario, fleet, services, url, count, changes),
                 goal_ms=LABEL_GOAL_MS,
@@ -95,13 +103,15 @@ async def _on(bus: Bus, count: int, changes: int) -> tuple[FanOut, int, list[Row
     return made, writes, rows
 
 
-async def _unchanged(scenario: str, fleet: Fleet, services: Deployment, url: str, count: int) -> list[Row]:
+async def _unchanged(
+    scenario: str, fleet: Fleet, services: Deployment, url: str, count: int, porch: Peer
+) -> list[Row]:
     """Change what no variant depends on, and count what is written."""
     rows: list[Row] = []
     touch = {"metadata": {"annotations": {"example.org/touched": "1"}}}
     other = package_revision("blueprints.other.v1", "other")
-    for what, change, porch in (
-        (f"set of {count:,} touched", fleet.patch(f"{SETS}/fleet", touch), "10,001"),
+    for what, change, porchs in (
+        (f"set of {count:,} touched", fleet.patch(f"{SETS}/fleet", touch), f"{porch.touch_writes:,}"),
         ("PackageRevision of another package created", fleet.post(REVISIONS, other), ""),
     ):
         version, ends = await fleet.version(), await ends_of(url)
@@ -112,29 +122,38 @@ async def _unchanged(scenario: str, fleet: Fleet, services: Deployment, url: str
         writes = await fleet.version() - version - 1
         records = moved(ends, await ends_of(url)).total()
         rows += [
-            Row(scenario, f"{what}: API writes besides it", writes, "writes", 0, "equal", porch=porch),
+            Row(scenario, f"{what}: API writes besides it", writes, "writes", 0, "equal", porch=porchs),
             Row(scenario, f"{what}: offsets of all topics", records, "records"),
         ]
     return rows
 
 
-def _fan_out_rows(bus: Bus, made: FanOut, writes: int, count: int, ceiling: float) -> list[Row]:
+def _fan_out_rows(bus: Bus, made: FanOut, writes: int, count: int, ceiling: float, porch: Peer) -> list[Row]:
     scenario, speed = f"{NAME}, {bus.name}", count / made.seconds
     work = made.work
     quiet = made.settled_seconds / made.seconds
     share = 100 * speed / ceiling
     cpu = 1000 * work.cpu_seconds / count
     rows = [
-        Row(scenario, f"fan-out of {count:,}: variants/s", speed, "1/s", porch="304"),
-        Row(scenario, "fan-out: share of the ceiling", share, "%", SHARE_GOAL, "more", porch="32 %"),
+        Row(
+            scenario,
+            f"fan-out of {count:,}: variants/s",
+            speed,
+            "1/s",
+            porch=f"{porch.variants_per_second:.0f}",
+        ),
+        Row(
+            *(scenario, "fan-out: share of the ceiling", share, "%", SHARE_GOAL, "more"),
+            porch=f"{porch.share_percent(ceiling):.0f} %",
+        ),
         Row(
             *(scenario, "until quiet, of the fan-out's time", quiet, "times", QUIET_GOAL, "less"),
-            porch="2.0, 66.8 s",
+            porch=f"{porch.quiet_times:.2g}, {porch.quiet_seconds:.1f} s",
         ),
-        Row(scenario, "fan-out: API writes", writes, "", porch="20,002"),
+        Row(scenario, "fan-out: API writes", writes, "", porch=f"{porch.writes:,}"),
         Row(
             *(scenario, "CPU of the services per variant", cpu, "ms", bus.cpu_goal_ms, "less"),
-            *(cpu / PORCH_CPU_MS, "Porch's", "2.8 ms"),
+            *(cpu / porch.cpu_ms, "Porch's", f"{porch.cpu_ms:.2g} ms"),
         ),
         Row(
             *(scenario, "CPU of kube-apiserver and etcd per variant"),

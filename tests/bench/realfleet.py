@@ -21,7 +21,7 @@ class RealFleet(Fleet):
 
     def __init__(self, real: RealCluster) -> None:
         super().__init__(real.folder, real.kubeconfig_of(USER, ADMINS))
-        self._real = real
+        self.real = real
         self._read = 0
         self._writes = 0
 
@@ -38,13 +38,13 @@ class RealFleet(Fleet):
 
     async def version(self) -> int:
         """Return how many writes were accepted: the version of etcd counts other programs' writes, too."""
-        end = self._real.audit.end()
-        self._writes += len(accepted(self._real.audit.writes(USER, self._read)))
+        end = self.real.audit.end()
+        self._writes += len(accepted(self.real.audit.writes(USER, self._read)))
         self._read = end
         return self._writes
 
     async def server_cpu_seconds(self) -> float:
-        return cpu_seconds(self._real)
+        return cpu_seconds(self.real)
 
 
 def cluster() -> contextlib.AbstractContextManager[RealCluster]:

@@ -1,4 +1,4 @@
-"""Builds Porch's command line client and its tests of the API from Porch's own Go module, once.
+"""Builds Porch's command line client, its controllers and its tests of the API from its own Go module, once.
 
 Porch needs kpt's library, which cannot be had as a module. What Porch calls of it on this side (the fields of
 a Kptfile, texts of errors, flags) is written anew in the folder `kpt` beside this file and takes its place;
@@ -26,9 +26,11 @@ class PorchUnavailableError(Exception):
 
 
 class Porch(NamedTuple):
-    """What is built. client: porchctl. api_tests: the test binary. source: the module's files, read only."""
+    """What is built. client: porchctl. controllers: those of sets and variants. api_tests: the test binary.
+    source: the module's files, read only."""
 
     client: Path
+    controllers: Path
     api_tests: Path
     source: Path
 
@@ -69,8 +71,8 @@ def _digest() -> str:
 
 
 def _built(compiler: str, source: Path, folder: Path) -> Porch:
-    porch = Porch(folder / "porchctl", folder / "api-tests", source)
-    if porch.client.exists() and porch.api_tests.exists():
+    porch = Porch(folder / "porchctl", folder / "porch-controllers", folder / "api-tests", source)
+    if all(program.exists() for program in (porch.client, porch.controllers, porch.api_tests)):
         return porch
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         copy = Path(scratch) / "porch"
@@ -81,6 +83,7 @@ def _built(compiler: str, source: Path, folder: Path) -> Porch:
         _run(run, copy)
         for target, command in (
             (porch.client, ["build", "-mod=mod", "-o", f"{scratch}/client", "./cmd/porchctl"]),
+            (porch.controllers, ["build", "-mod=mod", "-o", f"{scratch}/controllers", "./controllers"]),
             (porch.api_tests, ["test", "-mod=mod", "-c", "-o", f"{scratch}/tests", "./test/e2e/api"]),
         ):
             _run([compiler, *command], copy)

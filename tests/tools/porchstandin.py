@@ -1,6 +1,7 @@
 """A stand-in for Porch's controllers of PackageVariantSets and PackageVariants. It is not Porch.
 
-Porch's own program cannot be built here. This one makes the writes that it makes, as its users see them: the
+Porch's own program takes minutes to build; `tests/porch/test_change_over.py` runs it where that is asked for.
+This one is for every run of the tests: it makes the writes that Porch's makes, as its users see them: the
 same names, labels, owners, finalizers, workspaces, tasks, conditions, and the same name of the program in
 managedFields. It covers sets of repositories without a template, and variants without injection and
 mutations. Source: Porch's controllers/packagevariantsets and controllers/packagevariants, as of v1.5.

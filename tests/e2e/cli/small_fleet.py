@@ -1,6 +1,7 @@
 """A part of the example fleet, whose blueprint publishes a second revision."""
 
 import asyncio
+import contextlib
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import yaml
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.examples import fleet
 from pvbus.cli.progress import SET
-from pvbus.core.errors import ConflictError
+from pvbus.core.errors import ConflictError, TransientError
 from pvbus.ports.cluster import Kind, Object
 from tests.e2e.cli.command import git
 
@@ -88,10 +89,11 @@ class Client:
     async def until_there(self, name: str) -> Any:
         """Wait for a PackageRevision, rendered."""
         for _ in range(SECONDS_MAX * 5):
-            revision = await self.get(REVISION, name)
-            conditions = ((revision or {}).get("status") or {}).get("conditions") or []
-            if any(each["type"] == "Rendered" and each["status"] == "True" for each in conditions):
-                return revision
+            with contextlib.suppress(TransientError):  # a busy package store says so
+                revision = await self.get(REVISION, name)
+                conditions = ((revision or {}).get("status") or {}).get("conditions") or []
+                if any(each["type"] == "Rendered" and each["status"] == "True" for each in conditions):
+                    return revision
             await asyncio.sleep(0.2)
         raise AssertionError(f"{name} is not there, rendered, after {SECONDS_MAX} s")
 

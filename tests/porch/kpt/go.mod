@@ -1,5 +1,5 @@
-// Stands for the library of kpt, which cannot be had as a module, while Porch's client and tests are built.
-// Written for pvbus: only what these two call, by the names they call it.
+// Stands for the library of kpt, which cannot be had as a module, while Porch's programs and tests are built.
+// Written for pvbus: only what these call, by the names they call it.
 module github.com/kptdev/kpt
 
 go 1.24

@@ -1,7 +1,8 @@
-// Package kptfileutil reads Kptfiles.
+// Package kptfileutil reads and compares Kptfiles.
 package kptfileutil
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 
@@ -18,4 +19,17 @@ func DecodeKptfile(in io.Reader) (*kptfilev1.KptFile, error) {
 		return &kptfilev1.KptFile{}, fmt.Errorf("invalid 'v1' Kptfile: %w", err)
 	}
 	return file, nil
+}
+
+// Equal tells whether two Kptfiles are written alike.
+func Equal(one, other *kptfilev1.KptFile) (bool, error) {
+	texts := make([][]byte, 0, 2)
+	for _, file := range []*kptfilev1.KptFile{one, other} {
+		text, err := yaml.Marshal(file)
+		if err != nil {
+			return false, fmt.Errorf("cannot write a Kptfile: %w", err)
+		}
+		texts = append(texts, text)
+	}
+	return bytes.Equal(texts[0], texts[1]), nil
 }

@@ -94,6 +94,27 @@ type Function struct {
 	Exclusions []Selector        `yaml:"exclude,omitempty" json:"exclude,omitempty"`
 }
 
+// DeepCopy returns a Function that shares nothing with this one.
+func (f *Function) DeepCopy() *Function {
+	if f == nil {
+		return nil
+	}
+	copied := *f
+	copied.ConfigMap = maps.Clone(f.ConfigMap)
+	copied.Selectors = copies(f.Selectors)
+	copied.Exclusions = copies(f.Exclusions)
+	return &copied
+}
+
+func copies(selectors []Selector) []Selector {
+	copied := slices.Clone(selectors)
+	for i := range copied {
+		copied[i].Labels = maps.Clone(copied[i].Labels)
+		copied[i].Annotations = maps.Clone(copied[i].Annotations)
+	}
+	return copied
+}
+
 type Selector struct {
 	APIVersion  string            `yaml:"apiVersion,omitempty" json:"apiVersion,omitempty"`
 	Kind        string            `yaml:"kind,omitempty" json:"kind,omitempty"`
