@@ -14,6 +14,7 @@ from tests.simulation.carvel_judge import INSTALL_GROUP, OWNER, CarvelJudge, hol
 from tests.simulation.packages_judge import annotation, key_of
 from tests.simulation.packages_storm import Storm
 from tests.simulation.packages_world import PackagesWorld
+from tests.simulation.schedule import seeded
 
 STEPS = 40
 NAMESPACE = "demo"
@@ -297,7 +298,8 @@ def _number(version: str) -> tuple[int, ...]:
 
 def play(seed: int, steps: int = STEPS) -> Counter[str]:
     """Play a schedule; return what was exercised. Raises AssertionError for what must not be."""
-    return run_simulated(Schedule(seed, steps).play(), context={"carvel seed": seed})
+    with seeded(seed):
+        return run_simulated(Schedule(seed, steps).play(), context={"carvel seed": seed})
 
 
 __all__ = ["ALWAYS", "Schedule", "play", "problems_of"]

@@ -17,6 +17,7 @@ from tests.simulation.packages_world import (
     crd,
     key_of,
 )
+from tests.simulation.schedule import seeded
 
 STEPS = 40
 TAGS = ("v1.0.0", "v1.1.0", "v2.0.0")
@@ -322,7 +323,8 @@ def _is_alone(world: PackagesWorld, obj: Object) -> bool:
 
 def play(seed: int, steps: int = STEPS) -> Counter[str]:
     """Play a schedule; return what was exercised. Raises AssertionError for what must not be."""
-    return run_simulated(Schedule(seed, steps).play(), context={"packages seed": seed})
+    with seeded(seed):
+        return run_simulated(Schedule(seed, steps).play(), context={"packages seed": seed})
 
 
 __all__ = ["ALWAYS", "PKG", "Schedule", "play", "problems_of"]
