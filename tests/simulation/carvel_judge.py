@@ -87,9 +87,10 @@ class CarvelJudge(Judge):
         return problems
 
     def _is_kept(self, okey: str) -> bool:
-        """Whether the objects of an install are put right: not those of one that is refused."""
+        """Whether the objects of an install are put right: also of one that is refused another version."""
         row = self.lock.get(okey)
-        return row is not None and row.status == "locked" and self.established[okey].is_healthy
+        is_decided = row is not None and row.status in ("locked", "refused", "broken")
+        return is_decided and self.established[okey].is_healthy
 
     def _missing(self, objects: Iterable[Object]) -> Iterable[str]:
         """Yield the objects that healthy installs lack."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pvbus.core.packaging.rows import EstablishedRow, LockedRevision, LockRow
+from pvbus.core.packaging.rows import OBJECT_OWNED, EstablishedRow, LockedRevision, LockRow
 from pvbus.ports.cluster import Object
 
 PKG = "pkg.crossplane.io"
@@ -58,6 +58,12 @@ def ours(reference: Object) -> Reference | None:
     """Return the revision that a reference names, None if it names something else."""
     is_ours = str(reference["apiVersion"]).startswith(f"{PKG}/") and reference["kind"].endswith("Revision")
     return Reference(reference["kind"], reference["name"]) if is_ours else None
+
+
+def install_of(revision: Object) -> str:
+    """Return the key of the install that a revision belongs to, "" if it has no controller."""
+    kind = revision["kind"].removesuffix("Revision")
+    return next((f"{PKG}/{kind}||{each['name']}" for each in controllers_of(revision)), "")
 
 
 def actives(row: LockRow) -> list[LockedRevision]:
@@ -204,15 +210,24 @@ class Judge:
         return problems
 
     def _left_alone(self, objects: Iterable[Object]) -> set[str]:
-        """Return the objects of installs that are paused, refused, broken, or wait for others.
+        """Return the objects of installs that are paused, wait for others, or are not theirs by the lock.
 
         What was established of them stays as it is, and nobody puts right what is changed in it.
         """
-        paused = {key_of(each) for each in objects if is_install(each) and is_paused(each)}
-        left: set[str] = set()
+        known = list(objects)
+        paused = {key_of(each) for each in known if is_install(each) and is_paused(each)}
+        resting = {
+            Reference(each["kind"], each["metadata"]["name"])
+            for each in known
+            if is_revision(each) and install_of(each) in paused
+        }
+        left = {key_of(each) for each in known if any(ours(one) in resting for one in controllers_of(each))}
         for key, row in self.lock.items():
             done = self.established.get(key)
-            if key in paused or row.status != "locked" or done is None or not done.is_healthy:
+            is_kept = row.status == "locked" or (
+                row.status in ("refused", "broken") and row.reason != OBJECT_OWNED
+            )
+            if key in paused or not is_kept or done is None or not done.is_healthy:
                 left |= {each for revision in row.revisions for each in revision.objects}
                 left |= {each for entry in (done.revisions if done else ()) for each in entry.objects}
         return left
@@ -240,10 +255,9 @@ class Judge:
         installs = {key_of(each): each for each in objects if is_install(each)}
         found: dict[str, dict[str, str]] = {}
         for obj in objects:
-            if not is_revision(obj) or not controllers_of(obj):
-                continue
-            parent = f"{PKG}/{obj['kind'].removesuffix('Revision')}||{controllers_of(obj)[0]['name']}"
-            found.setdefault(parent, {})[obj["metadata"]["name"]] = str(obj["spec"].get("desiredState"))
+            parent = install_of(obj) if is_revision(obj) else ""
+            if parent:
+                found.setdefault(parent, {})[obj["metadata"]["name"]] = str(obj["spec"].get("desiredState"))
         for okey in sorted({*installs, *found}):
             row = self.lock.get(okey)
             if row is None:

@@ -22,7 +22,15 @@ from pvbus.core.markers import is_marker
 from pvbus.core.packaging.carvel.objects import GLOBAL_NAMESPACE
 from pvbus.core.packaging.model import Install
 from pvbus.core.packaging.reading import Problem, install_of
-from pvbus.core.packaging.rows import SCOPE, WROTE, EstablishedRevision, EstablishedRow, LockRow, ScopedKey
+from pvbus.core.packaging.rows import (
+    OBJECT_OWNED,
+    SCOPE,
+    WROTE,
+    EstablishedRevision,
+    EstablishedRow,
+    LockRow,
+    ScopedKey,
+)
 from pvbus.core.packaging.statuses import Status
 from pvbus.core.records import ESTABLISHED, INSTALLS, LOCK
 from pvbus.core.topics import broadcast_of, inputs_of, memory_of
@@ -258,9 +266,9 @@ class EstablishController:
         if isinstance(install, Problem) or install.is_deleted or install.is_paused:
             return None
         drift = yield from installs.updated(name, row, obj)
-        if row.status != "locked":
-            reason = row.reason or row.status.capitalize()
-            return _unchanged(before, reason, row.message)
+        is_locked = row.status == "locked"
+        if not is_locked and (self._installer == "others" or not _is_kept_whole(install, row, before)):
+            return _unchanged(before, row.reason or row.status.capitalize(), row.message)
         kind = installs.kind_of_key(name)
         if self._installer == "others":
             live: Object | None = yield Get(kind, name.namespace, name.name)
@@ -268,7 +276,7 @@ class EstablishController:
                 return None
             done = yield from others.followed(install, kind, live, row)
             return done._replace(message="; ".join(filter(None, (done.message, drift))))
-        if unmet := self._unmet(table, ScopedKey.parse(key).rest):
+        if is_locked and (unmet := self._unmet(table, ScopedKey.parse(key).rest)):
             if before.order != data.order or not before.is_healthy:
                 message = f"waits for {unmet}"
                 return Carried(before.revisions, False, False, "WaitingForDependencies", message, (unmet,))
@@ -282,11 +290,15 @@ class EstablishController:
         if rival:
             return Carried(before.revisions, before.is_healthy, False, BESIDE, rival, (), seconds)
         if install.family == "carvel":
-            package = self._package(table, install, row)
-            done = yield from carvel.carried(install, live, row, before, package)
+            version = row.version if is_locked else before.revisions[-1].name
+            wanted = msgspec.structs.replace(row, version=version)
+            package = self._package(table, install, wanted)
+            done = yield from carvel.carried(install, live, wanted, before, package)
         else:
             strays = sorted(each for each, is_stray in data.strays.items() if is_stray)
             done = yield from crossplane.carried(install, live, row, before, self._namespace, strays)
+        if not is_locked:
+            return _kept_whole(done, row, before)
         return done._replace(message="; ".join(filter(None, (done.message, drift))))
 
     def _reported(
@@ -382,6 +394,30 @@ def _object_key(key: str) -> ObjectKey:
 def _unchanged(before: EstablishedRow, reason: str, message: str) -> Carried:
     """Return an outcome that leaves what is established as it is."""
     return Carried(before.revisions, before.is_healthy, reason=reason, message=message)
+
+
+def _is_kept_whole(install: Install, row: LockRow, before: EstablishedRow) -> bool:
+    """Whether an install that does not get what it asks for has a version in the cluster that is put right.
+
+    Not if another install has one of its objects, by the lock: it is not for this one to write them.
+    """
+    if row.status not in ("refused", "broken") or row.reason == OBJECT_OWNED:
+        return False
+    whole = {each.name: each for each in before.revisions if each.state == "established"}
+    if install.family == "carvel":
+        return bool(whole)
+    active = next((each for each in row.revisions if each.is_active), None)
+    return active is not None and active.name in whole and {*active.objects} == {*whole[active.name].objects}
+
+
+def _kept_whole(done: Carried, row: LockRow, before: EstablishedRow) -> Carried:
+    """Return the outcome for an install that is refused: what it has, and why it does not get more."""
+    is_whole = any(each.state == "established" for each in done.revisions)
+    return done._replace(
+        revisions=done.revisions if is_whole else before.revisions,
+        reason=row.reason or row.status.capitalize(),
+        message="; ".join(filter(None, (row.message, done.message))),
+    )
 
 
 def _is_shown(table: dict[str, InstallData], rest: str, status: Status) -> bool:

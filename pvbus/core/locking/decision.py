@@ -26,18 +26,13 @@ from pvbus.core.locking.revisions import (
 from pvbus.core.locking.solutions import Asked, Part, Solver, kinds_of, needs_of
 from pvbus.core.locking.state import ScopeState
 from pvbus.core.packaging.kinds import CROSSPLANE_GROUP as PKG
-from pvbus.core.packaging.rows import (
-    LockedDependency,
-    LockRow,
-    Removal,
-)
+from pvbus.core.packaging.rows import OBJECT_OWNED, LockedDependency, LockRow, Removal
 from pvbus.core.resolve.closure import Location
 from pvbus.core.resolve.model import Chosen, Wish
 
 NAME_CHARACTERS = 50
 """Of an install's name in the name of its revision, so that with the digest it is a name of 63."""
 DIGEST_CHARACTERS = 12
-OBJECT_OWNED = "ObjectOwned"
 
 
 class GroupDecision:

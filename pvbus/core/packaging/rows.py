@@ -35,6 +35,9 @@ DependencyCondition = Literal[
 """What is known of a dependency. Source: carvel proposals, kapp-controller/004-dependency-resolution."""
 
 
+OBJECT_OWNED = "ObjectOwned"
+"""The reason of an install that is refused, as another one has one of its objects."""
+
 LockStatus = Literal["locked", "waiting", "refused", "broken", "removed"]
 Removal = Literal["orphan", "delete", "keep-if-used"]
 
