@@ -18,6 +18,7 @@ from pvbus.core.packaging.carvel.facts import (
     Catalogue,
     Facts,
     Present,
+    is_missed,
     presents_of,
 )
 from pvbus.core.packaging.carvel.naming import install_name
@@ -78,7 +79,10 @@ class _Round:
         self._presents = {each.okey: each for each in presents_of(facts)}
         self._refusals = refusals_of(facts, self._catalogue, tuple(self._presents.values()))
         self._taken: dict[str, set[str]] = {}
-        for key in map(ObjectKey.parse, {*facts.installs, *facts.rows}):
+        rows = (
+            okey for okey, row in facts.rows.items() if row.status != "removed" or okey in facts.established
+        )
+        for key in map(ObjectKey.parse, {*facts.installs, *rows}):
             self._taken.setdefault(key.namespace, set()).add(key.name)
         self._versions: dict[str, str] = {}
         self._outcomes: dict[str, Outcome] = {}
@@ -100,7 +104,11 @@ class _Round:
             found[okey] = self._row(present, holders)
         self._settle(found, holders)
         for okey, row in self._facts.rows.items():
-            if okey not in found:
+            if okey in found and is_missed(self._facts, okey):
+                found[okey] = _removed(
+                    msgspec.structs.replace(row, holders=holders[okey]), self._facts.installs.get(okey)
+                )
+            elif okey not in found:
                 ended = self._ended(okey, row)
                 if ended is not None:
                     found[okey] = ended

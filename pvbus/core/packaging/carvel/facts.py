@@ -74,9 +74,22 @@ def is_created(install: Install, row: LockRow | None) -> bool:
     return bool(install.owner) and (row is None or bool(row.holders))
 
 
+def is_missed(facts: Facts, okey: str) -> bool:
+    """Say whether an install that others need is going: a person has deleted it.
+
+    Until it is gone, with its objects, it has the name that the next one gets, so nothing takes its place.
+    """
+    install, row = facts.installs.get(okey), facts.rows.get(okey)
+    if row is None or not row.holders:
+        return False
+    if install is None:
+        return row.status == "removed" and okey in facts.established
+    return install.is_deleted and bool(install.owner)
+
+
 def presents_of(facts: Facts) -> tuple[Present, ...]:
     """Return the installs that count, by namespace and package: those that are there and not being deleted,
-    and those that the lock creates.
+    those that the lock creates, and those that are missed.
 
     Several of one package in a namespace are several nodes: the first has the package's name. One that was
     created for others is first, then one that has a version.
@@ -92,6 +105,10 @@ def presents_of(facts: Facts) -> tuple[Present, ...]:
         found.append(_present(okey, install.package, version, created, holders))
     for okey, row in facts.rows.items():
         if okey not in facts.installs and row.holders and row.template and row.status != "removed":
+            found.append(_present(okey, row.package, row.version, True, row.holders))
+    taken = {(each.namespace, each.package) for each in found}
+    for okey, row in facts.rows.items():
+        if is_missed(facts, okey) and (ObjectKey.parse(okey).namespace, row.package) not in taken:
             found.append(_present(okey, row.package, row.version, True, row.holders))
     found.sort(
         key=lambda each: (each.namespace, each.package, not each.is_created, not each.version, each.name)

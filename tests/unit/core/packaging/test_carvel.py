@@ -415,6 +415,45 @@ def test_a_created_install_that_somebody_deleted_is_created_again() -> None:
     assert key(DB) in world.installs
 
 
+def test_a_created_install_that_somebody_deletes_comes_back_under_its_name() -> None:
+    """It goes with its objects first; until then there is no other one, and nobody gives up what it held."""
+    world = World(TREE, [install("pkg")]).settle()
+    before = dict(world.rows)
+    world.installs[key(PKG1)] = world.installs[key(PKG1)]._replace(is_deleted=True)
+    going = world.decide()
+    assert going[key(PKG1)].status == "removed"
+    assert {okey: row for okey, row in going.items() if okey != key(PKG1)} == {
+        okey: row for okey, row in before.items() if okey != key(PKG1)
+    }
+    del world.installs[key(PKG1)]
+    world.facts["established"] = frozenset({key(PKG1)})  # establish has not told yet that it is over
+    assert world.decide() == going
+    world.facts["established"] = frozenset()
+    again = world.decide()[key(PKG1)]
+    assert (again.status, again.uid, again.version) == ("locked", "", "1.0.0")
+    assert world.settle().names() == {"pkg": "1.0.0", PKG1: "1.0.0", PKG2: "1.0.0", PKG3: "1.0.0"}
+    assert [world.holders(each) for each in (PKG1, PKG2, PKG3)] == [["pkg"], [PKG1], ["pkg"]]
+
+
+def test_a_created_install_that_goes_is_not_made_again_once_nobody_needs_it() -> None:
+    world = World(SHARED, [install("two")]).settle()
+    world.installs[key(DB)] = world.installs[key(DB)]._replace(is_deleted=True)
+    world.decide()
+    world.remove("two")
+    assert {okey: row.status for okey, row in world.decide().items()} == {key(DB): "removed"}
+    assert world.settle().names() == {}
+
+
+def test_a_users_own_install_takes_the_place_of_one_that_goes_at_once() -> None:
+    world = World(SHARED, [install("two")]).settle()
+    package_name = world.row(DB).package.partition(".")[0]
+    world.installs[key(DB)] = world.installs[key(DB)]._replace(is_deleted=True)
+    world.add(install("mine", package_name))
+    rows = world.decide()
+    assert [each.install for each in rows[key("two")].dependencies] == [key("mine")]
+    assert rows[key(DB)].status == "removed"
+
+
 def test_a_name_that_a_user_has_is_not_used() -> None:
     """The created install gets another name, and the user's install stays what it is."""
     taken = install(DB, "other")
