@@ -6,12 +6,10 @@ import json
 import re
 import shutil
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tests.tools.gitserver import GitServer, _Handler
+from tests.tools.gitserver import GitServer, _Handler, serving
 
 PORT = 3000
 """Porch's tests know the server by its address."""
@@ -100,15 +98,7 @@ def _git(*arguments: str, config: tuple[str, ...] = ()) -> None:
     subprocess.run(["git", *config, *arguments], check=True, capture_output=True)
 
 
-@contextmanager
-def forge(folder: Path, port: int = PORT) -> Iterator[Forge]:
+def forge(folder: Path, port: int = PORT) -> AbstractContextManager[Forge]:
     """Run a server."""
     (folder / USER).mkdir(parents=True)
-    with Forge(folder, port) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    return serving(Forge(folder, port))

@@ -8,9 +8,10 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TypeVar
 
 PROGRAM = ["git", "http-backend"]
 
@@ -36,6 +37,9 @@ class GitServer(ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing of clients that hang up."""
+
+
+S = TypeVar("S", bound=GitServer)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -98,9 +102,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def git_server(folder: Path, port: int = 0, keystore: Path | None = None) -> Iterator[GitServer]:
-    """Run a server. port: 0 for a free one; keystore: certificate and key, for HTTPS."""
-    with GitServer(folder, port, keystore) as server:
+def serving(server: S) -> Iterator[S]:
+    """Run a server in a thread of its own."""
+    with server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()
         try:
@@ -108,6 +112,13 @@ def git_server(folder: Path, port: int = 0, keystore: Path | None = None) -> Ite
         finally:
             server.shutdown()
             thread.join()
+
+
+def git_server(
+    folder: Path, port: int = 0, keystore: Path | None = None
+) -> AbstractContextManager[GitServer]:
+    """Run a server. port: 0 for a free one; keystore: certificate and key, for HTTPS."""
+    return serving(GitServer(folder, port, keystore))
 
 
 SSHD = shutil.which("sshd") or next(iter(map(str, Path("/usr/sbin").glob("sshd"))), None)
