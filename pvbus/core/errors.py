@@ -19,11 +19,14 @@ class TransientError(PvbusError):
     """The same input may work later: broker or API server away, timeout, 429, 5xx, 401, 403.
 
     retry_after_seconds: the delay that the server requested, at most `RETRY_AFTER_SECONDS_MAX`; None: the
-    caller chooses its own backoff.
+    caller chooses its own backoff. is_expected: every start has it for a moment, so nobody is to be warned.
     """
 
-    def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, retry_after_seconds: float | None = None, is_expected: bool = False
+    ) -> None:
         super().__init__(message)
+        self.is_expected = is_expected
         if retry_after_seconds is not None:
             retry_after_seconds = min(max(0.0, retry_after_seconds), RETRY_AFTER_SECONDS_MAX)
         self.retry_after_seconds = retry_after_seconds

@@ -80,7 +80,9 @@ class BesidePorch:
             return
         if self._unlooked and self._clock.monotonic() - self._began < UNLOOKED_SECONDS_MAX:
             raise TransientError(
-                "whether Porch's controllers write, too, is not known yet", retry_after_seconds=0.5
+                "whether Porch's controllers write, too, is not known yet",
+                retry_after_seconds=0.5,
+                is_expected=True,
             )
         if wait := self._wait_seconds():
             raise TransientError(self.problem, retry_after_seconds=min(wait, PATIENCE_SECONDS_MAX))

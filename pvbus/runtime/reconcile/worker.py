@@ -313,7 +313,7 @@ class Worker:
                     self._log.error("a decision failed; this is a bug in pvbus", trace=trace, **about)
                     opened.defects[key] = f"{type(error).__name__}: {error}"
                     puts = self._report(opened, key)
-                case "conflict":
+                case _ if outcome == "conflict" or (isinstance(error, TransientError) and error.is_expected):
                     self._log.debug("will be tried again", **about)
                 case "transient" if not logs.is_detailed():
                     self._log.warning("will be tried again", cause=cause_of(error), **about)

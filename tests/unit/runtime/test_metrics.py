@@ -171,6 +171,27 @@ def test_each_line_of_a_reconciliation_says_of_which(lines: list[dict[str, Any]]
     assert not {"created", "reconciled", "row written", "will be tried again"} & set(others)
 
 
+@pytest.mark.parametrize(("is_expected", "level"), [(True, "debug"), (False, "warning")])
+def test_nobody_is_warned_of_what_every_start_has(
+    lines: list[dict[str, Any]], is_expected: bool, level: str
+) -> None:
+    async def scenario(world: FakeWorld) -> None:
+        world.worker()
+
+        async def answer(name: str) -> None:
+            if len(world.cluster.calls) == 1:
+                raise TransientError("not known yet", retry_after_seconds=0.5, is_expected=is_expected)
+
+        world.cluster.answer = answer
+        await asyncio.sleep(3)
+        await world.send(KEYS[0], {"write": True})
+        await asyncio.sleep(5)
+        assert set(world.out()) == {KEYS[0]}
+
+    simulated(scenario)
+    assert [line["log_level"] for line in lines if line["event"] == "will be tried again"] == [level]
+
+
 def test_nothing_is_bound_after_a_reconciliation(lines: list[dict[str, Any]]) -> None:
     """A step that a reconciliation starts is a task of its own, for the outcomes of others, too."""
 
