@@ -256,7 +256,8 @@ def _problems(world: PackagesWorld, key: str, row: LockRow) -> Iterable[str]:
             yield "an object is somebody else's, and it is healthy"
     elif row.status == "refused" and row.reason == "DuplicatePackage":
         others = [each for each, other in lock.items() if other.package == row.package and each != key]
-        if all(lock[each].reason == "DuplicatePackage" for each in others):
+        paused = {key_of(each) for each in world.installs() if is_paused(each)}  # their rows stand still
+        if all(lock[each].reason == "DuplicatePackage" and each not in paused for each in others):
             yield "no other install has its package"
     elif row.status == "refused" and row.reason == "ObjectOwned" and wanted_of(world, obj) is not None:
         objects = _wanted_objects(world, obj, row)
