@@ -26,7 +26,7 @@ from pvbus.core.locking.revisions import (
 from pvbus.core.locking.solutions import Asked, Part, Solver, kinds_of, needs_of
 from pvbus.core.locking.state import ScopeState
 from pvbus.core.packaging.kinds import CROSSPLANE_GROUP as PKG
-from pvbus.core.packaging.rows import OBJECT_OWNED, LockedDependency, LockRow, Removal
+from pvbus.core.packaging.rows import OBJECT_OWNED, WAITING, LockedDependency, LockRow, Removal
 from pvbus.core.resolve.closure import Location
 from pvbus.core.resolve.model import Chosen, Wish
 
@@ -154,9 +154,9 @@ class GroupDecision:
         if not plan.pin:
             tag = plan.install.tag if plan.install else ""
             if source is not None and source.tags and tag not in source.tags and tag in source.digests:
-                plan.wait = f"the tag {tag}, which {plan.package} does not have"
+                plan.wait, plan.is_stuck = f"the tag {tag}, which {plan.package} does not have", True
             elif source is not None and source.message:
-                plan.wait = f"{plan.package}, which cannot be observed: {source.message}"
+                plan.wait, plan.is_stuck = f"{plan.package}, which cannot be observed: {source.message}", True
             else:
                 plan.wait = f"what {plan.package}:{tag} is"
             return
@@ -164,7 +164,7 @@ class GroupDecision:
         content = self._state.content(plan.package, plan.pin)
         if content is None:
             why = f": {source.message}" if source is not None and source.message else ""
-            plan.wait = f"the content of {plan.package}{why}"
+            plan.wait, plan.is_stuck = f"the content of {plan.package}{why}", bool(why)
         elif content.defect:
             plan.fault = ("broken", "InvalidPackage", f"{plan.package}: {content.defect}")
 
@@ -289,13 +289,15 @@ class GroupDecision:
         )
 
     def _waits(self, plan: Plan, row: LockRow) -> LockRow:
-        """Return the row of an install that cannot be decided on yet: what is locked stays locked."""
+        """Return the row of an install that cannot be decided on yet: what is locked stays locked.
+
+        Such a row says what is waited for only if that may take for ever: each upgrade waits for a moment.
+        """
         self.waits[plan.wait] = Member("install", plan.okey)
+        message = f"waits for {plan.wait}"
         if row.status == "locked" and plan.history.revisions:
-            return row
-        return msgspec.structs.replace(
-            row, status="waiting", reason="Waiting", message=f"waits for {plan.wait}"
-        )
+            return msgspec.structs.replace(row, reason=WAITING, message=message) if plan.is_stuck else row
+        return msgspec.structs.replace(row, status="waiting", reason=WAITING, message=message)
 
     def _decided(self, plan: Plan, row: LockRow) -> LockRow:
         intent = self._intent(plan)

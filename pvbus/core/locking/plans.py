@@ -46,7 +46,8 @@ class Plan:
     """An install, and what is decided for it so far. install: None for one that establish is to create.
 
     pin: the digest that it names, itself or by its tag; "" while that is not known. outcome: of its wish.
-    chosen: the version that its package has in the solution, None while that is not known.
+    chosen: the version that its package has in the solution, None while that is not known. wait: for what, in
+    words. is_stuck: whether somebody has to do something before that comes.
     """
 
     def __init__(self, okey: str, install: Install | None, row: LockRow | None, history: History) -> None:
@@ -67,6 +68,7 @@ class Plan:
         elif install is not None and row is None:
             self.holders = (install.owner,)  # the lock was lost: the object says whom it was made for
         self.wait = ""
+        self.is_stuck = False
         self.fault: tuple[LockStatus, str, str] | None = None
 
     @property

@@ -38,6 +38,9 @@ DependencyCondition = Literal[
 OBJECT_OWNED = "ObjectOwned"
 """The reason of an install that is refused, as another one has one of its objects."""
 
+WAITING = "Waiting"
+"""The reason of an install that cannot be decided on yet. One that is locked stays so meanwhile."""
+
 LockStatus = Literal["locked", "waiting", "refused", "broken", "removed"]
 Removal = Literal["orphan", "delete", "keep-if-used"]
 

@@ -14,6 +14,7 @@ import msgspec
 from pvbus.core.keys import ObjectKey
 from pvbus.core.packaging.model import Install
 from pvbus.core.packaging.rows import (
+    WAITING,
     EstablishedRevision,
     EstablishedRow,
     LockedDependency,
@@ -106,8 +107,8 @@ def _health(type_: str, answer: Answer, message: str = "") -> Status:
 
 
 def _refusal(lock: LockRow | None) -> str:
-    """Return why a decision is not to install, "" if it is."""
-    if lock is None or lock.status in ("locked", "removed"):
+    """Return why a decision is not to install what is asked for, "" if it is."""
+    if lock is None or lock.status == "removed" or (lock.status == "locked" and lock.reason != WAITING):
         return ""
     return lock.message or lock.reason
 

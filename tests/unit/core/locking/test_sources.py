@@ -115,6 +115,46 @@ def test_a_source_that_fails_for_a_moment_changes_nothing_that_is_locked() -> No
     assert world.lock == before
 
 
+def test_a_mistyped_tag_is_told_and_leaves_what_is_installed() -> None:
+    """The present version stays, and the row says what is waited for until the tag is right again."""
+    world = installed()
+    before = world.row("aws")
+    world.install("aws", f"{AWS}:v9.9.9")
+    world.run()
+    row = world.row("aws")
+    assert (row.status, row.reason) == ("locked", "Waiting")
+    assert row.message == f"waits for the tag v9.9.9, which {AWS} does not have"
+    assert (row.version, row.revisions) == (before.version, before.revisions)
+    world.install("aws", f"{AWS}:v1.0.0")
+    world.run()
+    assert (world.row("aws").reason, world.row("aws").message) == ("", "")
+    assert world.row("aws").revisions == before.revisions
+
+
+def test_a_version_that_comes_later_is_installed_and_no_longer_waited_for() -> None:
+    world = installed()
+    world.install("aws", f"{AWS}:v1.1.0")
+    world.run()
+    assert world.row("aws").reason == "Waiting"
+    second = world.registry.publish(AWS, "v1.1.0", salt="new")
+    world.pass_time(400)
+    assert world.active("aws") == second
+    assert world.row("aws").reason == ""
+
+
+def test_an_upgrade_that_has_to_be_read_first_writes_no_row_for_the_wait() -> None:
+    """What comes by itself in a moment is not worth a write, and each upgrade has it."""
+    world = installed()
+    world.registry.publish(AWS, "v1.1.0", salt="new")
+    world.install("aws", f"{AWS}:v1.1.0")
+    seen = [world.row("aws").reason]
+    while world.dirty:
+        world.step(world.dirty.popleft())
+        seen.append(world.row("aws").reason)
+    assert world.row("aws").version == "v1.1.0"
+    assert set(seen) == {""}
+
+
 def test_only_what_can_be_chosen_is_pulled() -> None:
     world = started()
     for number in range(30):

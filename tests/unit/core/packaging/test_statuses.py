@@ -143,6 +143,23 @@ CURRENT = {
             "all is done",
         ),
         (
+            locked(reason="Waiting", message="waits for the tag v9.9.9, which x does not have"),
+            done(),
+            {
+                "conditions": [
+                    said(
+                        "Installed",
+                        "True",
+                        "ActivePackageRevision",
+                        "waits for the tag v9.9.9, which x does not have",
+                    ),
+                    said("Healthy", "True", "HealthyPackageRevision"),
+                ],
+                **CURRENT,
+            },
+            "a mistyped tag: what is installed is well",
+        ),
+        (
             locked(revisions=(ONE, TWO)),
             done(),
             {
