@@ -289,17 +289,27 @@ class EstablishController:
         rival, seconds = others.rival_of(install, live, now)
         if rival:
             return Carried(before.revisions, before.is_healthy, False, BESIDE, rival, (), seconds)
-        if install.family == "carvel":
-            version = row.version if is_locked else before.revisions[-1].name
-            wanted = msgspec.structs.replace(row, version=version)
-            package = self._package(table, install, wanted)
-            done = yield from carvel.carried(install, live, wanted, before, package)
-        else:
-            strays = sorted(each for each, is_stray in data.strays.items() if is_stray)
-            done = yield from crossplane.carried(install, live, row, before, self._namespace, strays)
+        done = yield from self._written(table, data, install, live, row, before)
         if not is_locked:
             return _kept_whole(done, row, before)
         return done._replace(message="; ".join(filter(None, (done.message, drift))))
+
+    def _written(
+        self,
+        table: dict[str, InstallData],
+        data: InstallData,
+        install: Install,
+        live: Object,
+        row: LockRow,
+        before: EstablishedRow,
+    ) -> Generator[Effect, Any, Carried]:
+        """Compare the cluster with the row, or with what an install has that is refused, and write."""
+        if install.family == "crossplane":
+            strays = sorted(each for each, is_stray in data.strays.items() if is_stray)
+            return (yield from crossplane.carried(install, live, row, before, self._namespace, strays))
+        if row.status != "locked":
+            row = msgspec.structs.replace(row, version=before.revisions[-1].name)
+        return (yield from carvel.carried(install, live, row, before, self._package(table, install, row)))
 
     def _reported(
         self, table: dict[str, InstallData], key: str, data: InstallData, done: Carried, now: float
