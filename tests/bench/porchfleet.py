@@ -15,13 +15,13 @@ from tests.bench.fleet import FIVE_EXPRESSIONS, SETS, TARGETS, VARIANTS, variant
 from tests.bench.realfleet import RealFleet
 from tests.bench.scenarios import fleet_target
 from tests.porch.programs import find_or_build
-from tests.tools.auditlog import accepted
+from tests.tools.auditlog import writes_of
 from tests.tools.realcluster import ADMINS, Program
 
 USER = "porch"
 SECONDS_MAX = 1_800.0
-STILL_SECONDS = 6.0
-"""Porch's controllers are done when they have written nothing for so long."""
+STILL_SECONDS = 20.0
+"""Porch's controllers are done when they have written nothing for so long. At a start they read first."""
 
 LOOK_SECONDS = 0.5
 
@@ -112,7 +112,7 @@ class _Porch:
         self.program = Program(binary, fleet.folder, arguments)
         self.program.start()
         self._audit = fleet.real.audit
-        self._counted_to = self._audit.end()
+        _, self._counted_to = self._audit.read()
 
     async def still(self) -> _Written:
         """Wait until it has written nothing for a while."""
@@ -120,8 +120,7 @@ class _Porch:
         total = 0
         while time.perf_counter() - last < STILL_SECONDS:
             await asyncio.sleep(LOOK_SECONDS)
-            end = self._audit.end()
-            if written := len(accepted(self._audit.writes(USER, self._counted_to))):
+            events, self._counted_to = self._audit.read(self._counted_to)
+            if written := len(writes_of(USER, events)):
                 total, last = total + written, time.perf_counter()
-            self._counted_to = end
         return _Written(total, last - began)

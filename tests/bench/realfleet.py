@@ -8,7 +8,7 @@ from tests.bench import apiserver
 from tests.bench.children import process_cpu_seconds
 from tests.bench.fleet import REPOSITORIES, REVISIONS, Fleet, package_revision, repository
 from tests.tools import packages
-from tests.tools.auditlog import accepted
+from tests.tools.auditlog import writes_of
 from tests.tools.realcluster import ADMINS, RealCluster, running
 from tests.tools.runcluster import DEFINITIONS
 
@@ -38,9 +38,8 @@ class RealFleet(Fleet):
 
     async def version(self) -> int:
         """Return how many writes were accepted: the version of etcd counts other programs' writes, too."""
-        end = self.real.audit.end()
-        self._writes += len(accepted(self.real.audit.writes(USER, self._read)))
-        self._read = end
+        events, self._read = self.real.audit.read(self._read)
+        self._writes += len(writes_of(USER, events))
         return self._writes
 
     async def server_cpu_seconds(self) -> float:

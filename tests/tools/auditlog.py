@@ -77,12 +77,16 @@ class AuditLog:
         """Return where the next event will be written."""
         return self.file.stat().st_size
 
-    def events(self, since: int = 0) -> list[AuditEvent]:
-        """Return the events written since then. since: a former `end()`."""
+    def read(self, since: int = 0) -> tuple[list[AuditEvent], int]:
+        """Return the events written since then, and where the next one begins. since: where one began."""
         with self.file.open("rb") as log:
             log.seek(since)
-            lines = log.read().split(b"\n")
-        return [_event.decode(line) for line in lines[:-1]]  # the last one may not be complete yet
+            whole, newline, _ = log.read().rpartition(b"\n")  # the last line may not be complete yet
+        return [_event.decode(line) for line in whole.splitlines()], since + len(whole) + len(newline)
+
+    def events(self, since: int = 0) -> list[AuditEvent]:
+        """Return the events written since then. since: a former `end()`."""
+        return self.read(since)[0]
 
     def writes(self, user: str, since: int = 0) -> list[AuditEvent]:
         """Return the requests of a user that write, accepted or not."""
@@ -92,3 +96,8 @@ class AuditLog:
 def accepted(events: Iterable[AuditEvent]) -> list[AuditEvent]:
     """Return the requests that were not refused."""
     return [event for event in events if event.is_accepted]
+
+
+def writes_of(user: str, events: Iterable[AuditEvent]) -> list[AuditEvent]:
+    """Return the requests of a user that wrote, and were not refused."""
+    return [event for event in accepted(events) if event.is_write and event.user.username == user]
