@@ -30,12 +30,14 @@ _DATA_KEY_RULE = (
 class Strategy(NamedTuple):
     """finalizer: added to an object when its deletion begins, removed by the server's own cleaner.
 
-    label_name: the name must be a DNS label; path_name: it may be any segment of a path. Else a subdomain.
+    owned: of the completed object and the client's, what an update owns the fields of. label_name: the name
+    must be a DNS label; path_name: it may be any segment of a path. Else a subdomain.
     creates_by_update: a PUT of an object that is not there creates it.
     """
 
     prepare: Callable[[Object, Object | None], Object] = lambda new, old: new
     check: Callable[[Object, Object | None], list[FieldError]] = lambda new, old: []
+    owned: Callable[[Object, Object], Object] = lambda new, given: new
     finalizer: str = ""
     counts_generation: bool = False
     unconditional_update: bool = True
@@ -52,6 +54,12 @@ def _prepare_namespace(new: Object, old: Object | None) -> Object:
     if old is None:
         prepared["status"] = {"phase": "Active"}
     return prepared
+
+
+def _owned_of_namespace(new: Object, given: Object) -> Object:
+    """Return a namespace without the spec that it has retained: who leaves it out gives up its fields."""
+    found = {field: value for field, value in new.items() if field != "spec"}
+    return {**found, "spec": given["spec"]} if "spec" in given else found
 
 
 def _prepare_config_map(new: Object, old: Object | None) -> Object:
@@ -147,7 +155,7 @@ CUSTOM = Strategy(counts_generation=True, unconditional_update=False)
 HOOKED = Strategy(unconditional_update=False)
 
 BUILTIN: Mapping[Kind, Strategy] = {
-    NAMESPACE: Strategy(_prepare_namespace, label_name=True),
+    NAMESPACE: Strategy(_prepare_namespace, owned=_owned_of_namespace, label_name=True),
     SECRET: Strategy(_prepare_secret, _check_secret),
     CONFIG_MAP: Strategy(_prepare_config_map, _check_config_map),
     EVENT: Strategy(_prepare_event, creates_by_update=True),

@@ -78,6 +78,19 @@ async def test_owners_are_forgotten_on_request_only(api: Api) -> None:
     assert 'conflict with "before-first-apply"' in refused.body["message"]
 
 
+async def test_nobody_owns_the_finalizers_that_the_server_gives_a_namespace(api: Api) -> None:
+    """An update leaves them out, and the server retains them: as on kube-apiserver they are nobody's."""
+    space: Any = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "plain"}}
+    for manager in ("kubectl", "alice"):
+        path = f"/api/v1/namespaces/plain?fieldManager={manager}"
+        made = (await api.call("PATCH", path, space, media=APPLY)).body
+    version = {"resourceVersion": made["metadata"]["resourceVersion"]}
+    bare = {**space, "metadata": {**space["metadata"], **version}}
+    left = (await api.call("PUT", "/api/v1/namespaces/plain", bare)).body
+    assert left["spec"] == {"finalizers": ["kubernetes"]}
+    assert not any("f:spec" in fields for fields in owners(left).values())
+
+
 async def test_an_object_of_the_cluster_has_no_owner_in_a_namespace(api: Api) -> None:
     """Such a reference means nothing, so the garbage collector leaves the object."""
     owner = await api.create(MAPS, config_map("owner"))
