@@ -48,7 +48,8 @@ class Strategy(NamedTuple):
 
 def _prepare_namespace(new: Object, old: Object | None) -> Object:
     metadata = dict(new["metadata"])
-    metadata["labels"] = {**metadata.get("labels", {}), NAMESPACE_LABEL: metadata["name"]}
+    if name := metadata.get("name"):  # without one it is refused
+        metadata["labels"] = {**metadata.get("labels", {}), NAMESPACE_LABEL: name}
     prepared = {**new, "metadata": metadata}
     prepared["spec"] = old["spec"] if old else {"finalizers": ["kubernetes"]}
     if old is None:

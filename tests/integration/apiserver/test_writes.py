@@ -315,6 +315,14 @@ async def test_objects_of_a_missing_namespace_are_refused(api: Api) -> None:
     assert (reply.code, reply.body["message"]) == (404, 'namespaces "none" not found')
 
 
+@pytest.mark.parametrize("metadata", [None, {}, {"labels": {"a": "b"}}])
+async def test_a_namespace_without_a_name_is_refused(api: Api, metadata: Any) -> None:
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+    reply = await api.call("POST", f"{CORE}/namespaces", space)
+    message = 'Namespace "" is invalid: metadata.name: Required value: name or generateName is required'
+    assert (reply.code, reply.body["message"]) == (422, message)
+
+
 async def test_initial_namespaces_stay(api: Api) -> None:
     """default and kube-system exist and may not be deleted."""
     for name in ("default", "kube-system"):
