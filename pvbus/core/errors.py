@@ -19,7 +19,8 @@ class TransientError(PvbusError):
     """The same input may work later: broker or API server away, timeout, 429, 5xx, 401, 403.
 
     retry_after_seconds: the delay that the server requested, at most `RETRY_AFTER_SECONDS_MAX`; None: the
-    caller chooses its own backoff. is_expected: every start has it for a moment, so nobody is to be warned.
+    caller chooses its own backoff. is_expected: every start has it, and it ends by
+    itself, so it is no warning in the log.
     """
 
     def __init__(

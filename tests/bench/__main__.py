@@ -35,9 +35,18 @@ from tests.bench.rollouts import rollouts
 from tests.bench.scenarios import ceiling, no_op
 from tests.bench.upgrades import injected, upgrades
 from tests.bench.yamlcost import yaml
+from tests.porch.programs import PorchUnavailableError
 from tests.tools.browser import BrowserUnavailableError
 from tests.tools.clusterprograms import ClusterUnavailableError
 from tests.tools.kafka import KafkaUnavailableError
+
+UNAVAILABLE = (
+    BrowserUnavailableError,
+    ClusterUnavailableError,
+    KafkaUnavailableError,
+    PorchUnavailableError,
+)
+"""Why a scenario is left out."""
 
 
 class Scenario(Protocol):
@@ -75,7 +84,7 @@ async def run(names: list[str], *, small: bool, say: Callable[[str], None]) -> l
         say(f"{name}: running, load average {machine()['loadAverage']}")
         try:
             rows += await SCENARIOS[name](small=small)
-        except (BrowserUnavailableError, KafkaUnavailableError, ClusterUnavailableError) as exc:
+        except UNAVAILABLE as exc:
             say(f"{name}: left out: {exc}")
         say(f"{name}: {time.perf_counter() - began:.0f} s")
     return rows

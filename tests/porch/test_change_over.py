@@ -186,13 +186,6 @@ def cluster() -> Iterator[RealCluster]:
     yield from real_cluster_of(DEFINITIONS)
 
 
-def followed_by_workspace(obj: Object) -> Object:
-    """Name the set's upstream as Porch needs it: it knows no `revision`."""
-    if obj["kind"] == SET.kind:
-        obj["spec"]["upstream"] = {"repo": "blueprints", "package": "web", "workspaceName": "v1"}
-    return obj
-
-
 @asynccontextmanager
 async def world_of(cluster: RealCluster, porch: Porch, folder: Path) -> AsyncIterator[World]:
     """Install pvbus, run the package store, and apply a fleet with one cluster more than the small one."""

@@ -209,12 +209,11 @@ class Judge:
         problems += self._revisions(known)
         return problems
 
-    def _left_alone(self, objects: Iterable[Object]) -> set[str]:
+    def _left_alone(self, known: Sequence[Object]) -> set[str]:
         """Return the objects of installs that are paused, wait for others, or are not theirs by the lock.
 
         What was established of them stays as it is, and nobody puts right what is changed in it.
         """
-        known = list(objects)
         paused = {key_of(each) for each in known if is_install(each) and is_paused(each)}
         resting = {
             Reference(each["kind"], each["metadata"]["name"])

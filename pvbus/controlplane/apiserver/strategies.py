@@ -152,7 +152,7 @@ def _check_data(new: Object, old: Object | None, fields: tuple[str, ...]) -> lis
 
 
 STORED_AS_WRITTEN = Strategy()
-CUSTOM = Strategy(counts_generation=True, unconditional_update=False)
+CUSTOM = Strategy(owned=lambda new, given: given, counts_generation=True, unconditional_update=False)
 HOOKED = Strategy(unconditional_update=False)
 
 BUILTIN: Mapping[Kind, Strategy] = {

@@ -266,7 +266,7 @@ class Writer:
             new = strategy.prepare(new, endpoint.stored(old))
         if self._tracks(endpoint):
             if not options.applies:
-                seen = whole if endpoint.served.custom else strategy.owned(new, whole)
+                seen = strategy.owned(new, whole)
                 given = self._tracker.updated(endpoint, old, seen, given, options, subresource, now())
             _own(new, given)
         new = endpoint.stored(new)

@@ -102,9 +102,8 @@ def _empty_map(difference: Any, line: str) -> bool:
 
 def _apply_type(difference: Any, line: str) -> bool:
     codes = (difference.real.code, difference.ours.code)
-    return codes == (500, 400) and "illegal base64" in _text(
-        difference.real
-    )  # ours may name another fault first
+    # Ours may name another fault of the object first.
+    return codes == (500, 400) and "illegal base64" in _text(difference.real)
 
 
 def _patched_type(difference: Any, line: str) -> bool:

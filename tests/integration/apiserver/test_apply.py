@@ -79,7 +79,7 @@ async def test_owners_are_forgotten_on_request_only(api: Api) -> None:
 
 
 async def test_nobody_owns_the_finalizers_that_the_server_gives_a_namespace(api: Api) -> None:
-    """An update leaves them out, and the server retains them: as on kube-apiserver they are nobody's."""
+    """An update leaves them out; as on kube-apiserver they are retained, and no manager owns them."""
     space: Any = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "plain"}}
     for manager in ("kubectl", "alice"):
         path = f"/api/v1/namespaces/plain?fieldManager={manager}"

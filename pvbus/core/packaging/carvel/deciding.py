@@ -18,7 +18,7 @@ from pvbus.core.packaging.carvel.facts import (
     Catalogue,
     Facts,
     Present,
-    is_missed,
+    is_needed_again,
     presents_of,
 )
 from pvbus.core.packaging.carvel.naming import install_name
@@ -104,7 +104,7 @@ class _Round:
             found[okey] = self._row(present, holders)
         self._settle(found, holders)
         for okey, row in self._facts.rows.items():
-            if okey in found and is_missed(self._facts, okey):
+            if okey in found and is_needed_again(self._facts, okey):
                 found[okey] = _removed(
                     msgspec.structs.replace(row, holders=holders[okey]), self._facts.installs.get(okey)
                 )

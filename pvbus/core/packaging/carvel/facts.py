@@ -74,8 +74,8 @@ def is_created(install: Install, row: LockRow | None) -> bool:
     return bool(install.owner) and (row is None or bool(row.holders))
 
 
-def is_missed(facts: Facts, okey: str) -> bool:
-    """Say whether an install that others need is going: a person has deleted it.
+def is_needed_again(facts: Facts, okey: str) -> bool:
+    """Say whether a person has deleted an install that others need, and it is not gone yet.
 
     Until it is gone, with its objects, it has the name that the next one gets, so nothing takes its place.
     """
@@ -89,7 +89,7 @@ def is_missed(facts: Facts, okey: str) -> bool:
 
 def presents_of(facts: Facts) -> tuple[Present, ...]:
     """Return the installs that count, by namespace and package: those that are there and not being deleted,
-    those that the lock creates, and those that are missed.
+    those that the lock creates, and those that a person has deleted while others need them.
 
     Several of one package in a namespace are several nodes: the first has the package's name. One that was
     created for others is first, then one that has a version.
@@ -108,7 +108,7 @@ def presents_of(facts: Facts) -> tuple[Present, ...]:
             found.append(_present(okey, row.package, row.version, True, row.holders))
     taken = {(each.namespace, each.package) for each in found}
     for okey, row in facts.rows.items():
-        if is_missed(facts, okey) and (ObjectKey.parse(okey).namespace, row.package) not in taken:
+        if is_needed_again(facts, okey) and (ObjectKey.parse(okey).namespace, row.package) not in taken:
             found.append(_present(okey, row.package, row.version, True, row.holders))
     found.sort(
         key=lambda each: (each.namespace, each.package, not each.is_created, not each.version, each.name)

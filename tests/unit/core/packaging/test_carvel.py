@@ -416,7 +416,7 @@ def test_a_created_install_that_somebody_deleted_is_created_again() -> None:
 
 
 def test_a_created_install_that_somebody_deletes_comes_back_under_its_name() -> None:
-    """It goes with its objects first; until then there is no other one, and nobody gives up what it held."""
+    """Until it and its objects are gone no other install is created, and its dependencies stay held."""
     world = World(TREE, [install("pkg")]).settle()
     before = dict(world.rows)
     world.installs[key(PKG1)] = world.installs[key(PKG1)]._replace(is_deleted=True)
