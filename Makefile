@@ -3,7 +3,8 @@
 # make run-cluster   the services on a real Kubernetes API server, with the example fleet (Go)
 # make demo-rollout   a release of 200 variants in waves, and its rollback (kubectl, git; Debian's prometheus)
 # make test    all tests but those of a real Kafka or API server and the long campaigns, in ten minutes
-# make test-all   all tests             make check   format, lint, types, layers, schemas, documents
+# make test-rest   what `make test` leaves out: first the long, then those of a real API server, then of Kafka
+# make test-all   both, so all tests    make check   format, lint, types, layers, schemas, documents
 # make chaos   faults on a real Kafka and real API servers, and an independent checker (MINUTES=60, CLUSTER=real)
 # make simulate   seeded schedules of users and faults in virtual time (SEEDS=2000, FIRST=1)
 # make mutants   defects put into a copy, one at a time: each must be found by the tests it names (ONLY=name)
@@ -40,7 +41,7 @@ FIND_PYTHON = for name in python3.14 python3.13 python3.12 python3.11 python3 py
 	  echo "error: git was not found: install it (Debian and Ubuntu: apt install git)" >&2; exit 1; \
 	fi
 
-.PHONY: run run-kafka run-cluster demo-rollout test test-all test-kafka test-cluster chaos simulate api-calls mutants check format bench states setup-run setup-dev clean
+.PHONY: run run-kafka run-cluster demo-rollout test test-rest test-all test-kafka test-cluster chaos simulate api-calls mutants check format bench states setup-run setup-dev clean
 
 run: setup-run
 	.venv/bin/pvbus up --example fleet $(ARGS)
@@ -57,11 +58,14 @@ demo-rollout: setup-run
 
 # The tests of a real Kafka and of a real API server come after the others: their limits are of real time,
 # which they would have to share. They come file by file, as each Kafka is there for the tests of some files, and
-# the longest files first (tests/conftest.py). What needs both is of Kafka's tests. 5 is pytest's code for a
-# selection that is empty.
-PYTEST = .venv/bin/python -m pytest
+# the longest files first (tests/conftest.py). What needs both is of Kafka's tests. Each test is of one phase.
+# 5 is pytest's code for a selection that is empty, as TESTS may make one of what is left out.
+PYTEST = .venv/bin/python -m pytest $(if $(CI),-q --durations=30)
 EMBEDDED = -n $(WORKERS) --dist loadgroup
-BY_FILE = --dist loadfile --no-loadscope-reorder --randomly-dont-reorganize
+BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder --randomly-dont-reorganize
+OFTEN = not kafka and not cluster and not long
+LONG = long and not kafka and not cluster
+CLUSTERS = cluster and not kafka
 PHASE = phase() { \
 	  began=$$(date +%s); name=$$1; shift; \
 	  "$$@" || { code=$$?; [ $$code -eq 5 ] || exit $$code; }; \
@@ -69,22 +73,23 @@ PHASE = phase() { \
 	}
 
 test: setup-dev
-	$(PYTEST) $(EMBEDDED) -m "not kafka and not cluster and not long" $(ARGS) $(TESTS)
+	$(PYTEST) $(EMBEDDED) -m "$(OFTEN)" $(ARGS) $(TESTS)
+
+test-rest: setup-dev
+	@$(PHASE); \
+	phase "long tests" $(PYTEST) $(EMBEDDED) -m "$(LONG)" $(ARGS) $(TESTS); \
+	phase "tests on a real API server" $(PYTEST) $(BY_FILE) -m "$(CLUSTERS)" $(ARGS) $(TESTS); \
+	phase "tests on a real Kafka" $(PYTEST) $(BY_FILE) -m kafka $(ARGS) $(TESTS)
 
 test-all: setup-dev
-	@$(PHASE); \
-	phase "tests of everything embedded" \
-	  $(PYTEST) $(EMBEDDED) -m "not kafka and not cluster" $(ARGS) $(TESTS); \
-	phase "tests on a real API server" \
-	  $(PYTEST) -n $(WORKERS) $(BY_FILE) -m "cluster and not kafka" $(ARGS) $(TESTS); \
-	phase "tests on a real Kafka" \
-	  $(PYTEST) -n $(WORKERS) $(BY_FILE) -m kafka $(ARGS) $(TESTS)
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory test-rest
 
 test-kafka: setup-dev
-	CI=true $(PYTEST) -n $(WORKERS) $(BY_FILE) -m kafka $(ARGS) $(TESTS)  # CI: what is missing fails, in words
+	CI=true $(PYTEST) $(BY_FILE) -m kafka $(ARGS) $(TESTS)  # CI: what is missing fails, in words
 
 test-cluster: setup-dev
-	CI=true $(PYTEST) -n $(WORKERS) $(BY_FILE) -m "cluster and not kafka" $(ARGS) $(TESTS)
+	CI=true $(PYTEST) $(BY_FILE) -m "$(CLUSTERS)" $(ARGS) $(TESTS)
 
 chaos: setup-dev
 	.venv/bin/python -m tests.chaos --minutes $(MINUTES) --cluster $(CLUSTER) $(ARGS)

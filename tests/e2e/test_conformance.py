@@ -30,7 +30,7 @@ pytestmark = [
 
 
 def cases() -> Iterator[Any]:
-    """Every suite; `make test` leaves those of PackageVariants, the largest ones, to `make test-all`."""
+    """Every suite; `make test` leaves those of PackageVariants, the largest ones, to `make test-rest`."""
     for suite in SUITES:
         yield pytest.param(suite, marks=[pytest.mark.long] if suite.startswith("pv-") else [])
 

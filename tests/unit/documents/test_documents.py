@@ -122,12 +122,21 @@ def test_continuous_integration_and_hooks_call_what_people_call() -> None:
     jobs = yaml.safe_load(text(REPOSITORY / ".github" / "workflows" / "ci.yaml"))["jobs"].values()
     runs = "\n".join(step["run"] for job in jobs for step in job["steps"] if "run" in step)
     called = set(re.findall(r"\bmake ([a-z-]+)", runs))
-    assert called >= {"check", "test", "test-all"}
+    assert called == {"check", "test", "test-rest", "simulate"}
+    steps = re.findall(r'^step "[^"]+" make ([a-z-]+)', text(REPOSITORY / ".ci" / "run"), re.M)
+    assert steps == ["check", "test", "test-rest", "simulate"]
     assert called <= set(re.findall(r"^([a-z-]+):", makefile, re.M))
     check = makefile.partition("\ncheck: ")[2].partition("\n\n")[0]
     (repo,) = yaml.safe_load(text(REPOSITORY / ".pre-commit-config.yaml"))["repos"]
     for hook in repo["hooks"]:
         assert f"\t{hook['entry']}\n" in f"{check}\n", hook["id"]
+
+
+def test_the_readme_names_the_two_commands_and_ci_calls_the_second_as_it_is_written() -> None:
+    """`make run` and `make test` stand before everything else, and need no option."""
+    start = text(REPOSITORY / "README.md").partition("\n## Quick start\n")[2].partition("```sh")[0]
+    assert re.findall(r"`(make [a-z ]+)`", start) == ["make run", "make test"]
+    assert re.search(r'^step "make test" make test$', text(REPOSITORY / ".ci" / "run"), re.M)
 
 
 def test_every_state_machine_is_printed_and_documented() -> None:
