@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "packages": "pvbus.cli.packages.command:packages",
     "explain": "pvbus.cli.explain:explain",
     "conditions": "pvbus.cli.conditions:conditions",
+    "wait": "pvbus.cli.wait:wait",
     "condition": "pvbus.cli.condition:condition",
     "task": "pvbus.cli.task:task",
     "confirm": "pvbus.cli.confirm:confirm",

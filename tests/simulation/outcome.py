@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 
-from pvbus.core.api.variants import PackageVariant
+from pvbus.core.api.variants import Condition, PackageVariant
 from pvbus.core.conditions.publishing import LAST_REASONS
 from pvbus.core.keys import HOLD, digest
 from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent
@@ -74,10 +74,14 @@ def check_conditions(world: World) -> None:
                 meta = obj["metadata"]
                 location = f"{kind.kind}|{meta['namespace']}/{meta['name']}|{condition['type']}"
                 last = latest.get(location)
-                shown = (condition["status"], condition["reason"])
-                if last is None or (last.condition.status, last.condition.reason) != shown:
+                shown = (condition["status"], condition["reason"], condition.get("observedGeneration", 0))
+                if last is None or _shown(last.condition) != shown:
                     problems.append(f"{location}: the status says {shown}, the last event {last}")
     assert problems == []
+
+
+def _shown(condition: Condition) -> tuple[str, str, int]:
+    return condition.status, condition.reason, condition.observed_generation
 
 
 def check_generations(world: World) -> None:

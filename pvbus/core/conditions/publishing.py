@@ -22,8 +22,8 @@ CONDITION_CHANGED = "dev.pvbus.condition.changed.v1"
 EVENT_TYPES: Mapping[str, tuple[type[msgspec.Struct], str]] = {
     CONDITION_CHANGED: (
         ConditionEvent,
-        "A condition of an object has a new status, reason, message or question; or the object has it no "
-        "more.",
+        "A condition of an object has a new status, reason, message or question, or says the same of a new "
+        "generation; or the object has it no more.",
     ),
 }
 """The types of public events: the type of the data, and what such an event says."""
@@ -202,12 +202,15 @@ def _seconds_until_news(
 ) -> float | None:
     """Return the seconds until a change is published, 0 for now; None: nothing has changed.
 
-    A change of status or reason is a transition, and one of a question is news. A message with counts is
-    published less often.
+    A change of status or reason is a transition; one of a question is news, and so is a condition that
+    speaks of a newer generation, even if it says the same: programs wait for that. A message with counts
+    is published less often.
     """
     if last is None or last.uid != uid:
         return 0
     old = last.condition
+    if new.observed_generation > old.observed_generation:
+        return 0
     if (old.status, old.reason, last.task) != (new.status, new.reason, task):
         return 0
     if old.message == new.message:

@@ -289,6 +289,34 @@ def test_the_status_that_first_says_ready_of_a_generation_completes_its_attempt(
     assert part.cause == 0.0
 
 
+def test_a_new_generation_that_says_the_same_is_one_event_of_each_condition() -> None:
+    """Else no program could learn from the events that a change has arrived."""
+    part, key = Part(), "PackageVariant|default/v"
+
+    def conditions_of(generation: int) -> tuple[Condition, ...]:
+        return (
+            Condition(type="Ready", status="True", reason="NoErrors", observed_generation=generation),
+            Condition(type="Stalled", status="False", reason="Valid", observed_generation=generation),
+        )
+
+    def published(generation: int) -> list[tuple[str, str, int]]:
+        part.events = []
+        part.now += 1.0
+        row = ResultRow(uid="uid-v", generation=generation, conditions=conditions_of(generation))
+        part.tell(row, RESULTS, "default/v")
+        part.run(key)
+        return [(e.condition.type, e.previous, e.condition.observed_generation) for e in part.events]
+
+    part.see(obj(VARIANT, "v", uid="uid-v"), VARIANTS)
+    assert published(1) == [("Ready", "", 1), ("Stalled", "", 1)]
+    first = part.events
+    assert published(2) == [("Ready", "True", 2), ("Stalled", "False", 2)]
+    assert {event.id for event in first}.isdisjoint(event.id for event in part.events)
+    assert {e.condition.last_transition_time for e in (*first, *part.events)} == {"1970-01-01T00:00:01Z"}
+    assert published(2) == []
+    assert published(1) == []
+
+
 def test_an_event_leads_back_to_the_object_and_the_upstream_that_it_came_from() -> None:
     """The generation and version that were observed, and the PackageRevision that the variant follows."""
     part, key = Part(), "PackageVariant|default/v"
