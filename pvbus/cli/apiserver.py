@@ -23,8 +23,12 @@ from pvbus.telemetry import logs
               help="Serve other machines, too; they reach this one by this DNS name or address.")  # fmt: skip
 @click.option("--namespaces", metavar="NAME,...", default="", envvar="PVBUS_NAMESPACES",
               help="The services' accounts have their rights in these alone [PVBUS_NAMESPACES].")  # fmt: skip
+@click.option("--accounts", type=click.Path(path_type=Path), metavar="FOLDER",
+              help="Write FOLDER/SERVICE/kubeconfig, with the account of that service alone.")  # fmt: skip
 @click.option("--child", "is_child", is_flag=True, hidden=True)
-def apiserver(data: str, port: int, advertise: str, namespaces: str, is_child: bool) -> None:
+def apiserver(
+    data: str, port: int, advertise: str, namespaces: str, accounts: Path | None, is_child: bool
+) -> None:
     """Serve the Kubernetes API and the package store, without the services.
 
     \b
@@ -38,7 +42,8 @@ def apiserver(data: str, port: int, advertise: str, namespaces: str, is_child: b
 
     Only this machine is served, if there is no --advertise. Who has the token, in the kubeconfig of the
     data folder, may do everything; `pvbus user` lets others in. In services.kubeconfig each service has a
-    context, with the rights of its own. `pvbus up` does both at once.
+    context, with the rights of its own; with --accounts it has a file of its own, to be the only one that a
+    container of the service gets. `pvbus up` does both at once.
     """
     config = load_config(ApiServerConfig)
     logs.configure(config.log_level, config.log_format)
@@ -46,15 +51,22 @@ def apiserver(data: str, port: int, advertise: str, namespaces: str, is_child: b
     if is_child:
         sys.exit(asyncio.run(_serve_child(paths, port, config, split_names(namespaces))))
     paths.make()
-    asyncio.run(_serve(paths, port, config, advertise, split_names(namespaces)))
+    asyncio.run(_serve(paths, port, config, advertise, split_names(namespaces), accounts))
 
 
 async def _serve(
-    paths: DataPaths, port: int, config: ApiServerConfig, advertise: str, namespaces: tuple[str, ...]
+    paths: DataPaths,
+    port: int,
+    config: ApiServerConfig,
+    advertise: str,
+    namespaces: tuple[str, ...],
+    accounts: Path | None,
 ) -> None:
     stop = asyncio.Event()
     with stop_on_signals(stop) as begun:
-        serving = control_plane(paths.root, port, config, advertise=advertise, namespaces=namespaces)
+        serving = control_plane(
+            paths.root, port, config, advertise=advertise, namespaces=namespaces, accounts=accounts
+        )
         async with serving as address:
             begun()
             if problem := isolation_problem(config):

@@ -32,11 +32,13 @@ async def control_plane(
     *,
     advertise: str = "",
     namespaces: tuple[str, ...] = (),
+    accounts: Path | None = None,
 ) -> AsyncIterator[Address]:
     """Serve until the block ends. namespaces: those that the services are limited to; () if they are not.
+    accounts: a folder for a kubeconfig of each service alone.
 
     Raises PermanentError: data in use or damaged, port in use."""
-    server = ApiServer(data, port, crds=crds(), advertise=advertise, namespaces=namespaces)
+    server = ApiServer(data, port, crds=crds(), advertise=advertise, namespaces=namespaces, accounts=accounts)
     registry = functions_of(config)
     options = StoreOptions(
         fetch_seconds=config.fetch_seconds, poll_seconds=config.poll_seconds, functions=registry.digest

@@ -19,6 +19,7 @@ from pvbus.controlplane.apiserver import certificates
 from pvbus.controlplane.apiserver.rbac.services import tokens
 from pvbus.controlplane.apiserver.rbac.users import UserFile
 from pvbus.core.errors import PermanentError
+from pvbus.core.rights import SERVICE_RIGHTS
 
 SERVICES_KUBECONFIG = "services.kubeconfig"
 """Beside the administrator's: a context for each service, with its ClusterRole's name."""
@@ -27,10 +28,12 @@ SERVICES_KUBECONFIG = "services.kubeconfig"
 class DataFolder:
     """The paths of the folder; reads and writes its files."""
 
-    def __init__(self, data: Path | None) -> None:
+    def __init__(self, data: Path | None, accounts: Path | None = None) -> None:
+        """accounts: a folder for a kubeconfig of each service alone, None for none."""
         self._temporary = tempfile.TemporaryDirectory(prefix="pvbus-") if data is None else None
         self._root = Path(self._temporary.name) if self._temporary else Path(data or "").absolute()
         self._private = self._root / "apiserver"
+        self._accounts = accounts
         self._lock: int | None = None
         self.token = ""
         self.kubeconfig = self._root / "kubeconfig"
@@ -92,13 +95,28 @@ class DataFolder:
         return tokens(self.token)
 
     def write_kubeconfigs(self, url: str, *, authority: bytes | None) -> None:
-        """Write the administrator's and the services'. authority None: the server speaks plain HTTP."""
+        """Write the administrator's and the services'. authority None: the server speaks plain HTTP.
+
+        Raises PermanentError if the folder of the accounts cannot be written."""
         cluster = {"server": url}
         if authority is not None:
             cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
         services = {f"pvbus-{service}": token for service, token in self.service_tokens().items()}
         write_private(self.kubeconfig, _kubeconfig(cluster, {"pvbus": self.token}, "pvbus"))
         write_private(self.services_kubeconfig, _kubeconfig(cluster, services))
+        for service, token in self.service_tokens().items():
+            if self._accounts is None or not SERVICE_RIGHTS[service]:
+                continue  # one without rights asks the API server nothing
+            folder, user = self._accounts / service, f"pvbus-{service}"
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_private(folder / "kubeconfig", _kubeconfig(cluster, {user: token}, user))
+            except OSError as exc:
+                raise PermanentError(
+                    f"the account of {service} cannot be written to {folder} ({exc.strerror}): make it "
+                    "a folder that this user may write to, or choose another one with --accounts",
+                    reason="DataFolder",
+                ) from exc
 
     def close(self) -> None:
         if self._lock is not None:

@@ -51,15 +51,17 @@ class ApiServer:
         tls: bool = True,
         advertise: str = "",
         namespaces: Sequence[str] = (),
+        accounts: Path | None = None,
     ) -> None:
         """data: the data folder, None for memory. port 0: any free port, which is saved in `data`.
 
         crds: CustomResourceDefinitions to create at the start; existing ones get their spec. advertise: name
         or address by which other machines reach this one; "" serves this machine only. namespaces: those that
-        the services are limited to; () if they are not.
+        the services are limited to; () if they are not. accounts: a folder for a kubeconfig of each service
+        alone, None for none.
         """
         self.objects = StoredObjects()
-        self._folder = DataFolder(data)
+        self._folder = DataFolder(data, accounts)
         self._asked_port = port
         self._hooks: dict[Kind, KindHooks] = {}
         self._virtual: dict[Kind, VirtualKind] = {}

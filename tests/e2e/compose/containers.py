@@ -1,7 +1,8 @@
 """compose.yaml without containers: its commands as processes of this machine, in the files of the image.
 
-Names and ports of the containers' network become loopback's and free ones; paths, folders of the test. What
-is left as it stands is what is to be shown: commands, settings, health checks, and how long an end may take.
+Names and ports of the containers' network become loopback's and free ones; paths, folders of the test: what a
+service mounts is a folder for each volume, and a path that it does not mount is not there. What is left as it
+stands is what is to be shown: commands, settings, mounts, health checks, and how long an end may take.
 """
 
 import os
@@ -21,8 +22,6 @@ from tests.tools.installation import CHECKOUT
 from tests.tools.kafka import _java, free_ports
 
 HEALTHY_SECONDS_MAX = 90.0
-KAFKA_DATA = "/var/lib/kafka/data"
-DATA = "/data"
 
 
 def image(target: Path) -> Path:
@@ -45,8 +44,6 @@ class Compose:
 
     def __init__(self, file: Path, folder: Path) -> None:
         self.services: Mapping[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))["services"]
-        self.data = folder / "data"
-        self.kafka_data = folder / "kafka"
         self.broker_port, controller_port, self.api_port, *self._health_ports = free_ports(
             3 + len(self.services)
         )
@@ -56,13 +53,12 @@ class Compose:
             "6443": self.api_port,
         }
         self._folder = folder
+        self.data = self.volume("data")
         self._image = image(folder / "image")
         self._logs: dict[str, Path] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Compose":
-        self.data.mkdir()
-        self.kafka_data.mkdir()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,17 +66,36 @@ class Compose:
             process.kill()
             process.wait()
 
+    def volume(self, name: str) -> Path:
+        """Return the folder that is a named volume; every mount of it is the same one."""
+        folder = self._folder / "volumes" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
     # Translation
 
     def _outside(self, service: str, text: str) -> str:
         """Return a value of the file as it is outside of a container."""
-        text = text.replace(KAFKA_DATA, str(self.kafka_data))
-        text = re.sub(rf"(?<![\w/]){DATA}(?=/|$|')", str(self.data), text)
+        for path, folder in self._mounts(service).items():
+            text = re.sub(rf"(?<![\w/]){path}(?=/|$|')", str(folder), text)
         text = text.replace("kafka:9092", "127.0.0.1:9092")
         health = self._health_ports[sorted(self.services).index(service)]
         for inside, port in {**self._ports, "9090": health}.items():
             text = re.sub(rf"\b{inside}\b", str(port), text)
         return text
+
+    def _mounts(self, service: str) -> dict[str, Path]:
+        """Return the folder of each path that a service mounts, and of one that holds such paths alone."""
+        named = [volume.split(":") for volume in self.services[service].get("volumes", ())]
+        mounts = {path: self.volume(name) for name, path, *_ in named}
+        accounts = self._folder / "accounts"
+        for path, folder in mounts.items():
+            if path.startswith("/accounts/"):
+                accounts.mkdir(exist_ok=True)
+                link = accounts / path.removeprefix("/accounts/")
+                if not link.is_symlink():
+                    link.symlink_to(folder)
+        return mounts | ({"/accounts": accounts} if accounts.exists() and "/data" in mounts else {})
 
     def command(self, service: str, words: Sequence[str]) -> list[str]:
         """Return a command with this Python in the place of the image's."""
@@ -127,8 +142,12 @@ class Compose:
         self._logs[service] = self._folder / f"{service}.log"
         with self._logs[service].open("wb") as log:
             self.processes[service] = subprocess.Popen(
-                command, cwd=self.data, env=self.environment(service), stdout=log, stderr=log
+                command, cwd=self._workdir(service), env=self.environment(service), stdout=log, stderr=log
             )
+
+    def _workdir(self, service: str) -> Path:
+        """Return the folder that a service begins in: the image's /data, which is a volume in any case."""
+        return self._mounts(service).get("/data") or self.volume(f"work-{service}")
 
     def wait_healthy(self, service: str) -> None:
         """Run the service's health check until it ends with 0."""

@@ -16,6 +16,7 @@ from pvbus.cli.apply import apply
 from pvbus.cli.examples import fleet
 from pvbus.cli.manifests import Manifest
 from pvbus.cli.progress import VARIANT
+from pvbus.core.rights import SERVICE_RIGHTS
 from pvbus.core.topics import ALL_SERVICES, PLATFORM, PROMOTION
 from pvbus.ports.cluster import Object
 from tests.e2e.compose.containers import Compose
@@ -46,6 +47,45 @@ def test_what_proposes_and_approves_and_installs_has_to_be_asked_for() -> None:
     services = yaml.safe_load(FILE.read_text())["services"]
     profiles = {name: tuple(each["profiles"]) for name, each in services.items() if each.get("profiles")}
     assert profiles == dict.fromkeys(PROMOTION, ("promotion",)) | dict.fromkeys(PLATFORM, ("platform",))
+
+
+def test_a_service_mounts_its_own_account_and_nothing_else() -> None:
+    """Only the API server has the data with the administrator's kubeconfig, the authority and the tokens."""
+    services = yaml.safe_load(FILE.read_text())["services"]
+    mounted = {name: tuple(service.get("volumes", ())) for name, service in services.items()}
+    assert mounted.pop("kafka") == ("kafka:/var/lib/kafka/data",)
+    clients = [name for name in ALL_SERVICES if SERVICE_RIGHTS[name]]
+    accounts = {f"account-{name}:/accounts/{name}" for name in clients}
+    assert set(mounted.pop("apiserver")) == {"data:/data"} | accounts
+    assert mounted.pop("unroll") == ()
+    assert mounted == {name: (f"account-{name}:/account:ro",) for name in clients}
+    (prepared,) = re.findall(r"for service in ([a-z ]+);", (CHECKOUT / "deploy/Dockerfile").read_text())
+    assert sorted(prepared.split()) == sorted(clients)
+
+
+def test_a_service_reaches_outside_only_if_it_reads_there() -> None:
+    """The package store and the sources of packages, and a rollout's Prometheus; the rest has no way out."""
+    document = yaml.safe_load(FILE.read_text())
+    assert document["networks"] == {"inside": {"internal": True}, "outside": None}
+    networks = {name: service["networks"] for name, service in document["services"].items()}
+    outside = {name for name, names in networks.items() if "outside" in names}
+    assert outside == {"apiserver", "resolve", "establish", "rollout"}
+    assert all("inside" in names for names in networks.values())
+    published = {name for name, service in document["services"].items() if service.get("ports")}
+    assert published == {"apiserver"}
+    assert all(port.startswith("127.0.0.1:") for port in document["services"]["apiserver"]["ports"])
+
+
+def test_every_container_of_ours_is_limited_as_on_a_cluster() -> None:
+    """It writes nothing but its volumes and /tmp, has no capability, and gains no right."""
+    services = yaml.safe_load(FILE.read_text())["services"]
+    for name in ("apiserver", *ALL_SERVICES):
+        service = services[name]
+        assert service["read_only"] is True, name
+        assert service["tmpfs"] == ["/tmp"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert not {"privileged", "user", "cap_add", "network_mode", "pid", "env_file"} & set(service), name
 
 
 def test_the_image_holds_what_is_built_from() -> None:
@@ -87,8 +127,20 @@ def test_every_command_works(compose: Compose) -> None:
         compose.wait_healthy(service)
     made = asyncio.run(_variants(compose))
     assert sorted(made) == sorted(CLUSTERS)
+    assert _users(compose) == {name: f"pvbus-{name}" for name in ALL_SERVICES if SERVICE_RIGHTS[name]}
     assert {service: compose.stop(service) for service in started} == dict.fromkeys(started, 0)
     assert compose.stop("apiserver") == 0
+
+
+def _users(compose: Compose) -> dict[str, str]:
+    """Return the only user of the kubeconfig that each service mounts."""
+    users = {}
+    for name in ALL_SERVICES:
+        file = compose.volume(f"account-{name}") / "kubeconfig"
+        if file.exists():
+            (user,) = yaml.safe_load(file.read_text())["users"]
+            users[name] = user["name"]
+    return users
 
 
 async def _variants(compose: Compose) -> list[str]:

@@ -188,6 +188,33 @@ async def test_unroll_may_do_nothing_but_discovery(tmp_path: Path, path: str) ->
         assert (await api.call("GET", "/apis", token=token)).code == 200
 
 
+async def test_each_service_can_get_a_kubeconfig_of_its_own(tmp_path: Path) -> None:
+    """It has that account alone, for its owner only; one that asks for nothing gets none."""
+    accounts = tmp_path / "accounts"
+    server = ApiServer(tmp_path / "data", tls=False, accounts=accounts)
+    await server.start()
+    try:
+        expected = headers_of(tmp_path / "data")
+        assert sorted(path.name for path in accounts.iterdir()) == sorted(set(SERVICE_RIGHTS) - {"unroll"})
+        for folder in accounts.iterdir():
+            (file,) = folder.iterdir()
+            config = yaml.safe_load(file.read_text())
+            (user,) = config["users"]
+            assert config["current-context"] == user["name"] == f"pvbus-{folder.name}"
+            assert f"Bearer {user['user']['token']}" == expected[folder.name]
+            assert file.stat().st_mode & 0o077 == 0
+            assert server.token not in file.read_text()
+    finally:
+        await server.stop()
+
+
+async def test_accounts_that_cannot_be_written_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "accounts").write_text("no folder")
+    server = ApiServer(tmp_path / "data", tls=False, accounts=tmp_path / "accounts")
+    with pytest.raises(PermanentError, match=r"the account of ingest cannot be written to .*--accounts"):
+        await server.start()
+
+
 async def test_services_in_one_process_are_different_users(tmp_path: Path) -> None:
     """They share connections, and neither rights nor the process's own."""
     async with served(tmp_path) as (server, _):
