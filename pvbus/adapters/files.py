@@ -1,11 +1,18 @@
 """Opens and writes local files safely on a shared machine: private files, lock files, regular files."""
 
+import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
 
-from pvbus.core.errors import UsageError
+import msgspec
+import yaml
+
+from pvbus.core.errors import PermanentError, UsageError
 
 PRIVATE_UMASK = 0o077
 """Only the owner can access the files that our processes create: databases, mirrors and logs hold Secrets."""
@@ -17,6 +24,58 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
 }
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_STEPS = {
+    **dict.fromkeys(_FULL, "make room on the disk, and start again"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "give yourself the right to read and write it"),
+    errno.EROFS: "the disk is read-only: make it writable, or choose another data folder",
+    errno.EIO: "the disk fails: copy what can be read to another one, or restore a backup there",
+}
+_WHY_CHARACTERS_MAX = 200
+
+SEAL_CHARACTERS = 32
+
+
+@contextmanager
+def own_file(path: Path, remedy: str) -> Iterator[None]:
+    """Turn each failure to read, write or understand a file of ours into a PermanentError.
+
+    remedy: what to do if it is damaged, after "<path> cannot be used (<why>): "; a full disk and a missing
+    right have remedies of their own. A missing file is the caller's to handle: FileNotFoundError is raised.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, msgspec.MsgspecError, yaml.YAMLError) as exc:
+        number = exc.errno if isinstance(exc, OSError) else None
+        step = _STEPS.get(number or 0, remedy)
+        why = " ".join(reason_of(exc).split())[:_WHY_CHARACTERS_MAX]
+        reason = "DiskFull" if number in _FULL else "DataFolder"
+        raise PermanentError(f"{path} cannot be used ({why}): {step}", reason=reason) from exc
+
+
+def seal_of(content: bytes) -> str:
+    """Return a hash of a file's content, which is kept in the file: so a byte that changed is noticed."""
+    return blake2b(content, digest_size=SEAL_CHARACTERS // 2).hexdigest()
+
+
+def sealed(document: bytes) -> bytes:
+    """Return an indented JSON document with its seal as the value of its last field, `"seal": ""`."""
+    before, field, after = document.rpartition(b'"seal": "')
+    return before + field + seal_of(document).encode() + after
+
+
+def check_seal(document: bytes) -> None:
+    """Raise ValueError if a document is not as `sealed` returned it; one without a seal is believed.
+
+    The seal is of the text, so a version with other fields finds it right, too.
+    """
+    before, field, after = document.rpartition(b'"seal": "')
+    seal, end = after[:SEAL_CHARACTERS], after[SEAL_CHARACTERS:]
+    if field and seal != seal_of(before + field + end).encode():
+        raise ValueError("it is not what pvbus wrote")
 
 
 def write_private(path: Path, content: bytes) -> None:

@@ -13,12 +13,16 @@ from typing import Literal
 
 import msgspec
 
-from pvbus.adapters.files import write_private
+from pvbus.adapters.files import check_seal, own_file, sealed, write_private
 from pvbus.cli.manifests import Manifest
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.ports.cluster import Object
 
 FORMAT = 1
+_REMEDY = (
+    "it is the record of what was applied: start without PATH and --example; or remove it: then everything "
+    "is applied again, and takes back edits made with kubectl"
+)
 News = Literal["new", "changed", "same"]
 _encoder = msgspec.json.Encoder(order="sorted")
 
@@ -47,6 +51,7 @@ class _Document(msgspec.Struct, rename="camel"):
     format: int
     cluster: str
     objects: dict[str, AppliedEntry]
+    seal: str = ""
 
 
 _decoder = msgspec.json.Decoder(_Document)
@@ -100,17 +105,13 @@ class AppliedRecord:
 
         cluster: identifies the API server; the record of another one is ignored.
         """
-        try:
-            document = _decoder.decode(path.read_bytes())
-        except FileNotFoundError:
-            return cls(path, {}, cluster)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as exc:
-            raise PermanentError(
-                f"{path}, the record of what was applied, cannot be read: {exc}. Start without PATH and "
-                "--example; or remove the file: then everything is applied again, and takes back edits made "
-                "with kubectl",
-                reason="DataFolder",
-            ) from exc
+        with own_file(path, _REMEDY):
+            try:
+                content = path.read_bytes()
+            except FileNotFoundError:
+                return cls(path, {}, cluster)
+            document = _decoder.decode(content)
+            check_seal(content)
         if document.format != FORMAT:
             raise PermanentError(
                 f"{path} has format {document.format}, this pvbus reads {FORMAT}: start with the pvbus that "
@@ -122,7 +123,7 @@ class AppliedRecord:
     def save(self) -> None:
         """Write the record. Raises PermanentError."""
         document = _Document(format=FORMAT, cluster=self._cluster, objects=self._objects)
-        content = msgspec.json.format(_encoder.encode(document), indent=1) + b"\n"
+        content = sealed(msgspec.json.format(_encoder.encode(document), indent=1) + b"\n")
         if content == self._written:
             return
         try:

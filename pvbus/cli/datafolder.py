@@ -2,15 +2,17 @@
 
 import fcntl
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pvbus.adapters.files import open_lock, write_private
+from pvbus.adapters.files import open_lock, own_file, write_private
 from pvbus.core.errors import PermanentError
 
 DEFAULT = ".pvbus"
+_PREFIX = re.compile(r"pvbus-[0-9a-f]{8}")
 
 
 class DataPaths:
@@ -52,21 +54,20 @@ class DataPaths:
         Two API servers must never share topics, and each must find its own again. A backup omits it, as a
         restored folder is another installation.
         """
-        if not self._bus_prefix.exists():
-            write_private(self._bus_prefix, f"pvbus-{secrets.token_hex(4)}\n".encode())
-        return self._bus_prefix.read_text(encoding="utf-8").strip()
+        with own_file(self._bus_prefix, "restore it, or give the prefix in --bus: kafka://HOST:PORT/PREFIX"):
+            if not self._bus_prefix.exists():
+                write_private(self._bus_prefix, f"pvbus-{secrets.token_hex(4)}\n".encode())
+            prefix = self._bus_prefix.read_text(encoding="ascii").strip()
+            if not _PREFIX.fullmatch(prefix):
+                raise ValueError("it is no prefix of topics")
+        return prefix
 
 
 @contextmanager
 def held(paths: DataPaths) -> Iterator[None]:
     """Lock the data folder for this process. Raises PermanentError if another process holds the lock."""
-    try:
+    with own_file(paths.lock, "it must be a plain file; remove it"):
         descriptor = open_lock(paths.lock)
-    except OSError as exc:
-        raise PermanentError(
-            f"{paths.lock} cannot be opened ({exc.strerror}): it must be a plain file; remove it",
-            reason="DataFolder",
-        ) from exc
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pvbus.adapters.files import reason_of, write_private
+from pvbus.adapters.files import own_file, reason_of, write_private
 from pvbus.cli.datafolder import DataPaths
 from pvbus.cli.explain import bus_document
 from pvbus.cli.explain_text import set_lines, variant_lines
@@ -57,7 +57,8 @@ async def page_of(
         ports = [config.web_port] if config.web_port or retained is None else [retained.port, 0]
         server = await _started(stack, feed, bus, token, config, ports, hints)
         if retained != (now := _Retained(token, server.port)) and not config.web_token_file:
-            write_private(folder.web, msgspec.json.encode(now))
+            with own_file(folder.web, "remove what is there: the page gets another token and port"):
+                write_private(folder.web, msgspec.json.encode(now))
         say(f"web page: {server.url}")
         reading = asyncio.create_task(feed.run(), name="web page")
         try:

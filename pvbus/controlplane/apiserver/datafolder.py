@@ -6,6 +6,7 @@ A server in memory has a temporary folder, which is removed when it stops.
 import base64
 import fcntl
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from pvbus.adapters.files import open_lock, write_private
+from pvbus.adapters.files import open_lock, own_file, write_private
 from pvbus.controlplane.apiserver import certificates
 from pvbus.controlplane.apiserver.rbac.services import tokens
 from pvbus.controlplane.apiserver.rbac.users import UserFile
@@ -23,6 +24,11 @@ from pvbus.core.rights import SERVICE_RIGHTS
 
 SERVICES_KUBECONFIG = "services.kubeconfig"
 """Beside the administrator's: a context for each service, with its ClusterRole's name."""
+
+TOKEN_BYTES = 32
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")  # 32 bytes in base 64
+_NEW_TOKEN = "the next start makes a new one, and a new kubeconfig"
+_ANEW = "remove what is there; each start writes it anew"
 
 
 class DataFolder:
@@ -44,15 +50,11 @@ class DataFolder:
 
     def open(self) -> None:
         """Lock the folder for this process. Raises PermanentError if another process holds the lock."""
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._private.mkdir(mode=0o700, exist_ok=True)
-        try:
+        for folder in (self._root, self._private):
+            with own_file(folder, "it must be a folder: move away what is there"):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with own_file(self._private / "lock", "remove what is there"):
             descriptor = open_lock(self._private / "lock")
-        except OSError as exc:
-            raise PermanentError(
-                f"{self._private / 'lock'} cannot be opened ({exc.strerror}): remove what is there",
-                reason="DataFolder",
-            ) from exc
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -66,29 +68,37 @@ class DataFolder:
         self.token = self._ensure_token()
 
     def _ensure_token(self) -> str:
+        """Return the administrator's token, from which the services' are derived; make it if there is none.
+
+        Raises PermanentError if it is damaged: a new one would keep out whoever has the old one.
+        """
         path = self._private / "token"
-        try:
-            token = path.read_text(encoding="ascii").strip()
-        except FileNotFoundError:
-            token = ""
-        if not token:
-            token = secrets.token_urlsafe(32)
-            write_private(path, token.encode())
+        with own_file(path, f"restore it from a backup, or remove it: {_NEW_TOKEN}"):
+            try:
+                token = path.read_text(encoding="ascii").strip()
+            except FileNotFoundError:
+                token = secrets.token_urlsafe(TOKEN_BYTES)
+                write_private(path, token.encode())
+            if not _TOKEN.fullmatch(token):
+                raise ValueError("it is no token")
         return token
 
     def certificates(self, name: str) -> certificates.Certificates:
-        return certificates.ensure(self._private / "pki", name)
+        folder = self._private / "pki"
+        with own_file(folder, "move it away: certificates are made anew, and are in the new kubeconfig"):
+            return certificates.ensure(folder, name)
 
     def kept_port(self) -> int:
         """Return the port of the last start, 0 if there was none."""
         try:
             text = self.port_file.read_text(encoding="ascii").strip()
-        except (FileNotFoundError, UnicodeDecodeError):
+        except (OSError, UnicodeDecodeError):
             return 0
-        return int(text) if text.isdigit() and int(text) <= 65_535 else 0
+        return int(text) if text.isdecimal() and int(text) <= 65_535 else 0
 
     def keep_port(self, port: int) -> None:
-        write_private(self.port_file, str(port).encode())
+        with own_file(self.port_file, _ANEW):
+            write_private(self.port_file, str(port).encode())
 
     def service_tokens(self) -> dict[str, str]:
         """Return the token of each service, once the folder is open."""
@@ -102,21 +112,19 @@ class DataFolder:
         if authority is not None:
             cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
         services = {f"pvbus-{service}": token for service, token in self.service_tokens().items()}
-        write_private(self.kubeconfig, _kubeconfig(cluster, {"pvbus": self.token}, "pvbus"))
-        write_private(self.services_kubeconfig, _kubeconfig(cluster, services))
+        for path, content in (
+            (self.kubeconfig, _kubeconfig(cluster, {"pvbus": self.token}, "pvbus")),
+            (self.services_kubeconfig, _kubeconfig(cluster, services)),
+        ):
+            with own_file(path, _ANEW):
+                write_private(path, content)
         for service, token in self.service_tokens().items():
             if self._accounts is None or not SERVICE_RIGHTS[service]:
                 continue  # one without rights asks the API server nothing
             folder, user = self._accounts / service, f"pvbus-{service}"
-            try:
+            with own_file(folder, "make it a folder, or choose another one with --accounts"):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 write_private(folder / "kubeconfig", _kubeconfig(cluster, {user: token}, user))
-            except OSError as exc:
-                raise PermanentError(
-                    f"the account of {service} cannot be written to {folder} ({exc.strerror}): make it "
-                    "a folder that this user may write to, or choose another one with --accounts",
-                    reason="DataFolder",
-                ) from exc
 
     def close(self) -> None:
         if self._lock is not None:

@@ -1,5 +1,6 @@
 """Documents besides resources: health, version, discovery, OpenAPI."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pvbus
@@ -25,16 +26,20 @@ class Document(NamedTuple):
 class Documents:
     """Serves the documents about the server itself."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, problem: Callable[[], str] = str) -> None:
+        """problem: why the server cannot store anything now, "" if it can."""
         self.address = ""
         """Host and port of the server, known once it listens."""
         self._registry = registry
+        self._problem = problem
         self._openapi: OpenApi | None = None
         self._edition = -1
 
     def get(self, path: str, accept: str) -> Document | None:
         """Return the document at a path, None if there is none. Raises StatusError (406)."""
         path = path.rstrip("/") or "/"
+        if path.startswith("/readyz") and (problem := self._problem()):
+            return Document(f"not ready: {problem}\n".encode(), "text/plain", 503)
         if path in OPEN_PATHS or path.rpartition("/")[0] in OPEN_PATHS:
             return Document(b"ok", "text/plain")
         if path == "/version":

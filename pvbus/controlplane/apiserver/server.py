@@ -125,12 +125,14 @@ class ApiServer:
             asyncio.create_task(collector.work.run(), name="apiserver-garbage"),
             asyncio.create_task(access.run(), name="apiserver-roles"),
             asyncio.create_task(store.expire_forever(), name="apiserver-expiry"),
+            asyncio.create_task(store.probe_forever(), name="apiserver-probe"),
         ]
 
     async def _listen(self) -> None:
         assert self._store is not None
         certificates = self._folder.certificates(self._advertise) if self._tls else None
-        documents = Documents(self._registry)
+        store = self._store
+        documents = Documents(self._registry, lambda: store.write_problem)
         admin = User(ADMIN, (ADMINS_GROUP, AUTHENTICATED_GROUP))
         services = {token: user_of(service) for service, token in self._folder.service_tokens().items()}
         self._access.admit({self.token: admin, **services})

@@ -17,15 +17,13 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from pvbus.controlplane.apiserver.entries import Change, Entry, ObjectKey
-from pvbus.core.errors import PermanentError
+from pvbus.controlplane.apiserver.objectfile import ObjectFile
 from pvbus.ports.cluster import Kind, Object
 
-SCHEMA_VERSION = 1
 LOG_CHANGES_MAX = 20_000
 """Changes of a kind kept for watches: a watcher that is this far behind lists again. Two bursts of
 10,000 variants fit; at 2 kB each they take 40 MB at most, shared with the objects themselves."""
@@ -40,14 +38,8 @@ was disconnected for longer lists again; a real API server keeps 5 minutes."""
 EXPIRY_SECONDS = 60.0
 """How often old changes are dropped."""
 
-_CREATE = """
-CREATE TABLE objects (kind TEXT, namespace TEXT, name TEXT, rv INTEGER NOT NULL, data BLOB NOT NULL,
-                      PRIMARY KEY (kind, namespace, name)) WITHOUT ROWID;
-CREATE TABLE revision (id INTEGER PRIMARY KEY CHECK (id = 1), rv INTEGER NOT NULL);
-INSERT INTO revision VALUES (1, 1);
-"""
-_PUT = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)"
-_REMOVE = "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?"
+PROBE_SECONDS = 1.0
+"""How often a store that could not write tries whether it can again: /readyz follows as soon."""
 
 
 class StoreError(Exception):
@@ -221,7 +213,7 @@ class Store:
     def __init__(self, path: Path | None) -> None:
         """Open the file, or use only memory if there is no path."""
         self._path = path
-        self._database = _open(path) if path else None
+        self._file = ObjectFile.open(path) if path else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="apiserver-store")
         self._tables: dict[Kind, Table] = {}
         self._pending: dict[tuple[Kind, ObjectKey], Entry | None] = {}
@@ -232,21 +224,13 @@ class Store:
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self.rv = self._head_rv = self._start_rv = 1
-        if path is not None and self._database is not None:
-            try:
-                self.rv = self._head_rv = self._start_rv = self._load(self._database)
-            except (sqlite3.DatabaseError, msgspec.DecodeError, LookupError) as exc:
-                self._database.close()
-                raise _damaged(path, exc) from exc
-
-    def _load(self, database: sqlite3.Connection) -> int:
-        rv = int(database.execute("SELECT rv FROM revision").fetchone()[0])
-        for group_kind, revision, data in database.execute("SELECT kind, rv, data FROM objects"):
-            group, _, kind = group_kind.rpartition("/")
-            entry = Entry.load(data, revision)
-            table = self._tables.setdefault(Kind(group, kind), Table(rv))
-            table.entries[entry.key] = entry
-        return rv
+        self.write_problem = ""
+        """Why nothing can be written, "" if the last write succeeded."""
+        if self._file is not None:
+            self.rv, objects = self._file.load()
+            self._head_rv = self._start_rv = self.rv
+            for kind, entry in objects:
+                self.table(kind).entries[entry.key] = entry
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._commit_forever(), name="apiserver-store")
@@ -260,8 +244,8 @@ class Store:
                 await self._task
         finally:
             self._thread.shutdown(wait=True)
-            if self._database is not None:
-                self._database.close()
+            if self._file is not None:
+                self._file.close()
 
     def observe(self, observer: Callable[[Change], None]) -> None:
         """Call `observer` for each durable change, before any watch gets it."""
@@ -363,13 +347,24 @@ class Store:
     async def _commit(self, batch: _Batch) -> None:
         loop = asyncio.get_running_loop()
         try:
-            if self._database is not None and batch.changes:
+            if self._file is not None and batch.changes:
                 await loop.run_in_executor(self._thread, self._write, batch.changes)
         except (sqlite3.Error, OSError) as exc:
             advice = "make room on the disk and try again; nothing of this request was stored"
-            self._give_up(StoreError(f"the objects could not be stored in {self._path} ({exc}): {advice}"))
+            self.write_problem = f"the objects could not be stored in {self._path} ({exc}): {advice}"
+            self._give_up(StoreError(self.write_problem))
         else:
+            self.write_problem = ""
             self._publish(batch)
+
+    async def probe_forever(self) -> None:
+        """Clear `problem` once writes work again, also if nobody writes."""
+        while True:
+            await asyncio.sleep(PROBE_SECONDS)
+            if self.write_problem and self._file is not None:
+                with suppress(sqlite3.Error, OSError):
+                    await asyncio.get_running_loop().run_in_executor(self._thread, self._file.probe)
+                    self.write_problem = ""
 
     def _give_up(self, error: StoreError) -> None:
         """Fail the running commit and all queued writes, which are based on it."""
@@ -382,23 +377,8 @@ class Store:
 
     def _write(self, changes: Sequence[Change]) -> None:
         """Write one transaction; runs in the worker thread."""
-        assert self._database is not None
-        puts: dict[tuple[str, str, str], tuple[str, str, str, int, bytes] | None] = {}
-        for change in changes:
-            name = (str(change.kind), *change.entry.key)
-            gone = change.type == "DELETED"
-            puts[name] = None if gone else (*name, change.entry.rv, change.entry.raw)
-        cursor = self._database.cursor()
-        cursor.execute("BEGIN IMMEDIATE")
-        try:
-            cursor.executemany(_REMOVE, [name for name, row in puts.items() if row is None])
-            cursor.executemany(_PUT, [row for row in puts.values() if row is not None])
-            cursor.execute("UPDATE revision SET rv = ?", (changes[-1].rv,))
-            cursor.execute("COMMIT")
-        except sqlite3.Error:
-            if self._database.in_transaction:
-                cursor.execute("ROLLBACK")
-            raise
+        assert self._file is not None
+        self._file.write(changes)
 
     def _publish(self, batch: _Batch) -> None:
         for change in batch.changes:
@@ -436,40 +416,3 @@ class Store:
         while True:
             await asyncio.sleep(EXPIRY_SECONDS)
             self.expire(time.monotonic())
-
-
-def _damaged(path: Path, exc: Exception) -> PermanentError:
-    code = getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # the primary code
-    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
-        return PermanentError(
-            f"{path} cannot be used as the API server's database ({exc}): make room on the disk, and check "
-            "that the file may be written",
-            reason="DiskFull",
-        )
-    return PermanentError(
-        f"{path} cannot be opened as the API server's database: {exc}; restore a backup or move it away",
-        reason="DataDamaged",
-    )
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    try:
-        version = database.execute("PRAGMA user_version").fetchone()[0]
-        if version > SCHEMA_VERSION:
-            raise PermanentError(
-                f"{path} was written by a newer pvbus (data version {version}, this one knows "
-                f"{SCHEMA_VERSION}): use that version, or another data folder",
-                reason="DataTooNew",
-            )
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
-        if version == 0:
-            database.executescript(f"BEGIN; {_CREATE} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-    except sqlite3.DatabaseError as exc:
-        database.close()
-        raise _damaged(path, exc) from exc
-    except PermanentError:
-        database.close()
-        raise
-    return database

@@ -33,7 +33,7 @@ async def render_failed_again(objects: Objects, resources: ResourcesKind, file: 
 def _read(file: Path) -> str:
     try:
         return file.read_text()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return ""
 
 

@@ -13,6 +13,7 @@ import msgspec
 import pygit2
 
 import pvbus
+from pvbus.adapters.files import SEAL_CHARACTERS, seal_of
 from pvbus.controlplane.packages import bounds, layout
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.caching import SizedCache
@@ -89,8 +90,12 @@ class TipReader:
     def _load(self) -> str | None:
         """Take over what the file has; return its head of the branch."""
         try:
-            saved = msgspec.msgpack.decode(self._file.read_bytes(), type=Saved)
-        except (OSError, msgspec.DecodeError):
+            content = self._file.read_bytes()
+            seal, body = content[:SEAL_CHARACTERS], content[SEAL_CHARACTERS:]
+            saved = msgspec.msgpack.decode(body, type=Saved) if seal == seal_of(body).encode() else None
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        if saved is None:
             return None
         if (saved.version, saved.branch, saved.base) != (pvbus.__version__, self._branch, self._base):
             return None
@@ -125,7 +130,8 @@ class TipReader:
         )
         scratch = self._file.with_suffix(".new")
         with suppress(OSError):  # a full disk: everything is in git
-            scratch.write_bytes(msgspec.msgpack.encode(saved))
+            body = msgspec.msgpack.encode(saved)
+            scratch.write_bytes(seal_of(body).encode() + body)
             scratch.replace(self._file)
             self._unsaved = 0
 

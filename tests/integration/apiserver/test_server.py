@@ -21,7 +21,7 @@ from cryptography import x509
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.core.errors import PermanentError
 from tests.integration.apiserver.client import WIDGETS, Api, crd, widget
-from tests.integration.apiserver.test_lists import WIDGET, store_of
+from tests.integration.apiserver.test_lists import WIDGET
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -228,8 +228,37 @@ async def test_a_server_in_memory_leaves_nothing() -> None:
     assert not folder.exists()
 
 
+def change_file(data: Path, *statements: str) -> None:
+    """Run SQL on the objects' file, past the server."""
+    database = sqlite3.connect(data / "apiserver" / "objects.db", isolation_level=None, timeout=30)
+    for statement in statements:
+        database.execute(statement)
+    database.close()
+
+
+def fill(data: Path) -> None:
+    """Make each write fail, as a full disk does."""
+    full = "BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+    change_file(
+        data,
+        f"CREATE TRIGGER no_objects BEFORE INSERT ON objects {full}",
+        f"CREATE TRIGGER no_revision BEFORE UPDATE ON revision {full}",
+    )
+
+
+async def until_ready(api: Api) -> None:
+    deadline = asyncio.get_running_loop().time() + 60
+    while (await api.call("GET", "/readyz")).code != 200:
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.05)
+
+
+def make_room(data: Path) -> None:
+    change_file(data, "DROP TRIGGER no_objects", "DROP TRIGGER no_revision")
+
+
 async def test_a_full_disk_loses_nothing_and_ends_with_it(tmp_path: Path) -> None:
-    """Writes fail with 500 while there is no room; nothing of them shows, and later ones succeed."""
+    """Writes fail with 500 and /readyz with 503 while there is no room; then nothing of them is there."""
     server = ApiServer(tmp_path, crds=[crd()], tls=False)
     await server.start()
     try:
@@ -237,17 +266,19 @@ async def test_a_full_disk_loses_nothing_and_ends_with_it(tmp_path: Path) -> Non
         async with aiohttp.ClientSession(headers=headers) as session:
             api = Api(session, server.url)
             retained = await api.create(WIDGETS, widget("kept"))
-            database = store_of(server)._database
-            assert database is not None
-            pages = database.execute("PRAGMA page_count").fetchone()[0]
-            database.execute(f"PRAGMA max_page_count = {pages + 1}")
+            fill(tmp_path)
             replies = await asyncio.gather(
                 *(api.call("POST", WIDGETS, widget(f"w{n}", spec={"note": "x" * 100_000})) for n in range(20))
             )
             assert {reply.code for reply in replies} == {500}
             assert "could not be stored" in replies[0].body["message"]
             assert (await api.get(WIDGETS))["items"] == [retained]
-            database.execute("PRAGMA max_page_count = 1000000")
+            ready = await api.call("GET", "/readyz")
+            assert ready.code == 503
+            assert "make room on the disk" in str(ready.body)
+            assert (await api.call("GET", "/livez")).code == 200
+            make_room(tmp_path)
+            await until_ready(api)
             await api.create(WIDGETS, widget("w1", spec={"note": "x" * 100_000}))
             assert len((await api.get(WIDGETS))["items"]) == 2
     finally:

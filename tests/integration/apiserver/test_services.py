@@ -211,7 +211,7 @@ async def test_each_service_can_get_a_kubeconfig_of_its_own(tmp_path: Path) -> N
 async def test_accounts_that_cannot_be_written_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "accounts").write_text("no folder")
     server = ApiServer(tmp_path / "data", tls=False, accounts=tmp_path / "accounts")
-    with pytest.raises(PermanentError, match=r"the account of ingest cannot be written to .*--accounts"):
+    with pytest.raises(PermanentError, match=r"ingest cannot be used .*--accounts"):
         await server.start()
 
 

@@ -237,7 +237,7 @@ async def test_a_damaged_record_stops_the_start(world: World) -> None:
     assert "small" not in world.record.read_text()  # digests only: a manifest may be a Secret
     await world.edit("a", "large")
     world.record.write_bytes(world.record.read_bytes()[:-20])
-    with pytest.raises(PermanentError, match=r"applied\.json.*cannot be read.*Start without PATH"):
+    with pytest.raises(PermanentError, match=r"applied\.json.*cannot be used.*start without PATH"):
         await world.up()
     assert await world.size("a") == "large"
 

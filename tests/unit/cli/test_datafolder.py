@@ -82,7 +82,7 @@ def test_a_lock_that_is_no_file_is_an_error_at_once(tmp_path: Path, make: Callab
         make(lock)
         if lock.is_fifo():
             continue  # a lock can be had on a pipe, too
-        with pytest.raises(PermanentError, match="cannot be opened"):
+        with pytest.raises(PermanentError, match="cannot be used"):
             enter()
 
 

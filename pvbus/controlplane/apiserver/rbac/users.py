@@ -20,7 +20,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from pvbus.adapters.files import open_lock, write_private
+from pvbus.adapters.files import check_seal, open_lock, own_file, sealed, write_private
 from pvbus.controlplane.apiserver import status
 from pvbus.controlplane.apiserver.identity import ADMIN, AUTHENTICATED_GROUP, User
 from pvbus.controlplane.apiserver.rbac.builtin import NAMESPACE_ADMIN, PEOPLE
@@ -69,6 +69,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
     users: tuple[Account, ...] = ()
+    seal: str = ""
 
 
 def digest_of(token: str) -> str:
@@ -89,16 +90,13 @@ class UserFile:
 
     def read(self) -> tuple[Account, ...]:
         """Return the users by name. Raises PermanentError if the file is damaged."""
-        try:
-            users = msgspec.json.decode(self.path.read_bytes(), type=_File).users
-        except FileNotFoundError:
-            return ()
-        except (OSError, msgspec.MsgspecError) as exc:
-            raise PermanentError(
-                f"{self.path} cannot be read ({exc}): restore it from a backup, or remove it and add the "
-                "users again",
-                reason="DataFolder",
-            ) from exc
+        with own_file(self.path, "restore it from a backup, or remove it and add the users again"):
+            try:
+                content = self.path.read_bytes()
+            except FileNotFoundError:
+                return ()
+            users = msgspec.json.decode(content, type=_File).users
+            check_seal(content)
         unknown = {grant.role for user in users for grant in user.grants} - set(PEOPLE)
         if unknown:
             raise PermanentError(
@@ -115,7 +113,7 @@ class UserFile:
             users = {account.name: account for account in self.read()}
             change(users)
             content = _File(users=tuple(users[name] for name in sorted(users)))
-            write_private(self.path, msgspec.json.format(msgspec.json.encode(content), indent=2))
+            write_private(self.path, sealed(msgspec.json.format(msgspec.json.encode(content), indent=2)))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
