@@ -31,7 +31,13 @@ async def test_every_variant_gets_an_upgrade_draft_with_its_local_edit(tmp_path:
             await edit_locally(client)
             for package in PACKAGES:
                 await client.approve(name_of(package, 1))
+            published = pvbus("wait", "default/web", "--for", "published", cwd=tmp_path)
+            assert published.out == "PackageVariantSet default/web at generation 1 is published\n"
             await follow_second_revision(client, tmp_path)
+            ready = pvbus("wait", "default/web", cwd=tmp_path)
+            assert ready.out == "PackageVariantSet default/web at generation 2 is ready\n"
+            drafts = pvbus("wait", "default/web", "--for", "published", "--timeout", "0", cwd=tmp_path)
+            assert f"0 of {CLUSTERS} published; PackageRevision default/" in drafts.err
             for package in PACKAGES:
                 draft = await client.until_there(name_of(package, 2))
                 (task,) = draft["spec"]["tasks"]
