@@ -1,7 +1,9 @@
-"""The identity of a package's content: what a person judges who approves or rejects it."""
+"""The content of a package: its identity, which a person judges who approves or rejects it, and in words
+what is wrong with a file that should hold Kubernetes objects."""
 
 import hashlib
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -25,6 +27,27 @@ def content_digest(files: Mapping[str, str]) -> str:
             hashed.update(len(part).to_bytes(8, "big"))
             hashed.update(part)
     return hashed.hexdigest()[:DIGITS]
+
+
+LFS_HEADER = "version https://git-lfs.github.com/spec/"
+"""How each pointer of Git LFS begins (its specification, version 1)."""
+
+
+def no_object(number: int, text: str, value: Any) -> str:
+    """Return a sentence on a document of a YAML file that is not a map, so not a Kubernetes object.
+
+    number: of the document, from 0. text, value: the document, and what it holds.
+    """
+    if text.lstrip("\ufeff").startswith(LFS_HEADER):
+        return (
+            "is a pointer of Git LFS, not the content: pvbus reads git without LFS, so commit the file "
+            "itself (git lfs migrate export)"
+        )
+    kind = "a list" if isinstance(value, list) else "plain text" if isinstance(value, str) else "one value"
+    return (
+        f"document {number + 1} is {kind}, not a Kubernetes object: give it apiVersion, kind and metadata, "
+        "or rename the file so that it does not end in .yaml, .yml or .json"
+    )
 
 
 def _identity(path: str, text: str) -> bytes:

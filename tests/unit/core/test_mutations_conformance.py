@@ -20,6 +20,14 @@ PACKAGE_CASES = sorted((SHARED / "cases").glob("pv-mutate/*.yaml")) + sorted(
 )
 VALIDATION_CASES = sorted((SHARED / "cases").glob("pv-validate/*.yaml"))
 
+DEPARTURES = {
+    "junk.yaml: failed to extract objects: unhandled node kind 8": (
+        "junk.yaml: failed to extract objects: document 1 is plain text, not a Kubernetes object: give it "
+        "apiVersion, kind and metadata, or rename the file so that it does not end in .yaml, .yml or .json"
+    ),
+}
+"""Porch's messages that say nothing to a person, with ours: this is its YAML library's, as the case notes."""
+
 pytestmark = [
     pytest.mark.shared,
     pytest.mark.skipif(not SHARED.is_dir(), reason="no shared folder beside the checkout"),
@@ -78,7 +86,7 @@ def run(case: Any, resources: dict[str, str]) -> Mutation:
 def check_errors(runner: ModuleType, expected: list[Any], text: str) -> None:
     for error in expected:
         assert runner.says(error, text)
-        assert error.get("loose") or error["message"] == text
+        assert error.get("loose") or DEPARTURES.get(error["message"], error["message"]) == text
 
 
 @pytest.mark.parametrize("path", PACKAGE_CASES, ids=label)

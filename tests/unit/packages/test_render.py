@@ -375,7 +375,18 @@ def test_what_was_done_before_a_failure_is_kept_on_request(by_annotation: bool) 
             f"{thing('a')}---\na: b\n",
             "a.yaml: resource 1 has no `apiVersion`, `kind`, `metadata.name`",
         ),
-        ("a.yaml", "- a\n", "a.yaml: a document is not a YAML mapping"),
+        (
+            "a.yaml",
+            f"{thing('a')}---\n- a\n",
+            "a.yaml: document 2 is a list, not a Kubernetes object: give it ",
+        ),
+        ("a.yaml", "some words\n", "a.yaml: document 1 is plain text, not a Kubernetes object"),
+        ("a.yaml", "5\n", "a.yaml: document 1 is one value, not a Kubernetes object"),
+        (
+            "a.yaml",
+            f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 9\n",
+            "a.yaml: is a pointer of Git LFS, not the content: pvbus reads git without LFS",
+        ),
         ("a.yaml", "a: [\n", "a.yaml: yaml: line"),
         ("x/b.json", "{", "x/b.json: yaml"),
     ],
@@ -385,6 +396,32 @@ def test_what_is_no_kubernetes_object_fails_with_its_file(file: str, content: st
     result = failed({"Kptfile": kptfile(), file: content})
     assert message in result.message
     assert result.resources[file] == content
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        ("", "---\n"),
+        ("", "---\n# kind: ConfigMap\n# metadata: {name: off}\n"),
+        ("---\n# Source: chart/templates/a.yaml\n---\n", ""),
+        ("# a licence\n---\n", "---\n---\n# b\n"),
+        ("---\n...\n---\n", "...\n"),
+        ("---\nnull\n---\n", "---\n~\n"),
+        ("%YAML 1.1\n---\n", "---\n\n"),
+    ],
+    ids=["trailing", "switched off", "Helm's header", "comments", "ends", "nulls", "directive"],
+)
+def test_documents_without_an_object_are_no_concern_of_functions_and_stay(around: tuple[str, str]) -> None:
+    """Templates leave them; the functions change the objects between them."""
+    before, after = around
+    result = rendered({"Kptfile": kptfile(steps("trace-a")), "a.yaml": f"{before}{thing('a')}{after}"})
+    assert result.resources["a.yaml"] == f"{before}{thing('a')}trace: a\n{after}"
+
+
+@pytest.mark.parametrize("text", ["", "\n", "---\n", "# a\n---\n# b\n", "---\n---\n", "null\n"])
+def test_a_file_without_any_object_renders_and_keeps_its_bytes(text: str) -> None:
+    result = rendered({"Kptfile": kptfile(steps("trace-a")), "a.yaml": text})
+    assert result.resources["a.yaml"] == text
 
 
 def test_kustomizations_need_no_name() -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from pvbus.controlplane.packages.functions.item import Item
-from pvbus.controlplane.packages.functions.yamltext import compose
+from pvbus.core.content import no_object
 from pvbus.core.errors import PermanentError
 from pvbus.core.yaml.editor import YamlError, parse
 
@@ -129,13 +129,14 @@ def _objects(file: str, text: str) -> Iterable[Item | str]:
         documents = parse(text)
     except YamlError as exc:
         raise PermanentError(f"{file}: {exc}", reason="InvalidResource") from exc
-    for document in documents:
+    for number, document in enumerate(documents):
         if isinstance(document.value, dict):
             yield Item(text=document.text, value=document.value)
-        elif document.value is None and compose(document.text) is None:
+        elif document.value is None:  # only comments, or nothing: templates that are switched off leave these
             yield document.text
         else:
-            raise PermanentError(f"{file}: a document is not a YAML mapping", reason="InvalidResource")
+            words = no_object(number, document.text, document.value)
+            raise PermanentError(f"{file}: {words}", reason="InvalidResource")
 
 
 def _text(pieces: Sequence[_Piece], items: Sequence[Item]) -> str:

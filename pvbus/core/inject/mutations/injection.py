@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from pvbus.core.api import kptfile
 from pvbus.core.api.packages import PackageCondition
 from pvbus.core.api.variants import Injector
+from pvbus.core.content import no_object
 from pvbus.core.errors import PermanentError
 from pvbus.core.keys import digest
 from pvbus.core.yaml import editor
@@ -139,8 +140,7 @@ def _points_of(file: str, text: str) -> tuple[tuple[InjectionPoint, str], ...]:
         if value is None:
             continue
         if not isinstance(value, dict):
-            number_in_go = 2 if isinstance(value, list) else 8  # yaml.SequenceNode, yaml.ScalarNode
-            raise editor.YamlError(f"failed to extract objects: unhandled node kind {number_in_go}")
+            raise editor.YamlError(f"failed to extract objects: {no_object(number, document.text, value)}")
         requirement = editor.get(value, ("metadata", "annotations", POINT))
         if requirement is None:
             continue
