@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from pvbus.adapters.files import own_file, reason_of, write_private
+from pvbus.adapters.servingtls import ServingFiles, ServingTls
 from pvbus.cli.datafolder import DataPaths
 from pvbus.cli.explain import bus_document
 from pvbus.cli.explain_text import set_lines, variant_lines
@@ -118,15 +119,32 @@ async def _started(
     if not is_loopback(config.web_host) and not names:
         raise UsageError(
             f"PVBUS_WEB_HOST={config.web_host} is not loopback: name in PVBUS_WEB_NAMES the hosts that "
-            "browsers use; requests with another Host are refused. The page is plain HTTP: have a proxy with "
-            "TLS before it, or leave it on loopback and use ssh -L, or kubectl port-forward"
+            "browsers use; requests with another Host are refused. Without PVBUS_WEB_CERTIFICATE_FILE the "
+            "page is plain HTTP: have a proxy with TLS before it, or leave it on loopback and use ssh -L, or "
+            "kubectl port-forward"
         )
+    tls = _tls(config)
     for port in ports[:-1]:
         with contextlib.suppress(PermanentError):  # another program has it now
-            server = PageServer(feed, explain, token, Address(config.web_host, port, names), hints)
+            server = PageServer(feed, explain, token, Address(config.web_host, port, names, tls), hints)
             return await stack.enter_async_context(server)
-    address = Address(config.web_host, ports[-1], names)
+    address = Address(config.web_host, ports[-1], names, tls)
     return await stack.enter_async_context(PageServer(feed, explain, token, address, hints))
+
+
+def _tls(config: WebConfig) -> ServingTls | None:
+    """Return what serves the configured certificate, None without one. Raises UsageError."""
+    certificate, key = config.web_certificate_file, config.web_key_file
+    if bool(certificate) != bool(key):
+        raise UsageError(
+            "PVBUS_WEB_CERTIFICATE_FILE and PVBUS_WEB_KEY_FILE belong together: set both, or none"
+        )
+    if not certificate:
+        return None
+    try:
+        return ServingTls(ServingFiles(Path(certificate), Path(key)))
+    except UsageError as exc:
+        raise UsageError(f"PVBUS_WEB_CERTIFICATE_FILE, PVBUS_WEB_KEY_FILE: {exc}") from exc
 
 
 def _token(config: WebConfig, retained: str) -> str:

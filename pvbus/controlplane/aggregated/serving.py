@@ -13,8 +13,9 @@ from typing import NamedTuple
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from pvbus.adapters import servingtls
 from pvbus.controlplane.apiserver import certificates
-from pvbus.core.errors import PermanentError
+from pvbus.core.errors import PermanentError, UsageError
 
 
 class Serving(NamedTuple):
@@ -29,15 +30,12 @@ class Serving(NamedTuple):
 
 
 def from_files(certificate: Path, key: Path) -> Serving:
-    """Read a certificate and its key. Raises PermanentError: missing, or they do not belong together."""
+    """Read a certificate and its key. Raises PermanentError: missing, expired, not of one pair."""
     try:
-        content = certificate.read_bytes(), key.read_bytes()
-        not_after = x509.load_pem_x509_certificate(content[0]).not_valid_after_utc
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-    except (OSError, ValueError) as exc:  # an SSLError is an OSError
-        text = f"the serving certificate {certificate} with the key {key} cannot be used: {exc}"
-        raise PermanentError(text, reason="Certificate") from exc
-    return Serving(certificate, key, content, b"", not_after)
+        read = servingtls.read_serving(servingtls.ServingFiles(certificate, key))
+    except UsageError as exc:
+        raise PermanentError(f"the serving certificate cannot be used: {exc}", reason="Certificate") from exc
+    return Serving(certificate, key, read.content, b"", read.not_after)
 
 
 def self_signed(folder: Path, names: Sequence[str]) -> Serving:
@@ -52,10 +50,7 @@ def context_of(serving: Serving, authorities: str) -> ssl.SSLContext:
 
     A client without a certificate is served, too: it may have a token, or ask for the health.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    context.load_cert_chain(serving.certificate, serving.key)
+    context = servingtls.serving_context(servingtls.ServingFiles(serving.certificate, serving.key))
     if authorities:
         context.load_verify_locations(cadata=authorities)
         context.verify_mode = ssl.CERT_OPTIONAL

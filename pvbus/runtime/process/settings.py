@@ -266,6 +266,8 @@ class WebConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
     web_host, web_port: address of the page; loopback by
     default, as it is plain HTTP; port 0 takes any free one. web_names: further host names, separated by
     commas, that browsers use for it, of a proxy with TLS for example; requests with another Host are refused.
+    web_certificate_file, web_key_file: PEM, to serve it over TLS, the certificate with its chain; read again
+    when they change; "" is plain HTTP.
     web_token_file: the secret of the page's address, at least 16 characters; "" makes one at each start, and
     `pvbus up` keeps one in the data folder.
     """
@@ -273,6 +275,8 @@ class WebConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
     web_host: str = "127.0.0.1"
     web_port: Port = 0
     web_names: str = ""
+    web_certificate_file: str = ""
+    web_key_file: str = ""
     web_token_file: str = ""
 
 

@@ -14,6 +14,13 @@ from urllib.parse import urlsplit
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 COOKIE_PREFIX = "pvbus-"
+HOST_ONLY = "__Host-"
+"""Browsers take a cookie of such a name over TLS only, and from this very host."""
+
+STRICT_TRANSPORT: Mapping[str, str] = {"Strict-Transport-Security": "max-age=2592000"}
+"""For 30 days a browser asks this name over TLS alone, for every port of it: longer, and a name whose
+certificate is taken away stays out of reach; shorter, and who comes once a month can be led to plain HTTP.
+Names of loopback, which every program of the machine shares, and subdomains are left out."""
 
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -32,18 +39,25 @@ text (trusted types), so a name from the cluster is never more than text."""
 
 class Gate:
     """token: the secret in the address. port: the server's, as cookies are shared by all ports of a host.
-    names: further host names that browsers use for this server."""
+    names: further host names that browsers use for this server. is_tls: whether it serves TLS itself."""
 
-    def __init__(self, token: str, port: int, names: tuple[str, ...] = ()) -> None:
+    def __init__(self, token: str, port: int, names: tuple[str, ...] = (), *, is_tls: bool = False) -> None:
         self._token = token
         self._session = hmac.new(token.encode(), b"pvbus web session", hashlib.sha256).hexdigest()
         self._names = frozenset(name.lower() for name in (*LOOPBACK_NAMES, *names))
-        self.cookie = f"{COOKIE_PREFIX}{port}"
+        self.is_tls = is_tls
+        self.cookie = f"{HOST_ONLY if is_tls else ''}{COOKIE_PREFIX}{port}"
 
     @property
     def session(self) -> str:
         """The cookie's value: who knows it does not know the token."""
         return self._session
+
+    def headers(self, host: str) -> Mapping[str, str]:
+        """Return the headers of every answer to a request for this Host."""
+        name = _host_name(host)
+        is_strict = self.is_tls and name in self._names and name not in LOOPBACK_NAMES
+        return {**HEADERS, **STRICT_TRANSPORT} if is_strict else HEADERS
 
     def problem(self, headers: Mapping[str, str]) -> str:
         """Return why a request is refused whoever sends it, "" if it is not."""
@@ -54,12 +68,20 @@ class Gate:
                 "PVBUS_WEB_NAMES"
             )
         origin = headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and not self._is_own(origin, host):
             return "requests from other origins are refused"
         is_own = headers.get("Sec-Fetch-Site", "none") in ("same-origin", "none")
         if not is_own and headers.get("Sec-Fetch-Mode") != "navigate":
             return "requests from other sites are refused"  # another port of this host sends the cookie, too
         return ""
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        """Return whether an origin is that of this page. Before plain HTTP there may be a proxy with TLS."""
+        try:
+            scheme, netloc, *_ = urlsplit(origin)
+        except ValueError:
+            return False
+        return netloc.lower() == host.lower() and (scheme == "https" or not self.is_tls)
 
     def opens(self, token: str) -> bool:
         """Return whether this is the token."""

@@ -1,5 +1,5 @@
-"""Serves the fleet's page over plain HTTP: three files, the model, its changes as server-sent events, and the
-explanation of one object. Every path is in one table, and no path is one of the file system."""
+"""Serves the fleet's page over HTTP or HTTPS: three files, the model, its changes as server-sent events, and
+the explanation of one object. Every path is in one table, and no path is one of the file system."""
 
 import asyncio
 import gzip
@@ -14,13 +14,14 @@ from typing import Any, NamedTuple, Self
 import msgspec
 from aiohttp import web
 
+from pvbus.adapters.servingtls import ServingTls
 from pvbus.core.conditions.sets import confirm_command
 from pvbus.core.errors import PermanentError, PvbusError, TransientError
 from pvbus.core.keys import Key
 from pvbus.core.web.document import changes, whole
 from pvbus.core.web.model import Model
 from pvbus.runtime.web.feed import Feed
-from pvbus.runtime.web.gate import HEADERS, Gate
+from pvbus.runtime.web.gate import Gate
 
 BEAT_SECONDS = 5.0
 """Between two messages to a page when nothing changes; one that hears nothing for three of them is stale."""
@@ -43,7 +44,7 @@ browser would follow it without the cookie."""
 
 REFUSED = """<!doctype html><html lang="en"><meta charset="utf-8"><title>pvbus</title><h1>pvbus</h1><p>{}"""
 NO_SESSION = (
-    "Open the address with the token that pvbus printed at its start (web page: http://...). It is the same "
+    "Open the address with the token that pvbus printed at its start (web page: ...). It is the same "
     "after a restart."
 )
 
@@ -53,11 +54,12 @@ Explain = Callable[[Key, bool], Awaitable[dict[str, Any]]]
 
 
 class Address(NamedTuple):
-    """host, port: to listen at; port 0 takes any free one. names: see `Gate`."""
+    """host, port: to listen at; port 0 takes any free one. names: see `Gate`. tls: None for plain HTTP."""
 
     host: str = "127.0.0.1"
     port: int = 0
     names: tuple[str, ...] = ()
+    tls: ServingTls | None = None
 
 
 class Hints(NamedTuple):
@@ -102,9 +104,9 @@ class PageServer:
         application.router.add_get("/api/removals", self._removals)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
         await self._runner.setup()
-        host, port, names = self._address
+        host, port, names, tls = self._address
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            await web.TCPSite(self._runner, host, port, ssl_context=tls.context if tls else None).start()
         except OSError as exc:
             await self._runner.cleanup()
             raise PermanentError(
@@ -113,9 +115,10 @@ class PageServer:
                 reason="PortInUse",
             ) from exc
         self.port = self._runner.addresses[0][1]
-        self._gate = Gate(self._token, self.port, names)
+        self._gate = Gate(self._token, self.port, names, is_tls=tls is not None)
         shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{names[0] if names else shown}:{self.port}/?token={self._token}"
+        scheme = "https" if tls else "http"
+        self.url = f"{scheme}://{names[0] if names else shown}:{self.port}/?token={self._token}"
         return self
 
     async def __aexit__(
@@ -137,7 +140,9 @@ class PageServer:
             except web.HTTPException as exc:
                 response = _refused(exc.status, exc.reason)
         if not response.prepared:
-            response.headers.update({**HEADERS, **response.headers})
+            response.headers.update(
+                {**self._gate.headers(request.headers.get("Host", "")), **response.headers}
+            )
         return response
 
     def _refusal(self, request: web.Request) -> web.Response | None:
@@ -150,8 +155,9 @@ class PageServer:
             if not self._gate.opens(token):
                 return _refused(403, f"This is not the token. {NO_SESSION}")
             response = web.Response(text=SIGN_IN, content_type="text/html")
+            cookie, is_tls = self._gate.cookie, self._gate.is_tls
             response.set_cookie(
-                self._gate.cookie, self._gate.session, httponly=True, samesite="Strict", path="/"
+                cookie, self._gate.session, httponly=True, samesite="Strict", path="/", secure=is_tls
             )
             return response
         return None if self._gate.knows(request.cookies) else _refused(401, NO_SESSION)
@@ -200,7 +206,8 @@ class PageServer:
         if self._pages >= PAGES_MAX:
             return _refused(503, f"{PAGES_MAX} pages are open: close some")
         given = request.headers.get("Last-Event-ID") or request.query.get("since", "")
-        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+        own = self._gate.headers(request.headers.get("Host", ""))
+        response = web.StreamResponse(headers={**own, "Content-Type": "text/event-stream"})
         await response.prepare(request)
         self._pages += 1
         try:

@@ -5,6 +5,7 @@ import json
 import re
 import signal
 import socket
+import ssl
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from pvbus.cli.main import run
 from tests.e2e.cli.command import pvbus, running
 from tests.tools.bustables import write_tables
+from tests.tools.certificate import make_pair
 from tests.tools.fleetrows import fleet
 
 pytestmark = pytest.mark.timeout(180)
@@ -84,6 +86,20 @@ def test_a_process_of_its_own(tmp_path: Path) -> None:
         assert server.end() == 0
 
 
+def test_a_page_with_a_certificate(tmp_path: Path) -> None:
+    """`run web` serves TLS to a client that trusts it, and says so in the address."""
+    write_tables(tmp_path / "bus.db", fleet(2))
+    certificate, key = make_pair(tmp_path)
+    files = {"PVBUS_WEB_CERTIFICATE_FILE": str(certificate), "PVBUS_WEB_KEY_FILE": str(key)}
+    with running("run", "web", "--bus", f"sqlite:{tmp_path}/bus.db", cwd=tmp_path, **files) as server:
+        url = server.wait_for("web page: ").partition("web page: ")[2]
+        assert url.startswith("https://127.0.0.1:")
+        context = ssl.create_default_context(cafile=str(certificate))
+        with urllib.request.urlopen(url, timeout=10, context=context) as answer:
+            assert "; Secure;" in answer.headers["Set-Cookie"] + ";"
+        assert server.end() == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "variables", "words"),
     [
@@ -96,6 +112,12 @@ def test_a_process_of_its_own(tmp_path: Path) -> None:
         (["web"], {"PVBUS_WEB_TOKEN_FILE": "none"}, "PVBUS_WEB_TOKEN_FILE: cannot read none"),
         (["web"], {"PVBUS_WEB_TOKEN_FILE": "short"}, "at least 16 printable ASCII characters"),
         (["web", "--bus", "sqlite:bus.db"], {"PVBUS_WEB_HOST": "0.0.0.0"}, "PVBUS_WEB_NAMES"),
+        (["web", "--bus", "sqlite:bus.db"], {"PVBUS_WEB_KEY_FILE": "key"}, "belong together: set both"),
+        (
+            ["web", "--bus", "sqlite:bus.db"],
+            {"PVBUS_WEB_CERTIFICATE_FILE": "short", "PVBUS_WEB_KEY_FILE": "short"},
+            "PVBUS_WEB_CERTIFICATE_FILE, PVBUS_WEB_KEY_FILE: short: has no certificate in PEM",
+        ),
         (["web", "--bus", "nonsense"], {}, "invalid bus URL"),
     ],
 )

@@ -68,8 +68,12 @@ def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     one, two = authority.issue("one"), authority.issue("two")
     assert from_files(one.certificate, one.key).authority == b""
-    for certificate, key in ((one.certificate, two.key), (tmp_path / "none", one.key), (one.key, one.key)):
-        with pytest.raises(PermanentError, match="cannot be used"):
+    for certificate, key, words in (
+        (one.certificate, two.key, "is not the key of the certificate"),
+        (tmp_path / "none", one.key, "no such file"),
+        (one.key, one.key, "has no certificate in PEM"),
+    ):
+        with pytest.raises(PermanentError, match=f"the serving certificate cannot be used: .*{words}"):
             from_files(certificate, key)
 
 
