@@ -19,31 +19,28 @@ from urllib.parse import unquote, urlsplit
 
 import certifi
 
+from pvbus.adapters.gitenvironment import git_environment
 from pvbus.adapters.sources.limits import SourceLimits
-from pvbus.core.errors import PermanentError, TransientError
+from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
 from pvbus.core.packaging.archives import check_files
 from pvbus.core.packaging.pullsecrets import Login
 from pvbus.core.packaging.references import GitFolder, Image, is_ref
 
 PACK_BYTES_MAX = 256 << 20
+MEMORY_BYTES_MAX = 1 << 30
+"""Of git, and on Linux only: a pack of some KB may hold objects of gigabytes, which unpack in memory."""
 OUTPUT_BYTES_MAX = 16 << 20
 """Of a list of refs or files; a repository of 100,000 refs has 8 MB."""
 ERROR_CHARACTERS_MAX = 20_000
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _FILES = frozenset({"100644", "100755", "100664"})
 _SETTINGS = {
-    "core.hooksPath": "/dev/null",
+    "core.sshCommand": "ssh",
     "credential.helper": "",
-    "credential.interactive": "false",
-    "fetch.recurseSubmodules": "false",
-    "gc.auto": "0",
-    "maintenance.auto": "false",
-    "protocol.allow": "never",
-    "protocol.https.allow": "always",
-    "protocol.http.allow": "always",
-    "protocol.ssh.allow": "always",
-    "protocol.file.allow": "always",
+    "transfer.unpackLimit": "1",  # one pack: its file has a limit
 }
+_NO_CONFIGURATION = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
+"""No settings of a person or machine: they may name programs and logins, and send an address elsewhere."""
 
 
 class Refs(NamedTuple):
@@ -125,7 +122,8 @@ class GitRemote:
 
     def _read(self, folder: Path, commit: str) -> dict[str, bytes]:
         tree = f"{commit}:{self._source.folder}"
-        listed = self._run(folder, "ls-tree", "-r", "-z", "-l", "--full-tree", tree)
+        # With its folders: one without files that holds itself many times over would be read for hours.
+        listed = self._run(folder, "ls-tree", "-r", "-t", "-z", "-l", "--full-tree", tree)
         entries = list(self._entries(listed))
         check_files(((path, size) for path, _, size in entries), self._limits.content)
         request = "".join(f"{oid}\n" for _, oid, _ in entries).encode()
@@ -146,7 +144,9 @@ class GitRemote:
         """Yield path, object and bytes of each file. Raises PermanentError for what is no file."""
         for entry in filter(None, listed.split(b"\0")):
             facts, _, name = entry.partition(b"\t")
-            mode, _, oid, size = facts.decode().split()
+            mode, kind, oid, size = facts.decode().split()
+            if kind == "tree":
+                continue
             path = name.decode(errors="surrogateescape")
             if mode not in _FILES:
                 what = "a link" if mode == "120000" else "a submodule"
@@ -160,7 +160,10 @@ class GitRemote:
     ) -> bytes:
         """Run git in a folder, within limits. Raises PermanentError, TransientError."""
         # The limit of a file's size, in blocks of 512 bytes, holds for the pack that a remote sends.
-        script = f'ulimit -f {PACK_BYTES_MAX // 512} && exec git "$@"'
+        script = (
+            f"ulimit -d {MEMORY_BYTES_MAX // 1024} 2>/dev/null; ulimit -c 0; "
+            f'ulimit -f {PACK_BYTES_MAX // 512} && exec git "$@"'
+        )
         environment = self._environment
         if self._ca_file:
             environment = {**environment, "GIT_SSL_CAINFO": self._authorities(folder)}
@@ -224,7 +227,8 @@ _KNOWN = (
         r"|not our ref|[Cc]ouldn't find remote ref|does not exist",
         "NotFound",
     ),
-    (r"invalid index-pack output|File size limit", "TooLarge"),
+    (r"dubious ownership", FORBIDDEN),
+    (r"invalid index-pack output|File size limit|[Oo]ut of memory", "TooLarge"),
 )
 
 
@@ -284,22 +288,11 @@ def _basic(login: Login) -> str:
 
 
 def _environment(url: str, login: Login | None) -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     settings = dict(_SETTINGS)
     parts = urlsplit(url)
     if login is not None and parts.scheme in ("http", "https"):
-        # For this host only: a remote may redirect. In the environment, as users see command lines.
+        # For this host only: a remote may redirect.
         settings[f"http.{parts.scheme}://{parts.netloc}/.extraHeader"] = (
             f"Authorization: Basic {_basic(login)}"
         )
-    environment["GIT_CONFIG_COUNT"] = str(len(settings))
-    for number, (key, value) in enumerate(settings.items()):
-        environment[f"GIT_CONFIG_KEY_{number}"] = key
-        environment[f"GIT_CONFIG_VALUE_{number}"] = value
-    return environment | {
-        "GIT_ASKPASS": "true",
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_TERMINAL_PROMPT": "0",
-        "LC_ALL": "C",
-        "SSH_ASKPASS_REQUIRE": "never",
-    }
+    return git_environment(settings) | _NO_CONFIGURATION

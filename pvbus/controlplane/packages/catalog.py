@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 
 from pvbus.controlplane.packages import layout
+from pvbus.controlplane.packages.bounds import ContentError
+from pvbus.controlplane.packages.gitcommand import Failure, GitError
 from pvbus.controlplane.packages.gitrepo import BareMirror
 from pvbus.controlplane.packages.leftovers import Approvals
 from pvbus.controlplane.packages.revisions import Revision
@@ -179,8 +181,15 @@ class Catalog:
         A commit of an unchanged folder is on the branch while the branch only grows; after a rewritten
         history, all are checked.
         """
-        head = self._mirror.commit_of(oid) if oid else None
-        folders = self._mirror.packages(head, self._base) if head else {}
+        try:
+            head = self._mirror.commit_of(oid) if oid else None
+            folders = self._mirror.packages(head, self._base) if head else {}
+        except ContentError as exc:  # not one package: without the branch none is known
+            raise GitError(Failure.UNREACHABLE, f"the branch cannot be read: {exc}") from exc
+        if oid and head is None:  # such as one with a date out of range; the packages are still there
+            raise GitError(
+                Failure.UNREACHABLE, f"the branch is at {oid}, which is not a commit that git can read"
+            )
         changed = {
             name
             for name in folders.keys() | self._folders.keys()

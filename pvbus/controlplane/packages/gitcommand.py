@@ -1,8 +1,9 @@
 """Runs the git executable for all communication with remote repositories.
 
 It never prompts, never runs forever, and never runs the user's hooks or signs anything: it works in our
-own mirror. A remote's own hooks and settings do apply. Every failure becomes a GitError that says what
-failed and what to do.
+own mirror (see `pvbus.adapters.gitenvironment`). The user's own git configuration does apply, as it has
+proxies, credential helpers and the folders of other users that may be read; so do the hooks of a remote that
+is pushed to. Every failure becomes a GitError that says what failed and what to do.
 """
 
 import base64
@@ -13,11 +14,13 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from pvbus.adapters.gitenvironment import PROTOCOLS, git_environment
 from pvbus.controlplane.packages import programs
 
 NETWORK_SECONDS_MAX = 120.0
@@ -36,16 +39,15 @@ ANSWER_SECONDS_MAX = 30.0
 UPSTREAM_LIMITS = programs.Limits(memory_bytes=1 << 30, file_bytes=256 << 20)
 """Of a fetch from a repository that is not registered: one commit without its history, as one pack."""
 
+FETCH_LIMITS = programs.Limits(memory_bytes=4 << 30, file_bytes=64 << 30)
+"""Of a fetch from a registered repository, with its whole history: whoever may push to it can push a pack of
+some KB whose objects have gigabytes."""
+
 OUTPUT_CHARACTERS_MAX = 20_000
 """The part of git's output that is searched for the cause. Most of it comes from the remote."""
 
 _SETTINGS = {
-    "core.hooksPath": "/dev/null",
-    "credential.interactive": "false",
-    "fetch.recurseSubmodules": "false",
     "fetch.writeCommitGraph": "false",
-    "gc.auto": "0",  # no surprise pauses under load; the mirror is packed when it is opened
-    "maintenance.auto": "false",
     "pack.compression": "1",  # of the root tree of each draft, mostly hashes: higher levels gain nothing
     "pack.threads": "1",  # our packs are a few small objects: searching deltas costs more than it saves
     "pack.window": "0",
@@ -165,7 +167,8 @@ class Git:
             "fetch", "--quiet", "--prune", "--no-tags", "--force", "--no-write-fetch-head",
             "--", url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*",
         )  # fmt: skip
-        self.run_past_locks(command, mirror, url)
+        with _explaining_size(FETCH_LIMITS):
+            self.run_past_locks(command, mirror, url, limits=FETCH_LIMITS)
 
     def remote_refs(self, url: str, names: Sequence[str], directory: Path) -> dict[str, str]:
         """Return those of the named refs that the remote has, with their objects."""
@@ -179,25 +182,20 @@ class Git:
             "fetch", "--quiet", "--depth=1", "--keep", "--no-tags", "--force", "--no-write-fetch-head",
             "--", url, f"+{source}:{target}",
         )  # fmt: skip
-        try:
+        with _explaining_size(UPSTREAM_LIMITS):
             self.run(*command, directory=mirror, limits=UPSTREAM_LIMITS)
-        except GitError as exc:
-            if "invalid index-pack output" not in str(exc):  # of a program that a limit has ended
-                raise
-            size = UPSTREAM_LIMITS.file_bytes
-            raise GitError(
-                Failure.REFUSED, f"the commit has more than {size} packed bytes: use a smaller repository"
-            ) from exc
 
-    def run_past_locks(self, command: Sequence[str], folder: Path, url: str) -> None:
+    def run_past_locks(
+        self, command: Sequence[str], folder: Path, url: str, limits: programs.Limits | None = None
+    ) -> None:
         """Run a command; if it fails on a stale lock of a killed git, remove the lock and run it again."""
         try:
-            self.run(*command, directory=folder)
+            self.run(*command, directory=folder, limits=limits)
         except GitError as error:
             folders = [folder, *([Path(url)] if is_path(url) else [])]
             if not remove_stale_locks(str(error), folders):
                 raise
-            self.run(*command, directory=folder)
+            self.run(*command, directory=folder, limits=limits)
 
     def interrupt(self) -> None:
         """Kill the running commands and start no more."""
@@ -205,6 +203,21 @@ class Git:
             self._stopped = True
             for process in self._running:
                 programs.kill_group(process)
+
+
+@contextmanager
+def _explaining_size(limits: programs.Limits) -> Iterator[None]:
+    """Say which limit ended a fetch: git says only that its own program failed."""
+    try:
+        yield
+    except GitError as exc:
+        if not re.search(r"invalid index-pack output|unpack-objects failed|[Oo]ut of memory", str(exc)):
+            raise
+        raise GitError(
+            Failure.REFUSED,
+            f"the commit has more than {limits.file_bytes} packed bytes, or takes more than "
+            f"{limits.memory_bytes} bytes of memory to unpack: use a smaller repository",
+        ) from exc
 
 
 def remove_stale_locks(message: str, folders: Sequence[Path]) -> bool:
@@ -246,28 +259,17 @@ def _authority_file(certificate: str) -> str:
 
 
 def _environment(credentials: Credentials | None, authority: str) -> Mapping[str, str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    settings = dict(_SETTINGS)
+    if credentials is not None and credentials.username:
+        token = _token(credentials)
+        settings["http.extraHeader"] = f"Authorization: Basic {token}"
+    environment = git_environment(settings, (*PROTOCOLS, "git"))
     for name in ("GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSL_CAINFO", "GIT_PROXY_COMMAND"):
         if name in os.environ:
             environment[name] = os.environ[name]
-    settings = dict(_SETTINGS)
     if authority:
         environment["GIT_SSL_CAINFO"] = authority
-    if credentials is not None and credentials.username:
-        # In the environment, not on the command line, where every user could read it.
-        token = _token(credentials)
-        settings["http.extraHeader"] = f"Authorization: Basic {token}"
-    environment["GIT_CONFIG_COUNT"] = str(len(settings))
-    for number, (key, value) in enumerate(settings.items()):
-        environment[f"GIT_CONFIG_KEY_{number}"] = key
-        environment[f"GIT_CONFIG_VALUE_{number}"] = value
-    return environment | {
-        "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",  # no helper programs, such as `ext::sh -c`
-        "GIT_ASKPASS": "true",
-        "GIT_TERMINAL_PROMPT": "0",
-        "LC_ALL": "C",
-        "SSH_ASKPASS_REQUIRE": "never",
-    }
+    return environment
 
 
 _KNOWN: tuple[tuple[str, Failure, str], ...] = (

@@ -38,6 +38,13 @@ LOOSE_REFS_MAX = 256
 TREES_MAX = 4 * bounds.FOLDERS_MAX
 """Trees in the caches of package and empty trees, at 100 bytes each, including those of former commits."""
 
+OBJECT_BYTES_MAX = 16 * 1024 * 1024
+"""A commit, tag or tree, which is read whole: a folder with 200,000 entries has less. A pack of some KB may
+expand to one of gigabytes."""
+
+TAGS_DEEP_MAX = 16
+"""Tags of tags of one commit; people make one."""
+
 SECONDS_MAX = 253_402_300_799
 """The last second of the year 9999, the limit of RFC 3339."""
 
@@ -194,18 +201,29 @@ class BareMirror:
     # Reading.
 
     def commit_of(self, oid: str) -> str | None:
-        """Return the commit of an object id (a commit's, or an annotated tag's)."""
+        """Return the commit of an object id (a commit's, or an annotated tag's).
+
+        Raises: ContentError for an object that is beyond the limits.
+        """
         with self._lock:
             try:
-                return str(self._repository[oid].peel(pygit2.Commit).id)
+                found = self._object(oid)
+                for _ in range(TAGS_DEEP_MAX):
+                    if not isinstance(found, pygit2.Tag):
+                        break
+                    found = self._object(str(found.target))
             except (KeyError, ValueError, pygit2.GitError, pygit2.InvalidSpecError):
                 return None
+            return str(found.id) if isinstance(found, pygit2.Commit) else None
 
     def commit(self, oid: str) -> Commit | None:
-        """Read a commit leniently: a foreign client may have written its fields in any form."""
+        """Read a commit leniently: a foreign client may have written its fields in any form.
+
+        Raises: ContentError for one that is beyond the limits.
+        """
         with self._lock:
-            found = self._repository.get(oid)
-            if not isinstance(found, pygit2.Commit):
+            found = self._commit(oid)
+            if found is None:
                 return None
             try:
                 email, seconds = found.author.raw_email.decode(errors="replace"), found.author.time
@@ -222,10 +240,8 @@ class BareMirror:
     def tree_of(self, commit: str | None, directory: str = "") -> str | None:
         """Return the tree of a folder of a commit; None if there is no such folder."""
         with self._lock:
-            found = self._repository.get(commit) if commit else None
-            if not isinstance(found, pygit2.Commit):
-                return None
-            return self._subtree(str(found.tree_id), directory)
+            found = self._commit(commit)
+            return self._subtree(str(found.tree_id), directory) if found is not None else None
 
     def blob(self, tree: str, name: str) -> str | None:
         """Return the id of the blob of this name directly in a tree."""
@@ -253,6 +269,7 @@ class BareMirror:
         found: dict[str, File] = {}
         bytes_left = bounds.PACKAGE_BYTES_MAX
         with self._lock:
+            self._folders_read = 0
             for path, blob, mode in self._blobs(tree, "", 0):
                 bytes_left -= self._size(blob)
                 if bytes_left < 0 or len(found) >= bounds.FILES_MAX:
@@ -260,6 +277,9 @@ class BareMirror:
                         f"the package has more than {bounds.PACKAGE_BYTES_MAX} bytes or {bounds.FILES_MAX} "
                         "files: make it smaller, or keep large files elsewhere"
                     )
+                problem = f"{bounds.shortened(path)} is there twice" if path in found else None
+                if problem := problem or bounds.one_path_problem(path):
+                    raise ContentError(problem)
                 found[path] = File(self.data(blob), mode)
         return found
 
@@ -284,9 +304,25 @@ class BareMirror:
                 return False
 
     def _tree(self, oid: str) -> pygit2.Tree:
-        found = self._repository[oid]
+        found = self._object(oid)
         assert isinstance(found, pygit2.Tree)
         return found
+
+    def _commit(self, oid: str | None) -> pygit2.Commit | None:
+        try:
+            found = self._object(oid) if oid else None
+        except (KeyError, pygit2.GitError):
+            return None
+        return found if isinstance(found, pygit2.Commit) else None
+
+    def _object(self, oid: str) -> pygit2.Object:
+        """Read a commit, tag or tree. Raises: ContentError for a larger one, which is not read."""
+        size = self._size(oid)
+        if size > OBJECT_BYTES_MAX:
+            raise ContentError(
+                f"the object {oid} has {size} bytes, and a commit, tag or folder at most {OBJECT_BYTES_MAX}"
+            )
+        return self._repository[oid]
 
     def _subtree(self, tree: str, directory: str) -> str | None:
         for name in directory.split("/") if directory else []:
@@ -299,8 +335,13 @@ class BareMirror:
     def _blobs(self, tree: str, prefix: str, depth: int) -> Iterator[tuple[str, str, int]]:
         if depth > bounds.DEPTH_MAX:
             raise ContentError(f"the package has more than {bounds.DEPTH_MAX} nested folders")
+        self._folders_read += 1
+        if self._folders_read > bounds.FILES_MAX:
+            raise ContentError(f"the package has more than {bounds.FILES_MAX} folders: make it smaller")
         for entry in self._tree(tree):
             path = f"{prefix}{_raw_name(entry).decode(errors='backslashreplace')}"
+            if b"/" in _raw_name(entry):
+                raise ContentError(f"{bounds.shortened(path)}: one name in a folder has a slash")
             if entry.type == ObjectType.TREE:
                 yield from self._blobs(str(entry.id), f"{path}/", depth + 1)
             elif entry.type == ObjectType.BLOB:
@@ -359,8 +400,8 @@ class BareMirror:
     def graft(self, commit: str | None, directory: str, tree: str | None) -> str:
         """Return the root tree of a commit with one folder replaced, or removed (None)."""
         with self._lock:
-            found = self._repository.get(commit) if commit else None
-            root = str(found.tree_id) if isinstance(found, pygit2.Commit) else None
+            found = self._commit(commit)
+            root = str(found.tree_id) if found is not None else None
             return self._graft(root, directory.split("/"), tree) or str(
                 self._repository.TreeBuilder().write()
             )

@@ -120,9 +120,13 @@ def check_path(path: str) -> str:
 def check_files(files: Iterable[tuple[str, int]], limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
     """Check paths and sizes, in bytes, of files before they are read. Raises PermanentError."""
     budget = _Budget(limits)
+    known: set[str] = set()
     for path, size in files:
         if check_path(path) != path:
             raise _invalid(f"{path!r}: the path has an empty name or .")
+        if path in known:
+            raise _invalid(f"{path!r}: the path is there twice")
+        known.add(path)
         budget.spend(path, size)
 
 
