@@ -1,6 +1,7 @@
 """starlark v0.5.0."""
 
 import importlib.util
+import resource
 from typing import Any
 
 import pytest
@@ -139,6 +140,85 @@ def test_a_script_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(function, "SECONDS_MAX", 0.5)
     with pytest.raises(PermanentError, match=r"did not end within 0\.5 s and was killed"):
         starlark(items(THING), run("for i in range(1 << 30):\n  for j in range(1 << 30):\n    pass"))
+
+
+_DEEP = """
+def deep(levels):
+  value = []
+  for _ in range(levels):
+    value = [value]
+  return value
+"""
+_FIRST = 'ctx.resource_list["items"][0]'
+_HOSTILE = {
+    "a text of a terabyte": ("x = 'a' * (1 << 40)", "too big"),
+    "a list of a terabyte": ("x = [1] * (1 << 40)", "too big"),
+    "a number of a terabit": ("x = 1 << (1 << 40)", "Integer overflow"),
+    "a text that doubles": ("x = 'aaaa'\nfor _ in range(60):\n  x = x + x", "more than 512 MiB"),
+    "a replacement that multiplies": ("x = ('a' * 1000000).replace('', 'b' * 100000)", "more than 512 MiB"),
+    "a deep list as text": (f"{_DEEP}x = str(deep(1000000))", "nested too deeply"),
+    "a deep list as output": (f"{_DEEP}{_FIRST}['spec'] = deep(100000)", "Maximum depth of 1000"),
+    "a deep expression": (f"x = {'-' * 100_000}1", "nested too deeply"),
+    "openings without end": ("(" * 100_000, "unexpected new line"),
+    "deep JSON": ("load('encoding/json.star', 'json')\njson.decode('[' * 200000)", "RecursionError"),
+    "a list in itself": ("x = ctx.resource_list['items']\nx.append(x)", "Cycle detected"),
+    "an object in itself": (f"x = {_FIRST}\nx['self'] = x", "Cycle detected"),
+    "a list in itself as text": ("x = []\nx.append(x)\nfail(x)", "[[...]]"),
+    "a key that fails": ("x = sorted(range(3), key = lambda v: fail('no'))", "fail: no"),
+    "values without an order": ("x = sorted([1, 'a', None])", "not supported"),
+    "a list that grows in its loop": ("x = [1]\nfor y in x:\n  x.append(y)", "while iterating"),
+    "an error of megabytes": ("fail('x' * 5000000)", "fail: xxxx"),
+    "prints without end": (
+        "for _ in range(10000000):\n  print('x' * 1000)",
+        "wrote more than 33554432 bytes",
+    ),
+    "an output of 60 MB": (f"{_FIRST}['spec'] = {{'x': 'a' * 60000000}}", "more than"),
+    "a file as a module": ("load('/etc/passwd', 'x')", "there is no module /etc/passwd"),
+    "a path as a module": ("load('../../x.star', 'x')", "there is no module ../../x.star"),
+    "objects that are none": ("ctx.resource_list['items'] = [1, 'a', None]", "not a list of objects"),
+    "a function as a value": (f"{_FIRST}['spec'] = lambda: 1", "not supported on type `function`"),
+    "a file outside": (
+        f"{_FIRST}['metadata']['annotations'] = {{'internal.config.kubernetes.io/path': '../../x'}}",
+        "outside of the package",
+    ),
+    "no result": ("ctx.resource_list.pop('items')", "left no `items`"),
+}
+
+
+@needs_interpreter
+@pytest.mark.parametrize("name", _HOSTILE)
+def test_a_script_made_to_harm_fails_in_a_sentence(name: str) -> None:
+    script, problem = _HOSTILE[name]
+    with pytest.raises(PermanentError) as raised:
+        starlark(items(THING), {**run(""), "source": script + "\n"})
+    assert problem in str(raised.value)
+    assert len(str(raised.value)) < 3000
+
+
+@needs_interpreter
+def test_names_that_hide_their_order_stay_texts() -> None:
+    (changed,) = starlark(
+        items(THING), run(f"{_FIRST}['spec'] = {{'\\u202e\\u200b\\u0000': '\\u202e'}}")
+    ).items
+    assert changed.value["spec"] == {"\u202e\u200b\x00": "\u202e"}
+
+
+@needs_interpreter
+def test_a_script_that_computes_for_too_long_is_ended_and_not_run_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each render of its draft would take a processor for as long; with another input it runs again."""
+    monkeypatch.setattr(function, "CPU_SECONDS_MAX", 1)
+    script = run("x = 3\nfor _ in range(40):\n  x = x * x")
+    problem = "needs too much computing time: let it do less for each object"
+    with pytest.raises(PermanentError, match=f"{problem}$"):
+        starlark(items(THING), script)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    with pytest.raises(PermanentError, match="not run again for 10 minutes while script and package"):
+        starlark(items(THING), script)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime == before, "it was run"
+    with pytest.raises(PermanentError, match=f"{problem}$"):
+        starlark(items(THING.replace("name: a", "name: b")), script)
 
 
 def test_without_the_extra_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

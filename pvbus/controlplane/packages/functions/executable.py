@@ -76,7 +76,7 @@ def evaluate(run: Callable[[str], Ended], items: Sequence[Item], config: Value |
         results = _results_of(out)
         reported = [result.message for result in results if result.severity == "error"]
         said = "; ".join(reported) or err.strip()[-_STDERR_CHARACTERS_MAX:] or "no output"
-        raise FunctionError(f"exit code {code}: {said}", results)
+        raise FunctionError(f"exit code {code}: {said}", results, code)
     return decoded(out, items)
 
 

@@ -199,11 +199,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 
 
 class FunctionError(PermanentError):
-    """A function that failed. results: what it reported before."""
+    """A function that failed. results: what it reported before; code: of a program's exit, 0 without one."""
 
-    def __init__(self, message: str, results: tuple[Result, ...] = ()) -> None:
+    def __init__(self, message: str, results: tuple[Result, ...] = (), code: int = 0) -> None:
         super().__init__(message, reason="FunctionFailed")
         self.results = results
+        self.code = code
 
 
 class FunctionOutput(msgspec.Struct, frozen=True, kw_only=True):

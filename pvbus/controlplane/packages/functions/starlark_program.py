@@ -6,6 +6,7 @@ script writes to standard error.
 
 import base64
 import json
+import os
 import re
 import resource
 import sys
@@ -16,6 +17,9 @@ from pvbus.controlplane.packages.functions.yamltext import dump, load
 
 MEMORY_BYTES_MAX = 512 * 1024**2
 """Memory of a script with its interpreter: ten times the largest package as values."""
+NICENESS = 10
+"""Scripts get what the server leaves of the processors."""
+MESSAGE_CHARACTERS_MAX = 2000
 CALLS_MAX = 500
 """Depth of calls: the interpreter's stack ends not far above."""
 
@@ -56,8 +60,14 @@ _CALLABLES: dict[str, Callable[..., Any]] = {
 
 
 def main() -> NoReturn:
-    """Run the script of the functionConfig, and exit: 1 with its error as a result."""
+    """Run the script of the functionConfig, and exit: 1 with its error as a result.
+
+    The last argument is the computing time, in seconds, at which the kernel ends the script.
+    """
+    cpu_seconds_max = int(sys.argv[-1])
+    os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds_max, cpu_seconds_max + 1))
     given = load(sys.stdin.read())
     config = given["functionConfig"]
     source = config["data"]["source"] if config["kind"] == "ConfigMap" else config["source"]
@@ -77,9 +87,9 @@ def main() -> NoReturn:
 def _message(exc: BaseException) -> str:
     """Return an error in one line, with its line and column in the script."""
     said = str(exc)
-    if isinstance(exc, MemoryError) or "out of memory" in said:
+    if isinstance(exc, MemoryError) or re.search("out of memory|PyObject pointer is null", said):
         return f"the script needs more than {MEMORY_BYTES_MAX // 1024**2} MiB"
-    reason = said.rpartition("error: ")[2].partition("\n")[0]
+    reason = said.rpartition("error: ")[2].partition("\n")[0][:MESSAGE_CHARACTERS_MAX]
     location = re.search(r"--> (\S+)\s*$", said, re.MULTILINE)
     return f"{location[1]}: {reason}" if location else reason
 
