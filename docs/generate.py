@@ -22,6 +22,7 @@ from docs.states import MACHINES
 from pvbus.cli.install.monitoring import ALERTS
 from pvbus.cli.install.workloads import NEEDS
 from pvbus.cli.main import COMMANDS, pvbus
+from pvbus.controlplane.apiserver import accepting, connections, frontend, shares
 from pvbus.core.api.variants import Condition
 from pvbus.core.conditions.publishing import ATTRIBUTES, EVENT_TYPES, LAST_REASONS
 from pvbus.core.records import ConditionEvent, EventCause, EventTask
@@ -32,7 +33,7 @@ from pvbus.telemetry import metrics
 from tests.e2e.apicalls.known import KNOWN, NOT_SENT
 
 ROOT = Path(__file__).parent.parent
-FILES = ("ARCHITECTURE.md", "docs/events.md", "docs/installing.md", "docs/reference.md")
+FILES = ("ARCHITECTURE.md", "docs/events.md", "docs/installing.md", "docs/operations.md", "docs/reference.md")
 PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.S)
 HELP_WIDTH = 100
 HOUR_SECONDS = 3600
@@ -253,6 +254,38 @@ def api_differences() -> str:
     return _table(("the embedded API server", "why, and kube-apiserver"), [*rows, *NOT_SENT])
 
 
+def apiserver_shares() -> str:
+    """Return what a user, all users and the server's own accounts may hold at once."""
+    rooms = (shares.WATCHES, shares.REQUESTS, shares.BODIES, shares.ANSWERS)
+    rows = [(room.what, *(_size(room, amount) for amount in room[1:])) for room in rooms]
+    most = connections.CONNECTIONS_MAX
+    rows.append(("connections", f"{most // connections.USER_PART:,}", f"{most:,}", f"{most:,}"))
+    return _table(("what", "one user", "all users", "administrator and services"), rows)
+
+
+def _size(room: shares.Room, amount: int) -> str:
+    return f"{amount >> 20} MiB" if "bytes" in room.what else f"{amount:,}"
+
+
+def apiserver_times() -> str:
+    """Return how long the API server waits for clients, and what then happens."""
+    closed, told = "closed", "408, and closed"
+    slow = f"closed after {connections.SEND_SECONDS:.0f} s and 1 s per 100 KiB of the answer"
+    rows = (
+        ("a TLS handshake", accepting.HANDSHAKE_SECONDS, closed),
+        ("the first head of a connection; the rest of any other one", connections.HEAD_SECONDS, told),
+        ("the next request", connections.IDLE_SECONDS, closed),
+        ("the next bytes of a body", connections.BODY_IDLE_SECONDS, told),
+        ("a whole body", connections.BODY_SECONDS, told),
+        ("a reader of an answer", connections.SEND_SECONDS, slow),
+        ("a reader of a watch's events", frontend.SLOW_WATCHER_SECONDS, closed),
+        ("what was sent before a connection was closed", connections.CLOSE_SECONDS, "discarded"),
+        ("a peer that does not answer TCP's probes", accepting.SILENT_SECONDS, closed),
+    )
+    heads = ("waits for", "at most", "then")
+    return _table(heads, [(what, f"{seconds:.0f} s", then) for what, seconds, then in rows])
+
+
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
@@ -271,6 +304,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "needs": needs,
     "alerts": alerts,
     "api-differences": api_differences,
+    "apiserver-shares": apiserver_shares,
+    "apiserver-times": apiserver_times,
     **{f"states-{machine.name}": machine.table for machine in MACHINES},
 }
 

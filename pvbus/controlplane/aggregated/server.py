@@ -153,5 +153,5 @@ class AggregatedServer:
             if (self._trust, self.serving) != before:
                 assert self._trust is not None
                 assert self.serving is not None
-                await self._frontend.use(context_of(self.serving, self._trust.pem))
+                self._frontend.use(context_of(self.serving, self._trust.pem))
                 _log.info("certificates changed", expires=self.serving.not_after.isoformat())

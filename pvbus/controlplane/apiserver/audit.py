@@ -1,9 +1,13 @@
 """Who changed which package: one line of the log per write, with what the write itself knows of it.
 
+Every write that was made has its line. Of those that were refused, a user has some lines in a while, and then
+one with the number of the others: a flood of refused requests does not fill the disk.
+
 The front knows the user and the request; a hook knows what becomes of the object, and notes it here while the
 request is answered.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,6 +16,13 @@ import structlog
 
 from pvbus.controlplane.apiserver.identity import Attributes, User
 from pvbus.core.api.variants import PORCH_GROUP
+
+REFUSALS_MAX = 10
+REFUSALS_SECONDS = 60.0
+"""Lines of refused writes for a user in a while."""
+
+USERS_MAX = 1_000
+"""Users whose refused writes are counted; beyond it counting begins anew."""
 
 _READS = frozenset({"get", "list", "watch"})
 
@@ -42,11 +53,38 @@ def note(**facts: str) -> None:
         present.update(facts)
 
 
+class Refusals:
+    """Counts the refused writes of each user. What was left out is said with the next line that is logged."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[float, int]] = {}
+
+    def left_out(self, user: str, now: float) -> int | None:
+        """Count a refused write; return None if it has no line, else how many before it have none."""
+        since, count = self._counts.get(user, (now, 0))
+        if now - since < REFUSALS_SECONDS:
+            self._counts[user] = (since, count + 1)
+            return 0 if count < REFUSALS_MAX else None
+        if len(self._counts) >= USERS_MAX:
+            self._counts.clear()
+        self._counts[user] = (now, 1)
+        return max(0, count - REFUSALS_MAX)
+
+
+_refusals = Refusals()
+
+
 def log(user: User, attributes: Attributes, code: int, facts: dict[str, str]) -> None:
     """Write the line of a write that was answered."""
     resource = "/".join(filter(None, (attributes.resource, attributes.subresource)))
     line = {"user": user.name, "verb": attributes.verb, "resource": resource}
     where = {"namespace": attributes.namespace, "name": attributes.name}
-    _log.info(
-        "package written" if code < 300 else "package not written", **line, **{**where, **facts}, code=code
-    )
+    if code < 300:
+        _log.info("package written", **line, **{**where, **facts}, code=code)
+        return
+    left_out = _refusals.left_out((user.sender or user).name, time.monotonic())
+    if left_out is None:
+        return
+    if left_out:
+        _log.info("more packages not written", user=user.name, count=left_out)
+    _log.info("package not written", **line, **{**where, **facts}, code=code)

@@ -5,6 +5,8 @@ A server in memory has a temporary folder, which is removed when it stops.
 
 import base64
 import fcntl
+import hashlib
+import hmac
 import os
 import re
 import secrets
@@ -103,6 +105,10 @@ class DataFolder:
     def service_tokens(self) -> dict[str, str]:
         """Return the token of each service, once the folder is open."""
         return tokens(self.token)
+
+    def key_of(self, use: str) -> bytes:
+        """Return a key for one use, once the folder is open: it derives from the token, as those do."""
+        return hmac.digest(self.token.encode(), use.encode(), hashlib.sha256)
 
     def write_kubeconfigs(self, url: str, *, authority: bytes | None) -> None:
         """Write the administrator's and the services'. authority None: the server speaks plain HTTP.

@@ -18,16 +18,21 @@ import yaml
 from aiohttp import web
 from multidict import CIMultiDict
 
-from pvbus.controlplane.apiserver import audit, status, watching
+from pvbus.controlplane.apiserver import audit, shares, status, watching
 from pvbus.controlplane.apiserver import requests as rq
+from pvbus.controlplane.apiserver.accepting import (
+    BACKLOG,
+    Acceptor,
+    probe_silent_peers,
+    raise_descriptors,
+)
 from pvbus.controlplane.apiserver.bodies import BODY_BYTES_MAX, PACKAGE_BODY_BYTES_MAX
 from pvbus.controlplane.apiserver.connections import (
-    IDLE_SECONDS,
+    CONNECTIONS_MAX,
     LARGE_BYTES,
     Connections,
-    Limits,
     abort,
-    backlog,
+    connections_max,
     read_body,
     refusal,
     send,
@@ -46,6 +51,7 @@ from pvbus.controlplane.apiserver.identity import (
 from pvbus.controlplane.apiserver.registry import PACKAGE_RESOURCES, Registry
 from pvbus.controlplane.apiserver.requests import check_head, media_type
 from pvbus.controlplane.apiserver.resources import Answer, Call, Resources
+from pvbus.controlplane.apiserver.shares import Limits, payer_of
 from pvbus.controlplane.apiserver.store import Store, StoreError, UnavailableError
 
 LINE_BYTES_MAX = 64 * 1024
@@ -55,6 +61,9 @@ SLOW_WATCHER_SECONDS = 30.0
 """A watcher that reads nothing for so long is closed; until then it costs one chunk."""
 
 UNAVAILABLE = 503
+
+CLIENT_CLOSED = 499
+"""What is counted for a request whose client went before its answer ended."""
 
 STOP_SECONDS = 2.0
 """How long answers in progress may take once the server stops."""
@@ -117,75 +126,66 @@ class Frontend:
         self._store, self._registry, self._resources, self._documents = api
         self._authenticator, self._authorizer, self._reviews = access
         self._origin = origin
-        self._limits = Limits()
+        self.limits = Limits(_watches_room)
         self._watchers: set[asyncio.Task[Any]] = set()
-        self._connections = Connections(
+        self.connections = Connections(
             self._handle,
             request_factory=_request,
             access_log=None,
             max_line_size=LINE_BYTES_MAX,
             max_field_size=LINE_BYTES_MAX,
-            keepalive_timeout=IDLE_SECONDS,
             auto_decompress=False,
         )
-        self._runner = web.ServerRunner(self._connections, shutdown_timeout=STOP_SECONDS)
-        self._site: web.BaseSite | None = None
-        self._socket: socket.socket | None = None
+        self._runner = web.ServerRunner(self.connections, shutdown_timeout=STOP_SECONDS)
+        self._acceptor: Acceptor | None = None
+        self._sweeping: asyncio.Task[None] | None = None
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
         """Serve at an address, and return its port. port 0: any free one. Raises OSError.
 
         host "": every interface, also those of IPv6 if this machine has it.
         """
+        raise_descriptors()
         await self._runner.setup()
         both = not host and socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
-        self._socket = socket.create_server(
-            (host, port), family=family, backlog=backlog(), dualstack_ipv6=both
-        )
-        await self.use(context)
-        return int(self._socket.getsockname()[1])
+        listening = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+        probe_silent_peers(listening)
+        self._acceptor = Acceptor(listening, self.connections, context)
+        self._sweeping = asyncio.create_task(self.connections.sweep_forever(), name="apiserver-sweep")
+        return int(listening.getsockname()[1])
 
-    async def use(self, context: ssl.SSLContext | None) -> None:
+    def use(self, context: ssl.SSLContext) -> None:
         """Serve new connections with these certificates. Present connections stay as they are."""
-        assert self._socket is not None
-        site = web.SockSite(self._runner, self._socket.dup(), ssl_context=context, backlog=backlog())
-        await site.start()
-        if self._site is not None:
-            await self._site.stop()
-        self._site = site
+        assert self._acceptor is not None
+        self._acceptor.context = context
 
     async def stop(self) -> None:
         """End watches, and close all connections."""
-        for task in self._watchers:
+        if self._acceptor is not None:
+            await self._acceptor.stop()
+            self._acceptor = None
+        ending = [*self._watchers, *([self._sweeping] if self._sweeping else ())]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*self._watchers, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         await self._runner.cleanup()
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = request.protocol
-        self._connections.busy.add(connection)
-        try:
+        with self.connections.handling(request.protocol):
             response = await self._answer(request)
-            if isinstance(response, web.Response) and (response.content_length or 0) > LARGE_BYTES:
+            if isinstance(response, web.Response) and _may_wait(request, response):
                 return await self._send(request, response)
             return response
-        finally:
-            self._connections.busy.discard(connection)
 
     async def _send(self, request: web.BaseRequest, response: web.Response) -> web.Response:
+        payer = request.get(_PAYER, _NOBODY)
         size = response.content_length or 0
         try:
-            self._limits.take_answer(size)
+            with self.limits.answers.held(payer, size):
+                await send(request, response)
         except StatusError as exc:
             return refusal(exc)
-        try:
-            await send(request, response)
-        finally:
-            self._limits.answer_bytes -= size
         return response
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -222,24 +222,43 @@ class Frontend:
         if self._origin is not None:
             check_head(request.raw_path, headers, *self._origin)
         user = await self._authenticator.authenticate(request)
+        request[_PAYER] = payer = payer_of(user)
+        self.connections.recognize(request.protocol, payer)
         target = rq.parse_path(path)
         if target is None:
-            await self._authorizer.authorize(user, Attributes(request.method.lower(), path=path))
-            return self._document(request, path, headers.get("Accept", ""))
+            with self.limits.requests.held(payer):
+                await self._authorizer.authorize(user, Attributes(request.method.lower(), path=path))
+                return self._document(request, path, headers.get("Accept", ""))
         parameters = rq.parse_query(query)
         attributes = attributes_of(request.method, target, parameters)
+        share = self.limits.watches if attributes.verb == "watch" else self.limits.requests
+        with share.held(payer):
+            return await self._judge(request, target, parameters, user, attributes)
+
+    async def _judge(
+        self,
+        request: web.BaseRequest,
+        target: rq.Target,
+        parameters: Mapping[str, str],
+        user: User,
+        attributes: Attributes,
+    ) -> web.StreamResponse:
+        """Answer a request to a resource if its user may make it, and note that."""
         answering(user, attributes, self._authorizer)
         code = 500
         with audit.request() as facts:
             try:
                 await self._authorizer.authorize(user, attributes)
-                response = await self._take(request, target, parameters, user)
+                response = await self._take(request, target, parameters, user, attributes.verb in _LISTS)
                 code = response.status
             except StatusError as exc:
                 code = exc.code
                 raise
             except UnavailableError:
                 code = UNAVAILABLE
+                raise
+            except asyncio.CancelledError:
+                code = CLIENT_CLOSED
                 raise
             finally:
                 self._answered(attributes.verb, code)
@@ -248,18 +267,24 @@ class Frontend:
         return response
 
     async def _take(
-        self, request: web.BaseRequest, target: rq.Target, query: Mapping[str, str], user: User
+        self,
+        request: web.BaseRequest,
+        target: rq.Target,
+        query: Mapping[str, str],
+        user: User,
+        is_list: bool,
     ) -> web.StreamResponse:
-        """Read the body of a request, and answer it."""
+        """Read the body of a request, and answer it once it is the user's turn."""
+        payer = payer_of(user)
         if not request.body_exists:
-            return await self._call(request, target, query, user, b"")
+            async with self.limits.turns.turn(payer) if is_list else contextlib.nullcontext():
+                return await self._call(request, target, query, user, b"")
         limit = _body_limit(target)
-        size = min(request.content_length or limit, limit)
-        self._limits.take_body(size)
-        try:
-            return await self._call(request, target, query, user, await read_body(request, limit))
-        finally:
-            self._limits.body_bytes -= size
+        with self.limits.bodies.held(payer, min(request.content_length or limit, limit)):
+            body = await read_body(request, limit)
+            is_large = len(body) > LARGE_BYTES
+            async with self.limits.turns.turn(payer) if is_large or is_list else contextlib.nullcontext():
+                return await self._call(request, target, query, user, body)
 
     async def _call(
         self,
@@ -280,11 +305,7 @@ class Frontend:
         answer = await self._resources.answer(call)
         if isinstance(answer, Answer):
             return _response(answer, wanted)
-        self._limits.take_watch()
-        try:
-            return await self._watch(request, answer)
-        finally:
-            self._limits.watches -= 1
+        return await self._watch(request, answer)
 
     def _document(self, request: web.BaseRequest, path: str, accept: str) -> web.Response:
         document = self._documents.get(path, accept) if request.method in ("GET", "HEAD") else None
@@ -300,6 +321,7 @@ class Frontend:
         task = asyncio.current_task()
         assert task is not None
         self._watchers.add(task)
+        self.connections.end_with(request.protocol, task)
         try:
             async for chunk in watching.stream(self._store, self._registry, plan):
                 if request.transport is None or request.transport.is_closing():
@@ -317,6 +339,10 @@ class Frontend:
         return response
 
 
+_PAYER = web.RequestKey("payer", User)
+_NOBODY = User("")
+_LISTS = frozenset({"list", "deletecollection"})
+
 _JUDGED_BY_OTHERS = (404, 409)
 """Errors that depend on other writes, which may not be committed and readable yet."""
 
@@ -332,6 +358,17 @@ def _request(
     )
 
 
+def _watches_room() -> shares.Room:
+    return shares.WATCHES.scaled(connections_max() / CONNECTIONS_MAX)
+
+
+def _may_wait(request: web.BaseRequest, response: web.Response) -> bool:
+    """Return whether an answer may have to wait until its client reads."""
+    transport = request.transport
+    unsent = 0 if transport is None else transport.get_write_buffer_size()
+    return unsent > 0 or (response.content_length or 0) > LARGE_BYTES
+
+
 def _body_limit(target: rq.Target) -> int:
     packages = target.plural == "packagerevisionresources" and target.group == PACKAGE_RESOURCES.group
     return PACKAGE_BODY_BYTES_MAX if packages else BODY_BYTES_MAX
@@ -345,7 +382,8 @@ def _response(answer: Answer, wanted: rq.Wanted) -> web.Response:
         for text in _warnings(answer.warnings):
             headers.add("Warning", f'299 - "{text}"')
     if wanted.yaml:
-        body = yaml.safe_dump(decode(body), sort_keys=False, allow_unicode=True).encode()
+        if len(body) <= LARGE_BYTES:  # JSON is YAML, too, and a larger one would take seconds to write
+            body = yaml.safe_dump(decode(body), sort_keys=False, allow_unicode=True).encode()
         headers["Content-Type"] = "application/yaml"
     return web.Response(body=body, status=answer.code, headers=headers)
 

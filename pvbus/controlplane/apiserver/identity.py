@@ -22,12 +22,16 @@ AUTHENTICATED_GROUP = "system:authenticated"
 
 
 class User(NamedTuple):
-    """The sender of a request, as Kubernetes describes users. extra: names in lower case."""
+    """The sender of a request, as Kubernetes describes users. extra: names in lower case.
+
+    sender: who makes the request in the name of this user, None if it is the user.
+    """
 
     name: str
     groups: tuple[str, ...] = ()
     uid: str = ""
     extra: Mapping[str, Sequence[str]] = {}
+    sender: "User | None" = None
 
 
 class Attributes(NamedTuple):

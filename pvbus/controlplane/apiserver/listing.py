@@ -1,11 +1,14 @@
 """Lists: selectors, consistent pages, and the requested resourceVersion.
 
 A continue token holds the resource version of the first page and the last key sent. Later pages show the
-objects as they were at that version, as long as the log of changes reaches back to it.
+objects as they were at that version, as long as the log of changes reaches back to it. The token is signed
+for its list: one that was made up, or for another list, gives no page.
 """
 
 import base64
 import binascii
+import hashlib
+import hmac
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -54,6 +57,10 @@ class Selection(NamedTuple):
         return self.fields is None or self.fields.matches(obj)
 
 
+MAC_BYTES = 16
+"""Of the signature of a continue token: nobody guesses 128 bits in requests."""
+
+
 class Page(NamedTuple):
     entries: list[Entry]
     rv: int
@@ -81,7 +88,50 @@ def selection(endpoint: Endpoint, namespace: str | None, query: Mapping[str, str
     return Selection(endpoint, namespace, labels, fields)
 
 
-def page(store: Store, selected: Selection, query: Mapping[str, str]) -> Page:
+class Tokens:
+    """Writes and reads continue tokens. key: signs them; the servers that share a list share it.
+
+    A server whose replicas have no secret in common has an empty key: its tokens fit their lists and versions
+    only, and whoever makes one up may start a list that he may read anyway where he wants.
+    """
+
+    def __init__(self, key: bytes = b"") -> None:
+        self._key = key
+
+    def write(self, selected: Selection, query: Mapping[str, str], token: _Token) -> str:
+        content = msgspec.json.encode(token)
+        return base64.urlsafe_b64encode(self._mac(selected, query, content) + content).decode().rstrip("=")
+
+    def read(self, selected: Selection, query: Mapping[str, str]) -> _Token:
+        """Return the token of a request. Raises StatusError: 400 unreadable, 410 not of this list."""
+        text = query["continue"]
+        try:
+            raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            mac, content = raw[:MAC_BYTES], raw[MAC_BYTES:]
+            token = msgspec.json.decode(content, type=_Token)
+        except (binascii.Error, ValueError) as exc:
+            raise status.bad_request("continue key is not valid: it was not made by this server") from exc
+        if not hmac.compare_digest(mac, self._mac(selected, query, content)):
+            raise status.expired(
+                "The provided continue parameter was not made by this server for this list. You can start a "
+                "new list without the continue parameter."
+            )
+        return token
+
+    def version(self, selected: Selection, query: Mapping[str, str]) -> int:
+        """Return the version of the list that a request continues, 0 for none. Raises: as `read`."""
+        return self.read(selected, query).rv if query.get("continue") else 0
+
+    def _mac(self, selected: Selection, query: Mapping[str, str], content: bytes) -> bytes:
+        """Return the signature of a token. Every part has a length, so none can run into the next one."""
+        kind = selected.endpoint.stored_kind
+        namespace = "*" if selected.namespace is None else f"={selected.namespace}"
+        selectors = (query.get("labelSelector", ""), query.get("fieldSelector", ""))
+        parts = msgspec.json.encode([kind.group, kind.kind, namespace, *selectors, content])
+        return hmac.digest(self._key, parts, hashlib.sha256)[:MAC_BYTES]
+
+
+def page(store: Store, selected: Selection, query: Mapping[str, str], tokens: Tokens) -> Page:
     """Return one page of a list. Raises StatusError: 400, 410 Expired, 504."""
     table = store.table(selected.endpoint.stored_kind)
     limit = number("limit", query.get("limit") or "0")
@@ -89,8 +139,10 @@ def page(store: Store, selected: Selection, query: Mapping[str, str]) -> Page:
     if query.get("continue"):
         if query.get("resourceVersion", "0") not in ("", "0"):
             raise status.bad_request("specifying resource version is not allowed when using continue")
-        token = _read_token(query["continue"])
+        token = tokens.read(selected, query)
         rv, after = token.rv, token.start
+        if rv > store.rv:
+            raise status.expired(_TOO_OLD.format("it is of a list that this server does not have"))
         table = _past(table, rv)
     else:
         given = asked_version(store, query)
@@ -109,7 +161,7 @@ def page(store: Store, selected: Selection, query: Mapping[str, str]) -> Page:
     if len(shown) < (limit or len(keys) + 1) or shown[-1].key == (keys if by_name else candidates)[-1]:
         return Page(shown, rv)
     remaining = len(keys) - limit if selected.unrestricted else 0
-    return Page(shown, rv, _write_token(_Token(rv=rv, start=shown[-1].key)), remaining)
+    return Page(shown, rv, tokens.write(selected, query, _Token(rv=rv, start=shown[-1].key)), remaining)
 
 
 def _candidates(table: Table, selected: Selection, after: ObjectKey | None) -> Sequence[ObjectKey]:
@@ -137,14 +189,17 @@ def asked_version(store: Store, query: Mapping[str, str]) -> int:
     return rv
 
 
+_TOO_OLD = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new "
+    "list without the continue parameter. ({})"
+)
+
+
 def _past(table: Table, rv: int) -> Table:
     try:
         return table.snapshot(rv)
     except ExpiredError as exc:
-        raise status.expired(
-            "The provided continue parameter is too old to display a consistent list result. You can start "
-            f"a new list without the continue parameter. ({exc})"
-        ) from exc
+        raise status.expired(_TOO_OLD.format(exc)) from exc
 
 
 def _check_options(query: Mapping[str, str]) -> None:
@@ -172,15 +227,3 @@ def _check_match(query: Mapping[str, str]) -> None:
         problems.append(unsupported("resourceVersionMatch", match, ("Exact", "NotOlderThan", "")))
     if problems:
         raise status.invalid_option("ListOptions", *problems)
-
-
-def _write_token(token: _Token) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode().rstrip("=")
-
-
-def _read_token(text: str) -> _Token:
-    try:
-        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        return msgspec.json.decode(raw, type=_Token)
-    except (binascii.Error, ValueError) as exc:
-        raise status.bad_request("continue key is not valid: it was not made by this server") from exc

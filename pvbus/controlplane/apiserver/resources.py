@@ -55,12 +55,19 @@ class Resources:
     """The handlers of all resources of one server."""
 
     def __init__(
-        self, store: Store, registry: Registry, writer: Writer, virtual: Mapping[Kind, VirtualKind]
+        self,
+        store: Store,
+        registry: Registry,
+        writer: Writer,
+        virtual: Mapping[Kind, VirtualKind],
+        tokens: listing.Tokens | None = None,
     ) -> None:
+        """tokens: of continued lists; None for a server that shares no secret with its replicas."""
         self._store = store
         self._registry = registry
         self._writer = writer
         self._virtual = virtual
+        self._tokens = tokens or listing.Tokens()
 
     async def answer(self, call: Call) -> Answer | watching.WatchPlan:
         """Execute a request. Raises StatusError."""
@@ -109,11 +116,14 @@ class Resources:
             raise status.not_allowed()
         selected = listing.selection(endpoint, call.target.namespace, call.query)
         await self._refresh(endpoint, None, call.query)
+        version = self._tokens.version(selected, call.query)
+        if version > self._store.rv:  # another replica may have shown it already
+            await self._store.reach(endpoint.stored_kind, version)
         if call.method == "DELETE":
             return await self._delete_collection(selected, form, call)
         if rq.is_true(call.query, "watch"):
             return watching.plan(self._store, selected, form, call.query)
-        page = listing.page(self._store, selected, call.query)
+        page = listing.page(self._store, selected, call.query, self._tokens)
         return Answer(200, form.many(page.entries, page.rv, page.continue_, page.remaining))
 
     async def _create(self, endpoint: Endpoint, form: shapes.Form, call: Call) -> Answer:
@@ -125,7 +135,7 @@ class Resources:
 
     async def _delete_collection(self, selected: listing.Selection, form: shapes.Form, call: Call) -> Answer:
         options = rq.delete_options(call.query, _read_delete_options(call))
-        page = listing.page(self._store, selected, call.query)
+        page = listing.page(self._store, selected, call.query, self._tokens)
         for entry in page.entries:
             try:
                 await self._writer.delete(selected.endpoint, entry.key, options)

@@ -22,6 +22,7 @@ from pvbus.controlplane.apiserver.identity import (
     AUTHENTICATED_GROUP,
     User,
 )
+from pvbus.controlplane.apiserver.listing import Tokens
 from pvbus.controlplane.apiserver.namespaces import Cleaner, create_initial
 from pvbus.controlplane.apiserver.objects import StoredObjects
 from pvbus.controlplane.apiserver.rbac.access import AccessControl
@@ -111,7 +112,8 @@ class ApiServer:
         writer = Writer(store, registry, strategies, self._hooks)
         cleaner = Cleaner(store, registry, writer)
         collector = Collector(store, registry, writer)
-        self._resources = Resources(store, registry, writer, self._virtual)
+        tokens = Tokens(self._folder.key_of("continued lists"))
+        self._resources = Resources(store, registry, writer, self._virtual, tokens)
         self.objects.bind(store)
         store.start()
         await create_initial(store, strategies[NAMESPACE])

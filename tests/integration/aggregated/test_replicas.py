@@ -50,6 +50,22 @@ async def test_what_one_replica_has_made_the_other_reads_at_once(
     assert tree(edge, "main", "app")["new.txt"] == "by b\n"
 
 
+async def test_a_list_begun_at_one_replica_goes_on_at_the_other(pair: tuple[Replica, Replica]) -> None:
+    """On its list only, and not at a version that no replica has."""
+    a, b = pair
+    await until(lambda: a.create(revision("edge", "one", "ws")))
+    await a.create(revision("edge", "two", "ws"))
+    first = await a.ask("GET", "packagerevisions", query={"limit": "1"})
+    token = first["metadata"]["continue"]
+    second = await b.ask("GET", "packagerevisions", query={"limit": "1", "continue": token})
+    listed = [obj["metadata"]["name"] for obj in (*first["items"], *second["items"])]
+    assert listed == ["edge.one.ws", "edge.two.ws"]
+    for query in ({"continue": token, "labelSelector": "a"}, {"continue": "B" * len(token)}):
+        with pytest.raises(StatusError) as refused:
+            await b.ask("GET", "packagerevisions", query={"limit": "1", **query})
+        assert refused.value.code in (400, 410)
+
+
 async def test_the_answer_to_a_change_comes_after_all_that_follows_from_it(world: World, edge: Path) -> None:
     """The label of the latest revision moves, and the placeholder appears, without a look at the remote."""
 
@@ -105,7 +121,7 @@ async def test_a_list_of_one_replica_is_continued_by_a_watch_of_the_other(
     pair: tuple[Replica, Replica],
 ) -> None:
     a, b = pair
-    await until(lambda: a.create(revision("edge", "app", "one")))
+    await until(lambda: a.create(revision("edge", "one", "ws")))
     listed = await a.ask("GET", "packagerevisions")
     made = await a.create(revision("edge", "other", "two"))
     events = await b.watch(listed["metadata"]["resourceVersion"], 1)

@@ -5,14 +5,14 @@ import contextlib
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from pvbus.controlplane.apiserver import connections, frontend
+from pvbus.controlplane.apiserver import connections, frontend, shares
 from pvbus.controlplane.apiserver.server import ApiServer
 from tests.integration.apiserver.attacks import HOST, MAPS
 from tests.integration.apiserver.client import Api, config_map, crd, eventually, serving
+from tests.integration.apiserver.wires import Address, wires
 
 
 @pytest.fixture
@@ -27,60 +27,6 @@ def front(server: ApiServer) -> frontend.Frontend:
     return server._frontend
 
 
-class Wire:
-    """One connection, byte by byte."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._token = token
-
-    def head(self, method: str, path: str, **more: Any) -> None:
-        headers = {"Host": HOST, "Authorization": f"Bearer {self._token}", **more}
-        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-        self.write("\r\n".join([*lines, "", ""]).encode())
-
-    def write(self, data: bytes) -> None:
-        self._writer.write(data)
-
-    async def code(self, seconds: float = 20.0) -> int:
-        """Return the code of the answer, 0 when the connection was closed without one."""
-        async with asyncio.timeout(seconds):
-            try:
-                return int((await self._reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1])
-            except (asyncio.IncompleteReadError, ConnectionError):
-                return 0
-
-    async def is_closed(self, seconds: float = 20.0) -> bool:
-        """Wait until the server closes."""
-        async with asyncio.timeout(seconds):
-            with contextlib.suppress(ConnectionError):
-                while await self._reader.read(65536):
-                    pass
-        return True
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class Address(NamedTuple):
-    """Of a server in another process."""
-
-    url: str
-    token: str
-
-
-@contextlib.asynccontextmanager
-async def wires(server: ApiServer | Address, count: int) -> AsyncIterator[list[Wire]]:
-    host, port = server.url.removeprefix("http://").split(":")
-    opened = [Wire(*await asyncio.open_connection(host, int(port)), server.token) for _ in range(count)]
-    try:
-        yield opened
-    finally:
-        for wire in opened:
-            wire.close()
-
-
 async def test_idle_connections_give_way(
     target: tuple[ApiServer, Api], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,14 +38,14 @@ async def test_idle_connections_give_way(
         for wire in silent[::2]:
             wire.write(b"GET / HTTP/1.1\r\nX-Slow: ")
         assert await api.get(MAPS)
-        assert len(front(server)._connections.connections) <= 20
+        assert len(front(server).connections.connections) <= 20
         assert await silent[0].is_closed()
 
 
 async def test_watches_have_a_limit(target: tuple[ApiServer, Api], monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond it the answer is 429 with a time to come again; a watch that ends makes room."""
     server, api = target
-    monkeypatch.setattr(connections, "WATCHES_MAX", 3)
+    monkeypatch.setattr(shares, "WATCHES", shares.Room("watches", 3, 3, 6))
     path = f"{MAPS}?watch=1&timeoutSeconds=600"
     async with wires(server, 3) as watching:
         for wire in watching:
@@ -110,11 +56,8 @@ async def test_watches_have_a_limit(target: tuple[ApiServer, Api], monkeypatch: 
         assert refused.headers["Retry-After"] == "1"
         assert "3 watches" in refused.body["message"]
 
-    # The server notices at the next change that somebody went.
     async def has_room() -> bool:
-        await api.call("PUT", f"{MAPS}/m", config_map("m"))
-        await api.call("POST", MAPS, {**config_map("x"), "metadata": {"generateName": "x-"}})
-        return front(server)._limits.watches == 0
+        return front(server).limits.watches.total == 0
 
     await eventually(has_room)
     async with api.watch(path):
@@ -126,12 +69,12 @@ async def test_bodies_have_a_limit_together(
 ) -> None:
     """While large bodies are on their way, further ones are asked to come later."""
     server, api = target
-    monkeypatch.setattr(connections, "BODIES_BYTES_MAX", 1000)
+    monkeypatch.setattr(shares, "BODIES", shares.Room("bytes of bodies", 1000, 1000, 2000))
     async with wires(server, 1) as (slow,):
         slow.head("POST", MAPS, **{"Content-Type": "application/json", "Content-Length": "900"})
 
         async def is_held() -> bool:
-            return front(server)._limits.body_bytes == 900
+            return front(server).limits.bodies.total == 900
 
         await eventually(is_held)
         refused = await api.call("POST", MAPS, config_map("a", data={"a": "b" * 200}))
@@ -139,7 +82,7 @@ async def test_bodies_have_a_limit_together(
         slow.write(b" " * 900)
         assert await slow.code() == 400
     await api.create(MAPS, config_map("a", data={"a": "b" * 200}))
-    assert front(server)._limits.body_bytes == 0
+    assert front(server).limits.bodies.total == 0
 
 
 async def test_a_body_that_does_not_arrive(
@@ -147,25 +90,44 @@ async def test_a_body_that_does_not_arrive(
 ) -> None:
     """It is waited for a limited time, and is answered; one that breaks off leaves nothing."""
     server, api = target
-    monkeypatch.setattr(connections, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "BODY_IDLE_SECONDS", 0.2)
     async with wires(server, 2) as (slow, broken):
         for wire in (slow, broken):
             wire.head("POST", MAPS, **{"Content-Type": "application/json", "Content-Length": "900"})
             wire.write(b'{"kind":')
         broken.close()
         assert await slow.code() == 408
-    assert front(server)._limits.body_bytes == 0
+    assert front(server).limits.bodies.total == 0
     assert await api.get(MAPS)
 
 
 async def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one whose head comes a byte at a time."""
-    monkeypatch.setattr(frontend, "IDLE_SECONDS", 0.3)
+    """One whose head comes a byte at a time is told so, also if it is not the first head."""
+    monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
     server = ApiServer(None, tls=False)
-    async with serving(server), wires(server, 2) as (silent, slow):
+    async with serving(server), wires(server, 3) as (silent, slow, second):
         slow.write(b"GET / HTTP/1.1\r\nX-Slow: a")
-        assert await silent.is_closed()
-        assert await slow.is_closed()
+        second.write(f"GET /readyz HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        assert await second.code() == 200
+        second.write(b"GET / HTTP/1.1\r\nX-Slow: a")
+        assert await silent.rest() == b""
+        for wire in (slow, second):
+            answer = await wire.rest()
+            assert b"408 Request Timeout" in answer
+            assert b"the head of the request did not arrive" in answer
+            assert b'"reason":"Timeout"' in answer
+
+
+async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its last answer, without a word."""
+    monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 0.3)
+    server = ApiServer(None, tls=False)
+    async with serving(server), wires(server, 1) as (wire,):
+        wire.head("GET", "/readyz")
+        assert await wire.code() == 200
+        assert await wire.rest() == b"ok"
 
 
 async def test_a_reader_that_takes_nothing_is_cut_off(
@@ -181,10 +143,10 @@ async def test_a_reader_that_takes_nothing_is_cut_off(
         deaf.head("GET", MAPS)
 
         async def is_busy() -> bool:
-            return bool(front(server)._connections.busy)
+            return bool(front(server).connections.busy)
 
         async def is_cut_off() -> bool:
-            return not front(server)._connections.busy
+            return not front(server).connections.busy
 
         await eventually(is_busy)
         await eventually(is_cut_off)
@@ -196,14 +158,14 @@ async def test_large_answers_have_a_limit_together(
 ) -> None:
     """While a large list is on its way to a slow reader, further ones are asked to come later."""
     server, api = target
-    monkeypatch.setattr(connections, "ANSWERS_BYTES_MAX", 12_000_000)
+    monkeypatch.setattr(shares, "ANSWERS", shares.Room("bytes of answers", 1, 1, 24_000_000))
     for n in range(8):
         await api.create(MAPS, config_map(f"m{n}", data={"a": "b" * 1_000_000}))
     async with wires(server, 1) as (slow,):
         slow.head("GET", MAPS)
 
         async def is_held() -> bool:
-            return front(server)._limits.answer_bytes > 8_000_000
+            return front(server).limits.answers.total > 8_000_000
 
         await eventually(is_held)
         assert (await api.call("GET", MAPS)).code == 429
@@ -213,7 +175,7 @@ async def test_large_answers_have_a_limit_together(
 
 
 async def is_released(server: ApiServer) -> bool:
-    return front(server)._limits.answer_bytes == 0
+    return front(server).limits.answers.total == 0
 
 
 async def test_a_watcher_that_takes_nothing_holds_little(target: tuple[ApiServer, Api]) -> None:
@@ -226,12 +188,12 @@ async def test_a_watcher_that_takes_nothing_holds_little(target: tuple[ApiServer
             wire.head("GET", f"{MAPS}?watch=1")
 
         async def are_watching() -> bool:
-            return front(server)._limits.watches == 20
+            return front(server).limits.watches.total == 20
 
         await eventually(are_watching)
         await api.create(MAPS, config_map("last", data={"a": "b" * 400_000}))
-        open_ones = front(server)._connections._connections.values()
-        held = [transport.get_write_buffer_size() for transport in open_ones]
+        open_ones = [c.transport for c in front(server).connections.connections]
+        held = [transport.get_write_buffer_size() for transport in open_ones if transport is not None]
         assert max(held) < 300_000
     async with api.watch(f"{MAPS}?watch=1") as watch:
         names = {(await watch.next())["object"]["metadata"]["name"] for _ in range(41)}

@@ -1,11 +1,24 @@
 """Lists: selectors, pages, versions of the past, and the forms of an answer."""
 
+import base64
+import json
+from pathlib import Path
+
 import pytest
 
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.controlplane.apiserver.store import Store
 from pvbus.ports.cluster import Kind
-from tests.integration.apiserver.client import ALL_WIDGETS, CORE, WIDGETS, Api, config_map, widget
+from tests.integration.apiserver.client import (
+    ALL_WIDGETS,
+    CORE,
+    WIDGETS,
+    Api,
+    config_map,
+    crd,
+    serving,
+    widget,
+)
 
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
 WIDGET = Kind("example.com", "Widget")
@@ -111,6 +124,70 @@ async def test_a_page_after_compaction_is_gone(api: Api, server: ApiServer) -> N
     reply = await api.call("GET", f"{WIDGETS}?limit=1&continue={first['metadata']['continue']}")
     assert (reply.code, reply.body["reason"]) == (410, "Expired")
     assert (await api.call("GET", f"{WIDGETS}?continue=nonsense")).code == 400
+
+
+def token_of(rv: int, mac: bytes = b"m" * 16, name: str = "a") -> str:
+    content = json.dumps({"rv": rv, "start": ["default", name]}).encode()
+    return base64.urlsafe_b64encode(mac + content).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    ("token", "code"),
+    [
+        (token_of(999_999_999_999), 410),
+        (token_of(1), 410),
+        (token_of(-1), 410),
+        (token_of(999_999_999_999, b""), 400),
+        (token_of(1, b"short"), 400),
+        ("e30", 400),
+        ("%ff", 400),
+        ("A" * 9, 400),
+    ],
+)
+async def test_a_continue_token_that_was_made_up_gives_no_page(api: Api, token: str, code: int) -> None:
+    """Neither an empty page nor a part of one: 410 lets clients list again, 400 is for what is no token."""
+    await api.create(WIDGETS, widget("a"))
+    await api.create(WIDGETS, widget("b"))
+    reply = await api.call("GET", f"{WIDGETS}?limit=1&continue={token}")
+    assert (reply.code, reply.body["kind"]) == (code, "Status")
+    assert reply.body["reason"] == {400: "BadRequest", 410: "Expired"}[code]
+
+
+async def test_a_continue_token_is_for_its_list_only(api: Api) -> None:
+    """Of another kind, namespace or selector it gives no page; nor does one that was changed."""
+    for name in ("a", "b", "c"):
+        await api.create(WIDGETS, widget(name, labels={"x": "y"}))
+    query = "?limit=1&labelSelector=x%3Dy"
+    token = (await api.get(WIDGETS + query))["metadata"]["continue"]
+    assert (await api.get(f"{WIDGETS}{query}&continue={token}"))["items"]
+    raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    changed = base64.urlsafe_b64encode(raw.replace(b'"a"', b'"A"')).decode().rstrip("=")
+    assert changed != token
+    for path in (
+        f"{WIDGETS}?limit=1&continue={token}",
+        f"{WIDGETS}?limit=1&labelSelector=x%3Dz&continue={token}",
+        f"{WIDGETS}?limit=1&fieldSelector=metadata.name%3Db&labelSelector=x%3Dy&continue={token}",
+        f"{ALL_WIDGETS}{query}&continue={token}",
+        f"{WIDGETS.replace('default', 'other')}{query}&continue={token}",
+        f"{CORE}/namespaces/default/configmaps{query}&continue={token}",
+        f"{WIDGETS}{query}&continue={changed}",
+    ):
+        reply = await api.call("GET", path)
+        assert (reply.code, reply.body["reason"]) == (410, "Expired"), path
+
+
+async def test_a_list_goes_on_after_a_restart(tmp_path: Path) -> None:
+    """The key is that of the data folder: a token of before is good while nothing has changed."""
+    async with serving(ApiServer(tmp_path, crds=[crd()], tls=False)) as api:
+        for name in ("a", "b"):
+            await api.create(WIDGETS, widget(name))
+        token = (await api.get(f"{WIDGETS}?limit=1"))["metadata"]["continue"]
+    async with serving(ApiServer(tmp_path, crds=[crd()], tls=False)) as api:
+        reply = await api.call("GET", f"{WIDGETS}?limit=1&continue={token}")
+        if reply.code == 200:
+            assert [item["metadata"]["name"] for item in reply.body["items"]] == ["b"]
+        else:
+            assert (reply.code, reply.body["reason"]) == (410, "Expired")
 
 
 async def test_versions_of_the_past_and_future(api: Api) -> None:

@@ -36,7 +36,7 @@ async def effective_user(user: User, headers: CIMultiDictProxy[str], authorizer:
     values: dict[str, list[str]] = {}
     for key, value in extra:
         values.setdefault(key, []).append(value)
-    return User(wanted, tuple(_groups(wanted, groups)), uid, values)
+    return User(wanted, tuple(_groups(wanted, groups)), uid, values, user)
 
 
 def _extra(headers: CIMultiDictProxy[str]) -> Iterator[tuple[str, str]]:
