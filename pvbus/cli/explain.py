@@ -24,7 +24,7 @@ from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import bus_option, data_option, live_object, opened_bus, read_rows
 from pvbus.controlplane.packages.content import RENDER_IDEMPOTENT
 from pvbus.core.api.packages import RENDER_REMARKS
-from pvbus.core.cel import CelError, compile_expression
+from pvbus.core.cel import Budget, CelError, compile_expression, set_budget
 from pvbus.core.conditions.sets import confirm_command
 from pvbus.core.errors import UsageError
 from pvbus.core.keys import Key, sync_key
@@ -264,6 +264,7 @@ def _held(skey: str, rollup: SetResult | None) -> Document:
 def _expressions(row: TargetRow) -> Iterator[Document]:
     """Evaluate every expression of a row, except the downstream's, whose results the row holds."""
     variables = row_variables(row)
+    set_budget(variables, Budget())
     for field, text in expressions_of(msgspec.to_builtins(row.template), "template"):
         entry: Document = {"field": field, "expression": text}
         if field.startswith("template.downstream."):

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.controlplane.apiserver.formats import FORMAT_PATTERNS, go_pattern
+from pvbus.controlplane.apiserver.formats import FORMAT_PATTERNS
 from pvbus.controlplane.apiserver.rules import Budget, Rule
+from pvbus.core.patterns import go_pattern
 
 Json = Any
 _STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from pvbus.controlplane.apiserver.formats import go_pattern
 from pvbus.controlplane.apiserver.nodes import (
     FieldError,
     forbidden,
@@ -22,6 +21,7 @@ from pvbus.controlplane.apiserver.nodes import (
 )
 from pvbus.controlplane.apiserver.rules import Rule
 from pvbus.controlplane.apiserver.structural import compile_schema
+from pvbus.core.patterns import go_pattern
 
 SCHEMA_NODES_MAX = 20_000
 """Maximum objects in one schema. The largest definitions in use have about 15,000; so many take a second."""

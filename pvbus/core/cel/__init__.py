@@ -10,32 +10,39 @@ from typing import Any, Final
 
 from pvbus.core.cel import types as _types
 from pvbus.core.cel.checker import Checked, check
+from pvbus.core.cel.cost import Budget
 from pvbus.core.cel.errors import (
     EXPRESSION_BYTES_MAX,
+    EXPRESSION_COST_MAX,
     EXPRESSIONS_MAX,
-    ITERATIONS_MAX,
+    TARGET_COST_MAX,
     CelCompileError,
     CelConvertError,
+    CelCostError,
     CelError,
     CelEvalError,
 )
-from pvbus.core.cel.evaluator import evaluation
+from pvbus.core.cel.evaluator import evaluation, set_budget
 from pvbus.core.cel.reads import Path, paths
 from pvbus.core.cel.values import result_string, type_name
 
 __all__ = [
     "EXPRESSIONS_MAX",
     "EXPRESSION_BYTES_MAX",
-    "ITERATIONS_MAX",
+    "EXPRESSION_COST_MAX",
     "ROOTS",
+    "TARGET_COST_MAX",
+    "Budget",
     "CelCompileError",
     "CelConvertError",
+    "CelCostError",
     "CelError",
     "CelEvalError",
     "Path",
     "Program",
     "compilations",
     "compile_expression",
+    "set_budget",
 ]
 
 ROOTS: Final = ("repoDefault", "packageDefault", "upstream", "repository", "target")
@@ -63,10 +70,10 @@ class Program:
         self._evaluate = evaluation(checked)
 
     def evaluate(self, inputs: Mapping[str, Any]) -> str:
-        """Evaluate with these variables; a missing one fails only where it is used.
+        """Evaluate with these variables; a missing one fails only where it is used. See `set_budget`.
 
         Raises:
-            CelEvalError: it fails for these inputs, or its loops exceed a limit.
+            CelEvalError: it fails for these inputs, or costs too much (`CelCostError`).
             CelConvertError: the result is not a string.
         """
         return result_string(self._evaluate(inputs))
@@ -75,7 +82,7 @@ class Program:
         """Evaluate an expression that gives true or false.
 
         Raises:
-            CelEvalError: it fails for these inputs, or its loops exceed a limit.
+            CelEvalError: it fails for these inputs, or costs too much.
             CelConvertError: the result is no bool.
         """
         result = self._evaluate(inputs)

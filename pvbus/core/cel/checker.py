@@ -76,7 +76,7 @@ def check(text: str, variables: dict[str, Type]) -> Checked:
 class _Checker:
     def __init__(self, variables: dict[str, Type]) -> None:
         self._scopes: list[dict[str, Type]] = [variables]
-        self._bindings: t.Bindings = {}
+        self._bindings = t.Bindings()
         self._fresh = 0
         self._literals: list[ListLiteral | MapLiteral] = []
         self.types: dict[Node, Type] = {}
@@ -122,11 +122,7 @@ class _Checker:
         return t.variable(f"_var{self._fresh - 1}")
 
     def _assignable(self, wanted: list[Type], given: list[Type]) -> bool:
-        bindings = t.unified(self._bindings, wanted, given)
-        if bindings is None:
-            return False
-        self._bindings = bindings
-        return True
+        return t.unify(self._bindings, wanted, given)
 
     def _lookup(self, name: str) -> Type | None:
         return next((scope[name] for scope in reversed(self._scopes) if name in scope), None)

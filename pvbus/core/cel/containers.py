@@ -1,12 +1,12 @@
 """Maps and lists of CEL: keys, elements, membership, size."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
 from pvbus.core.cel.conversions import string
 from pvbus.core.cel.errors import CelEvalError
-from pvbus.core.cel.values import NUMERIC, Value, equal, no_overload, type_name
+from pvbus.core.cel.values import NUMERIC, Value, equal, free, no_overload, type_name
 
 
 class _Flag(Enum):
@@ -62,13 +62,16 @@ def _shown(value: Value) -> str:
     return string(value) if type_name(value) in NUMERIC | {"string", "bool"} else type_name(value)
 
 
-def contains(item: Value, container: Value) -> bool:
-    """Return whether `item in container`."""
+def contains(item: Value, container: Value, charge: Callable[[int], None] = free) -> bool:
+    """Return whether `item in container`. charge: see `equal`."""
     kind = type_name(container)
     if kind == "map":
+        if type(item) in (str, bytes):
+            charge(len(item) // 10)
         return type_name(item) not in ("list", "map") and map_key(item) in container
     if kind == "list":
-        return any(equal(item, other) for other in container)
+        charge(4 * len(container))
+        return any(equal(item, other, charge) for other in container)
     raise no_overload()
 
 

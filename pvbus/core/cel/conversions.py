@@ -43,6 +43,15 @@ def to_bool(value: Value) -> bool:
     raise no_overload("bool", value)
 
 
+_DECIMAL = re.compile(r"([+-]?)(?=[0-9])0*+([0-9]{0,20})", re.ASCII)  # no integer has more digits
+
+
+def _decimal(text: str) -> int | None:
+    """Return the number, None if the text is none or it is out of range."""
+    match = _DECIMAL.fullmatch(text)
+    return int(match[1] + (match[2] or "0")) if match is not None else None
+
+
 def to_int(value: Value) -> int:
     match type_name(value):
         case "int":
@@ -54,8 +63,9 @@ def to_int(value: Value) -> int:
                 raise CelEvalError("integer overflow")
             return int(value)
         case "string":
-            if re.fullmatch(r"[+-]?[0-9]+", value, re.ASCII) and INT_MIN <= int(value) <= INT_MAX:
-                return int(value)
+            number = _decimal(value)
+            if number is not None and INT_MIN <= number <= INT_MAX:
+                return number
             raise _conversion(value, "int")
         case "google.protobuf.Timestamp":
             return int(value.nanos // NANOS)
@@ -75,16 +85,19 @@ def to_uint(value: Value) -> Uint:
                 raise CelEvalError("unsigned integer overflow")
             return Uint(value)
         case "string":
-            if re.fullmatch(r"[0-9]+", value, re.ASCII) and int(value) <= UINT_MAX:
-                return Uint(value)
+            number = _decimal(value)
+            if number is not None and value[0] not in "+-" and number <= UINT_MAX:
+                return Uint(number)
             raise _conversion(value, "uint")
     raise no_overload("uint", value)
 
 
 _FLOAT = re.compile(
-    r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE
+    r"[+-]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE
 )
-_HEX_FLOAT = re.compile(r"[+-]?0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)p[+-]?\d+", re.ASCII | re.IGNORECASE)
+_HEX_FLOAT = re.compile(
+    r"[+-]?0x(?:[0-9a-f]+(?:\.[0-9a-f]*)?|\.[0-9a-f]+)p[+-]?\d+", re.ASCII | re.IGNORECASE
+)
 
 
 def to_double(value: Value) -> float:
@@ -180,7 +193,7 @@ def string(value: Value) -> str:
 _TIMESTAMP = re.compile(
     r"(\d{4}-\d\d-\d\d)T(\d\d?)(:\d\d:\d\d)(?:[.,](\d+))?(?:Z|([+-])(\d\d):(\d\d))", re.ASCII
 )
-_DURATION = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _UNITS = {
     "ns": 1,
     "us": 10**3,
@@ -191,6 +204,7 @@ _UNITS = {
     "m": 60 * NANOS,
     "h": 3600 * NANOS,
 }
+_FIGURES = 20  # of a number: before the point more are out of range, behind it more are lost
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -242,7 +256,7 @@ def _parsed_duration(text: str) -> Duration:
     nanos, at = 0, 0
     while (match := _DURATION.match(body, at)) is not None:
         whole, _, part = match[1].partition(".")
-        unit = _UNITS[match[2]]
+        unit, whole, part = _UNITS[match[2]], whole.lstrip("0")[:_FIGURES], part[:_FIGURES]
         nanos += int(whole or "0") * unit + int(part or "0") * unit // 10 ** len(part)
         at = match.end()
     if at == 0 or at != len(body):

@@ -1,15 +1,15 @@
-"""Errors of expressions, in the three classes that a user must distinguish."""
+"""Errors of expressions, in the classes that a user must distinguish."""
 
 EXPRESSION_BYTES_MAX = 4096  # a longer expression is a program; etcd limits objects to 1.5 MB
-EXPRESSIONS_MAX = 64  # per template: bounds the cost of one target
-ITERATIONS_MAX = 10_000  # of all loops of one evaluation: about 10 ms
-LOOP_TEXT_MAX = 1_048_576  # characters built inside loops; four times the limit of an object's annotations
+EXPRESSIONS_MAX = 64  # per template: bounds the cost of compiling it
+EXPRESSION_COST_MAX = 80_000  # at most 16 ms
+TARGET_COST_MAX = 100_000  # of all expressions of a target: at most 20 ms
 BRACKETS_MAX = 64  # brackets within brackets: the parser takes seven stack frames for each
 DEPTH_MAX = 128  # levels of a syntax tree: checker and evaluator recurse, Python's own limit is 1000
 
 
 class CelError(Exception):
-    """Base of the three; the text is for users, begins like cel-go's and names no field."""
+    """Base of all; the text is for users, begins like cel-go's and names no field."""
 
 
 class CelCompileError(CelError):
@@ -18,6 +18,11 @@ class CelCompileError(CelError):
 
 class CelEvalError(CelError):
     """The expression does not work for these inputs, such as `no such key: region`."""
+
+
+class CelCostError(CelEvalError):
+    """The expression costs more than its limit, or than what the others of its target left. `&&` and `||` do
+    not absorb it. The text begins with cel-go's words, and names the expression, its cost and the limit."""
 
 
 class CelConvertError(CelError):
@@ -33,14 +38,24 @@ class CompileProblem(Exception):  # noqa: N818 - never leaves this package
         self.message = message
 
 
+PROBLEMS_BYTES_MAX = 8192
+"""Size of a report, beside its first problem: each shows its line, so all of them have up to 8 MB."""
+
+
 def reported(text: str, problems: list[CompileProblem]) -> CelCompileError:
     """Format problems like cel-go: position, message, the line, and a caret below it."""
-    parts = []
+    parts: list[str] = []
+    size = 0
     for problem in sorted(problems, key=lambda p: p.offset):
         before = text[: problem.offset]
         line_number = before.count("\n") + 1
         column = problem.offset - (before.rfind("\n") + 1)
         line = text.split("\n")[line_number - 1]
         part = f"ERROR: <input>:{line_number}:{column + 1 if text else 0}: {problem.message}"
-        parts.append(f"{part}\n | {line}\n | {'.' * column}^" if line else part)
+        part = f"{part}\n | {line}\n | {'.' * column}^" if line else part
+        size += len(part)
+        if parts and size > PROBLEMS_BYTES_MAX:
+            parts.append(f"{len(problems) - len(parts)} more errors were truncated")
+            break
+        parts.append(part)
     return CelCompileError("\n".join(parts))

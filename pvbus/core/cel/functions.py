@@ -3,19 +3,15 @@
 The logical operators and the conditional are not here: they do not evaluate all their arguments.
 """
 
-import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-import re2  # type: ignore[import-untyped]  # it has no types
-
-from pvbus.core.cel import containers
+from pvbus.core.cel import containers, cost
 from pvbus.core.cel import conversions as convert
 from pvbus.core.cel import values as v
+from pvbus.core.cel.cost import Budget
 from pvbus.core.cel.errors import CelEvalError
-
-BUILDERS = frozenset(["_+_", "string", "bytes"])  # their result is as large as their arguments
+from pvbus.core.patterns import go_pattern
 
 
 def _of_strings(function: Callable[[str, str], bool]) -> Callable[[v.Value, v.Value], bool]:
@@ -43,37 +39,35 @@ def narrowed(name: str, kinds: frozenset[str]) -> Callable[[v.Value], v.Value]:
     return call
 
 
-# RE2's messages for a bad pattern, and those of Go's regexp package, which users of Porch know.
-_PATTERN_REASONS = {
-    "missing )": "missing closing )",
-    "missing ]": "missing closing ]",
-    "bad repetition operator": "invalid nested repetition operator",
-    "no argument for repetition operator": "missing argument to repetition operator",
-    "invalid repetition size": "invalid repeat count",
-    "invalid perl operator": "invalid or unsupported Perl syntax",
-}
-_ANY_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")  # RE2 matches a single byte of UTF-8, Go never does
-
-
-def _pattern(text: str) -> Any:
-    if _ANY_BYTE.search(text):
-        raise CelEvalError("error parsing regexp: invalid escape sequence: `\\C`")
-    options = re2.Options()
-    options.log_errors = False
+def _matches(text: v.Value, pattern: v.Value, budget: Budget | None = None) -> bool:
+    if type(text) is not str or type(pattern) is not str:
+        raise v.no_overload()
+    if budget is None:
+        budget = Budget()
+        budget.begin(0)
+    classes = pattern.count("\\p") + pattern.count("\\P")
+    parsing = len(pattern) * cost.PATTERN_BYTE_COST + classes * cost.PATTERN_CLASS_COST
+    budget.charge_once("parse", pattern, parsing)
     try:
-        return re2.compile(text, options)
-    except re2.error as error:
-        reason = error.args[0]
-        shown = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-        words, _, pattern = shown.partition(": ")
-        if words == "trailing \\":
-            words, pattern = "trailing backslash at end of expression", ""
-        message = f"{_PATTERN_REASONS.get(words, words)}: `{pattern}`"
-        raise CelEvalError(f"error parsing regexp: {message}") from None
+        compiled = go_pattern(pattern)
+    except ValueError as error:
+        budget.charge_once("compile", pattern, cost.PATTERN_REFUSED_COST)
+        raise CelEvalError(str(error)) from None
+    budget.charge_once("compile", pattern, compiled.steps * cost.PATTERN_STEP_COST)
+    size = len(text) if text.isascii() else len(text.encode())
+    budget.charge((size + 1) * compiled.steps // cost.MATCH_STEPS)
+    return compiled.found_in(text)
 
 
-def _matches(text: str, pattern: str) -> bool:
-    return _pattern(pattern).search(text) is not None
+def _time_part(name: str, budget: Budget, value: v.Value, *zone: v.Value) -> int:
+    if zone and type(zone[0]) is str:
+        budget.charge_once("zone", zone[0], cost.ZONE_COST + len(zone[0]))
+    try:
+        return convert.time_part(name, value, *zone)
+    except CelEvalError:
+        if zone:
+            budget.charge(cost.ZONE_COST)  # one that does not exist is looked for each time
+        raise
 
 
 FUNCTIONS: dict[str, Callable[..., v.Value]] = {
@@ -88,6 +82,15 @@ FUNCTIONS: dict[str, Callable[..., v.Value]] = {
     "duration": convert.to_duration, "int": convert.to_int,
     "string": convert.string, "timestamp": convert.to_timestamp, "uint": convert.to_uint,
     "contains": _of_strings(lambda a, b: b in a), "startsWith": _of_strings(str.startswith),
-    "endsWith": _of_strings(str.endswith), "matches": _of_strings(_matches),
+    "endsWith": _of_strings(str.endswith), "matches": _matches,
     **{name: partial(convert.time_part, name) for name in convert.TIME_PARTS},
 }  # fmt: skip
+
+METERED: dict[str, Callable[..., v.Value]] = {
+    "_==_": lambda budget, a, b: v.equal(a, b, budget.charge),
+    "_!=_": lambda budget, a, b: not v.equal(a, b, budget.charge),
+    "@in": lambda budget, a, b: containers.contains(a, b, budget.charge),
+    "matches": lambda budget, a, b: _matches(a, b, budget),
+    **{name: partial(_time_part, name) for name in convert.TIME_PARTS},
+}
+"""Those that charge a budget themselves while they work; the others have their costs in `cost.COSTS`."""

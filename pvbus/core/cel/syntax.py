@@ -142,18 +142,19 @@ class _Parser:
     def _binary(self, lowest: int) -> Node:
         """Parse operators of this level and above. A chain of one logical operator is one call."""
         node = self._unary()
-        chain = ""
-        while (level := _LEVELS.get(self._next.text if self._next.kind != "const" else "", 0)) >= lowest:
+        while (level := self._level()) >= lowest:
             mark = self._take()
             function = "@in" if mark.text == "in" else f"_{mark.text}_"
-            right = self._binary(level + 1)
-            if function == chain:
-                assert isinstance(node, Call)
-                node = self._call(function, mark, *node.args, right)
-            else:
-                node = self._call(function, mark, node, right)
-            chain = function if function in ("_&&_", "_||_") else ""
+            args = [node, self._binary(level + 1)]
+            while function in ("_&&_", "_||_") and self._next.kind == mark.kind:
+                mark = self._take()
+                args.append(self._binary(level + 1))
+            node = self._call(function, mark, *args)
         return node
+
+    def _level(self) -> int:
+        token = self._next
+        return _LEVELS.get(token.text, 0) if token.kind != "const" else 0
 
     def _unary(self) -> Node:
         """Parse a signed operand. An even number of signs cancels out, as in cel-go: `!!x` is x."""

@@ -61,11 +61,36 @@ def variable(name: str) -> Type:
     return Type("var", (), name)
 
 
-Bindings = dict[Type, Type]
+class Bindings:
+    """What type variables are bound to. What a trial binds can be taken back: most overloads do not fit, and
+    a copy for each of them would make the check of a long expression quadratic."""
+
+    def __init__(self) -> None:
+        self._bound: dict[Type, Type] = {}
+        self._former: list[tuple[Type, Type | None]] = []
+
+    def get(self, var: Type) -> Type | None:
+        return self._bound.get(var)
+
+    def __setitem__(self, var: Type, given: Type) -> None:
+        self._former.append((var, self._bound.get(var)))
+        self._bound[var] = given
+
+    def end_trial(self, *, fits: bool) -> None:
+        """Retain what was bound since the last trial, or take it back."""
+        while self._former and not fits:
+            var, bound = self._former.pop()
+            if bound is None:
+                del self._bound[var]
+            else:
+                self._bound[var] = bound
+        self._former.clear()
+
+
 _NULLABLE = frozenset(["null", "timestamp", "duration"])
 
 
-def substitute(bindings: Bindings, given: Type, *, free_to_dyn: bool = False) -> Type:
+def substitute(bindings: "Bindings | dict[Type, Type]", given: Type, *, free_to_dyn: bool = False) -> Type:
     """Replace bound variables, and with `free_to_dyn` the free ones by dyn."""
     bound = bindings.get(given)
     if bound is not None:
@@ -78,12 +103,13 @@ def substitute(bindings: Bindings, given: Type, *, free_to_dyn: bool = False) ->
     return Type(given.kind, inner)
 
 
-def unified(bindings: Bindings, wanted: list[Type], given: list[Type]) -> Bindings | None:
-    """Return the bindings under which each type fits its counterpart, None if there are none."""
-    if len(wanted) != len(given):
-        return None
-    attempt = dict(bindings)
-    return attempt if all(_fits(attempt, a, b) for a, b in zip(wanted, given, strict=True)) else None
+def unify(bindings: Bindings, wanted: list[Type], given: list[Type]) -> bool:
+    """Bind variables so that each type fits its counterpart; return whether that is possible."""
+    fits = len(wanted) == len(given) and all(
+        _fits(bindings, a, b) for a, b in zip(wanted, given, strict=True)
+    )
+    bindings.end_trial(fits=fits)
+    return fits
 
 
 def most_general(one: Type, other: Type) -> Type:

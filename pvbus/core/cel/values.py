@@ -7,7 +7,7 @@ Results and error texts are those of cel-go v0.26.1; the tests compare them with
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pvbus.core.cel.errors import CelConvertError, CelEvalError
@@ -85,28 +85,52 @@ def result_string(value: Value) -> str:
 # --- equality and order
 
 
-def equal(left: Value, right: Value) -> bool:
-    """Return whether two values are equal. Different types are unequal; all numbers are one type."""
-    if type(left) is str and type(right) is str:
-        return left == right
-    one, other = type_name(left), type_name(right)
-    if one in NUMERIC and other in NUMERIC:
-        if one != other and "double" in (one, other):
-            return float(left) == float(right)
-        return bool(left == right)
-    if one != other:
-        return False
-    if one == "list":
-        return len(left) == len(right) and all(map(equal, left, right))
-    if one == "map":
-        missing = object()
-        return len(left) == len(right) and all(
-            (found := right.get(key, missing)) is not missing and equal(value, found)
-            for key, value in left.items()
-        )
-    if one == "google.protobuf.Timestamp":
-        return bool(left.nanos == right.nanos)
-    return bool(left == right)
+def free(cost: int) -> None:
+    """Charge nothing."""
+
+
+def equal(left: Value, right: Value, charge: Callable[[int], None] = free) -> bool:
+    """Return whether two values are equal. Different types are unequal; all numbers are one type.
+
+    charge: called with the cost of each comparison before it is made.
+    """
+    pairs = [(left, right)]  # a stack of our own, as values may be nested deeper than Python's
+    while pairs:
+        left, right = pairs.pop()
+        one, other = type_name(left), type_name(right)
+        if one != other:
+            if not (one in NUMERIC and other in NUMERIC and _same_number(left, right, one, other)):
+                return False
+        elif one in ("string", "bytes"):
+            if len(left) != len(right):
+                return False
+            charge(len(left) // 10)
+            if left != right:
+                return False
+        elif one == "list":
+            if len(left) != len(right):
+                return False
+            charge(5 * len(left))
+            pairs.extend(zip(left, right, strict=True))
+        elif one == "map":
+            if len(left) != len(right):
+                return False
+            charge(10 * len(left))
+            for key, value in left.items():
+                found = right.get(key, _MISSING)
+                if found is _MISSING:
+                    return False
+                pairs.append((value, found))
+        elif (left.nanos != right.nanos) if one == "google.protobuf.Timestamp" else (left != right):
+            return False
+    return True
+
+
+_MISSING = object()
+
+
+def _same_number(left: Value, right: Value, one: str, other: str) -> bool:
+    return float(left) == float(right) if "double" in (one, other) else bool(left == right)
 
 
 NUMERIC = frozenset(["int", "uint", "double"])

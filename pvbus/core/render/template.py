@@ -33,11 +33,13 @@ from pvbus.core.api.variants import (
 )
 from pvbus.core.cel import (
     EXPRESSIONS_MAX,
+    Budget,
     CelCompileError,
     CelError,
     Path,
     Program,
     compile_expression,
+    set_budget,
 )
 from pvbus.core.missing import no_repository
 from pvbus.core.records import Root, TargetRow
@@ -145,30 +147,32 @@ class CompiledTemplate:
 
     # --- identity
 
-    def identity(self, inputs: TargetInputs, repository: Callable[[str], Root | None]) -> Downstream:
+    def identity(
+        self, inputs: TargetInputs, repository: Callable[[str], Root | None], budget: Budget | None = None
+    ) -> Downstream:
         """Return the downstream of a target.
 
         repository: looks up a Repository by name in the set's namespace. repoExpr is evaluated
-        without it, packageExpr may read it.
+        without it, packageExpr may read it. budget: says afterwards what the expressions have cost.
 
         Raises:
             RenderError: an expression fails or does not compile, or there is no such Repository.
         """
         if self._identity_errors:
             raise _broken(self._identity_errors)
-        roots = variables_of(inputs, None)
-        repo = _evaluated(self._repo, "template.downstream.repoExpr", roots) or inputs.repo_default
+        evaluate = _Evaluation(variables_of(inputs, None), budget or Budget())
+        repo = evaluate(self._repo, "template.downstream.repoExpr") or inputs.repo_default
         found = repository(repo)
         if found is None:
             raise RenderError(no_repository(repo, inputs.upstream.namespace))  # the set's, as the upstream's
-        roots["repository"] = _object(found)
-        package = _evaluated(self._package, "template.downstream.packageExpr", roots)
+        evaluate.variables["repository"] = _object(found)
+        package = evaluate(self._package, "template.downstream.packageExpr")
         return Downstream(repo=repo, package=package or inputs.package_default)
 
     # --- everything else
 
     def spec(
-        self, upstream: Upstream | None, downstream: Downstream, variables: Mapping[str, Any]
+        self, upstream: Upstream | None, downstream: Downstream, variables: dict[str, Any]
     ) -> PackageVariantSpec:
         """Return the spec for a known downstream.
 
@@ -177,6 +181,7 @@ class CompiledTemplate:
         """
         if self.errors:
             raise _broken(self.errors)
+        evaluate = _Evaluation(variables, Budget())
         template = self._template
         context, pipeline = template.package_context, template.pipeline
         return PackageVariantSpec(
@@ -184,31 +189,29 @@ class CompiledTemplate:
             downstream=downstream,
             adoption_policy=template.adoption_policy or "",
             deletion_policy=template.deletion_policy or "",
-            labels=_overlaid(template.labels, self._labels, variables),
-            annotations=_overlaid(template.annotations, self._annotations, variables),
-            package_context=self._package_context(context, variables) if context is not None else None,
+            labels=_overlaid(template.labels, self._labels, evaluate),
+            annotations=_overlaid(template.annotations, self._annotations, evaluate),
+            package_context=self._package_context(context, evaluate) if context is not None else None,
             injectors=tuple(
-                _injector(injector, name, f"template.injectors[{n}]", variables)
+                _injector(injector, name, f"template.injectors[{n}]", evaluate)
                 for n, (injector, name) in enumerate(zip(template.injectors, self._injectors, strict=True))
             ),
-            pipeline=self._pipeline(pipeline, variables) if pipeline is not None else None,
+            pipeline=self._pipeline(pipeline, evaluate) if pipeline is not None else None,
         )
 
-    def _package_context(
-        self, context: PackageContextTemplate, variables: Mapping[str, Any]
-    ) -> PackageContext:
-        data = _overlaid(context.data, self._data, variables)
+    def _package_context(self, context: PackageContextTemplate, evaluate: "_Evaluation") -> PackageContext:
+        data = _overlaid(context.data, self._data, evaluate)
         removed = {*context.remove_keys}
         for field, program in self._remove_keys:
-            removed.add(_evaluated(program, field, variables))
+            removed.add(evaluate(program, field))
         return PackageContext(data=data, remove_keys=tuple(sorted(removed, key=str.encode)))
 
-    def _pipeline(self, pipeline: PipelineTemplate, variables: Mapping[str, Any]) -> Pipeline | None:
+    def _pipeline(self, pipeline: PipelineTemplate, evaluate: "_Evaluation") -> Pipeline | None:
         if not (pipeline.validators or pipeline.mutators):
             return None
         return Pipeline(
-            validators=_functions(pipeline.validators, self._validators, variables),
-            mutators=_functions(pipeline.mutators, self._mutators, variables),
+            validators=_functions(pipeline.validators, self._validators, evaluate),
+            mutators=_functions(pipeline.mutators, self._mutators, evaluate),
         )
 
     # --- inputs
@@ -352,32 +355,38 @@ def _part(made: _Expressions, value: str | None, expr: str | None, field: str) -
     return made.compile(expr, field) if expr else value or ""
 
 
-def _evaluated(part: str | Program, field: str, variables: Mapping[str, Any]) -> str:
-    if isinstance(part, str):
-        return part
-    try:
-        return part.evaluate(variables)
-    except CelError as error:
-        raise RenderError(f"{field}: {error}") from error
+class _Evaluation:
+    """Evaluates the expressions of one target within one budget."""
+
+    def __init__(self, variables: dict[str, Any], budget: Budget) -> None:
+        self.variables = variables
+        set_budget(variables, budget)
+
+    def __call__(self, part: str | Program, field: str) -> str:
+        """Return the result of a field's expression, or its value. Raises RenderError."""
+        if isinstance(part, str):
+            return part
+        try:
+            return part.evaluate(self.variables)
+        except CelError as error:
+            raise RenderError(f"{field}: {error}") from error
 
 
 def _overlaid(
-    static: Mapping[str, str], entries: tuple[_MapEntry, ...], variables: Mapping[str, Any]
+    static: Mapping[str, str], entries: tuple[_MapEntry, ...], evaluate: _Evaluation
 ) -> Mapping[str, str]:
     """Overlay the static map with the results; later entries replace earlier ones."""
     if not entries:
         return static
     made = dict(static)
     for field, key, value in entries:
-        name = key if isinstance(key, str) else _evaluated(key, f"{field}.keyExpr", variables)
-        made[name] = _evaluated(value, f"{field}.valueExpr", variables)
+        name = key if isinstance(key, str) else evaluate(key, f"{field}.keyExpr")
+        made[name] = evaluate(value, f"{field}.valueExpr")
     return made
 
 
-def _injector(
-    injector: InjectorTemplate, name: str | Program, field: str, variables: Mapping[str, Any]
-) -> Injector:
-    evaluated = _evaluated(name, f"{field}.nameExpr", variables)
+def _injector(injector: InjectorTemplate, name: str | Program, field: str, evaluate: _Evaluation) -> Injector:
+    evaluated = evaluate(name, f"{field}.nameExpr")
     if not evaluated:
         raise RenderError(
             f"{field}: an injector needs a name; give one as name, or as the result of nameExpr"
@@ -397,10 +406,10 @@ def _config_maps(
 def _functions(
     functions: tuple[FunctionTemplate, ...],
     entries: tuple[tuple[_MapEntry, ...], ...],
-    variables: Mapping[str, Any],
+    evaluate: _Evaluation,
 ) -> tuple[Function, ...]:
     return tuple(
-        _function(function, _overlaid(function.config_map, own, variables))
+        _function(function, _overlaid(function.config_map, own, evaluate))
         for function, own in zip(functions, entries, strict=True)
     )
 

@@ -12,7 +12,6 @@ from typing import Any
 from cel_expr_python import cel
 
 from pvbus.core.cel.checker import Checked
-from pvbus.core.cel.functions import BUILDERS
 from pvbus.core.cel.reads import children
 from pvbus.core.cel.syntax import Call, Const, Ident, ListLiteral, Macro, MapLiteral, Node, Select
 from pvbus.core.cel.types import STRING
@@ -24,6 +23,7 @@ _AGREED_CALLS = frozenset(
 )
 _AGREED_MACROS = frozenset(["all", "exists", "exists_one"])
 _AGREED_CONSTANTS = (str, int, bool)
+_BUILDERS = frozenset(["_+_", "string", "bytes"])  # their result is as large as their arguments
 _TEXT_OF = frozenset(["string", "int", "bool"])  # static types whose string() is the same
 
 
@@ -91,4 +91,4 @@ def _agreed(node: Node, checked: Checked) -> bool:
 
 def _builds(node: Node) -> bool:
     """Tell whether anything below builds text: the C++ evaluator does not limit that in loops."""
-    return (isinstance(node, Call) and node.function in BUILDERS) or any(map(_builds, children(node)))
+    return (isinstance(node, Call) and node.function in _BUILDERS) or any(map(_builds, children(node)))

@@ -9,9 +9,9 @@ import yaml
 
 from pvbus.controlplane.apiserver import structural
 from pvbus.controlplane.apiserver.builtin import BUILTIN_KINDS
-from pvbus.controlplane.apiserver.formats import go_pattern
 from pvbus.controlplane.apiserver.schema import validate_crd
 from pvbus.controlplane.apiserver.structural import compile_schema
+from pvbus.core.patterns import go_pattern
 
 SHARED = Path(__file__).parents[3] / ".." / "shared"
 
@@ -210,7 +210,31 @@ def test_loops_are_limited() -> None:
     schema = compile_schema(spec(**numbers))
     assert schema.validate(thing([1, 2, 3])) == []
     (error,) = schema.validate(thing(list(range(100))))
-    assert "more than 10000 iterations" in error.message
+    assert "'operation cancelled: actual cost limit exceeded: the expression costs at least " in error.message
+    assert "no further validation rules will be run due to call cost exceeds limit for rule:" in error.message
+
+
+def test_a_rule_is_charged_for_a_match_before_it() -> None:
+    """A pattern of two thousand steps over a long text would take a second, within one rule."""
+    schema = compile_schema(
+        spec(type="string", **{"x-kubernetes-validations": [rule("!self.matches('(a?){1000}b')")] * 2})
+    )
+    assert schema.validate(thing("a" * 200)) == []
+    first, second = schema.validate(thing("a" * 100_000))
+    assert "call cost exceeds limit for rule: failed rule: !self.matches('(a?){1000}b')" in first.message
+    assert second.message.endswith(
+        "validation failed due to running out of cost budget, no further validation rules will be run"
+    )
+
+
+def test_rules_of_an_object_share_a_budget() -> None:
+    """Each is below its own limit, and all together are above that of the object."""
+    items = {"type": "string", "x-kubernetes-validations": [rule("self + self != 'b'", message="no b")]}
+    schema = compile_schema(spec(type="array", items=items))
+    assert schema.validate(thing(["a" * 100_000] * 5)) == []
+    messages = [error.message for error in schema.validate(thing(["a" * 100_000] * 50))]
+    assert messages[0].endswith("call cost exceeds limit for rule: no b")
+    assert "all expressions together cost at least" in messages[0]
 
 
 DEFAULTS = spec(

@@ -12,7 +12,6 @@ import pytest
 
 from pvbus.core.cel import (
     EXPRESSION_BYTES_MAX,
-    ITERATIONS_MAX,
     CelCompileError,
     CelConvertError,
     CelError,
@@ -114,74 +113,23 @@ def loop(count: int) -> tuple[str, dict[str, Any]]:
     return "target.labels.all(k, k != '') ? 'yes' : 'no'", {"target": {"labels": labels}}
 
 
-@pytest.mark.parametrize("count", [9_999, 10_000])
-def test_as_many_iterations_as_the_limit_are_fine(count: int) -> None:
-    """Up to 10,000 iterations an evaluation succeeds."""
-    text, inputs = loop(count)
-    assert outcome(text, inputs) == ("result", "yes")
-
-
-@pytest.mark.parametrize("macro", ["all(k, true)", "exists(k, false)", "exists_one(k, true)"])
-def test_one_iteration_above_the_limit_fails(macro: str) -> None:
-    """The 10,001st iteration is an error of evaluation."""
-    _, inputs = loop(10_001)
-    kind, text = outcome(f"target.labels.{macro} ? 'yes' : 'no'", inputs)
-    assert (kind, text) == ("eval", f"loops take more than {ITERATIONS_MAX} iterations in one evaluation")
-
-
 @pytest.mark.parametrize(
-    ("loops", "result"),
-    [
-        ("filter(k, true).size() == 99 ? 'yes' : 'no'", "yes"),
-        ("map(a, target.labels.map(b, a + b)).size() == 99 ? 'yes' : 'no'", "yes"),
-        ("all(a, target.labels.all(b, true)) ? 'yes' : 'no'", "yes"),
-        ("all(a, target.labels.all(b, true) && target.labels.all(b, true)) ? 'yes' : 'no'", None),
-        ("all(a, target.labels.all(b, true)) && [1].all(a, true) ? 'yes' : 'no'", "yes"),
-    ],
+    "macro", ["all(k, true)", "exists(k, false)", "exists_one(k, true)", "map(k, k) != []"]
 )
-def test_iterations_of_all_loops_are_counted_together(loops: str, result: str | None) -> None:
-    """Nested loops and loops beside each other share one budget: 99 x 99 + 99 is 9,900."""
-    _, inputs = loop(99)
-    kind, text = outcome(f"target.labels.{loops}", inputs)
-    assert (kind, text) == ("result", result) if result else kind == "eval"
+def test_ten_thousand_iterations_are_fine_and_a_hundred_thousand_are_not(macro: str) -> None:
+    """Each iteration has a cost, whatever its body does."""
+    text = f"target.labels.{macro} ? 'yes' : 'no'"
+    assert outcome(text, loop(10_000)[1])[0] == "result"
+    kind, message = outcome(text, loop(100_000)[1])
+    assert (kind, message.partition(":")[0]) == ("eval", "operation cancelled")
 
 
-def test_a_loop_that_is_cut_short_counts_what_it_took() -> None:
+def test_a_loop_that_is_cut_short_costs_what_it_took() -> None:
     """A loop that `exists` ends early costs only the iterations it made."""
     _, inputs = loop(20_000)
-    text = "target.labels.exists(k, true) && target.labels.exists(k, k == 'k1') ? 'yes' : 'no'"
+    inputs["target"]["list"] = [0] * 1_000_000
+    text = "target.list.exists(n, true) && target.list.exists(n, n == 0) ? 'yes' : 'no'"
     assert outcome(text, inputs) == ("result", "yes")
-
-
-def test_the_limit_cannot_be_absorbed() -> None:
-    """`||` turns other errors into true, but not the end of the budget."""
-    _, inputs = loop(10_001)
-    kind, _ = outcome("target.labels.all(k, true) || true ? 'yes' : 'no'", inputs)
-    assert kind == "eval"
-
-
-def test_four_nested_loops_over_ten_thousand_elements_fail_fast() -> None:
-    """10,000 to the fourth iterations are refused after 10,000."""
-    labels = {f"k{n:05}": "v" for n in range(10_000)}
-    text = "string(L.map(a, L.map(b, L.map(c, L.map(d, a + b + c + d)))).size())".replace(
-        "L", "target.labels"
-    )
-    program = compile_expression(text)
-    started = time.process_time()
-    with pytest.raises(CelEvalError, match="loops take more than 10000 iterations"):
-        program.evaluate({"target": {"labels": labels}})
-    assert time.process_time() - started < 2
-
-
-@pytest.mark.parametrize("built", ["a + b + B", "string(bytes(B))", "[a] + [b] == [] ? '' : B + B"])
-def test_loops_cannot_fill_the_memory(built: str) -> None:
-    """Text built inside loops is limited too, and `||` cannot absorb that."""
-    _, inputs = loop(90)
-    inputs["target"]["annotations"] = {"big": "x" * 100_000}
-    text = f"L.exists(a, L.exists(b, size({built}) == 1) || false) || true ? 'yes' : 'no'"
-    text = text.replace("L", "target.labels").replace("B", "target.annotations.big")
-    kind, message = outcome(text, inputs)
-    assert (kind, message) == ("eval", "loops build more than 1048576 characters in one evaluation")
 
 
 def test_an_expression_of_4_kib_is_the_longest() -> None:
