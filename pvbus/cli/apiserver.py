@@ -11,9 +11,9 @@ from pvbus.cli.children import child
 from pvbus.cli.controlplane import control_plane, patient_control_plane
 from pvbus.cli.datafolder import DEFAULT, DataPaths
 from pvbus.cli.functions import isolation_problem
+from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.settings import ApiServerConfig, load_config, split_names
 from pvbus.runtime.process.signals import stop_on_signals
-from pvbus.telemetry import logs
 
 
 @click.command(short_help="Serve the Kubernetes API and packages alone.")
@@ -46,7 +46,7 @@ def apiserver(
     container of the service gets. `pvbus up` does both at once.
     """
     config = load_config(ApiServerConfig)
-    logs.configure(config.log_level, config.log_format)
+    configure_process(config)
     paths = DataPaths(Path(data))
     if is_child:
         sys.exit(asyncio.run(_serve_child(paths, port, config, split_names(namespaces))))

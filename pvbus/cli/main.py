@@ -9,14 +9,16 @@ import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import import_module
+from io import StringIO
 from typing import Any
 
 import click
 
 from pvbus import __version__
-from pvbus.adapters.files import PRIVATE_UMASK
 from pvbus.core.errors import PvbusError, UsageError
+from pvbus.core.redaction import without_secrets
 from pvbus.runtime.failures import causes
+from pvbus.telemetry.guard import begin_process
 from pvbus.telemetry.terminal import filter_streams
 
 COMMANDS: Mapping[str, str] = {
@@ -130,7 +132,7 @@ def pvbus() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit."""
-    os.umask(PRIVATE_UMASK)
+    begin_process()
     filter_streams()
     code = run(arguments)
     try:
@@ -145,7 +147,8 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         result: Any = pvbus.main(args=arguments, prog_name="pvbus", standalone_mode=False)
     except click.ClickException as exc:
-        exc.show()
+        exc.show(words := StringIO())
+        sys.stderr.write(without_secrets(words.getvalue()))
         return exc.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130

@@ -26,12 +26,13 @@ from pvbus.core.rights import PACKAGES
 from pvbus.runtime.backoff import uniform
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.apiserver import ApiServerHealth
+from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.health import Endpoints
 from pvbus.runtime.process.hosting import relax_collector
 from pvbus.runtime.process.rights import AGENT, MissingRights
-from pvbus.runtime.process.settings import PackagesConfig
+from pvbus.runtime.process.settings import PackagesConfig, host_names
 from pvbus.runtime.process.signals import stop_on_signals
-from pvbus.telemetry import logs, metrics
+from pvbus.telemetry import metrics
 from pvbus.telemetry.terminal import printable
 
 _NOT_SERVING = "it does not serve yet"
@@ -43,7 +44,13 @@ class PackagesHealth(Endpoints):
     def __init__(
         self, state: AggregatedState, loss: ApiServerHealth, rights: MissingRights, config: PackagesConfig
     ) -> None:
-        super().__init__(loss, rights, host=config.health_host, port=config.health_port)
+        super().__init__(
+            loss,
+            rights,
+            host=config.health_host,
+            port=config.health_port,
+            names=host_names(config.health_names),
+        )
         self._state = state
         self._loss = loss
         self.server: AggregatedServer | None = None
@@ -161,7 +168,7 @@ def _certificate(config: PackagesConfig) -> Callable[[], Serving]:
 
 async def serve_packages(config: PackagesConfig) -> None:
     """Serve until a signal ends it, for `python -m services.packages` and `pvbus run packages`."""
-    logs.configure(config.log_level, config.log_format)
+    configure_process(config)
     log = structlog.get_logger("host")
     stop = asyncio.Event()
     with stop_on_signals(stop) as begun:

@@ -14,6 +14,7 @@ from pvbus.cli.children import child
 from pvbus.core.errors import UsageError
 from pvbus.core.rights import PACKAGES
 from pvbus.core.topics import ALL_SERVICES, SINK
+from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.hosting import hosted, serve
 from pvbus.runtime.process.settings import (
     PackagesConfig,
@@ -23,7 +24,6 @@ from pvbus.runtime.process.settings import (
     WebConfig,
     load_config,
 )
-from pvbus.telemetry import logs
 
 WEB = "web"
 
@@ -133,7 +133,7 @@ def _run_sink(services: tuple[str, ...], given: Mapping[str, str | int | None]) 
 async def _serve_child(config: PackagesConfig) -> int:
     from pvbus.cli.packagestore import packages_hosted
 
-    logs.configure(config.log_level, config.log_format)
+    configure_process(config)
     async with child() as parent, packages_hosted(config) as host:
         parent.tell(url=host.health_url, port=str(host.port))
         await host.run(parent.stop)
@@ -141,7 +141,7 @@ async def _serve_child(config: PackagesConfig) -> int:
 
 
 async def _run_child(names: list[str], config: ServicesConfig) -> int:
-    logs.configure(config.log_level, config.log_format)
+    configure_process(config)
     async with child() as parent, hosted(names, config) as host:
         parent.tell(url=host.health_url)
         await host.run(parent.stop)

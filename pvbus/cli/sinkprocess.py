@@ -15,10 +15,11 @@ from pvbus.core.sink.message import Filter
 from pvbus.core.topics import SINK
 from pvbus.ports.bus import Bus
 from pvbus.runtime.clock import SystemClock
+from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.health import HealthServer
 from pvbus.runtime.process.hosting import in_time, relax_collector
-from pvbus.runtime.process.settings import ServiceConfig, SinkConfig
+from pvbus.runtime.process.settings import ServiceConfig, SinkConfig, host_names
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.runtime.process.state import Observer
 from pvbus.runtime.sink.receiver import Receiver, read_token
@@ -47,7 +48,13 @@ class SinkHealth(HealthServer):
     def __init__(self, worker: SinkWorker, observer: Observer, config: ServiceConfig) -> None:
         nothing = _NoCluster()
         super().__init__(
-            observer, nothing, nothing, nothing, host=config.health_host, port=config.health_port
+            observer,
+            nothing,
+            nothing,
+            nothing,
+            host=config.health_host,
+            port=config.health_port,
+            names=host_names(config.health_names),
         )
         self._worker = worker
 
@@ -69,7 +76,7 @@ class SinkHealth(HealthServer):
 
 async def serve_sink(services: ServiceConfig, config: SinkConfig) -> None:
     """Send the events of a bus until a signal ends it. Raises UsageError for invalid settings."""
-    logs.configure(config.log_level, config.log_format)
+    configure_process(config)
     log = logs.get_logger("host")
     receiver = receiver_of(config)
     relax_collector()

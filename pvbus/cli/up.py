@@ -35,6 +35,7 @@ from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.core.topics import PLATFORM, PROMOTION, SERVICES
 from pvbus.ports.cluster import Cluster, Kind
 from pvbus.runtime.process.assembly import partition_count
+from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.buses import bus_file, kafka_settings
 from pvbus.runtime.process.settings import (
     ApiServerConfig,
@@ -45,7 +46,6 @@ from pvbus.runtime.process.settings import (
 )
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.runtime.web.server import Hints
-from pvbus.telemetry import logs
 from pvbus.telemetry.terminal import unfiltered
 
 EXAMPLES: Mapping[str, Callable[[Path, int], list[Manifest]]] = {
@@ -163,7 +163,7 @@ def up(
     config = load_config(ServicesConfig)
     server_config = load_config(ApiServerConfig, {**os.environ, **functions})
     functions_of(server_config)
-    logs.configure(log_level, config.log_format)
+    configure_process(msgspec.structs.replace(config, log_level=log_level))
     if reapply and not paths and example is None:
         raise UsageError("--reapply needs what to apply: give PATH or --example, too")
     packages = packages or example == "platform"

@@ -20,14 +20,14 @@ from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.keys import Key
 from pvbus.ports.bus import Bus
 from pvbus.runtime.process.assembly import partition_count
+from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.hosting import in_time, relax_collector
-from pvbus.runtime.process.settings import ServiceConfig, WebConfig
+from pvbus.runtime.process.settings import ServiceConfig, WebConfig, host_names
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.runtime.web.feed import Feed
 from pvbus.runtime.web.gate import is_loopback
 from pvbus.runtime.web.server import Address, Hints, PageServer
-from pvbus.telemetry import logs
 
 TOKEN_CHARACTERS_MIN = 16
 Say = Callable[[str], None]
@@ -71,7 +71,7 @@ async def page_of(
 
 async def serve_web(services: ServiceConfig, config: WebConfig, say: Say) -> None:
     """Serve the page of a bus until a signal ends it, for `pvbus run web`. Raises UsageError."""
-    logs.configure(config.log_level, config.log_format)
+    configure_process(config)
     token = _token(config, "")
     relax_collector()
     stop = asyncio.Event()
@@ -115,7 +115,7 @@ async def _started(
             "command": f"pvbus explain {'--set ' if is_set else ''}{key}{hints.bus}",
         }
 
-    names = tuple(name.strip() for name in config.web_names.split(",") if name.strip())
+    names = host_names(config.web_names)
     if not is_loopback(config.web_host) and not names:
         raise UsageError(
             f"PVBUS_WEB_HOST={config.web_host} is not loopback: name in PVBUS_WEB_NAMES the hosts that "

@@ -1,8 +1,10 @@
 """The classes of failure, and the shells' reaction to each.
 
 Adapters translate foreign errors into these, each by one table beside it. Matching is by class and
-`reason`, never by text.
+`reason`, never by text. Texts go to logs, conditions, events and answers, so secrets in them are replaced.
 """
+
+from pvbus.core.redaction import without_secrets
 
 FORBIDDEN = "Forbidden"
 """The reason of a 403: mostly a missing right."""
@@ -13,6 +15,9 @@ RETRY_AFTER_SECONDS_MAX = 300.0
 
 class PvbusError(Exception):
     """Base of everything pvbus raises on purpose."""
+
+    def __str__(self) -> str:
+        return without_secrets(super().__str__())
 
 
 class TransientError(PvbusError):

@@ -2,6 +2,10 @@
 
 Libraries log through Python's own `logging`; their records get the same format, from WARNING on, or all
 of them at level debug. Repeated failures are logged less often (see `repeats`).
+
+A log is read by more people than may read what a process handles. So everything passes one filter
+(`filtered`), which replaces secrets, and traces have no local variables: those of a request's frames hold its
+token. `guard` puts the same filter before what Python itself writes.
 """
 
 import logging
@@ -11,19 +15,19 @@ from typing import Any, Literal
 
 import structlog
 
+from pvbus.core.redaction import HIDDEN, is_secret_name
+from pvbus.telemetry.guard import StderrHandler, filtered_text
 from pvbus.telemetry.repeats import Repeats, without_numbers
-from pvbus.telemetry.terminal import printable, unfiltered
+from pvbus.telemetry.terminal import unfiltered
 
 LogFormat = Literal["auto", "json", "console"]
 
+DEPTH_MAX = 8
+"""Of mappings and lists in a value; what is deeper is logged as its `repr`."""
+
+_OWN_FIELDS = ("_record", "_from_structlog")  # of structlog's formatter, which removes them
+
 _is_detailed = False
-
-
-class _Stderr(logging.Handler):
-    """Writes to the current `sys.stderr`."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        unfiltered(sys.stderr).write(f"{self.format(record)}\n")
 
 
 def configure(level: str = "info", log_format: LogFormat = "auto") -> None:
@@ -37,8 +41,8 @@ def configure(level: str = "info", log_format: LogFormat = "auto") -> None:
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.dict_tracebacks if not console else structlog.processors.format_exc_info,
-        _make_printable,
+        _DICT_TRACES if not console else structlog.processors.format_exc_info,
+        filtered,
     ]
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
@@ -61,7 +65,7 @@ def _configure_foreign(
     repeats: Repeats,
 ) -> None:
     """Send libraries' records through the same processors; replace an earlier set-up."""
-    handler = _Stderr()
+    handler = StderrHandler()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.contextvars.merge_contextvars, _name_component, *shared],
@@ -70,7 +74,7 @@ def _configure_foreign(
     )
     handler.addFilter(lambda record: _passes(record, repeats))
     root = logging.getLogger()
-    for former in [former for former in root.handlers if isinstance(former, _Stderr)]:
+    for former in [former for former in root.handlers if isinstance(former, StderrHandler)]:
         root.removeHandler(former)
     root.addHandler(handler)
     root.setLevel(level if level < logging.INFO else max(level, logging.WARNING))
@@ -87,14 +91,37 @@ def _passes(record: logging.LogRecord, repeats: Repeats) -> bool:
     return count is not None
 
 
-def _make_printable(
-    logger: object, method: str, event: structlog.typing.EventDict
-) -> structlog.typing.EventDict:
-    """Escape control characters: names and messages are foreign, and a terminal would obey them."""
+def filtered(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Replace secrets, and escape control characters: text is foreign, and a terminal would obey them."""
     for name, value in event.items():
-        if isinstance(value, str):
-            event[name] = printable(value)
+        if name not in _OWN_FIELDS:
+            event[name] = HIDDEN if _hides(name, value) else _filtered_value(value)
     return event
+
+
+def _hides(name: object, value: object) -> bool:
+    return isinstance(value, str | bytes) and isinstance(name, str) and is_secret_name(name)
+
+
+def _filtered_value(value: Any, depth: int = 0) -> Any:
+    """Return a value with its text filtered. What JSON does not know becomes text first."""
+    if isinstance(value, str):
+        return filtered_text(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if depth < DEPTH_MAX and isinstance(value, dict):
+        return {
+            filtered_text(str(key)): HIDDEN if _hides(key, item) else _filtered_value(item, depth + 1)
+            for key, item in value.items()
+        }
+    if depth < DEPTH_MAX and isinstance(value, list | tuple):
+        return [_filtered_value(item, depth + 1) for item in value]
+    return filtered_text(repr(value))
+
+
+_DICT_TRACES = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
 
 
 def _name_component(
@@ -135,7 +162,17 @@ def _to_stderr(*_: Any) -> structlog.PrintLogger:
 
 
 if not structlog.is_configured():  # commands do not call `configure`, and stdout is for their output
-    structlog.configure(logger_factory=_to_stderr)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
+            structlog.processors.format_exc_info,
+            filtered,
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+        ],
+        logger_factory=_to_stderr,
+    )
 
 
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:

@@ -10,7 +10,6 @@ an answer. If an answer can still be sent, it is 408 with a Status.
 
 import asyncio
 import resource
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +19,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
+from pvbus.adapters.httpserver import QuietConnection, QuietServer, fault_of
 from pvbus.controlplane.apiserver import status
 from pvbus.controlplane.apiserver.entries import encode
 from pvbus.controlplane.apiserver.hooks import StatusError
@@ -79,7 +79,7 @@ def connections_max() -> int:
     return min(CONNECTIONS_MAX, max(16, descriptors - left))
 
 
-class Connections(web.Server):
+class Connections(QuietServer):
     """aiohttp's server with limits of connections."""
 
     def __init__(self, handler: Any, **options: Any) -> None:
@@ -199,8 +199,8 @@ def _nothing() -> None:
     return None
 
 
-class _Connection(RequestHandler):
-    """Answers invalid HTTP and slow heads with a Status, and logs no trace of what clients do.
+class _Connection(QuietConnection):
+    """Answers invalid HTTP and slow heads with a Status.
 
     peer, user: whose it is; user "" before a request was authenticated. waits_since: when it began to wait
     for a head, None while there is a request. has_bytes: part of that head is there. has_served: it had a
@@ -241,27 +241,8 @@ class _Connection(RequestHandler):
         limit = IDLE_SECONDS if self.has_served and not self.has_bytes else HEAD_SECONDS
         return now - self.waits_since > limit
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        if isinstance(exc, ConnectionError):  # aiohttp closes the connection, and logs nothing
-            raise exc
-        if not isinstance(exc, HttpProcessingError) or request.writer.output_size:
-            return super().handle_error(request, status, exc, message)
-        why = " ".join(exc.message.split())[:200]
-        response = refusal(StatusError(400, "BadRequest", f"the request is not valid HTTP: {why}"))
-        response.force_close()
-        return response
-
-    def log_exception(self, *args: Any, **options: Any) -> None:
-        """Log a trace as text: formatters that print local variables would print the token."""
-        exc = options.get("exc_info")
-        trace = "".join(traceback.format_exception(exc)) if isinstance(exc, BaseException) else ""
-        _log.error("connection failed", trace=trace)
+    def refuse(self, fault: str) -> web.Response:
+        return refusal(StatusError(400, "BadRequest", f"the request is not valid HTTP: {fault}"))
 
 
 def _late_head() -> bytes:
@@ -300,7 +281,7 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
         )
         raise StatusError(408, "Timeout", text) from exc
     except (web.RequestPayloadError, HttpProcessingError) as exc:
-        raise status.bad_request(f"the body of the request is damaged: {exc}") from exc
+        raise status.bad_request(f"the body of the request is damaged: {fault_of(exc)}") from exc
     return bytes(body)
 
 

@@ -53,6 +53,7 @@ from pvbus.controlplane.apiserver.requests import check_head, media_type
 from pvbus.controlplane.apiserver.resources import Answer, Call, Resources
 from pvbus.controlplane.apiserver.shares import Limits, payer_of
 from pvbus.controlplane.apiserver.store import Store, StoreError, UnavailableError
+from pvbus.core.redaction import without_secrets
 
 LINE_BYTES_MAX = 64 * 1024
 """Longest request line: label selectors over hundreds of names are part of it."""
@@ -202,10 +203,10 @@ class Frontend:
             raise
         except Exception as exc:
             # A bug in one request is answered and logged; other requests are not affected.
-            # The trace is logged as text: formatters that print local variables would print the token.
+            # Its text may come from anywhere, also from what others may not read.
             trace = "".join(traceback.format_exception(exc))
-            _log.error("request failed", method=request.method, path=request.raw_path, trace=trace)
-            text = f"Internal error occurred: {type(exc).__name__}: {exc}"
+            _log.error("request failed", method=request.method, path=request.path, trace=trace)
+            text = f"Internal error occurred: {type(exc).__name__}: {without_secrets(str(exc))}"
             return refusal(StatusError(500, "InternalError", text))
 
     async def _make_readable(self, request: web.BaseRequest, error: StatusError) -> None:

@@ -9,12 +9,12 @@ origin.
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from ipaddress import ip_address
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
+from pvbus.adapters.httpserver import is_own_host
 from pvbus.controlplane.apiserver import status
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.nodes import FieldError, forbidden, required, unsupported
@@ -272,10 +272,6 @@ def _wanted(accept: str) -> Wanted:
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
 
 
-HOST_MAX = 300
-"""A DNS name has at most 253 characters; a port follows."""
-
-
 def check_head(raw_path: str, headers: Mapping[str, str], names: frozenset[str], scheme: str) -> None:
     """Raise StatusError for an invalid head (400) or a request that is not meant for this server (403).
 
@@ -286,7 +282,7 @@ def check_head(raw_path: str, headers: Mapping[str, str], names: frozenset[str],
     host = headers.get("Host", "")
     if not host:
         raise status.bad_request("the request has no Host header")
-    if len(host) > HOST_MAX or not _is_own(host, names):
+    if not is_own_host(host, names):
         listed = ", ".join(sorted(names))
         raise _foreign(f"Host {host[:253]!r} is not a name of this server: use {listed} or its address")
     origin = headers.get("Origin")
@@ -296,19 +292,6 @@ def check_head(raw_path: str, headers: Mapping[str, str], names: frozenset[str],
 
 def _foreign(text: str) -> StatusError:
     return StatusError(403, "Forbidden", f"forbidden: {text}")
-
-
-@lru_cache(256)
-def _is_own(host: str, names: frozenset[str]) -> bool:
-    """Return whether a Host header names this server. DNS rebinding needs a name, so addresses are fine."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    if name.lower().rstrip(".") in names:
-        return True
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def media_type(headers: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -18,11 +19,15 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from pvbus.adapters.httpserver import LOCAL_NAMES, QuietRunner, host_name, is_own_host
 from pvbus.core.errors import PermanentError
 from pvbus.runtime.process.assembly import Service
 from pvbus.runtime.process.state import Observation, Observer, defect_lines, defects_of
 from pvbus.telemetry import metrics
 from pvbus.telemetry.terminal import printable
+
+CLUSTER_NAMES = (".svc", ".svc.cluster.local")
+"""Ends of the names of Services, which Prometheus may use. Nobody can own such a name in the public DNS."""
 
 
 class ApiServer(Protocol):
@@ -61,8 +66,11 @@ class Endpoints(ABC):
         *,
         host: str,
         port: int,
+        names: Sequence[str] = (),
     ) -> None:
-        """port: 0 takes any free one."""
+        """port: 0 takes any free one. names: by which requests may name this server, beside its addresses."""
+        own = (*LOCAL_NAMES, socket.gethostname(), *names)
+        self._names = frozenset(name.lower() for name in own)
         self._api_server = api_server
         self._rights = rights
         self._beside = beside
@@ -90,9 +98,9 @@ class Endpoints(ABC):
         return lines, not self._rights.is_useless(service)
 
     async def __aenter__(self) -> Self:
-        application = web.Application()
+        application = web.Application(middlewares=[self._guard])
         self.add_routes(application.router)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
+        self._runner = QuietRunner(application, shutdown_timeout=0.5)
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, self._host, self._port).start()
@@ -112,6 +120,22 @@ class Endpoints(ABC):
     ) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Refuse what a page of another site has a browser send."""
+        host = request.headers.get("Host", "")
+        if not (is_own_host(host, self._names) or host_name(host).endswith(CLUSTER_NAMES)):
+            named = host_name(host) or "of this request"
+            text = (
+                f"this server does not answer to the name {named}: use its address, or PVBUS_HEALTH_NAMES\n"
+            )
+            return web.Response(status=403, text=text)
+        if "Origin" in request.headers:
+            return web.Response(status=403, text="pages of other sites are not served\n")
+        return await handler(request)
 
     async def _healthz(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -144,9 +168,9 @@ class HealthServer(Endpoints):
         *,
         host: str,
         port: int,
+        names: Sequence[str] = (),
     ) -> None:
-        """port: 0 takes any free one."""
-        super().__init__(api_server, rights, beside, host=host, port=port)
+        super().__init__(api_server, rights, beside, host=host, port=port, names=names)
         self._observer = observer
 
     def add_routes(self, router: web.UrlDispatcher) -> None:

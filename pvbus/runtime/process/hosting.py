@@ -2,14 +2,12 @@
 
 import asyncio
 import gc
-import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pvbus.adapters.files import PRIVATE_UMASK
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.core.backoff import spread
@@ -24,6 +22,7 @@ from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.failures import causes
 from pvbus.runtime.process.apiserver import ApiServerHealth
 from pvbus.runtime.process.assembly import Service, build_service, partition_count, run_all
+from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.beside import WRITERS, BesidePorch
 from pvbus.runtime.process.buses import bus_prefix, open_bus
 from pvbus.runtime.process.health import HealthServer
@@ -40,6 +39,7 @@ from pvbus.runtime.process.settings import (
     ServiceConfig,
     ServicesConfig,
     UnrollConfig,
+    host_names,
     load_config,
     settings_text,
 )
@@ -47,6 +47,7 @@ from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.runtime.process.sources import secrets_of, sourced
 from pvbus.runtime.process.state import Observer
 from pvbus.telemetry import logs
+from pvbus.telemetry.guard import begin_process
 from pvbus.telemetry.terminal import printable
 
 THRESHOLDS = (50_000, 50, 100)
@@ -146,7 +147,13 @@ async def hosted(
         api_server = ApiServerHealth(cluster, clock, names)
         rights = MissingRights(reading, clock, config.namespace_names)
         async with HealthServer(
-            observer, api_server, rights, beside, host=config.health_host, port=config.health_port
+            observer,
+            api_server,
+            rights,
+            beside,
+            host=config.health_host,
+            port=config.health_port,
+            names=host_names(config.health_names),
         ) as health:
             for each in buses.values():
                 each.label = health.url
@@ -226,7 +233,7 @@ async def in_time(config: ServiceConfig, attempt: Callable[[], Awaitable[T]]) ->
 
 async def serve(names: Sequence[str], config: ServiceConfig) -> None:
     """Run services until a signal ends them, for `python -m services.<name>` and `pvbus run`."""
-    logs.configure(config.log_level, config.log_format)
+    configure_process(config)
     log = logs.get_logger("host")
     stop = asyncio.Event()
     with stop_on_signals(stop) as begun:
@@ -252,7 +259,7 @@ def run_with_settings(
     """Run a process that takes its settings from the environment; return its exit code."""
     if arguments:
         return _answer(name, config, arguments, about)
-    os.umask(PRIVATE_UMASK)
+    begin_process()
     try:
         asyncio.run(start(load_config(config)))
     except* UsageError as exc:

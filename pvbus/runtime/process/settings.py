@@ -39,11 +39,13 @@ class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Settings of every process.
 
     log_level: `debug` also logs conflicts and waits. log_format: `auto` is columns on a terminal, JSON
-    elsewhere.
+    elsewhere. core_files: whether a crash may write a core file, within the hard limit of `ulimit -c`; it
+    has the whole memory, with every token and Secret.
     """
 
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"
+    core_files: bool = False
 
 
 class KafkaConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
@@ -87,7 +89,9 @@ class ServiceConfig(KafkaConfig, frozen=True, kw_only=True, rename="camel"):
     cluster each have a prefix. kubeconfig: "" takes the pod's service account, else $KUBECONFIG or
     ~/.kube/config; context: of the kubeconfig, "" for the current one. health_host, health_port: address
     of /metrics, /healthz and /readyz; loopback by default, as they are not secret, but internal; port 0
-    takes any free one, which the log names. beside_porch: whether render, inject and conditions write
+    takes any free one, which the log names. health_names: names by which requests may reach it, separated by
+    commas, beside localhost, its host name, its addresses and the names of Services; others get 403, as a
+    page of another site could use them. beside_porch: whether render, inject and conditions write
     although Porch's own controllers of variants and sets do; both then undo each other's writes.
 
     namespaces: those that pvbus works in, separated by commas, so that rights in these suffice; "" for all.
@@ -100,6 +104,7 @@ class ServiceConfig(KafkaConfig, frozen=True, kw_only=True, rename="camel"):
     context: str = ""
     health_host: str = "127.0.0.1"
     health_port: Port = 0
+    health_names: str = ""
     beside_porch: bool = False
     namespaces: Namespaces = ""
 
@@ -338,18 +343,19 @@ class ApiServerConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
 class PackagesConfig(ApiServerConfig, frozen=True, kw_only=True, rename="camel"):
     """The package store as an aggregated API, for `pvbus run packages`.
 
-    kubeconfig, context, health_host, health_port: as for the services. packages_data: the folder of the
-    mirrors of git repositories, a cache that each process has of its own. serving_host: "" is every
-    interface. serving_port: of the API, 0 takes any free one. serving_name: what kube-apiserver expects in
-    the certificate, SERVICE.NAMESPACE.svc. serving_certificate_file, serving_key_file: PEM, read again when
-    they change; "" makes a certificate and its authority at the start. serving_write_authority: whether the
-    process adds such an authority to its APIService itself, which takes the right to update it.
+    kubeconfig, context, health_host, health_port, health_names: as for the services. packages_data: the
+    folder of the mirrors of git repositories, a cache that each process has of its own. serving_host: "" is
+    every interface. serving_port: of the API, 0 takes any free one. serving_name: what kube-apiserver
+    expects in the certificate, SERVICE.NAMESPACE.svc. serving_certificate_file, serving_key_file: PEM, read
+    again when they change; "" makes a certificate and its authority at the start. serving_write_authority:
+    whether the process adds such an authority to its APIService itself, which takes the right to update it.
     """
 
     kubeconfig: str = ""
     context: str = ""
     health_host: str = "127.0.0.1"
     health_port: Port = 0
+    health_names: str = ""
     packages_data: str = ".pvbus/packages"
     serving_host: str = ""
     serving_port: Port = 8443
@@ -381,6 +387,11 @@ _ALL: tuple[type[ProcessConfig], ...] = (
 )
 
 _C = TypeVar("_C", bound=ProcessConfig)
+
+
+def host_names(text: str) -> tuple[str, ...]:
+    """Return the names of hosts in a comma-separated list."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def split_names(text: str) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """Who may see the page: checks of each request, before anything else looks at it.
 
 A browser opens the page with a token in the address, once; the answer moves it into a cookie and out of the
-address. Any page of the internet can make a browser send requests to this machine: so the Host must be a
-name that the server answers to (a foreign name that resolves to this machine is refused), a request must not
-come from another origin, and the cookie is not sent with those that do.
+address. Any page of the internet can make a browser send requests to this machine: so the Host must be an
+address or a name that the server answers to (see `is_own_host`), a request must not come from another
+origin, and the cookie is not sent with those that do.
 """
 
 import hashlib
@@ -12,7 +12,8 @@ import ipaddress
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+from pvbus.adapters.httpserver import LOCAL_NAMES, host_name, is_own_host
+
 COOKIE_PREFIX = "pvbus-"
 HOST_ONLY = "__Host-"
 """Browsers take a cookie of such a name over TLS only, and from this very host."""
@@ -44,7 +45,7 @@ class Gate:
     def __init__(self, token: str, port: int, names: tuple[str, ...] = (), *, is_tls: bool = False) -> None:
         self._token = token
         self._session = hmac.new(token.encode(), b"pvbus web session", hashlib.sha256).hexdigest()
-        self._names = frozenset(name.lower() for name in (*LOOPBACK_NAMES, *names))
+        self._names = frozenset(name.lower() for name in (*LOCAL_NAMES, *names))
         self.is_tls = is_tls
         self.cookie = f"{HOST_ONLY if is_tls else ''}{COOKIE_PREFIX}{port}"
 
@@ -55,16 +56,16 @@ class Gate:
 
     def headers(self, host: str) -> Mapping[str, str]:
         """Return the headers of every answer to a request for this Host."""
-        name = _host_name(host)
-        is_strict = self.is_tls and name in self._names and name not in LOOPBACK_NAMES
+        name = host_name(host)
+        is_strict = self.is_tls and name in self._names and not is_loopback(name)
         return {**HEADERS, **STRICT_TRANSPORT} if is_strict else HEADERS
 
     def problem(self, headers: Mapping[str, str]) -> str:
         """Return why a request is refused whoever sends it, "" if it is not."""
         host = headers.get("Host", "")
-        if _host_name(host) not in self._names:
+        if not is_own_host(host, self._names):
             return (
-                f'this server does not answer to the name "{_host_name(host)}": use localhost, or name it in '
+                f'this server does not answer to the name "{host_name(host)}": use localhost, or name it in '
                 "PVBUS_WEB_NAMES"
             )
         origin = headers.get("Origin")
@@ -98,14 +99,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _host_name(host: str) -> str:
-    """Return the name in a Host header, in lower case and without the port, "" if there is none."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def _equal(given: str, expected: str) -> bool:

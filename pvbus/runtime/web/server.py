@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 from aiohttp import web
 
+from pvbus.adapters.httpserver import QuietRunner
 from pvbus.adapters.servingtls import ServingTls
 from pvbus.core.conditions.sets import confirm_command
 from pvbus.core.errors import PermanentError, PvbusError, TransientError
@@ -102,7 +103,7 @@ class PageServer:
         application.router.add_get("/api/events", self._events)
         application.router.add_get("/api/explain", self._explained)
         application.router.add_get("/api/removals", self._removals)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
+        self._runner = QuietRunner(application, shutdown_timeout=0.5)
         await self._runner.setup()
         host, port, names, tls = self._address
         try:

@@ -1,7 +1,10 @@
 """A running `up` that somebody attacks: what it keeps to itself, and what it does not follow."""
 
+import asyncio
 import base64
 import os
+import re
+import ssl
 import time
 import urllib.request
 from pathlib import Path
@@ -9,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from pvbus.core.records import OBJECTS
-from tests.e2e.cli.command import pvbus, running
+from tests.e2e.cli.command import Running, pvbus, running
+from tests.tools.marked import MARK, malformed
+from tests.tools.marked import answers as answers_to
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -38,9 +43,31 @@ spec:
 """
 
 
+def _attack(up: Running, url: str) -> None:
+    """Send malformed requests with secrets to each port."""
+    unverified = ssl.create_default_context()
+    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+    api = up.wait_for("API server: ").rpartition(":")[2]
+    page = up.wait_for("web page: ").rpartition(":")[2].partition("/")[0]
+    for port, path, context in (
+        (api, "/api/v1/namespaces/default/secrets", unverified),
+        (page, "/api/fleet", None),
+        (url.rpartition(":")[2], "/state", None),
+    ):
+        asyncio.run(answers_to(int(port), malformed([path]), context))
+
+
+def _processes(up: Running) -> list[Path]:
+    """Return the folders in /proc of `up` and its children."""
+    pid = up.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [Path("/proc", number) for number in (str(pid), *children)]
+
+
 def test_secrets_stay_where_they_are_and_links_are_not_followed(tmp_path: Path) -> None:
-    """With the loosest umask and planted links: no content of a Secret on the bus, in logs, metrics or
-    /state; every file is private; what a link names is untouched."""
+    """With the loosest umask and planted links: no content of a Secret, and nothing of malformed requests, on
+    the bus, in logs, metrics or /state; every file is private, no process writes a core file; what a link
+    names is untouched."""
     data = tmp_path / ".pvbus"
     data.mkdir()
     victim = tmp_path / "victim"
@@ -59,6 +86,8 @@ def test_secrets_stay_where_they_are_and_links_are_not_followed(tmp_path: Path) 
             while "cluster-a" not in rows:  # until it is observed
                 assert time.monotonic() < deadline, up.output
                 rows = pvbus("topics", OBJECTS, "-o", "json", cwd=tmp_path).out
+            _attack(up, url)
+            limits = [path.read_text() for path in _processes(up) for path in [path / "limits"]]
             answers = []
             for page in ("/metrics", "/state", "/readyz"):
                 with urllib.request.urlopen(url + page, timeout=10) as answer:
@@ -77,6 +106,11 @@ def test_secrets_stay_where_they_are_and_links_are_not_followed(tmp_path: Path) 
             assert form not in content, file
         assert not any(form in answer for answer in answers)
         assert form.decode() not in rows + up.output
+    assert MARK not in up.output + rows
+    assert not any(MARK.encode() in content for content in (*files.values(), *answers))
+    assert "Error handling request" not in up.output
+    assert len(limits) >= 2
+    assert all(re.search(r"^Max core file size +0 ", text, re.MULTILINE) for text in limits)
     assert loose == []
     assert victim.read_text() == "mine"
     assert not (tmp_path / "nowhere").exists()
