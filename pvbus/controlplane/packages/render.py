@@ -24,7 +24,7 @@ from pvbus.controlplane.packages.functions import files, pipeline
 from pvbus.controlplane.packages.functions.item import FunctionError, Item, Result
 from pvbus.controlplane.packages.functions.limits import RENDER_TIMEOUT, render_limits
 from pvbus.controlplane.packages.functions.pipeline import Entry, Phase, Step
-from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry, unread_fields
 from pvbus.controlplane.packages.functions.yamltext import compose, load
 from pvbus.controlplane.packages.layout import RenderNote, one_line
 from pvbus.controlplane.packages.recording import (
@@ -164,7 +164,8 @@ class _Run:
             raise _StepError(step, output.error)
         if step.phase == "mutators":
             self._replace(scope, pipeline.merge(step, scope, selected, output.items))
-        self._report(step, results=output.results, note=function.note)
+        results = (*unread_fields(function.builtin, config), *output.results)
+        self._report(step, results=results, note=function.note)
 
     def _replace(self, scope: Sequence[Item], merged: Sequence[Item]) -> None:
         """Replace a package's items in place within the items of all packages."""

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.controlplane.packages.functions.registry import BUILTINS, FunctionRegistry
+from pvbus.controlplane.packages.functions.registry import BUILTINS, FunctionRegistry, unread_fields
 from pvbus.controlplane.packages.functions.set_labels import set_labels
 from pvbus.core.errors import PermanentError, UsageError
-from tests.unit.packages.support import config_map, items
+from tests.unit.packages.support import config, config_map, items
 
 
 @pytest.mark.parametrize(
@@ -119,3 +119,26 @@ def test_the_digest_is_of_everything_that_decides_what_can_run() -> None:
     ]
     assert FunctionRegistry().digest == FunctionRegistry({}).digest
     assert len({each.digest for each in [FunctionRegistry(), *others]}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "unread"),
+    [
+        ("set-labels", "kind: SetLabels, labels: {a: b}, options: {setSelectorLabels: false}", "`options`"),
+        ("set-namespace", "kind: SetNamespace, namespace: a, x: 1, y: 2", "`x`, `y`"),
+        ("ensure-name-substring", "kind: EnsureNameSubstring, substring: a, mode: append", "`mode`"),
+        ("apply-replacements", "kind: ApplyReplacements, replacements: [], strict: true", "`strict`"),
+        ("set-image", "kind: SetImage, metadata: {name: a}, image: {}, additionalImageFields: []", ""),
+        ("set-labels", "kind: ConfigMap, data: {options: b}", ""),
+        ("starlark", "kind: StarlarkRun, source: pass, params: {a: b}", ""),
+        ("unknown", "kind: Any, a: b", ""),
+    ],
+)
+def test_a_field_that_a_function_does_not_read_is_a_warning(name: str, given: str, unread: str) -> None:
+    """Dropped without a word, `setSelectorLabels: false` would change the selectors all the same."""
+    results = unread_fields(name, config(f"{{apiVersion: fn.kpt.dev/v1alpha1, {given}}}"))
+    assert [(each.severity, unread in each.message) for each in results] == [("warning", True)] * bool(unread)
+
+
+def test_without_a_configuration_nothing_is_unread() -> None:
+    assert unread_fields("set-labels", None) == ()

@@ -424,6 +424,18 @@ def test_a_file_without_any_object_renders_and_keeps_its_bytes(text: str) -> Non
     assert result.resources["a.yaml"] == text
 
 
+def test_a_field_that_a_function_does_not_read_is_among_the_results() -> None:
+    config = "{apiVersion: fn.kpt.dev/v1alpha1, kind: SetLabels, metadata: {name: c}, labels: {a: b}, x: 1}\n"
+    pipeline = "  mutators:\n  - {image: set-labels, configPath: c.yaml}\n"
+    resources = {"Kptfile": kptfile(pipeline), "a.yaml": thing("a"), "c.yaml": config}
+    result = render(resources, registry=FunctionRegistry())
+    assert result.rendered, result.message
+    assert [message.partition(" of its")[0] for message in messages(result)] == [
+        "set-labels does not know `x`",
+        "set 1 label(s) in total",
+    ]
+
+
 def test_kustomizations_need_no_name() -> None:
     rendered({"Kptfile": kptfile(), "kustomization.yaml": "resources: [a.yaml]\n", "a.yaml": thing("a")})
 

@@ -17,7 +17,7 @@ from pvbus.controlplane.packages.functions.container import engine_of, run_conta
 from pvbus.controlplane.packages.functions.create_setters import create_setters
 from pvbus.controlplane.packages.functions.ensure_name_substring import ensure_name_substring
 from pvbus.controlplane.packages.functions.executable import TIMEOUT_SECONDS, run_executable
-from pvbus.controlplane.packages.functions.item import FunctionOutput, Item, Value
+from pvbus.controlplane.packages.functions.item import FunctionOutput, Item, Result, Value
 from pvbus.controlplane.packages.functions.runner import FunctionRunner
 from pvbus.controlplane.packages.functions.search_replace import search_replace
 from pvbus.controlplane.packages.functions.set_annotations import set_annotations
@@ -36,10 +36,14 @@ Function = Callable[[Sequence[Item], Value | None], FunctionOutput]
 
 
 class Builtin(NamedTuple):
-    """A function of ours, and the newest version with the same behaviour."""
+    """A function of ours, and the newest version with the same behaviour.
+
+    fields: what it reads of a functionConfig of its own kind; none for one that reads all.
+    """
 
     run: Function
     version: tuple[int, ...]
+    fields: tuple[str, ...] = ()
 
 
 class Resolved(NamedTuple):
@@ -51,18 +55,40 @@ class Resolved(NamedTuple):
 
 
 BUILTINS = {
-    "apply-replacements": Builtin(apply_replacements, (0, 1, 1)),
+    "apply-replacements": Builtin(apply_replacements, (0, 1, 1), ("replacements",)),
     "apply-setters": Builtin(apply_setters, (0, 2, 0)),
     "create-setters": Builtin(create_setters, (0, 1, 0)),
-    "ensure-name-substring": Builtin(ensure_name_substring, (0, 2, 0)),
+    "ensure-name-substring": Builtin(
+        ensure_name_substring, (0, 2, 0), ("substring", "editMode", "additionalNameFields", "fieldSpecs")
+    ),
     "search-replace": Builtin(search_replace, (0, 2, 0)),
-    "set-annotations": Builtin(set_annotations, (0, 1, 4)),
-    "set-image": Builtin(set_image, (0, 1, 4)),
-    "set-labels": Builtin(set_labels, (0, 2, 1)),
-    "set-namespace": Builtin(set_namespace, (0, 4, 1)),
+    "set-annotations": Builtin(
+        set_annotations, (0, 1, 4), ("annotations", "additionalAnnotationFields", "fieldSpecs")
+    ),
+    "set-image": Builtin(set_image, (0, 1, 4), ("image", "additionalImageFields")),
+    "set-labels": Builtin(set_labels, (0, 2, 1), ("labels",)),
+    "set-namespace": Builtin(set_namespace, (0, 4, 1), ("namespace",)),
     "starlark": Builtin(starlark, (0, 5, 0)),
     "upsert-resource": Builtin(upsert_resource, (0, 2, 0)),
 }
+
+
+def unread_fields(name: str, config: Value | None) -> tuple[Result, ...]:
+    """Return a warning if a built-in function does not read all of a functionConfig of its own kind.
+
+    The catalog's functions drop such a field without a word, `options` of SetLabels for example.
+    """
+    builtin = BUILTINS.get(name)
+    if builtin is None or not builtin.fields or not config or config.get("kind") == "ConfigMap":
+        return ()
+    unread = [key for key in config if key not in ("apiVersion", "kind", "metadata", *builtin.fields)]
+    if not unread:
+        return ()
+    message = (
+        f"{name} does not know `{'`, `'.join(map(str, unread))}` of its functionConfig, which has no effect; "
+        f"it reads `{'`, `'.join(builtin.fields)}`"
+    )
+    return (Result(message=message, severity="warning"),)
 
 
 class FunctionRegistry:
