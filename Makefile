@@ -5,6 +5,8 @@
 # make test    all tests but those of a real Kafka or API server and the long campaigns, in ten minutes
 # make test-rest   what `make test` leaves out: first the long, then those of a real API server, then of Kafka
 # make test-all   both, so all tests    make check   format, lint, types, layers, schemas, documents
+# make sbom    what pvbus is made of, as CycloneDX, in sbom.cdx.json
+# make audit   known vulnerabilities of what is locked (ARGS=--strict: fails, too, where none can be looked up)
 # make chaos   faults on a real Kafka and real API servers, and an independent checker (MINUTES=60, CLUSTER=real)
 # make simulate   seeded schedules of users and faults in virtual time (SEEDS=2000, FIRST=1)
 # make mutants   defects put into a copy, one at a time: each must be found by the tests it names (ONLY=name)
@@ -41,7 +43,7 @@ FIND_PYTHON = for name in python3.14 python3.13 python3.12 python3.11 python3 py
 	  echo "error: git was not found: install it (Debian and Ubuntu: apt install git)" >&2; exit 1; \
 	fi
 
-.PHONY: run run-kafka run-cluster demo-rollout test test-rest test-all test-kafka test-cluster chaos simulate api-calls mutants check format bench states setup-run setup-dev clean
+.PHONY: run run-kafka run-cluster demo-rollout test test-rest test-all test-kafka test-cluster chaos simulate api-calls mutants sbom audit check format bench states setup-run setup-dev clean
 
 run: setup-run
 	.venv/bin/pvbus up --example fleet $(ARGS)
@@ -102,6 +104,12 @@ api-calls: setup-dev
 
 mutants: setup-dev
 	.venv/bin/python -m tests.mutants --workers $(WORKERS) $(ARGS) $(ONLY)
+
+sbom: setup-dev
+	.venv/bin/python -m deploy.sbom > sbom.cdx.json
+
+audit: setup-dev
+	.venv/bin/python -m deploy.audit $(ARGS)
 
 check: setup-dev
 	.venv/bin/ruff format --check .

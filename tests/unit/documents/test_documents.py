@@ -122,9 +122,9 @@ def test_continuous_integration_and_hooks_call_what_people_call() -> None:
     jobs = yaml.safe_load(text(REPOSITORY / ".github" / "workflows" / "ci.yaml"))["jobs"].values()
     runs = "\n".join(step["run"] for job in jobs for step in job["steps"] if "run" in step)
     called = set(re.findall(r"\bmake ([a-z-]+)", runs))
-    assert called == {"check", "test", "test-rest", "simulate"}
+    assert called == {"check", "audit", "test", "test-rest", "simulate"}
     steps = re.findall(r'^step "[^"]+" make ([a-z-]+)', text(REPOSITORY / ".ci" / "run"), re.M)
-    assert steps == ["check", "test", "test-rest", "simulate"]
+    assert steps == ["check", "audit", "test", "test-rest", "simulate"]
     assert called <= set(re.findall(r"^([a-z-]+):", makefile, re.M))
     check = makefile.partition("\ncheck: ")[2].partition("\n\n")[0]
     (repo,) = yaml.safe_load(text(REPOSITORY / ".pre-commit-config.yaml"))["repos"]
