@@ -8,6 +8,7 @@ from pathlib import Path
 import aiohttp
 
 from pvbus import __version__
+from pvbus.adapters.destinations import checked_socket
 from pvbus.adapters.files import reason_of
 from pvbus.adapters.kubernetes.credentials import Credential, Credentials, StaticCredentials, TokenFile
 from pvbus.adapters.kubernetes.tls import TlsContext, TlsFiles
@@ -48,7 +49,7 @@ class Prometheus:
         except (OSError, ValueError) as exc:
             raise UsageError(f"PVBUS_PROMETHEUS_CA_FILE: {ca_file}: {reason_of(exc)}") from exc
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
+            connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX, socket_factory=checked_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,  # a small answer may become a huge one, and none was asked for
             headers={

@@ -2,11 +2,17 @@
 
 The client (oras) knows the protocol. This session is the only one that sends its requests, its requests for
 tokens included, so that no answer is read without a limit and no password goes where it must not.
+
+A registry names further addresses: of its token service, and of its layers. Each connection's address is
+judged (`pvbus.core.addresses`). At the deadline the connections are cut: a server that sends its headers byte
+by byte, or endless interim answers, would hold the thread for ever.
 """
 
+import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -19,14 +25,19 @@ import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 from requests.utils import get_environ_proxies
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from pvbus import __version__
 from pvbus.adapters.sources.limits import SourceLimits
-from pvbus.core.errors import PermanentError, TransientError
+from pvbus.core.addresses import address_problem
+from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
 from pvbus.core.packaging.references import Image
 
 CHUNK_BYTES = 64 * 1024
 REDIRECTS_MAX = 5
+ANSWERS_MAX = 8
+"""Manifests or pages of tags of the largest size in one operation, together: 32 MB stay in memory."""
 _TOO_MANY, _SERVER_ERROR = 429, 500
 
 
@@ -35,14 +46,53 @@ class StoppedError(Exception):
 
 
 class _Adapter(HTTPAdapter):
-    """Trusts further authorities, and never retries by itself."""
+    """Trusts further authorities, never retries by itself, and reports each connection before it is used."""
 
-    def __init__(self, context: SSLContext) -> None:
+    def __init__(
+        self, context: SSLContext, judge: Callable[[str], None], take: Callable[[socket.socket], None]
+    ) -> None:
+        """judge: gets each address that is no proxy's; take: each socket."""
         self._context = context
+        self._judge = judge
+        self._take = take
         super().__init__(max_retries=0, pool_maxsize=1)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, ssl_context=self._context, **kwargs)
+        self.poolmanager.pool_classes_by_scheme = _pools(self._judge, self._take)
+
+    def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
+        manager = super().proxy_manager_for(proxy, **kwargs)
+        manager.pool_classes_by_scheme = _pools(lambda address: None, self._take)
+        return manager
+
+
+def _pools(judge: Callable[[str], None], take: Callable[[socket.socket], None]) -> dict[str, Any]:
+    """Return the classes of connections by scheme."""
+
+    class Judged(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            with suppress(socket.gaierror):  # which is explained when it is connected
+                for info in socket.getaddrinfo(self._dns_host, self.port, type=socket.SOCK_STREAM):
+                    judge(str(info[4][0]))
+            made = super()._new_conn()
+            take(made)
+            judge(made.getpeername()[0])  # the name may have another address now
+            return made
+
+    class Plain(Judged):
+        pass
+
+    class Secure(Judged, HTTPSConnection):
+        pass
+
+    class PlainPool(HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class SecurePool(HTTPSConnectionPool):
+        ConnectionCls = Secure
+
+    return {"http": PlainPool, "https": SecurePool}
 
 
 @lru_cache(maxsize=4)
@@ -58,14 +108,28 @@ class LimitedSession(requests.Session):
     """A session for one attempt of one operation."""
 
     def __init__(
-        self, limits: SourceLimits, *, ca_file: str = "", stop: threading.Event | None = None
+        self,
+        limits: SourceLimits,
+        *,
+        ca_file: str = "",
+        stop: threading.Event | None = None,
+        loopback: bool = False,
     ) -> None:
-        """ca_file: PEM of authorities that are trusted beside the machine's. Raises PermanentError."""
+        """ca_file: PEM of authorities that are trusted beside the machine's. loopback: whether the source is
+        on this machine, and so may name it.
+
+        Raises PermanentError.
+        """
         super().__init__()
         self._limits = limits
         self._stop = stop or threading.Event()
         self._deadline = time.monotonic() + limits.seconds_max
         self._requests = 0
+        self._answers_bytes = 0
+        self._loopback = loopback
+        self._connections: list[socket.socket] = []
+        self._cutter = threading.Timer(limits.seconds_max, self._cut)
+        self._cutter.daemon = True
         self.trust_env = False  # no passwords from ~/.netrc, which belong to a person
         self.max_redirects = REDIRECTS_MAX
         self.headers.update({"User-Agent": f"pvbus/{__version__}", "Accept-Encoding": "identity"})
@@ -73,7 +137,30 @@ class LimitedSession(requests.Session):
             context = _context(ca_file, Path(ca_file).stat().st_mtime_ns if ca_file else 0)
         except OSError as exc:
             raise PermanentError(f"PVBUS_SOURCES_CA_FILE: {ca_file}: {exc}", reason="NotSet") from exc
-        self.mount("https://", _Adapter(context))
+        for scheme in ("https://", "http://"):
+            self.mount(scheme, _Adapter(context, self._judge, self._take))
+
+    def close(self) -> None:
+        self._cutter.cancel()
+        super().close()
+        for connection in self._connections:
+            connection.close()
+
+    def _judge(self, address: str) -> None:
+        """Raises PermanentError for the address of a connection that none may have."""
+        if problem := address_problem(address, loopback=self._loopback):
+            raise PermanentError(f"{problem}: no source is read there, whoever names it", reason=FORBIDDEN)
+
+    def _take(self, made: socket.socket) -> None:
+        """Note a connection for the deadline."""
+        if not self._connections:
+            self._cutter.start()
+        self._connections.append(made.dup())  # TLS takes the socket itself away
+
+    def _cut(self) -> None:
+        for connection in self._connections:
+            with suppress(OSError):  # it has ended
+                connection.shutdown(socket.SHUT_RDWR)
 
     def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> requests.Response:  # type: ignore[override]
         """Send a request. Raises TransientError, PermanentError."""
@@ -94,11 +181,19 @@ class LimitedSession(requests.Session):
         try:
             response = super().request(method, url, *args, **kwargs)
         except (requests.RequestException, urllib3.exceptions.HTTPError) as exc:
+            self._check_time(url)
             raise TransientError(f"no answer from {_shown(url)}: {_cause(exc)}") from exc
         try:
             self._check_answer(response)
             if not is_streamed:
                 body = b"".join(self.chunks(response, self._limits.manifest_bytes_max))
+                self._answers_bytes += len(body)
+                if self._answers_bytes > ANSWERS_MAX * self._limits.manifest_bytes_max:
+                    raise PermanentError(
+                        f"{_shown(url)}: its answers have more than {self._answers_bytes} bytes: it has too "
+                        "many tags",
+                        reason="TooLarge",
+                    )
                 response._content, response._content_consumed = body, True  # what json() reads
         except BaseException:
             response.close()
@@ -116,7 +211,9 @@ class LimitedSession(requests.Session):
                     raise PermanentError(f"{url}: it sent more than {bytes_max} bytes", reason="TooLarge")
                 self._check_time(url)
                 yield chunk
+            self._check_time(url)  # a connection that was cut looks like an end
         except (urllib3.exceptions.HTTPError, OSError) as exc:
+            self._check_time(url)
             raise TransientError(f"{url}: the connection ended in the middle: {_cause(exc)}") from exc
         finally:
             response.close()

@@ -218,8 +218,8 @@ class PackageSources:
                 stop.set()  # the thread ends when it looks next
                 self._running.discard(stop)
 
-    def _session(self, stop: threading.Event) -> LimitedSession:
-        return LimitedSession(self._limits, ca_file=self._ca_file, stop=stop)
+    def _session(self, stop: threading.Event, image: Image) -> LimitedSession:
+        return LimitedSession(self._limits, ca_file=self._ca_file, stop=stop, loopback=image.is_local)
 
     def _at_mirrors(
         self, image: Image, login: Login | None, stop: threading.Event, action: Callable[[Registry], _T]
@@ -227,7 +227,7 @@ class PackageSources:
         """Do something at the first address that has it. The login is for the registry, not its mirrors."""
         for address in addresses(image, self._mirrors):
             is_last = address is image
-            with self._session(stop) as session:
+            with self._session(stop, address) as session:
                 try:
                     registry = Registry(address, session, self._limits, login if is_last else None)
                     return action(registry)

@@ -16,7 +16,7 @@ import io
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import yaml
 
@@ -225,6 +225,16 @@ class _Budget:
 class _Member(tarfile.TarInfo):
     """A header of an archive, looked at before tarfile reads what it announces."""
 
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        for field in (bytes(buf[:100]), bytes(buf[345:500])):
+            name, _, rest = field.partition(b"\0")
+            if rest.strip(b"\0") and buf[257:263] == b"ustar\0":
+                raise _invalid(
+                    f"{name.decode(errors='replace')!r}: the name has a NUL, and ends there or not"
+                )
+        return super().frombuf(buf, encoding, errors)
+
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.size < 0 or (self.type in _EXTENDED and self.size > HEADER_BYTES_MAX):
             raise tarfile.ReadError(f"a header of {self.size} bytes")
@@ -301,9 +311,18 @@ def _read(data: bytes, budget: _Budget) -> dict[str, bytes]:
         ) as archive:
             for member in archive:
                 _add(files, folders, archive, member, budget)
+            _check_end(archive)
     except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, OSError) as exc:
         raise _invalid(f"it is not a tar archive, or is damaged: {exc}") from exc
     return files
+
+
+def _check_end(archive: tarfile.TarFile) -> None:
+    """Read what follows the end of an archive: zeros, within the limits. Some programs read files there."""
+    stream = archive.fileobj
+    while stream is not None and (rest := stream.read(CHUNK_BYTES)):
+        if rest.strip(b"\0"):
+            raise _invalid("more than zeros follows the end of the archive: it could be read in two ways")
 
 
 def _add(
@@ -362,6 +381,7 @@ def _flattened(layers: Sequence[Layer], limits: Limits) -> dict[str, bytes]:
     """Return the filesystem that layers make, the later ones above; a whiteout removes what is below."""
     budget = _Budget(limits)
     files: dict[str, bytes] = {}
+    is_empty = True
     for layer in layers:
         above = _read(layer.data, budget)
         added = {path: data for path, data in above.items() if not _is_whiteout(path)}
@@ -384,6 +404,9 @@ def _flattened(layers: Sequence[Layer], limits: Limits) -> dict[str, bytes]:
             and emptied.isdisjoint(_folders_of(path))
         }
         files |= added
+        is_empty = is_empty and not above
+    if is_empty:
+        raise _invalid("the layers have no file: their archives are empty")
     return files
 
 

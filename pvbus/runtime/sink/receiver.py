@@ -9,6 +9,7 @@ from typing import Self
 import aiohttp
 
 from pvbus import __version__
+from pvbus.adapters.destinations import checked_socket
 from pvbus.adapters.files import reason_of
 from pvbus.core.errors import UsageError
 from pvbus.core.sink.answers import Answer, Failed, answer_of
@@ -41,7 +42,9 @@ class Receiver:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._in_flight_max, ssl=self._tls or True),
+            connector=aiohttp.TCPConnector(
+                limit=self._in_flight_max, ssl=self._tls or True, socket_factory=checked_socket
+            ),
             timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": f"pvbus/{__version__}"},

@@ -21,6 +21,18 @@ SITES = Resource("example.org", "v1", "Site", "sites", True)
 PATH = "GET /apis/example.org/v1/sites"
 NO_SITES = b'{"kind":"SiteList","metadata":{"resourceVersion":"1"}}'
 
+ELSEWHERE = [
+    "http://169.254.169.254/latest/meta-data",
+    "http://[::ffff:169.254.169.254]/",
+    "http://2852039166/",  # decimal
+    "http://0xa9fea9fe/",
+    "http://0251.0376.0251.0376/",
+    "http://[fd00:ec2::254]/",
+    "http://0.0.0.0:1/",
+    "http://[::]:1/",
+]
+"""Metadata of a cloud, and no server, in several spellings: no request may go there."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from pvbus.adapters.prometheus.client import ANSWER_BYTES_MAX, Prometheus
 from pvbus.core.effects import Range, Sample
 from pvbus.core.errors import PermanentError, PvbusError, TransientError, UsageError
-from tests.unit.adapters.http_servers import Handler, issue, server_context, serving
+from tests.unit.adapters.http_servers import ELSEWHERE, Handler, issue, server_context, serving
 
 HOUR_SECONDS = 3600.0
 
@@ -253,3 +253,9 @@ async def test_a_certificate_is_checked_by_the_given_authority(tmp_path: Path) -
 async def test_an_authority_that_cannot_be_read_ends_the_start(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"PVBUS_PROMETHEUS_CA_FILE: .*No such file"):
         await asked("https://127.0.0.1:9", ca_file=str(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize("url", ELSEWHERE)
+async def test_no_query_goes_to_a_metadata_address(url: str) -> None:
+    with pytest.raises(TransientError, match=r"no request goes there|not a canonical IPv4 address"):
+        await asked(url)

@@ -854,10 +854,10 @@ async def test_an_authority_of_the_settings_is_trusted(tmp_path: Path) -> None:
     handler: Handler = FakeRegistry()
     async with serving(handler, server_context(tmp_path, issue("server", authority))) as url:
         with (
-            LimitedSession(FAST) as session,
+            LimitedSession(FAST, loopback=True) as session,
             pytest.raises(TransientError, match="certificate verify failed"),
         ):
             await asyncio.to_thread(session.request, "GET", f"{url}/v2/x/tags/list")
-        with LimitedSession(FAST, ca_file=str(tmp_path / "ca.pem")) as session:
+        with LimitedSession(FAST, ca_file=str(tmp_path / "ca.pem"), loopback=True) as session:
             answer = await asyncio.to_thread(session.request, "GET", f"{url}/v2/x/tags/list")
             assert answer.json() == {"name": "x", "tags": []}

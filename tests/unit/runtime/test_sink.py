@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from prometheus_client import REGISTRY
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.keys import partition
 from pvbus.core.records import CONDITIONS, DLQ
+from pvbus.core.sink.answers import Failed
 from pvbus.core.sink.message import Event, Filter, Mode
 from pvbus.ports.bus import Lease, Record, TopicPartition
 from pvbus.runtime.clock import SystemClock
@@ -30,6 +32,7 @@ from tests.tools.events import (
     until,
     writer,
 )
+from tests.unit.adapters.http_servers import ELSEWHERE
 
 QUICK = Limits(in_flight_max=8, attempts_max=3, retry_seconds=(0.01, 0.05))
 
@@ -359,3 +362,15 @@ async def test_the_token_is_read_again(bus: SqliteBus, tmp_path: Path) -> None:
                 token.write_text(text)
                 await sender.send(event)
     assert [each.headers["Authorization"] for each in receiver.got] == ["Bearer one", "Bearer two"]
+
+
+@pytest.mark.parametrize("url", ELSEWHERE)
+async def test_no_event_and_no_token_goes_to_a_metadata_address(tmp_path: Path, url: str) -> None:
+    """The address is judged once its name is resolved, whatever the spelling."""
+    token = tmp_path / "token"
+    token.write_text("secret")
+    async with posting(url, token) as sender:
+        answer = await sender.send(Event("K|n/a", "K", "T", {"id": "1"}, b"{}"))
+    assert isinstance(answer, Failed)
+    assert re.search("no request goes there|not a canonical IPv4 address", answer.message)
+    assert "secret" not in answer.message
