@@ -18,6 +18,7 @@ import msgspec
 from prometheus_client import Counter, Info
 from prometheus_client.metrics import MetricWrapperBase
 
+from docs import security
 from docs.states import MACHINES
 from pvbus.cli.install.monitoring import ALERTS
 from pvbus.cli.install.workloads import NEEDS
@@ -33,7 +34,14 @@ from pvbus.telemetry import metrics
 from tests.e2e.apicalls.known import KNOWN, NOT_SENT
 
 ROOT = Path(__file__).parent.parent
-FILES = ("ARCHITECTURE.md", "docs/events.md", "docs/installing.md", "docs/operations.md", "docs/reference.md")
+FILES = (
+    "ARCHITECTURE.md",
+    "docs/events.md",
+    "docs/installing.md",
+    "docs/operations.md",
+    "docs/reference.md",
+    "docs/security.md",
+)
 PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.S)
 HELP_WIDTH = 100
 HOUR_SECONDS = 3600
@@ -182,6 +190,16 @@ def rights() -> str:
     return _table(("service", "resource", "may", "to"), rows)
 
 
+def security_powers() -> str:
+    """Return which services have a right that could be used to get more."""
+    return _table(("power", "who", "to"), security.powers())
+
+
+def security_people() -> str:
+    """Return what each role of people permits."""
+    return _table(("role", "may, beside what a viewer may"), security.people())
+
+
 def needs() -> str:
     """Return what a worker of each service asks its node for."""
     rows = [
@@ -302,6 +320,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "event-ends": event_ends,
     "rights": rights,
     "needs": needs,
+    "security-people": security_people,
+    "security-powers": security_powers,
     "alerts": alerts,
     "api-differences": api_differences,
     "apiserver-shares": apiserver_shares,

@@ -64,10 +64,20 @@ def _processes(up: Running) -> list[Path]:
     return [Path("/proc", number) for number in (str(pid), *children)]
 
 
+def _tokens(data: Path) -> set[bytes]:
+    """Return the tokens of a data folder: the administrator's, the services', the page's."""
+    files = ("kubeconfig", "services.kubeconfig", "web.json")
+    return {
+        token
+        for name in files
+        for token in re.findall(rb'token"?: ?"?([\w-]{20,})', (data / name).read_bytes())
+    }
+
+
 def test_secrets_stay_where_they_are_and_links_are_not_followed(tmp_path: Path) -> None:
     """With the loosest umask and planted links: no content of a Secret, and nothing of malformed requests, on
-    the bus, in logs, metrics or /state; every file is private, no process writes a core file; what a link
-    names is untouched."""
+    the bus, in logs, metrics or /state; no token in an argument or a variable; every file is private, no
+    process writes a core file; what a link names is untouched."""
     data = tmp_path / ".pvbus"
     data.mkdir()
     victim = tmp_path / "victim"
@@ -88,6 +98,8 @@ def test_secrets_stay_where_they_are_and_links_are_not_followed(tmp_path: Path) 
                 rows = pvbus("topics", OBJECTS, "-o", "json", cwd=tmp_path).out
             _attack(up, url)
             limits = [path.read_text() for path in _processes(up) for path in [path / "limits"]]
+            shown = [(path / name).read_bytes() for path in _processes(up) for name in ("cmdline", "environ")]
+            tokens = _tokens(data)
             answers = []
             for page in ("/metrics", "/state", "/readyz"):
                 with urllib.request.urlopen(url + page, timeout=10) as answer:
@@ -109,6 +121,8 @@ def test_secrets_stay_where_they_are_and_links_are_not_followed(tmp_path: Path) 
     assert MARK not in up.output + rows
     assert not any(MARK.encode() in content for content in (*files.values(), *answers))
     assert "Error handling request" not in up.output
+    assert len(tokens) >= 3
+    assert not any(token in text for token in tokens for text in shown)
     assert len(limits) >= 2
     assert all(re.search(r"^Max core file size +0 ", text, re.MULTILINE) for text in limits)
     assert loose == []

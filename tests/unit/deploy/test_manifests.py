@@ -187,6 +187,20 @@ def test_pods_are_as_the_restricted_pod_security_standard_wants_them() -> None:
         assert all(volume.keys() & {"emptyDir", "projected"} for volume in pod["volumes"])
 
 
+def mounted_secrets(pod: Object) -> set[str]:
+    """Return the Secrets that a pod names in volumes or variables."""
+    return set(
+        re.findall(r"'(?:secret|secretRef|secretKeyRef)': \{'(?:name|secretName)': '([\w-]+)'", str(pod))
+    )
+
+
+def test_a_pod_mounts_no_secret_of_another_service() -> None:
+    """That of Kafka for all, and its own; where each has a user of its own, the first is left out."""
+    for name, pod in pods().items():
+        own = {"pvbus-kafka", name.replace("pvbus-", "pvbus-kafka-")}
+        assert mounted_secrets(pod) == ({"pvbus-packages-serving"} if name == "pvbus-packages" else own), name
+
+
 def test_no_service_link_can_be_taken_for_a_setting() -> None:
     """Kubernetes sets PVBUS_INJECT_PORT and the like for the Services, unless it is told not to."""
     assert kinds("Service").keys() == {f"pvbus-{service}" for service in (*ALL_SERVICES, PACKAGES)}
