@@ -118,4 +118,6 @@ def _loss(server: str, error: Exception, seconds: float) -> str:
                 f"no answer from {server} within {seconds:g} s{detail}; check that it is not overloaded, and "
                 "that no firewall drops its packets"
             )
-    return f"the connection to {server} ended without an answer ({text}); it may be restarting"
+    # TLS 1.3 refuses a client's certificate after the handshake, and the reason is lost with the connection.
+    certificate = ", or not accept the client certificate of the kubeconfig" if "https:" in server else ""
+    return f"the connection to {server} ended without an answer ({text}); it may be restarting{certificate}"

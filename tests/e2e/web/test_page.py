@@ -439,6 +439,43 @@ def test_text_from_the_cluster_is_only_text(shown: Shown) -> None:
     assert page.run("return ({}).polluted") is None
 
 
+def test_a_text_cannot_look_like_another_or_fill_the_page(shown: Shown) -> None:
+    """Marks of direction and invisible characters are seen as escapes; a long text is cut, and wraps."""
+    page = shown.page
+    name, hidden, seen = "default/big", "a\u202egnp\u200b\u2066", r"a\u202egnp\u200b\u2066"
+    markup = "\"'><svg onload=window.ran=1>{{7*7}}javascript:window.ran=1"
+    long = f"{hidden}{markup}{'x' * 900_000}"
+    shown.write(
+        variant(name, {"onclick": "window.ran=1", "href": "javascript:window.ran=1", hidden: hidden}),
+        event(VARIANT, name, "Ready", "False", hidden, message=long),
+        rollout("default/policy", hidden, 1, {"total": 1, "proven": 1}, message=long),
+        task(name, "draft", hidden, long[:30_000], owner=hidden, ticket=markup, due=hidden, message=long),
+    )
+    page.until_text("401 variants")
+    for view, words in (
+        ("/", "401 variants"),
+        (f"/variant/{name}", f"{seen}{markup}"),
+        ("/rollouts", f"{seen}{markup}"),
+        ("/tasks", f"{seen}{markup}"),
+        (f"/set/default/{markup}{hidden}", seen),
+        ("/variant/%E0%A4%A", ""),
+        ("//evil.example/javascript:window.ran=1", ""),
+    ):
+        shown.view(view)
+        page.until_text(words)
+        text = page.text()
+        assert "\u202e" not in text, view
+        assert len(text) < 400_000, view
+        assert page.run("return document.documentElement.scrollWidth") <= 1280, view
+        assert page.run("return document.querySelectorAll('svg, img, iframe, script:not([src])').length") == 0
+        links = page.run("return [...document.querySelectorAll('a')].map((e) => e.getAttribute('href'))")
+        assert all(href.startswith("#") for href in links), view
+        handlers = "return [...document.querySelectorAll('*')].some((e) => e.getAttributeNames().some((n) => "
+        assert not page.run(f"{handlers}n.startsWith('on')))"), view
+    assert page.run("return window.ran") is None
+    assert page.run("return location.host") in shown.url
+
+
 def test_a_page_that_lost_its_server_says_so(tmp_path: Path, page: Browser) -> None:
     """Since when; after the server's return, with what was missed; and when it is signed out."""
     (tmp_path / "token").write_text("a-token-of-the-test-0123456789")

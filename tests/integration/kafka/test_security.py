@@ -85,20 +85,36 @@ async def test_bearer_token(authority_and_cluster: tuple[Path, KafkaCluster], tm
 
 
 @pytest.mark.parametrize(
-    ("has_authority", "password"), [(True, "wrong"), (False, PASSWORD)], ids=["password", "authority"]
+    ("tls", "sasl", "words"),
+    [
+        ("ours", Scram(username=USER, password="wrong-secret"), "the password in PVBUS_KAFKA_PASSWORD_FILE"),
+        ("ours", Scram(username="nobody", password=PASSWORD), 'the user "nobody", or the password in'),
+        ("ours", Scram(username="", password=PASSWORD), "PVBUS_KAFKA_PASSWORD_FILE|SASL"),
+        ("ours", None, "PVBUS_KAFKA_SASL|closed the connection"),
+        ("none", Scram(username=USER, password=PASSWORD), "PVBUS_KAFKA_CA_FILE"),
+        ("off", Scram(username=USER, password=PASSWORD), "PVBUS_KAFKA_TLS=true"),
+        ("off", None, "PVBUS_KAFKA_TLS=true"),
+    ],
 )
 async def test_who_is_not_trusted(
-    authority_and_cluster: tuple[Path, KafkaCluster], has_authority: bool, password: str
+    authority_and_cluster: tuple[Path, KafkaCluster],
+    caplog: pytest.LogCaptureFixture,
+    tls: str,
+    sasl: Scram | None,
+    words: str,
 ) -> None:
-    """A wrong password, and a certificate of somebody else's, are refused."""
+    """A wrong login, another authority and no TLS are refused at once, with the setting to mend."""
     authority, cluster = authority_and_cluster
     settings = KafkaSettings(
         bootstrap=(f"127.0.0.1:{cluster.brokers[0].secure_port}",),
-        tls=Tls(ca_file=str(authority) if has_authority else ""),
-        sasl=Scram(username=USER, password=password),
+        tls=None if tls == "off" else Tls(ca_file=str(authority) if tls == "ours" else ""),
+        sasl=sasl,
     )
-    with pytest.raises(TransientError):
+    with pytest.raises(TransientError, match=words) as caught:
         await KafkaBus.open(settings)
+    assert len(caplog.records) <= 3, "no attempt after another"
+    for secret in ("wrong-secret", PASSWORD):
+        assert secret not in f"{caught.value}{caplog.text}"
 
 
 async def test_a_certificate_of_ours(tmp_path: Path) -> None:

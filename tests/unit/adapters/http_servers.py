@@ -127,8 +127,11 @@ class Pair(NamedTuple):
         return paths
 
 
-def issue(name: str, ca: Pair | None = None) -> Pair:
-    """Issue a certificate: a CA's own, or one for 127.0.0.1 (or for a name with a dot)."""
+def issue(name: str, ca: Pair | None = None, *, days: int = 1) -> Pair:
+    """Issue a certificate: a CA's own, or one for 127.0.0.1 (or for a name with a dot).
+
+    days: until it expires; below zero, it has.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -136,8 +139,8 @@ def issue(name: str, ca: Pair | None = None) -> Pair:
         x509.CertificateBuilder(subject_name=subject, public_key=key.public_key())
         .issuer_name(ca.certificate.subject if ca else subject)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_before(now - timedelta(days=10))
+        .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=ca is None, path_length=None), critical=True)
     )
     if ca is not None:

@@ -6,6 +6,9 @@ const QUIET_MS = 15000;  // the server sends something every 5 s
 const GROUPS_MAX = 60;
 const ROWS_MAX = 200;
 const CELL = 14, GAP = 3, STEP = CELL + GAP;
+const TEXT_MAX = 100000;  // three times the longest message of a condition; a megabyte holds up the page for seconds
+// Control characters, marks of direction and invisible ones: they make a text look like another one.
+const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff]/g;
 const OF_SET = "set", OF_STATE = "state", OF_LIFECYCLE = "lifecycle", OF_NAMESPACE = "namespace";
 
 const fleet = {
@@ -15,13 +18,23 @@ const shown = { filter: "", states: new Set(), group: OF_SET, list: false, tasks
 
 // ------------------------------------------------------------------ nodes
 
+function plain(text) {
+  const part = text.length > TEXT_MAX ? `${text.slice(0, TEXT_MAX)}... (and ${text.length - TEXT_MAX} more characters)` : text;
+  return part.replace(UNSAFE, (found) => `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+function say(node, text) {
+  const words = plain(text);
+  if (node.textContent !== words) node.textContent = words;
+}
+
 function el(tag, attributes, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value !== null && (value !== false || name.startsWith("aria-"))) node.setAttribute(name, value === true && !name.startsWith("aria-") ? "" : String(value));
+    else if (value !== null && (value !== false || name.startsWith("aria-"))) node.setAttribute(name, value === true && !name.startsWith("aria-") ? "" : plain(String(value)));
   }
-  node.append(...children.filter((child) => child !== null));
+  node.append(...children.filter((child) => child !== null).map((child) => (child instanceof Node ? child : plain(String(child)))));
   return node;
 }
 
@@ -31,7 +44,8 @@ const clock = (time) => time.toLocaleTimeString([], { hour: "2-digit", minute: "
 const byName = (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0);
 const withState = (state) => el("span", {}, glyph(state), ` ${state}`);
 
-function command(text) {
+function command(given) {
+  const text = plain(given);  // what is copied is what is seen
   const code = el("code", {}, text);
   const said = el("span", { class: "unseen", role: "status" });
   const button = el("button", { type: "button", "aria-label": `Copy: ${text}`, onclick: copy }, "Copy");
@@ -228,14 +242,14 @@ function showConnection() {
   else if (isStale) text = `\u26a0 Stale since ${clock(new Date(status.since * 1000))}: the bus is not read: ${status.problem}`;
   else if (status && status.restored < 1) text = `Reading the bus: ${Math.floor(status.restored * 100)} %`;
   else if (status) text = "\u25cf Live";
-  if (line.textContent !== text) line.textContent = text;
+  say(line, text);
   line.classList.toggle("stale", isStale);
   document.body.classList.toggle("stale", isStale);
-  document.title = `${isStale ? "(stale) " : ""}${views.title()} - pvbus`;
+  document.title = plain(`${isStale ? "(stale) " : ""}${views.title()} - pvbus`);
   const notice = document.getElementById("notice");
   const missing = status && status.restored >= 1 ? status.incomplete : [];
   const words = missing.map((each) => `${each.kind}s may be missing here (${each.why})`).join("; ");
-  if (notice.textContent !== words) notice.textContent = words;
+  say(notice, words);
   notice.hidden = !words;
 }
 
@@ -317,10 +331,10 @@ class Cells {  // the variants of one group: a canvas, with one option for the k
     this.rows = rows;
     this.at = Math.min(this.at, rows.length - 1);
     this.columns = Math.max(1, Math.floor((width + GAP) / STEP));
-    if (this.title.textContent !== title) this.title.textContent = title;
+    say(this.title, title);
     const counts = `${plural(rows.length, "variant")}: ${inWords(tally(rows))}`;
-    if (this.counts.textContent !== counts) this.counts.textContent = counts;
-    this.box.setAttribute("aria-label", `${title}, ${counts}`);
+    say(this.counts, counts);
+    this.box.setAttribute("aria-label", plain(`${title}, ${counts}`));
     this.describe();
     this.paint();
   }
@@ -340,7 +354,7 @@ class Cells {  // the variants of one group: a canvas, with one option for the k
   }
 
   describe() {
-    this.option.textContent = about(this.rows[this.at]);
+    say(this.option, about(this.rows[this.at]));
     this.option.setAttribute("aria-posinset", this.at + 1);
     this.option.setAttribute("aria-setsize", this.rows.length);
   }
@@ -349,7 +363,7 @@ class Cells {  // the variants of one group: a canvas, with one option for the k
     this.at = Math.max(0, Math.min(this.rows.length - 1, at));
     this.describe();
     this.paint();
-    document.getElementById("pointed").textContent = about(this.rows[this.at]);
+    say(document.getElementById("pointed"), about(this.rows[this.at]));
     const top = this.box.getBoundingClientRect().top + Math.floor(this.at / this.columns) * STEP;
     if (top < 0 || top > innerHeight - 2 * STEP) scrollBy(0, top - innerHeight / 2);
   }
@@ -371,7 +385,7 @@ class Cells {  // the variants of one group: a canvas, with one option for the k
 
   over(event) {
     const row = this.rows[this.find(event)];
-    if (row) document.getElementById("pointed").textContent = about(row);
+    if (row) say(document.getElementById("pointed"), about(row));
   }
 
   click(event) {
@@ -760,7 +774,7 @@ class TasksView {
     const of = found.length === all.length ? "" : ` of ${all.length.toLocaleString("en")}`, rest = found.length - ROWS_MAX;
     const words = all.length ? `${plural(found.length, "open task")}${of}; ${late.length.toLocaleString("en")} overdue${rest > 0 ? `. The first ${ROWS_MAX} are shown: filter them` : ""}`
       : "No task is open. A condition of a package that asks a person shows here until it is True or False.";
-    if (this.counted.textContent !== words) this.counted.textContent = words;
+    say(this.counted, words);
     const hints = (connection.status && connection.status.hints) || "";
     if (hints !== this.hints) {
       this.hints = hints;
@@ -820,7 +834,7 @@ const views = {
     const nav = document.querySelector("nav");
     if (nav.children.length !== links.length) nav.replaceChildren(...links.map(({ href }) => el("a", { href })));
     links.forEach(({ text, here }, n) => {
-      nav.children[n].textContent = text;
+      say(nav.children[n], text);
       if (here) nav.children[n].setAttribute("aria-current", "page");
       else nav.children[n].removeAttribute("aria-current");
     });
