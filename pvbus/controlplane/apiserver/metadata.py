@@ -4,16 +4,20 @@ Every kind has the same metadata, so this module checks it, and not the kinds' s
 storage: functions take and change the `metadata` dict of an object that is being written.
 """
 
-import re
 from collections.abc import Mapping
-from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from pvbus.controlplane.apiserver.nodes import METADATA_SCHEMA, PROBLEMS_MAX, FieldError, forbidden, required
 from pvbus.controlplane.apiserver.status import bad_request, invalid_value
-
-ANNOTATIONS_BYTES_MAX = 256 * 1024
-"""Kubernetes' limit for the keys and values of all annotations of an object together."""
+from pvbus.core.names import (
+    annotation_errors,
+    annotations_too_long,
+    key_error,
+    label_error,
+    label_errors,
+    subdomain_error,
+)
 
 _JSON_TYPES = {"string": str, "integer": int, "object": dict, "array": list}
 _TYPES: Mapping[str, type] = {
@@ -23,31 +27,6 @@ _OWNER_FIELDS = {"apiVersion", "kind", "name", "uid", "controller", "blockOwnerD
 _GO_TYPES = {str: "string", int: "int64", dict: "map[string]string", list: "slice", bool: "bool"}
 _DROPPED = ("selfLink",)
 _OMITTED_WHEN_EMPTY = ("labels", "annotations", "ownerReferences", "finalizers", "generateName", "namespace")
-
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
-_QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]\Z")
-
-SUBDOMAIN_RULE = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and "
-    "must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-)
-LABEL_RULE = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start "
-    "and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
-)
-_NAME_PART_RULE = (
-    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
-    "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
-    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
-)
-_VALUE_RULE = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must "
-    "start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used "
-    "for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
-)
 
 
 class MetadataTypeError(ValueError):
@@ -111,18 +90,22 @@ def problems(
     metadata: Mapping[str, Any],
     *,
     namespaced: bool,
+    named: bool = True,
     label_name: bool = False,
     path_name: bool = False,
     qualified_finalizers: bool = True,
 ) -> list[FieldError]:
     """Return the errors of complete metadata.
 
-    label_name: the name must be a DNS label; path_name: it may be any segment of a path.
+    named: whether the object has its name; a hook may choose it later. label_name: the name must be a DNS
+    label; path_name: it may be any segment of a path.
     qualified_finalizers: finalizers other than Kubernetes' own need a domain; so it is for kinds of the core
     group only.
     """
     found: list[FieldError] = []
-    if not metadata.get("name"):
+    if not named:
+        pass
+    elif not metadata.get("name"):
         found.append(required("metadata.name", "name or generateName is required"))
     elif path_name:
         found += _path_name_problems("metadata.name", metadata["name"])
@@ -134,10 +117,8 @@ def problems(
         found.append(forbidden("metadata.namespace", "not allowed on this type"))
     elif namespaced:
         found += _name_problems("metadata.namespace", metadata["namespace"], label=True)
-    for key, value in metadata.get("labels", {}).items():
-        found += label_problems("metadata.labels", key, value)
-        if len(found) > PROBLEMS_MAX:
-            break
+    errors = islice(label_errors(metadata.get("labels", {})), PROBLEMS_MAX)
+    found += [invalid_value("metadata.labels", wrong, text) for wrong, text in errors]
     found += _annotation_problems(metadata.get("annotations", {}))
     for owner in metadata.get("ownerReferences", ()):
         found += _owner_problems(owner)
@@ -163,78 +144,15 @@ def _path_name_problems(path: str, name: str) -> list[FieldError]:
     return [invalid_value(path, name, f"may not contain '{letter}'") for letter in "/%" if letter in name]
 
 
-def subdomain_error(name: str) -> str:
-    if len(name) > 253:
-        return "must be no more than 253 characters"
-    return "" if _SUBDOMAIN.match(name) else SUBDOMAIN_RULE
-
-
-def label_error(name: str) -> str:
-    if len(name) > 63:
-        return "must be no more than 63 characters"
-    return "" if _LABEL.match(name) else LABEL_RULE
-
-
 def _name_problems(path: str, name: str, *, label: bool) -> list[FieldError]:
     text = label_error(name) if label else subdomain_error(name)
     return [invalid_value(path, name, text)] if text else []
 
 
-REMEMBERED_MAX = 320
-"""Longest text whose check is cached: a label key with its prefix. Longer ones are always invalid, and
-thousands of them would stay in memory."""
-
-
-def _key_error(key: str) -> str:
-    return _checked_key(key) if len(key) <= REMEMBERED_MAX else _checked_key.__wrapped__(key)
-
-
-@lru_cache(4096)
-def _checked_key(key: str) -> str:
-    prefix, slash, name = key.rpartition("/")
-    if slash and (not prefix or "/" in prefix or subdomain_error(prefix)):
-        return (
-            f"prefix part {subdomain_error(prefix) or 'must be non-empty'}"
-            if "/" not in prefix
-            else ("a valid label key must consist of a name with an optional DNS subdomain prefix and '/'")
-        )
-    if not name:
-        return "name part must be non-empty"
-    if len(name) > 63:
-        return "name part must be no more than 63 characters"
-    return "" if _QUALIFIED.match(name) else _NAME_PART_RULE
-
-
-def _value_error(value: str) -> str:
-    if len(value) > 63:
-        return "must be no more than 63 characters"
-    return _checked_value(value)
-
-
-@lru_cache(4096)
-def _checked_value(value: str) -> str:
-    return "" if not value or _QUALIFIED.match(value) else _VALUE_RULE
-
-
-def label_problems(path: str, key: str, value: str) -> list[FieldError]:
-    found = []
-    if text := _key_error(key):
-        found.append(invalid_value(path, key, text))
-    if text := _value_error(value):
-        found.append(invalid_value(path, value, text))
-    return found
-
-
 def _annotation_problems(annotations: Mapping[str, str]) -> list[FieldError]:
-    found: list[FieldError] = []
-    size = 0
-    for key, value in annotations.items():
-        size += len(key) + (len(value) if value.isascii() else len(value.encode()))
-        if text := _key_error(key.lower()):
-            if len(found) <= PROBLEMS_MAX:
-                found.append(invalid_value("metadata.annotations", key, text))
-    if size > ANNOTATIONS_BYTES_MAX:
-        text = f"may not be more than {ANNOTATIONS_BYTES_MAX} bytes"
+    errors = islice(annotation_errors(annotations), PROBLEMS_MAX)
+    found = [invalid_value("metadata.annotations", key, text) for key, text in errors]
+    if text := annotations_too_long(annotations):
         found.append(FieldError("metadata.annotations", "FieldValueTooLong", f"Too long: {text}"))
     return found
 
@@ -249,7 +167,7 @@ def _owner_problems(owner: Mapping[str, Any]) -> list[FieldError]:
 
 
 def _finalizer_problems(path: str, finalizer: str, *, qualified: bool) -> list[FieldError]:
-    if text := _key_error(finalizer):
+    if text := key_error(finalizer):
         return [invalid_value(path, finalizer, text)]
     if qualified and "/" not in finalizer and finalizer not in ("orphan", "foregroundDeletion", "kubernetes"):
         text = "name is neither a standard finalizer name nor is it fully qualified"

@@ -160,14 +160,14 @@ class Writer:
         """Raise 422 with all errors of a complete object."""
         metadata = obj["metadata"]
         found: list[FieldError] = []
-        if named:
-            found += meta.problems(
-                metadata,
-                namespaced=endpoint.served.namespaced,
-                label_name=strategy.label_name,
-                path_name=strategy.path_name,
-                qualified_finalizers=endpoint.served.group == "",
-            )
+        found += meta.problems(
+            metadata,
+            namespaced=endpoint.served.namespaced,
+            named=named,
+            label_name=strategy.label_name,
+            path_name=strategy.path_name,
+            qualified_finalizers=endpoint.served.group == "",
+        )
         found += strategy.check(obj, old)
         if endpoint.schema is not None:
             found += endpoint.schema.validate(endpoint.presented(obj), old and endpoint.presented(old))

@@ -2,8 +2,8 @@
 
 Source: Porch v1.5.8, packagevariantset/validate.go, as the conformance cases pin it. Beyond Porch:
 a map expression needs a key and a value, the maps of pipeline functions are checked like all others,
-and malformed label selectors are reported here. Expressions are compiled elsewhere
-(`pvbus.core.render.template`): a compile error is no validation error.
+and malformed label selectors, and labels and annotations that no object can have, are reported here.
+Expressions are compiled elsewhere (`pvbus.core.render.template`): a compile error is no validation error.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,6 +23,7 @@ from pvbus.core.api.variants import (
     Upstream,
     VariantTemplate,
 )
+from pvbus.core.names import map_problems
 
 ADOPTION_POLICIES = ("adoptNone", "adoptExisting")
 DELETION_POLICIES = ("orphan", "delete")
@@ -140,6 +141,7 @@ def _template(template: VariantTemplate, field: str) -> Iterator[str]:
     pipeline = template.pipeline or PipelineTemplate()
     yield from _functions(pipeline.validators, f"{field}.pipeline.validators")
     yield from _functions(pipeline.mutators, f"{field}.pipeline.mutators")
+    yield from map_problems(field, template.labels, template.annotations)
 
 
 def _one_of(value: str | None, expr: str | None, field: str, name: str, expr_name: str) -> Iterator[str]:

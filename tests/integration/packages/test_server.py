@@ -76,6 +76,26 @@ async def served(tmp_path: Path, blueprints: Path, edge: Path) -> AsyncIterator[
         yield served
 
 
+@pytest.mark.parametrize(
+    ("metadata", "field"),
+    [
+        ({"labels": {"owner": "ann & bob"}}, "metadata.labels"),
+        ({"labels": {"bad key!": "x"}}, "metadata.labels"),
+        ({"annotations": {"a/b/c": "x"}}, "metadata.annotations"),
+        ({"finalizers": ["a b"]}, "metadata.finalizers[0]"),
+        ({"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap"}]}, "metadata.ownerReferences.name"),
+    ],
+)
+async def test_metadata_that_no_update_could_keep_is_refused_at_creation(
+    served: Served, metadata: Any, field: str
+) -> None:
+    """The store names a revision; all other metadata is checked before anything is pushed."""
+    refused = await served.api.call("POST", REVISIONS, revision("edge", "app-1", "ws", **metadata))
+    assert (refused.code, refused.body["reason"]) == (422, "Invalid")
+    assert field in {cause["field"] for cause in refused.body["details"]["causes"]}
+    assert await served.api.code(f"{REVISIONS}/edge.app-1.ws") == 404
+
+
 async def test_a_draft_goes_all_the_way_over_http(served: Served, edge: Path) -> None:
     api = served.api
     draft = await api.create(REVISIONS, revision("edge", "app-1", "ws", clone_of("blue.app.v1")))

@@ -6,6 +6,7 @@ import pytest
 
 from pvbus.controlplane.apiserver import metadata as meta
 from pvbus.controlplane.apiserver import requests as rq
+from pvbus.core import names
 
 
 def complete(**fields: Any) -> dict[str, Any]:
@@ -14,7 +15,7 @@ def complete(**fields: Any) -> dict[str, Any]:
 
 def test_long_texts_are_not_remembered() -> None:
     """Checks of keys and values are remembered by the thousand, so what they were about must be small."""
-    remembered = (meta._checked_key, meta._checked_value, rq._wanted)
+    remembered = (names._checked_key, names._checked_value, rq._wanted)
     before = [cache.cache_info().currsize for cache in remembered]
     long = "a" * 100_000
     labels = {"k": long, long: "v", f"{long}/b": "v"}

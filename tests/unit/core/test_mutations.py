@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pvbus.core.api import kptfile
 from pvbus.core.api.packages import PackageCondition
-from pvbus.core.api.variants import Injector, PackageVariant, PackageVariantSpec
+from pvbus.core.api.variants import Injector, PackageVariant, PackageVariantSetSpec, PackageVariantSpec
 from pvbus.core.errors import PermanentError
 from pvbus.core.inject.mutations import (
     CandidateListing,
@@ -24,6 +24,7 @@ from pvbus.core.inject.mutations import (
 from pvbus.core.inject.mutations.injection import UNMATCHED
 from pvbus.core.inject.mutations.pipeline import function_name, is_own
 from pvbus.core.keys import digest
+from pvbus.core.unroll.validation import validate_set
 from pvbus.core.yaml import editor
 from tests.unit.core.strictkptfile import read_strictly, unmet_gates
 
@@ -370,6 +371,43 @@ def test_validation_tells_every_problem_at_once_in_order() -> None:
         "spec.pipeline.validators[1].name must not contain '.'",
         "spec.pipeline.mutators[0].name must not contain '.'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("maps", "message"),
+    [
+        (
+            {"labels": {"site": "Z\u00fcrich 12 / Ost"}},
+            'spec.labels: Invalid value: "Z\u00fcrich 12 / Ost": a valid',
+        ),
+        ({"labels": {"bad key!": "x"}}, 'spec.labels: Invalid value: "bad key!": name part must consist of'),
+        ({"labels": {"a": "b" * 64}}, f'spec.labels: Invalid value: "{"b" * 64}": must be no more than 63'),
+        ({"annotations": {"a/b/c": "x"}}, 'spec.annotations: Invalid value: "a/b/c": a valid label key must'),
+        (
+            {"annotations": {"a": "b" * 300_000}},
+            "spec.annotations: Too long: may not be more than 262144 bytes",
+        ),
+        ({"labels": {"a.b/C_1": "", "d": "E.f-2"}, "annotations": {"A": "any / text"}}, ""),
+    ],
+)
+def test_labels_that_no_package_revision_can_have_are_problems_of_variant_and_set(
+    maps: dict[str, dict[str, str]], message: str
+) -> None:
+    """With them the draft was created, and every later write to it refused: it could never be proposed."""
+    ends = {"upstream": {"repo": "r", "package": "p", "revision": 1}}
+    variant = msgspec.convert(
+        {**ends, "downstream": {"repo": "d", "package": "q"}, **maps}, PackageVariantSpec
+    )
+    target = {"repositories": [{"name": "d"}], "template": maps}
+    problems = {
+        "spec": validate_variant(variant),
+        "spec.targets[0].template": validate_set(
+            msgspec.convert({**ends, "targets": [target]}, PackageVariantSetSpec)
+        ),
+    }
+    for field, found in problems.items():
+        assert len(found) == bool(message), found
+        assert all(text.startswith(message.replace("spec", field, 1)) for text in found)
 
 
 functions: st.SearchStrategy[Any] = st.builds(

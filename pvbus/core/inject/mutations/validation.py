@@ -1,7 +1,8 @@
 """Validation of a PackageVariant's spec: every problem at once, in Porch's words and order.
 
 Source: Porch v1.5.8, packagevariant_controller.go, validatePackageVariant. We also refuse dots in
-function names, as Porch does in a set.
+function names, as Porch does in a set, and labels and annotations that no PackageRevision can have: with them
+it could be created, and never be updated or proposed.
 """
 
 import json
@@ -10,6 +11,7 @@ from typing import Any
 
 from pvbus.core import versions
 from pvbus.core.api.variants import PackageVariantSpec, Pipeline
+from pvbus.core.names import map_problems
 
 RESERVED_KEYS = ("name", "package-path")
 """Keys of the package context that Porch's server writes itself."""
@@ -45,6 +47,7 @@ def _problems(spec: PackageVariantSpec) -> Iterator[str]:
         if not injector.name:
             yield f"spec.injectors[{index}].name must not be empty"
     yield from _pipeline_problems(spec.pipeline or Pipeline())
+    yield from map_problems("spec", spec.labels, spec.annotations)
 
 
 def _reserved(field: str, value: Any, key: str) -> str:
