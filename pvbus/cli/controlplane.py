@@ -41,7 +41,10 @@ async def control_plane(
     server = ApiServer(data, port, crds=crds(), advertise=advertise, namespaces=namespaces, accounts=accounts)
     registry = functions_of(config)
     options = StoreOptions(
-        fetch_seconds=config.fetch_seconds, poll_seconds=config.poll_seconds, functions=registry.digest
+        fetch_seconds=config.fetch_seconds,
+        poll_seconds=config.poll_seconds,
+        local_folders=config.local_folders,
+        functions=registry.digest,
     )
     store = PackageStore(server.objects, data, render=partial(render, registry=registry), options=options)
     server.install_hooks(PACKAGE_REVISION, store.package_revisions)

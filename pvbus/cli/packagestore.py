@@ -135,7 +135,10 @@ def _count(verb: str, code: int) -> None:
 def _state(config: PackagesConfig, cluster: HttpCluster) -> AggregatedState:
     registry = functions_of(config)
     options = StoreOptions(
-        fetch_seconds=config.fetch_seconds, poll_seconds=config.poll_seconds, functions=registry.digest
+        fetch_seconds=config.fetch_seconds,
+        poll_seconds=config.poll_seconds,
+        local_folders=config.local_folders,
+        functions=registry.digest,
     )
     folder = _folder(config)
     return AggregatedState(

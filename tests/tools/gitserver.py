@@ -17,7 +17,8 @@ PROGRAM = ["git", "http-backend"]
 
 
 class GitServer(ThreadingHTTPServer):
-    """Serves a folder of bare repositories to a user, or to all without a password. Paths are in `asked`."""
+    """Serves a folder of bare repositories to a user, or to all without a password. Paths are in `asked`,
+    what came as Authorization in `logins`. redirect: an address to which every request is redirected."""
 
     daemon_threads = True
 
@@ -25,6 +26,8 @@ class GitServer(ThreadingHTTPServer):
         self.folder = folder
         self.user, self.password = "joe", "right-password"
         self.asked: list[str] = []
+        self.logins: list[str] = []
+        self.redirect = ""
         super().__init__(("127.0.0.1", port), _Handler)
         self.scheme = "https" if keystore else "http"
         if keystore is not None:
@@ -56,6 +59,10 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         body = self._body()
         self.server.asked.append(self.path)
+        self.server.logins.append(self.headers.get("Authorization", ""))
+        if self.server.redirect:
+            self._answer(302, [("Location", self.server.redirect + self.path)], b"")
+            return
         token = base64.b64encode(f"{self.server.user}:{self.server.password}".encode()).decode()
         if self.server.password and self.headers.get("Authorization") != f"Basic {token}":
             self._answer(401, [("WWW-Authenticate", 'Basic realm="git"')], b"")

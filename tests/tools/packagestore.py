@@ -42,6 +42,7 @@ class Replica(ServiceProcess):
             "PVBUS_SERVING_NAME": SERVING_NAME,
             "PVBUS_SERVING_WRITE_AUTHORITY": "true",
             "PVBUS_POLL_SECONDS": "0.2",
+            "PVBUS_PACKAGES_LOCAL": "/",
         }
         super().__init__("packages", cluster, folder, {**usual, **(settings or {})})
 

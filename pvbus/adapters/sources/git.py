@@ -4,7 +4,6 @@ A commit is fetched alone into an empty repository, so that nothing of a remote 
 The package store's own runner of git is above this layer; this one reads only, and keeps no mirror.
 """
 
-import base64
 import os
 import re
 import signal
@@ -15,16 +14,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import certifi
 
 from pvbus.adapters.gitenvironment import git_environment
+from pvbus.adapters.sources.gitaccess import basic_token, is_in_clear, is_readable, login_settings
 from pvbus.adapters.sources.limits import SourceLimits
 from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
 from pvbus.core.packaging.archives import check_files
 from pvbus.core.packaging.pullsecrets import Login
-from pvbus.core.packaging.references import GitFolder, Image, is_ref
+from pvbus.core.packaging.references import GitFolder, is_ref
 
 PACK_BYTES_MAX = 256 << 20
 MEMORY_BYTES_MAX = 1 << 30
@@ -85,8 +85,7 @@ class GitRemote:
         ca_file: str = "",
         stop: threading.Event | None = None,
     ) -> None:
-        parts = urlsplit(source.url)
-        if login is not None and parts.scheme == "http" and not Image(parts.netloc, "").is_local:
+        if login is not None and is_in_clear(source.url):
             raise PermanentError(f"{source}: a password is sent by https or ssh only", reason="Insecure")
         self._source = source
         self._limits = limits
@@ -94,7 +93,7 @@ class GitRemote:
         self._stop = stop or threading.Event()
         self._ca_file = ca_file
         self._environment = _environment(source.url, login)
-        self._secrets = (login.password, _basic(login)) if login else ()
+        self._secrets = (login.password, basic_token(login)) if login else ()
 
     def refs(self) -> Refs:
         """Return the refs of the remote. Raises PermanentError, TransientError."""
@@ -220,6 +219,7 @@ class GitRemote:
 
 
 _KNOWN = (
+    (r"returned error: 30[1278]", "Insecure"),
     (r"Authentication failed|could not read Username|Permission denied|returned error: 401", "Unauthorized"),
     (r"returned error: 403", "Forbidden"),
     (
@@ -275,24 +275,14 @@ def is_allowed(source: GitFolder, folders: Sequence[str]) -> bool:
     """Return whether a source is remote, or in one of the folders of this machine that may be read."""
     if not source.url.startswith("file://"):
         return True
-    path = Path(unquote(source.url.removeprefix("file://"))).resolve()  # git decodes it, too
-    return any(path.is_relative_to(Path(folder).resolve()) for folder in folders)
+    # git decodes it, too
+    return is_readable(Path(unquote(source.url.removeprefix("file://"))), folders)
 
 
 def _format_of(commit: str) -> str:
     return "sha1" if len(commit) == 40 else "sha256"
 
 
-def _basic(login: Login) -> str:
-    return base64.b64encode(f"{login.username}:{login.password}".encode()).decode()
-
-
 def _environment(url: str, login: Login | None) -> dict[str, str]:
-    settings = dict(_SETTINGS)
-    parts = urlsplit(url)
-    if login is not None and parts.scheme in ("http", "https"):
-        # For this host only: a remote may redirect.
-        settings[f"http.{parts.scheme}://{parts.netloc}/.extraHeader"] = (
-            f"Authorization: Basic {_basic(login)}"
-        )
+    settings = _SETTINGS | (login_settings(url, login) if login is not None else {})
     return git_environment(settings) | _NO_CONFIGURATION

@@ -65,7 +65,12 @@ class AggregatedState:
         objects = StoredObjects()
         objects.bind(self.store)
         self._packages = PackageStore(
-            objects, folder, render=render, options=options, notes=partial(ClusterNotes, self.store)
+            objects,
+            folder,
+            render=render,
+            options=options,
+            notes=partial(ClusterNotes, self.store),
+            is_admitting=False,
         )
         self.store.listen(self._changed)
         hooks = {PACKAGE_REVISION: self._packages.package_revisions}

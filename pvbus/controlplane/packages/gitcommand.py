@@ -6,7 +6,6 @@ proxies, credential helpers and the folders of other users that may be read; so 
 is pushed to. Every failure becomes a GitError that says what failed and what to do.
 """
 
-import base64
 import os
 import re
 import subprocess
@@ -21,7 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pvbus.adapters.gitenvironment import PROTOCOLS, git_environment
+from pvbus.adapters.sources.gitaccess import basic_token, login_settings
 from pvbus.controlplane.packages import programs
+from pvbus.core.packaging.pullsecrets import Login
 
 NETWORK_SECONDS_MAX = 120.0
 """Enough for a fetch of a large repository over a slow line; a dead connection is given up."""
@@ -100,11 +101,12 @@ def is_path(repository: str) -> bool:
 class Git:
     """Runs git, from worker threads; `interrupt` may be called from any thread."""
 
-    def __init__(self, credentials: Credentials | None = None) -> None:
+    def __init__(self, credentials: Credentials | None = None, url: str = "") -> None:
+        """url: of the remote, the only one that gets the credentials; "" for any, without them."""
         authority = _authority_file(credentials.authority) if credentials and credentials.authority else ""
         if authority:
             weakref.finalize(self, Path(authority).unlink, missing_ok=True)
-        self._environment = _environment(credentials, authority)
+        self._environment = _environment(credentials, authority, url)
         self._secrets = _secrets(credentials)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
@@ -239,15 +241,12 @@ def remove_stale_locks(message: str, folders: Sequence[Path]) -> bool:
     return removed
 
 
-def _token(credentials: Credentials) -> str:
-    return base64.b64encode(f"{credentials.username}:{credentials.password}".encode()).decode()
-
-
 def _secrets(credentials: Credentials | None) -> tuple[str, ...]:
     """Return the secrets to remove from messages; a very short password would match in ordinary words."""
     if credentials is None or not credentials.username:
         return ()
-    return (_token(credentials), *([credentials.password] if len(credentials.password) > 3 else []))
+    token = basic_token(Login(credentials.username, credentials.password))
+    return (token, *([credentials.password] if len(credentials.password) > 3 else []))
 
 
 def _authority_file(certificate: str) -> str:
@@ -258,12 +257,19 @@ def _authority_file(certificate: str) -> str:
     return path
 
 
-def _environment(credentials: Credentials | None, authority: str) -> Mapping[str, str]:
+def _protocols(url: str) -> tuple[str, ...]:
+    """Return how git may connect to a URL: only for a path to this machine itself."""
+    everything = (*PROTOCOLS, "git")
+    if not url:
+        return everything
+    return tuple(protocol for protocol in everything if (protocol == "file") == is_path(url))
+
+
+def _environment(credentials: Credentials | None, authority: str, url: str) -> Mapping[str, str]:
     settings = dict(_SETTINGS)
     if credentials is not None and credentials.username:
-        token = _token(credentials)
-        settings["http.extraHeader"] = f"Authorization: Basic {token}"
-    environment = git_environment(settings, (*PROTOCOLS, "git"))
+        settings |= login_settings(url, Login(credentials.username, credentials.password))
+    environment = git_environment(settings, _protocols(url))
     for name in ("GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSL_CAINFO", "GIT_PROXY_COMMAND"):
         if name in os.environ:
             environment[name] = os.environ[name]
@@ -306,6 +312,12 @@ _KNOWN: tuple[tuple[str, Failure, str], ...] = (
         Failure.UNREACHABLE,
         "ssh cannot log in: give this user a key that the remote accepts, and the remote's host key "
         "(~/.ssh, or GIT_SSH_COMMAND)",
+    ),
+    (
+        r"error: 30[1278]",
+        Failure.UNREACHABLE,
+        "the remote redirects to another address, to which no password is sent: name that address in "
+        "spec.git.repo",
     ),
     (
         r"Authentication failed|could not read (?:Username|Password)|HTTP 40[13]|error: 40[13]",

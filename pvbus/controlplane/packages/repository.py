@@ -459,7 +459,7 @@ class RepositorySync:
 
     def _opened(self, credentials: Credentials | None) -> BareMirror:
         if self._git is None or credentials != self._credentials:
-            self._git, self._credentials = Git(credentials), credentials
+            self._git, self._credentials = Git(credentials, self.settings.url), credentials
             if self._mirror is not None:
                 self._mirror.use(self._git)
         if self._mirror is None:

@@ -1,9 +1,11 @@
 """Checks of Repository objects and of their immutable fields."""
 
 from pvbus.controlplane.apiserver.hooks import Objects
+from pvbus.controlplane.apiserver.identity import ADMINS_GROUP, current
 from pvbus.controlplane.packages import answers, layout
+from pvbus.controlplane.packages.permits import LocalFolders
 from pvbus.controlplane.packages.reporting import REPOSITORY
-from pvbus.controlplane.packages.settings import spec_of, spec_problem
+from pvbus.controlplane.packages.settings import spec_of, spec_problem, url_of
 from pvbus.core.api.packages import RepositorySpec
 from pvbus.core.errors import PermanentError
 from pvbus.ports.cluster import Object
@@ -12,8 +14,12 @@ from pvbus.ports.cluster import Object
 class RepositoryHooks:
     """The KindHooks of Repository. The store acts on the stored objects."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, local: LocalFolders, own: LocalFolders) -> None:
+        """local: where anybody may register a path; own: where the holder of the data folder may, who reads
+        this machine anyway."""
         self._objects = objects
+        self._local = local
+        self._own = own
 
     async def on_create(self, obj: Object, *, user: str) -> Object:
         name = obj["metadata"]["name"]
@@ -53,6 +59,7 @@ class RepositoryHooks:
         if spec.type == "git" and not _git(spec)[0]:
             raise answers.invalid(name, "spec.git.repo", "Required value", kind="Repository")
         self._check_spec(name, spec)
+        self._check_path(name, spec)
         address, branch, directory = _git(spec)
         for other in self._objects.list(REPOSITORY, metadata.get("namespace", "")):
             other_name = other["metadata"]["name"]
@@ -71,6 +78,12 @@ class RepositoryHooks:
     def _check_spec(self, name: str, spec: RepositorySpec) -> None:
         if found := spec_problem(spec):
             raise answers.invalid(name, *found, kind="Repository")
+
+    def _check_path(self, name: str, spec: RepositorySpec) -> None:
+        local = url_of(spec.git.repo)[1] if spec.git is not None and spec.git.repo else None
+        folders = self._own if ADMINS_GROUP in current().user.groups else self._local
+        if local is not None and (problem := folders.problem(local)):
+            raise answers.invalid(name, "spec.git.repo", problem, kind="Repository")
 
     def _spec(self, name: str, obj: Object) -> RepositorySpec:
         try:

@@ -4,9 +4,11 @@ import base64
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
+from pvbus.adapters.sources.gitaccess import is_in_clear
 from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.controlplane.apiserver.store import UnavailableError
 from pvbus.controlplane.apiserver.strategies import SECRET as SECRET
@@ -33,13 +35,15 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     fetch_seconds: between fetches, of a URL only without a schedule; poll_seconds: between checks of the
     refs of a path, which cost a stat per folder; first_sync_seconds: how long a request waits for a newly
-    created Repository; functions: a digest of what can run, "" for none. Failed drafts are rendered again
+    created Repository; local_folders: in which paths may be read that not the holder of the data folder has
+    registered; functions: a digest of what can run, "" for none. Failed drafts are rendered again
     at the start after it changed.
     """
 
     fetch_seconds: float = 60.0
     poll_seconds: float = 2.0
     first_sync_seconds: float = 30.0
+    local_folders: tuple[str, ...] = ()
     functions: str = ""
 
 
@@ -101,7 +105,11 @@ def git_problem(spec: RepositorySpec) -> tuple[str, str] | None:
         ("branch", _branch_problem(git.branch or "main")),
         ("directory", directory_problem(git.directory)),
     )
-    return next(((f"spec.git.{field}", problem) for field, problem in problems if problem), None)
+    if found := next(((f"spec.git.{field}", problem) for field, problem in problems if problem), None):
+        return found
+    if git.secret_ref and git.secret_ref.name and is_in_clear(git.repo):
+        return "spec.git.secretRef", "a password is sent by https or ssh only: correct spec.git.repo"
+    return None
 
 
 def address_problem(address: str) -> str | None:
@@ -112,11 +120,15 @@ def address_problem(address: str) -> str | None:
     if "::" in address.partition("/")[0]:
         return "must be a path or URL: helper programs such as ext:: are not run"
     if not separator:
-        return "must name a host before the colon" if address.startswith(":") else None
+        return _path_problem(address)
     if scheme not in SCHEMES:
         return f"must be a path, or a URL of {', '.join(SCHEMES)}, not of {shortened(scheme)}"
     if scheme == "file":
         return None if rest.startswith("/") else "must have an absolute path after file://"
+    try:
+        urlsplit(address)
+    except ValueError as exc:
+        return f"is not a URL: {exc}"
     user, at, _ = rest.partition("/")[0].rpartition("@")
     if at and ":" in user:
         return (
@@ -126,6 +138,20 @@ def address_problem(address: str) -> str | None:
     if rest.startswith("-"):
         return "must not have a host that begins with a dash"
     return None
+
+
+def _path_problem(address: str) -> str | None:
+    """Return why a text without :// is neither a path nor `host:path`, None if it is one of them."""
+    if is_path(address):
+        try:
+            Path(address).expanduser()
+        except RuntimeError:
+            return "names the home of a user whom this machine does not have"
+        return None
+    host = address.partition(":")[0]
+    if not host:
+        return "must name a host before the colon"
+    return f"must have two slashes after {host}:" if host.lower() in SCHEMES else None
 
 
 def ref_problem(name: str) -> str | None:
@@ -161,6 +187,15 @@ def url_of(address: str) -> tuple[str, Path | None]:
     elif address.startswith("file://"):
         local = Path(address.removeprefix("file://"))
     return (str(local) if local is not None else address), local
+
+
+def location_of(address: str) -> str:
+    """Return what two addresses of the same repository have in common. Paths have their links followed."""
+    try:
+        url, local = url_of(address)
+        return str(local.resolve()) if local is not None else url.rstrip("/").removesuffix(".git")
+    except (OSError, RuntimeError, ValueError):  # a loop of links, a name that is too long
+        return address
 
 
 def settings_of(repository: Mapping[str, Any]) -> RepositorySettings:

@@ -20,6 +20,7 @@ from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.controlplane.apiserver.store import StoreError
 from pvbus.controlplane.packages.caching import StoreActivity
 from pvbus.controlplane.packages.journal import Journal, Notes
+from pvbus.controlplane.packages.permits import LocalFolders
 from pvbus.controlplane.packages.render import Render
 from pvbus.controlplane.packages.reporting import REPOSITORY, report
 from pvbus.controlplane.packages.repository import JOURNAL, MIRROR, PACKAGE_REVISION, RepositorySync
@@ -53,8 +54,12 @@ class PackageStore:
         render: Render,
         options: StoreOptions | None = None,
         notes: Callable[[str, str], Notes] | None = None,
+        is_admitting: bool = True,
     ) -> None:
         """data: the data folder; mirrors are in its subfolder `repositories`.
+
+        is_admitting: whether `repositories` sees every new Repository. If not, anybody may have stored one,
+        and a path in it is read only in the folders of the options.
 
         notes: makes the notes of a Repository, by its namespace and name; by default they are in `data`.
         """
@@ -74,9 +79,15 @@ class PackageStore:
         self._has_listed = False
         self._load = StoreActivity()
         requests = RevisionRequests(objects, render, self._executor, self._sync_of, self._load)
-        self._upstreams = Upstreams(objects, data / "upstreams", self._executor)
+        upstreams = data / "upstreams"
+        self._is_admitting = is_admitting
+        self._local = LocalFolders(self._options.local_folders, [data])
+        own = LocalFolders(["/"], [self._folder, upstreams])
+        self._upstreams = Upstreams(
+            objects, upstreams, self._executor, self._local, is_admitting=is_admitting
+        )
         self.package_revisions = RevisionHooks(requests, self._upstreams)
-        self.repositories = RepositoryHooks(objects)
+        self.repositories = RepositoryHooks(objects, self._local, own)
         self.resources = ResourcesKind(requests)
 
     async def start(self) -> None:
@@ -141,7 +152,7 @@ class PackageStore:
 
     async def _keep(self, repository: Object) -> None:
         try:
-            settings_of(repository)
+            self._settings_of(repository)
         except PermanentError as exc:
             metadata = repository["metadata"]
             condition = {"type": "Ready", "status": "False", "reason": "Error", "message": str(exc)}
@@ -181,6 +192,9 @@ class PackageStore:
         version, settings = self._settings.get(key, (None, None))
         if version is not repository or settings is None:
             settings = settings_of(repository)
+            if not self._is_admitting and settings.local is not None:
+                if problem := self._local.problem(settings.local):
+                    raise PermanentError(f"spec.git.repo: {problem}")
             self._settings[key] = repository, settings
         return settings
 

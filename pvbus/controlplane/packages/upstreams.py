@@ -25,6 +25,7 @@ from pvbus.controlplane.packages.caching import SizedCache, bytes_of_files
 from pvbus.controlplane.packages.gitcommand import Failure, Git, GitError
 from pvbus.controlplane.packages.gitrepo import BareMirror, Files
 from pvbus.controlplane.packages.operations import Source
+from pvbus.controlplane.packages.permits import LocalFolders, check_address, check_secret, is_registered
 from pvbus.controlplane.packages.settings import (
     SECRET,
     TEXT_CHARACTERS_MAX,
@@ -44,6 +45,7 @@ PACKAGES_BYTES_MAX = 32 * 1024 * 1024
 
 NAMED_MAX = 5
 FIELD = "clone.upstreamRef.git"
+_UNSAFE = ("http://", "git://")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -65,9 +67,13 @@ class _Package(NamedTuple):
 class Upstreams:
     """Reads upstream packages by address. Call all methods on the event loop's thread."""
 
-    def __init__(self, objects: Objects, folder: Path, executor: Executor) -> None:
-        """folder: for what is being fetched."""
+    def __init__(
+        self, objects: Objects, folder: Path, executor: Executor, local: LocalFolders, *, is_admitting: bool
+    ) -> None:
+        """folder: for what is being fetched. is_admitting: whether a path of a Repository may be read."""
         self._objects = objects
+        self._local = local
+        self._is_admitting = is_admitting
         self._folder = folder
         self._executor = executor
         self._turns = asyncio.Semaphore(READS_MAX)
@@ -87,8 +93,8 @@ class Upstreams:
             git.interrupt()
 
     async def read(self, namespace: str, reference: Mapping[str, Any]) -> Origin:
-        """Return the package that a clone task locates. Raises: StatusError."""
-        wanted = _checked(reference)
+        """Return the package that a clone task locates, if the requester may name it. Raises: StatusError."""
+        wanted = await self._permitted(namespace, _parsed(reference))
         directory = wanted.directory.strip("/")
         name = f"{wanted.repo} {directory or '/'}@{wanted.ref}"
         try:
@@ -107,12 +113,34 @@ class Upstreams:
         source = Source(name, package.commit)
         return Origin(source, package.tree, package.files, {"type": "git", "git": lock})
 
+    async def _permitted(self, namespace: str, upstream: UpstreamPackage) -> GitPackage:
+        """Return the location in git. Raises: StatusError (400, 403; 501 for another one)."""
+        git = upstream.git
+        is_known = git is not None and is_registered(self._objects, namespace, git)
+        if not is_known:
+            await check_address(namespace)
+        if git is None or upstream.oci is not None or upstream.type not in ("", "git"):
+            raise StatusError(
+                501, "NotImplemented", "clone.upstreamRef: only packages in git can be cloned: use type git"
+            )
+        local = url_of(git.repo)[1]
+        if local is not None and not (is_known and self._is_admitting):
+            if problem := self._local.problem(local):
+                raise answers.bad_request(f"{FIELD}.repo: {problem}")
+        if git.secret_ref is not None and git.secret_ref.name:
+            if local is not None or git.repo.startswith(_UNSAFE):
+                raise answers.bad_request(f"{FIELD}.secretRef: a Secret is used by https or ssh only")
+            await check_secret(namespace, git.secret_ref.name)
+        return git
+
     async def _read(self, namespace: str, wanted: GitPackage, directory: str) -> _Package:
         secret = wanted.secret_ref.name if wanted.secret_ref else ""
         if secret:
             await self._objects.refresh(SECRET, namespace, secret)
-        git = Git(credentials_of(self._objects, namespace, secret))
-        url, _ = url_of(wanted.repo)
+        url, local = url_of(wanted.repo)
+        if local is not None:
+            url = str(local.resolve())  # as it was checked
+        git = Git(credentials_of(self._objects, namespace, secret), url)
         async with self._turns:
             self._running.add(git)
             try:
@@ -146,25 +174,21 @@ class Upstreams:
             return _Package(commit, tree, mirror.files(tree))
 
 
-def _checked(reference: Mapping[str, Any]) -> GitPackage:
-    """Return the location in git of a clone's reference. Raises: StatusError."""
+def _parsed(reference: Mapping[str, Any]) -> UpstreamPackage:
+    """Return the location that a clone's reference has. Raises: StatusError (400)."""
     try:
         upstream = msgspec.convert(reference, UpstreamPackage)
     except msgspec.ValidationError as exc:
         raise answers.bad_request(f"clone.upstreamRef: {exc}") from exc
-    if upstream.oci is not None or upstream.type not in ("", "git"):
-        raise StatusError(
-            501, "NotImplemented", "clone.upstreamRef: only packages in git can be cloned: use type git"
-        )
-    if upstream.git is None:
+    if upstream.git is None and upstream.oci is None:
         raise answers.bad_request(
             "clone.upstreamRef: name a PackageRevision in upstreamRef.name, or a package in git "
             "(git.repo, git.ref, git.directory)"
         )
-    for field, problem in _problems(upstream.git):
+    for field, problem in _problems(upstream.git) if upstream.git is not None else ():
         if problem:
             raise answers.bad_request(f"{FIELD}.{field}: {problem}")
-    return upstream.git
+    return upstream
 
 
 def _problems(git: GitPackage) -> list[tuple[str, str | None]]:

@@ -328,7 +328,9 @@ class ApiServerConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
     network, where Linux permits user namespaces. function_engine: runs the images that are neither mapped nor
     built in; auto takes the first that is there. function_runner: HOST:PORT of Porch's function runner, for
     the images that are left; needs the extra `pvbus[grpc]`. fetch_seconds: between fetches of a remote;
-    poll_seconds: between checks of the refs of a repository on this machine.
+    poll_seconds: between checks of the refs of a repository on this machine. packages_local: folders of this
+    machine, separated by commas, in which Repositories and clones may have paths; "" for none. The holder of
+    the data folder may register any path; the data folder itself is never in one of them.
     """
 
     functions: Mapping[str, str] = {}
@@ -338,6 +340,11 @@ class ApiServerConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
     function_runner: str = ""
     fetch_seconds: Seconds = 60.0
     poll_seconds: Seconds = 2.0
+    packages_local: str = ""
+
+    @property
+    def local_folders(self) -> tuple[str, ...]:
+        return split_folders(self.packages_local)
 
 
 class PackagesConfig(ApiServerConfig, frozen=True, kw_only=True, rename="camel"):
@@ -405,6 +412,11 @@ def split_names(text: str) -> tuple[str, ...]:
         raise UsageError(f"{text!r} {_wanted(Namespaces)}") from exc
     names = (name.strip() for name in text.split(","))
     return tuple(sorted({name for name in names if name}))
+
+
+def split_folders(text: str) -> tuple[str, ...]:
+    """Return the folders of a comma-separated list."""
+    return tuple(each.strip() for each in text.split(",") if each.strip())
 
 
 def load_config(type_: type[_C], environment: Mapping[str, str] | None = None) -> _C:

@@ -12,7 +12,7 @@ from pvbus.core.errors import UsageError
 from pvbus.core.packaging.archives import Limits
 from pvbus.ports.cluster import Cluster, Kind
 from pvbus.ports.sources import Sources
-from pvbus.runtime.process.settings import ServiceConfig, ServicesConfig, SourcesConfig
+from pvbus.runtime.process.settings import ServiceConfig, ServicesConfig, SourcesConfig, split_folders
 
 READERS = frozenset({"resolve", "establish"})
 """The services that read packages."""
@@ -43,7 +43,6 @@ def sources_of(
     """Return the sources of the settings. local_folders: instead of theirs. Raises UsageError."""
     if config.sources_ca_file and not Path(config.sources_ca_file).is_file():
         raise UsageError(f"PVBUS_SOURCES_CA_FILE: {config.sources_ca_file}: no such file")
-    folders = [each.strip() for each in config.sources_local.split(",") if each.strip()]
     return PackageSources(
         Path(config.sources_cache),
         secrets=secrets,
@@ -55,7 +54,7 @@ def sources_of(
         ),
         mirrors=parse_mirrors(config.sources_mirrors),
         ca_file=config.sources_ca_file,
-        local_folders=folders if local_folders is None else local_folders,
+        local_folders=split_folders(config.sources_local) if local_folders is None else local_folders,
     )
 
 

@@ -78,7 +78,9 @@ class Replica(Client):
 
     def __init__(self, cluster: HttpCluster, folder: Path, **options: Any) -> None:
         self.cluster = cluster
-        settings = StoreOptions(**{"poll_seconds": 0.5, "fetch_seconds": 2.0, **options})
+        settings = StoreOptions(
+            **{"poll_seconds": 0.5, "fetch_seconds": 2.0, "local_folders": ("/",), **options}
+        )
         self.state = AggregatedState(
             cluster,
             folder,

@@ -249,7 +249,7 @@ async def becomes(world: World, name: str, status: str, message: str) -> None:
 
 
 @asynccontextmanager
-async def running(data: Path, **options: float) -> AsyncIterator[World]:
+async def running(data: Path, **options: Any) -> AsyncIterator[World]:
     world = World(data, **options)
     await world.store.start()
     try:

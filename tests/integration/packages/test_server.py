@@ -34,14 +34,14 @@ class Served(NamedTuple):
 
 
 @asynccontextmanager
-async def serving(data: Path) -> AsyncIterator[Served]:
-    """Start server and store as `pvbus up` does."""
+async def serving(data: Path, **options: Any) -> AsyncIterator[Served]:
+    """Start server and store as `pvbus up` does. options: of the store."""
     server = ApiServer(data / "api", crds=crds(), tls=False)
     store = PackageStore(
         server.objects,
         data / "packages",
         render=partial(render, registry=FunctionRegistry({})),
-        options=StoreOptions(poll_seconds=0.1, fetch_seconds=0.5),
+        options=StoreOptions(poll_seconds=0.1, fetch_seconds=0.5, **options),
     )
     server.install_hooks(PACKAGE_REVISION, store.package_revisions)
     server.install_hooks(REPOSITORY, store.repositories)

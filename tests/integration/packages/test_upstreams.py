@@ -1,7 +1,7 @@
 """Clones of packages in git repositories that are not registered."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +21,35 @@ from tests.integration.packages.support import (
     put_secret,
     refs,
     revision,
+    running,
     tree,
 )
 from tests.integration.packages.test_upgrade import upgrade_of
+from tests.tools.certificate import make_certificate
 from tests.tools.gitserver import GitServer, git_server
 
 
 @pytest.fixture
-def server(blueprints: Path) -> Iterator[GitServer]:
-    with git_server(blueprints.parent) as server:
+def certified(tmp_path: Path) -> tuple[Path, Path]:
+    """The key store of the server, and the certificate of its authority."""
+    return make_certificate(tmp_path)
+
+
+@pytest.fixture
+def server(blueprints: Path, certified: tuple[Path, Path]) -> Iterator[GitServer]:
+    with git_server(blueprints.parent, keystore=certified[0]) as server:
         yield server
 
 
 @pytest.fixture
-async def edged(world: World, edge: Path) -> World:
+async def edged(
+    blueprints: Path, edge: Path, certified: tuple[Path, Path], tmp_path: Path
+) -> AsyncIterator[World]:
     """A world with only the deployment repository registered, and the server's password in a Secret."""
-    await world.add_repository("edge", edge, deployment=True)
-    await put_secret(world, "right-password")
-    return world
+    async with running(tmp_path / "data", local_folders=(str(blueprints.parent),)) as world:
+        await world.add_repository("edge", edge, deployment=True)
+        await put_secret(world, "right-password", **{"ca.crt": certified[1].read_text()})
+        yield world
 
 
 def at(repo: str, ref: str = "app/v1", directory: str = "app", **more: Any) -> Object:
@@ -117,7 +128,9 @@ async def test_a_package_at_the_root_and_an_annotated_tag(
     assert "deep/a.yaml" in files
 
 
-async def test_many_clones_of_a_commit_fetch_it_once(edged: World, server: GitServer, edge: Path) -> None:
+async def test_many_clones_of_a_commit_fetch_it_once(
+    edged: World, server: GitServer, certified: tuple[Path, Path], edge: Path
+) -> None:
     repo = server.url("blue%20prints.git")
     await edged.create(revision("edge", "first", "ws", at(repo)))
     fetches = sum("git-upload-pack" in asked for asked in server.asked)
@@ -126,7 +139,7 @@ async def test_many_clones_of_a_commit_fetch_it_once(edged: World, server: GitSe
     assert len(refs(edge)) == 7
     # Each asks for the refs, in two requests and a refused one; no commit is fetched again.
     assert sum("git-upload-pack" in asked for asked in server.asked) - fetches <= 3 * len(names)
-    await put_secret(edged, "wrong-password")
+    await put_secret(edged, "wrong-password", **{"ca.crt": certified[1].read_text()})
     with pytest.raises(StatusError, match="does not accept the credentials") as refused:
         await edged.create(revision("edge", "last", "ws", at(repo)))
     assert refused.value.code == 500
@@ -143,9 +156,11 @@ REFUSALS: list[tuple[Object, int, str]] = [
     ({"directory": "docs", "ref": "main"}, 500, "no Kptfile in this directory; its packages are app"),
     ({"directory": "../x"}, 400, r"git\.directory: .* is not a path inside"),
     ({"repo": "{url}/none.git"}, 500, "there is no git repository at this address"),
-    ({"repo": "{folder}/none.git"}, 500, "there is no git repository at this address"),
+    ({"repo": "{folder}/none.git", "secretRef": None}, 500, "there is no git repository at this address"),
+    ({"repo": "{folder}/none.git"}, 400, r"git\.secretRef: a Secret is used by https or ssh only"),
+    ({"repo": "http://127.0.0.1:9/x.git"}, 400, r"git\.secretRef: a Secret is used by https or ssh only"),
     (
-        {"repo": "http://127.0.0.1:9/x.git"},
+        {"repo": "https://127.0.0.1:9/x.git"},
         500,
         r"cannot reach the remote: check the address and the network \(",
     ),
@@ -155,7 +170,7 @@ REFUSALS: list[tuple[Object, int, str]] = [
     ({"repo": ""}, 400, r"git\.repo: Required value"),
     ({"repo": 3}, 400, r"clone\.upstreamRef: Expected `str`"),
     ({"secretRef": {"name": "other"}}, 500, r'Secret "other" of clone\.upstreamRef\.git\.secretRef'),
-    ({"secretRef": None}, 500, "does not accept the credentials"),
+    ({"secretRef": None}, 500, "cannot trust the remote's certificate"),
 ]
 NO_LOCATION: list[tuple[Object, int, str]] = [
     ({"type": "oci", "oci": {"image": "x"}}, 501, "only packages in git can be cloned"),
@@ -170,7 +185,8 @@ async def test_what_is_wrong_with_an_address_is_said(
     tasks = []
     for change, code, message in REFUSALS:
         if isinstance(change.get("repo"), str):
-            change = {"repo": change["repo"].format(url=server.url("")[:-1], folder=server.folder)}
+            repo = change["repo"].format(url=server.url("")[:-1], folder=server.folder)
+            change = {**change, "repo": repo}
         tasks.append((at(**{"repo": server.url("blue%20prints.git"), **change}), code, message))
     for reference, code, message in NO_LOCATION:
         tasks.append(({"type": "clone", "clone": {"upstreamRef": reference}}, code, message))
