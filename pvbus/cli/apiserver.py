@@ -14,6 +14,7 @@ from pvbus.cli.functions import isolation_problem
 from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.settings import ApiServerConfig, load_config, split_names
 from pvbus.runtime.process.signals import stop_on_signals
+from pvbus.telemetry.loopwatch import run_watched
 
 
 @click.command(short_help="Serve the Kubernetes API and packages alone.")
@@ -49,9 +50,9 @@ def apiserver(
     configure_process(config)
     paths = DataPaths(Path(data))
     if is_child:
-        sys.exit(asyncio.run(_serve_child(paths, port, config, split_names(namespaces))))
+        sys.exit(run_watched(_serve_child(paths, port, config, split_names(namespaces))))
     paths.make()
-    asyncio.run(_serve(paths, port, config, advertise, split_names(namespaces), accounts))
+    run_watched(_serve(paths, port, config, advertise, split_names(namespaces), accounts))
 
 
 async def _serve(

@@ -33,6 +33,7 @@ from pvbus.runtime.process.rights import AGENT, MissingRights
 from pvbus.runtime.process.settings import PackagesConfig, host_names
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.telemetry import metrics
+from pvbus.telemetry.loopwatch import loop_problem
 from pvbus.telemetry.terminal import printable
 
 _NOT_SERVING = "it does not serve yet"
@@ -59,7 +60,7 @@ class PackagesHealth(Endpoints):
         """Return why requests may fail, "" if nothing is known."""
         if self._loss.problem:
             return f"API server: {self._loss.problem}"
-        return _NOT_SERVING if self.server is None else self._state.problem()
+        return loop_problem() or (_NOT_SERVING if self.server is None else self._state.problem())
 
     def readiness(self) -> tuple[list[str], bool]:
         problem = self._state.problem() or (_NOT_SERVING if self.server is None else "")

@@ -3,7 +3,6 @@
 The package store is imported only where it runs: it would be a quarter of the start of every other service.
 """
 
-import asyncio
 import sys
 from collections.abc import Mapping
 
@@ -24,6 +23,7 @@ from pvbus.runtime.process.settings import (
     WebConfig,
     load_config,
 )
+from pvbus.telemetry.loopwatch import run_watched
 
 WEB = "web"
 
@@ -88,8 +88,8 @@ def run(services: tuple[str, ...], is_child: bool, **given: str | int | None) ->
     config = msgspec.structs.replace(config, **chosen)
     names = list(dict.fromkeys(services))
     if is_child:
-        sys.exit(asyncio.run(_run_child(names, config)))
-    asyncio.run(serve(names, config))
+        sys.exit(run_watched(_run_child(names, config)))
+    run_watched(serve(names, config))
 
 
 def _run_packages(services: tuple[str, ...], is_child: bool, given: Mapping[str, str | int | None]) -> None:
@@ -102,8 +102,8 @@ def _run_packages(services: tuple[str, ...], is_child: bool, given: Mapping[str,
     chosen = {name: value for name, value in given.items() if value is not None}
     config = msgspec.structs.replace(load_config(PackagesConfig), **chosen)
     if is_child:
-        sys.exit(asyncio.run(_serve_child(config)))
-    asyncio.run(serve_packages(config))
+        sys.exit(run_watched(_serve_child(config)))
+    run_watched(serve_packages(config))
 
 
 def _run_web(services: tuple[str, ...], given: Mapping[str, str | int | None]) -> None:
@@ -115,7 +115,7 @@ def _run_web(services: tuple[str, ...], given: Mapping[str, str | int | None]) -
         raise UsageError(f"web reads the bus only: leave --{useless[0].replace('_', '-')} away")
     config = load_config(ServiceConfig)
     bus = given["bus"] if given["bus"] is not None else config.bus
-    asyncio.run(serve_web(msgspec.structs.replace(config, bus=bus), load_config(WebConfig), click.echo))
+    run_watched(serve_web(msgspec.structs.replace(config, bus=bus), load_config(WebConfig), click.echo))
 
 
 def _run_sink(services: tuple[str, ...], given: Mapping[str, str | int | None]) -> None:
@@ -127,7 +127,7 @@ def _run_sink(services: tuple[str, ...], given: Mapping[str, str | int | None]) 
         raise UsageError(f"sink needs no API server: leave --{useless[0]} away")
     chosen = {name: value for name, value in given.items() if value is not None}
     config = msgspec.structs.replace(load_config(ServiceConfig), **chosen)
-    asyncio.run(serve_sink(config, load_config(SinkConfig)))
+    run_watched(serve_sink(config, load_config(SinkConfig)))
 
 
 async def _serve_child(config: PackagesConfig) -> int:

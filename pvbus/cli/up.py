@@ -46,6 +46,7 @@ from pvbus.runtime.process.settings import (
 )
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.runtime.web.server import Hints
+from pvbus.telemetry.loopwatch import run_watched
 from pvbus.telemetry.terminal import unfiltered
 
 EXAMPLES: Mapping[str, Callable[[Path, int], list[Manifest]]] = {
@@ -198,7 +199,7 @@ def up(
         options = UpOptions(port, processes, once, timeout, hints, functions, page, services)
         if problem := isolation_problem(server_config):
             click.echo(problem, err=True)
-        sys.exit(asyncio.run(_up(folder, config, given, options, Screen())))
+        sys.exit(run_watched(_up(folder, config, given, options, Screen())))
 
 
 class Given(NamedTuple):

@@ -78,6 +78,11 @@ LEASE_RESTORE = Gauge(
 MEASURED = (LAG, LEASE_HELD, LEASE_LAG, LEASE_DIRTY, LEASE_PROGRESS, LEASE_RESTORE)
 """The gauges that are cleared before each scrape: labels of lost leases must not stay."""
 
+LOOP_STALL = Histogram(
+    "pvbus_loop_stall_seconds",
+    "How late the event loop ran a callback that is due five times a second: what everything else waited.",
+    buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
 API_SERVER_FAILING = Gauge(
     "pvbus_api_server_failing_seconds",
     "Time since when the API server has answered no request, or refused the credentials; 0 while it answers.",

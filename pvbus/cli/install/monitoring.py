@@ -141,6 +141,16 @@ ALERTS = (
         "See the package store: pipelines and pushes take most of the time.",
     ),
     Alert(
+        "PvbusLoopStalls",
+        "sum by (instance) (increase(pvbus_loop_stall_seconds_count[15m])) - "
+        'sum by (instance) (increase(pvbus_loop_stall_seconds_bucket{le=~"1|1.0"}[15m])) > 2.5',
+        0,
+        "warning",
+        "{{ $labels.instance }} answered nothing for more than a second, several times in 15 minutes.",
+        "See its log: the lines of a stall have the code in which it stood, and its computing time. Without "
+        "computing time it waits for a disk; otherwise report it with the objects that it worked on.",
+    ),
+    Alert(
         "PvbusCertificateExpires",
         f"min(pvbus_serving_certificate_expiry_timestamp_seconds > 0) - time() < {EXPIRY_DAYS_MIN * 86_400}",
         600,

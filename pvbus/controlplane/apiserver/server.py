@@ -35,6 +35,7 @@ from pvbus.controlplane.apiserver.strategies import BUILTIN
 from pvbus.controlplane.apiserver.writes import Writer
 from pvbus.core.errors import PermanentError
 from pvbus.ports.cluster import Kind, Object
+from pvbus.telemetry.loopwatch import loop_problem
 
 HOST = "127.0.0.1"
 ANY_HOST = "0.0.0.0"  # every interface, if `advertise` is set
@@ -134,7 +135,7 @@ class ApiServer:
         assert self._store is not None
         certificates = self._folder.certificates(self._advertise) if self._tls else None
         store = self._store
-        documents = Documents(self._registry, lambda: store.write_problem)
+        documents = Documents(self._registry, lambda: store.write_problem or loop_problem())
         admin = User(ADMIN, (ADMINS_GROUP, AUTHENTICATED_GROUP))
         services = {token: user_of(service) for service, token in self._folder.service_tokens().items()}
         self._access.admit({self.token: admin, **services})

@@ -3,7 +3,7 @@
 `healthz` reports that the event loop runs; `readyz` that every service holds its leases, has restored its
 tables and can decide every key, and the API server answers (see `pvbus.runtime.process.apiserver`), or else
 the leases in restore, the failing keys and the loss; and also the missing rights (see
-`pvbus.runtime.process.rights`); `state` the progress of each lease (see
+`pvbus.runtime.process.rights`), and a long stall of the event loop; `state` the progress of each lease (see
 `pvbus.runtime.process.state`).
 """
 
@@ -24,6 +24,7 @@ from pvbus.core.errors import PermanentError
 from pvbus.runtime.process.assembly import Service
 from pvbus.runtime.process.state import Observation, Observer, defect_lines, defects_of
 from pvbus.telemetry import metrics
+from pvbus.telemetry.loopwatch import loop_problem
 from pvbus.telemetry.terminal import printable
 
 CLUSTER_NAMES = (".svc", ".svc.cluster.local")
@@ -144,6 +145,9 @@ class Endpoints(ABC):
         lines, ready = self.readiness()
         if problem := self._api_server.problem:
             lines.append(f"API server: {printable(problem)}")
+            ready = False
+        if problem := loop_problem():
+            lines.append(problem)
             ready = False
         if self._beside is not None and (problem := self._beside.problem):
             lines.append(f"Porch: {printable(problem)}")

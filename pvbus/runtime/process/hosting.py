@@ -48,6 +48,7 @@ from pvbus.runtime.process.sources import secrets_of, sourced
 from pvbus.runtime.process.state import Observer
 from pvbus.telemetry import logs
 from pvbus.telemetry.guard import begin_process
+from pvbus.telemetry.loopwatch import run_watched
 from pvbus.telemetry.terminal import printable
 
 THRESHOLDS = (50_000, 50, 100)
@@ -261,7 +262,7 @@ def run_with_settings(
         return _answer(name, config, arguments, about)
     begin_process()
     try:
-        asyncio.run(start(load_config(config)))
+        run_watched(start(load_config(config)))
     except* UsageError as exc:
         code = _complain(exc, 2)
     except* PvbusError as exc:

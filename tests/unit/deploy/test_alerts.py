@@ -39,6 +39,14 @@ def held(**partitions: int) -> dict[str, str]:
     }
 
 
+def stalls(count: int) -> dict[str, str]:
+    """Return the series of a process whose loop stalls so often in minute 15, of 300 beats a minute."""
+    return {
+        'pvbus_loop_stall_seconds_bucket{le="1.0",instance="a"}': "0+300x60",
+        'pvbus_loop_stall_seconds_count{instance="a"}': f"0+300x14 {4500 + count}+300x45",
+    }
+
+
 EXPIRY = "pvbus_serving_certificate_expiry_timestamp_seconds"
 DAY = 86_400
 """Of the series, which begin at the time 0."""
@@ -191,6 +199,9 @@ CASES = (
         "90m",
         0,
     ),
+    Case("PvbusLoopStalls", "three in a minute", stalls(3), "20m", 1),
+    Case("PvbusLoopStalls", "two", stalls(2), "20m", 0),
+    Case("PvbusLoopStalls", "long ago", stalls(3), "40m", 0),
     Case("PvbusCertificateExpires", "in 13 days", {EXPIRY: f"{13 * DAY}x60"}, "30m", 1),
     Case("PvbusCertificateExpires", "in 15 days", {EXPIRY: f"{15 * DAY}x60"}, "30m", 0),
     Case("PvbusCertificateExpires", "is renewed", {EXPIRY: f"{DAY}x14 {90 * DAY}x45"}, "30m", 0),

@@ -1,6 +1,7 @@
 """What a process tells of its leases: `/state`, `/metrics` and `/readyz`."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -21,6 +22,7 @@ from pvbus.runtime.process.state import LeaseReport, Observation, Observer, Proc
 from pvbus.runtime.reconcile import worker as worker_module
 from pvbus.runtime.reconcile.holder import HeldLease
 from pvbus.runtime.reconcile.states import LeaseState
+from pvbus.telemetry.loopwatch import Limits, watched_loop
 from tests.unit.runtime.fakes import IN, SEEN, FakeWorld
 
 INPUTS = {"toy": (IN,)}
@@ -328,6 +330,21 @@ async def served(
 async def get(session: aiohttp.ClientSession, path: str) -> tuple[int, str]:
     async with session.get(path) as answer:
         return answer.status, await answer.text()
+
+
+async def test_after_a_long_stall_of_the_loop_a_process_is_not_ready() -> None:
+    """It says so in its own line, beside those of its services."""
+    async with served({"a": GivenService(Given(lease(1)))}, Ends({})) as http:
+        with watched_loop(Limits(logged=60, unready=0.05, recent=3600)):
+            end = time.thread_time() + 0.5
+            while time.thread_time() < end:
+                pass
+            async with asyncio.timeout(10):
+                while (await get(http, "/readyz"))[0] == 200:
+                    pass
+            lines = (await get(http, "/readyz"))[1].splitlines()
+    assert lines[0] == "a: ready"
+    assert lines[1].startswith("event loop: did not answer for ")
 
 
 async def test_ready_is_who_has_restored_everything() -> None:
