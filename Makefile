@@ -61,13 +61,15 @@ demo-rollout: setup-run
 # The tests of a real Kafka and of a real API server come after the others: their limits are of real time,
 # which they would have to share. They come file by file, as each Kafka is there for the tests of some files, and
 # the longest files first (tests/conftest.py). What needs both is of Kafka's tests. Each test is of one phase.
-# 5 is pytest's code for a selection that is empty, as TESTS may make one of what is left out.
+# 5 is pytest's code for a selection that is empty, as TESTS may make one of what is left out. None of what is left
+# out is in tests/unit, which has most of the tests: each phase would take half a minute to look through it.
 PYTEST = .venv/bin/python -m pytest $(if $(CI),-q --durations=30)
 EMBEDDED = -n $(WORKERS) --dist loadgroup
 BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder --randomly-dont-reorganize
 OFTEN = not kafka and not cluster and not long
 LONG = long and not kafka and not cluster
 CLUSTERS = cluster and not kafka
+REST = --ignore tests/unit
 PHASE = phase() { \
 	  began=$$(date +%s); name=$$1; shift; \
 	  "$$@" || { code=$$?; [ $$code -eq 5 ] || exit $$code; }; \
@@ -79,19 +81,19 @@ test: setup-dev
 
 test-rest: setup-dev
 	@$(PHASE); \
-	phase "long tests" $(PYTEST) $(EMBEDDED) -m "$(LONG)" $(ARGS) $(TESTS); \
-	phase "tests on a real API server" $(PYTEST) $(BY_FILE) -m "$(CLUSTERS)" $(ARGS) $(TESTS); \
-	phase "tests on a real Kafka" $(PYTEST) $(BY_FILE) -m kafka $(ARGS) $(TESTS)
+	phase "long tests" $(PYTEST) $(EMBEDDED) -m "$(LONG)" $(REST) $(ARGS) $(TESTS); \
+	phase "tests on a real API server" $(PYTEST) $(BY_FILE) -m "$(CLUSTERS)" $(REST) $(ARGS) $(TESTS); \
+	phase "tests on a real Kafka" $(PYTEST) $(BY_FILE) -m kafka $(REST) $(ARGS) $(TESTS)
 
 test-all: setup-dev
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
 
 test-kafka: setup-dev
-	CI=true $(PYTEST) $(BY_FILE) -m kafka $(ARGS) $(TESTS)  # CI: what is missing fails, in words
+	CI=true $(PYTEST) $(BY_FILE) -m kafka $(REST) $(ARGS) $(TESTS)  # CI: what is missing fails, in words
 
 test-cluster: setup-dev
-	CI=true $(PYTEST) $(BY_FILE) -m "$(CLUSTERS)" $(ARGS) $(TESTS)
+	CI=true $(PYTEST) $(BY_FILE) -m "$(CLUSTERS)" $(REST) $(ARGS) $(TESTS)
 
 chaos: setup-dev
 	.venv/bin/python -m tests.chaos --minutes $(MINUTES) --cluster $(CLUSTER) $(ARGS)

@@ -1,5 +1,6 @@
 """The documents say what is so: links, paths, names and generated parts agree with the code."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -137,6 +138,25 @@ def test_the_readme_names_the_two_commands_and_ci_calls_the_second_as_it_is_writ
     start = text(REPOSITORY / "README.md").partition("\n## Quick start\n")[2].partition("```sh")[0]
     assert re.findall(r"`(make [a-z ]+)`", start) == ["make run", "make test"]
     assert re.search(r'^step "make test" make test$', text(REPOSITORY / ".ci" / "run"), re.M)
+
+
+def test_what_make_test_leaves_out_is_in_no_folder_that_make_test_rest_leaves_out() -> None:
+    """Each test is of exactly one phase, so all of them run."""
+    makefile = text(REPOSITORY / "Makefile")
+    ignored = re.findall(r"--ignore (\S+)", makefile)
+    assert ignored == ["tests/unit"]
+    marks = re.compile(r"\bmark\.(kafka|cluster|long)\b")
+    marked = [
+        path for folder in ignored for path in (REPOSITORY / folder).rglob("*.py") if marks.search(text(path))
+    ]
+    assert marked == []
+    phases = dict(re.findall(r"^(OFTEN|LONG|CLUSTERS) = (.*)$", makefile, re.M)) | {"KAFKA": "kafka"}
+    assert re.findall(r'-m "?(\$\(\w+\)|kafka)', makefile.partition("\ntest-all:")[0]) == [
+        *("$(OFTEN)", "$(LONG)", "$(CLUSTERS)", "kafka")
+    ]
+    for values in itertools.product((False, True), repeat=3):
+        marked_with = dict(zip(("kafka", "cluster", "long"), values, strict=True))
+        assert sum(eval(phase, marked_with.copy()) for phase in phases.values()) == 1, marked_with
 
 
 def test_every_state_machine_is_printed_and_documented() -> None:
