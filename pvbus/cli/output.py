@@ -7,6 +7,7 @@ from typing import Any
 import click
 import yaml
 
+from pvbus.core.yaml.scalars import has_other_value
 from pvbus.telemetry.terminal import one_line, printable
 
 FORMATS = ("text", "json", "yaml")
@@ -36,8 +37,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Quote a text with unprintable characters, so that it can be read back unchanged."""
-    style = '"' if printable(text) != text else None
+    """Quote a text that kubectl would not read back unchanged: one like a number, or unprintable."""
+    style = '"' if printable(text) != text else "'" if has_other_value(text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

@@ -14,12 +14,12 @@ from typing import NamedTuple, Protocol
 
 import aiohttp
 import msgspec
-import yaml
 
 from pvbus.cli.children import USAGE_CODE, ChildProcess, DiedError
 from pvbus.core.backoff import Backoff
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.topics import SERVICES
+from pvbus.core.yaml.reader import document
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.backoff import uniform
@@ -128,7 +128,7 @@ async def supervisor_of(
 
 def _tokens(accounts: Path) -> dict[str, str]:
     """Return the token of each service."""
-    users = yaml.safe_load(accounts.read_text(encoding="utf-8"))["users"]
+    users = document(accounts.read_bytes()).value["users"]
     return {user["name"].removeprefix(AGENT): user["user"]["token"] for user in users}
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 import msgspec
-import yaml
 
 from pvbus.adapters.files import open_plain, reason_of, write_private
 from pvbus.cli.datafolder import DEFAULT, DataPaths
@@ -24,6 +23,8 @@ from pvbus.controlplane.apiserver.rbac.users import (
     new_token,
 )
 from pvbus.core.errors import PermanentError, UsageError
+from pvbus.core.yaml.reader import YamlError, document
+from pvbus.core.yaml.writer import dump
 
 _data = click.option("--data", default=DEFAULT, show_default=True, help="Data folder of `pvbus up`.")
 _roles = click.option("--role", "roles", multiple=True, type=click.Choice(list(PEOPLE)),
@@ -217,7 +218,7 @@ def _give_token(
         click.echo("this is shown once; `pvbus user token` makes another one", err=True)
         return
     try:
-        write_private(kubeconfig.absolute(), yaml.safe_dump(_config(name, made, cluster, namespace)).encode())
+        write_private(kubeconfig.absolute(), dump(_config(name, made, cluster, namespace)).encode())
     except OSError as exc:
         raise PermanentError(
             f"{kubeconfig} cannot be written ({reason_of(exc)}): the user is there, and "
@@ -235,15 +236,15 @@ def _cluster(paths: DataPaths, target: Path, name: str) -> dict[str, Any]:
     if target.exists() and _users_of(target) != [name]:
         raise UsageError(f"{target} exists, and is no kubeconfig of {name} alone: choose another name")
     with open_plain(paths.kubeconfig) as stream:
-        cluster: dict[str, Any] = yaml.safe_load(stream)["clusters"][0]["cluster"]
+        cluster: dict[str, Any] = document(stream.read()).value["clusters"][0]["cluster"]
     return cluster
 
 
 def _users_of(file: Path) -> list[Any]:
     with open_plain(file) as stream:
         try:
-            content = yaml.safe_load(stream)
-        except (yaml.YAMLError, UnicodeDecodeError):
+            content = document(stream.read()).value
+        except YamlError:
             return []
     users = content.get("users") if isinstance(content, dict) else None
     return [each.get("name") for each in users if isinstance(each, dict)] if isinstance(users, list) else []

@@ -15,9 +15,8 @@ from string import Template
 from urllib.parse import quote
 
 import msgspec
-import yaml
 
-from pvbus.cli.manifests import Manifest, ManifestLoader
+from pvbus.cli.manifests import Manifest, objects_of
 from pvbus.core.errors import PermanentError
 from pvbus.core.packaging.references import digest_of_files
 from pvbus.runtime.process.settings import ServicesConfig
@@ -94,8 +93,8 @@ def _sorted(folder: Traversable) -> list[Traversable]:
 
 def _manifests(file: Traversable, repository: Path) -> list[Manifest]:
     text = Template(file.read_text()).substitute(repository=source_of(repository))
-    documents = yaml.load_all(text, ManifestLoader)  # a subclass of the safe loader
-    return [Manifest(Path(file.name), number, obj) for number, obj in enumerate(documents, 1)]
+    path = Path(file.name)
+    return [Manifest(path, number, obj) for number, obj in objects_of(text, path)]
 
 
 # ------------------------------------------------------------ the repository

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-import yaml
 
 from pvbus.adapters.files import open_plain
 from pvbus.adapters.sources.sources import PackageSources
@@ -19,6 +18,7 @@ from pvbus.core.packaging.archives import images_of, layout_of, objects_of
 from pvbus.core.packaging.pullsecrets import JSON_KEY, JSON_TYPE, logins_of
 from pvbus.core.packaging.references import GitFolder, Image, Inline, Reference, digest_of_files, parse
 from pvbus.core.packaging.xpkg import package_meta
+from pvbus.core.yaml.reader import YamlError, document
 from pvbus.runtime.process.settings import SourcesConfig, load_config
 from pvbus.runtime.process.sources import sources_of
 from pvbus.telemetry.terminal import one_line
@@ -175,11 +175,11 @@ def _secret(path: Path) -> Mapping[str, Any]:
     with open_plain(path) as stream:
         data = stream.read(FILE_BYTES_MAX)
     try:
-        document = yaml.safe_load(data.decode())
-        if not isinstance(document, dict):
+        content = document(data).value
+        if not isinstance(content, dict):
             raise UsageError(f"{path}: it is neither a Docker configuration nor a Secret")
-        if document.get("kind") == "Secret":
-            secret = _with_data(document)
+        if content.get("kind") == "Secret":
+            secret = _with_data(content)
         else:
             secret = {
                 "metadata": {"namespace": "file", "name": path.name},
@@ -187,7 +187,7 @@ def _secret(path: Path) -> Mapping[str, Any]:
                 "data": {JSON_KEY: base64.b64encode(data).decode()},
             }
         logins_of(secret)
-    except (yaml.YAMLError, UnicodeDecodeError, PermanentError, AttributeError) as exc:
+    except (YamlError, PermanentError, AttributeError) as exc:
         raise UsageError(f"{path}: it is neither a Docker configuration nor a Secret: {exc}") from exc
     return secret
 

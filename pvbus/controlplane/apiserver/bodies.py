@@ -6,15 +6,14 @@ refusal is a StatusError (400 or 415), and takes time linear in the body.
 """
 
 import json
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
-
-import yaml
 
 from pvbus.controlplane.apiserver import protobuf, status
 from pvbus.controlplane.apiserver.entries import decode, encode
 from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver.workers import Workers
+from pvbus.core.yaml.reader import Document, Limits, YamlError, document
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
 """kube-apiserver's own limit for a request body."""
@@ -26,22 +25,47 @@ DEPTH_MAX = 128
 """Levels of objects and lists in a body. The deepest definitions in use have about 60; validation needs
 up to 4 frames per level, and Python has 1,000 of them in all."""
 
-_INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**64 - 1
-"""The range that JSON encoders here and in clients handle without loss."""
+LARGE_BYTES = 64 * 1024
+"""YAML of more is read in another process: this much takes some 20 ms, in which nobody else is answered."""
+
+_YAML_LIMITS = Limits(PACKAGE_BODY_BYTES_MAX, DEPTH_MAX, nodes_max=500_000)
+"""Nodes: twice those of the largest body, if a key and a value have a dozen characters."""
 
 _YAML_MEDIA = ("application/yaml", "application/x-yaml", "text/yaml", "application/apply-patch+yaml")
 
 
-def read_object(content: bytes, media: str, *, duplicates: bool) -> tuple[dict[str, Any], list[str]]:
+Body = bytes | Document
+"""A request's body; a large one of YAML is read already."""
+
+
+async def with_large_read(content: bytes, media: str, workers: Workers) -> Body:
+    """Return a body; a large one of YAML is read where the event loop does not wait for it.
+
+    Raises StatusError (400, and those of `workers`).
+    """
+    if media not in _YAML_MEDIA or len(content) <= LARGE_BYTES:
+        return content
+    try:
+        encoded, doubled = await workers.run("read_yaml", content, _YAML_LIMITS)
+    except ValueError as exc:
+        raise _invalid_yaml(exc) from exc
+    return Document(decode(encoded), 1, doubled)
+
+
+def _invalid_yaml(error: ValueError) -> StatusError:
+    return status.bad_request(f"the body of the request is not valid YAML: {error}")
+
+
+def read_object(content: Body, media: str, *, duplicates: bool) -> tuple[dict[str, Any], list[str]]:
     """Decode a body that must be an object; return it with the paths of its duplicate fields.
 
     duplicates: whether to look for duplicate fields; False is faster.
     """
-    if media in ("application/json", ""):
+    if isinstance(content, Document) or media in _YAML_MEDIA:
+        read = _read_yaml(content)
+        value, doubled = read.value, list(read.doubled) if duplicates else []
+    elif media in ("application/json", ""):
         value, doubled = _read_json(content, duplicates)
-    elif media in _YAML_MEDIA:
-        value = _read_yaml(content)
-        doubled = list(_doubled_paths(value)) if duplicates else []
     elif media == "application/vnd.kubernetes.protobuf":
         value, doubled = _read_protobuf(content), []
     else:
@@ -59,13 +83,13 @@ def read_json(content: bytes) -> Any:
     return _read_json(content, False)[0]
 
 
-def read_config(content: bytes, *, strict: bool) -> dict[str, Any]:
+def read_config(content: Body, *, strict: bool) -> dict[str, Any]:
     """Decode the YAML or JSON object of a server-side apply. Raises StatusError (400).
 
     strict: refuse duplicate fields.
     """
-    value = _read_yaml(content)
-    if strict and (doubled := list(_doubled_paths(value))):
+    value, _, doubled = _read_yaml(content)
+    if strict and doubled:
         listed = ", ".join(f'key "{path}" already set in map' for path in doubled)
         raise status.bad_request(f"error strict decoding YAML: {listed}")
     if not isinstance(value, dict):
@@ -73,13 +97,13 @@ def read_config(content: bytes, *, strict: bool) -> dict[str, Any]:
     return value
 
 
-def refuse_nul(value: Any, content: bytes, media: str) -> None:
+def refuse_nul(value: Any, content: Body, media: str) -> None:
     """Refuse (400) a body with a NUL in a key or a text, which no name, path or git ref may contain.
 
     content: the bytes that `value` was decoded from, which usually show at once that there is no NUL. The
     texts of spec.resources are the contents of files, which may hold any character.
     """
-    if media not in _YAML_MEDIA and b"\\u0000" not in content:
+    if isinstance(content, bytes) and media not in _YAML_MEDIA and b"\\u0000" not in content:
         return
     for path, text in _texts(value, ""):
         if "\0" in text and not path.startswith("spec.resources["):
@@ -185,120 +209,11 @@ def _read_protobuf(content: bytes) -> dict[str, Any]:
         raise status.bad_request(f"the body of the request is not valid protobuf: {exc}") from exc
 
 
-class _Loader(yaml.CSafeLoader):
-    """Only JSON's types: a date stays text."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in rules if not tag.endswith((":timestamp", ":merge"))]
-    for first, rules in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def _read_yaml(content: bytes) -> Any:
+def _read_yaml(content: Body) -> Document:
     """Decode one YAML document. Raises StatusError (400)."""
-    loader = _Loader(content)
+    if isinstance(content, Document):
+        return content
     try:
-        return _Tree(loader).read()
-    except (yaml.YAMLError, ValueError) as exc:
-        raise status.bad_request(f"the body of the request is not valid YAML: {exc}") from exc
-    finally:
-        loader.dispose()
-
-
-_TAG = "tag:yaml.org,2002:"
-_SCALARS = frozenset(f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null"))
-
-
-class _Tree:
-    """Builds the value of a document from the parser's events.
-
-    The loader's own composer recurses in C without a limit, so a deep document crashes the process.
-    """
-
-    def __init__(self, loader: _Loader) -> None:
-        self._loader = loader
-        self._anchors: dict[str, tuple[Any, int]] = {}
-        self._size = 0
-        """The size of the values so far, aliases expanded: about the bytes of the value as JSON."""
-
-    def read(self) -> Any:
-        loader = self._loader
-        loader.get_event()
-        if loader.check_event(yaml.StreamEndEvent):
-            return None
-        loader.get_event()
-        value = self._value()
-        loader.get_event()
-        if not loader.check_event(yaml.StreamEndEvent):
-            raise ValueError("expected a single document in the stream")
-        return value
-
-    def _value(self) -> Any:
-        """Read one value with all values inside; `open_` holds the collections that have not ended."""
-        open_: list[tuple[yaml.CollectionStartEvent, list[Any], int]] = []
-        while True:
-            event = self._loader.get_event()
-            size = self._size
-            self._size += 2
-            if isinstance(event, yaml.CollectionStartEvent):
-                kind = "map" if isinstance(event, yaml.MappingStartEvent) else "seq"
-                if event.tag not in (None, "!", f"{_TAG}{kind}"):
-                    raise ValueError(f"the tag {event.tag} is not supported")
-                if len(open_) >= DEPTH_MAX:
-                    raise _too_deep()
-                open_.append((event, [], size))
-                continue
-            if isinstance(event, yaml.AliasEvent):
-                value = self._aliased(event.anchor)
-            elif isinstance(event, yaml.ScalarEvent):
-                value = self._scalar(event)
-            else:
-                event, items, size = open_.pop()
-                value = (
-                    items
-                    if isinstance(event, yaml.SequenceStartEvent)
-                    else _mapping_of(zip(items[::2], items[1::2], strict=True))
-                )
-            if event.anchor and not isinstance(event, yaml.AliasEvent):
-                self._anchors[event.anchor] = (value, self._size - size)
-            if not open_:
-                return value
-            siblings = open_[-1][1]
-            if isinstance(open_[-1][0], yaml.MappingStartEvent) and len(siblings) % 2 == 0:
-                value = _yaml_key(event, value)
-            siblings.append(value)
-
-    def _aliased(self, anchor: str | None) -> Any:
-        if anchor is None or anchor not in self._anchors:
-            raise ValueError(f"found undefined alias {anchor!r}")
-        value, size = self._anchors[anchor]
-        self._size += size
-        if self._size > PACKAGE_BODY_BYTES_MAX:
-            raise ValueError(f"its aliases expand to more than {PACKAGE_BODY_BYTES_MAX} bytes")
-        return value
-
-    def _scalar(self, event: yaml.ScalarEvent) -> Any:
-        self._size += len(event.value)
-        tag = event.tag
-        if tag is None or tag == "!":
-            resolve: Any = self._loader.resolve  # it has no types
-            tag = resolve(yaml.ScalarNode, event.value, event.implicit)
-        if tag not in _SCALARS:
-            raise ValueError(f"the tag {tag} is not supported")
-        node = yaml.ScalarNode(tag, event.value)
-        value = self._loader.yaml_constructors[tag](self._loader, node)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{event.value} is not a number of JSON")
-        if isinstance(value, int) and not _INTEGER_MIN <= value <= _INTEGER_MAX:
-            raise ValueError(f"the number {event.value[:40]} is out of range")
-        return value
-
-
-def _yaml_key(event: yaml.Event, value: Any) -> str:
-    """Return a key as it is written: as keys, `1` and `true` are texts."""
-    if isinstance(event, yaml.ScalarEvent):
-        return str(event.value)
-    if not isinstance(value, str):
-        raise ValueError("a key must be a text, not a list or an object")
-    return value
+        return document(content, _YAML_LIMITS)
+    except YamlError as exc:
+        raise _invalid_yaml(exc) from exc

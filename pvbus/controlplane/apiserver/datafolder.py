@@ -15,14 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pvbus.adapters.files import open_lock, own_file, write_private
 from pvbus.controlplane.apiserver import certificates
 from pvbus.controlplane.apiserver.rbac.services import tokens
 from pvbus.controlplane.apiserver.rbac.users import UserFile
 from pvbus.core.errors import PermanentError
 from pvbus.core.rights import SERVICE_RIGHTS
+from pvbus.core.yaml.writer import dump
 
 SERVICES_KUBECONFIG = "services.kubeconfig"
 """Beside the administrator's: a context for each service, with its ClusterRole's name."""
@@ -151,4 +150,4 @@ def _kubeconfig(cluster: Mapping[str, str], users: Mapping[str, str], current: s
         "contexts": [{"name": name, "context": context} for name, context in contexts.items()],
         "current-context": current,
     }
-    return yaml.safe_dump(config, sort_keys=False).encode()
+    return dump(config).encode()

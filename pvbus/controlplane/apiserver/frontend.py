@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import structlog
-import yaml
 from aiohttp import web
 from multidict import CIMultiDict
 
-from pvbus.controlplane.apiserver import audit, shares, status, watching
+from pvbus.controlplane.apiserver import audit, bodies, shares, status, watching
 from pvbus.controlplane.apiserver import requests as rq
 from pvbus.controlplane.apiserver.accepting import (
     BACKLOG,
@@ -53,7 +52,9 @@ from pvbus.controlplane.apiserver.requests import check_head, media_type
 from pvbus.controlplane.apiserver.resources import Answer, Call, Resources
 from pvbus.controlplane.apiserver.shares import Limits, payer_of
 from pvbus.controlplane.apiserver.store import Store, StoreError, UnavailableError
+from pvbus.controlplane.apiserver.workers import Workers
 from pvbus.core.redaction import without_secrets
+from pvbus.core.yaml.writer import dump
 
 LINE_BYTES_MAX = 64 * 1024
 """Longest request line: label selectors over hundreds of names are part of it."""
@@ -88,7 +89,7 @@ class Reviews(Protocol):
         """Return whether a path is that of a review, which is answered and not stored."""
         ...
 
-    def review(self, target: rq.Target, body: bytes, media: str, user: User) -> bytes:
+    def review(self, target: rq.Target, body: bodies.Body, media: str, user: User) -> bytes:
         """Answer a review. Raises StatusError."""
         ...
 
@@ -128,6 +129,7 @@ class Frontend:
         self._authenticator, self._authorizer, self._reviews = access
         self._origin = origin
         self.limits = Limits(_watches_room)
+        self._workers = Workers()
         self._watchers: set[asyncio.Task[Any]] = set()
         self.connections = Connections(
             self._handle,
@@ -171,6 +173,7 @@ class Frontend:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         await self._runner.cleanup()
+        await self._workers.stop()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         with self.connections.handling(request.protocol):
@@ -296,11 +299,12 @@ class Frontend:
         body: bytes,
     ) -> web.StreamResponse:
         media = media_type(request.headers)
+        read = await bodies.with_large_read(body, media, self._workers)
         wanted = rq.wanted(request.headers.get("Accept", ""))
         if self._reviews is not None and request.method == "POST" and self._reviews.is_review(target):
-            return _response(Answer(201, self._reviews.review(target, body, media, user)), wanted)
+            return _response(Answer(201, self._reviews.review(target, read, media, user)), wanted)
         agent = request.headers.get("User-Agent", "")
-        call = Call(request.method, target, query, wanted, media, body, user.name, agent)
+        call = Call(request.method, target, query, wanted, media, read, user.name, agent)
         if self._resources.creates(call):
             await self._authorizer.authorize(user, attributes_of("POST", target, query))
         answer = await self._resources.answer(call)
@@ -384,7 +388,7 @@ def _response(answer: Answer, wanted: rq.Wanted) -> web.Response:
             headers.add("Warning", f'299 - "{text}"')
     if wanted.yaml:
         if len(body) <= LARGE_BYTES:  # JSON is YAML, too, and a larger one would take seconds to write
-            body = yaml.safe_dump(decode(body), sort_keys=False, allow_unicode=True).encode()
+            body = dump(decode(body)).encode()
         headers["Content-Type"] = "application/yaml"
     return web.Response(body=body, status=answer.code, headers=headers)
 

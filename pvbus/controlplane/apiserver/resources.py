@@ -40,7 +40,7 @@ class Call(NamedTuple):
     query: Mapping[str, str]
     wanted: rq.Wanted
     media: str
-    body: bytes
+    body: bodies.Body
     user: str
     agent: str = ""
 
@@ -359,6 +359,7 @@ def _deepened() -> StatusError:
 
 def _patcher(endpoint: Endpoint, call: Call) -> Callable[[Object], Object]:
     """Return the function that applies the patch of a request."""
+    assert isinstance(call.body, bytes)  # patches are JSON
     patch = bodies.read_json(call.body)
     served = endpoint.served
     if served.group in _GIT_GROUPS:

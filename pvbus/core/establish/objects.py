@@ -6,7 +6,7 @@ from typing import Any
 from pvbus.core.effects import KindRef
 from pvbus.core.errors import PermanentError
 from pvbus.core.keys import ObjectKey, digest, okey
-from pvbus.core.yaml.editor import YamlError, values
+from pvbus.core.yaml.reader import PACKAGES, YamlError, values
 
 Object = dict[str, Any]
 
@@ -76,13 +76,11 @@ def parsed(files: Mapping[str, bytes | str]) -> list[Object]:
     """Return the objects of these files. Raises PermanentError, with the file's name."""
     found: list[Object] = []
     for path in sorted(files):
-        data = files[path]
         try:
-            text = data.decode() if isinstance(data, bytes) else data
-            read = values(text)
-        except (UnicodeDecodeError, YamlError) as error:
+            contents = values(files[path], PACKAGES)
+        except YamlError as error:
             raise PermanentError(f"{path}: {error}", reason="InvalidContent") from error
-        for value in read:
+        for value in contents:
             found += _taken_apart(path, value)
     return found
 

@@ -18,9 +18,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
-import yaml
-
 from pvbus.core.errors import PermanentError
+from pvbus.core.yaml.reader import PACKAGES, TooLargeError, YamlError, documents
 
 XPKG_ANNOTATION = "io.crossplane.xpkg"
 XPKG_BASE = "base"
@@ -36,8 +35,6 @@ RATIO_BYTES_MIN = 1024 * 1024
 """Unpacked bytes up to which any ratio is fine: small archives are mostly padding."""
 PATH_CHARACTERS_MAX = 4096
 FOLDERS_DEEP_MAX = 64
-NODES_MAX = 500_000
-"""Of a document: ten times the largest CustomResourceDefinition that is in use."""
 HEADER_BYTES_MAX = 64 * 1024
 """Of an extended header, which tarfile reads whole, and by expressions that are slow on long ones."""
 _EXTENDED = frozenset(
@@ -170,39 +167,23 @@ def _is_manifest(path: str) -> bool:
 
 def _objects(path: str, data: bytes) -> Iterator[Mapping[str, Any]]:
     try:
-        for number, document in enumerate(yaml.load_all(data.decode(), Loader=yaml.CSafeLoader), 1):
-            if document is None:
+        for number, (value, _, _) in enumerate(documents(data, PACKAGES), 1):
+            if value is None:
                 continue
-            if not isinstance(document, dict) or not document.get("kind") or not document.get("apiVersion"):
+            if not isinstance(value, dict) or not value.get("kind") or not value.get("apiVersion"):
                 raise _invalid(f"{path}: document {number} has no apiVersion and kind")
-            _check_nodes(path, document)
-            yield document
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as exc:
+            yield value
+    except TooLargeError as exc:
+        raise _too_large(f"{path}: {exc}") from exc
+    except YamlError as exc:
         raise _invalid(f"{path}: {exc}") from exc
 
 
-def _check_nodes(path: str, document: Mapping[str, Any]) -> None:
-    """Refuse a document whose aliases make it huge, or contain themselves, when it is written out."""
-    count = 0
-    left: list[Any] = [document]
-    while left:
-        value = left.pop()
-        count += 1
-        if count > NODES_MAX:
-            raise _too_large(
-                f"{path}: a document has more than {NODES_MAX} values, with those of its aliases"
-            )
-        if isinstance(value, dict):
-            left.extend(value.values())
-        elif isinstance(value, list):
-            left.extend(value)
-
-
 def _single(path: str, data: bytes) -> Mapping[str, Any]:
-    documents = list(_objects(path, data))
-    if len(documents) != 1:
-        raise _invalid(f"{path}: it has {len(documents)} documents, and must have one")
-    return documents[0]
+    objects = list(_objects(path, data))
+    if len(objects) != 1:
+        raise _invalid(f"{path}: it has {len(objects)} documents, and must have one")
+    return objects[0]
 
 
 class _Budget:

@@ -7,7 +7,6 @@ Source: crossplane specs, xpkg.md.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import isfinite
 from typing import Any, NamedTuple
 
 from pvbus.core.errors import PermanentError
@@ -17,7 +16,7 @@ from pvbus.core.packaging.fields import Fields
 from pvbus.core.packaging.needs import meta_requirements
 from pvbus.core.packaging.rows import ContentRow
 from pvbus.core.resolve.model import Candidate, api
-from pvbus.core.yaml.editor import YamlError, values
+from pvbus.core.yaml.reader import PACKAGES, YamlError, values
 
 META_GROUP = "meta.pkg.crossplane.io"
 META_VERSIONS = ("v1", "v1beta1", "v1alpha1")
@@ -103,9 +102,7 @@ def _is_part(path: str) -> bool:
 
 def _values(path: str, data: bytes) -> list[Any]:
     try:
-        return values(data.decode("utf-8"))
-    except UnicodeDecodeError as exc:
-        raise _invalid(f"{path}: is not UTF-8") from exc
+        return values(data, PACKAGES)
     except YamlError as exc:
         raise _invalid(f"{path}: {exc}") from exc
 
@@ -120,23 +117,7 @@ def _object(location: str, value: Any) -> dict[str, Any]:
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     if not isinstance(name, str) or not name or "|" in name:
         raise _invalid(f"{location}: {value['kind']} has no metadata.name")
-    _check_json(location, value)
     return value
-
-
-def _check_json(location: str, value: Any) -> None:
-    """Refuse what YAML can say and JSON cannot: no API server takes it."""
-    rest = [value]
-    while rest:
-        each = rest.pop()
-        if isinstance(each, Mapping):
-            if not all(isinstance(key, str) for key in each):
-                raise _invalid(f"{location}: has a key that is not a text")
-            rest += each.values()
-        elif isinstance(each, list):
-            rest += each
-        elif isinstance(each, float) and not isfinite(each):
-            raise _invalid(f"{location}: has a number that is not finite")
 
 
 def _by_okey(objects: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -7,22 +7,22 @@ their fields. (`edited` makes several edits, and reads their result once.) So a 
 whatever the text looks like; at worst its layout is.
 
 Values are plain trees: anchors, aliases and merge keys are resolved when reading, and an edit
-through an alias changes that field only. Scalars are read as kpt's Go tools read them: `yes` and
-`on` are strings, and so are dates. This module reads YAML with PyYAML alone, whose node positions
-suffice for editing.
+through an alias changes that field only. The values are those of `reader`, with scalars as kpt's Go tools
+read them: `yes` and `on` are strings, and so are dates. Positions are those of PyYAML's nodes.
 """
 
 import json
 import re
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from functools import lru_cache
-from itertools import repeat
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-import yaml
 
 from pvbus.core.yaml.positions import Path, Positions, UnknownLayoutError, rewritten
+from pvbus.core.yaml.reader import Limits, YamlError, document
+from pvbus.core.yaml.scalars import KPT
 from pvbus.core.yaml.writer import as_json
 
 __all__ = [
@@ -44,22 +44,18 @@ __all__ = [
     "with_comment",
 ]
 
-NODES_MAX = 1_000_000
-"""Limit of one document after its aliases are resolved: a few lines of nested aliases can stand for
-billions of nodes. The largest CustomResourceDefinitions have some 20,000."""
-
-ALIASED_NODES_MAX = 100_000
-"""The same limit for a document that has aliases: those that people write have some hundred nodes."""
-
-DOCUMENTS_MAX = 5_000
-"""Limit of documents in one text: each takes 0.2 ms or more to read."""
-
-DIGITS_MAX = 1_000
-"""Longer integers are strings, as they are in Go, where no integer is that long."""
-
 DEPTH_MAX = 100
 """Limit of nesting, so that no recursion here reaches Python's own limit (1000 frames, up to four of
 them per level). CustomResourceDefinitions reach about 50."""
+
+LIMITS = Limits(bytes_max=32 << 20, depth_max=DEPTH_MAX, nodes_max=1_000_000)
+"""Of one document. The largest CustomResourceDefinitions have some 20,000 nodes."""
+
+ALIASED = LIMITS._replace(nodes_max=100_000)
+"""Of a document that has aliases: those that people write have some hundred nodes."""
+
+DOCUMENTS_MAX = 5_000
+"""Limit of documents in one text: each takes 0.2 ms or more to read."""
 
 REMEMBERED_MAX = 1_000
 REMEMBERED_CHARACTERS_MAX = 4_000
@@ -67,13 +63,6 @@ REMEMBERED_CHARACTERS_MAX = 4_000
 read most of them again and again, at 1 ms for 1,000 characters. All together take 40 MB at most."""
 
 _BREAK = re.compile(r"(?m)^(?:---|\.\.\.)(?=[ \t\r\n]|\Z)")
-
-_DEEP = re.compile(r"(?m)^[-?: \t]{100}")
-"""Block collections nest by at most two levels per column, or by indicators on one line."""
-
-
-class YamlError(ValueError):
-    """The text is not YAML, or an edit at a path is impossible."""
 
 
 class Document(NamedTuple):
@@ -88,52 +77,6 @@ class _Unread(Document):
 
 
 # ---------------------------------------------------------------- reading
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Reads scalars as go-yaml v3 does; ignores unknown tags."""
-
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
-
-
-def _integer(loader: Any, node: yaml.ScalarNode) -> int | float | str:
-    text = loader.construct_scalar(node).replace("_", "")
-    if len(text) > DIGITS_MAX:
-        return str(node.value)
-    sign, digits = (-1, text[1:]) if text[0] == "-" else (1, text.removeprefix("+"))
-    if len(digits) > 1 and digits[0] == "0" and digits.isdigit():
-        # A leading zero makes it octal; where it cannot be, Go falls back to a decimal float.
-        return sign * int(digits, 8) if not re.search("[89]", digits) else sign * float(digits)
-    return sign * int(digits, 0)
-
-
-def _float(loader: Any, node: yaml.ScalarNode) -> float:
-    text = loader.construct_scalar(node).lower()
-    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
-
-
-def _any(loader: Any, _suffix: str, node: yaml.Node) -> Any:
-    if isinstance(node, yaml.MappingNode):
-        return loader.construct_mapping(node, deep=True)
-    if isinstance(node, yaml.SequenceNode):
-        return loader.construct_sequence(node, deep=True)
-    return loader.construct_scalar(node)
-
-
-for _tag, _pattern, _first in (
-    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("null", r"~|null|Null|NULL|", ("~", "n", "N", "")),
-    ("int", r"[-+]?(0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*)", "-+0123456789"),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
-    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+."),
-    ("merge", r"<<", "<"),
-):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
-_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
-_Loader.add_constructor("tag:yaml.org,2002:float", _float)
-for _tag in ("binary", "timestamp", "value"):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", lambda loader, node: loader.construct_scalar(node))
-_Loader.add_multi_constructor("!", _any)
 
 
 def parse(text: str) -> tuple[Document, ...]:
@@ -197,80 +140,22 @@ def _holds(text: str, value: Any) -> bool:
 
 
 def _read(text: str, line: int = 0) -> Any:
+    if len(text) <= REMEMBERED_CHARACTERS_MAX:
+        with suppress(YamlError) if line else nullcontext():  # then it is read again, for the right line
+            return _constructed(text)
+    return _construct(text, line)
+
+
+def _construct(text: str, line: int = 0) -> Any:
+    limits = ALIASED if "&" in text and "*" in text else LIMITS
     try:
-        if _DEEP.search(text) or text.count("[") + text.count("{") > DEPTH_MAX:
-            _check_depth(text)
-        if "&" in text and "*" in text:
-            _check_aliases(text)
-        return _constructed(text) if len(text) <= REMEMBERED_CHARACTERS_MAX else _construct(text)
-    except YamlError:
-        raise
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {line + mark.line + 1}: " if mark else ""
-        raise YamlError(f"yaml: {where}{error.problem or error.context}") from None
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-        raise YamlError(f"yaml: {error}") from None
-    except RecursionError:
-        raise YamlError("yaml: nested too deeply") from None
-
-
-def _construct(text: str) -> Any:
-    return _tree(yaml.load(text.removeprefix("\ufeff"), Loader=_Loader))
+        return document(text, limits, KPT, line=line + 1).value
+    except YamlError as error:
+        raise YamlError(f"yaml: {error}") from error
 
 
 _constructed = lru_cache(REMEMBERED_MAX)(_construct)
 """Nobody outside may get such a value, only a copy."""
-
-
-def _check_depth(text: str) -> None:
-    """Refuse deep nesting event by event: composing nodes recurses in C, and would crash."""
-    depth = 0
-    for event in yaml.parse(text.removeprefix("\ufeff"), Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEPTH_MAX:
-            raise YamlError("yaml: nested too deeply")
-
-
-def _check_aliases(text: str) -> None:
-    """Refuse a text whose aliases expand to too many nodes, before the slow expansion of merge keys."""
-    sizes: dict[int, float] = {}
-
-    def size(node: yaml.Node, depth: int) -> float:
-        """Count the nodes of a tree, following aliases; infinite if it contains itself."""
-        if not isinstance(node, yaml.CollectionNode):
-            return 1
-        if depth > DEPTH_MAX:
-            raise YamlError("yaml: nested too deeply")
-        if id(node) not in sizes:
-            sizes[id(node)] = float("inf")
-            mapping = isinstance(node, yaml.MappingNode)
-            children = [child for pair in node.value for child in pair] if mapping else node.value
-            sizes[id(node)] = 1 + sum(size(child, depth + 1) for child in children)
-        return sizes[id(node)]
-
-    root = yaml.compose(text.removeprefix("\ufeff"), Loader=_Loader)
-    total = size(root, 0) if root is not None else 0
-    if total > ALIASED_NODES_MAX:
-        raise YamlError("yaml: excessive aliasing" if total < float("inf") else "yaml: nested too deeply")
-
-
-def _tree(value: Any) -> Any:
-    """Copy a value within the limits, so that aliased parts are no longer shared."""
-    left = NODES_MAX
-
-    def copy(item: Any, depth: int) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0 or depth > DEPTH_MAX:
-            raise YamlError("yaml: nested too deeply" if left >= 0 else "yaml: excessive aliasing")
-        if isinstance(item, dict):
-            return dict(zip(item, map(copy, item.values(), repeat(depth + 1)), strict=True))
-        if isinstance(item, set):  # written with the tag !!set
-            return dict.fromkeys(item)
-        return list(map(copy, item, repeat(depth + 1))) if isinstance(item, list | tuple) else item
-
-    return copy(value, 0)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -308,7 +193,7 @@ def edited(document: Document, change: Callable[[Document], Document]) -> Docume
         found = change(_Unread(*document))
         if found.text == document.text or _holds(found.text, found.value):
             return Document(*found)
-    except (yaml.YAMLError, UnknownLayoutError, ValueError, LookupError, TypeError, AttributeError):
+    except (UnknownLayoutError, ValueError, LookupError, TypeError, AttributeError):
         pass
     return change(document)
 
@@ -347,7 +232,7 @@ def _with_scalars(document: Document, path: Path, old: Any, new: Any) -> Documen
     bom = "\ufeff" if document.text.startswith("\ufeff") else ""
     wanted = replaced(document.value, path, new)
     try:
-        text = Positions(document.text.removeprefix(bom), _Loader).replace_scalars(changes)
+        text = Positions(document.text.removeprefix(bom)).replace_scalars(changes)
         return _made(document, bom + text, wanted) if _is_made(document, text, wanted) else None
     except (UnknownLayoutError, YamlError, KeyError):
         return None
@@ -401,7 +286,7 @@ def delete(document: Document, path: Path) -> Document:
 def comments(document: Document) -> dict[Path, str]:
     """Return the trailing comments of keys, values and elements, by path."""
     try:
-        return dict(Positions(document.text.removeprefix("\ufeff"), _Loader).comments())
+        return dict(Positions(document.text.removeprefix("\ufeff")).comments())
     except UnknownLayoutError:
         return {}
 
@@ -410,7 +295,7 @@ def with_comment(document: Document, path: Path, comment: str) -> Document:
     """Add a trailing comment at a path; return the same document if there is no room for one."""
     bom = "\ufeff" if document.text.startswith("\ufeff") else ""
     try:
-        text = bom + Positions(document.text.removeprefix(bom), _Loader).comment(path, comment)
+        text = bom + Positions(document.text.removeprefix(bom)).comment(path, comment)
         commented = Document(text, document.value)
         if _holds(text, document.value) and comments(commented).get(path) == comment:
             return commented
@@ -454,7 +339,7 @@ def _edited(document: Document, path: Path, value: Any, edit: str, args: tuple[A
     if (text := _as_json(source, wanted)) is not None:
         return _made(document, bom + text, wanted)
     try:
-        positions = Positions(source, _Loader)
+        positions = Positions(source)
         outer = positions.outermost_flow(path)
         if outer is not None:
             text = positions.replace(outer, get(wanted, outer))
@@ -464,10 +349,13 @@ def _edited(document: Document, path: Path, value: Any, edit: str, args: tuple[A
             return _made(document, bom + text, wanted)
     except (UnknownLayoutError, YamlError, KeyError):
         pass
-    text = rewritten(source, wanted, _Loader)
-    if not _holds(text, wanted):
-        raise YamlError(f"{_dotted(path)} cannot be set: the value cannot be written as YAML")
-    return _made(document, bom + text, wanted)
+    try:
+        text = rewritten(source, wanted)
+        if _holds(text, wanted):
+            return _made(document, bom + text, wanted)
+    except UnknownLayoutError:
+        pass
+    raise YamlError(f"{_dotted(path)} cannot be set: the value cannot be written as YAML")
 
 
 def _is_made(document: Document, text: str, wanted: Any) -> bool:

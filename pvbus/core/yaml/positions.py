@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
+from pvbus.core.yaml.scalars import MERGE
 from pvbus.core.yaml.writer import Style, block, flow, is_multiline, scalar
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -26,6 +27,21 @@ class UnknownLayoutError(Exception):
     """The text has a layout that cannot be edited in place."""
 
 
+class _Nodes(yaml.CSafeLoader):
+    """Composes nodes. Scalars have the tag of texts unless one is written: `scalars` says what they mean."""
+
+
+_Nodes.yaml_implicit_resolvers = {}
+
+
+def compose(text: str) -> Any:
+    """Return the node graph of one document that `reader` accepts. Raises UnknownLayoutError."""
+    try:
+        return yaml.compose(text, Loader=_Nodes)
+    except yaml.YAMLError as exc:
+        raise UnknownLayoutError from exc
+
+
 class _Entry(NamedTuple):
     """A node with its position. parent is None for the root, key for an element of a sequence."""
 
@@ -38,10 +54,10 @@ class _Entry(NamedTuple):
 class Positions:
     """The composed nodes of one document and its text, which has no byte order mark."""
 
-    def __init__(self, text: str, loader: type[Any]) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text
         self.newline = "\r\n" if "\r\n" in text else "\n"
-        self.root: Any = yaml.compose(text, Loader=loader)
+        self.root = compose(text)
         self.style = _style(self.root)
 
     # ------------------------------------------------------------ edits: each returns the whole text
@@ -160,7 +176,7 @@ class Positions:
             raise KeyError(step)
         for index in reversed(range(len(parent.value))):
             key, node = parent.value[index]
-            if key.tag.endswith(":str") and key.value == step:
+            if key.value == step and (step != MERGE or key.style is not None):
                 return _Entry(parent, index, key, node)
         if not isinstance(step, str):
             raise UnknownLayoutError
@@ -312,18 +328,18 @@ def _pairs(root: Any) -> Iterator[tuple[Any, Any]]:
                 yield child
 
 
-def rewritten(text: str, value: Any, loader: type[Any]) -> str:
+def rewritten(text: str, value: Any) -> str:
     """Return a document with a new value, all of it rewritten; the text before and after it stays.
 
     Comments are put beside their fields; those whose field is gone come first.
     """
-    positions = Positions(text, loader)
+    positions = Positions(text)
     root = positions.root
     if root is None:
         return positions.replace((), value)
     start, end = int(root.start_mark.index), positions.end()
     lines = block(value, "", positions.style)
-    line_of = {path: mark.line for mark, path in _fields(yaml.compose("\n".join(lines), Loader=loader), ())}
+    line_of = {path: mark.line for mark, path in _fields(compose("\n".join(lines)), ())}
     above: dict[int, list[str]] = {}
     for path, comment, inline in _comments(text[:end], root):
         line = line_of.get(path)

@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-_NUMBER_1_2 = re.compile(
-    r"[-+]?(0[xob][0-9a-fA-F_]+|[0-9][0-9_]*|(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?)"
-)
-_BOOLEAN_1_1 = frozenset("yYnN")
+from pvbus.core.yaml.scalars import has_other_value
+
 _INDICATORS = frozenset("-?:,[]{}#&*!|>'\"%@`=<")
 _UNPRINTABLE = re.compile(
     "[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
@@ -28,6 +26,11 @@ class Style(NamedTuple):
 
     step: int = 2
     wide: bool = False
+
+
+def dump(value: Any) -> str:
+    """Return a value as block YAML, keys in their order, lists in their parent's column."""
+    return "\n".join(block(value, "", Style())) + "\n"
 
 
 def block(value: Any, pad: str, style: Style) -> list[str]:
@@ -134,7 +137,7 @@ def _plain(text: str) -> bool:
 
 def is_ambiguous(text: str) -> bool:
     """Tell whether some YAML reader reads this plain text as anything but a string."""
-    if text in _BOOLEAN_1_1 or text == "~" or _NUMBER_1_2.fullmatch(text):
+    if has_other_value(text):
         return True
-    resolvers = yaml.SafeLoader.yaml_implicit_resolvers
+    resolvers = yaml.SafeLoader.yaml_implicit_resolvers  # those of YAML 1.1: base 60, dates
     return any(pattern.match(text) for _, pattern in resolvers.get(text[:1], []))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
-import yaml
 
 from pvbus.adapters.files import open_plain
 from pvbus.core.errors import UsageError
@@ -21,6 +20,7 @@ from pvbus.core.establish.controller import Installer
 from pvbus.core.locking.plans import Settings as ResolveSettings
 from pvbus.core.resolve.model import Policy, VersionPolicy
 from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.yaml.reader import YamlError, document
 
 FILE_BYTES_MAX = 1 << 20  # a thousand times the size of usual settings
 CONFIG_VARIABLE = "PVBUS_CONFIG"
@@ -465,8 +465,8 @@ def variable_of(field: str) -> str:
 def _read(path: str, problems: list[str]) -> Mapping[str, Any]:
     try:
         with open_plain(Path(path)) as stream:
-            found = yaml.safe_load(stream.read(FILE_BYTES_MAX).decode())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, UsageError) as exc:
+            found = document(stream.read(FILE_BYTES_MAX)).value
+    except (OSError, YamlError, UsageError) as exc:
         problems.append(f"{CONFIG_VARIABLE}: cannot read {path}: {exc}")
         return {}
     if found is None:
@@ -531,7 +531,7 @@ def _from_text(text: str, type_: Any) -> Any:
     """Return the value in a variable: its text; a mapping is YAML."""
     if get_origin(type_) is Mapping:
         try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError:
+            return document(text).value
+        except YamlError:
             return text
     return text

@@ -104,7 +104,7 @@ LAUGHS = (
     + "  a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
     + "".join(f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12))
 )
-YAML_HEAD = "apiVersion: example.com/v1\nkind: Free\nmetadata: {name: y}\nspec: "
+YAML_HEAD = "apiVersion: example.com/v1\nkind: Free\nmetadata: {name: free}\nspec: "
 DOUBLED_DEEP = '{"b":1,"b":2,"c":' + nested(900) + "}"
 
 TRANSPORT = (
@@ -237,13 +237,27 @@ BODIES = (
     put("POST", "YAML that contains itself", 400, "", YAML_HEAD + "&a [*a]", media=YAML),
     put("POST", "YAML, lists as keys", 400, "key", YAML_HEAD + "{[a]: b}", media=YAML),
     put("POST", "YAML, not a number", 400, "number", YAML_HEAD + ".nan", media=YAML),
-    put("POST", "YAML, a number of 5,000 digits", 400, "", YAML_HEAD + "9" * 5000, media=YAML),
-    put("POST", "YAML, a number of 30 digits", 400, "number", YAML_HEAD + "9" * 30, media=YAML),
+    put(
+        "POST",
+        "YAML, a number of 5,000 digits",
+        400,
+        "no !!int",
+        YAML_HEAD + "!!int " + "9" * 5000,
+        media=YAML,
+    ),
+    put(
+        "POST",
+        "YAML, base 60",
+        400,
+        "not a number",
+        YAML_HEAD + "[" + "1:" * 700_000 + "1.5, .inf]",
+        media=YAML,
+    ),
     put("POST", "YAML, half of a character", 400, "", YAML_HEAD + '"\\ud800"', media=YAML),
     put(
         "POST",
-        "YAML, Python objects",
-        400,
+        "YAML, Python objects",  # kubectl ignores tags that YAML does not define: it is a list of one text
+        201,
         "",
         YAML_HEAD + "!!python/object/apply:os.system [id]",
         media=YAML,

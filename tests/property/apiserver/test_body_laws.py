@@ -15,7 +15,7 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
-    st.integers(-(2**63), 2**64 - 1),
+    st.integers(-(2**63), 2**63 - 1),
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=12),
     st.sampled_from(["yes", "1e3", "0x10", "2026-01-01", "<<", "~", "- a", "a: b", "é", "'", '"']),
@@ -37,7 +37,8 @@ OBJECTS = st.dictionaries(
 def test_yaml_is_read_as_it_was_written(value: dict[str, Any], flow: bool, aliases: bool) -> None:
     """In both styles; an object that occurs twice may be written as an alias."""
     value = {**value, "twice": [value, value] if aliases else []}
-    content = yaml.safe_dump(value, default_flow_style=flow).encode()
+    # In quotes, with tags for numbers: this dumper does not quote all that Go takes for a number.
+    content = yaml.safe_dump(value, default_flow_style=flow, default_style='"').encode()
     assert bodies.read_object(content, "application/yaml", duplicates=True) == (value, [])
 
 

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from pvbus.controlplane.packages.functions import files
 from pvbus.controlplane.packages.functions.registry import BUILTINS, FunctionRegistry
-from pvbus.controlplane.packages.functions.yamltext import dump, load, with_value
+from pvbus.controlplane.packages.functions.yamltext import load, with_value
 from pvbus.controlplane.packages.render import render
 from pvbus.core.errors import PermanentError
 from pvbus.core.yaml.editor import same
+from pvbus.core.yaml.writer import dump
 
 # A machine that is busy with other tests is no failure.
 PATIENT = settings(max_examples=100, deadline=None)

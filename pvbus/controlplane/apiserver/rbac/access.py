@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
+from pvbus.controlplane.apiserver.bodies import Body
 from pvbus.controlplane.apiserver.identity import SYSTEM, Attributes, User
 from pvbus.controlplane.apiserver.rbac.aggregation import Aggregator
 from pvbus.controlplane.apiserver.rbac.authorizer import RbacAuthorizer
@@ -82,6 +83,6 @@ class AccessControl:
         """Return whether a path is that of a review, which is answered and not stored."""
         return bool(self._reviews.kind_of(target))
 
-    def review(self, target: Target, body: bytes, media: str, user: User) -> bytes:
+    def review(self, target: Target, body: Body, media: str, user: User) -> bytes:
         """Answer a review. Raises StatusError."""
         return self._reviews.answer(target, body, media, user)

@@ -36,7 +36,7 @@ class Reviews:
             return ""
         return _PLURALS.get((target.group, target.plural), "")
 
-    def answer(self, target: Target, body: bytes, media: str, user: User) -> bytes:
+    def answer(self, target: Target, body: bodies.Body, media: str, user: User) -> bytes:
         """Answer the review in a body. Raises StatusError (400, 415, 422)."""
         kind = self.kind_of(target)
         obj, _ = bodies.read_object(body, media, duplicates=False)

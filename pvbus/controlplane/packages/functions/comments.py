@@ -13,8 +13,9 @@ import yaml
 
 from pvbus.controlplane.packages.functions.item import Item, Scalar, scalars
 from pvbus.controlplane.packages.functions.limits import check_growth, check_time
-from pvbus.controlplane.packages.functions.yamltext import Path, compose, dump, load
+from pvbus.controlplane.packages.functions.yamltext import Path, compose, load
 from pvbus.core.yaml.editor import YamlError, get, same
+from pvbus.core.yaml.writer import dump
 
 _KEY_COMMENT = re.compile(r"[ \t]*:[ \t]+(#[^\n]*)")
 _COMMENT = re.compile(r"[ \t]*(?:#[^\r\n]*)?")

@@ -23,9 +23,10 @@ from pvbus.controlplane.packages.functions.item import (
     text_of,
 )
 from pvbus.controlplane.packages.functions.limits import untimed
-from pvbus.controlplane.packages.functions.yamltext import dump, load
+from pvbus.controlplane.packages.functions.yamltext import load
 from pvbus.core.errors import PermanentError
 from pvbus.core.yaml.editor import YamlError, get, replaced
+from pvbus.core.yaml.writer import dump
 
 TIMEOUT_SECONDS = 300.0
 OUTPUT_BYTES_MAX = 32 * 1024 * 1024

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from pvbus.controlplane.packages.functions.yamltext import dump, load
+from pvbus.controlplane.packages.functions.yamltext import load
+from pvbus.core.yaml.writer import dump
 
 MEMORY_BYTES_MAX = 512 * 1024**2
 """Memory of a script with its interpreter: ten times the largest package as values."""

@@ -7,8 +7,8 @@ kind, name and namespace is replaced; of its annotations none is kept.
 from collections.abc import Sequence
 
 from pvbus.controlplane.packages.functions.item import FunctionOutput, Item, Value, config_fault, text_of
-from pvbus.controlplane.packages.functions.yamltext import dump
 from pvbus.core.yaml.editor import get
+from pvbus.core.yaml.writer import dump
 
 TARGET_PATH = "config.kubernetes.io/target-path"
 _FUNCTION = ("config.kubernetes.io/function", "config.k8s.io/function")

@@ -7,8 +7,8 @@ from typing import Any
 import yaml
 
 from pvbus.controlplane.packages.functions.limits import check_time
+from pvbus.core.yaml import positions
 from pvbus.core.yaml.editor import Document, YamlError, assign, delete, edited, get, insert, parse, same
-from pvbus.core.yaml.writer import Style, block
 
 REMEMBERED_CHARACTERS_MAX = 100_000
 """Longest text in the cache of graphs; a graph takes a hundred times the memory of its text."""
@@ -20,8 +20,6 @@ rewrite the whole list."""
 Path = tuple[str | int, ...]
 """Keys of maps and indices of lists, from the root of a document."""
 
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 
 def load(text: str) -> Any:
     """Return the value of a text of one document. Raises: YamlError."""
@@ -29,15 +27,10 @@ def load(text: str) -> Any:
     return documents[0].value if documents else None
 
 
-def dump(value: Any) -> str:
-    """Return a value as block YAML, keys in their order, lists in their parent's column."""
-    return "\n".join(block(value, "", Style())) + "\n"
-
-
 def compose(text: str) -> yaml.Node | None:
     """Return the node graph of a text of one document that `load` accepts; marks count its characters.
 
-    The graph is shared: do not change it. Its implicit tags are YAML 1.1's and have no meaning here.
+    The graph is shared: do not change it. Its tags say nothing about values.
     """
     return _composed_before(text) if len(text) <= REMEMBERED_CHARACTERS_MAX else _composed(text)
 
@@ -50,9 +43,9 @@ def _composed_before(text: str) -> yaml.Node | None:
 
 def _composed(text: str) -> yaml.Node | None:
     try:
-        node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
-    except yaml.YAMLError as exc:
-        raise YamlError(f"yaml: {exc}") from exc
+        node: yaml.Node | None = positions.compose(text)
+    except positions.UnknownLayoutError as exc:
+        raise YamlError(f"yaml: {exc.__cause__}") from exc
     return node
 
 

@@ -306,10 +306,10 @@ BOMB = (
         (META + b"---\nkind: X\n", "InvalidContent"),
         (b"a: {", "InvalidContent"),
         (b"\xff", "InvalidContent"),
-        (b"a: 2024-99-99\nkind: X\napiVersion: v1\n", "InvalidContent"),
+        (b"a: !!timestamp 2024-99-99\nkind: X\napiVersion: v1\n", "InvalidContent"),
         (b"[" * 2000, "InvalidContent"),
         (BOMB, "TooLarge"),
-        (META + b"a: &a [*a]\n", "TooLarge"),
+        (META + b"a: &a [*a]\n", "InvalidContent"),
     ],
 )
 def test_files_that_hold_no_objects_are_refused(content: bytes, reason: str) -> None:

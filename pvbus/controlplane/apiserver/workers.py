@@ -1,0 +1,104 @@
+"""Runs pure work on large values in processes of its own, so that the event loop answers others meanwhile.
+
+A thread would hold the interpreter. Each worker is a process (`workload`) that does one piece of work at a
+time; it starts when it is first needed, and ends with the server, as its input then ends. Its memory is
+limited. A worker that dies or takes too long costs the request that it works for, in words, and is replaced.
+"""
+
+import asyncio
+import contextlib
+import pickle
+import struct
+import sys
+from typing import Any
+
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver.workload import REFUSED, Job
+
+WORKERS_MAX = 2
+"""Processes: one large request does not wait for another, and the server keeps a core."""
+
+WAITING_MAX = 16
+"""Requests that wait for a worker; with bodies of 3 MB they hold some 50 MB."""
+
+SECONDS_MAX = 30.0
+"""For one piece of work: ten times what the slowest body within the limits takes."""
+
+
+class Workers:
+    """The worker processes of one server."""
+
+    def __init__(self, seconds_max: float = SECONDS_MAX, memory_bytes: int = 1 << 30) -> None:
+        self._seconds_max = seconds_max
+        self._memory_bytes = memory_bytes
+        self._idle: list[asyncio.subprocess.Process] = []
+        self._free = asyncio.Semaphore(WORKERS_MAX)
+        self._waiting = 0
+
+    async def run(self, job: Job, *arguments: Any) -> Any:
+        """Return the result of a job. Raises ValueError as the job does, and StatusError (429, 500, 504)."""
+        if self._waiting >= WAITING_MAX:
+            text = "too many large bodies wait to be read: try again later"
+            raise StatusError(429, "TooManyRequests", text, retry_after_seconds=1)
+        self._waiting += 1
+        try:
+            async with self._free:
+                return await self._run(job, arguments)
+        finally:
+            self._waiting -= 1
+
+    async def stop(self) -> None:
+        """End the idle workers. Those at work end with their request."""
+        while self._idle:
+            await _end(self._idle.pop())
+
+    async def _run(self, job: Job, arguments: tuple[Any, ...]) -> Any:
+        worker = self._idle.pop() if self._idle else await self._start()
+        try:
+            async with asyncio.timeout(self._seconds_max):
+                is_refused, result = await _exchange(worker, (job, arguments))
+        except TimeoutError as exc:
+            await _end(worker)
+            text = f"reading the body took more than {self._seconds_max:g} s: send a smaller one, or JSON"
+            raise StatusError(504, "Timeout", text) from exc
+        except (EOFError, OSError) as exc:
+            await _end(worker)
+            text = (
+                f"the process that read the body ended (code {worker.returncode}), as it does if it needs "
+                f"more than {self._memory_bytes >> 20} MB: send a smaller one, or JSON"
+            )
+            raise StatusError(500, "InternalError", text) from exc
+        except BaseException:
+            await _end(worker)
+            raise
+        self._idle.append(worker)
+        if is_refused:
+            raise ValueError(result)
+        return result
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pvbus.controlplane.apiserver.workload", str(self._memory_bytes)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+
+
+async def _exchange(worker: asyncio.subprocess.Process, request: Any) -> tuple[bool, Any]:
+    """Send a piece of work, and return its result. Raises EOFError or OSError if the worker dies."""
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    content = pickle.dumps(request)
+    worker.stdin.write(struct.pack("!Q", len(content)))
+    worker.stdin.write(content)
+    await worker.stdin.drain()
+    size = struct.unpack("!Q", await worker.stdout.readexactly(8))[0]
+    code, result = pickle.loads(await worker.stdout.readexactly(size))  # our own process
+    return code == REFUSED, result
+
+
+async def _end(worker: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        worker.kill()
+    await worker.wait()
