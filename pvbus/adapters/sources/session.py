@@ -152,7 +152,12 @@ class LimitedSession(requests.Session):
             raise PermanentError(f"{problem}: no source is read there, whoever names it", reason=FORBIDDEN)
 
     def _take(self, made: socket.socket) -> None:
-        """Note a connection for the deadline."""
+        """Note a connection for the deadline. Raises TransientError after it: a redirect may come late."""
+        try:
+            self._check_time(f"{made.getpeername()[0]}")
+        except BaseException:
+            made.close()
+            raise
         if not self._connections:
             self._cutter.start()
         self._connections.append(made.dup())  # TLS takes the socket itself away

@@ -208,13 +208,15 @@ class _Member(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        for field in (bytes(buf[:100]), bytes(buf[345:500])):
+        member = super().frombuf(buf, encoding, errors)
+        prefix = bytes(buf[345:500]) if buf[257:263] == b"ustar\0" else b""  # GNU's format has times there
+        for field in (bytes(buf[:100]), prefix):
             name, _, rest = field.partition(b"\0")
-            if rest.strip(b"\0") and buf[257:263] == b"ustar\0":
+            if rest.strip(b"\0"):
                 raise _invalid(
                     f"{name.decode(errors='replace')!r}: the name has a NUL, and ends there or not"
                 )
-        return super().frombuf(buf, encoding, errors)
+        return member
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.size < 0 or (self.type in _EXTENDED and self.size > HEADER_BYTES_MAX):

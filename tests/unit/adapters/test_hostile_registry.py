@@ -8,6 +8,7 @@ import socket
 import tarfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -160,9 +161,11 @@ def _two_names(registry: FakeRegistry) -> str:
     return registry.add(image_of((layer, {})))
 
 
-def _with_nul(registry: FakeRegistry) -> str:
+def _with_nul(registry: FakeRegistry, *, gnu: bool = False) -> str:
     data = bytearray(tar_of({"aXb.yaml": b"a: 1\n"}))
     data[1] = 0
+    if gnu:
+        data[257:265] = b"ustar  \0"
     header = bytes(data[:148]) + b" " * 8 + bytes(data[156:512])
     data[148:156] = f"{sum(header):06o}\0 ".encode()
     return registry.add(image_of((gzip.compress(bytes(data)), {})))
@@ -187,6 +190,7 @@ def _sparse(registry: FakeRegistry) -> str:
         (_nested, "the image has no layer"),
         (_two_names, "more than zeros follows the end of the archive"),
         (_with_nul, "the name has a NUL"),
+        (partial(_with_nul, gnu=True), "the name has a NUL"),
         (_zeros(10_240), "the layers have no file: their archives are empty"),
         (_zeros(40 << 20), "more than 200 times its size: a bomb is refused"),
         (_sparse, "neither a file nor a folder"),
@@ -204,9 +208,9 @@ def _sparse(registry: FakeRegistry) -> str:
         ),
     ],
     ids=[
-        "an index in an index", "two archives in one", "a NUL in a name", "no file", "40 MB of zeros",
-        "sparse", "zstd", "no layers", "a deep manifest", "a large manifest", "a size below zero",
-        "a digest with a path",
+        "an index in an index", "two archives in one", "a NUL in a name", "a NUL of GNU", "no file",
+        "40 MB of zeros", "sparse", "zstd", "no layers", "a deep manifest", "a large manifest",
+        "a size below zero", "a digest with a path",
     ],
 )  # fmt: skip
 async def test_what_an_image_holds_is_refused_in_words(
