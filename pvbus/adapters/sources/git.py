@@ -14,17 +14,23 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import certifi
 
 from pvbus.adapters.gitenvironment import git_environment
-from pvbus.adapters.sources.gitaccess import basic_token, is_in_clear, is_readable, login_settings
+from pvbus.adapters.sources.gitaccess import (
+    basic_token,
+    host_problem,
+    is_in_clear,
+    is_readable,
+    login_settings,
+)
 from pvbus.adapters.sources.limits import SourceLimits
 from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
 from pvbus.core.packaging.archives import check_files
 from pvbus.core.packaging.pullsecrets import Login
-from pvbus.core.packaging.references import GitFolder, is_ref
+from pvbus.core.packaging.references import GitFolder, Image, is_ref
 
 PACK_BYTES_MAX = 256 << 20
 MEMORY_BYTES_MAX = 1 << 30
@@ -87,6 +93,8 @@ class GitRemote:
     ) -> None:
         if login is not None and is_in_clear(source.url):
             raise PermanentError(f"{source}: a password is sent by https or ssh only", reason="Insecure")
+        if problem := host_problem(source.url, loopback=_is_local(source.url)):
+            raise PermanentError(f"{source}: {problem}", reason=FORBIDDEN)
         self._source = source
         self._limits = limits
         self._deadline = time.monotonic() + limits.seconds_max
@@ -277,6 +285,11 @@ def is_allowed(source: GitFolder, folders: Sequence[str]) -> bool:
         return True
     # git decodes it, too
     return is_readable(Path(unquote(source.url.removeprefix("file://"))), folders)
+
+
+def _is_local(url: str) -> bool:
+    """Return whether a URL names this machine as its host."""
+    return Image(urlsplit(url).netloc.rpartition("@")[2], "").is_local
 
 
 def _format_of(commit: str) -> str:

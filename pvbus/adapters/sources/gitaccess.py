@@ -1,13 +1,15 @@
-"""How git logs in at a remote, and which paths of this machine it may read: for every runner of git.
+"""How git logs in at a remote, and which hosts and paths it may read: for every runner of git.
 
 A password goes to the host that it is for, and to no other one; not in the clear either, but on this machine.
 """
 
 import base64
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from pvbus.core.addresses import address_problem
 from pvbus.core.packaging.pullsecrets import Login
 from pvbus.core.packaging.references import Image
 
@@ -34,6 +36,23 @@ def is_readable(path: Path, folders: Sequence[str | Path], barred: Sequence[Path
         and not any(candidate.is_relative_to(folder) for folder in closed)
         for candidate in candidates
     )
+
+
+def host_problem(url: str, *, loopback: bool = True) -> str | None:
+    """Return why git may not connect to the host of a URL or of `host:path`, None if it may.
+
+    Blocks while the name is resolved. git resolves it again; its answers show nothing of another server's.
+    """
+    if "://" in url:
+        host = urlsplit(url).hostname or ""
+    else:
+        host = url.partition(":")[0].rpartition("@")[2] if ":" in url.partition("/")[0] else ""
+    try:
+        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM) if host else []
+    except (OSError, UnicodeError):  # git says so, too
+        return None
+    problems = (address_problem(str(info[4][0]), loopback=loopback) for info in infos)
+    return next((f"{problem}: git does not connect there" for problem in problems if problem), None)
 
 
 def is_in_clear(url: str) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pvbus.adapters.gitenvironment import PROTOCOLS, git_environment
-from pvbus.adapters.sources.gitaccess import basic_token, login_settings
+from pvbus.adapters.sources.gitaccess import basic_token, host_problem, login_settings
 from pvbus.controlplane.packages import programs
 from pvbus.core.packaging.pullsecrets import Login
 
@@ -169,11 +169,13 @@ class Git:
             "fetch", "--quiet", "--prune", "--no-tags", "--force", "--no-write-fetch-head",
             "--", url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*",
         )  # fmt: skip
+        _check_host(url)
         with _explaining_size(FETCH_LIMITS):
             self.run_past_locks(command, mirror, url, limits=FETCH_LIMITS)
 
     def remote_refs(self, url: str, names: Sequence[str], directory: Path) -> dict[str, str]:
         """Return those of the named refs that the remote has, with their objects."""
+        _check_host(url)
         listed = self.run("ls-remote", "--", url, *names, directory=directory, seconds_max=ANSWER_SECONDS_MAX)
         found = {name: oid for oid, _, name in (line.partition("\t") for line in listed.splitlines())}
         return {name: found[name] for name in names if name in found}
@@ -205,6 +207,12 @@ class Git:
             self._stopped = True
             for process in self._running:
                 programs.kill_group(process)
+
+
+def _check_host(url: str) -> None:
+    """Raises: GitError."""
+    if not is_path(url) and (problem := host_problem(url)):
+        raise GitError(Failure.UNREACHABLE, f"{problem}: correct spec.git.repo")
 
 
 @contextmanager

@@ -256,3 +256,34 @@ def test_objects_of_a_folder_that_a_repository_borrows_from_are_its_own(tmp_path
     mirror.fetch()
     assert not (mirror.path / "objects/info/alternates").exists()
     assert subprocess.run(["git", "cat-file", "-e", secret], cwd=mirror.path, check=False).returncode
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254/latest",
+        "https://169.254.169.254/x.git",
+        "http://0xa9fea9fe/x.git",
+        "http://2852039166/x.git",
+        "http://[::ffff:169.254.169.254]/x.git",
+        "http://[fd00:ec2::254]/x.git",
+        "ssh://git@169.254.169.254/x.git",
+        "http://0.0.0.0/x.git",
+    ],
+)
+def test_git_does_not_connect_to_a_metadata_address(tmp_path: Path, url: str) -> None:
+    refusal = "git does not connect there"
+    with pytest.raises(PermanentError, match=refusal) as caught:
+        GitRemote(GitFolder(url, "pkg", "main"), SourceLimits())
+    assert caught.value.reason == "Forbidden"
+    with pytest.raises(GitError, match=refusal):
+        Git(url=url).remote_refs(url, ["refs/heads/main"], tmp_path)
+    mirror = BareMirror(tmp_path / "mirror", url, Git(url=url))
+    with pytest.raises(GitError, match=refusal):
+        mirror.fetch()
+
+
+@pytest.mark.parametrize("url", ["git@169.254.169.254:x.git", "169.254.169.254:x.git"])
+def test_an_address_of_ssh_without_a_scheme_is_judged_too(tmp_path: Path, url: str) -> None:
+    with pytest.raises(GitError, match="git does not connect there"):
+        Git(url=url).remote_refs(url, ["refs/heads/main"], tmp_path)
