@@ -16,7 +16,6 @@ import msgspec
 
 from pvbus.cli.asking import options_of, tasks_of
 from pvbus.cli.explain_text import set_lines, variant_lines
-from pvbus.cli.expressions import expressions_of
 from pvbus.cli.failing import VariantFailure, failing_targets, grouped, unready_children
 from pvbus.cli.live import REVISION
 from pvbus.cli.output import FORMATS, emit
@@ -52,6 +51,7 @@ from pvbus.core.records import (
     SyncMarker,
     TargetRow,
 )
+from pvbus.core.render.expressions import expressions_of
 from pvbus.core.render.template import row_variables
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind, Object

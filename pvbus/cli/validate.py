@@ -9,7 +9,6 @@ import click
 import msgspec
 
 from pvbus.cli.applied import digest, identity
-from pvbus.cli.expressions import expressions_of
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.output import FORMATS, emit
 from pvbus.controlplane.apiserver.schema import validate_crd
@@ -19,6 +18,7 @@ from pvbus.core.api.promotion import PROMOTION_API
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.inject.mutations.validation import validate_variant
+from pvbus.core.render.expressions import expressions_of
 from pvbus.core.render.template import compile_targets
 from pvbus.core.rollout.protocol.validation import validate_policy
 from pvbus.core.unroll.validation import duplicate_downstreams, validate_set

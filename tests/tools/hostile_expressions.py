@@ -24,6 +24,7 @@ def _nested(levels: int) -> Any:
 
 TARGET: Final[Mapping[str, Any]] = {
     "name": "edge",
+    "long": "a" * 260_000,
     "annotations": {
         "big": "a" * 200_000,
         "same": "a" * 199_999 + "b",
@@ -37,7 +38,7 @@ TARGET: Final[Mapping[str, Any]] = {
         "hours": "1h" * 50_000,
         "few": "a" * 700,
         "some": "a" * 35_000,
-        "part": "a" * 199 + "b",
+        "part": "a" * 170 + "b",
         "fewer": "0" * 79_000 + "1",
         "minutes": "1m" * 13_000,
         "instant": "2024-01-01T00:00:00." + "1" * 100_000 + "Z",
@@ -173,6 +174,8 @@ HOSTILE: Final = tuple(
         "pattern of states below the limit": _chosen("target.annotations.few.matches('(a?){1000}bN')"),
         "one step over long text": _chosen(f"{_BIG}.matches('bN')"),
         "contains below the limit": _chosen("target.annotations.some.contains(target.annotations.part)"),
+        "contains, few characters in much text": _chosen("target.long.contains('aaaaaaaab')"),
+        "contains, six characters in much text": _chosen("target.long.contains('aaaaab')"),
         "int below the limit": "target.annotations.some.size() > int(target.annotations.fewer) ? 'a' : 'b'",
         "double below the limit": _chosen("double(target.annotations.fewer) > 1.0"),
         "duration below the limit": _chosen("duration(target.annotations.minutes) > duration('1s')"),

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pvbus.core.cel import types as _types
 from pvbus.core.cel.checker import Checked, check
-from pvbus.core.cel.cost import Budget
+from pvbus.core.cel.cost import COMPILED_BYTE_COST, Budget
 from pvbus.core.cel.errors import (
     EXPRESSION_BYTES_MAX,
     EXPRESSION_COST_MAX,
@@ -41,6 +41,7 @@ __all__ = [
     "Path",
     "Program",
     "compilations",
+    "compile_ahead",
     "compile_expression",
     "set_budget",
 ]
@@ -97,15 +98,32 @@ def compile_expression(text: str, *, variables: tuple[str, ...] = ROOTS) -> Prog
     Raises:
         CelCompileError: the text begins with `ERROR: ` and lists every problem.
     """
-    return _compiled(text, variables)
+    program = _compiled(text, variables)
+    if isinstance(program, str):
+        raise CelCompileError(program)
+    return program
 
 
 @lru_cache(maxsize=_PROGRAMS_KEPT)
-def _compiled(text: str, variables: tuple[str, ...]) -> Program:
+def _compiled(text: str, variables: tuple[str, ...]) -> Program | str:
+    """Return the program, or why there is none: a bad expression is as long to check as a good one."""
     kinds = {name: _types.STRING if name in _STRING_ROOTS else _types.DYN for name in variables}
-    return Program(check(text, kinds))
+    try:
+        return Program(check(text, kinds))
+    except CelCompileError as error:
+        return str(error)
 
 
 def compilations() -> int:
     """Return the number of compilations started in this process, for tests and benchmarks."""
     return _compiled.cache_info().misses
+
+
+def compile_ahead(text: str) -> int:
+    """Compile an expression over the usual variables, right or wrong, for a later `compile_expression`.
+
+    Returns what that cost, 0 if it was compiled already.
+    """
+    before = compilations()
+    _compiled(text, ROOTS)
+    return min(len(text), EXPRESSION_BYTES_MAX) * COMPILED_BYTE_COST if compilations() > before else 0

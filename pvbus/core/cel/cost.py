@@ -9,7 +9,7 @@ before it runs, for a loop's body before each iteration. What depends on the siz
 the work is done.
 """
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from typing import Final
 
 from pvbus.core.cel.errors import EXPRESSION_COST_MAX, TARGET_COST_MAX, CelCostError
@@ -22,6 +22,7 @@ TERM_COST: Final = 2  # of a logical operation, beside what it consists of
 FAILURE_COST: Final = 25
 """An error that `&&`, `||`, `all` or `exists` absorb."""
 
+COMPILED_BYTE_COST: Final = 60  # of an expression, to compile it; no limit counts it, but turns do
 PATTERN_BYTE_COST: Final = 2  # to parse it
 PATTERN_CLASS_COST: Final = 1_000  # of `\\pL`, which has 600 ranges of characters
 PATTERN_STEP_COST: Final = 4  # to compile it
@@ -58,6 +59,11 @@ class Budget:
     @property
     def spent(self) -> int:
         return self._limit - self._left
+
+    @property
+    def charged(self) -> int:
+        """What was done, without the operation that was refused."""
+        return min(self.spent, self._limit)
 
     def begin(self, cost: int) -> None:
         """Charge the next expression for what it costs in any case. Raises CelCostError."""
@@ -133,8 +139,11 @@ def _second_cost(left: Value, right: Value) -> int:
     return length_cost(right)
 
 
-def _product_cost(left: Sized, right: Sized) -> int:
-    return (length_cost(left) + 1) * (length_cost(right) + 1)
+def _product_cost(text: Value, sought: Value) -> int:
+    """Return the cost of a search: the product of the lengths, and more where the shorter is very short."""
+    if type(sought) is not str:
+        return 0
+    return (length_cost(text) + 1) * (len(sought) // 10 + 1 + min(len(sought), 12) // 4)
 
 
 COSTS: Final[dict[str, Callable[..., int]]] = {

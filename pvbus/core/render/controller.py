@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, PackageVariant, PackageVariantSpec
+from pvbus.core.cel import Budget
 from pvbus.core.effects import (
     INTERNAL_ERROR,
     Create,
@@ -33,6 +34,7 @@ from pvbus.core.keys import (
     digest,
 )
 from pvbus.core.markers import SyncView, is_marker
+from pvbus.core.pacing import TURN_COST, Pace
 from pvbus.core.records import (
     DESIRED,
     SETRESULTS,
@@ -43,7 +45,7 @@ from pvbus.core.records import (
     TargetRow,
 )
 from pvbus.core.render.state import RenderState
-from pvbus.core.render.template import RenderError, TemplateCache, render_row
+from pvbus.core.render.template import RenderError, TemplateCache, compile_ahead, render_row
 from pvbus.core.render.variant import (
     cancel,
     carried,
@@ -92,6 +94,7 @@ class RenderController:
         self.evaluations = 0
         self._spec_bytes_max = spec_bytes_max
         self._templates = TemplateCache()
+        self._pace = Pace()
         self._keys: dict[int, dict[str, RenderState]] = {}
         self._sync: dict[int, SyncView] = {}
 
@@ -130,6 +133,7 @@ class RenderController:
             seen.variant, seen.response = value, None
         if not (seen.claims or seen.desired or seen.variant):
             del table[vkey]
+            self._pace.forget(vkey)
         return (vkey,)
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
@@ -203,7 +207,7 @@ class RenderController:
     ) -> Reconciliation:
         """Bring the PackageVariant in line with the claim that may write."""
         if living is not None and living.metadata.deletion_timestamp:
-            return self._terminating(key, seen, winner, living)
+            return self._terminating(key, seen, winner, living, now)
         if living is not None and living.metadata.annotations.get(HOLD) == "true":
             return self._reported(key, seen, winner, living, outcome="held", error=variant_on_hold(key))
         desired = seen.desired
@@ -212,9 +216,10 @@ class RenderController:
                 return self._reported(key, seen, winner, living, outcome="error", error=desired.error)
             if living is not None and self._is_applied(desired, winner, living):
                 return self._reported(key, seen, winner, living, spec_digest=desired.spec_digest)
+        if (later := self._turn(key, winner, now)) is not None:
+            return later
         try:
-            self.evaluations += 1
-            spec = render_row(winner, self._templates)
+            spec = self._spec(key, winner)
         except RenderError as error:
             return (yield from self._not_written(key, seen, winner, now, outcome="error", error=str(error)))
         try:
@@ -227,6 +232,31 @@ class RenderController:
             seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
             living = seen.living(now)
         return self._reported(key, seen, winner, living, spec_digest=digest(spec))
+
+    def _turn(self, key: Key, winner: TargetRow, now: float) -> Outcome | None:
+        """Return what to do instead of an evaluation, if others go first; None if it is the key's turn."""
+        origin = f"{key.namespace}/{winner.set_name}"
+        if wait := self._pace.wait(str(key), origin, now):
+            words = "other keys go first, as the expressions of its set cost much"
+            return Outcome(result="waiting", again_after=wait, waiting=(words,))
+        if winner.template is None or self._templates.has(winner.template):
+            return None
+        spent = 0
+        for cost in compile_ahead((winner.template,)):
+            spent += cost
+            if spent >= TURN_COST:
+                self._pace.note(origin, spent)
+                return Outcome(again_after=0)
+        return None
+
+    def _spec(self, key: Key, winner: TargetRow) -> PackageVariantSpec:
+        """Evaluate a template. Raises RenderError."""
+        budget = Budget()
+        try:
+            self.evaluations += 1
+            return render_row(winner, self._templates, budget)
+        finally:
+            self._pace.note(f"{key.namespace}/{winner.set_name}", budget.charged)
 
     def _not_written(
         self, key: Key, seen: RenderState, winner: TargetRow, now: float, *, outcome: str, error: str
@@ -244,12 +274,14 @@ class RenderController:
         seen: RenderState,
         winner: TargetRow,
         living: PackageVariant,
+        now: float,
     ) -> Outcome:
         """Wait until the former PackageVariant is gone, but evaluate the template: removals wait until
         every target of the set was evaluated, so one stuck deletion must not block them."""
+        if (later := self._turn(key, winner, now)) is not None:
+            return later
         try:
-            self.evaluations += 1
-            render_row(winner, self._templates)
+            self._spec(key, winner)
         except RenderError as error:
             return self._reported(key, seen, winner, living, outcome="error", error=str(error))
         reported = self._reported(key, seen, winner, living, outcome="waiting")

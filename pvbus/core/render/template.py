@@ -9,11 +9,13 @@ Source of order, overlay and error prefixes: Porch v1.5.8, packagevariantset/ren
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.core import cel
 from pvbus.core.api.variants import (
     Downstream,
     DownstreamTemplate,
@@ -43,6 +45,7 @@ from pvbus.core.cel import (
 )
 from pvbus.core.missing import no_repository
 from pvbus.core.records import Root, TargetRow
+from pvbus.core.render.expressions import expressions_of
 
 Roots = Mapping[str, Root]
 TEMPLATES_KEPT = 1024  # compiled templates in render's cache: one per target of the active sets
@@ -172,16 +175,20 @@ class CompiledTemplate:
     # --- everything else
 
     def spec(
-        self, upstream: Upstream | None, downstream: Downstream, variables: dict[str, Any]
+        self,
+        upstream: Upstream | None,
+        downstream: Downstream,
+        variables: dict[str, Any],
+        budget: Budget | None = None,
     ) -> PackageVariantSpec:
-        """Return the spec for a known downstream.
+        """Return the spec for a known downstream. budget: see `identity`.
 
         Raises:
             RenderError: an expression fails or does not compile.
         """
         if self.errors:
             raise _broken(self.errors)
-        evaluate = _Evaluation(variables, Budget())
+        evaluate = _Evaluation(variables, budget or Budget())
         template = self._template
         context, pipeline = template.package_context, template.pipeline
         return PackageVariantSpec(
@@ -248,11 +255,24 @@ def compile_targets(spec: PackageVariantSetSpec) -> CompiledSet:
     )
 
 
+def compile_ahead(templates: Iterable[VariantTemplate | None]) -> Iterator[int]:
+    """Compile the expressions of templates one by one, for `CompiledTemplate`; yield what each cost."""
+    for template in templates:
+        if template is not None:
+            texts = expressions_of(msgspec.to_builtins(template), "")
+            for _, text in islice(texts, EXPRESSIONS_MAX):
+                if cost := cel.compile_ahead(text):
+                    yield cost
+
+
 class TemplateCache:
     """LRU cache of compiled templates, by content."""
 
     def __init__(self) -> None:
         self._retained: OrderedDict[bytes, CompiledTemplate] = OrderedDict()
+
+    def has(self, template: VariantTemplate) -> bool:
+        return msgspec.msgpack.encode(template) in self._retained
 
     def get(self, template: VariantTemplate) -> CompiledTemplate:
         """Return the compiled template; what does not compile fails when it is evaluated."""
@@ -267,15 +287,15 @@ class TemplateCache:
         return found
 
 
-def render_row(row: TargetRow, templates: TemplateCache) -> PackageVariantSpec:
-    """Return the spec for a row in the state `present`.
+def render_row(row: TargetRow, templates: TemplateCache, budget: Budget | None = None) -> PackageVariantSpec:
+    """Return the spec for a row in the state `present`. budget: says afterwards what it cost.
 
     Raises:
         RenderError: an expression fails for this target.
     """
     if row.template is None:
         return PackageVariantSpec(upstream=row.upstream, downstream=row.downstream)
-    return templates.get(row.template).spec(row.upstream, row.downstream, row_variables(row))
+    return templates.get(row.template).spec(row.upstream, row.downstream, row_variables(row), budget)
 
 
 def row_variables(row: TargetRow) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pvbus.core.api.variants import (
     PackageVariantSetSpec,
     Target,
 )
+from pvbus.core.cel import Budget
 from pvbus.core.keys import ObjectKey
 from pvbus.core.records import ObjectRow, Root
 from pvbus.core.render.template import CompiledSet, RenderError, Roots, TargetInputs
@@ -92,7 +93,10 @@ def selected_kinds(spec: PackageVariantSetSpec) -> dict[str, tuple[str, ...]]:
 
 
 class Contexts:
-    """The contexts of one set at one generation and upstream."""
+    """The contexts of one set at one generation and upstream.
+
+    changed: those that must be evaluated again. spent: what all evaluations have cost so far.
+    """
 
     def __init__(
         self, skey: str, obj: PackageVariantSet, compiled: CompiledSet, upstream: Root, view: UnrollView
@@ -107,6 +111,8 @@ class Contexts:
         self.by_downstream: dict[Downstream, dict[ContextKey, None]] = {}
         self.by_repository: dict[str, set[ContextKey]] = {}
         self.by_object: dict[str, set[ContextKey]] = {}
+        self.changed: dict[ContextKey, None] = {}
+        self.spent = 0
         self._repositories: dict[str, Root | None] = {}  # those that were looked up, until they change
         self.failed: dict[ContextKey, None] = {}
         self.duplicated: dict[Downstream, None] = {}
@@ -146,37 +152,38 @@ class Contexts:
         name = ObjectKey.parse(key)
         return Context((number, key), key, name.namespace, name.name, package)
 
-    def refresh(
-        self, objects: Mapping[str, Mapping[int, bool]], repositories: Iterable[str]
-    ) -> tuple[set[Downstream], int]:
-        """Evaluate the changed contexts; return the downstreams touched and the number of evaluations.
+    def note(self, objects: Mapping[str, Mapping[int, bool]], repositories: Iterable[str]) -> set[Downstream]:
+        """Note what `refresh` must evaluate; return the downstreams of contexts that are gone.
 
         objects: okeys of the changed objects, each with the selectors, by position, that it entered (True)
         or left. repositories: names of the changed Repositories.
         """
         touched: set[Downstream] = set()
-        again: set[ContextKey] = set()
         for key, moves in objects.items():
-            again |= self.by_object.get(key, set())
+            self.changed.update(dict.fromkeys(self.by_object.get(key, ())))
             for position, is_selected in moves.items():
                 context_key = (self._positions[position], key)
                 if is_selected:
-                    again.add(context_key)
+                    self.changed[context_key] = None
                 else:
-                    again.discard(context_key)
+                    self.changed.pop(context_key, None)
                     touched |= self._drop(context_key)
         for name in repositories:
             self._repositories.pop(name, None)
-            again |= self.by_repository.get(name, set())
-        for context_key in sorted(again):
+            self.changed.update(dict.fromkeys(self.by_repository.get(name, ())))
+        return touched
+
+    def refresh(self) -> Iterator[set[Downstream]]:
+        """Evaluate the changed contexts one by one; yield the downstreams that each touches."""
+        for context_key in sorted(self.changed):
             old = self.by_key.get(context_key)
             if old is None:
-                touched |= self._put(self._selected(*context_key))
+                touched = self._put(self._selected(*context_key))
             else:
                 fresh = self._evaluated(old._replace(downstream=None, error=""))
-                touched |= self._unindex(old)
-                touched |= self._index(fresh)
-        return touched, len(again)
+                touched = self._unindex(old) | self._index(fresh)
+            del self.changed[context_key]  # not before: a defect must not lose it
+            yield touched
 
     def _put(self, context: Context) -> set[Downstream]:
         """Evaluate and add a context; return the downstream it wants."""
@@ -291,10 +298,13 @@ class Contexts:
                 self.view.use_repository(self.namespace, name, self.skey)
             return self._repository(name)
 
+        budget = Budget()
         try:
-            downstream = template.identity(self.inputs(context), repository)
+            downstream = template.identity(self.inputs(context), repository, budget)
         except RenderError as error:
             return context._replace(error=str(error), repository=looked_up)
+        finally:
+            self.spent += budget.charged
         return context._replace(downstream=downstream, repository=looked_up)
 
     def roots(self, context: Context) -> Roots:

@@ -15,6 +15,7 @@ from pvbus.core.effects import INTERNAL_ERROR, CatchUp, Outcome, Put, Reconcilia
 from pvbus.core.errors import PermanentError, TooLargeError
 from pvbus.core.keys import HOLD, ChildKey, Key, WatchKey, is_check, is_child
 from pvbus.core.markers import SyncView, is_marker
+from pvbus.core.pacing import Pace
 from pvbus.core.records import (
     OBJECTS,
     SETRESULTS,
@@ -72,6 +73,7 @@ class UnrollController:
         """
         self.view = UnrollView(partitions)
         self.preparing = Preparing(self.view, turn_targets)
+        self._pace = Pace()
         self._elapsed = elapsed
         self._nonce = nonce
         self._limits = limits or RemovalLimits()
@@ -93,6 +95,7 @@ class UnrollController:
     def close(self, partition: int) -> None:
         for skey in self._sets.pop(partition, {}):
             self._states.pop(skey, None)
+            self._pace.forget(skey)
             self.view.forget(skey)
         self._sync.pop(partition, None)
 
@@ -258,11 +261,16 @@ class UnrollController:
             state.paused = False
             state.touched.add(row.downstream for row in children.rows.values())
             state.seen.update(owned)
+        if not state.is_evaluated and (wait := self._pace.wait(state.skey, state.skey, turn.elapsed)):
+            words = "other keys go first, as its expressions cost much"
+            return Outcome(tuple(puts), "changed" if puts else "waiting", again_after=wait, waiting=(words,))
         stop, is_prepared = None, False
         try:
             is_prepared = self.preparing.prepare(state)
         except StopError as error:
             stop = error
+        if self.preparing.spent:
+            self._pace.note(state.skey, self.preparing.spent)
         failing = stop is not None and bool(stop.reason)
         failing |= is_prepared and state.contexts is not None and bool(state.contexts.failed)
         if children.leaving:
@@ -303,6 +311,7 @@ class UnrollController:
         if not puts:
             self._sets[number].pop(state.skey, None)
             self._states.pop(state.skey, None)
+            self._pace.forget(state.skey)
             return Outcome()
         return Outcome(tuple(puts), "changed", again_after=0)
 

@@ -1,24 +1,31 @@
 """Brings a set's contexts up to date before a pass, or reports what prevents it."""
 
-from collections.abc import Iterable, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from pvbus.core.keys import digest
 from pvbus.core.missing import missing_part
+from pvbus.core.pacing import COSTLY, TURN_COST
 from pvbus.core.records import ObjectRow
-from pvbus.core.render.template import compile_targets
+from pvbus.core.render.template import compile_ahead, compile_targets
 from pvbus.core.unroll.contexts import Contexts, root_of
 from pvbus.core.unroll.facts import STATIC_KINDS, SetFacts
 from pvbus.core.unroll.report import StopError
-from pvbus.core.unroll.state import Building, SetState
+from pvbus.core.unroll.state import Building, Compiling, SetState
 from pvbus.core.unroll.view import UnrollView
+
+T = TypeVar("T")
 
 
 class Preparing:
-    """Evaluates the targets of sets. set_evaluations, target_evaluations: counted for tests of cost."""
+    """Evaluates the targets of sets.
+
+    set_evaluations, target_evaluations: counted for tests of cost. spent: by the last turn, if it was costly.
+    """
 
     def __init__(self, view: UnrollView, turn_targets: int) -> None:
-        """turn_targets: evaluated in one pass; the rest follows in later passes."""
+        """turn_targets: evaluated in one pass, or fewer if they cost too much; the rest follows later."""
+        self.spent = 0
         self.set_evaluations = 0
         self.target_evaluations = 0
         self._view = view
@@ -26,11 +33,10 @@ class Preparing:
 
     def prepare(self, state: SetState) -> bool:
         """Bring the contexts up to date; False requests another pass. Raises StopError."""
+        self.spent = 0
         if not state.is_current:
             state.is_current = self._evaluate(state)
-        if state.is_current and (state.objects or state.repositories):
-            self._refresh(state)
-        return state.is_current
+        return state.is_current and self._refresh(state)
 
     def _evaluate(self, state: SetState) -> bool:
         """Check the set, its upstream and its kinds; if they changed, evaluate the next of all targets.
@@ -46,7 +52,9 @@ class Preparing:
         found = self._upstream(state)
         self._require_served(facts.kinds, obj.metadata.namespace)
         if state.compiled is None or state.compiled_for != facts.spec_digest:
-            state.compiled = compile_targets(obj.spec)
+            if not self._compile(state, facts):
+                return False
+            state.compiled, state.compiling = compile_targets(obj.spec), None
             state.compiled_for = facts.spec_digest
         root = root_of(*found)
         inputs_digest = digest([obj.metadata.uid, facts.spec_digest, root])
@@ -131,16 +139,28 @@ class Preparing:
         state.objects.clear()
         state.repositories.clear()
 
+    def _compile(self, state: SetState, facts: SetFacts) -> bool:
+        """Compile some more expressions; return whether all are compiled."""
+        assert state.obj is not None
+        if state.compiling is None or state.compiling.spec_digest != facts.spec_digest:
+            templates = (target.template for target in state.obj.spec.targets)
+            state.compiling = Compiling(facts.spec_digest, compile_ahead(templates))
+        spent = 0
+        for cost in state.compiling.rest:
+            spent += cost
+            if spent >= TURN_COST:
+                self.spent = spent
+                return False
+        return True
+
     def _build(self, state: SetState) -> bool:
         """Evaluate some more targets; return whether all are evaluated."""
         assert state.building is not None and state.obj is not None
         building, state.building = state.building, None  # after a defect, nothing half built is left
-        evaluated = sum(1 for _ in islice(building.rest, self._turn_targets))
-        self.target_evaluations += evaluated
-        if evaluated == self._turn_targets:
+        contexts = building.contexts
+        if not self._take_turn(contexts, building.rest, lambda _: None):
             state.building = building
             return False
-        contexts = building.contexts
         state.contexts, state.inputs_digest = contexts, building.inputs_digest
         state.touched.add(row.downstream for row in state.children.rows.values())
         state.touched.add(contexts.by_downstream)
@@ -148,12 +168,27 @@ class Preparing:
         state.seen.update(self._view.owned(state.obj.metadata.uid, state.obj.metadata.namespace))
         return True
 
-    def _refresh(self, state: SetState) -> None:
-        """Evaluate the targets of changed objects and Repositories."""
-        assert state.contexts is not None
-        touched, evaluated = state.contexts.refresh(state.objects, state.repositories)
-        state.objects.clear()
-        state.repositories.clear()
-        self.set_evaluations += 1
-        self.target_evaluations += evaluated
-        state.touched.add(touched)
+    def _refresh(self, state: SetState) -> bool:
+        """Evaluate some more targets of changed objects and Repositories; return whether all are."""
+        contexts = state.contexts
+        assert contexts is not None
+        if state.objects or state.repositories:
+            state.touched.add(contexts.note(state.objects, state.repositories))
+            state.objects.clear()
+            state.repositories.clear()
+            self.set_evaluations += 1
+        return self._take_turn(contexts, contexts.refresh(), state.touched.add)
+
+    def _take_turn(self, contexts: Contexts, rest: Iterator[T], take: Callable[[T], None]) -> bool:
+        """Evaluate contexts until one pass has enough of them; return whether all are evaluated."""
+        begun, count, is_done = contexts.spent, 0, True
+        for count, evaluated in enumerate(rest, start=1):
+            take(evaluated)
+            self.target_evaluations += 1
+            if count == self._turn_targets or contexts.spent - begun >= TURN_COST:
+                is_done = False
+                break
+        spent = contexts.spent - begun
+        if count and spent // count >= COSTLY:
+            self.spent = spent
+        return is_done

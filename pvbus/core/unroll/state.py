@@ -53,6 +53,13 @@ class Building(NamedTuple):
     rest: Iterator[Context]
 
 
+class Compiling(NamedTuple):
+    """Expressions of a spec that are being compiled over several passes. rest: to do, and what each costs."""
+
+    spec_digest: str
+    rest: Iterator[int]
+
+
 class RefusedRows(NamedTuple):
     """Rows of a child that the bus refused: the digest of its target row, its target and object, and why."""
 
@@ -85,6 +92,7 @@ class SetState:
         self.inputs_digest = ""
         self.is_current = False
         self.building: Building | None = None
+        self.compiling: Compiling | None = None
         self.compiled: CompiledSet | None = None
         self.compiled_for = ""
         self.touched = DirtyDownstreams()
@@ -121,6 +129,13 @@ class SetState:
             or self.waiting
             or (rollup is not None and rollup.hold is not None)
         )
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether no target needs an evaluation, as far as is known before the inputs are looked at."""
+        contexts = self.contexts
+        is_due = self.objects or self.repositories or contexts is None or contexts.changed
+        return self.is_current and not is_due
 
     def forget_inputs(self) -> None:
         """Make the next pass evaluate every target."""

@@ -5,8 +5,8 @@ from pathlib import Path
 import pygit2
 
 from pvbus.cli.examples import fleet
-from pvbus.cli.expressions import expressions_of
 from pvbus.cli.validate import problems_of
+from pvbus.core.render.expressions import expressions_of
 
 
 def test_two_machines_get_the_same_commit(tmp_path: Path) -> None:

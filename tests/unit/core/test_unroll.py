@@ -105,10 +105,10 @@ def test_a_defect_in_the_middle_of_all_targets_leaves_none_of_them_out(
     found = part(selecting(matchLabels={"env": "prod"}), sites=("s1", "s2", "s3"))
     identity = CompiledTemplate.identity
 
-    def failing(self: CompiledTemplate, inputs: TargetInputs, repository: Any) -> Downstream:
+    def failing(self: CompiledTemplate, inputs: TargetInputs, *rest: Any) -> Downstream:
         if inputs.target.name == "s2":
             raise RuntimeError("a bug")
-        return identity(self, inputs, repository)
+        return identity(self, inputs, *rest)
 
     monkeypatch.setattr(CompiledTemplate, "identity", failing)
     change(found, selecting(matchExpressions=[{"key": "env", "operator": "Exists"}]), generation=2)
