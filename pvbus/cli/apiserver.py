@@ -11,6 +11,7 @@ from pvbus.cli.children import child
 from pvbus.cli.controlplane import control_plane, patient_control_plane
 from pvbus.cli.datafolder import DEFAULT, DataPaths
 from pvbus.cli.functions import isolation_problem
+from pvbus.controlplane.packages import programs
 from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.settings import ApiServerConfig, load_config, split_names
 from pvbus.runtime.process.signals import stop_on_signals
@@ -64,7 +65,7 @@ async def _serve(
     accounts: Path | None,
 ) -> None:
     stop = asyncio.Event()
-    with stop_on_signals(stop) as begun:
+    with stop_on_signals(stop, last=programs.kill_all) as begun:
         serving = control_plane(
             paths.root, port, config, advertise=advertise, namespaces=namespaces, accounts=accounts
         )
@@ -81,7 +82,7 @@ async def _serve_child(
     paths: DataPaths, port: int, config: ApiServerConfig, namespaces: tuple[str, ...]
 ) -> int:
     serving = patient_control_plane(paths.root, port, config, namespaces)
-    async with child() as parent, serving as address:
+    async with child(programs.kill_all) as parent, serving as address:
         parent.tell(url=address.url, kubeconfig=str(address.kubeconfig))
         await parent.stop.wait()
     return parent.code

@@ -9,23 +9,38 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import pvbus
 from pvbus.core.errors import PermanentError, PvbusError, UsageError
+from pvbus.runtime.process.signals import do_nothing, end_within
 
-STOP_SECONDS = 15.0
-"""How long a child may take to shut down: the services drain, and leave their groups."""
+STOP_SECONDS = 3.0
+"""How long a child may take to shut down: services drain for 2 s. Then it is killed, as one that is stopped
+ends in no other way; its parent has to end in time, too."""
+
+CHILD_SECONDS = 2.7
+"""Before its parent kills it, a child kills its own programs, which would go on without it."""
 
 USAGE_CODE = 2  # the exit code of a command with invalid settings
 
 
 class DiedError(PvbusError):
     """A signal killed a child before it was ready."""
+
+
+_running: set[int] = set()
+
+
+def kill_children() -> None:
+    """Kill the children that have not ended. May be called in any thread."""
+    for number in tuple(_running):
+        with suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
 
 
 class ChildProcess:
@@ -45,6 +60,7 @@ class ChildProcess:
         self._process = await asyncio.create_subprocess_exec(
             *self._command, stdin=pipe, stdout=pipe, env=_environment(self._settings)
         )
+        _running.add(self._process.pid)
         assert self._process.stdout is not None
         try:
             line = await self._process.stdout.readline()
@@ -83,6 +99,9 @@ class ChildProcess:
         except TimeoutError:
             process.kill()
             return await process.wait()
+        finally:
+            if process.returncode is not None:
+                _running.discard(process.pid)
 
 
 def _refusal(what: str, reported: Mapping[str, Any], code: int) -> PvbusError:
@@ -105,7 +124,9 @@ def _environment(settings: Mapping[str, str]) -> dict[str, str]:
 class Parent:
     """The parent process, at the other end of the pipe. stop: set when it ends, or at SIGTERM."""
 
-    def __init__(self) -> None:
+    def __init__(self, last: Callable[[], None]) -> None:
+        """last: what to do before the end by force."""
+        self._last = last
         self.stop = asyncio.Event()
         self.code = 0
         self._knows = False
@@ -118,6 +139,8 @@ class Parent:
 
     def end(self) -> None:
         """Stop this child. A task that is still starting does not check `stop`, so it is cancelled."""
+        if not self.stop.is_set():
+            end_within(CHILD_SECONDS, self._last, "the parent process ended or wants this one to end")
         self.stop.set()
         if not self._knows and self._starting is not None:
             self._starting.cancel()
@@ -138,14 +161,14 @@ class Parent:
 
 
 @asynccontextmanager
-async def child() -> AsyncIterator[Parent]:
-    """Run the block as a child of its parent; `code` is the exit code after it.
+async def child(last: Callable[[], None] = do_nothing) -> AsyncIterator[Parent]:
+    """Run the block as a child of its parent; `code` is the exit code after it. last: see `end_within`.
 
     Ctrl-C at the terminal is ignored: the parent decides when its children end.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     loop = asyncio.get_running_loop()
-    parent = Parent()
+    parent = Parent(last)
     loop.add_signal_handler(signal.SIGTERM, parent.end)
     pipe = sys.stdin.fileno()
 

@@ -19,6 +19,7 @@ from pvbus.controlplane.aggregated.server import AggregatedServer
 from pvbus.controlplane.aggregated.serving import Serving, from_files, self_signed
 from pvbus.controlplane.aggregated.state import AggregatedState
 from pvbus.controlplane.apiserver.kinds import ALL_VERBS
+from pvbus.controlplane.packages import programs
 from pvbus.controlplane.packages.render import render
 from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.core.errors import InvariantError, UsageError
@@ -35,6 +36,9 @@ from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.telemetry import metrics
 from pvbus.telemetry.loopwatch import loop_problem
 from pvbus.telemetry.terminal import printable
+
+REPLICA_SECONDS = 25.0
+"""From a signal to the end by force: within the grace period of its pods; pushes may end that have begun."""
 
 _NOT_SERVING = "it does not serve yet"
 
@@ -175,7 +179,7 @@ async def serve_packages(config: PackagesConfig) -> None:
     configure_process(config)
     log = structlog.get_logger("host")
     stop = asyncio.Event()
-    with stop_on_signals(stop) as begun:
+    with stop_on_signals(stop, seconds=REPLICA_SECONDS, last=programs.kill_all) as begun:
         if problem := isolation_problem(config):
             log.warning("programs are not isolated", problem=problem)
         async with packages_hosted(config) as host:

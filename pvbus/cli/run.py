@@ -132,9 +132,10 @@ def _run_sink(services: tuple[str, ...], given: Mapping[str, str | int | None]) 
 
 async def _serve_child(config: PackagesConfig) -> int:
     from pvbus.cli.packagestore import packages_hosted
+    from pvbus.controlplane.packages import programs
 
     configure_process(config)
-    async with child() as parent, packages_hosted(config) as host:
+    async with child(programs.kill_all) as parent, packages_hosted(config) as host:
         parent.tell(url=host.health_url, port=str(host.port))
         await host.run(parent.stop)
     return parent.code

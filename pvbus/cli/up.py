@@ -22,6 +22,7 @@ from rich.status import Status
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.applied import AppliedRecord, distinct, identity
 from pvbus.cli.apply import Applied, apply_news
+from pvbus.cli.children import kill_children
 from pvbus.cli.controlplaneprocess import ControlPlaneProcess
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
 from pvbus.cli.examples import fleet, platform
@@ -44,7 +45,7 @@ from pvbus.runtime.process.settings import (
     WebConfig,
     load_config,
 )
-from pvbus.runtime.process.signals import stop_on_signals
+from pvbus.runtime.process.signals import end_within, stop_on_signals
 from pvbus.runtime.web.server import Hints
 from pvbus.telemetry.loopwatch import run_watched
 from pvbus.telemetry.terminal import unfiltered
@@ -62,6 +63,10 @@ Timers of the services within HORIZON_SECONDS count as work; later retries do no
 
 HORIZON_SECONDS = 6.0
 """Longer than the removal delay, so that `--once` also waits for removals."""
+
+LATE_SECONDS = 10.0
+"""How much later than its timeout `--once` ends by force, at the latest: a full disk or a server without an
+answer may hold up everything else, also the end."""
 
 TROUBLES_SHOWN_MAX = 10
 
@@ -263,11 +268,15 @@ async def _up(
 ) -> int:
     """Run until a signal, or with --once until all is ready or it gives up. Return the exit code."""
     stop = asyncio.Event()
-    with stop_on_signals(stop) as begun:
+    if options.once:
+        late = options.timeout_seconds + LATE_SECONDS
+        end_within(late, kill_children, f"it was not ready after {options.timeout_seconds:.0f} s")
+    code = None
+    with stop_on_signals(stop, last=kill_children) as begun, _started_in_time(options) as start:
         process = ControlPlaneProcess(
             folder.root, options.port, config.log_level, options.server, config.namespaces
         )
-        async with process as server:
+        async with start, process as server:
             screen.line(f"API server: {server.address.url}")
             screen.line(f"export KUBECONFIG={shlex.quote(str(server.address.kubeconfig))}")
             if bus_file(config.bus) != folder.bus:
@@ -285,8 +294,25 @@ async def _up(
                         screen.line(line)
                     supervisor.cluster.forget_resources()
                 begun()
-                return await _supervise(server, supervisor, stop, options, screen)
-    return _interrupted(options)
+                start.reschedule(None)
+                code = await _supervise(server, supervisor, stop, options, screen)
+    if code is None:
+        screen.line(f"ended by a signal; everything is in {folder.root}")
+        return 1 if options.once else 0  # the wait was interrupted, so it has failed
+    return code
+
+
+@contextmanager
+def _started_in_time(options: UpOptions) -> Iterator[asyncio.Timeout]:
+    """Yield a timeout for the start with --once. Raises PermanentError when it expires."""
+    try:
+        yield asyncio.timeout(options.timeout_seconds if options.once else None)
+    except TimeoutError as exc:
+        raise PermanentError(
+            f"not ready after {options.timeout_seconds:.0f} s: it was still starting; the log above says "
+            "what it waited for. Give it more with --timeout",
+            reason="Timeout",
+        ) from exc
 
 
 async def _apply(folder: DataPaths, given: Given) -> Applied:
@@ -312,12 +338,18 @@ async def _supervise(
     stop: asyncio.Event,
     options: UpOptions,
     screen: Screen,
-) -> int:
-    """Run services and watcher; the first of them or the API server to end stops the others."""
+) -> int | None:
+    """Run services and watcher; the first of them or the API server to end stops the others.
+
+    Return the exit code, None if a signal ended it.
+    """
     services = asyncio.create_task(supervisor.run(stop), name="services")
     child = asyncio.create_task(server.ended(), name="API server")
     watcher = asyncio.create_task(_watch(supervisor, stop, options, screen), name="watcher")
-    await asyncio.wait({services, child, watcher}, return_when=asyncio.FIRST_COMPLETED)
+    limit = options.timeout_seconds + LATE_SECONDS / 2 if options.once else None
+    await asyncio.wait({services, child, watcher}, return_when=asyncio.FIRST_COMPLETED, timeout=limit)
+    if not (services.done() or child.done() or watcher.done()):
+        watcher.cancel()
     ended = child.done() and not stop.is_set()
     stop.set()
     await asyncio.wait({services, watcher})
@@ -328,11 +360,19 @@ async def _supervise(
             "what was answered before is on disk"
         )
     await services
+    if watcher.cancelled():
+        seconds = options.timeout_seconds
+        screen.line(
+            f"not ready after {seconds:.0f} s: the bus or the API server does not answer; see the log"
+        )
+        return 1
     return await watcher
 
 
-async def _watch(supervisor: Supervisor, stop: asyncio.Event, options: UpOptions, screen: Screen) -> int:
-    """Show progress; with --once decide when to end. Return the exit code."""
+async def _watch(
+    supervisor: Supervisor, stop: asyncio.Event, options: UpOptions, screen: Screen
+) -> int | None:
+    """Show progress; with --once decide when to end. Return the exit code, None after a signal."""
     began = time.monotonic()
     installs = set(PLATFORM) <= set(options.services)
     progress = Progress(supervisor.bus, partition_count(), has_installs=installs)
@@ -360,16 +400,11 @@ async def _watch(supervisor: Supervisor, stop: asyncio.Event, options: UpOptions
                     troubles = await _troubles(supervisor, progress)
                     return _explain(screen, outcome, troubles, options, states.defects())
         if stop.is_set():
-            return _interrupted(options)
+            return None
         screen.line(f"all ready after {time.monotonic() - began:.1f} s: {progress.tally}")
     finally:
         await progress.close()
     return 0
-
-
-def _interrupted(options: UpOptions) -> int:
-    """Return the exit code after a signal: with --once it interrupts the wait, so it is a failure."""
-    return 1 if options.once else 0
 
 
 async def _is_done(supervisor: Supervisor, states: States, progress: Progress) -> bool:

@@ -7,6 +7,7 @@ expire. A process that hangs keeps its lock; its session expires instead.
 
 import contextlib
 import fcntl
+import glob
 import os
 import secrets
 
@@ -40,6 +41,15 @@ class ProcessLock:
             return True
         finally:
             os.close(file)
+
+    def is_alone(self) -> bool:
+        """Return whether no other process has the bus open."""
+        prefix = f"{self._bus_path}-process-"
+        return all(
+            self.is_gone(name[len(prefix) :])
+            for name in glob.glob(f"{glob.escape(prefix)}*")
+            if name != prefix + self.process
+        )
 
     def release(self) -> None:
         self._remove(self.process)

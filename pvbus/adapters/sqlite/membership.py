@@ -125,8 +125,12 @@ class SqliteMembership(MembershipLife):
         try:
             async with self._tasks:
                 while True:
-                    with contextlib.suppress(TransientError):  # `last_heartbeat` shows the failure
+                    try:
                         self._apply(await self._beat())
+                    except TransientError:  # `last_heartbeat` shows the failure
+                        if self._leaving:  # a disk that is full does not keep a process from ending
+                            for number in list(self._held):
+                                self._start_revoking(number)
                     if self._leaving and not self._held:
                         break
                     await self._rest()
@@ -226,6 +230,8 @@ class SqliteMembership(MembershipLife):
             try:
                 await self._store.write(lambda: self._store.release(held.lease, self._member))
             except TransientError:
+                if self._leaving:  # the others take the lease when this process is gone
+                    break
                 await asyncio.sleep(self._timing.heartbeat_seconds)
             else:
                 del self._leases[number]

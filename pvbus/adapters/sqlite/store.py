@@ -20,7 +20,7 @@ import msgspec
 
 from pvbus.adapters.checks import check_partition
 from pvbus.adapters.sqlite.liveness import ProcessLock
-from pvbus.adapters.sqlite.schema import prepare
+from pvbus.adapters.sqlite.schema import check, damaged, prepare, seal_of, seal_of_record
 from pvbus.core.backoff import Backoff, Jitter
 from pvbus.core.errors import InvariantError, PermanentError, PvbusError, TransientError
 from pvbus.ports.bus import Lease, Output, Record, TopicSpec
@@ -69,19 +69,36 @@ class Listener(Protocol):
 
 
 _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
-_REASONS = {sqlite3.SQLITE_CORRUPT: "Corrupt", sqlite3.SQLITE_NOTADB: "Corrupt"}
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_NO_TEXT = "Could not decode to UTF-8"  # Python's own error, which has no code
 
 
-def translated(exc: sqlite3.Error) -> PvbusError:
+def translated(exc: sqlite3.Error, path: str) -> PvbusError:
     """Return the bus's error for a SQLite error."""
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF  # the primary code, without the extension
-    if reason := _REASONS.get(code):
-        return PermanentError(f"the bus's file is damaged ({exc}); restore it from a backup", reason=reason)
+    if code in _DAMAGED or _NO_TEXT in str(exc):
+        return damaged(path, exc)
     if code in _NO_ROOM:
         return TransientError(
             f"the bus's file cannot be written ({exc}): make room on the disk; it is tried again"
         )
     return TransientError(f"bus: {exc}")
+
+
+def _not_opened(exc: Exception, path: str) -> PvbusError:
+    """Return the error for a file that cannot be opened."""
+    if isinstance(exc, PvbusError):
+        return exc
+    if not isinstance(exc, sqlite3.Error | OSError):
+        return damaged(path, exc)
+    error = translated(exc, path) if isinstance(exc, sqlite3.Error) else None
+    if isinstance(error, PermanentError):
+        return error
+    return PermanentError(
+        f"{path} cannot be opened as a bus: {exc}: check that its folder is there, that it is a file that "
+        "may be written, and that the disk has room",
+        reason="CannotOpen",
+    )
 
 
 class Store:
@@ -99,12 +116,18 @@ class Store:
         self._watchers = 0
         self._watch_task: asyncio.Task[None] | None = None
         self.is_closed = False
+        self.lock: ProcessLock | None = None
         try:
             self.db = self._connect()
             self.lock = ProcessLock(path) if self.is_shared else None
-        except (sqlite3.Error, OSError) as exc:
-            raise PermanentError(f"{path} cannot be opened as a bus: {exc}", reason="CannotOpen") from exc
-        self._load()
+            if self.lock is not None and self.lock.is_alone():
+                check(self.db, path)
+            self._load()
+        except (sqlite3.Error, OSError, msgspec.MsgspecError, ValueError, TypeError, PvbusError) as exc:
+            if self.lock is not None:
+                self.db.close()
+                self.lock.release()
+            raise _not_opened(exc, path) from exc
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, timeout=OPEN_BUSY_SECONDS, isolation_level=None)
@@ -138,7 +161,7 @@ class Store:
         try:
             return self.db.execute(sql, parameters).fetchall()
         except sqlite3.Error as exc:
-            raise translated(exc) from exc
+            raise translated(exc, self.path) from exc
 
     # Transactions
 
@@ -158,7 +181,7 @@ class Store:
             if self.db.in_transaction:  # SQLite rolls back by itself after some errors
                 self.db.execute("ROLLBACK")
             if isinstance(exc, sqlite3.Error):
-                raise translated(exc) from exc
+                raise translated(exc, self.path) from exc
             raise
         grown, self._grown = self._grown, {}
         self._publish(grown)
@@ -182,7 +205,7 @@ class Store:
             self.db.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as exc:
             if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-                raise translated(exc) from exc
+                raise translated(exc, self.path) from exc
             return False
         return True
 
@@ -276,7 +299,9 @@ class Store:
             )
         first = number << PARTITION_BITS
         lanes = range(first, first + spec.partitions)
-        self.db.executemany("INSERT INTO lanes (lane, next) VALUES (?, 0)", ((lane,) for lane in lanes))
+        self.db.executemany(
+            "INSERT INTO lanes VALUES (?, 0, ?)", ((lane, seal_of(lane, 0)) for lane in lanes)
+        )
         self._grown.update(dict.fromkeys(lanes, 0))
 
     def topic(self, name: str) -> StoredTopic:
@@ -307,30 +332,35 @@ class Store:
                 (offset,) = self.db.execute("SELECT next FROM lanes WHERE lane = ?", (lane,)).fetchone()
             ends[lane] = offset + 1
             lifetime_ms = tombstone_ms if value is None else keep_ms
+            position = lane << OFFSET_BITS | offset
+            encoded = _encode_headers(headers) if headers else None
             rows.append(
                 (
-                    lane << OFFSET_BITS | offset,
+                    position,
                     lane if spec.cleanup == "compact" else None,
                     key,
                     value,
-                    _encode_headers(headers) if headers else None,
+                    encoded,
                     now_ms,
                     None if lifetime_ms is None else now_ms + lifetime_ms,
+                    seal_of_record(position, key, value, encoded, now_ms),
                 )
             )
-        self.db.executemany("INSERT OR REPLACE INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        self.db.executemany("INSERT OR REPLACE INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
         self.db.executemany(
-            "UPDATE lanes SET next = ? WHERE lane = ?", ((end, lane) for lane, end in ends.items())
+            "UPDATE lanes SET next = ?, seal = ? WHERE lane = ?",
+            ((end, seal_of(lane, end), lane) for lane, end in ends.items()),
         )
         self._grown.update(ends)
 
     def read(self, name: str, partition: int, lane: int, start: int, end: int, limit: int) -> list[Record]:
         """Read at most `limit` records of a lane from `start` on, before `end`."""
         rows = self.query(
-            "SELECT position, key, value, headers, timestamp_ms FROM log"
+            "SELECT position, key, value, headers, timestamp_ms, seal FROM log"
             " WHERE position >= ? AND position < ? ORDER BY position LIMIT ?",
             (lane << OFFSET_BITS | start, lane << OFFSET_BITS | end, limit),
         )
+        self._check_seals(name, rows)
         return [
             Record(
                 name,
@@ -341,8 +371,17 @@ class Store:
                 _decode_headers(headers) if headers else (),
                 timestamp_ms,
             )
-            for position, key, value, headers, timestamp_ms in rows
+            for position, key, value, headers, timestamp_ms, _ in rows
         ]
+
+    def _check_seals(self, name: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        for *columns, seal in rows:
+            try:
+                is_whole = seal is None or seal_of_record(*columns) == seal
+            except TypeError:
+                is_whole = False
+            if not is_whole:
+                raise damaged(self.path, f"a record of {name} is not what was written")
 
     def begin(self, lane: int) -> int:
         """Return the offset of the first record of a lane, its end if there is none."""
@@ -373,9 +412,10 @@ class Store:
         """Advance a lease's positions. Call inside `write`."""
         for topic, offset in offsets.items():
             changed = self.db.execute(
-                "INSERT INTO offsets VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET next = excluded.next"
+                "INSERT INTO offsets VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT DO UPDATE SET next = excluded.next, seal = excluded.seal"
                 " WHERE excluded.next >= next",
-                (group, partition, topic, offset),
+                (group, partition, topic, offset, seal_of(group, partition, topic, offset)),
             ).rowcount
             if offset < 0 or not changed:
                 raise InvariantError(f"step would move {group}/{partition} back to {topic}@{offset}")

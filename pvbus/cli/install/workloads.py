@@ -28,7 +28,7 @@ REPLICAS = 2
 USER = 10_001
 """The user of the image."""
 DRAIN_SECONDS = 30
-"""A worker drains within 2 s; a step that waits for a broker ends after 15."""
+"""A worker ends within 5 s, by force if need be, and a replica of the package store within 25."""
 DIGEST = "pvbus.dev/settings"
 
 

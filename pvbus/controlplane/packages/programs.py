@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -124,6 +125,16 @@ def _feed(process: "subprocess.Popen[bytes]", given: bytes) -> None:
         process.stdin.close()
 
 
+_started: "weakref.WeakSet[subprocess.Popen[bytes]]" = weakref.WeakSet()
+
+
+def kill_all() -> None:
+    """Kill all programs that have not ended, with their children: this process ends by force."""
+    for process in list(_started):
+        if process.returncode is None:
+            kill_group(process)
+
+
 def kill_group(process: "subprocess.Popen[bytes]") -> None:
     """Kill a program with its children."""
     try:
@@ -165,7 +176,7 @@ def start(
     outer = isolation() if isolated else ()
     if limits is not None:
         command = _limited(command, folder, environment, limits, counted=bool(outer))
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*outer, *command],
         cwd=folder,
         env=environment,
@@ -174,6 +185,8 @@ def start(
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
+    _started.add(process)
+    return process
 
 
 def _limited(

@@ -8,7 +8,7 @@ import pytest
 
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.adapters.sqlite.liveness import ProcessLock
-from pvbus.adapters.sqlite.schema import SCHEMA_VERSION
+from pvbus.adapters.sqlite.schema import SCHEMA_VERSION, UNSEALED_VERSION
 from pvbus.adapters.sqlite.store import Store, translated
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.ports.bus import Lease, PartitionState, TopicSpec
@@ -43,11 +43,11 @@ async def test_a_file_of_an_older_version_is_refused_and_kept(tmp_path: Path) ->
     """The message says what to do: the tables can be made again."""
     path = tmp_path / "bus.db"
     await (await SqliteBus.open(path)).close()
-    database(path, f"PRAGMA user_version = {SCHEMA_VERSION - 1}")
+    database(path, f"PRAGMA user_version = {UNSEALED_VERSION - 1}")
     before = path.read_bytes()
     error = await refusal(path)
     assert error.reason == "OlderSchema"
-    assert f"schema {SCHEMA_VERSION - 1}, needed here: {SCHEMA_VERSION}" in str(error)
+    assert f"schema {UNSEALED_VERSION - 1}, needed here: {SCHEMA_VERSION}" in str(error)
     assert f"mv {path} {path}.old" in str(error)
     assert path.read_bytes() == before
 
@@ -65,7 +65,7 @@ async def test_what_is_no_database_is_refused(tmp_path: Path, location: str) -> 
     (tmp_path / "text").write_text("not a database\n" * 1000)
     (tmp_path / "folder").mkdir()
     error = await refusal(tmp_path / location)
-    assert error.reason == "CannotOpen"
+    assert error.reason == ("Corrupt" if location == "text" else "CannotOpen")
     assert str(tmp_path / location) in str(error)
 
 
@@ -117,6 +117,34 @@ async def test_partition_counts_have_limits(partitions: int) -> None:
     await bus.close()
 
 
+async def test_a_full_disk_does_not_keep_a_member_from_leaving(tmp_path: Path) -> None:
+    """Neither heartbeat nor release can be written; the others take the leases once the process is gone."""
+    bus = await SqliteBus.open(tmp_path / "bus.db", heartbeat_seconds=0.01, drain_seconds=0.01)
+    await bus.create_topics([TopicSpec(name="t", partitions=2, cleanup="compact")])
+    held: set[int] = set()
+    both = asyncio.Event()
+
+    async def assigned(lease: Lease) -> None:
+        held.add(lease.partition)
+        if len(held) == 2:
+            both.set()
+
+    async def revoked(lease: Lease) -> None:
+        held.remove(lease.partition)
+
+    await bus.join("g", ["t"], assigned=assigned, revoked=revoked)
+    async with asyncio.timeout(30):
+        await both.wait()
+        full = "BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+        database(
+            tmp_path / "bus.db",
+            f"CREATE TRIGGER no_beat BEFORE UPDATE ON members {full}",
+            f"CREATE TRIGGER no_release BEFORE UPDATE ON leases {full}",
+        )
+        await bus.close()
+    assert not held
+
+
 def test_errors_of_sqlite_are_told_apart() -> None:
     for code, expected in (
         (sqlite3.SQLITE_FULL, TransientError),
@@ -127,8 +155,8 @@ def test_errors_of_sqlite_are_told_apart() -> None:
     ):
         error = sqlite3.DatabaseError("why")
         error.sqlite_errorcode = code
-        assert type(translated(error)) is expected, code
-        assert "why" in str(translated(error))
+        assert type(translated(error, "bus.db")) is expected, code
+        assert "why" in str(translated(error, "bus.db"))
 
 
 def test_a_process_lock_tells_the_living_from_the_gone(tmp_path: Path) -> None:
