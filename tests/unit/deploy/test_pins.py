@@ -120,3 +120,10 @@ def test_the_files_of_the_forge_are_valid(schema: str, file: str) -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", file]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_hooks_run_nothing_but_what_is_locked() -> None:
+    """Each is a command of `.venv`; none is fetched from another repository."""
+    (repository,) = yaml.safe_load((CHECKOUT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert repository["repo"] == "local"
+    assert all(hook["entry"].startswith(".venv/bin/") for hook in repository["hooks"])

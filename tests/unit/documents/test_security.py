@@ -9,7 +9,7 @@ from docs.security import POWERS, powers
 from pvbus.controlplane.apiserver.identity import Attributes
 from pvbus.controlplane.apiserver.rbac.builtin import PEOPLE, cluster_roles
 from pvbus.controlplane.apiserver.rbac.rules import permits, rules_of
-from pvbus.core.api.variants import CONFIG_GROUP
+from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.packaging.kinds import CROSSPLANE_GROUP
 from pvbus.core.rights import ALL_RIGHTS
 from tests.e2e.cli.command import REPOSITORY
@@ -65,6 +65,7 @@ def test_only_the_administrator_makes_what_is_trusted(role: str) -> None:
     asked += [Attributes(verb, "", "", "secrets") for verb in ("get", "list", "watch")]
     asked += [Attributes("impersonate", "", "", plural) for plural in ("users", "groups", "serviceaccounts")]
     asked += [Attributes(verb, RBAC, "", "clusterroles") for verb in ("bind", "escalate")]
+    asked.append(Attributes("clone-address", PORCH_GROUP, "", "packagerevisions"))
     assert [request for request in asked if any(permits(rule, request) for rule in rules)] == []
 
 
