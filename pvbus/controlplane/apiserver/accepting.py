@@ -106,6 +106,7 @@ class Acceptor:
             task = asyncio.create_task(self._open(connection), name="apiserver-handshake")
             self._opening[task] = peer
             task.add_done_callback(self._opening.pop)
+            await asyncio.sleep(0)  # a wave of connections does not keep those before it from being answered
 
     def _report(self, error: OSError) -> None:
         now = time.monotonic()

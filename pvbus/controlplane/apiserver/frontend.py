@@ -323,12 +323,13 @@ class Frontend:
         response = web.StreamResponse(headers=_JSON)
         response.enable_chunked_encoding()
         await response.prepare(request)
+        payer = request.get(_PAYER, _NOBODY).name
         task = asyncio.current_task()
         assert task is not None
         self._watchers.add(task)
         self.connections.end_with(request.protocol, task)
         try:
-            async for chunk in watching.stream(self._store, self._registry, plan):
+            async for chunk in watching.stream(self._store, self._registry, plan, payer):
                 if request.transport is None or request.transport.is_closing():
                     break
                 if chunk:

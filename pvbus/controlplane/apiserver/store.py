@@ -22,6 +22,7 @@ from pathlib import Path
 
 from pvbus.controlplane.apiserver.entries import Change, Entry, ObjectKey
 from pvbus.controlplane.apiserver.objectfile import ObjectFile
+from pvbus.controlplane.apiserver.waking import Waiters
 from pvbus.ports.cluster import Kind, Object
 
 LOG_CHANGES_MAX = 20_000
@@ -74,6 +75,7 @@ class Table:
         self.dropped = 0
         self.compacted = compacted
         self.changed = asyncio.Event()
+        self.watchers = Waiters()
         self.log_bytes = 0
         self._marks: deque[tuple[float, int]] = deque()
         self._order: list[ObjectKey] | None = None
@@ -136,9 +138,10 @@ class Table:
             del self._packages[entry.package]
 
     def notify(self) -> None:
-        """Wake all tasks that wait for `changed`."""
+        """Wake all tasks that wait for `changed`, and then the watchers, some at a time."""
         self.changed.set()
         self.changed = asyncio.Event()
+        self.watchers.notify()
 
     def compact(self, count: int) -> None:
         """Drop the first `count` changes of the log. Half of them at once is cheap per change."""

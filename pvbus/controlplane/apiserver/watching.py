@@ -98,10 +98,13 @@ def _seconds(text: str) -> float:
     return float(rq.number("timeoutSeconds", text))
 
 
-async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIterator[bytes | memoryview]:
+async def stream(
+    store: Store, registry: Registry, watch: WatchPlan, user: str = ""
+) -> AsyncIterator[bytes | memoryview]:
     """Yield chunks of event lines until the timeout, the end of the kind, or an expired position.
 
-    An empty chunk lets the caller check that the client is still connected.
+    An empty chunk lets the caller check that the client is still connected. user: whose watch it is; those of
+    different users get an event in turn.
     """
     if watch.expired:
         yield _expired(watch.expired)
@@ -117,7 +120,6 @@ async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIte
     if watch.initial_bookmark:
         yield writer.bookmark(watch.rv, initial=True)
     while True:
-        changed = table.changed
         try:
             changes = _few(table.since(position, CHUNK_CHANGES_MAX))
         except ExpiredError as exc:
@@ -136,7 +138,7 @@ async def stream(store: Store, registry: Registry, watch: WatchPlan) -> AsyncIte
         remaining = deadline - time.monotonic()
         if remaining <= 0 or registry.storage(watch.selection.endpoint.kind) is None:
             return
-        waited = await _wait(changed, min(BOOKMARK_SECONDS, remaining))
+        waited = await table.watchers.wait(min(BOOKMARK_SECONDS, remaining), user)
         if not waited and watch.bookmarks and store.rv > reported and _is_caught_up(table, position):
             reported = store.rv
             yield writer.bookmark(reported, initial=False)
@@ -184,15 +186,6 @@ def _expired(why: str) -> bytes:
 
 def _is_caught_up(table: Table, position: int) -> bool:
     return position == table.dropped + len(table.changes)
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 class _Lines:
