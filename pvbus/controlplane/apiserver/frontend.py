@@ -178,6 +178,8 @@ class Frontend:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         with self.connections.handling(request.protocol):
             response = await self._answer(request)
+            if request.body_exists and not request.content.is_eof():
+                response.force_close()  # the rest of the body is not read for long
             if isinstance(response, web.Response) and _may_wait(request, response):
                 return await self._send(request, response)
             return response
