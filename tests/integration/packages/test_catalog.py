@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pvbus.adapters.files import SEAL_CHARACTERS, seal_of
 from pvbus.controlplane.packages.catalog import Catalog
 from pvbus.controlplane.packages.repository import CATALOG, RepositorySync
 from pvbus.controlplane.packages.tips import Saved, TipReader
@@ -163,9 +164,9 @@ async def test_a_damaged_or_outdated_file_is_read_anew(
     def damaged() -> None:
         for name in ("blue", "edge"):
             file = fleet.data / "repositories" / NAMESPACE / name / CATALOG
-            saved = msgspec.msgpack.decode(file.read_bytes(), type=Saved)
+            saved = msgspec.msgpack.decode(file.read_bytes()[SEAL_CHARACTERS:], type=Saved)
             older = msgspec.msgpack.encode(msgspec.structs.replace(saved, version="0", revisions=[]))
-            file.write_bytes(older if damage is None else damage)
+            file.write_bytes(seal_of(older).encode() + older if damage is None else damage)
 
     await restart_after(fleet, damaged)
     await sync_of(fleet, "edge").ready()

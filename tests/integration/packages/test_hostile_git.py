@@ -195,6 +195,21 @@ async def test_an_empty_bomb_of_folders_is_walked_once_per_tree(world: World, bl
     assert ready["status"]["conditions"][0]["status"] == "True"
 
 
+@pytest.mark.parametrize("when", ["99999999999999999999 +0000", "never"])
+async def test_a_branch_with_an_unreadable_commit_does_not_look_empty(
+    world: World, blueprints: Path, when: str
+) -> None:
+    """Somebody pushes a commit with a date out of range: the packages stay, and the condition says why."""
+    await world.add_repository("blue", blueprints)
+    before = world.names()
+    assert "blue.app.main" in before
+    bad = commit_of(blueprints, git(blueprints, "rev-parse", "main^{tree}"), when=when)
+    git(blueprints, "update-ref", "refs/heads/main", bad)
+    await world.until(lambda: world.condition("blue")["status"] == "False")
+    assert f"the branch is at {bad}, which is not a commit" in world.condition("blue")["message"]
+    assert world.names() == before
+
+
 async def test_hooks_filters_and_submodules_of_a_repository_run_nothing(
     world: World, blueprints: Path, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,9 +41,9 @@ def test_the_remote_shows_a_push_its_branches_and_the_refs_of_the_push(
     trace = tmp_path / "packets"
     run = Git.run
 
-    def traced(self: Git, *arguments: str, directory: Path, seconds_max: float = 30.0) -> str:
+    def traced(self: Git, *arguments: str, directory: Path, **options: Any) -> str:
         self._environment = {**self._environment, "GIT_TRACE_PACKET": str(trace)}
-        return run(self, *arguments, directory=directory, seconds_max=seconds_max)
+        return run(self, *arguments, directory=directory, **options)
 
     monkeypatch.setattr(Git, "run", traced)
     ref, old = "refs/heads/drafts/other-1/ws", mirror.refs["refs/heads/main"]
