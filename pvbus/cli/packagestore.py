@@ -31,7 +31,7 @@ from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.health import Endpoints
 from pvbus.runtime.process.hosting import relax_collector
 from pvbus.runtime.process.rights import AGENT, MissingRights
-from pvbus.runtime.process.settings import PackagesConfig, host_names
+from pvbus.runtime.process.settings import PackagesConfig, host_names, split_names
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.telemetry import metrics
 from pvbus.telemetry.loopwatch import loop_problem
@@ -105,7 +105,7 @@ async def packages_hosted(config: PackagesConfig) -> AsyncIterator[PackagesHost]
     connected = await HttpCluster.connect(kubeconfig, config.context or None)
     cluster = connected.named(AGENT + PACKAGES)
     loss = ApiServerHealth(cluster, SystemClock(), [PACKAGES])
-    rights = MissingRights({PACKAGES: cluster}, SystemClock())
+    rights = MissingRights({PACKAGES: cluster}, SystemClock(), split_names(config.namespaces))
     background = [
         asyncio.create_task(loss.run(), name="reach of the API server"),
         asyncio.create_task(rights.run(), name="missing rights"),

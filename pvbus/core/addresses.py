@@ -7,7 +7,7 @@ later. So the address of each connection is judged.
 
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
-_METADATA = frozenset(
+METADATA = frozenset(
     {
         "100.100.100.200",  # Alibaba
         "168.63.129.16",  # Azure
@@ -29,7 +29,7 @@ def address_problem(address: str, *, loopback: bool = True) -> str | None:
     """
     ip = ip_address(address)
     found = _embedded(ip) if isinstance(ip, IPv6Address) else ip
-    if str(found).partition("%")[0] in _METADATA:
+    if str(found).partition("%")[0] in METADATA:
         return f"{address} is the address of a cloud's metadata"
     if found.is_link_local:
         return f"{address} is a link-local address, such as those of a cloud's metadata"

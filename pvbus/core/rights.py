@@ -280,6 +280,7 @@ PACKAGES = "packages"
 """The package store as a service of its own. It is no part of the bus, and Porch's server may be there
 instead."""
 
+STORE_SECRETS = Right("", "secrets", ("get",), "read the credentials that a Repository names")
 STORE_RIGHTS: tuple[Right, ...] = (
     Right(CONFIG_GROUP, "repositories", ("get", "list", "watch"), "know which repositories there are"),
     Right(CONFIG_GROUP, "repositories/status", ("update",), "report whether each can be read"),
@@ -290,12 +291,14 @@ STORE_RIGHTS: tuple[Right, ...] = (
         "store what git cannot: labels, annotations, owners, finalizers",
     ),
     Right("", "namespaces", ("get", "list", "watch"), "refuse packages in a namespace that goes"),
-    Right("", "secrets", ("get",), "read the credentials that a Repository names"),
+    STORE_SECRETS,
     Right("authentication.k8s.io", "tokenreviews", ("create",), "know who sends a request"),
     Right("authorization.k8s.io", "subjectaccessreviews", ("create",), "ask what he may do"),
 )
-"""What the package store may do. It also reads one ConfigMap of kube-system, for which Kubernetes has the
-Role extension-apiserver-authentication-reader, and its APIService, if it has to write its authority there."""
+"""What the package store may do; with namespaces, an installation has STORE_SECRETS in these alone.
+
+It also reads one ConfigMap of kube-system, for which Kubernetes has the Role
+extension-apiserver-authentication-reader, and its APIService, if it has to write its authority there."""
 
 SERVICE_RIGHTS: Mapping[str, tuple[Right, ...]] = {**RIGHTS, **PROMOTION_RIGHTS, **PLATFORM_RIGHTS}
 ALL_RIGHTS: Mapping[str, tuple[Right, ...]] = {**SERVICE_RIGHTS, PACKAGES: STORE_RIGHTS}

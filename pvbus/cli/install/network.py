@@ -4,14 +4,17 @@ A plugin without NetworkPolicies ignores them. Probes come from the node, which 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import ip_network
 
 from pvbus.adapters.kafka.settings import settings_of
 from pvbus.cli.install.objects import NAME, PART_OF, PORT, Object, Options, labels, new, service_name
+from pvbus.core.addresses import METADATA
 from pvbus.core.rights import RIGHTS, Right
 
 DNS_PORT = 53
 API_SERVER_PORTS = (443, 6443)
 """Of the Service `kubernetes`, and of the API server behind it: which one counts depends on the plugin."""
+_LINK_LOCAL = ("169.254.0.0/16", "fe80::/10")
 METRICS_LABEL = "pvbus.dev/metrics"
 """Pods of a namespace with this label and the value "true" may read metrics, as those of `monitoring` may."""
 
@@ -61,6 +64,16 @@ def api_server_policies(options: Options, of: Mapping[str, tuple[Right, ...]] = 
 def _brokers(bus: str) -> list[int]:
     """Return the ports of the brokers of a bus. Raises UsageError."""
     return sorted({int(broker.rpartition(":")[2]) for broker in settings_of(bus).bootstrap})
+
+
+def destinations() -> list[Object]:
+    """Return all pods, and all addresses but those of clouds' metadata."""
+    barred = [ip_network(address) for address in (*_LINK_LOCAL, *sorted(METADATA))]
+    blocks = [
+        {"cidr": everything, "except": [str(each) for each in barred if each.version == version]}
+        for version, everything in ((4, "0.0.0.0/0"), (6, "::/0"))
+    ]
+    return [{"namespaceSelector": {}}, *({"ipBlock": block} for block in blocks)]
 
 
 def port_rule(port: int, protocol: str = "TCP") -> Object:

@@ -7,12 +7,12 @@ has one and the settings say so.
 
 from collections.abc import Iterator
 
-from pvbus.cli.install.network import API_SERVER_PORTS, policy, port_rule
+from pvbus.cli.install.network import API_SERVER_PORTS, destinations, policy, port_rule
 from pvbus.cli.install.objects import PORT, PORT_NAME, Object, Options, labels, new, service_name
-from pvbus.cli.install.roles import RBAC, rule_of
+from pvbus.cli.install.roles import RBAC, granted, rule_of
 from pvbus.cli.install.workloads import budget, deployment
 from pvbus.core.api.variants import PORCH_GROUP
-from pvbus.core.rights import PACKAGES, STORE_RIGHTS
+from pvbus.core.rights import PACKAGES, STORE_RIGHTS, STORE_SECRETS
 from pvbus.runtime.process.settings import PackagesConfig
 
 SERVICE = service_name(PACKAGES)
@@ -31,7 +31,7 @@ _API = f"{RBAC}/v1"
 def package_store(options: Options) -> Iterator[Object]:
     """Yield every object of the package store."""
     yield new("v1", "ServiceAccount", SERVICE, options.namespace, service=PACKAGES)
-    yield from _rights(options.namespace)
+    yield from _rights(options)
     yield _settings(options.namespace)
     yield from _policies(options)
     yield _deployment(options)
@@ -40,11 +40,15 @@ def package_store(options: Options) -> Iterator[Object]:
     yield _api_service(options.namespace)
 
 
-def _rights(namespace: str) -> Iterator[Object]:
-    account = [{"kind": "ServiceAccount", "name": SERVICE, "namespace": namespace}]
+def _rights(options: Options) -> Iterator[Object]:
+    """Yield what the store may do. With namespaces, it reads Secrets in these alone."""
+    account = [{"kind": "ServiceAccount", "name": SERVICE, "namespace": options.namespace}]
+    everywhere = [right for right in STORE_RIGHTS if not options.namespaces or right != STORE_SECRETS]
+    for name in options.namespaces:
+        yield from granted(SERVICE, PACKAGES, [STORE_SECRETS], name, options.namespace)
     authority = f"{SERVICE}-authority"
     rules = {
-        SERVICE: [rule_of(right) for right in STORE_RIGHTS],
+        SERVICE: [rule_of(right) for right in everywhere],
         authority: [
             {
                 "apiGroups": ["apiregistration.k8s.io"],
@@ -54,8 +58,8 @@ def _rights(namespace: str) -> Iterator[Object]:
             }
         ],
     }
-    for name, granted in rules.items():
-        yield {**new(_API, "ClusterRole", name, service=PACKAGES), "rules": granted}
+    for name, rights in rules.items():
+        yield {**new(_API, "ClusterRole", name, service=PACKAGES), "rules": rights}
         yield {
             **new(_API, "ClusterRoleBinding", name, service=PACKAGES),
             "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
@@ -80,7 +84,10 @@ def _settings(namespace: str) -> Object:
 
 
 def _policies(options: Options) -> Iterator[Object]:
-    """Yield what lets kube-apiserver in, which is no pod, and the store out to it and to git servers."""
+    """Yield what lets kube-apiserver in, which is no pod, and the store out to it and to git servers.
+
+    Requests name the addresses of git servers, so those that give credentials to whoever asks are left out.
+    """
     ports = sorted({*API_SERVER_PORTS, *GIT_PORTS})
     yield policy(
         SERVICE,
@@ -88,7 +95,7 @@ def _policies(options: Options) -> Iterator[Object]:
         labels(PACKAGES),
         policyTypes=["Ingress", "Egress"],
         ingress=[{"ports": [port_rule(SERVING_PORT)]}],
-        egress=[{"ports": [port_rule(port) for port in ports]}],
+        egress=[{"to": destinations(), "ports": [port_rule(port) for port in ports]}],
     )
 
 

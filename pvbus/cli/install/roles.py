@@ -68,10 +68,10 @@ def namespaced_roles(
         for service in services:
             rights = rights_of(service, namespaced=True)
             if rights:
-                yield from _granted(service_name(service), service, rights, namespace, installation)
+                yield from granted(service_name(service), service, rights, namespace, installation)
 
 
-def _granted(
+def granted(
     name: str, service: str, rights: Sequence[Right], namespace: str, installation: str
 ) -> Iterator[Object]:
     """Yield a Role in a namespace, and its binding to a service. name: of both."""
@@ -87,7 +87,7 @@ def _granted(
 def observing_in(namespaces: Sequence[str], installation: str, right: Right) -> Iterator[Object]:
     """Yield the Roles and bindings that let ingest observe one more kind in some namespaces."""
     for namespace in namespaces:
-        yield from _granted(f"pvbus-observes-{right.title}", "ingest", (right,), namespace, installation)
+        yield from granted(f"pvbus-observes-{right.title}", "ingest", (right,), namespace, installation)
 
 
 def observing(group: str, resource: str, verbs: tuple[str, ...] = OBSERVED_VERBS) -> Object:

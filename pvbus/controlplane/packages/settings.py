@@ -35,9 +35,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     fetch_seconds: between fetches, of a URL only without a schedule; poll_seconds: between checks of the
     refs of a path, which cost a stat per folder; first_sync_seconds: how long a request waits for a newly
-    created Repository; local_folders: in which paths may be read that not the holder of the data folder has
-    registered; functions: a digest of what can run, "" for none. Failed drafts are rendered again
-    at the start after it changed.
+    created Repository; local_folders: in which Repositories and clones may have paths; functions: a digest of
+    what can run, "" for none. Failed drafts are rendered again at the start after it changed.
     """
 
     fetch_seconds: float = 60.0

@@ -356,6 +356,7 @@ class PackagesConfig(ApiServerConfig, frozen=True, kw_only=True, rename="camel")
     expects in the certificate, SERVICE.NAMESPACE.svc. serving_certificate_file, serving_key_file: PEM, read
     again when they change; "" makes a certificate and its authority at the start. serving_write_authority:
     whether the process adds such an authority to its APIService itself, which takes the right to update it.
+    namespaces: in which alone it has the right to read Secrets; "" for all.
     """
 
     kubeconfig: str = ""
@@ -370,6 +371,7 @@ class PackagesConfig(ApiServerConfig, frozen=True, kw_only=True, rename="camel")
     serving_certificate_file: str = ""
     serving_key_file: str = ""
     serving_write_authority: bool = False
+    namespaces: Namespaces = ""
 
 
 SERVICE_CONFIGS: Mapping[str, type[ServiceConfig]] = {

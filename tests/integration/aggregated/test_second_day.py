@@ -16,7 +16,7 @@ from pvbus.controlplane.packages.journal import Note
 from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.ports.cluster import Kind
 from tests.integration.aggregated.replicas import PACKAGE_REV, Replica, World, embedded_cluster, until
-from tests.integration.packages.support import NAMESPACE, bare, git, push_files, refs, revision
+from tests.integration.packages.support import KPTFILE, NAMESPACE, bare, git, push_files, refs, revision
 
 OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "set", "uid": "1-2-3", "controller": True}
 
@@ -277,3 +277,35 @@ async def test_the_secret_of_a_repository_is_read_when_it_is_needed(world: World
         await world.cluster.create(secrets, body)
         await until(lambda: ready("True", ""))
         await a.create(revision("edge", "app", "ws"))
+
+
+async def test_a_path_is_read_in_the_folders_of_the_setting_alone(world: World, edge: Path) -> None:
+    """Anybody may have stored the Repository, which no hook of the store has seen: not even a clone by its
+    address reads it, nor the copy that another replica has of it."""
+    hidden = bare(edge.parent.parent / "hidden.git")
+    push_files(hidden, {"app/Kptfile": KPTFILE.format(name="app")}, tag="app/v1")
+    (edge.parent / "link.git").symlink_to(hidden)
+    await world.add_repository("hidden", hidden)
+    await world.add_repository("link", edge.parent / "link.git")
+
+    async def problem(name: str) -> str:
+        resource = await world.cluster.resource(REPOSITORY)
+        assert resource is not None
+        obj = await world.cluster.get(resource, NAMESPACE, name)
+        found = ((obj or {}).get("status") or {}).get("conditions") or [{}]
+        return str(found[0].get("message")) if found[0].get("status") == "False" else ""
+
+    async with world.replica("a", local_folders=(str(edge.parent), str(world.folder / "a"))) as a:
+        await _draft(a, world, edge)
+        for name in ("hidden", "link"):
+            message = await until(lambda name=name: problem(name))
+            assert message.startswith("spec.git.repo: is a path of the server's machine that may not be read")
+        own = world.folder / "a" / "repositories" / NAMESPACE / "edge" / "mirror.git"
+        assert own.exists()
+        for number, repo in enumerate((hidden, edge.parent / "link.git", own)):
+            location = {"repo": str(repo), "ref": "main", "directory": "app"}
+            task = {"type": "clone", "clone": {"upstreamRef": {"type": "git", "git": location}}}
+            with pytest.raises(StatusError, match="may not be read") as refused:
+                await a.create(revision("edge", f"web-{number}", "ws", task))
+            assert refused.value.code == 400
+        assert [name for name in await a.names() if not name.startswith("edge.")] == []

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from ipaddress import ip_address, ip_network
 
 import pytest
 import yaml
@@ -256,6 +257,30 @@ def test_a_policy_denies_all_and_the_others_allow_brokers_dns_and_who_needs_it_t
     assert [port["port"] for port in brokers["ports"]] == [9092, 9093]
     reaching = {name.removesuffix("-apiserver") for name in made if name.endswith("-apiserver")}
     assert reaching == {f"pvbus-{service}" for service in SERVICES if RIGHTS[service]}
+
+
+def test_the_package_store_reaches_no_metadata_and_reads_secrets_where_it_works() -> None:
+    """Requests name the addresses that it fetches from."""
+    made = kinds("NetworkPolicy")["pvbus-packages"]["spec"]["egress"]
+    blocks = [to["ipBlock"] for rule in made for to in rule["to"] if "ipBlock" in to]
+    assert len(blocks) == 2 * len(made)
+    for address in ("169.254.169.254", "100.100.100.200", "fe80::a9fe:a9fe", "fd00:ec2::254"):
+        ip = ip_address(address)
+        for block in (each for each in blocks if ip in ip_network(each["cidr"])):
+            assert any(ip in ip_network(each) for each in block["except"]), address
+    assert secrets_of(manifests.objects("standalone", OPTIONS)) == {("ClusterRole", "")}
+    limited = OPTIONS._replace(namespaces=("a", "b"))
+    assert secrets_of(manifests.objects("standalone", limited)) == {("Role", "a"), ("Role", "b")}
+
+
+def secrets_of(made: Iterable[Object]) -> set[tuple[str, str]]:
+    """Return kind and namespace of each role by which the package store reads Secrets."""
+    return {
+        (obj["kind"], obj["metadata"].get("namespace", ""))
+        for obj in made
+        if obj["kind"] in ("Role", "ClusterRole") and obj["metadata"]["name"] == "pvbus-packages"
+        if any("secrets" in rule["resources"] for rule in obj["rules"])
+    }
 
 
 def is_definition(obj: Object) -> bool:
