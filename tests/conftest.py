@@ -9,6 +9,8 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from tests.tools.stalls import WATCHED, reason_for, stalls_found
+
 settings.register_profile("pvbus", deadline=None)  # machines that run tests are shared
 settings.load_profile("pvbus")
 
@@ -68,6 +70,18 @@ def restored_logging() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(level)
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def no_stalls(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test in which what serves others computes for too long without a pause."""
+    test = request.node.nodeid
+    if not test.startswith(WATCHED) or reason_for(test):
+        yield
+        return
+    with stalls_found() as stalls:
+        yield
+    assert not stalls, "\n".join(map(str, stalls))
 
 
 @pytest.hookimpl(trylast=True)

@@ -143,7 +143,7 @@ def receiver_of(config: SinkConfig) -> Receiver:
     if token_file is not None:
         if url is not None and is_plain and not is_loopback(url.hostname or ""):
             problems.append(
-                f"PVBUS_SINK_TOKEN_FILE needs an https URL, not {config.sink_url}: without TLS the token is "
+                "PVBUS_SINK_TOKEN_FILE needs an https URL in PVBUS_SINK_URL: without TLS the token is "
                 "readable on the way"
             )
         try:
@@ -177,7 +177,7 @@ def _url(text: str, problems: list[str]) -> SplitResult | None:
     except ValueError:  # of a bracket or a port
         is_valid = False
     if not is_valid or not text.isprintable() or " " in text or "#" in text:
-        problems.append(f"PVBUS_SINK_URL: {text!r} is not an http or https URL, {example}")
+        problems.append(f"PVBUS_SINK_URL is not an http or https URL, {example}")
         return None
     if url.username is not None or url.password is not None:
         problems.append("PVBUS_SINK_URL has a login, which logs would show: use PVBUS_SINK_TOKEN_FILE")

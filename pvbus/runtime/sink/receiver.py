@@ -11,6 +11,7 @@ import aiohttp
 from pvbus import __version__
 from pvbus.adapters.destinations import checked_socket
 from pvbus.adapters.files import reason_of
+from pvbus.adapters.httpserver import fault_of
 from pvbus.core.errors import UsageError
 from pvbus.core.sink.answers import Answer, Failed, answer_of
 from pvbus.core.sink.message import Event, Mode, message_of
@@ -98,7 +99,10 @@ class Receiver:
                 )
             case aiohttp.ServerDisconnectedError():
                 return "the receiver closed the connection without an answer"
-        return f"the receiver's answer is not valid HTTP, or broke off: {exc!r}"
+        fault = (
+            f"{type(exc).__name__}: {fault_of(exc)}"  # without what it quotes: our address may be a secret
+        )
+        return f"the receiver's answer is not valid HTTP, or broke off: {fault}"
 
 
 def read_token(file: Path) -> str:
