@@ -61,6 +61,12 @@ _SETTINGS = {
 _URL_USER = re.compile(r"://[^/@\s']{1,500}@")
 
 
+_DAMAGE = re.compile(
+    r"corrupt|inflate|bad (?:object|config|signature|tree)|valid object|loose object|packfile|hash mismatch"
+    r"|not a git repository|missing (?:blob|tree|commit)|unable to (?:read|parse)|index file|garbage"
+)
+
+
 class Failure(Enum):
     """The classes of failure that callers handle differently."""
 
@@ -75,6 +81,11 @@ class GitError(Exception):
     def __init__(self, failure: Failure, message: str) -> None:
         super().__init__(message)
         self.failure = failure
+
+    @property
+    def may_be_damage(self) -> bool:
+        """Whether git speaks of damage, here or at the remote: then the mirror is worth a check."""
+        return _DAMAGE.search(str(self)) is not None
 
 
 class Credentials(NamedTuple):

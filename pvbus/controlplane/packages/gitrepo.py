@@ -45,6 +45,12 @@ expand to one of gigabytes."""
 TAGS_DEEP_MAX = 16
 """Tags of tags of one commit; people make one."""
 
+MARKER = "pvbus-url"
+"""The file of a mirror with the address of its remote."""
+
+DAMAGE = (pygit2.GitError, LookupError, ValueError, AssertionError, OSError)
+"""What reading damaged objects or refs raises; none of it says that they are damaged."""
+
 SECONDS_MAX = 253_402_300_799
 """The last second of the year 9999, the limit of RFC 3339."""
 
@@ -110,18 +116,53 @@ class BareMirror:
         self._git = git
         self._pusher = Pusher(path, url)
         self._lock = threading.RLock()
-        marker = path / "pvbus-url"
-        if not (marker.exists() and marker.read_text() == url):
-            shutil.rmtree(path, ignore_errors=True)
-            path.mkdir(parents=True)
-            git.run("init", "--quiet", "--bare", "--template=", ".", directory=path)
-            marker.write_text(url)
-        self._repository = pygit2.Repository(str(path))
+        self._aside = path.with_name(f"{path.name}.old")
+        if not self._is_ours():
+            self._make()
+        try:
+            self._repository = pygit2.Repository(str(path))
+            self._read_refs()
+        except DAMAGE:
+            self._make()
+            self._repository = pygit2.Repository(str(path))
         self._package_trees: set[str] = set()
         self._empty_trees: set[str] = set()
         self._folders_read = 0
         self._loose_refs = 0
         self.refs: Mapping[str, str] = self._read_refs()
+
+    def _is_ours(self) -> bool:
+        try:
+            return (self.path / MARKER).read_bytes() == self.url.encode()
+        except OSError:
+            return False
+
+    def _make(self) -> None:
+        """Begin an empty mirror. What was there is moved aside until the remote has been fetched: the remote
+        may be gone, and the old mirror is then the last copy."""
+        if self.path.exists() and not (self.path.is_dir() and not any(self.path.iterdir())):
+            shutil.rmtree(self._aside, ignore_errors=True)
+            self.path.rename(self._aside)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._git.run("init", "--quiet", "--bare", "--template=", ".", directory=self.path)
+        (self.path / MARKER).write_bytes(self.url.encode())
+
+    def is_damaged(self) -> bool:
+        """Return whether objects are missing or not what was written. Reads all of them."""
+        try:
+            self._git.run("fsck", "--no-dangling", "--no-progress", directory=self.path)
+        except GitError:
+            return True
+        return False
+
+    def renew(self) -> None:
+        """Begin again with an empty mirror, which the next fetch fills."""
+        with self._lock:
+            self._make()
+            self._repository = pygit2.Repository(str(self.path))
+            self._package_trees.clear()
+            self._empty_trees.clear()
+            self.refs = {}
 
     def use(self, git: Git) -> None:
         """Use this Git for later commands: the credentials changed."""
@@ -144,6 +185,8 @@ class BareMirror:
                 f"(git init --bare {self.url}), or correct spec.git.repo",
             )
         self._git.fetch(self.path, self.url)
+        if self._aside.exists():
+            shutil.rmtree(self._aside, ignore_errors=True)
         with self._lock:
             before, self.refs = self.refs, self._read_refs()
         self._tidy(abs(len(self.refs) - len(before)))
@@ -451,30 +494,3 @@ def _rfc3339(seconds: int) -> str:
     """Return a time as the API writes it, limited to the years 1970 to 9999."""
     seconds = min(max(seconds, 0), SECONDS_MAX)
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def ref_fingerprint(repository: Path) -> int | None:
-    """Return a number that changes whenever a ref of a repository on this machine does.
-
-    None if that is unknown. Reads the times of folders only: git replaces a ref by renaming a lock file
-    in its folder, so no ref changes without its folder.
-    """
-    folder = repository / ".git"
-    if folder.is_file():
-        return None  # a linked worktree: its refs lie elsewhere
-    folder = folder if folder.is_dir() else repository
-    try:
-        times = [(str(path), path.stat().st_mtime_ns) for path in _folders(folder / "refs")]
-        for name in ("packed-refs", "HEAD"):
-            path = folder / name
-            times.append((name, path.stat().st_mtime_ns if path.exists() else 0))
-    except OSError:
-        return None
-    return hash(tuple(times))
-
-
-def _folders(root: Path) -> Iterator[Path]:
-    yield root
-    for entry in root.iterdir():
-        if entry.is_dir():
-            yield from _folders(entry)

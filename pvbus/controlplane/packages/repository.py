@@ -27,8 +27,10 @@ from pvbus.controlplane.packages import answers, layout, leftovers, operations
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.caching import StoreActivity
 from pvbus.controlplane.packages.catalog import Catalog
+from pvbus.controlplane.packages.damage import DAMAGE, read_whole, unreadable
+from pvbus.controlplane.packages.fingerprint import ref_fingerprint
 from pvbus.controlplane.packages.gitcommand import Credentials, Failure, Git, GitError
-from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File, ref_fingerprint
+from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File
 from pvbus.controlplane.packages.journal import Note, Notes
 from pvbus.controlplane.packages.operations import Staging, commit_all
 from pvbus.controlplane.packages.queueing import Change, Changes, settle
@@ -103,6 +105,7 @@ class RepositorySync:
         self._task: asyncio.Task[None] | None = None
         self._work: asyncio.Future[Any] | None = None
         self._stopped = False
+        self._is_suspect = False
         self._fingerprint: int | None = None
         self._backoff = Backoff(FAILURE_SECONDS_MIN, options.fetch_seconds, random.uniform)
         self._next_look = 0.0
@@ -244,6 +247,10 @@ class RepositorySync:
         except ContentError as exc:
             name = name_of(revision, self.settings.facts)
             raise answers.invalid(name, "spec.resources", str(exc)) from exc
+        except DAMAGE as exc:
+            self._is_suspect, self._next_look, self._next_fetch = True, 0.0, 0.0
+            self._changes.nudge()
+            raise answers.unavailable(unreadable(self.settings.facts.name, exc)) from exc
 
     def _read_files(self, tree: str) -> Mapping[str, File]:
         return self._load.files.get(tree, lambda: self.mirror.files(tree))
@@ -442,6 +449,13 @@ class RepositorySync:
         return self._options.poll_seconds * max(1.0, self._load.keepers / CROWD)
 
     def _sync(self, credentials: Credentials | None, pins: Pins) -> set[tuple[str, str]]:
+        """Fetch and read; a mirror that is damaged is fetched anew. Raises: GitError."""
+        is_suspect, self._is_suspect = self._is_suspect, False
+        return read_whole(
+            lambda: self._mirror, lambda: self._fetch_and_read(credentials, pins), is_suspect, self._logged
+        )
+
+    def _fetch_and_read(self, credentials: Credentials | None, pins: Pins) -> set[tuple[str, str]]:
         """Fetch and read (in a thread, so nothing here touches objects). Raises: GitError."""
         mirror = self._opened(credentials)
         self._fingerprint = ref_fingerprint(self.settings.local) if self.settings.local else None

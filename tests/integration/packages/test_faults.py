@@ -224,6 +224,59 @@ async def test_a_full_disk_fails_the_request_with_words_and_leaves_no_draft(
     await fleet.create(wanted)  # the same request, once there is room
 
 
+def damage_objects(folder: Path) -> None:
+    """Flip a bit in the middle of each object and pack."""
+    for path in [*folder.glob("objects/??/*"), *folder.glob("objects/pack/*.pack")]:
+        path.chmod(0o600)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 4
+        path.write_bytes(content)
+
+
+def cut_objects(folder: Path) -> None:
+    for path in [*folder.glob("objects/??/*"), *folder.glob("objects/pack/*")]:
+        path.chmod(0o600)
+        os.truncate(path, 10)
+
+
+def spoil(name: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / name).write_bytes(b"\xff\x00nonsense")
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [damage_objects, cut_objects, spoil("HEAD"), spoil("config"), spoil("packed-refs"), spoil("pvbus-url")],
+)
+async def test_a_damaged_mirror_is_fetched_again(
+    damage: Callable[[Path], None], tmp_path: Path, blueprints: Path
+) -> None:
+    """It has nothing that the remote has not: package revisions are served as before, without a person."""
+    async with running(tmp_path / "data") as world:
+        await world.add_repository("blue", blueprints)
+        await world.until(lambda: world.revision("blue.app.v1"))
+        files = await world.files("blue.app.v1")
+    folder = next((tmp_path / "data").rglob("mirror.git"))
+    damage(folder)
+    async with running(tmp_path / "data") as world:
+        await world.add_repository("blue", blueprints)
+        await world.until(lambda: world.revision("blue.app.v1"))
+        code = 503
+        deadline = asyncio.get_running_loop().time() + 30
+        while code == 503 and asyncio.get_running_loop().time() < deadline:
+            try:
+                found = await world.files("blue.app.v1")
+                code = 200
+            except StatusError as exc:
+                code = exc.code
+                await asyncio.sleep(0.05)
+        assert code == 200
+        assert found["spec"] == files["spec"]
+    assert not folder.with_name("mirror.git.old").exists()
+
+
 # The mirror itself.
 
 
