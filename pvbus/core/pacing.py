@@ -9,7 +9,7 @@ from typing import Final
 
 UNIT_SECONDS: Final = 0.2e-6  # of an expression's cost, at most
 SHARE: Final = 0.25  # of the time for costly decisions: most of it is for the others
-TURN_COST: Final = 100_000  # of one turn, about 20 ms; one evaluation may exceed it by its own limit
+TURN_COST: Final = 50_000  # of one turn, about 10 ms; its last evaluation may exceed it by its own limit
 COSTLY: Final = 5_000
 """Cost of a costly evaluation, at least: 1 ms. Usual expressions of a target cost about 30 together."""
 ORIGINS_MAX: Final = 10_000  # whose costs are known; the rest is taken for new

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pvbus.adapters.memory.virtual_time import run_simulated
+from pvbus.core.cel import TARGET_COST_MAX
 from pvbus.core.pacing import SHARE, TURN_COST, UNIT_SECONDS
 from tests.simulation.schedule import seeded
 from tests.simulation.world import REPOSITORY, SITE, World
@@ -76,7 +77,7 @@ def test_a_costly_set_delays_the_label_of_another_by_few_of_its_targets() -> Non
             assert world.now - began < 120
             between.append(await followed(world, f"r{len(between)}"))
             await asyncio.sleep(1.0)
-        assert max(between) * TURN_COST * UNIT_SECONDS <= DELAY_MAX, between
+        assert max(between) * TARGET_COST_MAX * UNIT_SECONDS <= DELAY_MAX, between
         assert sum(between) > 0
         assert world.now - began > TARGETS * TURN_COST * UNIT_SECONDS / SHARE / 2
 

@@ -94,12 +94,12 @@ def passed(found: UnrollPart) -> list[int]:
 
 
 def test_a_pass_of_costly_targets_evaluates_few_of_them() -> None:
-    """Others run in between: two hundred targets take a hundred passes, and a multiple of their time."""
+    """Others run in between: two hundred targets take as many passes, and a multiple of their time."""
     found = costly_fleet(200)
     began = found.now
     counts = passed(found)
     assert sum(counts) >= 200
-    assert max(counts) <= 2
+    assert max(counts) == 1
     assert found.now - began > 50 * PERIOD
     assert list(found.states().values()) == ["present"] * 200
 
@@ -167,6 +167,6 @@ def test_variants_of_a_costly_set_leave_the_time_to_those_of_others() -> None:
     assert len(later) == 49
     assert later == sorted(later)
     assert isinstance(found.begin("default/beta-1")[1], Create)
-    found.now += 50 * PERIOD
+    found.now += 50 * 2 * PERIOD
     made = [found.begin(f"default/alpha-{number}")[1] for number in range(1, 50)]
     assert all(isinstance(effect, Create) for effect in made)
