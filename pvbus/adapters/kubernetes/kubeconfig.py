@@ -1,6 +1,7 @@
 """Reads a kubeconfig: kubernetes-asyncio merges and resolves it, pvbus keeps its credentials fresh.
 
-The library reads credentials once, and runs plugins without most of their settings. Token files and plugins
+The library's own reader of YAML is used: the file is the user's, and its values are texts. The library reads
+credentials once, and runs plugins without most of their settings. Token files and plugins
 are therefore ours.
 """
 

@@ -51,9 +51,6 @@ them per level). CustomResourceDefinitions reach about 50."""
 LIMITS = Limits(bytes_max=32 << 20, depth_max=DEPTH_MAX, nodes_max=1_000_000)
 """Of one document. The largest CustomResourceDefinitions have some 20,000 nodes."""
 
-ALIASED = LIMITS._replace(nodes_max=100_000)
-"""Of a document that has aliases: those that people write have some hundred nodes."""
-
 DOCUMENTS_MAX = 5_000
 """Limit of documents in one text: each takes 0.2 ms or more to read."""
 
@@ -147,9 +144,8 @@ def _read(text: str, line: int = 0) -> Any:
 
 
 def _construct(text: str, line: int = 0) -> Any:
-    limits = ALIASED if "&" in text and "*" in text else LIMITS
     try:
-        return document(text, limits, KPT, line=line + 1).value
+        return document(text, LIMITS, KPT, line=line + 1).value
     except YamlError as error:
         raise YamlError(f"yaml: {error}") from error
 

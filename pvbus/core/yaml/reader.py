@@ -40,6 +40,8 @@ class Limits(NamedTuple):
     100 bytes."""
 
     documents_max: int = 100_000
+    aliased_max: int = 100_000
+    """Nodes that aliases stand for: a copy of each is made. Texts that people write have some hundred."""
 
 
 class Document(NamedTuple):
@@ -151,7 +153,7 @@ class _Reader:
         self._line = line
         self._anchors: dict[str, _Anchored | None] = {}
         """None for a value that has not ended."""
-        self._nodes = 0
+        self._nodes = self._copies = 0
         self._doubled: list[str] = []
 
     def documents(self) -> Iterator[Document]:
@@ -237,10 +239,9 @@ class _Reader:
         if anchored is None:
             raise self._error(event, f"the value of &{event.anchor[:80]} contains itself")
         self._nodes += anchored.nodes
-        if self._nodes > self._limits.nodes_max:
-            raise TooLargeError(
-                f"excessive aliasing: its aliases stand for more than {self._limits.nodes_max} values"
-            )
+        self._copies += anchored.nodes
+        if self._copies > (most := self._limits.aliased_max):
+            raise TooLargeError(f"excessive aliasing: its aliases stand for more than {most} values")
         parent = open_[-1] if open_ else None
         is_key = parent is not None and parent.is_mapping and len(parent.items) % 2 == 0
         if isinstance(anchored.value, yaml.ScalarEvent):

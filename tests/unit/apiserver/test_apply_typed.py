@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from pvbus.controlplane.apiserver.apply import fieldsets
+from pvbus.controlplane.apiserver.apply.fieldsets import EMPTY
+from pvbus.controlplane.apiserver.apply.managed import Owned, updater
 from pvbus.controlplane.apiserver.apply.merging import merge, type_errors
+from pvbus.controlplane.apiserver.apply.ownership import Writing, applied
 from pvbus.controlplane.apiserver.apply.typed import compare, field_set, reconciled, remove, with_named
 from pvbus.controlplane.apiserver.apply.types import of_object, of_schema
 
@@ -203,3 +206,33 @@ def test_fields_that_cannot_be_read_are_refused(fields: Any) -> None:
     """A client may send any managedFields."""
     with pytest.raises(ValueError, match=r"."):
         fieldsets.parsed(fields)
+
+
+class Compared(str):
+    """A text that counts how often it is compared."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.comparisons += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_an_apply_compares_an_object_as_often_whatever_the_number_of_its_owners() -> None:
+    """A large object with many owners held up the server for seconds: each owner cost a comparison."""
+    type_ = of_schema({"type": "object", "additionalProperties": {"type": "string"}})
+
+    version = "example.com/v1"
+
+    def compared(owners: int) -> int:
+        live = {f"k{n}": Compared("v") for n in range(50)}
+        managers = {updater(f"m{n}", version, ""): Owned({"f:k0": {}}, version) for n in range(owners)}
+        config = {f"k{n}": Compared("v") for n in range(50)} | {"k49": "w"}
+        Compared.comparisons = 0
+        writing = Writing("applier", version, "", EMPTY, "2024-01-01T00:00:00Z")
+        applied(lambda obj, _: (type_, obj), writing, live, config, managers, force=False)
+        return Compared.comparisons
+
+    assert compared(100) == compared(1) > 0

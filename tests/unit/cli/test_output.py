@@ -7,9 +7,11 @@ import logging
 import pytest
 import yaml
 
-from pvbus.cli.output import columns, emit
+from pvbus.cli.output import columns, emit, yaml_stream
+from pvbus.core.yaml.reader import values
 from pvbus.telemetry import logs
 from pvbus.telemetry.terminal import PrintableStream, one_line, printable
+from tests.tools.yamlanswers import go_answers
 
 HOSTILE = "a\x1b[2J\x9b31m\x07\r\u202eevil\x00\u2028\ud800b"
 
@@ -89,3 +91,10 @@ def test_logs_are_harmless(capsys: pytest.CaptureFixture[str], form: logs.LogFor
     for character in "\x9b\x07\r\u202e\x00\u2028":
         assert character not in shown
     assert "\x1b[2J" not in shown
+
+
+def test_what_kubectl_would_read_as_a_number_is_written_in_quotes() -> None:
+    """Each text that Go reads otherwise comes back as the text that it was, as a key and as a value."""
+    texts = [answer.text[3:-1] for answer in go_answers("c10", "scalars") if len(answer.text) < 200]
+    documents = [{"key": {text: text}} for text in texts]
+    assert values(yaml_stream(documents)) == documents

@@ -11,7 +11,7 @@ from pvbus.core.yaml.scalars import KPT, KUBECTL
 from pvbus.core.yaml.writer import Style, block
 from tests.tools.yamlanswers import go_answers
 
-SMALL = Limits(bytes_max=1000, depth_max=5, nodes_max=50, documents_max=3)
+SMALL = Limits(bytes_max=1000, depth_max=5, nodes_max=50, documents_max=3, aliased_max=40)
 
 
 def read(text: str | bytes, limits: Limits = reader.FILES) -> Any:
@@ -83,7 +83,7 @@ def test_an_own_key_wins_over_a_merged_one_for_kpt(own_first: bool) -> None:
         ("[" + "1," * 50 + "]", "it has more than 50 values"),
         (
             "a: &a [1,2,3,4,5]\nb: [" + "*a," * 8 + "]",
-            "excessive aliasing: its aliases stand for more than 50",
+            "excessive aliasing: its aliases stand for more than 40",
         ),
         ("a: &a {b: 1}\nc: {" + "<<: *a," * 30 + "}", "more than 50 values"),
         ("--- 1\n" * 4, "it has more than 3 documents"),

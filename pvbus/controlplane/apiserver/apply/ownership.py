@@ -181,7 +181,7 @@ def applied(
     own = fieldsets.recursive_difference(field_set(type_, config), writing.ignored)
     known[actor] = Owned(own, writing.api_version, before.time if before is not None else "")
     new = merge(type_, live, config)
-    if before is not None and before.fields:
+    if before is not None and _drops(before, known[actor]):
         new = _pruned(view, new, known, before, writing.api_version)
     if not force and (conflicts := _conflicts(view, writing, live, new, known, actor)):
         raise ConflictsError(tuple(conflicts))
@@ -195,12 +195,23 @@ def applied(
     return Applied(new if changes else None, remaining)
 
 
+def _drops(last: Owned, own: Owned) -> bool:
+    """Return whether an applier names less than last time; otherwise there is nothing to remove."""
+    return bool(last.fields) and (
+        last.api_version != own.api_version or bool(fieldsets.difference(last.fields, own.fields))
+    )
+
+
 def _conflicts(
     view: View, writing: Writing, live: Object, new: Object, managers: Managers, actor: Manager
 ) -> list[Conflict]:
+    if new == live:
+        return []
     found: list[Conflict] = []
+    versions = {owned.api_version for owned in managers.values()}
+    compared = {version: _compared(view, writing, live, new, version) for version in versions}
     for manager, owned in sorted(managers.items(), key=lambda item: item[0].rank):
-        changes = _compared(view, writing, live, new, owned.api_version)
+        changes = compared[owned.api_version]
         if manager == actor or changes is None:
             continue
         changed = fieldsets.union(changes.modified, changes.added)

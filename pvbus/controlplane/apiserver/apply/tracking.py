@@ -15,6 +15,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from pvbus.controlplane.apiserver import status
 from pvbus.controlplane.apiserver.apply import fieldsets, managed
 from pvbus.controlplane.apiserver.apply.fieldsets import EMPTY, FieldSet
@@ -134,7 +136,7 @@ class Tracker:
             raise _conflict(exc.conflicts) from exc
         except ItemError as exc:
             raise _internal(f"failed to merge config: {exc}") from exc
-        new = copy.deepcopy(dict(live if result.obj is None else result.obj))
+        new: Object = msgspec.to_builtins(dict(live if result.obj is None else result.obj))  # a copy
         if options.manager == KUBECTL:
             _note_last_applied(new, config)
         metadata = new["metadata"] = new.get("metadata") or {}
