@@ -24,6 +24,7 @@ NO_REASONS = {
     *("FunctionResultList", "Repository", "RolloutPolicy"),
     *("True", "False", "Unknown"),
     *("DoesNotExist", "Exists", "In", "NotIn"),
+    "Expr",  # how the fields with expressions end
     *("NotFound", "PackageExists"),  # reasons of errors that are caught
     *("ExecNotAllowed", "FunctionNotFound", "InvalidPipeline", "RenderTimeout"),  # and of validators' errors
 }
