@@ -12,13 +12,17 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
+import structlog
 
 from pvbus.controlplane.packages.revisions import Revision
 from pvbus.ports.cluster import Object
+
+_log = structlog.get_logger(__name__)
 
 METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
 """What a note has of an object's metadata."""
@@ -161,9 +165,22 @@ class Journal:
     def read(self, name: str) -> Note | None:
         if name not in self._names:
             return None
+        path = self._folder / f"{name}.json"
         try:
-            return msgspec.json.decode((self._folder / f"{name}.json").read_bytes(), type=Note)
-        except (FileNotFoundError, msgspec.DecodeError):
+            return msgspec.json.decode(path.read_bytes(), type=Note)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as exc:
+            aside = path.with_suffix(".damaged")
+            _log.error(
+                "the note of an interrupted change is damaged; it is set aside: compare labels, annotations, "
+                "owners and finalizers of the package revision with it",
+                revision=name,
+                file=str(aside),
+                error=str(exc),
+            )
+            with suppress(OSError):
+                path.rename(aside)
             return None
 
     def drop(self, name: str) -> None:

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pvbus.controlplane.packages.journal import LATE_PUSH_SECONDS, Journal, Note
 
@@ -19,10 +20,16 @@ def test_a_note_outlives_the_process_until_it_is_dropped(tmp_path: Path) -> None
     assert Journal(tmp_path).names() == []
 
 
-def test_a_damaged_note_is_none(tmp_path: Path) -> None:
+def test_a_damaged_note_is_none_and_is_set_aside(tmp_path: Path) -> None:
+    """It has metadata that may be nowhere else: a person is told, once."""
     Journal(tmp_path).write("edge.app.ws", NOTE)
     (tmp_path / "edge.app.ws.json").write_bytes(b'["c0ff')
-    assert Journal(tmp_path).read("edge.app.ws") is None
+    with capture_logs() as logs:
+        assert Journal(tmp_path).read("edge.app.ws") is None
+    assert [entry["log_level"] for entry in logs] == ["error"]
+    assert logs[0]["file"] == str(tmp_path / "edge.app.ws.damaged")
+    assert (tmp_path / "edge.app.ws.damaged").read_bytes() == b'["c0ff'
+    assert Journal(tmp_path).names() == []
 
 
 def test_what_a_note_has_not_is_gone_after_the_change() -> None:
