@@ -147,7 +147,11 @@ class Attacker:
             lambda size: "9223372036854775807 + 1 > 0 ? 'x' : 'y'",
         )
         template = {"labelExprs": [{"key": f"k{n}", "valueExpr": expression} for n in range(20)]}
-        selector = {"apiVersion": "fleet.example.dev/v1", "kind": "Cluster", "matchLabels": {"probe": "yes"}}
+        selector = {
+            "apiVersion": "fleet.example.dev/v1",
+            "kind": "Cluster",
+            "matchLabels": {"stage": "production"},
+        }
         made = {
             "apiVersion": "config.porch.kpt.dev/v1alpha2",
             "kind": "PackageVariantSet",
