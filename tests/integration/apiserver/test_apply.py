@@ -103,3 +103,19 @@ async def test_an_object_of_the_cluster_has_no_owner_in_a_namespace(api: Api) ->
         pass
     found = await api.get("/api/v1/namespaces/held")
     assert "deletionTimestamp" not in found["metadata"]
+
+
+async def test_an_answer_names_no_more_than_a_hundred_conflicts(api: Api) -> None:
+    """Many managers of many fields have a conflict for each pair: the number is said, and the first ones."""
+    data = {f"k{n}": "v" for n in range(60)}
+    path = "/api/v1/namespaces/default/configmaps/m"
+    media = "application/apply-patch+yaml"
+    owned = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": data}
+    for manager in range(5):
+        reply = await api.call("PATCH", f"{path}?fieldManager=m{manager}", owned, media=media)
+        assert reply.code in (200, 201), reply.body
+    other = {**owned, "data": dict.fromkeys(data, "other")}
+    reply = await api.call("PATCH", f"{path}?fieldManager=other", other, media=media)
+    assert (reply.code, len(reply.body["details"]["causes"])) == (409, 100)
+    assert reply.body["message"].startswith("Apply failed with 300 conflicts: ")
+    assert reply.body["message"].endswith("and more")

@@ -35,6 +35,7 @@ from pvbus.controlplane.apiserver.apply.typed import ItemError, compare, field_s
 from pvbus.controlplane.apiserver.apply.types import FieldType
 from pvbus.controlplane.apiserver.bodies import is_deep
 from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver.nodes import PROBLEMS_MAX
 from pvbus.controlplane.apiserver.registry import CRD, EVENT, NAMESPACE, NEW_EVENT, Endpoint, Registry
 from pvbus.controlplane.apiserver.requests import Options
 from pvbus.controlplane.apiserver.strategies import NAMESPACE_LABEL
@@ -305,7 +306,12 @@ def _note_last_applied(new: dict[str, Any], config: Object) -> None:
 
 
 def _conflict(conflicts: tuple[Conflict, ...]) -> StatusError:
-    """Return 409 with a cause for each field, and the words that kubectl prints."""
+    """Return 409 with a cause for each field, and the words that kubectl prints.
+
+    Of very many, the first `PROBLEMS_MAX` are named: 300 managers of 300 fields have 90,000.
+    """
+    count, more = len(conflicts), "\nand more" if len(conflicts) > PROBLEMS_MAX else ""
+    conflicts = conflicts[:PROBLEMS_MAX]
     paths = [fieldsets.shown(each.path) for each in conflicts]
     causes = tuple(
         (path, "FieldManagerConflict", f"conflict with {_named(each)}")
@@ -318,7 +324,7 @@ def _conflict(conflicts: tuple[Conflict, ...]) -> StatusError:
         for each, path in zip(conflicts, paths, strict=True):
             heading = f"conflicts with {_named(each)}:"
             lines += [f"- {path}"] if heading in lines else [heading, f"- {path}"]
-        text = f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
+        text = f"Apply failed with {count} conflicts: " + "\n".join(lines) + more
     return StatusError(409, "Conflict", text, causes=causes)
 
 
