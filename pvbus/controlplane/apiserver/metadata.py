@@ -117,7 +117,7 @@ def problems(
         found.append(forbidden("metadata.namespace", "not allowed on this type"))
     elif namespaced:
         found += _name_problems("metadata.namespace", metadata["namespace"], label=True)
-    errors = islice(label_errors(metadata.get("labels", {})), PROBLEMS_MAX)
+    errors = islice(label_errors(metadata.get("labels", {})), PROBLEMS_MAX + 1)
     found += [invalid_value("metadata.labels", wrong, text) for wrong, text in errors]
     found += _annotation_problems(metadata.get("annotations", {}))
     for owner in metadata.get("ownerReferences", ()):
@@ -150,7 +150,7 @@ def _name_problems(path: str, name: str, *, label: bool) -> list[FieldError]:
 
 
 def _annotation_problems(annotations: Mapping[str, str]) -> list[FieldError]:
-    errors = islice(annotation_errors(annotations), PROBLEMS_MAX)
+    errors = islice(annotation_errors(annotations), PROBLEMS_MAX + 1)
     found = [invalid_value("metadata.annotations", key, text) for key, text in errors]
     if text := annotations_too_long(annotations):
         found.append(FieldError("metadata.annotations", "FieldValueTooLong", f"Too long: {text}"))
