@@ -146,7 +146,10 @@ class Attacker:
             lambda size: "target.labels.region.replace('', target.labels.region)",
             lambda size: "9223372036854775807 + 1 > 0 ? 'x' : 'y'",
         )
-        template = {"labelExprs": [{"key": f"k{n}", "valueExpr": expression} for n in range(20)]}
+        template = {
+            "downstream": {"repo": "edge-asia", "packageExpr": f"'h{self._number}-' + target.name"},
+            "labelExprs": [{"key": f"k{n}", "valueExpr": expression} for n in range(20)],
+        }
         selector = {
             "apiVersion": "fleet.example.dev/v1",
             "kind": "Cluster",
@@ -157,7 +160,7 @@ class Attacker:
             "kind": "PackageVariantSet",
             "metadata": {"name": f"hostile-{self._number}"},
             "spec": {
-                "upstream": {"repo": "blueprints", "package": "none", "revision": 1},
+                "upstream": {"repo": "blueprints", "package": "web", "revision": 1},
                 "targets": [{"objectSelector": selector, "template": template}],
             },
         }

@@ -15,10 +15,12 @@ import yaml
 
 from pvbus.controlplane.apiserver.rbac.users import Account, Grant, UserFile, digest_of
 from tests.e2e.cli.command import REPOSITORY, Running, environment, running
-from tests.e2e.cli.small_fleet import CLUSTERS, write_manifests
+from tests.e2e.cli.small_fleet import CLUSTERS, PACKAGES, write_manifests
 
 EVERY_SECONDS = 0.2
 LAST_SECONDS = 60.0
+BIG_CHARACTERS = 200_000
+"""Of an annotation of each cluster, which the hostile expressions read; the limit of all is 256 KiB."""
 IDENTITIES = {
     "nobody": ("default", ()),
     "editor": ("default", (Grant(role="editor"),)),
@@ -38,7 +40,7 @@ PROBE_SET = {
     "kind": "PackageVariantSet",
     "metadata": {"name": "probe"},
     "spec": {
-        "upstream": {"repo": "blueprints", "package": "none", "revision": 1},
+        "upstream": {"repo": "blueprints", "package": "web", "revision": 1},
         "targets": [
             {
                 "objectSelector": {
@@ -101,6 +103,7 @@ class Probe:
         self._url = url
         self._pending: dict[int, float] = {}
         self._arrived = asyncio.Event()
+        self._marks_seen = 0
         self.ready: list[float] = []
         self.labels: list[float] = []
 
@@ -110,10 +113,13 @@ class Probe:
         for path, obj in (("/api/v1/namespaces", spaces), (CLUSTER, PROBE), (SETS, PROBE_SET)):
             async with self._session.post(self._url + path, json=obj) as reply:
                 assert reply.status == 201, await reply.text()
+        for package in PACKAGES:
+            await self._patch(package.removesuffix("-web"), {"annotations": {"big": "a" * BIG_CHARACTERS}})
         self._watching = asyncio.create_task(self._watch())
         self._asking: set[asyncio.Task[None]] = set()
         await self._change(1)
         await self._settle()
+        assert self._marks_seen, f"the set {PROBE_SET['metadata']} made no variant within {LAST_SECONDS} s"
         self.labels.clear()
 
     async def run(self, until: "asyncio.Task[Any]") -> None:
@@ -146,13 +152,19 @@ class Probe:
         self.ready.append(time.monotonic() - started)
 
     async def _change(self, number: int) -> None:
-        patch = json.dumps({"metadata": {"labels": {"mark": str(number)}}})
-        headers = {"Content-Type": "application/merge-patch+json"}
         started = time.monotonic()
-        async with self._session.patch(f"{self._url}{CLUSTER}/probe", data=patch, headers=headers) as reply:
-            assert reply.status == 200, await reply.text()
-            current = int((await reply.json())["metadata"]["labels"]["mark"])
+        changed = await self._patch("probe", {"labels": {"mark": str(number)}})
+        current = int(changed["metadata"]["labels"]["mark"])
         self._pending.setdefault(current, started)
+
+    async def _patch(self, cluster: str, metadata: dict[str, Any]) -> Any:
+        headers = {"Content-Type": "application/merge-patch+json"}
+        data = json.dumps({"metadata": metadata})
+        async with self._session.patch(
+            f"{self._url}{CLUSTER}/{cluster}", data=data, headers=headers
+        ) as reply:
+            assert reply.status == 200, await reply.text()
+            return await reply.json()
 
     async def _watch(self) -> None:
         while True:
@@ -165,6 +177,7 @@ class Probe:
         mark = ((event["object"].get("spec") or {}).get("labels") or {}).get("mark")
         if mark is None or not event["object"]["metadata"]["name"].startswith("probe"):
             return
+        self._marks_seen += 1
         for number in [number for number in self._pending if number <= int(mark)]:
             self.labels.append(time.monotonic() - self._pending.pop(number))
         self._arrived.set()
