@@ -35,8 +35,10 @@ def fleet_target(number: int) -> dict[str, Any]:
 async def fan_out(fleet: Fleet, services: Child, count: int) -> dict[str, float]:
     """Make one set over `count` targets; return seconds until all variants are there, and what it took."""
     before, served = await services.ask("usage"), await fleet.server_cpu_seconds()
+    await services.ask("lateness")
     await fleet.post(SETS, variant_set("fleet", {"env": "prod"}, FIVE_EXPRESSIONS))
     seconds = await fleet.wait_count(VARIANTS, count)
+    late = await services.ask("lateness")
     served = await fleet.server_cpu_seconds() - served
     await services.ask("settled")
     after = await services.ask("usage")
@@ -46,6 +48,8 @@ async def fan_out(fleet: Fleet, services: Child, count: int) -> dict[str, float]
         "serverCpuSeconds": served,
         "residentBytes": after["residentBytes"],
         "compilations": (await services.ask("counts"))["compilations"],
+        "latenessSeconds": late["p999"],
+        "longestSeconds": late["longest"],
     }
 
 
@@ -110,6 +114,8 @@ def _fan_out_rows(result: dict[str, float], bare: list[dict[str, float]], count:
             *(cpu / 2.8, "Porch's", "2.8 ms"),
         ),
         Row("ceiling", "server CPU per variant", 1000 * result["serverCpuSeconds"] / count, "ms"),
+        Row("ceiling", "services' loop late, p99.9", 1000 * result["latenessSeconds"], "ms", 50, "less"),
+        Row("ceiling", "services' loop late, the longest", 1000 * result["longestSeconds"], "ms"),
         Row("ceiling", "services' CPU of the time the fan-out took", busy, "% of a core"),
         Row("ceiling", "compilations, of five expressions", result["compilations"], "", 5, "equal"),
         Row("ceiling", "services' memory", result["residentBytes"] / 1e6, "MB"),

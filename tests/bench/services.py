@@ -4,7 +4,8 @@
 
 BUS is an address as in PVBUS_BUS. The first line tells that all are ready, since when /readyz said so, and
 what the process weighed before it had any table. Commands: `usage`, `counts`, `metrics`, `steps` (of
-rollouts), `writes` (to the API server, by kind), `settled` (answered when nothing is left to do). KUBECONFIG
+rollouts), `writes` (to the API server, by kind), `settled` (answered when nothing is left to do), `lateness`
+(of the loop, since the last time it was asked for). KUBECONFIG
 `-` stands for a cluster that only answers creates, and writes of a policy's status; see `tests.bench.echo`.
 --packages N: resolve and establish have N packages of `tests.bench.packagecatalog` as their sources. With a
 folder in BENCH_PROFILE, a profile is written there.
@@ -174,6 +175,36 @@ def serve_packages(count: int) -> None:
     setattr(hosting, "sourced", sourced)  # noqa: B010  # as a statement, mypy refuses it
 
 
+class Lateness:
+    """How late the loop runs what is due now, sampled 200 times a second: what every other key waits."""
+
+    EVERY_SECONDS = 0.005
+
+    def __init__(self) -> None:
+        self._sampling: asyncio.Task[None] | None = None
+        self._late: list[float] = []
+
+    async def take(self) -> dict[str, float]:
+        """Return p99.9 and the longest of the seconds since the last call; the first call only begins."""
+        late, self._late = sorted(self._late), []
+        if self._sampling is None:
+            self._sampling = asyncio.create_task(self._sample())
+        if not late:
+            return {"p999": 0.0, "longest": 0.0}
+        return {"p999": late[int(len(late) * 0.999)], "longest": late[-1]}
+
+    async def _sample(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            due = clock() + self.EVERY_SECONDS
+            await asyncio.sleep(self.EVERY_SECONDS)
+            self._late.append(max(clock() - due, 0.0))
+
+    def stop(self) -> None:
+        if self._sampling is not None:
+            self._sampling.cancel()
+
+
 def is_ready(service: Service) -> bool:
     return service.ready and (not isinstance(service, IngestWorker) or service.observed)
 
@@ -220,6 +251,7 @@ async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
                 "leases": sum(len(service.leases()) for service in services),
             }
 
+        lateness = Lateness()
         running = asyncio.create_task(run_all(services))
         await asyncio.wait(
             {
@@ -236,9 +268,11 @@ async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
             "steps": give_steps,
             "writes": give_writes,
             "settled": wait_settled,
+            "lateness": lateness.take,
         }
         answering = asyncio.create_task(answer_commands(commands))
         await asyncio.wait({running, answering}, return_when=asyncio.FIRST_COMPLETED)
+        lateness.stop()
         for service in services:
             service.stop()
         await running
