@@ -21,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from pvbus.adapters.files import write_private
 
 VALID_DAYS = 3650
+VALID_BEFORE_DAYS = 1  # a clock that is set back by hours finds them valid while the server runs
 RENEW_DAYS = 60
 """A start renews certificates that expire within this time: a server rarely runs longer without a restart."""
 
@@ -106,7 +107,7 @@ def _builder(name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_before(now - timedelta(days=VALID_BEFORE_DAYS))
         .not_valid_after(now + timedelta(days=VALID_DAYS))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )

@@ -245,14 +245,15 @@ def remove_stale_locks(message: str, folders: Sequence[Path]) -> bool:
     """Remove the lock files that a message of git names, if they are in these folders and old.
 
     git holds a lock for milliseconds; one that is older than STALE_LOCK_SECONDS was left by a killed git,
-    and would stay forever. Return whether any was removed.
+    and would stay forever. One from so far in the future is as old: the clock was set back. Return
+    whether any was removed.
     """
     removed = False
     for name in re.findall(r"Unable to create '([^']+\.lock)': File exists", message):
         lock = Path(name).resolve()
         inside = any(lock.is_relative_to(folder.resolve()) for folder in folders)
         try:
-            if inside and time.time() - lock.stat().st_mtime > STALE_LOCK_SECONDS:
+            if inside and abs(time.time() - lock.stat().st_mtime) > STALE_LOCK_SECONDS:
                 lock.unlink()
                 removed = True
         except FileNotFoundError:

@@ -12,6 +12,7 @@ from pvbus.core import cron
 INTERVAL = timedelta(hours=1)
 """Between full syncs without a schedule, as in Porch. Changes of the remote do not wait for one."""
 
+_AT_ONCE = datetime.min.replace(tzinfo=UTC)
 _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -52,19 +53,24 @@ class FullSyncs:
     def _next(self, repository: Mapping[str, Any] | None) -> datetime:
         """Return when the next full sync is due."""
         if self._last is None:
-            return datetime.min.replace(tzinfo=UTC)
+            return _AT_ONCE
         regular = self._last + INTERVAL if self._schedule is None else self._schedule.after(self._last)
         once = parse_time(run_once_at(repository, self._observed))
         return min(each for each in (regular, once) if each is not None)
 
+    def _due(self, repository: Mapping[str, Any] | None, now: datetime) -> datetime:
+        """Return when the next one is due: at once if the last is in the future (a clock set back)."""
+        is_ahead = self._last is not None and self._last > now
+        return _AT_ONCE if is_ahead else self._next(repository)
+
     def seconds_left(self, repository: Mapping[str, Any] | None, now: datetime) -> float | None:
         """Return the seconds until the next full sync; None after it failed: it is tried again anyway."""
-        due = self._next(repository)
+        due = self._due(repository, now)
         return None if due == self._tried else max(0.0, (due - now).total_seconds())
 
     def begin(self, repository: Mapping[str, Any] | None, now: datetime) -> bool:
         """Return whether a full sync is due, and note what it is done for."""
-        due = self._next(repository)
+        due = self._due(repository, now)
         if due > now:
             return False
         asked = run_once_at(repository, self._observed)

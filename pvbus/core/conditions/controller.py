@@ -26,6 +26,7 @@ from pvbus.core.api.variants import (
 from pvbus.core.conditions.publishing import DELETED, NO_TASKS, WITHDRAWN, Publisher, stamp
 from pvbus.core.conditions.sets import SET_OPTIONAL_TYPES, set_conditions
 from pvbus.core.conditions.subjects import GROUPS, REVISION, ConditionSubject, Subjects
+from pvbus.core.echo import ECHO_SECONDS, is_awaited
 from pvbus.core.effects import KindRef, Outcome, Put, Reconciliation, Update
 from pvbus.core.errors import PermanentError
 from pvbus.core.keys import ConditionKey, Key, SubjectKey, is_child
@@ -47,8 +48,6 @@ from pvbus.core.topics import broadcast_of, inputs_of, memory_of
 
 VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
 SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
-ECHO_SECONDS = 10.0
-
 _variant = msgspec.json.Decoder(PackageVariant)
 _result = msgspec.json.Decoder(ResultRow)
 _rollup = msgspec.json.Decoder(SetResult)
@@ -79,7 +78,7 @@ class ObjectState:
 
     def stored(self, now: float) -> bytes:
         """Return the object as last seen: the response to our own write counts until its echo."""
-        if self.response is not None and now >= self.expires:
+        if self.response is not None and not is_awaited(self.expires, now):
             self.response = None
         raw = self.response if self.response is not None else self.raw
         assert raw is not None

@@ -13,6 +13,7 @@ import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, PackageVariant, PackageVariantSpec
 from pvbus.core.cel import Budget
+from pvbus.core.echo import ECHO_SECONDS
 from pvbus.core.effects import (
     INTERNAL_ERROR,
     Create,
@@ -60,7 +61,6 @@ from pvbus.core.topics import broadcast_of, inputs_of, memory_of
 VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
 SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
-ECHO_SECONDS = 10.0  # how long a response replaces the observed object
 REFUSED_RETRY_SECONDS = 60.0  # a write that the API server refuses may be allowed later (RBAC, webhooks)
 LOOK_AGAIN_SECONDS = 10.0  # at a set that changed after its order: the withdrawal may still come
 ORDER_SECONDS = 60.0  # how long an order is valid: the data behind it gets older

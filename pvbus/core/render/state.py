@@ -3,6 +3,7 @@
 import msgspec
 
 from pvbus.core.api.variants import PackageVariant
+from pvbus.core.echo import is_awaited
 from pvbus.core.records import DesiredRow, TargetRow
 
 _variant = msgspec.json.Decoder(PackageVariant)
@@ -22,7 +23,7 @@ class RenderState:
 
     def stored(self, now: float) -> bytes | None:
         """Return the object as last seen: the response to our own write counts until its echo."""
-        if self.response is not None and now >= self.expires:
+        if self.response is not None and not is_awaited(self.expires, now):
             self.response = None
         return self.response if self.response is not None else self.variant
 

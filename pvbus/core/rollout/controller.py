@@ -16,7 +16,7 @@ import msgspec
 
 from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.rollouts import RolloutPolicy
-from pvbus.core.conditions.controller import ECHO_SECONDS
+from pvbus.core.echo import ECHO_SECONDS
 from pvbus.core.effects import Effect, KindRef, Outcome, Put, Reconciliation, Update
 from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.keys import ChildKey, Key, is_child

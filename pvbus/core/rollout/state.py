@@ -5,6 +5,7 @@ from typing import NamedTuple
 import msgspec
 
 from pvbus.core.api.rollouts import RolloutPolicy
+from pvbus.core.echo import is_awaited
 from pvbus.core.rollout.candidates import Candidates
 from pvbus.core.rollout.commanding import commands_of
 from pvbus.core.rollout.protocol.rows import Commands, Rollout, Target
@@ -105,7 +106,7 @@ class RolloutData:
 
     def stored(self, now: float) -> bytes:
         """Return the policy as last seen: the response to our own write counts until its echo."""
-        if self.response is not None and now >= self.expires:
+        if self.response is not None and not is_awaited(self.expires, now):
             self.response = None
         raw = self.response if self.response is not None else self.raw
         assert raw is not None

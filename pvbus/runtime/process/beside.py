@@ -53,7 +53,7 @@ class BesidePorch:
         self._clock = clock
         self._is_needed = not is_allowed and any(name in WRITERS for name in services)
         self._mark: Mark | None = None
-        self._offset = 0.0
+        self._offset = clock.now() - clock.monotonic()  # of the server's clock, which does not jump with ours
         self._began = clock.monotonic()
         self._scopes = [(kind, namespace) for kind in KINDS for namespace in namespaces or (None,)]
         self._unlooked = set(self._scopes)
@@ -89,7 +89,7 @@ class BesidePorch:
         self._wrote = True
 
     def _wait_seconds(self) -> float:
-        return wait_seconds(self._mark, self._clock.now() + self._offset, beside=self._is_beside)
+        return wait_seconds(self._mark, self._clock.monotonic() + self._offset, beside=self._is_beside)
 
     async def run(self) -> None:
         if not self._is_needed:
@@ -117,7 +117,7 @@ class BesidePorch:
     async def _list_and_watch(self, resource: Resource, kind: Kind, namespace: str | None) -> None:
         there = await self._cluster.server_time()
         if there is not None:
-            self._offset = there - self._clock.now()
+            self._offset = there - self._clock.monotonic()
         listing = await self._cluster.list(resource, namespace, metadata_only=True)
         self._note(last_mark(listing.items), is_new=False)
         self._unlooked.discard((kind, namespace))

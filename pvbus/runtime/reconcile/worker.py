@@ -45,6 +45,10 @@ DIRTY_KEYS_MAX = 50_000  # beyond, inputs pause: memory stays bounded when the c
 SLICE_SECONDS = 0.02  # one turn of dispatching; longer and heartbeats and reads would wait
 TICK_SECONDS = (0.1, 0.25)  # resolution of timers: while one is near, and otherwise
 LEASE_RETRY_SECONDS = 0.5  # a lease is certain again with the next heartbeat
+AGAIN_SECONDS_MAX = 600.0
+"""The longest timer of a key. Windows and deadlines are times of the wall clock, which may be set, and timers
+stand still while the machine sleeps: who waits for longer looks again meanwhile."""
+
 OFFSET_COMMIT_SECONDS = 1.0  # offsets alone are for lag and scaling: not worth a step each
 
 _BESIDE = (Query, Observe, Pull)
@@ -343,7 +347,8 @@ class Worker:
             opened.mark(key)
             self._wake.set()
         elif outcome.again_after is not None:
-            self._timers.set((opened.lease.partition, key), self._clock.monotonic() + outcome.again_after)
+            seconds = min(outcome.again_after, AGAIN_SECONDS_MAX)
+            self._timers.set((opened.lease.partition, key), self._clock.monotonic() + seconds)
         if logs.is_detailed():
             about = {"waiting": "; ".join(outcome.waiting)} if outcome.waiting else {}
             with logs.bound(self._fields(opened, key)):

@@ -303,7 +303,7 @@ def test_a_push_with_a_lease_that_does_not_hold_moves_nothing(mirror: BareMirror
     assert "refs/heads/fine" not in mirror.refs
 
 
-@pytest.mark.parametrize("age_seconds", [STALE_LOCK_SECONDS + 5, 0])
+@pytest.mark.parametrize("age_seconds", [STALE_LOCK_SECONDS + 5, 0, -3600])
 def test_a_lock_that_a_killed_git_left_is_removed_and_a_fresh_one_is_not(
     mirror: BareMirror, edge: Path, age_seconds: float
 ) -> None:

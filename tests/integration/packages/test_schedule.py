@@ -181,3 +181,17 @@ def test_a_full_sync_that_failed_is_left_to_the_retries() -> None:
         "nextFullSyncTime": "2026-03-01T13:00:30Z",
         "observedRunOnceAt": "2026-03-01T12:00:00Z",
     }
+
+
+@pytest.mark.parametrize("schedule", ["", "*/5 * * * *"])
+def test_a_clock_that_jumps_neither_stops_full_syncs_nor_repeats_them(schedule: str) -> None:
+    """Set back by an hour, the last one is in the future: one is done, and the next by the new clock."""
+    times = FullSyncs(schedule, obj := stored("2026-03-01T12:00:00Z"))
+    for now in (NOW - timedelta(hours=1), NOW + timedelta(hours=1)):
+        assert times.seconds_left(obj, now) == 0
+        assert times.begin(obj, now)
+        times.done(now)
+        seconds = times.seconds_left(obj, now)
+        assert seconds is not None
+        assert 0 < seconds <= 3600
+        assert not times.begin(obj, now)

@@ -127,6 +127,8 @@ def test_a_clock_that_was_set_back_gets_certificates_of_its_time(tmp_path: Path)
     first = (tmp_path / "server.crt").read_bytes()
     certificates.ensure(tmp_path)
     assert (tmp_path / "server.crt").read_bytes() == first
+    made = x509.load_pem_x509_certificate(first)
+    assert made.not_valid_before_utc < datetime.now(UTC) - timedelta(hours=2), "a jump while the server runs"
     now = datetime.now(UTC) - timedelta(days=30)
 
     class Past(datetime):

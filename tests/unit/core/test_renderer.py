@@ -550,6 +550,16 @@ def test_a_response_stands_in_for_its_echo_for_a_while() -> None:
     assert isinstance(effect, Create)  # the echo never came: the server's answer tells
 
 
+def test_a_clock_that_is_set_back_does_not_prolong_the_wait_for_an_echo() -> None:
+    part = RenderPart()
+    part.target(row(), VKEY)
+    steps, effect = part.begin(VKEY)
+    part.go_on(steps, stored(effect.object))
+    part.now -= 3600
+    _, effect = part.begin(VKEY)
+    assert isinstance(effect, Create)
+
+
 def test_a_deletion_that_was_seen_before_the_response_is_found_out() -> None:
     part, thing = applied()
     part.target(row(digest="d2", cancelled="k"), VKEY)

@@ -25,6 +25,7 @@ from pvbus.runtime.reconcile import holder
 from pvbus.runtime.reconcile import worker as worker_module
 from pvbus.runtime.reconcile.decoding import LETTER_BYTES_MAX, dead_letter
 from pvbus.runtime.reconcile.leases import OpenLease, finished, output_bytes
+from pvbus.runtime.reconcile.worker import AGAIN_SECONDS_MAX
 from tests.unit.runtime.fakes import DLQ, IN, OUT, PARTITIONS, SEEN, FakeWorld, simulated
 
 KEYS = [f"default/k{i}" for i in range(8)]
@@ -434,6 +435,21 @@ def test_a_time_that_was_asked_for_is_kept_once_per_key() -> None:
         looks = len(fake.looks)
         await asyncio.sleep(31)
         assert len(fake.looks) - looks == 3
+
+    simulated(scenario)
+
+
+def test_a_long_wait_is_looked_at_meanwhile() -> None:
+    """The wall clock that it is for may be set, or the machine may sleep."""
+
+    async def scenario(world: FakeWorld) -> None:
+        _, fake, _, _ = world.worker()
+        await asyncio.sleep(3)
+        await world.send(KEYS[0], {"again": 86_400})
+        await asyncio.sleep(1)
+        looks = len(fake.looks)
+        await asyncio.sleep(AGAIN_SECONDS_MAX + 1)
+        assert len(fake.looks) == looks + 1
 
     simulated(scenario)
 
