@@ -7,7 +7,7 @@ refusal is a StatusError (400 or 415), and takes time linear in the body.
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from pvbus.controlplane.apiserver import protobuf, status
 from pvbus.controlplane.apiserver.entries import decode, encode
@@ -34,8 +34,27 @@ _YAML_LIMITS = Limits(PACKAGE_BODY_BYTES_MAX, DEPTH_MAX, nodes_max=500_000)
 _YAML_MEDIA = ("application/yaml", "application/x-yaml", "text/yaml", "application/apply-patch+yaml")
 
 
-Body = bytes | Document
-"""A request's body; a large one of YAML is read already."""
+LARGE_VALUES = 5000
+"""A write of an object with more is computed in another process: each takes some 10 microseconds."""
+
+
+class Read(NamedTuple):
+    """A large YAML body as it was read: its value as JSON, and its duplicate fields."""
+
+    encoded: bytes
+    doubled: tuple[str, ...]
+
+
+Body = bytes | Read
+
+
+def is_large(content: Body) -> bool:
+    """Return whether a body, or a stored object, has so many values that others would wait for it.
+
+    Commas tell their number: long texts, as files have them, cost little.
+    """
+    encoded = content.encoded if isinstance(content, Read) else content
+    return len(encoded) > LARGE_BYTES and encoded.count(b",") > LARGE_VALUES
 
 
 async def with_large_read(content: bytes, media: str, workers: Workers) -> Body:
@@ -46,10 +65,9 @@ async def with_large_read(content: bytes, media: str, workers: Workers) -> Body:
     if media not in _YAML_MEDIA or len(content) <= LARGE_BYTES:
         return content
     try:
-        encoded, doubled = await workers.run("read_yaml", content, _YAML_LIMITS)
+        return Read(*await workers.run("read_yaml", content, _YAML_LIMITS))
     except ValueError as exc:
         raise _invalid_yaml(exc) from exc
-    return Document(decode(encoded), 1, doubled)
 
 
 def _invalid_yaml(error: ValueError) -> StatusError:
@@ -61,7 +79,7 @@ def read_object(content: Body, media: str, *, duplicates: bool) -> tuple[dict[st
 
     duplicates: whether to look for duplicate fields; False is faster.
     """
-    if isinstance(content, Document) or media in _YAML_MEDIA:
+    if isinstance(content, Read) or media in _YAML_MEDIA:
         read = _read_yaml(content)
         value, doubled = read.value, list(read.doubled) if duplicates else []
     elif media in ("application/json", ""):
@@ -211,8 +229,8 @@ def _read_protobuf(content: bytes) -> dict[str, Any]:
 
 def _read_yaml(content: Body) -> Document:
     """Decode one YAML document. Raises StatusError (400)."""
-    if isinstance(content, Document):
-        return content
+    if isinstance(content, Read):
+        return Document(decode(content.encoded), 1, content.doubled)
     try:
         return document(content, _YAML_LIMITS)
     except YamlError as exc:

@@ -75,6 +75,10 @@ class Entry:
         obj: Object = _decoder.decode(self.raw)
         return obj
 
+    def opened(self) -> Object:
+        """Return a fresh object, whose large parts stay encoded; see `opened`."""
+        return opened(self.raw)
+
     def shared(self) -> Object:
         """Return the object, which is cached while it is current; the caller must not change it."""
         if self._object is not None:
@@ -125,6 +129,38 @@ def event_parts(event: str, raw: bytes) -> tuple[bytes, bytes, bytes]:
 
 def event_line(event: str, raw: bytes) -> bytes:
     return b"".join(event_parts(event, raw))
+
+
+class _Package(msgspec.Struct):
+    name: Any = msgspec.field(default=None, name="packageName")
+
+
+_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_package = msgspec.json.Decoder(_Package).decode
+
+_OPENED_BYTES = 64 * 1024
+"""Smaller objects are decoded in less time than their parts are found."""
+
+
+def opened(raw: bytes) -> Object:
+    """Return an object, of which no more is decoded than its metadata and what an `Entry` reads.
+
+    The other parts of a large one stay encoded, also the owners of fields: they are stored, or sent, as they
+    are.
+    """
+    if len(raw) <= _OPENED_BYTES:
+        whole: Object = _decoder.decode(raw)
+        return whole
+    obj: Object = dict(_parts(raw))
+    metadata = _parts(obj["metadata"])
+    obj["metadata"] = {
+        field: part if field == "managedFields" else decode(part) for field, part in metadata.items()
+    }
+    obj |= {field: decode(obj[field]) for field in ("apiVersion", "kind") if field in obj}
+    spec = obj.get("spec")
+    if spec is not None and bytes(spec).startswith(b"{") and _package(spec).name is not None:
+        obj["spec"] = decode(spec)
+    return obj
 
 
 def decode(raw: bytes | str) -> Any:

@@ -52,7 +52,6 @@ from pvbus.controlplane.apiserver.requests import check_head, media_type
 from pvbus.controlplane.apiserver.resources import Answer, Call, Resources
 from pvbus.controlplane.apiserver.shares import Limits, payer_of
 from pvbus.controlplane.apiserver.store import Store, StoreError, UnavailableError
-from pvbus.controlplane.apiserver.workers import Workers
 from pvbus.core.redaction import without_secrets
 from pvbus.core.yaml.writer import dump
 
@@ -129,7 +128,6 @@ class Frontend:
         self._authenticator, self._authorizer, self._reviews = access
         self._origin = origin
         self.limits = Limits(_watches_room)
-        self._workers = Workers()
         self._watchers: set[asyncio.Task[Any]] = set()
         self.connections = Connections(
             self._handle,
@@ -173,7 +171,7 @@ class Frontend:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         await self._runner.cleanup()
-        await self._workers.stop()
+        await self._resources.workers.stop()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         with self.connections.handling(request.protocol):
@@ -288,7 +286,7 @@ class Frontend:
         limit = _body_limit(target)
         with self.limits.bodies.held(payer, min(request.content_length or limit, limit)):
             body = await read_body(request, limit)
-            is_large = len(body) > LARGE_BYTES
+            is_large = len(body) > LARGE_BYTES or self._resources.changes_large(request.method, target)
             async with self.limits.turns.turn(payer) if is_large or is_list else contextlib.nullcontext():
                 return await self._call(request, target, query, user, body)
 
@@ -301,7 +299,7 @@ class Frontend:
         body: bytes,
     ) -> web.StreamResponse:
         media = media_type(request.headers)
-        read = await bodies.with_large_read(body, media, self._workers)
+        read = await bodies.with_large_read(body, media, self._resources.workers)
         wanted = rq.wanted(request.headers.get("Accept", ""))
         if self._reviews is not None and request.method == "POST" and self._reviews.is_review(target):
             return _response(Answer(201, self._reviews.review(target, read, media, user)), wanted)

@@ -13,9 +13,10 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.kinds import from_crd
 from pvbus.controlplane.apiserver.registry import CRD, NAMESPACE, Registry, is_established
 from pvbus.controlplane.apiserver.requests import DeleteOptions, Options
+from pvbus.controlplane.apiserver.revisions import begin
 from pvbus.controlplane.apiserver.store import Store
 from pvbus.controlplane.apiserver.strategies import Strategy
-from pvbus.controlplane.apiserver.writes import Writer, begin
+from pvbus.controlplane.apiserver.writes import Writer
 from pvbus.ports.cluster import Kind, Object
 
 INITIAL = ("default", "kube-system")

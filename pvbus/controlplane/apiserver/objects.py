@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Callable
 
 from pvbus.controlplane.apiserver.entries import Change
+from pvbus.controlplane.apiserver.revisions import begin
 from pvbus.controlplane.apiserver.store import ExpiredError, HeldError, StaleError, Store, UnavailableError
-from pvbus.controlplane.apiserver.writes import begin
 from pvbus.core.errors import InvariantError
 from pvbus.ports.cluster import Kind, Object, WatchEvent
 

@@ -4,6 +4,7 @@ Built-in kinds are served from the start. A CustomResourceDefinition adds its ki
 removes it when it is deleted. An `Endpoint`, found by (group, version, plural), has all that handlers need.
 """
 
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -51,7 +52,7 @@ class Endpoint:
 
     def raw(self, entry: Entry) -> bytes:
         """Return the object's JSON in this version."""
-        return encode(self.presented(entry.decode())) if self.converts else entry.raw
+        return encode(self.presented(entry.opened())) if self.converts else entry.raw
 
     def presented(self, obj: Object) -> Object:
         """Return a stored object in this version."""
@@ -80,6 +81,7 @@ class Registry:
         self._by_kind: dict[Kind, Endpoint] = {}
         self.terminating: set[Kind] = set()
         self.edition = 0
+        self._families: dict[Kind, bytes] = {}
         for served in self._builtin:
             self._add(served)
 
@@ -89,12 +91,14 @@ class Registry:
                 endpoint = Endpoint(served, version)
                 self._endpoints[served.group, version.name, served.plural] = endpoint
         self._by_kind[Kind(served.group, served.kind)] = Endpoint(served, served.storage_version)
+        self._families.clear()
         self.edition += 1
 
     def _drop(self, served: ServedKind) -> None:
         for version in served.versions:
             self._endpoints.pop((served.group, version.name, served.plural), None)
         self._by_kind.pop(Kind(served.group, served.kind), None)
+        self._families.clear()
         self.edition += 1
 
     def kinds(self) -> Sequence[ServedKind]:
@@ -111,6 +115,17 @@ class Registry:
     def storage(self, kind: Kind) -> Endpoint | None:
         """Return the endpoint of a kind in the version it is stored in."""
         return self._by_kind.get(kind)
+
+    def family(self, endpoint: Endpoint) -> bytes:
+        """Return the pickled kinds that serve the objects of a kind: more than itself only for events."""
+        family = self._families.get(endpoint.stored_kind)
+        if family is None:
+            kinds = [
+                self._by_kind[kind] for kind in (endpoint.stored_kind, NEW_EVENT) if kind in self._by_kind
+            ]
+            served = [other.served for other in kinds if other.stored_kind == endpoint.stored_kind]
+            family = self._families[endpoint.stored_kind] = pickle.dumps(served)
+        return family
 
     def set_crd(self, crd: Object) -> None:
         """Serve the kind of a CustomResourceDefinition in its present form, or stop serving it."""

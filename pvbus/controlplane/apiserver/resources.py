@@ -4,26 +4,23 @@ This module handles the HTTP side: verb, body, shape of the answer. `writes` and
 verbs. Virtual kinds (created on demand, not stored) have their own short paths.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pvbus.controlplane.apiserver import bodies, listing, shapes, status, watching
+from pvbus.controlplane.apiserver import bodies, changes, listing, shapes, status, watching
 from pvbus.controlplane.apiserver import requests as rq
 from pvbus.controlplane.apiserver.decoding import report_unknown
 from pvbus.controlplane.apiserver.entries import ObjectKey, encode
 from pvbus.controlplane.apiserver.hooks import StatusError, VirtualKind
-from pvbus.controlplane.apiserver.metadata import check_place
 from pvbus.controlplane.apiserver.patch import (
     APPLY_PATCH,
     PATCHES,
     STRATEGIC_PATCH,
-    json_patch,
-    merge_patch,
-    strategic_merge_patch,
 )
 from pvbus.controlplane.apiserver.printing import partial_metadata
 from pvbus.controlplane.apiserver.registry import Endpoint, Registry
 from pvbus.controlplane.apiserver.store import Store
+from pvbus.controlplane.apiserver.workers import Workers
 from pvbus.controlplane.apiserver.writes import Writer
 from pvbus.ports.cluster import Kind, Object
 
@@ -96,6 +93,20 @@ class Resources:
             return self._store.head(endpoint.stored_kind, key) is None
         return call.method == "PUT" and self._writer.creates_by_update(endpoint, key)
 
+    def changes_large(self, method: str, target: rq.Target) -> bool:
+        """Return whether a request changes an object that is large."""
+        if method not in ("PUT", "PATCH"):
+            return False
+        endpoint = self._registry.endpoint(target.group, target.version, target.plural)
+        if endpoint is None:
+            return False
+        entry = self._store.head(endpoint.stored_kind, (target.namespace or "", target.name))
+        return entry is not None and bodies.is_large(entry.raw)
+
+    @property
+    def workers(self) -> Workers:
+        return self._writer.workers
+
     def endpoint(self, target: rq.Target) -> Endpoint:
         endpoint = self._registry.endpoint(target.group, target.version, target.plural)
         if endpoint is None:
@@ -128,9 +139,7 @@ class Resources:
 
     async def _create(self, endpoint: Endpoint, form: shapes.Form, call: Call) -> Answer:
         options = rq.write_options(call.query, call.user, call.agent)
-        obj = _read(endpoint, call, options)
-        namespace = call.target.namespace
-        entry = await self._writer.create(endpoint, obj, namespace, options)
+        entry = await self._writer.create(endpoint, _sent(call), call.target.namespace, options)
         return Answer(201, form.one(entry), tuple(options.warnings))
 
     async def _delete_collection(self, selected: listing.Selection, form: shapes.Form, call: Call) -> Answer:
@@ -152,16 +161,17 @@ class Resources:
             return await self._get(endpoint, key, form, call)
         if call.method in ("PUT", "PATCH"):
             options = _options(endpoint, call)
+            sent = _sent(call)
             if options.applies:
-                return await self._apply(endpoint, key, form, call, options)
-            change = self._change(endpoint, key, call, options)
+                entry, is_new = await self._writer.apply(endpoint, sent, options)
+                return Answer(201 if is_new else 200, form.one(entry), tuple(options.warnings))
             if call.method == "PUT" and self._writer.creates_by_update(endpoint, key):
-                entry = await self._writer.create(endpoint, _new(change({})), key[0] or None, options)
+                entry = await self._writer.create(endpoint, sent, key[0] or None, options)
                 return Answer(201, form.one(entry), tuple(options.warnings))
             entry = await self._writer.update(
                 endpoint,
                 key,
-                change,
+                sent,
                 options,
                 subresource=target.subresource,
                 conditional=call.method == "PUT",
@@ -183,17 +193,6 @@ class Resources:
         elif asked.isdecimal() and len(asked) <= RV_DIGITS_MAX and int(asked) > self._store.rv:
             await self._store.reach(endpoint.stored_kind, int(asked))
 
-    async def _apply(
-        self, endpoint: Endpoint, key: ObjectKey, form: shapes.Form, call: Call, options: rq.Options
-    ) -> Answer:
-        config = bodies.read_config(call.body, strict=options.validation == "Strict")
-        if endpoint.served.group in _GIT_GROUPS:
-            bodies.refuse_nul(config, call.body, APPLY_PATCH)
-        entry, is_new = await self._writer.apply(
-            endpoint, key, config, options, subresource=call.target.subresource
-        )
-        return Answer(201 if is_new else 200, form.one(entry), tuple(options.warnings))
-
     async def _get(
         self, endpoint: Endpoint, key: ObjectKey, form: shapes.Form, call: Call
     ) -> Answer | watching.WatchPlan:
@@ -206,18 +205,6 @@ class Resources:
         if entry is None:
             raise status.not_found(endpoint.subject(key[1]))
         return Answer(200, form.one(entry))
-
-    def _change(
-        self, endpoint: Endpoint, key: ObjectKey, call: Call, options: rq.Options
-    ) -> Callable[[Object], Object]:
-        """Return the function by which the request changes an object; the body is decoded at once."""
-        if call.method == "PATCH":
-            return _patcher(endpoint, call)
-        obj = _read(endpoint, call, options)
-        check_place(obj.get("metadata"), key, namespaced=True)
-        if endpoint.served.namespaced:
-            obj["metadata"]["namespace"] = key[0]
-        return lambda old: obj
 
     async def _answer_virtual(self, endpoint: Endpoint, virtual: VirtualKind, call: Call) -> Answer:
         target = call.target
@@ -239,9 +226,9 @@ class Resources:
                 "JSON patch, or an update, in place of a server-side apply"
             )
         if call.method == "PUT":
-            new = self._change(endpoint, (target.namespace or "", target.name), call, options)({})
+            new = changes.replacer(endpoint, _sent(call), options)({})
         else:
-            new = _patcher(endpoint, call)(await self._virtual_get(endpoint, virtual, call))
+            new = changes.patcher(endpoint, _sent(call))(await self._virtual_get(endpoint, virtual, call))
         if endpoint.schema is not None:
             new, unknown = endpoint.schema.pruned(new)
             if unknown:
@@ -298,10 +285,9 @@ def _check_media(endpoint: Endpoint, call: Call) -> None:
         )
 
 
-def _new(obj: Object) -> Object:
-    """Return the object of a PUT as one to create: it may name the version that it replaces."""
-    metadata = {key: value for key, value in (obj.get("metadata") or {}).items() if key != "resourceVersion"}
-    return {**obj, "metadata": metadata}
+def _sent(call: Call) -> changes.Sent:
+    key = (call.target.namespace or "", call.target.name)
+    return changes.Sent(call.method, call.media, call.body, key, call.target.subresource)
 
 
 def _applies(call: Call) -> bool:
@@ -316,71 +302,7 @@ def _options(endpoint: Endpoint, call: Call) -> rq.Options:
     return rq.write_options(call.query, call.user, call.agent, kind=kind, applies=applies)
 
 
-_GIT_GROUPS = ("porch.kpt.dev", "config.porch.kpt.dev")
-"""Groups whose objects name packages, branches and files: these texts reach git and the file system."""
-
-
-def _read(endpoint: Endpoint, call: Call, options: rq.Options) -> Object:
-    """Decode the object of a POST or PUT; duplicate fields are reported like unknown ones."""
-    obj, doubled = bodies.read_object(call.body, call.media, duplicates=options.validation != "Ignore")
-    if endpoint.served.group in _GIT_GROUPS:
-        bodies.refuse_nul(obj, call.body, call.media)
-    if doubled:
-        report_unknown(endpoint, [f'duplicate field "{path}"' for path in doubled], options)
-    if not obj.get("kind") and not endpoint.served.custom:
-        # Like kube-apiserver, take the type of a built-in kind from the path.
-        obj = {
-            **obj,
-            "kind": endpoint.served.kind,
-            "apiVersion": obj.get("apiVersion") or endpoint.api_version,
-        }
-    return obj
-
-
 def _read_delete_options(call: Call) -> Any:
     if not call.body:
         return {}
     return bodies.read_object(call.body, call.media, duplicates=False)[0]
-
-
-def _unowned(obj: Object) -> Object:
-    """Return an object without its managedFields, which are as deep as the fields that they name."""
-    metadata = obj.get("metadata")
-    if type(metadata) is not dict or "managedFields" not in metadata:
-        return obj
-    return {**obj, "metadata": {key: value for key, value in metadata.items() if key != "managedFields"}}
-
-
-def _deepened() -> StatusError:
-    """Return the error for a patch whose operations nest an object too deeply."""
-    text = f"the patch leaves an object that is more than {bodies.DEPTH_MAX} levels deep"
-    return StatusError(422, "Invalid", text)
-
-
-def _patcher(endpoint: Endpoint, call: Call) -> Callable[[Object], Object]:
-    """Return the function that applies the patch of a request."""
-    assert isinstance(call.body, bytes)  # patches are JSON
-    patch = bodies.read_json(call.body)
-    served = endpoint.served
-    if served.group in _GIT_GROUPS:
-        bodies.refuse_nul(patch, call.body, call.media)
-
-    def apply(old: Object) -> Object:
-        try:
-            if call.media == STRATEGIC_PATCH:
-                new = strategic_merge_patch(old, patch, group=served.group, kind=served.kind)
-            elif call.media == "application/json-patch+json":
-                new = json_patch(old, patch)
-            else:
-                new = merge_patch(old, patch)
-        except RecursionError as exc:
-            raise _deepened() from exc
-        if type(new) is not dict:
-            raise status.bad_request("the patch does not leave an object")
-        if bodies.is_deep(_unowned(new)):
-            raise _deepened()
-        key = (call.target.namespace or "", call.target.name)
-        check_place(new.get("metadata"), key, namespaced=served.namespaced)
-        return new
-
-    return apply

@@ -31,9 +31,9 @@ class Form(NamedTuple):
         """Return the JSON of a single object; in a watch only the first table has column definitions."""
         if self.shape == "":
             return self.endpoint.raw(entry)
-        obj = self.endpoint.presented(entry.decode())
         if self.shape == "PartialObjectMetadata":
-            return encode(partial_metadata(obj))
+            return encode(partial_metadata(self.endpoint.presented(entry.opened())))
+        obj = self.endpoint.presented(entry.decode())
         return encode(self.table([obj], str(entry.rv), watch=watch and not first))
 
     def many(self, entries: Sequence[Entry], rv: int, continue_: str, remaining: int) -> bytes:
@@ -48,7 +48,7 @@ class Form(NamedTuple):
             metadata["remainingItemCount"] = remaining
         if self.shape == "PartialObjectMetadata":
             kind, api_version = "PartialObjectMetadataList", "meta.k8s.io/v1"
-            items = [encode(partial_metadata(entry.decode())) for entry in entries]
+            items = [encode(partial_metadata(entry.opened())) for entry in entries]
         else:
             kind, api_version = self.endpoint.served.list_kind, self.endpoint.api_version
             items = [self.endpoint.raw(entry) for entry in entries]

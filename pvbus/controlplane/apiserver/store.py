@@ -291,7 +291,7 @@ class Store:
         if old is None:
             return None
         self._head_rv += 1
-        entry = Entry.encode(old.decode(), self._head_rv)
+        entry = Entry.encode(old.opened(), self._head_rv)
         self._queue(kind, Change(kind, "DELETED", entry, old), None)
         return entry
 

@@ -10,19 +10,37 @@ import contextlib
 import pickle
 import struct
 import sys
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.apiserver.workload import REFUSED, Job
+
+Job = Literal["read_yaml", "create", "update"]
+
+DONE, REFUSED, FAILED, BROKEN = "done", "refused", "failed", "broken"
+
+
+class Failure(NamedTuple):
+    """A StatusError as it crosses."""
+
+    code: int
+    reason: str
+    message: str
+    causes: tuple[tuple[str, str, str], ...]
+    details: Any
+    retry_after_seconds: int | None
+
 
 WORKERS_MAX = 2
 """Processes: one large request does not wait for another, and the server keeps a core."""
 
-WAITING_MAX = 16
-"""Requests that wait for a worker; with bodies of 3 MB they hold some 50 MB."""
+WAITING_MAX = 64
+"""Requests that wait for a worker: so many take some 20 s. Their users' shares bound the bodies."""
 
 SECONDS_MAX = 30.0
 """For one piece of work: ten times what the slowest body within the limits takes."""
+
+
+_SMALLER = "send a smaller body, in JSON if it is YAML"
 
 
 class Workers:
@@ -36,9 +54,13 @@ class Workers:
         self._waiting = 0
 
     async def run(self, job: Job, *arguments: Any) -> Any:
-        """Return the result of a job. Raises ValueError as the job does, and StatusError (429, 500, 504)."""
+        """Return the result of a job.
+
+        Raises ValueError and StatusError as the job does, StatusError (429, 500, 504) if it cannot be done,
+        and RuntimeError for a bug in it.
+        """
         if self._waiting >= WAITING_MAX:
-            text = "too many large bodies wait to be read: try again later"
+            text = "too many large bodies and objects wait: try again later"
             raise StatusError(429, "TooManyRequests", text, retry_after_seconds=1)
         self._waiting += 1
         try:
@@ -56,24 +78,34 @@ class Workers:
         worker = self._idle.pop() if self._idle else await self._start()
         try:
             async with asyncio.timeout(self._seconds_max):
-                is_refused, result = await _exchange(worker, (job, arguments))
+                code, result = await _exchange(worker, (job, arguments))
         except TimeoutError as exc:
             await _end(worker)
-            text = f"reading the body took more than {self._seconds_max:g} s: send a smaller one, or JSON"
+            text = f"the computation took more than {self._seconds_max:g} s: {_SMALLER}"
             raise StatusError(504, "Timeout", text) from exc
         except (EOFError, OSError) as exc:
             await _end(worker)
             text = (
-                f"the process that read the body ended (code {worker.returncode}), as it does if it needs "
-                f"more than {self._memory_bytes >> 20} MB: send a smaller one, or JSON"
+                f"the process that computed ended (code {worker.returncode}), as it does if it needs "
+                f"more than {self._memory_bytes >> 20} MB: {_SMALLER}"
             )
             raise StatusError(500, "InternalError", text) from exc
         except BaseException:
             await _end(worker)
             raise
         self._idle.append(worker)
-        if is_refused:
+        if code == REFUSED:
             raise ValueError(result)
+        if code == FAILED:
+            number, reason, message, causes, details, retry_after = Failure(*result)
+            raise StatusError(
+                number, reason, message, causes=causes, details=details, retry_after_seconds=retry_after
+            )
+        if code == BROKEN:
+            text, trace = result
+            error = RuntimeError(text)
+            error.add_note(trace)
+            raise error
         return result
 
     async def _start(self) -> asyncio.subprocess.Process:
@@ -85,7 +117,7 @@ class Workers:
         )
 
 
-async def _exchange(worker: asyncio.subprocess.Process, request: Any) -> tuple[bool, Any]:
+async def _exchange(worker: asyncio.subprocess.Process, request: Any) -> tuple[str, Any]:
     """Send a piece of work, and return its result. Raises EOFError or OSError if the worker dies."""
     assert worker.stdin is not None
     assert worker.stdout is not None
@@ -95,7 +127,7 @@ async def _exchange(worker: asyncio.subprocess.Process, request: Any) -> tuple[b
     await worker.stdin.drain()
     size = struct.unpack("!Q", await worker.stdout.readexactly(8))[0]
     code, result = pickle.loads(await worker.stdout.readexactly(size))  # our own process
-    return code == REFUSED, result
+    return code, result
 
 
 async def _end(worker: asyncio.subprocess.Process) -> None:

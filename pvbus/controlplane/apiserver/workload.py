@@ -10,16 +10,16 @@ import resource
 import signal
 import struct
 import sys
+import traceback
 from collections.abc import Callable
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import msgspec
 
+from pvbus.controlplane.apiserver import computing
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver.workers import BROKEN, DONE, FAILED, REFUSED, Failure, Job
 from pvbus.core.yaml.reader import Limits, document
-
-Job = Literal["read_yaml"]
-
-DONE, REFUSED = "done", "refused"
 
 
 def read_yaml(content: bytes, limits: Limits) -> tuple[bytes, tuple[str, ...]]:
@@ -28,7 +28,11 @@ def read_yaml(content: bytes, limits: Limits) -> tuple[bytes, tuple[str, ...]]:
     return msgspec.json.encode(value), doubled
 
 
-JOBS: dict[Job, Callable[..., Any]] = {"read_yaml": read_yaml}
+JOBS: dict[Job, Callable[..., Any]] = {
+    "read_yaml": read_yaml,
+    "create": computing.created,
+    "update": computing.updated,
+}
 
 
 def main(memory_bytes: int) -> None:
@@ -49,6 +53,14 @@ def work(job: Job, arguments: tuple[Any, ...]) -> tuple[str, Any]:
         return DONE, JOBS[job](*arguments)
     except ValueError as exc:
         return REFUSED, str(exc)
+    except StatusError as exc:
+        return FAILED, Failure(
+            exc.code, exc.reason, exc.message, tuple(exc.causes), exc.details, exc.retry_after_seconds
+        )
+    except MemoryError:
+        raise  # the process has no room for more: another one takes its place
+    except Exception as exc:  # the server answers and logs a bug, as it does for its own
+        return BROKEN, (f"{type(exc).__name__}: {exc}", traceback.format_exc())
 
 
 def answer(answers: BinaryIO, result: tuple[str, Any]) -> None:

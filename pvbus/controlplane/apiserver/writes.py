@@ -1,40 +1,39 @@
 """Creates, updates and deletes single objects with Kubernetes' semantics.
 
 HTTP handlers and the collectors write through this module. It awaits nothing between reading head and
-queueing the write, so kinds without hooks need no locks; a kind with hooks has one lock per object. A method
-returns when the write is durable.
+queueing the write, so kinds without hooks need no locks; a kind with hooks has one lock per object. A write
+of a large object is computed in another process; it is queued only if the object is still the one from which
+it was computed. A method returns when the write is durable.
 """
 
 import asyncio
-import random
-import secrets
-import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, NamedTuple
 
-from pvbus.controlplane.apiserver import metadata as meta
-from pvbus.controlplane.apiserver import status, strategies
-from pvbus.controlplane.apiserver.apply.tracking import Tracker, check_new
-from pvbus.controlplane.apiserver.decoding import decoded, set_namespace
-from pvbus.controlplane.apiserver.entries import Entry, ObjectKey
+from pvbus.controlplane.apiserver import bodies, changes, computing, revisions, status
+from pvbus.controlplane.apiserver.apply.tracking import Tracker
+from pvbus.controlplane.apiserver.changes import Sent
+from pvbus.controlplane.apiserver.entries import Entry, ObjectKey, decode, opened
 from pvbus.controlplane.apiserver.hooks import KindHooks, StatusError
-from pvbus.controlplane.apiserver.nodes import FieldError
 from pvbus.controlplane.apiserver.registry import CRD, NAMESPACE, Endpoint, Registry
 from pvbus.controlplane.apiserver.requests import DeleteOptions, Options
+from pvbus.controlplane.apiserver.revisions import Admission, Base, Rules, generated_name, now
 from pvbus.controlplane.apiserver.store import StaleError, Store
 from pvbus.controlplane.apiserver.strategies import Strategy
+from pvbus.controlplane.apiserver.workers import Workers
 from pvbus.ports.cluster import Kind, Object
 
 IMMORTAL = ("default", "kube-system", "kube-public")
-_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-_random = random.Random(secrets.randbits(256))
-"""For uids, which must be unique but not secret: the kernel's randomness costs more than encoding the
-object."""
+
+_READ_WHOLE = (NAMESPACE, CRD)
+"""Kinds of which a deletion reads the spec."""
 
 _GENERATED_NAME_TRIES = 8
-_GENERATED_PREFIX_MAX = 58
+
+COMPUTATIONS_MAX = 5
+"""Of one write of a large object, which others may change while it is computed. Writes of it that are
+computed so wait for each other, so that only other ones, as of the collectors, come in between."""
 
 
 class Deleted(NamedTuple):
@@ -44,12 +43,31 @@ class Deleted(NamedTuple):
     gone: bool
 
 
+class _Update(NamedTuple):
+    """An update to compute. change: None if its body is read only where it is computed. sent: of what can be
+    computed in another process, else None."""
+
+    key: ObjectKey
+    change: changes.Change | None
+    sent: Sent | None
+    options: Options
+    subresource: str
+    conditional: bool
+
+    def is_apart(self, entry: Entry | None) -> bool:
+        """Return whether it is computed in another process. entry: the object that it changes."""
+        is_large = entry is not None and bodies.is_large(entry.raw)
+        return self.sent is not None and (self.change is None or is_large)
+
+
 class Writer:
     """All writes with checks and hooks."""
 
     def __init__(
         self, store: Store, registry: Registry, own: Mapping[Kind, Strategy], hooks: Mapping[Kind, KindHooks]
     ) -> None:
+        self.workers = Workers()
+        """Compute the writes of large objects; they start when they are first needed."""
         self._store = store
         self._registry = registry
         self._strategies = own
@@ -58,47 +76,94 @@ class Writer:
         self._locks: dict[tuple[Kind, ObjectKey], tuple[asyncio.Lock, int]] = {}
 
     def strategy(self, endpoint: Endpoint) -> Strategy:
-        if endpoint.served.custom:
-            return strategies.CUSTOM
-        if endpoint.kind in self._hooks:
-            return strategies.HOOKED
-        return self._strategies.get(endpoint.kind, strategies.STORED_AS_WRITTEN)
+        return self._rules(endpoint).strategy
 
-    async def create(self, endpoint: Endpoint, obj: Object, namespace: str | None, options: Options) -> Entry:
+    def _rules(self, endpoint: Endpoint) -> Rules:
+        is_hooked = endpoint.stored_kind in self._hooks
+        strategy = revisions.strategy_of(endpoint, self._strategies, is_hooked=is_hooked)
+        return Rules(endpoint, strategy, self._tracker, is_hooked)
+
+    async def create(
+        self, endpoint: Endpoint, obj: Object | Sent, namespace: str | None, options: Options
+    ) -> Entry:
         """Store a new object; `obj` may be changed."""
         kind = endpoint.stored_kind
         hooks = self._hooks.get(kind)
-        strategy = self.strategy(endpoint)
-        obj = decoded(endpoint, obj, options)
-        metadata = obj["metadata"]
-        set_namespace(endpoint, metadata, namespace)
-        if hooks is not None and self._store.head(NAMESPACE, ("", namespace or "")) is None:
-            await self._store.refresh(NAMESPACE, ("", namespace or ""))
-        self._admit(endpoint, metadata)
-        if metadata.get("resourceVersion"):
-            raise status.bad_request("resourceVersion should not be set on objects to be created")
-        generated = self._name(endpoint, metadata)
-        given = metadata.pop("managedFields", None)
-        begin(metadata, counts=strategy.counts_generation)
-        if endpoint.has_status:
-            obj.pop("status", None)
-        obj = strategy.prepare(obj, None)
-        if self._tracks(endpoint):
-            entries = (
-                given if options.applies else self._tracker.created(endpoint, obj, given, options, now())
-            )
-            _own(obj, entries)
-        obj = endpoint.stored(obj)
-        # A hook of a built-in kind chooses the name; a hook of a custom kind gets objects with a name.
-        self._check(endpoint, strategy, obj, None, named=hooks is None or endpoint.served.custom)
+        rules = self._rules(endpoint)
+        if isinstance(obj, Sent) and obj.is_large and computing.crosses(rules):
+            obj, generated = await self._created_apart(rules, obj, namespace, options)
+        else:
+            if isinstance(obj, Sent):
+                obj = changes.new_object(endpoint, self._tracker, obj, options)
+            obj = revisions.begun(rules, obj, namespace, options)
+            await self._refresh_namespace(kind, namespace)
+            obj, generated = revisions.created(rules, obj, self._admission(endpoint, namespace), options)
         if hooks is None:
             return await self._store_new(endpoint, obj, generated, options)
+        metadata = obj["metadata"]
         if options.dry_run:
             return Entry.unstored({**obj, "metadata": {"name": "", **metadata}})
         given = metadata.get("name")
         async with self._exclusively(kind, (metadata.get("namespace", ""), given or "")):
             obj = await hooks.on_create(obj, user=options.user)
             return await self._store_new(endpoint, obj, "", options)
+
+    async def _created_apart(
+        self, rules: Rules, sent: Sent, namespace: str | None, options: Options
+    ) -> tuple[Object, str]:
+        """Return the new object and the prefix of its name, computed in another process."""
+        endpoint = rules.endpoint
+        await self._refresh_namespace(endpoint.stored_kind, namespace)
+        for _ in range(COMPUTATIONS_MAX):
+            admission = self._admission(endpoint, namespace)
+            task = self._task(rules, sent, options)
+            result: computing.Result = await self.workers.run("create", task, namespace, admission)
+            if self._is_present(endpoint):
+                options.warnings[:] = result.warnings
+                assert result.raw is not None
+                obj = self._opened(endpoint, result.raw)
+                revisions.admit(endpoint, obj["metadata"], self._admission(endpoint, namespace))
+                return obj, result.generated
+            endpoint = self._present(endpoint)
+            rules = self._rules(endpoint)
+        raise status.stale(endpoint.subject(sent.key[1]))
+
+    def _admission(self, endpoint: Endpoint, namespace: str | None) -> Admission:
+        is_kind_terminating = endpoint.kind in self._registry.terminating
+        if not endpoint.served.namespaced:
+            return Admission(is_kind_terminating)
+        entry = self._store.head(NAMESPACE, ("", namespace or ""))
+        if entry is None:
+            return Admission(is_kind_terminating, "missing")
+        return Admission(is_kind_terminating, "terminating" if entry.terminating else "")
+
+    async def _refresh_namespace(self, kind: Kind, namespace: str | None) -> None:
+        if kind in self._hooks and self._store.head(NAMESPACE, ("", namespace or "")) is None:
+            await self._store.refresh(NAMESPACE, ("", namespace or ""))
+
+    # --- what is computed in another process ---
+
+    def _task(self, rules: Rules, sent: Sent, options: Options) -> computing.Task:
+        endpoint = rules.endpoint
+        resource = (endpoint.served.group, endpoint.version.name, endpoint.served.plural)
+        family = self._registry.family(endpoint)
+        return computing.Task(family, resource, rules.is_hooked, sent, options._replace(warnings=[]))
+
+    def _opened(self, endpoint: Endpoint, raw: bytes) -> Object:
+        """Return an object to store or delete; what reads more of it than its metadata gets all of it."""
+        kind = endpoint.stored_kind
+        return decode(raw) if kind in self._hooks or kind in _READ_WHOLE else opened(raw)
+
+    def _is_present(self, endpoint: Endpoint) -> bool:
+        return self._present(endpoint) is endpoint
+
+    def _present(self, endpoint: Endpoint) -> Endpoint:
+        """Return an endpoint in its present form. Raises StatusError (404) if it is not served any more."""
+        served = endpoint.served
+        present = self._registry.endpoint(served.group, endpoint.version.name, served.plural)
+        if present is None:
+            raise status.no_such_path()
+        return present
 
     async def _store_new(self, endpoint: Endpoint, obj: Object, generated: str, options: Options) -> Entry:
         metadata = obj["metadata"]
@@ -111,7 +176,7 @@ class Writer:
                 is_terminating = present is not None and present.terminating
                 subject = endpoint.subject(metadata["name"])
                 raise status.already_exists(subject, is_terminating=is_terminating)
-            metadata["name"] = _generated_name(generated)
+            metadata["name"] = generated_name(generated)
         if options.dry_run:
             return Entry.unstored(obj)
         return await self._commit(endpoint, obj)
@@ -133,79 +198,23 @@ class Writer:
         creates = self.strategy(endpoint).creates_by_update
         return creates and self._store.head(endpoint.stored_kind, key) is None
 
-    def _tracks(self, endpoint: Endpoint) -> bool:
-        """Return whether objects have managedFields: those of the package store have none."""
-        return endpoint.served.custom or endpoint.stored_kind not in self._hooks
-
-    async def apply(
-        self, endpoint: Endpoint, key: ObjectKey, config: Object, options: Options, *, subresource: str = ""
-    ) -> tuple[Entry, bool]:
+    async def apply(self, endpoint: Endpoint, sent: Sent, options: Options) -> tuple[Entry, bool]:
         """Execute a server-side apply. Return the object, and whether it is new."""
-
-        def change(old: Object | None) -> Object:
-            new = self._tracker.applied(endpoint, old, config, options, subresource, now())
-            meta.check_place(new["metadata"], key, namespaced=endpoint.served.namespaced)
-            return new
-
-        if subresource or self._store.head(endpoint.stored_kind, key) is not None:
-            return await self.update(endpoint, key, change, options, subresource=subresource), False
-        new = change(None)
-        check_new(endpoint, new)
-        new["metadata"].pop("resourceVersion", None)
-        return await self.create(endpoint, new, key[0] or None, options), True
-
-    def _check(
-        self, endpoint: Endpoint, strategy: Strategy, obj: Object, old: Object | None, *, named: bool
-    ) -> None:
-        """Raise 422 with all errors of a complete object."""
-        metadata = obj["metadata"]
-        found: list[FieldError] = []
-        found += meta.problems(
-            metadata,
-            namespaced=endpoint.served.namespaced,
-            named=named,
-            label_name=strategy.label_name,
-            path_name=strategy.path_name,
-            qualified_finalizers=endpoint.served.group == "",
-        )
-        found += strategy.check(obj, old)
-        if endpoint.schema is not None:
-            found += endpoint.schema.validate(endpoint.presented(obj), old and endpoint.presented(old))
-        if found:
-            raise status.invalid(endpoint.subject(metadata.get("name", "")), found)
-
-    def _admit(self, endpoint: Endpoint, metadata: Object) -> None:
-        """Refuse new objects of a terminating kind, or in a terminating or missing namespace."""
-        if endpoint.kind in self._registry.terminating:
-            why = "create not allowed while custom resource definition is terminating"
-            raise status.forbidden(endpoint.subject(metadata.get("name", "")), why)
-        if not endpoint.served.namespaced:
-            return
-        namespace = metadata["namespace"]
-        entry = self._store.head(NAMESPACE, ("", namespace))
-        if entry is None:
-            raise status.not_found(status.Subject("", "namespaces", "Namespace", namespace))
-        if entry.terminating:
-            text = f"namespace {namespace} is being terminated"
-            raise status.forbidden(
-                endpoint.subject(metadata.get("name", "")),
-                f"unable to create new content in namespace {namespace} because it is being terminated",
-                causes=(("metadata.namespace", "NamespaceTerminating", text),),
-            )
-
-    def _name(self, endpoint: Endpoint, metadata: Object) -> str:
-        """Generate a name if `generateName` requires it; return the prefix, "" if there is none."""
-        prefix: str = metadata.get("generateName", "")
-        if metadata.get("name") or not prefix:
-            return ""
-        metadata["name"] = _generated_name(prefix)
-        return prefix
+        key = sent.key
+        if not sent.subresource and self._store.head(endpoint.stored_kind, key) is None:
+            try:
+                return await self.create(endpoint, sent, key[0] or None, options), True
+            except StatusError as exc:
+                if exc.reason != "AlreadyExists" or self._store.head(endpoint.stored_kind, key) is None:
+                    raise
+            options.warnings.clear()  # somebody else was faster: this is a change of his object
+        return await self.update(endpoint, key, sent, options, subresource=sent.subresource), False
 
     async def update(
         self,
         endpoint: Endpoint,
         key: ObjectKey,
-        change: Callable[[Object], Object],
+        change: Callable[[Object], Object] | Sent,
         options: Options,
         *,
         subresource: str = "",
@@ -216,13 +225,24 @@ class Writer:
         change: gets the object in the endpoint's version, returns a new one; it may raise.
         conditional: refuse an object without resourceVersion if the kind requires one.
         """
-        hooks = self._hooks.get(endpoint.stored_kind)
+        kind = endpoint.stored_kind
+        hooks = self._hooks.get(kind)
+        rules = self._rules(endpoint)
+        sent = change if isinstance(change, Sent) and computing.crosses(rules) else None
+        if isinstance(change, Sent):
+            is_read_apart = sent is not None and sent.is_large
+            read = None if is_read_apart else changes.change_of(endpoint, self._tracker, change, options)
+        else:
+            read = change
+        update = _Update(key, read, sent, options, subresource, conditional)
         if hooks is None:
-            entry = self._updated(endpoint, key, change, options, subresource, conditional)
-            return await self._settle(endpoint, key, *entry, options)
-        async with self._exclusively(endpoint.stored_kind, key):
-            await self._store.refresh(endpoint.stored_kind, key)
-            old, new = self._updated(endpoint, key, change, options, subresource, conditional)
+            is_apart = update.is_apart(self._store.head(kind, key))
+            async with self._exclusively(kind, key) if is_apart else nullcontext():
+                old, new = await self._updated(rules, update)
+                return await self._settle(endpoint, key, old, new, options)
+        async with self._exclusively(kind, key):
+            await self._store.refresh(kind, key)
+            old, new = await self._updated(rules, update)
             if new is not None and not options.dry_run:
                 before = old.decode()
                 new = await hooks.on_update(before, new, subresource=subresource, user=options.user)
@@ -230,87 +250,32 @@ class Writer:
                 new = None if new == before else new
             return await self._settle(endpoint, key, old, new, options)
 
-    def _updated(
-        self,
-        endpoint: Endpoint,
-        key: ObjectKey,
-        change: Callable[[Object], Object],
-        options: Options,
-        subresource: str,
-        conditional: bool,
-    ) -> tuple[Entry, Object | None]:
-        """Return the current entry and the checked new object, None if it does not change."""
-        entry = self._store.head(endpoint.stored_kind, key)
-        if entry is None:
-            if conditional:
-                self._check_readable(endpoint, change({}), options)
-            raise status.not_found(endpoint.subject(key[1]))
-        strategy = self.strategy(endpoint)
-        stored = entry.decode()
-        old = endpoint.presented(stored)
-        new = decoded(endpoint, change(old), options)
-        metadata = new["metadata"]
-        given = metadata.pop("managedFields", None)
-        whole = new
-        self._precondition(endpoint, strategy, entry, metadata, conditional)
-        metadata["resourceVersion"] = str(entry.rv)
-        if subresource == "status":
-            new = {**{f: v for f, v in old.items() if f != "status"}, **_part(new, "status")}
-            new["metadata"] = {f: v for f, v in old["metadata"].items() if f != "managedFields"}
-            problems = []
-        else:
-            problems = meta.carried_over(metadata, old["metadata"])
-            if endpoint.has_status:
-                new = {**{f: v for f, v in new.items() if f != "status"}, **_part(old, "status")}
-        if subresource != "status":
-            new = strategy.prepare(new, endpoint.stored(old))
-        if self._tracks(endpoint):
-            if not options.applies:
-                seen = strategy.owned(new, whole)
-                given = self._tracker.updated(endpoint, old, seen, given, options, subresource, now())
-            _own(new, given)
-        new = endpoint.stored(new)
-        if new == stored and not problems:
-            return entry, None
-        if problems:
-            raise status.invalid(endpoint.subject(key[1]), problems)
-        self._check(endpoint, strategy, new, stored, named=True)
-        if strategy.counts_generation:
-            strategies.bump_generation(new, stored, has_status=endpoint.has_status)
-        return entry, new
+    async def _updated(self, rules: Rules, update: "_Update") -> tuple[Entry, Object | None]:
+        """Return the current entry and the checked new object, None if it does not change.
 
-    def _check_readable(self, endpoint: Endpoint, obj: Object, options: Options) -> None:
-        """Refuse (400) the object of an update that cannot be read, before it is looked up."""
-        try:
-            decoded(endpoint, obj, options)
-        except StatusError as exc:
-            if exc.code == 400:
-                raise
-
-    def _precondition(
-        self, endpoint: Endpoint, strategy: Strategy, entry: Entry, metadata: Object, conditional: bool
-    ) -> None:
-        uid = metadata.get("uid")
-        if conditional and uid and uid != entry.uid:
-            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {entry.uid}"
-            raise status.conflict(endpoint.subject(entry.key[1]), why)
-        given = metadata.get("resourceVersion")
-        if not given:
-            if conditional and not strategy.unconditional_update:
-                problem = FieldError(
-                    "metadata.resourceVersion",
-                    "FieldValueInvalid",
-                    "Invalid value: 0: must be specified for an update",
-                )
-                subject = endpoint.subject(entry.key[1])
-                raise status.invalid(subject._replace(kind=subject.resource), [problem])
-        elif given != str(entry.rv):
-            if not given.isdigit() and endpoint.kind not in self._hooks:
-                problem = status.invalid_value(
-                    "metadata.resourceVersion", given, "must be the version of an object"
-                )
-                raise status.invalid(endpoint.subject(entry.key[1]), [problem])
-            raise status.stale(endpoint.subject(entry.key[1]))
+        Nothing is awaited after the entry is read, or found to be still the current one.
+        """
+        key, change, sent, options, subresource, conditional = update
+        kind = rules.endpoint.stored_kind
+        for _ in range(COMPUTATIONS_MAX):
+            entry = self._store.head(kind, key)
+            if not update.is_apart(entry):
+                assert change is not None
+                base = None if entry is None else Base(entry.rv, entry.uid, entry.decode())
+                new = revisions.updated(rules, key, base, change, options, subresource, conditional)
+                assert entry is not None  # else there is an error
+                return entry, new
+            assert sent is not None
+            stored = None if entry is None else computing.Stored(entry.rv, entry.uid, entry.raw)
+            task = self._task(rules, sent, options)
+            result: computing.Result = await self.workers.run("update", task, stored, conditional)
+            assert entry is not None  # else there is an error
+            present = self._store.head(kind, key)
+            if present is not None and present.rv == entry.rv and self._is_present(rules.endpoint):
+                options.warnings[:] = result.warnings
+                return entry, None if result.raw is None else self._opened(rules.endpoint, result.raw)
+            rules = self._rules(self._present(rules.endpoint))
+        raise status.stale(rules.endpoint.subject(key[1]))
 
     async def _settle(
         self, endpoint: Endpoint, key: ObjectKey, old: Entry, new: Object | None, options: Options
@@ -349,7 +314,7 @@ class Writer:
         _check_preconditions(subject, entry, options)
         if kind == NAMESPACE and key[1] in IMMORTAL:
             raise status.forbidden(subject, "this namespace may not be deleted")
-        obj = entry.decode()
+        obj = self._opened(endpoint, entry.raw)
         hooks = self._hooks.get(kind)
         if hooks is not None and not entry.terminating:
             await hooks.on_delete(obj)
@@ -417,37 +382,12 @@ class Writer:
                 self._locks[kind, key] = (lock, users - 1)
 
 
-def _own(obj: Object, entries: Any) -> None:
-    """Set the managedFields of an object; one without owners has none."""
-    if entries:
-        obj["metadata"]["managedFields"] = entries
-
-
-def begin(metadata: Object, *, counts: bool) -> None:
-    """Set the fields of a new object that the server decides."""
-    metadata["uid"] = str(uuid.UUID(int=_random.getrandbits(128), version=4))
-    metadata["creationTimestamp"] = now()
-    for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"):
-        metadata.pop(field, None)
-    if counts:
-        metadata["generation"] = 1
-
-
-def _generated_name(prefix: str) -> str:
-    suffix = "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))
-    return f"{prefix[:_GENERATED_PREFIX_MAX]}{suffix}"
-
-
 def _finalizers(kind: Kind, obj: Object) -> list[Any]:
     """Return the finalizers of an object; a namespace also has those in its spec, for its content."""
     finalizers = list(obj["metadata"].get("finalizers", ()))
     if kind == NAMESPACE:
         finalizers += (obj.get("spec") or {}).get("finalizers") or []
     return finalizers
-
-
-def _part(obj: Object, field: str) -> Object:
-    return {field: obj[field]} if field in obj else {}
 
 
 def _check_preconditions(subject: status.Subject, entry: Entry, options: DeleteOptions) -> None:
@@ -463,8 +403,3 @@ def _check_preconditions(subject: status.Subject, entry: Entry, options: DeleteO
                 f"the {what} in the precondition ({given}) does not match the {what} in record ({found}). "
                 f"The object might have been {why}",
             )
-
-
-def now() -> str:
-    """Return the current time in Kubernetes' format, in whole seconds."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -649,6 +649,21 @@ DEFINITIONS = (
     ),
     put(
         "POST",
+        "300 rules of 4 kB",
+        422,
+        "shorten or remove some",
+        lambda: schema_crd(
+            {
+                "type": "integer",
+                "x-kubernetes-validations": [
+                    {"rule": f"self != {n} && " + "self > 1 && " * 330 + "true"} for n in range(300)
+                ],
+            }
+        ),
+        path=CRDS,
+    ),
+    put(
+        "POST",
         "rule of 100 kB",
         422,
         "rule",

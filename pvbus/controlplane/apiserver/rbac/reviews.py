@@ -16,7 +16,7 @@ from pvbus.controlplane.apiserver.rbac.kinds import REVIEWS
 from pvbus.controlplane.apiserver.rbac.policy import Rules, problems
 from pvbus.controlplane.apiserver.rbac.rules import object_of
 from pvbus.controlplane.apiserver.requests import Target
-from pvbus.controlplane.apiserver.writes import now
+from pvbus.controlplane.apiserver.revisions import now
 from pvbus.ports.cluster import Object
 
 _PLURALS = {(group, f"{kind.lower()}s"): kind for group, kinds in REVIEWS.items() for kind in kinds}
