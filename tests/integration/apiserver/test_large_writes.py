@@ -21,7 +21,7 @@ from pvbus.controlplane.apiserver.store import Store
 from pvbus.controlplane.apiserver.strategies import BUILTIN, CONFIG_MAP
 from pvbus.controlplane.apiserver.workers import Workers
 from pvbus.controlplane.apiserver.writes import COMPUTATIONS_MAX, Writer
-from pvbus.ports.cluster import Object
+from pvbus.ports.cluster import Kind, Object
 from tests.integration.apiserver import attacks
 from tests.integration.apiserver.attacks import FREE, MERGE, STEPS
 from tests.integration.apiserver.client import CORE, CRDS, Api, Reply, config_map
@@ -44,7 +44,7 @@ async def answered_meanwhile(api: Api, request: Awaitable[Reply]) -> Reply:
     """Return the answer; several other requests come and go before."""
     task = asyncio.ensure_future(request)
     answered = 0
-    while not task.done():
+    while not task.done() and answered < 100:
         await api.get(f"{CORE}/namespaces/default")
         answered += 1
     reply = await task
@@ -209,6 +209,40 @@ async def test_nothing_is_created_in_a_namespace_that_began_to_end_meanwhile(set
     with pytest.raises(StatusError, match='namespaces "default" not found'):
         await setting.apply(config_map("a", data=data("1", 6000)))
     assert setting.store.head(CONFIG_MAP, ("default", "a")) is None
+
+
+def definition(spec: Any) -> Object:
+    """Return the definition of Free as it is served."""
+    made = attacks.free_crd()
+    made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = spec
+    return {**made, "status": {"conditions": [{"type": "Established", "status": "True"}]}}
+
+
+ANYTHING = {"x-kubernetes-preserve-unknown-fields": True}
+
+
+@pytest.mark.parametrize(
+    ("after", "code"),
+    [(definition({"type": "object", "maxProperties": 1, **ANYTHING}), 422), (None, 404)],
+    ids=["changes", "goes"],
+)
+async def test_a_large_object_is_judged_by_the_definition_of_now(
+    setting: Setting, after: Object | None, code: int
+) -> None:
+    async def define() -> None:
+        setting.registry.drop_crd("frees.example.com")
+        if after is not None:
+            setting.registry.set_crd(after)
+
+    setting.registry.set_crd(definition(ANYTHING))
+    endpoint = setting.registry.endpoint("example.com", "v1", "frees")
+    assert endpoint is not None
+    setting.workers.meanwhile = [define]
+    sent = Sent("POST", "application/json", encode(free("1")), ("default", ""), "")
+    with pytest.raises(StatusError) as caught:
+        await setting.writer.create(endpoint, sent, "default", Options("u", []))
+    assert caught.value.code == code
+    assert setting.store.head(Kind("example.com", "Free"), ("default", "a")) is None
 
 
 async def test_writes_of_one_large_object_wait_for_each_other(setting: Setting) -> None:
