@@ -25,12 +25,17 @@ import click
 
 from pvbus import __version__
 from pvbus.adapters.files import open_plain
+from pvbus.adapters.sqlite.schema import check_all
+from pvbus.adapters.sqlite.schema import damaged as damaged_bus
 from pvbus.cli.datafolder import DEFAULT, DataPaths
+from pvbus.controlplane.apiserver.objectfile import ObjectFile
+from pvbus.controlplane.apiserver.objectfile import damaged as damaged_objects
 from pvbus.core.errors import PermanentError, UsageError
 
 FORMAT = 1
 MANIFEST = "backup.json"
-DATABASES = ("bus.db", "apiserver/objects.db")
+BUS = "bus.db"
+DATABASES = (BUS, "apiserver/objects.db")
 FOLDERS = ("apiserver/pki", "repositories", "example")
 FILES = ("apiserver/token", "apiserver/users.json", "applied.json")
 
@@ -58,7 +63,8 @@ def backup(file: Path, data: str) -> None:
     """Write everything of a data folder to FILE: objects, bus, package repositories, certificates.
 
     FILE holds Secrets and the token of the API server; it is readable by its owner only. Repositories
-    that are not in the data folder are somebody else's to back up.
+    that are not in the data folder are somebody else's to back up. What is damaged is not backed up: the
+    command ends with 1, and says what to do.
     """
     paths = DataPaths(Path(data))
     if not paths.objects.exists():
@@ -122,10 +128,36 @@ def _add_database(tar: tarfile.TarFile, path: Path, name: str) -> None:
         source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)
         try:
             source.execute("VACUUM INTO ?", (str(copy),))
+            _check(path, copy)
+        except (sqlite3.DatabaseError, PermanentError) as exc:
+            error = _damage_of(path, exc) if isinstance(exc, sqlite3.Error) else exc
+            if error is None:
+                raise
+            raise PermanentError(f"no backup was made: {error}", reason="DataDamaged") from exc
         finally:
             source.close()
         copy.chmod(0o600)
         tar.add(copy, name)
+
+
+def _check(path: Path, copy: Path) -> None:
+    """Compare the rows of a copy with their seals. Raises PermanentError, sqlite3.Error."""
+    database = sqlite3.connect(copy, isolation_level=None)
+    try:
+        if path.name == BUS:
+            check_all(database, str(path))
+        else:
+            ObjectFile(path, database).check()
+    finally:
+        database.close()
+
+
+def _damage_of(path: Path, error: sqlite3.Error) -> PermanentError | None:
+    """Return the error for a damaged database, None if SQLite says that something else is wrong."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # Python's own, of a text, has none
+    if code & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return None
+    return damaged_bus(str(path), error) if path.name == BUS else damaged_objects(path, error)
 
 
 def _ordered(folder: Path) -> Iterator[Path]:

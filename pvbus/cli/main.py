@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from pvbus import __version__
-from pvbus.core.errors import PvbusError, UsageError
+from pvbus.core.errors import NO_MEMORY, PermanentError, PvbusError, UsageError, lacks_memory
 from pvbus.core.redaction import without_secrets
 from pvbus.runtime.failures import causes
 from pvbus.telemetry.guard import begin_process
@@ -155,13 +155,17 @@ def run(arguments: list[str] | None = None) -> int:
     except PvbusError as exc:
         return _failed(exc)
     except BaseExceptionGroup as group:
-        ours = [exc for exc in causes(group) if isinstance(exc, PvbusError)]
+        ours = [exc for exc in map(_in_words, causes(group)) if isinstance(exc, PvbusError)]
         if len(ours) < len(list(causes(group))):
             raise
         return max(_failed(exc) for exc in ours)
     except ReaderGoneError:
         _say_no_more()
         return 0
+    except Exception as exc:
+        if not lacks_memory(exc):
+            raise
+        return _failed(_in_words(exc))
     return result if isinstance(result, int) else 0
 
 
@@ -176,6 +180,10 @@ def _say_no_more() -> None:
     os.close(nowhere)
 
 
-def _failed(error: PvbusError) -> int:
+def _in_words(error: BaseException) -> BaseException:
+    return PermanentError(NO_MEMORY) if lacks_memory(error) else error
+
+
+def _failed(error: BaseException) -> int:
     print(f"error: {error}", file=sys.stderr)
     return 2 if isinstance(error, UsageError) else 1

@@ -4,6 +4,8 @@ Adapters translate foreign errors into these, each by one table beside it. Match
 `reason`, never by text. Texts go to logs, conditions, events and answers, so secrets in them are replaced.
 """
 
+import errno
+
 from pvbus.core.redaction import without_secrets
 
 FORBIDDEN = "Forbidden"
@@ -11,6 +13,21 @@ FORBIDDEN = "Forbidden"
 
 RETRY_AFTER_SECONDS_MAX = 300.0
 """Upper limit for a server's request: a wrong `Retry-After: 86400` must not stop a worker for a day."""
+
+
+NO_MEMORY = "no memory is left for this process: give it more (the limit of its container, or ulimit -v)"
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Return whether memory was refused: to Python, a process, the stack of a thread, or a library."""
+    match error:
+        case OSError():
+            return error.errno == errno.ENOMEM
+        case ImportError():
+            return "failed to map segment" in str(error)
+        case RuntimeError():
+            return str(error) == "can't start new thread"
+    return isinstance(error, MemoryError)
 
 
 class PvbusError(Exception):

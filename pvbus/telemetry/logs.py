@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import structlog
 
+from pvbus.core.errors import NO_MEMORY, lacks_memory
 from pvbus.core.redaction import HIDDEN, is_secret_name
 from pvbus.telemetry.guard import StderrHandler, filtered_text
 from pvbus.telemetry.repeats import Repeats, without_numbers
@@ -85,6 +86,10 @@ def _passes(record: logging.LogRecord, repeats: Repeats) -> bool:
     if record.levelno < logging.WARNING:
         return True
     message = record.getMessage()
+    if record.exc_info and record.exc_info[1] is not None and lacks_memory(record.exc_info[1]):
+        message = f"{message.splitlines()[0]}: {NO_MEMORY}"
+        record.msg, record.args, record.exc_info = message, None, None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
     count = repeats.count((record.name, record.levelno, without_numbers(message)))
     if count is not None and count > 1:
         record.msg, record.args, record.exc_info = f"{message} (repeated: {count})", None, None

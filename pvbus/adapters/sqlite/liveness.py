@@ -32,6 +32,8 @@ class ProcessLock:
             file = os.open(self._path(process), os.O_RDWR)
         except FileNotFoundError:
             return True
+        except OSError:  # a disk that is read-only, for example: its session tells
+            return False
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -56,5 +58,7 @@ class ProcessLock:
         os.close(self._file)
 
     def _remove(self, process: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(
+            OSError
+        ):  # a file that stays has no lock, and is removed by the next process
             os.unlink(self._path(process))

@@ -6,6 +6,8 @@ none, and gets the columns when it is opened.
 """
 
 import sqlite3
+from collections.abc import Iterable
+from typing import Any
 from zlib import crc32
 
 from pvbus.core.errors import PermanentError
@@ -42,6 +44,9 @@ SCHEMA = """
 """
 
 
+RECORD_COLUMNS = "position, key, value, headers, timestamp_ms, seal"
+
+
 def how_to_empty(path: str) -> str:
     return f"move the bus's file away (mv {path} {path}.old)"
 
@@ -75,6 +80,28 @@ def check(db: sqlite3.Connection, path: str) -> None:
         for *row, seal in db.execute(f"SELECT {columns}, seal FROM {table}"):
             if seal is not None and seal != seal_of(*row):
                 raise damaged(path, f"a row of {table} is not what was written")
+
+
+def check_records(rows: Iterable[tuple[Any, ...]], path: str, name: str) -> None:
+    """Compare records with their seals, the last column. Raises PermanentError."""
+    for *columns, seal in rows:
+        try:
+            is_whole = seal is None or seal_of_record(*columns) == seal
+        except TypeError:
+            is_whole = False
+        if not is_whole:
+            raise damaged(path, f"a record of {name} is not what was written")
+
+
+def check_all(db: sqlite3.Connection, path: str) -> None:
+    """Check the whole file and each record. Raises PermanentError, sqlite3.Error.
+
+    A file of another version is not looked at: it has no seals yet, or others.
+    """
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version == SCHEMA_VERSION:
+        check(db, path)
+        check_records(db.execute(f"SELECT {RECORD_COLUMNS} FROM log"), path, "a topic")
 
 
 def prepare(db: sqlite3.Connection, path: str) -> None:

@@ -20,9 +20,17 @@ import msgspec
 
 from pvbus.adapters.checks import check_partition
 from pvbus.adapters.sqlite.liveness import ProcessLock
-from pvbus.adapters.sqlite.schema import check, damaged, prepare, seal_of, seal_of_record
+from pvbus.adapters.sqlite.schema import (
+    RECORD_COLUMNS,
+    check,
+    check_records,
+    damaged,
+    prepare,
+    seal_of,
+    seal_of_record,
+)
 from pvbus.core.backoff import Backoff, Jitter
-from pvbus.core.errors import InvariantError, PermanentError, PvbusError, TransientError
+from pvbus.core.errors import NO_MEMORY, InvariantError, PermanentError, PvbusError, TransientError
 from pvbus.ports.bus import Lease, Output, Record, TopicSpec
 
 T = TypeVar("T")
@@ -68,19 +76,28 @@ class Listener(Protocol):
     def wake(self) -> None: ...
 
 
-_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+_NO_ROOM = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _NO_TEXT = "Could not decode to UTF-8"  # Python's own error, which has no code
 
 
-def translated(exc: sqlite3.Error, path: str) -> PvbusError:
-    """Return the bus's error for a SQLite error."""
+def translated(exc: sqlite3.Error | MemoryError, path: str) -> PvbusError:
+    """Return the bus's error for a SQLite error; SQLite's own lack of memory is a MemoryError."""
+    if isinstance(exc, MemoryError):
+        return TransientError(f"bus: {NO_MEMORY}")
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF  # the primary code, without the extension
     if code in _DAMAGED or _NO_TEXT in str(exc):
         return damaged(path, exc)
     if code in _NO_ROOM:
         return TransientError(
-            f"the bus's file cannot be written ({exc}): make room on the disk; it is tried again"
+            f"the bus's file cannot be written ({exc}): make room on the disk, or see why nothing can be "
+            "written to it; it is tried again"
         )
     return TransientError(f"bus: {exc}")
 
@@ -160,7 +177,7 @@ class Store:
         self.check_open()
         try:
             return self.db.execute(sql, parameters).fetchall()
-        except sqlite3.Error as exc:
+        except (sqlite3.Error, MemoryError) as exc:
             raise translated(exc, self.path) from exc
 
     # Transactions
@@ -180,7 +197,7 @@ class Store:
             self._grown = {}
             if self.db.in_transaction:  # SQLite rolls back by itself after some errors
                 self.db.execute("ROLLBACK")
-            if isinstance(exc, sqlite3.Error):
+            if isinstance(exc, sqlite3.Error | MemoryError):
                 raise translated(exc, self.path) from exc
             raise
         grown, self._grown = self._grown, {}
@@ -356,11 +373,11 @@ class Store:
     def read(self, name: str, partition: int, lane: int, start: int, end: int, limit: int) -> list[Record]:
         """Read at most `limit` records of a lane from `start` on, before `end`."""
         rows = self.query(
-            "SELECT position, key, value, headers, timestamp_ms, seal FROM log"
+            f"SELECT {RECORD_COLUMNS} FROM log"
             " WHERE position >= ? AND position < ? ORDER BY position LIMIT ?",
             (lane << OFFSET_BITS | start, lane << OFFSET_BITS | end, limit),
         )
-        self._check_seals(name, rows)
+        check_records(rows, self.path, name)
         return [
             Record(
                 name,
@@ -373,15 +390,6 @@ class Store:
             )
             for position, key, value, headers, timestamp_ms, _ in rows
         ]
-
-    def _check_seals(self, name: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        for *columns, seal in rows:
-            try:
-                is_whole = seal is None or seal_of_record(*columns) == seal
-            except TypeError:
-                is_whole = False
-            if not is_whole:
-                raise damaged(self.path, f"a record of {name} is not what was written")
 
     def begin(self, lane: int) -> int:
         """Return the offset of the first record of a lane, its end if there is none."""

@@ -52,6 +52,7 @@ from pvbus.controlplane.apiserver.requests import check_head, media_type
 from pvbus.controlplane.apiserver.resources import Answer, Call, Resources
 from pvbus.controlplane.apiserver.shares import Limits, payer_of
 from pvbus.controlplane.apiserver.store import Store, StoreError, UnavailableError
+from pvbus.core.errors import NO_MEMORY, lacks_memory
 from pvbus.core.redaction import without_secrets
 from pvbus.core.yaml.writer import dump
 
@@ -205,6 +206,13 @@ class Frontend:
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception as exc:
+            if lacks_memory(exc):
+                _log.warning(
+                    "a request was refused", method=request.method, path=request.path, error=NO_MEMORY
+                )
+                return refusal(
+                    StatusError(UNAVAILABLE, "ServiceUnavailable", NO_MEMORY, retry_after_seconds=1)
+                )
             # A bug in one request is answered and logged; other requests are not affected.
             # Its text may come from anywhere, also from what others may not read.
             trace = "".join(traceback.format_exception(exc))

@@ -114,6 +114,14 @@ class ObjectFile:
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         database.execute("COMMIT")
 
+    def check(self) -> None:
+        """Read everything, as a start does. Raises PermanentError if a row is damaged.
+
+        A file of another version is not looked at: it has no seals yet, or others.
+        """
+        if self._database.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION:
+            self.load()
+
     def load(self) -> tuple[int, list[tuple[Kind, Entry]]]:
         """Return the last resource version, and all objects. Raises PermanentError if a row is damaged."""
         try:
@@ -165,7 +173,7 @@ class ObjectFile:
             cursor.executemany(_PUT, [row for row in puts.values() if row is not None])
             cursor.execute(_TOTAL, _total(changes[-1].rv, count, total))
             cursor.execute("COMMIT")
-        except sqlite3.Error:
+        except (sqlite3.Error, MemoryError):
             if self._database.in_transaction:
                 cursor.execute("ROLLBACK")
             raise
@@ -207,7 +215,7 @@ def damaged(path: Path, exc: Exception) -> PermanentError:
     if code in _NO_ACCESS or (isinstance(exc, OSError) and not path.is_dir()):
         return PermanentError(
             f"{path} cannot be used as the API server's database ({reason_of(exc)}): make room on the disk, "
-            "and check that it is a file that may be written",
+            "check that it is a file that may be written, and that the disk is not read-only",
             reason="DiskFull",
         )
     return PermanentError(

@@ -23,6 +23,7 @@ from pathlib import Path
 from pvbus.controlplane.apiserver.entries import Change, Entry, ObjectKey
 from pvbus.controlplane.apiserver.objectfile import ObjectFile
 from pvbus.controlplane.apiserver.waking import Waiters
+from pvbus.core.errors import NO_MEMORY, lacks_memory
 from pvbus.ports.cluster import Kind, Object
 
 LOG_CHANGES_MAX = 20_000
@@ -38,6 +39,8 @@ was disconnected for longer lists again; a real API server keeps 5 minutes."""
 
 EXPIRY_SECONDS = 60.0
 """How often old changes are dropped."""
+
+_ADVICE = "make room on the disk, or see why nothing can be written to it, and try"
 
 PROBE_SECONDS = 1.0
 """How often a store that could not write tries whether it can again: /readyz follows as soon."""
@@ -348,13 +351,20 @@ class Store:
             raise
 
     async def _commit(self, batch: _Batch) -> None:
+        if not batch.changes:  # they were given up: nothing shows that writes work again
+            return
         loop = asyncio.get_running_loop()
         try:
-            if self._file is not None and batch.changes:
+            if self._file is not None:
                 await loop.run_in_executor(self._thread, self._write, batch.changes)
-        except (sqlite3.Error, OSError) as exc:
-            advice = "make room on the disk and try again; nothing of this request was stored"
-            self.write_problem = f"the objects could not be stored in {self._path} ({exc}): {advice}"
+        except (sqlite3.Error, OSError, MemoryError, RuntimeError) as exc:
+            if isinstance(exc, RuntimeError) and not lacks_memory(exc):
+                raise
+            why, advice = (NO_MEMORY, "try") if lacks_memory(exc) else (exc, _ADVICE)
+            self.write_problem = (
+                f"the objects could not be stored in {self._path} ({why}): {advice} again; nothing of this "
+                "request was stored"
+            )
             self._give_up(StoreError(self.write_problem))
         else:
             self.write_problem = ""
@@ -365,7 +375,7 @@ class Store:
         while True:
             await asyncio.sleep(PROBE_SECONDS)
             if self.write_problem and self._file is not None:
-                with suppress(sqlite3.Error, OSError):
+                with suppress(sqlite3.Error, OSError, MemoryError, RuntimeError):
                     await asyncio.get_running_loop().run_in_executor(self._thread, self._file.probe)
                     self.write_problem = ""
 

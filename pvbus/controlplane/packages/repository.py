@@ -48,6 +48,7 @@ from pvbus.controlplane.packages.shown import ERROR_CHARACTERS_MAX, ShownRevisio
 from pvbus.controlplane.packages.timing import FullSyncs
 from pvbus.controlplane.packages.updating import ObjectUpdater
 from pvbus.core.backoff import Backoff
+from pvbus.core.errors import NO_MEMORY, lacks_memory
 from pvbus.ports.cluster import Object
 
 MIRROR = "mirror.git"
@@ -337,8 +338,6 @@ class RepositorySync:
                 self._next_look = time.monotonic() + self._backoff.next_seconds()
             except Exception as exc:
                 # One bad repository must not stop the others; the next check starts over.
-                error = str(exc)[:ERROR_CHARACTERS_MAX]
-                _log.error("repository pass failed", error=error, exc_info=exc, **self._logged)
                 await self._pass_failed(exc)
 
     async def wake(self) -> None:
@@ -355,7 +354,13 @@ class RepositorySync:
 
     async def _pass_failed(self, error: Exception) -> None:
         """Report the failure in the condition, if that can be stored, and do a full sync later."""
-        self.problem = f"reading it failed unexpectedly ({type(error).__name__}); see the log"
+        if lacks_memory(error) or isinstance(error, OSError | StoreError):
+            self.problem = f"reading it failed: {NO_MEMORY if lacks_memory(error) else error}"
+            _log.warning("repository pass failed", error=self.problem, **self._logged)
+        else:
+            self.problem = f"reading it failed unexpectedly ({type(error).__name__}); see the log"
+            text = str(error)[:ERROR_CHARACTERS_MAX]
+            _log.error("repository pass failed", error=text, exc_info=error, **self._logged)
         self._first_sync.set()
         self._compare_all = True
         self._next_look = time.monotonic() + self._backoff.next_seconds()

@@ -36,7 +36,11 @@ def end_within(seconds: float, last: Callable[[], None], why: str) -> None:
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True
-    timer.start()
+    try:
+        timer.start()
+    except RuntimeError:  # no memory is left for a thread: then the kernel does it, without a sentence
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def do_nothing() -> None:

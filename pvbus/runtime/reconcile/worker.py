@@ -24,7 +24,14 @@ from pvbus.core.effects import (
     Query,
     Reconciliation,
 )
-from pvbus.core.errors import ConflictError, InvariantError, PermanentError, TransientError
+from pvbus.core.errors import (
+    NO_MEMORY,
+    ConflictError,
+    InvariantError,
+    PermanentError,
+    TransientError,
+    lacks_memory,
+)
 from pvbus.ports.bus import Bus, Lease, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
@@ -306,6 +313,8 @@ class Worker:
         """Schedule another attempt for a failed key; the other keys continue. Raises InvariantError."""
         if isinstance(error, InvariantError):
             raise error
+        if lacks_memory(error):
+            error = TransientError(NO_MEMORY)
         attempt = opened.attempts[key] = opened.attempts.get(key, 0) + 1
         outcome, seconds = retry_of(error, attempt)
         puts: tuple[Put, ...] = ()

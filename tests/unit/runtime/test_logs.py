@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pvbus.core.errors import NO_MEMORY
 from pvbus.telemetry import logs
 
 
@@ -47,6 +48,19 @@ def test_what_libraries_say_looks_like_what_we_say(capsys: pytest.CaptureFixture
     assert ours.keys() == theirs.keys() == {"component", "event", "level", "timestamp"}
     assert (ours["component"], theirs["component"]) == ("host", "aiokafka")
     assert failed["exception"][0]["exc_value"] == "why"
+
+
+def test_a_library_that_gets_no_memory_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is no bug that a trace would explain."""
+    logs.configure("warning", "json")
+    try:
+        raise MemoryError
+    except MemoryError:
+        logging.getLogger("asyncio").exception("Fatal error on SSL protocol\nprotocol: <SSLProtocol>")
+    (line,) = reported(capsys)
+    assert line["event"] == f"Fatal error on SSL protocol: {NO_MEMORY}"
+    assert line["level"] == "warning"
+    assert "exception" not in line
 
 
 def test_configured_twice_each_line_comes_once(capsys: pytest.CaptureFixture[str]) -> None:
