@@ -103,7 +103,8 @@ def test_files_come_out_as_they_went_in(files: dict[str, bytes]) -> None:
     # No path is a file and a folder: those with a folder begin with a letter of their own.
     files = {path: data for path, data in files.items() if ("/" in path) == (path[0] > "m")}
     assert read_layer(gzip.compress(tar_of(files))) == files
-    assert files_of_image([Layer(tar_of(files))]) == files
+    if files:  # an image without any is refused
+        assert files_of_image([Layer(tar_of(files))]) == files
 
 
 @given(

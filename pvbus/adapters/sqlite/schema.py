@@ -51,9 +51,10 @@ def how_to_empty(path: str) -> str:
     return f"move the bus's file away (mv {path} {path}.old)"
 
 
-def seal_of(*columns: object) -> int:
-    """Return the checksum of a row's columns."""
-    return crc32(repr(columns).encode())
+def seal_of(*columns: str | int) -> int:
+    """Return the checksum of a row's columns, as they are read back: a member of an IntEnum is a number."""
+    plain = tuple(int(column) if isinstance(column, int) else column for column in columns)
+    return crc32(repr(plain).encode())
 
 
 def seal_of_record(position: int, key: bytes, value: bytes | None, headers: bytes | None, ms: int) -> int:

@@ -253,7 +253,7 @@ FAULTS = (
     expression("CEL that gives a list", "type conversion error from list to 'string'", "[target.name]"),
     expression(
         "CEL that loops over 10,000 elements four deep",
-        "loops take more than 10000 iterations",
+        "actual cost limit exceeded: the expression costs at least",
         "target.annotations.all(a, target.annotations.all(b, target.annotations.all(c,"
         " target.annotations.all(d, true)))) ? 'x' : 'y'",
     ),

@@ -16,7 +16,8 @@ SCALARS = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-(2**63), 2**63 - 1),
-    st.floats(allow_nan=False, allow_infinity=False),
+    # Go writes larger floats as integers, and takes them for these: tests/data has the table of its answers.
+    st.floats(-1e15, 1e15),
     st.text(max_size=12),
     st.sampled_from(["yes", "1e3", "0x10", "2026-01-01", "<<", "~", "- a", "a: b", "é", "'", '"']),
 )

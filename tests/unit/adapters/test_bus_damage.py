@@ -6,6 +6,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Mapping
+from enum import IntEnum
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,12 @@ FLIPS = int(os.environ.get("PVBUS_TEST_FLIPS", "3"))
 TABLE = TopicSpec(name="table", partitions=3, cleanup="compact")
 LOG = TopicSpec(name="log", partitions=3, cleanup="delete", retention_seconds=10**6)
 LEASE = Lease(group="g", partition=0, epoch=1)
+
+
+class Position(IntEnum):
+    """The sink's position is a stage, not only a number: a seal is of the number."""
+
+    TABLE = 20
 
 
 async def nothing(lease: Lease) -> None:
@@ -54,7 +61,7 @@ async def make(path: Path) -> None:
     bus = await SqliteBus.open(path)
     await bus.create_topics([TABLE, LOG])
     await bus.join("g", ["table", "log"], assigned=nothing, revoked=nothing)
-    await bus.step(LEASE, [output(number) for number in range(200)], {"table": 20, "log": 10})
+    await bus.step(LEASE, [output(number) for number in range(200)], {"table": Position.TABLE, "log": 10})
     await bus.abandon()
 
 

@@ -57,7 +57,7 @@ def document(captured: Captured) -> dict[str, Any]:
 
 def test_every_target_is_in_its_wave_with_what_the_wave_waits_for(file: Path, capsys: Captured) -> None:
     errors = {"name": "errors", "query": {"expression": "errors", "min": 0, "max": 0.5}}
-    ready = {"apiVersion": "v1", "kind": "Node", "name": "n", "expression": "object.ok"}
+    ready = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "expression": "object.ok"}
     checks = [errors, {"name": "node", "object": ready}, {"name": "boss", "person": {"question": "Well?"}}]
     waves = [{"count": 1, "hold": "10m"}, {"percent": 50, "checks": checks}, {"percent": 100}]
     window = {"days": ["Mon"], "start": "00:00", "end": "24:00"}
@@ -69,7 +69,7 @@ def test_every_target_is_in_its_wave_with_what_the_wave_waits_for(file: Path, ca
     assert "before the next: hold 10m" in shown
     assert "wave 2 (50 %, 2 of 4): edge/a\n" in shown
     assert "before the next: errors: errors at least 0 and at most 0.5 for 5m" in shown
-    assert "before the next: node: Node n: object.ok" in shown
+    assert "before the next: node: Node node-1: object.ok" in shown
     assert "before the next: boss: a person: Well?" in shown
     assert "wave 3 (100 %, 4 of 4): edge/b, edge/d\n" in shown
     assert "only Mon 00:00-24:00 UTC" in shown

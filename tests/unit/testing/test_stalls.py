@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.tools.stalls import STALL_SECONDS, Stall, stalls_found
+from tests.tools.stalls import STALL_SECONDS, STALL_UNSEEN_SECONDS, Stall, stalls_found
 
 CODE = """
 import time
@@ -23,7 +23,8 @@ async def serve_in_parts(seconds, pause):
 async def wait(seconds):
     time.sleep(seconds)
 """
-LONG = STALL_SECONDS * 5  # also on a machine that is slow just now
+LONG = STALL_UNSEEN_SECONDS * 2  # also on a machine that is slow just now
+TRIES_MAX = 5  # the thread that looks may have no processor meanwhile
 
 
 def program() -> dict[str, Callable[..., Any]]:
@@ -41,10 +42,12 @@ async def stalls_of(*calls: Any) -> list[Stall]:
 
 
 async def test_a_task_that_computes_for_long_is_found_with_its_code() -> None:
-    (stall,) = await stalls_of(program()["serve"](LONG))
-    assert stall.seconds > STALL_SECONDS
-    assert stall.callback == "/x/pvbus/controlplane/serving.py: serve"
-    assert "in compute" in stall.trace
+    stalls: list[Stall] = []
+    while not any(stall.trace for stall in stalls) and len(stalls) < TRIES_MAX:
+        stalls += await stalls_of(program()["serve"](LONG))
+    assert all(stall.seconds > STALL_SECONDS for stall in stalls)
+    assert {stall.callback for stall in stalls} == {"/x/pvbus/controlplane/serving.py: serve"}
+    assert "in compute" in "".join(stall.trace for stall in stalls)
 
 
 async def test_a_callback_that_computes_for_long_is_found() -> None:
