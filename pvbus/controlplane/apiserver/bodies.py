@@ -6,6 +6,7 @@ refusal is a StatusError (400 or 415), and takes time linear in the body.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ LARGE_VALUES = 5000
 
 
 class Read(NamedTuple):
-    """A large YAML body as it was read: its value as JSON, and its duplicate fields."""
+    """A YAML body as another process read it: its value as JSON, and its duplicate fields."""
 
     encoded: bytes
     doubled: tuple[str, ...]
@@ -58,16 +59,29 @@ def is_large(content: Body) -> bool:
 
 
 async def with_large_read(content: bytes, media: str, workers: Workers) -> Body:
-    """Return a body; a large one of YAML is read where the event loop does not wait for it.
+    """Return a body; one of YAML that is large, or may expand, is read where the event loop does not wait.
 
     Raises StatusError (400, and those of `workers`).
     """
-    if media not in _YAML_MEDIA or len(content) <= LARGE_BYTES:
+    if media not in _YAML_MEDIA or not (len(content) > LARGE_BYTES or _may_expand(content)):
         return content
     try:
         return Read(*await workers.run("read_yaml", content, _YAML_LIMITS))
     except ValueError as exc:
         raise _invalid_yaml(exc) from exc
+
+
+_ANCHORS = re.compile(rb"&([A-Za-z0-9_-]+)")
+_ALIASES = re.compile(rb"\*([A-Za-z0-9_-]+)")
+
+
+def _may_expand(content: bytes) -> bool:
+    """Return whether YAML may have aliases: a few lines of them stand for 100,000 values."""
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):  # UTF-16, which hides them
+        return True
+    if b"&" not in content or b"*" not in content:
+        return False
+    return not set(_ANCHORS.findall(content)).isdisjoint(_ALIASES.findall(content))
 
 
 def _invalid_yaml(error: ValueError) -> StatusError:

@@ -82,6 +82,20 @@ async def test_others_are_answered_while_large_objects_are_written(api: Api, pat
     await api.delete(f"{path}/a")
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+async def test_a_small_body_that_expands_is_a_large_one(api: Api, encoding: str) -> None:
+    """Its aliases stand for many values."""
+    await api.create(CRDS, attacks.free_crd())
+    fields = ",".join(f"k{number}: 1" for number in range(500))
+    copies = ",".join(f"b{number}: *x" for number in range(90))
+    head = "apiVersion: example.com/v1\nkind: Free\nmetadata: {name: a}\n"
+    body = f"{head}spec: {{a: &x {{{fields}}},{copies}}}"
+    assert len(body.encode(encoding)) < bodies.LARGE_BYTES
+    request = api.call("PATCH", f"{FREE}/a?fieldManager=t", body.encode(encoding), media=APPLY)
+    reply = await answered_meanwhile(api, request)
+    assert (reply.code, len(reply.body["spec"]), len(reply.body["spec"]["b59"])) == (201, 91, 500)
+
+
 @pytest.mark.parametrize("method", ["POST", "apply"])
 async def test_a_large_object_is_refused_as_a_small_one_is(api: Api, method: str) -> None:
     """With the code, the reason and the causes of what is wrong."""
