@@ -52,8 +52,9 @@ ALLOWED: Mapping[str, str] = {
 """Tests, by how their ids begin, with the reason why a stall is in order there."""
 
 
-_ONCE = ("importlib._bootstrap", "/re/_parser.py", "/re/_compiler.py", "/msgspec/_utils.py")
-"""Where a process stands that makes what it makes once: modules, patterns, descriptions of types."""
+_ONCE = ("importlib._bootstrap", "/re/_parser.py", "/re/_compiler.py", "/msgspec/_utils.py", "/pygments/")
+"""Where a process stands that makes what it makes once: modules, patterns, descriptions of types, and the
+colours of the traces that structlog prints where nothing configures it, as in tests."""
 
 
 class Stall(NamedTuple):

@@ -355,8 +355,9 @@ class RepositorySync:
     async def _pass_failed(self, error: Exception) -> None:
         """Report the failure in the condition, if that can be stored, and do a full sync later."""
         if lacks_memory(error) or isinstance(error, OSError | StoreError):
-            self.problem = f"reading it failed: {NO_MEMORY if lacks_memory(error) else error}"
-            _log.warning("repository pass failed", error=self.problem, **self._logged)
+            why = NO_MEMORY if lacks_memory(error) else str(error)[:ERROR_CHARACTERS_MAX]
+            self.problem = f"reading it failed: {why}"
+            _log.error("repository pass failed", error=self.problem, **self._logged)
         else:
             self.problem = f"reading it failed unexpectedly ({type(error).__name__}); see the log"
             text = str(error)[:ERROR_CHARACTERS_MAX]
