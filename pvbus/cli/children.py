@@ -57,9 +57,14 @@ class ChildProcess:
     async def __aenter__(self) -> Self:
         """Raises UsageError or PermanentError with the child's reason, DiedError if a signal killed it."""
         pipe = asyncio.subprocess.PIPE
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=pipe, stdout=pipe, env=_environment(self._settings)
-        )
+        # Ctrl-C reaches all processes of a terminal: Python would write a trace before `child` ignores it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=pipe, stdout=pipe, env=_environment(self._settings)
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         _running.add(self._process.pid)
         assert self._process.stdout is not None
         try:

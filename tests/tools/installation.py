@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -51,6 +52,25 @@ def children_of(pid: int) -> list[int]:
         return [int(child) for child in listed.read_text().split()]
     asked = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
     return [int(child) for child in asked.stdout.split()]
+
+
+def words_of(pid: int) -> list[str]:
+    """Return the command of a process."""
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+
+
+def api_server_of(installation: "Installation") -> int:
+    """Return the process of the API server."""
+    return next(pid for pid in children_of(installation.pid) if "apiserver" in words_of(pid))
+
+
+def services_of(installation: "Installation") -> dict[str, int]:
+    """Return a process of each service, if the services have their own."""
+    return {
+        words[words.index("run") + 1]: pid
+        for pid in children_of(installation.pid)
+        if "run" in (words := words_of(pid))
+    }
 
 
 class Installation:
@@ -131,6 +151,26 @@ class Installation:
                 raise NotReadyError(f"not ready after {seconds_max:.0f} s:\n{self.output}")
             time.sleep(0.05)
         return time.monotonic() - began
+
+    def wait_started(self, processes: int) -> None:
+        """With processes of the services' own: wait until so many have said where they can be asked."""
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        while self.output.count("metrics and health: ") < processes:
+            if not self.is_running or time.monotonic() > deadline:
+                raise NotReadyError(f"not started:\n{self.output}")
+            time.sleep(0.05)
+
+    def api_readiness(self) -> str:
+        """Ask the API server whether it is ready; its answer may be any."""
+        found = re.search(r"^API server: (\S+)", self.output, re.MULTILINE)
+        assert found is not None
+        trust_all = ssl.create_default_context()
+        trust_all.check_hostname, trust_all.verify_mode = False, ssl.CERT_NONE
+        try:
+            with urllib.request.urlopen(f"{found[1]}/readyz", timeout=5.0, context=trust_all) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as exc:
+            return exc.read().decode()
 
     @property
     def code(self) -> int | None:
