@@ -21,12 +21,15 @@ SECONDS_MAX = 60.0
 
 
 class LaterClock(SystemClock):
-    """The time of day as it will be."""
+    """The time as it will be."""
 
     later = 0.0
 
     def now(self) -> float:
         return super().now() + self.later
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.later
 
 
 @asynccontextmanager
