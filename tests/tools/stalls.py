@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -86,7 +86,8 @@ class _Looking:
             if since and not self.trace and time.monotonic() - since > STALL_SECONDS / 2:
                 frame = sys._current_frames().get(self.thread)
                 if frame is not None and self.since == since:
-                    self.trace = "".join(traceback.format_stack(frame)[-FRAMES_MAX:])
+                    with suppress(Exception):  # whatever a test did to files and clocks: the thread goes on
+                        self.trace = "".join(traceback.format_stack(frame)[-FRAMES_MAX:])
 
 
 @cache

@@ -5,7 +5,8 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,19 @@ TEXT = {f"k{number}": "x" * 10_000 for number in range(90)}
 
 
 @pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     made = Installation(tmp_path_factory.mktemp("up") / "data", arguments=("--processes", "1", "--no-web"))
-    made.start()
-    made.wait_started(5)
     yield made
     made.kill()
+
+
+@pytest.fixture
+def installation(made: Installation) -> Installation:
+    """One that runs: a test may have ended it."""
+    if not made.is_running:
+        made.start()
+        made.wait_started(5)
+    return made
 
 
 @pytest.fixture
@@ -70,9 +78,13 @@ def unlimit_memory(pid: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_AS, (hard, hard))
 
 
-async def world_of(installation: Installation) -> World:
+@asynccontextmanager
+async def world_of(installation: Installation) -> AsyncIterator[World]:
     cluster = await HttpCluster.connect(installation.kubeconfig)
-    return World(installation, cluster, "default", installation.data)
+    try:
+        yield World(installation, cluster, "default", installation.data)
+    finally:
+        await cluster.close()
 
 
 def assert_says_sentences_only(installation: Installation) -> None:
@@ -82,43 +94,42 @@ def assert_says_sentences_only(installation: Installation) -> None:
 
 async def test_without_memory_a_request_is_refused_and_nothing_is_lost(installation: Installation) -> None:
     """The API server and a service go on, with words; what was answered is there."""
-    world = await world_of(installation)
     limited = [api_server_of(installation), services_of(installation)["render"]]
-    for pid in limited:
-        limit_memory(pid)
-    answered, refusals = set[str](), 0
-    for number in range(REQUESTS_MAX):
-        try:
-            await world.create(CONFIG_MAP, f"big-{number}", data=TEXT)
-            answered.add(f"big-{number}")
-            await world.names(CONFIG_MAP)
-        except TransientError:  # with the words of a response, or none: TLS takes memory, too
-            refusals += 1
-            if refusals == REFUSALS:
-                break
-    for pid in limited:
-        unlimit_memory(pid)
-    assert answered
-    assert refusals == REFUSALS
-    assert NO_MEMORY in installation.output
-    assert answered <= await world.names(CONFIG_MAP)
-    await world.create(NAMESPACE, "after")
+    async with world_of(installation) as world:
+        for pid in limited:
+            limit_memory(pid)
+        answered, refusals = set[str](), 0
+        for number in range(REQUESTS_MAX):
+            try:
+                await world.create(CONFIG_MAP, f"big-{number}", data=TEXT)
+                answered.add(f"big-{number}")
+                await world.names(CONFIG_MAP)
+            except TransientError:  # with the words of a response, or none: TLS takes memory, too
+                refusals += 1
+                if refusals == REFUSALS:
+                    break
+        for pid in limited:
+            unlimit_memory(pid)
+        assert answered
+        assert refusals == REFUSALS
+        assert NO_MEMORY in installation.output
+        assert answered <= await world.names(CONFIG_MAP)
+        await world.create(NAMESPACE, "after")
     assert_says_sentences_only(installation)
-    await world.cluster.close()
 
 
 async def test_a_folder_that_becomes_read_only_refuses_writes_until_it_is_not(
     installation: Installation, unwritable: Path
 ) -> None:
-    world = await world_of(installation)
-    with pytest.raises(TransientError, match=r"objects\.db .*see why nothing can be written to it"):
+    async with world_of(installation) as world:
+        with pytest.raises(TransientError, match=r"objects\.db .*see why nothing can be written to it"):
+            await world.create(CONFIG_MAP, "one")
+        refusal = "not ready: the objects could not be"
+        await world.until(lambda: asyncio.to_thread(answers, installation, refusal))
+        unlock(unwritable)
+        await world.until(lambda: asyncio.to_thread(answers, installation, "ok"))
         await world.create(CONFIG_MAP, "one")
-    await world.until(lambda: asyncio.to_thread(answers, installation, "not ready: the objects could not be"))
-    unlock(unwritable)
-    await world.until(lambda: asyncio.to_thread(answers, installation, "ok"))
-    await world.create(CONFIG_MAP, "one")
     assert_says_sentences_only(installation)
-    await world.cluster.close()
 
 
 def answers(installation: Installation, words: str) -> bool:
