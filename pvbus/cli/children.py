@@ -109,11 +109,18 @@ class ChildProcess:
                 _running.discard(process.pid)
 
 
+def ending(code: int) -> str:
+    """Return how a process ended, for a sentence about it; code: its return code, -N for signal N."""
+    if code >= 0:
+        return f"ended with code {code}"
+    return f"was killed by signal {-code} ({signal.strsignal(-code)})"
+
+
 def _refusal(what: str, reported: Mapping[str, Any], code: int) -> PvbusError:
     """Return the error for a child that did not become ready."""
     if code < 0:
-        return DiedError(f"{what} was killed by signal {-code} at its start")
-    words = reported.get("error") or f"{what} ended with code {code} at its start; its log is above"
+        return DiedError(f"{what} {ending(code)} at its start")
+    words = reported.get("error") or f"{what} {ending(code)} at its start; its log is above"
     return UsageError(words) if code == USAGE_CODE else PermanentError(words, reason="Child")
 
 

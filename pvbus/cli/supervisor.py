@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import aiohttp
 import msgspec
 
-from pvbus.cli.children import USAGE_CODE, ChildProcess, DiedError
+from pvbus.cli.children import USAGE_CODE, ChildProcess, DiedError, ending
 from pvbus.core.backoff import Backoff
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.topics import SERVICES
@@ -184,7 +184,7 @@ class _ProcessSupervisor:
         while True:
             began = clock.time()
             try:
-                end = f"ended with code {await self._run_once(worker)}"
+                end = ending(await self._run_once(worker))
                 refused = ""
             except DiedError as exc:
                 end = str(exc).removeprefix(f"{worker} ")

@@ -22,7 +22,7 @@ from rich.status import Status
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.applied import AppliedRecord, distinct, identity
 from pvbus.cli.apply import Applied, apply_news
-from pvbus.cli.children import kill_children
+from pvbus.cli.children import ending, kill_children
 from pvbus.cli.controlplaneprocess import ControlPlaneProcess
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
 from pvbus.cli.examples import fleet, platform
@@ -356,7 +356,7 @@ async def _supervise(
     child.cancel()
     if ended:
         raise PermanentError(
-            f"the API server's process ended with code {child.result()}; its log is above. Start again: "
+            f"the API server's process {ending(child.result())}; its log is above. Start again: "
             "what was answered before is on disk"
         )
     await services

@@ -6,6 +6,7 @@ refusal is a StatusError (400 or 415), and takes time linear in the body.
 """
 
 import json
+import mmap
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -37,6 +38,20 @@ _YAML_MEDIA = ("application/yaml", "application/x-yaml", "text/yaml", "applicati
 
 LARGE_VALUES = 5000
 """A write of an object with more is computed in another process: each takes some 10 microseconds."""
+
+
+ROOM_BYTES = 4 << 20
+ROOM_FACTOR = 8
+"""What must be free to work on a body, and how often the body itself: as bytes, values, JSON and an entry."""
+
+
+def check_room(size: int) -> None:
+    """Raise OSError (ENOMEM) if there is no memory to work on a body of so many bytes.
+
+    The JSON encoder ends the process with a signal when its buffer cannot grow (msgspec 0.22). Pages that
+    are asked for and never touched cost microseconds.
+    """
+    mmap.mmap(-1, ROOM_BYTES + ROOM_FACTOR * size).close()
 
 
 class Read(NamedTuple):

@@ -306,6 +306,7 @@ class Frontend:
         user: User,
         body: bytes,
     ) -> web.StreamResponse:
+        bodies.check_room(len(body))
         media = media_type(request.headers)
         read = await bodies.with_large_read(body, media, self._resources.workers)
         wanted = rq.wanted(request.headers.get("Accept", ""))

@@ -62,7 +62,7 @@ def test_what_dies_is_started_again_and_a_signal_ends_all(tmp_path: Path) -> Non
     with running("up", "--processes", "1", cwd=tmp_path) as up:
         wait_until_serving(up, 5)
         os.kill(one_of(up, "render"), signal.SIGKILL)
-        up.wait_for("render/1 ended with code -9; restarting in ")
+        up.wait_for("render/1 was killed by signal 9 (Killed); restarting in ")
         wait_until_serving(up, 6)
         assert serving(up)[-1] == "render"
         pids = list(children(up))

@@ -136,7 +136,7 @@ def test_when_the_api_server_dies_up_ends(tmp_path: Path) -> None:
             (child,) = children.read_text().split()
         os.kill(int(child), signal.SIGKILL)
         assert up.process.wait(60) == 1
-        assert "the API server's process ended with code -9" in up.output
+        assert "the API server's process was killed by signal 9 (Killed)" in up.output
 
 
 def test_port_in_use(tmp_path: Path) -> None:
