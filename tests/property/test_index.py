@@ -122,6 +122,11 @@ class Model(RuleBasedStateMachine):
         assert len(changes) == len(set(changes))
         assert set(changes) == self.reported(identity, self.objects.pop(identity, None), None)
 
+    @rule(selectors=st.lists(selectors_of, max_size=3), count=st.integers(0, 2))
+    def prepare(self, selectors: list[TargetSelector], count: int) -> None:
+        """A part of the objects becomes ready; the others may change, and go, before they are."""
+        self.index.prepare(selectors, count)
+
     @rule(owner=st.sampled_from("pqr"), selectors=st.lists(selectors_of, max_size=3))
     def select(self, owner: str, selectors: list[TargetSelector]) -> None:
         found = self.index.set_selectors(owner, selectors)

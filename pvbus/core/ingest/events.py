@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from pvbus.core.ingest.published import Name
+from pvbus.core.ingest.rows import Emission
 from pvbus.core.records import CheckRequest, Coverage
 
 REPLAY_END = "k8s.io/initial-events-end"
@@ -54,11 +55,12 @@ class ResolveFailed(_Event, frozen=True, kw_only=True):
 
 class Listed(_Event, frozen=True, kw_only=True):
     """A complete list, of the namespaces of `coverage`. versions: those served when it began.
-    resource_version: "" of an aggregated API."""
+    resource_version: "" of an aggregated API. rows: of the items, one by one, if they were made before."""
 
     versions: tuple[str, ...]
     resource_version: str
     items: Sequence[Mapping[str, Any]]
+    rows: Sequence[Sequence[Emission]] = ()
     coverage: Coverage = Coverage()
 
 

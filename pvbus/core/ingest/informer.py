@@ -314,7 +314,7 @@ class Informer:
         self._probe_times.listed()
         self._position = listed.resource_version
         before = self.view.coverage
-        self.view.replace(listed.versions, listed.coverage, items)
+        self.view.replace(listed.versions, listed.coverage, items, listed.rows)
         self.observed = True
         self._answer(listing.batch)
         if self._trouble:

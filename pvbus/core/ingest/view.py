@@ -1,6 +1,6 @@
 """The objects of a kind that an informer has seen, and their rows. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pvbus.core.ingest.commands import Note
@@ -78,16 +78,20 @@ class KindView:
     # ------------------------------------------------------------ objects
 
     def replace(
-        self, versions: tuple[str, ...], coverage: Coverage, items: Iterable[Mapping[str, Any]]
+        self,
+        versions: tuple[str, ...],
+        coverage: Coverage,
+        items: Iterable[Mapping[str, Any]],
+        made: Sequence[Sequence[Emission]] = (),
     ) -> None:
-        """Write the difference to a complete list, under markers."""
+        """Write the difference to a complete list, under markers. made: the rows of the first items."""
         self._rows.versions, self._rows.coverage = versions, coverage
         rows: dict[str, dict[str, Emission]] = {topic: {} for topic in self.topics}
         contents: dict[Name, Mapping[str, Any]] = {}
         self._versions_seen = {}
-        for obj in items:
+        for at, obj in enumerate(items):
             name = self._see(obj)
-            for row in rows_of(self.kind, obj, self.topics):
+            for row in made[at] if at < len(made) else rows_of(self.kind, obj, self.topics):
                 rows[row.topic][row.key] = row
             if name in self.content:
                 contents[name] = obj

@@ -20,6 +20,9 @@ from pvbus.core.render.template import CompiledSet, RenderError, Roots, TargetIn
 from pvbus.core.unroll.index import TargetSelector
 from pvbus.core.unroll.view import REPOSITORY_KIND, UnrollView
 
+INDEX_TURN = 2_000
+"""Objects that become ready to be selected at a time: some 10 ms."""
+
 ContextKey = tuple[int, str]
 """(target index, okey of the object), or (target index, `#<repository>.<package>` position)."""
 
@@ -124,6 +127,10 @@ class Contexts:
         self._positions = dict(enumerate(self._selectors))
 
     # ------------------------------------------------------------ building
+
+    def index(self) -> bool:
+        """Make some more objects ready to be selected; return whether all are."""
+        return self.view.index.prepare(self._selectors.values(), INDEX_TURN)
 
     def build(self) -> Iterator[Context]:
         """Evaluate all contexts, target by target. Other sets may run in between; changes of selected

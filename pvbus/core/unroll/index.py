@@ -128,15 +128,17 @@ class _Scope:
     """The objects of one kind and namespace, and their selectors.
 
     Postings (label -> value -> names) exist from the first selector on: most kinds have none.
+    waiting: objects that are not in them yet, as 100,000 take most of a second.
     counts: number of objects by label; a label may have as many values as there are objects.
     """
 
-    __slots__ = ("anchored", "counts", "objects", "postings")
+    __slots__ = ("anchored", "counts", "objects", "postings", "waiting")
 
     def __init__(self) -> None:
         self.objects: dict[str, _Labels] = {}
         self.anchored: dict[_Anchor, dict[_Compiled, None]] = {}
         self.postings: dict[str, dict[str, set[str]]] | None = None
+        self.waiting: dict[str, None] = {}
         self.counts: Counter[str] = Counter()
 
     def add(self, compiled: _Compiled) -> None:
@@ -157,16 +159,25 @@ class _Scope:
             self.objects.pop(name, None)
         else:
             self.objects[name] = labels
-        if self.postings is not None:
+        if self.postings is not None and name not in self.waiting:
             self._post(self.postings, name, before or {}, labels or {})
+        elif labels is None:
+            self.waiting.pop(name, None)
         return before
 
-    def build_postings(self) -> dict[str, dict[str, set[str]]]:
+    def post_some(self, count: int) -> int:
+        """Put up to so many objects into the postings; return how many these were."""
         if self.postings is None:
-            self.postings = {}
-            self.counts.clear()
-            for name, labels in self.objects.items():
-                self._post(self.postings, name, {}, labels)
+            self.postings, self.waiting = {}, dict.fromkeys(self.objects)
+        posted = min(count, len(self.waiting))
+        for _ in range(posted):
+            name, _ = self.waiting.popitem()
+            self._post(self.postings, name, {}, self.objects[name])
+        return posted
+
+    def whole_postings(self) -> dict[str, dict[str, set[str]]]:
+        self.post_some(len(self.objects))
+        assert self.postings is not None
         return self.postings
 
     def _post(
@@ -220,7 +231,7 @@ class _Scope:
         key, value = anchor
         if not key:
             return ((value,),) if value is not None and value in self.objects else ()
-        by_value = self.build_postings().get(key, {})
+        by_value = self.whole_postings().get(key, {})
         if value is None:
             return by_value.values()
         return (by_value[value],) if value in by_value else ()
@@ -244,7 +255,7 @@ class SelectorIndex:
         for one in compiled:
             scopes = [self._scope(one.selector.kind, namespace) for namespace in _namespaces(one.selector)]
             for scope in scopes:
-                scope.build_postings()
+                scope.whole_postings()
             one.anchors = min(
                 one.positive(),
                 key=lambda anchors: sum(scope.size(anchors) for scope in scopes),
@@ -253,6 +264,20 @@ class SelectorIndex:
             for scope in scopes:
                 scope.add(one)
         return self.matches(owner)
+
+    def prepare(self, selectors: Iterable[TargetSelector], count: int) -> bool:
+        """Make up to `count` objects ready for these selectors; return whether all are.
+
+        `set_selectors` does what is left of it, without letting others run in between.
+        """
+        for selector in selectors:
+            for namespace in _namespaces(selector):
+                scope = self._scopes.get((selector.kind, namespace))
+                if scope is not None:
+                    count -= scope.post_some(count)
+                    if scope.waiting:
+                        return False
+        return True
 
     def remove_owner(self, owner: Hashable) -> None:
         for one in self._owners.pop(owner, ()):
@@ -305,10 +330,8 @@ class SelectorIndex:
 
     def _tidy(self, key: tuple[str, str]) -> None:
         scope = self._scopes[key]
-        if not scope.anchored:
-            scope.postings = None
-            if not scope.objects:
-                del self._scopes[key]
+        if not scope.anchored and not scope.objects:
+            del self._scopes[key]
 
 
 def _namespaces(selector: TargetSelector) -> tuple[str, ...]:

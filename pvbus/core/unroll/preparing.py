@@ -158,7 +158,7 @@ class Preparing:
         assert state.building is not None and state.obj is not None
         building, state.building = state.building, None  # after a defect, nothing half built is left
         contexts = building.contexts
-        if not self._take_turn(contexts, building.rest, lambda _: None):
+        if not contexts.index() or not self._take_turn(contexts, building.rest, lambda _: None):
             state.building = building
             return False
         state.contexts, state.inputs_digest = contexts, building.inputs_digest

@@ -6,7 +6,7 @@ reports after it was stopped is dropped. There is one timer. It may fire too ear
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any
 
 from pvbus.core.backoff import Jitter
@@ -17,17 +17,18 @@ from pvbus.core.ingest.commands import Command, Operation
 from pvbus.core.ingest.events import Event, Fault, Reason
 from pvbus.core.ingest.informer import Informer
 from pvbus.core.ingest.published import Emit, Name
-from pvbus.core.ingest.rows import Emission
+from pvbus.core.ingest.rows import Emission, rows_of
 from pvbus.core.ingest.states import BackingOff
 from pvbus.core.kinds import Kind
 from pvbus.core.records import CheckRequest, SyncMarker
 from pvbus.ports.clock import Clock
-from pvbus.ports.cluster import GoneError, Reader, Resource, SilentError
+from pvbus.ports.cluster import GoneError, Object, Reader, Resource, SilentError
 from pvbus.runtime.backoff import uniform
 from pvbus.runtime.failures import causes
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
 
+ROWS_TURN = 1_000  # rows of a list that are made at a time: some 10 ms
 READS_INFLIGHT_MAX = 8  # of check requests; other reads by name go one by one
 _ERRORS = (TransientError, ConflictError, PermanentError, GoneError)
 
@@ -228,11 +229,21 @@ class InformerShell:
                 versions=versions,
                 resource_version=listing.resource_version,
                 items=listing.items,
+                rows=await self._rows(listing.items),
                 coverage=listing.coverage,
             )
         except _ERRORS as exc:
             event = events.ListFailed(fault=fault_of(exc))
         self._report("list", event)
+
+    async def _rows(self, items: Sequence[Object]) -> list[list[Emission]]:
+        """Make the rows of a list. Others run in between: those of 100,000 objects take a second."""
+        rows = []
+        for obj in items:
+            rows.append(rows_of(self.kind, obj, self.topics))
+            if len(rows) % ROWS_TURN == 0:
+                await asyncio.sleep(0)
+        return rows
 
     async def _watch(self, command: commands.Watch) -> None:
         assert self._resource is not None
