@@ -87,4 +87,11 @@ def _summary(document: Document) -> str:
         parts.append(f"{len(document['held'])} held")
     if parts:
         return ", ".join(parts)
-    return "not possible, see above" if document.get("errors") else "no changes"
+    if document.get("errors"):
+        return "not possible, see above"
+    stalled = sum(
+        (condition["type"], condition["status"]) == ("Stalled", "True")
+        for conditions in document["conditions"].values()
+        for condition in conditions
+    )
+    return f"nothing to write, {stalled} stalled, see above" if stalled else "no changes"

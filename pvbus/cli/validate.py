@@ -19,7 +19,7 @@ from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.inject.mutations.validation import validate_variant
 from pvbus.core.render.expressions import expressions_of
-from pvbus.core.render.template import compile_targets
+from pvbus.core.render.template import compile_targets, unknown_fields
 from pvbus.core.rollout.protocol.validation import validate_policy
 from pvbus.core.unroll.validation import duplicate_downstreams, validate_set
 from pvbus.ports.cluster import Object
@@ -175,6 +175,7 @@ def _rules(obj: Object) -> Iterator[tuple[str, str]]:
         for error in compile_targets(spec).errors():
             field, _, message = error.partition(": ")
             yield f"spec.targets[].{field}", message
+        yield from unknown_fields(spec)
     elif _version_of(obj) == (PROMOTION_API, "RolloutPolicy"):
         policy = _converted(obj, RolloutPolicy)
         yield from (split(problem) for problem in validate_policy(policy.spec))

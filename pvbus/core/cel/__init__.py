@@ -23,7 +23,7 @@ from pvbus.core.cel.errors import (
     CelEvalError,
 )
 from pvbus.core.cel.evaluator import evaluation, set_budget
-from pvbus.core.cel.reads import Path, paths
+from pvbus.core.cel.reads import Path, fields, paths
 from pvbus.core.cel.values import result_string, type_name
 
 __all__ = [
@@ -57,16 +57,17 @@ class Program:
     """A compiled expression. Immutable, and safe to share.
 
     roots: the variables it reads. reads: the paths it reads, as far as they are known, for example
-    `("target", "labels", "region")`; no other part of the inputs changes the outcome. kind: the type of the
-    result, `dyn` if it depends on the inputs.
+    `("target", "labels", "region")`; no other part of the inputs changes the outcome. fields: those that must
+    be there, each with its variable. kind: the type of the result, `dyn` if it depends on the inputs.
     """
 
-    __slots__ = ("_evaluate", "kind", "reads", "roots", "text")
+    __slots__ = ("_evaluate", "fields", "kind", "reads", "roots", "text")
 
     def __init__(self, checked: Checked) -> None:
         self.text = checked.text
         self.kind = checked.types[checked.tree].kind
         self.reads = paths(checked)
+        self.fields = fields(checked)
         self.roots = frozenset(path[0] for path in self.reads)
         self._evaluate = evaluation(checked)
 

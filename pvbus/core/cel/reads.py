@@ -22,6 +22,22 @@ def paths(checked: Checked) -> frozenset[Path]:
     return frozenset(p for p in found if not any(p[:n] in found for n in range(1, len(p))))
 
 
+def fields(checked: Checked) -> frozenset[tuple[str, str]]:
+    """Return (variable, field) of each field that an expression selects and does not ask for with has()."""
+    asked: set[Path] = set()
+    read: set[Path] = set()
+    rest: list[tuple[Node, frozenset[str]]] = [(checked.tree, frozenset())]
+    while rest:
+        node, bound = rest.pop()
+        path = _path(node, checked, bound)
+        if path is not None:
+            (asked if isinstance(node, Select) and node.test else read).add(path[:2])
+        inner = bound | {node.variable} if isinstance(node, Macro) else bound
+        ranged = node.range if isinstance(node, Macro) else None
+        rest += [(child, bound if child is ranged else inner) for child in children(node)]
+    return frozenset((path[0], path[1]) for path in read - asked if len(path) > 1)
+
+
 def _visit(node: Node, checked: Checked, bound: frozenset[str], found: set[Path]) -> None:
     path = _path(node, checked, bound)
     if path is not None:

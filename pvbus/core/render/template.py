@@ -10,6 +10,7 @@ Source of order, overlay and error prefixes: Porch v1.5.8, packagevariantset/ren
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -48,6 +49,9 @@ from pvbus.core.records import Root, TargetRow
 from pvbus.core.render.expressions import expressions_of
 
 Roots = Mapping[str, Root]
+_OBJECT_FIELDS = ("name", "namespace", "labels", "annotations")
+_LISTED_FIELDS = ("repo", "package")
+_FIELDS = {"upstream": _OBJECT_FIELDS, "repository": _OBJECT_FIELDS}
 TEMPLATES_KEPT = 1024  # compiled templates in render's cache: one per target of the active sets
 
 
@@ -263,6 +267,22 @@ def compile_ahead(templates: Iterable[VariantTemplate | None]) -> Iterator[int]:
             for _, text in islice(texts, EXPRESSIONS_MAX):
                 if cost := cel.compile_ahead(text):
                     yield cost
+
+
+def unknown_fields(spec: PackageVariantSetSpec) -> Iterator[tuple[str, str]]:
+    """Yield each field that an expression reads and no object can have: (path of the expression, message).
+
+    Such an expression compiles, and fails for every target whose evaluation gets there.
+    """
+    for number, target in enumerate(spec.targets):
+        known = {**_FIELDS, "target": _LISTED_FIELDS if target.repositories else _OBJECT_FIELDS}
+        template = msgspec.to_builtins(target.template)
+        for path, text in expressions_of(template, f"spec.targets[{number}].template"):
+            with suppress(CelCompileError):  # an error of its own
+                for variable, field in sorted(compile_expression(text).fields):
+                    if variable in known and field not in known[variable]:
+                        *others, last = known[variable]
+                        yield path, f"{variable} has no field {field}: it has {', '.join(others)} and {last}"
 
 
 class TemplateCache:

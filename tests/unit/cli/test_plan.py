@@ -63,6 +63,16 @@ spec:
   upstream: {repo: blue, package: web, revision: 1}
   downstream: {repo: edge, package: own}
 """
+SET_THAT_STALLS = """\
+apiVersion: config.porch.kpt.dev/v1alpha2
+kind: PackageVariantSet
+metadata: {name: own, namespace: default}
+spec:
+  upstream: {repo: blue, package: web, revision: 1}
+  targets:
+  - repositories: [{name: edge, packageNames: [own]}]
+    template: {labelExprs: [{key: region, valueExpr: "target.lables.region"}]}
+"""
 FUNCTION = "  pipeline: {mutators: [{name: one, image: set-labels, configMap: {region: north}}]}\n"
 
 
@@ -149,6 +159,13 @@ def test_missing_upstream_is_an_error(folder: Path) -> None:
     assert "PackageVariant default/own" in error
     assert "pvbus export" in error
     assert "no changes" not in "\n".join(plan_lines(document))
+
+
+def test_a_plan_of_a_set_that_stalls_never_says_no_changes(folder: Path) -> None:
+    """An expression that reads a field that no object has writes nothing, and that is no good end."""
+    (folder / "variant.yaml").write_text(SET_THAT_STALLS)
+    *_, last = plan_lines(planned(folder))
+    assert last == "Plan: nothing to write, 1 stalled, see above."
 
 
 def test_missing_files_are_an_error(folder: Path) -> None:

@@ -26,6 +26,7 @@ from pvbus.core.render.template import (
     TemplateCache,
     compile_targets,
     render_row,
+    unknown_fields,
     variables_of,
 )
 
@@ -297,6 +298,41 @@ def test_compile_errors_of_a_set_are_told_once() -> None:
         "template.labelExprs[0].valueExpr",
         "template.labelExprs[1].keyExpr",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "expected"),
+    [
+        (
+            "target.lables['a']",
+            {},
+            "target has no field lables: it has name, namespace, labels and annotations",
+        ),
+        ("target['spec'].x", {}, "target has no field spec: it has name, namespace, labels and annotations"),
+        ("upstream.spec", {}, "upstream has no field spec: it has name, namespace, labels and annotations"),
+        ("repository.url", {}, "repository has no field url: it has name, namespace, labels and annotations"),
+        (
+            "target.name",
+            {"repositories": [{"name": "r"}]},
+            "target has no field name: it has repo and package",
+        ),
+        (
+            "['a'].map(x, target.nam)[0]",
+            {},
+            "target has no field nam: it has name, namespace, labels and annotations",
+        ),
+        ("target.repo", {"repositories": [{"name": "r"}]}, ""),
+        ("target.labels.region + upstream.name + repository.annotations['a']", {}, ""),
+        ("has(target.lables) ? target.lables.a : 'none'", {}, ""),
+        ("['a'].map(target, target)[0]", {}, ""),
+        ("[{'b': 'c'}].map(target, target.b)[0]", {}, ""),
+    ],
+)
+def test_a_field_that_no_object_has_is_named(text: str, target: dict[str, Any], expected: str) -> None:
+    template = {"labelExprs": [{"key": "a", "valueExpr": text}]}
+    spec = msgspec.convert({"targets": [{}, {**target, "template": template}]}, PackageVariantSetSpec)
+    wanted = [("spec.targets[1].template.labelExprs[0].valueExpr", expected)] if expected else []
+    assert [*unknown_fields(spec)] == wanted
 
 
 def compiled_target(*templates: dict[str, Any] | None, number: int = 0) -> CompiledTemplate:
