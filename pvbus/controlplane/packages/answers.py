@@ -48,6 +48,11 @@ def invalid(name: str, field: str, message: str, *, kind: str = "PackageRevision
     )
 
 
+def unusable(message: str) -> StatusError:
+    """Report content that no retry makes usable: somebody has to change it."""
+    return StatusError(422, "Invalid", message)
+
+
 def internal(message: str) -> StatusError:
     """Report a violated rule of the package store, with Porch's code, 500."""
     return StatusError(500, "InternalError", f"Internal error occurred: {message}")

@@ -4,11 +4,11 @@ Other programs push to a repository. Its content must cost bounded time and memo
 beyond a limit fails alone, with a message that names the limit.
 """
 
-import posixpath
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
 from pvbus.controlplane.packages.layout import KPTFILE
+from pvbus.core.rawtext import text_of
 
 PACKAGE_BYTES_MAX = 6 * 1024 * 1024
 """All files of one package. A request that writes a package has the same limit."""
@@ -34,6 +34,10 @@ MESSAGE_BYTES_MAX = 64 * 1024
 FOLDERS_MAX = 100_000
 """Folders of a branch that are searched for packages. A tree that contains itself many times over looks like
 billions of them."""
+
+
+LINK_STEPS_MAX = 1_000
+"""Parts of paths that are followed for one link; file systems follow 40 links."""
 
 
 class ContentError(Exception):
@@ -100,10 +104,35 @@ def shortened(text: str) -> str:
 
 
 def link_problem(links: Mapping[str, bytes]) -> str | None:
-    """Return the problem of a link that leads out of its package, None without one. links: path -> target."""
-    for path, target in links.items():
-        where = target.decode(errors="replace")
-        end = posixpath.normpath(posixpath.join(posixpath.dirname(path), where))
-        if posixpath.isabs(where) or end == ".." or end.startswith("../"):
-            return f"the symbolic link {shortened(path)} leads out of the package, to {shortened(where)}"
+    """Return the problem of a link that leads out of its package or nowhere, None without one.
+
+    links: path -> target.
+    """
+    targets = {path: text_of(target) for path, target in links.items()}
+    for path, target in targets.items():
+        if where := _bad_end(path, targets):
+            return f"the symbolic link {shortened(path)} leads {where}, to {shortened(target)}"
     return None
+
+
+def _bad_end(path: str, targets: Mapping[str, str]) -> str:
+    """Follow a link as a file system does: the parts of a path one by one, and links within it."""
+    out = "out of the package"
+    at = path.split("/")
+    left: list[str] = []
+    for _ in range(LINK_STEPS_MAX):
+        target = targets.get("/".join(at))
+        if target is not None:
+            at.pop()
+            left = [*target.split("/"), *left]
+            if target.startswith("/"):
+                return out
+        elif not left:
+            return ""
+        elif (part := left.pop(0)) == "..":
+            if not at:
+                return out
+            at.pop()
+        elif part not in ("", "."):
+            at.append(part)
+    return "in a circle"

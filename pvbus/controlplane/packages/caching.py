@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
-from pvbus.controlplane.packages.gitrepo import File
+from pvbus.controlplane.packages.filesets import File
 
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")

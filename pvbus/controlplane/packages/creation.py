@@ -12,7 +12,7 @@ import msgspec
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import answers, bounds, content, layout, upgrading
 from pvbus.controlplane.packages.caching import SizedCache
-from pvbus.controlplane.packages.gitrepo import File, Files, texts
+from pvbus.controlplane.packages.filesets import Files, check_files, texts
 from pvbus.controlplane.packages.operations import Source
 from pvbus.controlplane.packages.render import Rendering
 from pvbus.controlplane.packages.repository import RepositorySync
@@ -186,14 +186,12 @@ class Creation:
             origin = await self._registered(wanted.namespace, name)
         else:
             origin = await self._upstreams.read(wanted.namespace, reference)
-        links = {path: file.data for path, file in origin.files.items() if file.text is None}
-        refused = f'upstream package revision "{origin.source.name}" cannot be cloned'
-        if problem := bounds.link_problem(links):
-            raise answers.internal(f"{refused}: {problem}")
         try:
             return await sync.in_thread(self._cloned, wanted, sync, origin)
-        except editor.YamlError as exc:
-            raise answers.internal(f"{refused}: {exc}") from exc
+        except (editor.YamlError, bounds.ContentError) as exc:
+            raise answers.unusable(
+                f'upstream package revision "{origin.source.name}" cannot be cloned: {exc}'
+            ) from exc
 
     async def _registered(self, namespace: str, name: str) -> Origin:
         found = await self._find(namespace, name)
@@ -204,6 +202,7 @@ class Creation:
         return Origin(_source(name, revision), revision.tree, await sync.files(revision), lock)
 
     def _cloned(self, wanted: Wanted, sync: RepositorySync, origin: Origin) -> Start:
+        check_files(origin.files)
         plain = texts(origin.files)
         edited = copies.edit_kptfile(
             plain, copies.named(wanted.package.rpartition("/")[2]), copies.derived_from(origin.lock)
@@ -267,9 +266,9 @@ class Creation:
             made = await sync.in_thread(merge, local_files)
             if ours := await self._without_output(local_files, made.conflicts):
                 made = await sync.in_thread(merge, ours)
-        except (MergeError, editor.YamlError) as exc:
-            raise answers.internal(f'package revision "{names.local}" cannot be upgraded: {exc}') from exc
-        _check_bounds(names.local, made.files)
+            await sync.in_thread(check_files, made.files)
+        except (MergeError, editor.YamlError, bounds.ContentError) as exc:
+            raise answers.unusable(f'package revision "{names.local}" cannot be upgraded: {exc}') from exc
         return Start(made.files, texts(made.files), _source(names.new, new), made.conflicts)
 
     async def _without_output(self, local: Files, conflicts: Sequence[Conflict]) -> Files | None:
@@ -320,17 +319,6 @@ class Creation:
 
 def _source(name: str, revision: Revision) -> Source:
     return Source(name, revision.commit, revision.revision)
-
-
-def _check_bounds(name: str, files: Mapping[str, File]) -> None:
-    """Refuse a merged package that no package may be like."""
-    links = {path: file.data for path, file in files.items() if file.text is None}
-    size = sum(len(file.data) for file in files.values())
-    problem = bounds.link_problem(links) or bounds.path_problem(list(files))
-    if size > bounds.PACKAGE_BYTES_MAX:
-        problem = f"the merged package has {size} bytes, at most {bounds.PACKAGE_BYTES_MAX} are allowed"
-    if problem:
-        raise answers.internal(f'package revision "{name}" cannot be upgraded: {problem}')
 
 
 def deferred(metadata: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from pygit2.enums import FileMode, ObjectType
 
 from pvbus.controlplane.packages import bounds, layout
 from pvbus.controlplane.packages.bounds import ContentError
+from pvbus.controlplane.packages.filesets import File, Files, check_files
 from pvbus.controlplane.packages.gitcommand import Failure, Git, GitError, RefUpdate, is_path
 from pvbus.controlplane.packages.packedrefs import replace_packed
 from pvbus.controlplane.packages.pushing import Pusher
@@ -53,42 +54,6 @@ DAMAGE = (pygit2.GitError, LookupError, ValueError, AssertionError, OSError)
 
 SECONDS_MAX = 253_402_300_799
 """The last second of the year 9999, the limit of RFC 3339."""
-
-_REGULAR = (FileMode.BLOB, FileMode.BLOB_EXECUTABLE)
-
-
-class File(NamedTuple):
-    """A blob of a package. mode: git's file mode."""
-
-    data: bytes
-    mode: int = FileMode.BLOB
-
-    @property
-    def text(self) -> str | None:
-        """The text that clients see; None if it is not a regular file (a symbolic link)."""
-        return self.data.decode(errors="replace") if self.mode in _REGULAR else None
-
-
-Files = Mapping[str, File]
-"""The content of a package, by path relative to its folder."""
-
-
-def texts(files: Files) -> dict[str, str]:
-    """Return the regular files as text."""
-    return {path: text for path, file in files.items() if (text := file.text) is not None}
-
-
-def replaced(files: Files, wanted: Mapping[str, str]) -> dict[str, File]:
-    """Replace the regular files. A file whose text is unchanged keeps its bytes and mode."""
-    result = {path: file for path, file in files.items() if file.text is None and path not in wanted}
-    for path, text in wanted.items():
-        old = files.get(path)
-        if old is not None and old.text == text:
-            result[path] = old
-        else:
-            mode = old.mode if old is not None and old.text is not None else FileMode.BLOB
-            result[path] = File(text.encode(errors="replace"), mode)
-    return result
 
 
 class Commit(NamedTuple):
@@ -387,6 +352,11 @@ class BareMirror:
                 raise ContentError(f"{bounds.shortened(path)}: one name in a folder has a slash")
             if entry.type == ObjectType.TREE:
                 yield from self._blobs(str(entry.id), f"{path}/", depth + 1)
+            elif entry.filemode == FileMode.COMMIT:
+                raise ContentError(
+                    f"{bounds.shortened(path)} is a git submodule, whose files are in another repository: "
+                    "commit the files themselves (git rm --cached, then git add)"
+                )
             elif entry.type == ObjectType.BLOB:
                 if path != f"{prefix}{_raw_name(entry).decode(errors='replace')}":
                     raise ContentError(f"a file name is not UTF-8: {path}")
@@ -426,6 +396,11 @@ class BareMirror:
         """Write a package's files and return the tree."""
         with self._lock:
             return self._write(list(files.items()))
+
+    def write_package(self, files: Files) -> str:
+        """Like `write_files`. Raises: ContentError for files that no package may have."""
+        check_files(files)
+        return self.write_files(files)
 
     def _write(self, files: Sequence[tuple[str, File]]) -> str:
         builder = self._repository.TreeBuilder()

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pvbus.controlplane.packages import answers, layout
+from pvbus.controlplane.packages.filesets import File, Files
 from pvbus.controlplane.packages.gitcommand import Failure, GitError, RefUpdate
-from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File, Files
+from pvbus.controlplane.packages.gitrepo import Author, BareMirror
 from pvbus.controlplane.packages.layout import Annotation, RenderNote
 from pvbus.controlplane.packages.revisions import Revision
 from pvbus.controlplane.packages.settings import RepositorySettings

@@ -372,7 +372,7 @@ def unrendered(
     try:
         return Rendering(copies.edit_kptfile(stored if is_source else wanted, edit), note)
     except YamlError as exc:
-        raise answers.internal(f"Kptfile: {exc}") from exc
+        raise answers.unusable(f"Kptfile: {exc}") from exc
 
 
 def _is_needed(texts: Mapping[str, str], stored: Mapping[str, str], note: RenderNote | None) -> bool:

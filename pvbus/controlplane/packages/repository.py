@@ -28,9 +28,10 @@ from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.caching import StoreActivity
 from pvbus.controlplane.packages.catalog import Catalog
 from pvbus.controlplane.packages.damage import DAMAGE, read_whole, unreadable
+from pvbus.controlplane.packages.filesets import File
 from pvbus.controlplane.packages.fingerprint import ref_fingerprint
 from pvbus.controlplane.packages.gitcommand import Credentials, Failure, Git, GitError
-from pvbus.controlplane.packages.gitrepo import Author, BareMirror, File
+from pvbus.controlplane.packages.gitrepo import Author, BareMirror
 from pvbus.controlplane.packages.journal import Note, Notes
 from pvbus.controlplane.packages.operations import Staging, commit_all
 from pvbus.controlplane.packages.queueing import Change, Changes, settle
@@ -287,13 +288,15 @@ class RepositorySync:
                 await self.journal.release(name, is_noted=written.is_set())
             raise
 
-    async def write(self, files: Mapping[str, File]) -> str:
-        """Write a package's files into the mirror, for a later change; return their tree.
+    async def write(self, name: str, files: Mapping[str, File]) -> str:
+        """Write the files of a revision into the mirror, for a later change; return their tree.
 
         Raises: StatusError.
         """
         try:
-            return await self.in_thread(self.mirror.write_files, files)
+            return await self.in_thread(self.mirror.write_package, files)
+        except ContentError as exc:
+            raise answers.invalid(name, "spec.resources", str(exc)) from exc
         except (OSError, pygit2.GitError) as exc:
             raise self._not_written(exc) from exc
 

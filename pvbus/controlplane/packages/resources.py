@@ -11,7 +11,7 @@ import msgspec
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import answers, bounds, layout, operations, taskhistory
 from pvbus.controlplane.packages.content import facts_of, validators_in
-from pvbus.controlplane.packages.gitrepo import Files, replaced, texts
+from pvbus.controlplane.packages.filesets import Files, replaced, texts
 from pvbus.controlplane.packages.journal import Note, noted
 from pvbus.controlplane.packages.operations import Draft
 from pvbus.controlplane.packages.render import Rendering
@@ -148,7 +148,7 @@ class ResourcesKind:
             return _shown(stored, made.texts, made.status)
         why = operations.cause_of_update(files, new_files, stored["metadata"])
         cause = (*why, *task_lines, *layout.cause_line(said))
-        draft = Draft(await sync.write(new_files), operations.RENDER_TASK, made.note, cause)
+        draft = Draft(await sync.write(name, new_files), operations.RENDER_TASK, made.note, cause)
         branch = sync.branch(user)
         with sync.writes.writing(name):
             note = Note("", noted(stored["metadata"]), "", stored["metadata"]["resourceVersion"])

@@ -25,7 +25,7 @@ from pvbus.controlplane.packages.creation import (
     latest_label,
     parse,
 )
-from pvbus.controlplane.packages.gitrepo import replaced, texts
+from pvbus.controlplane.packages.filesets import replaced, texts
 from pvbus.controlplane.packages.journal import Note, noted
 from pvbus.controlplane.packages.operations import Draft, Staging
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION
@@ -79,7 +79,7 @@ class RevisionHooks:
         try:
             first = first_files(wanted, start, policy)
         except editor.YamlError as exc:
-            raise answers.internal(f"Kptfile: {exc}") from exc
+            raise answers.unusable(f"Kptfile: {exc}") from exc
         metadata = deferred(metadata, wanted)
         if (metadata.get("annotations") or {}).get(DEFER_RENDER) == "true":
             made = render.defer(first)
@@ -90,7 +90,7 @@ class RevisionHooks:
         said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
         owned = {**metadata, "namespace": wanted.namespace}
         cause = (*operations.cause_of_creation(wanted.task, start.source, owned), *layout.cause_line(said))
-        tree = await sync.write(replaced(start.base, made.texts))
+        tree = await sync.write(wanted.name, replaced(start.base, made.texts))
         draft = Draft(tree, wanted.task, made.note, cause)
         note = Note("", noted(metadata))
 
@@ -216,7 +216,7 @@ class RevisionHooks:
         try:
             wanted = copies.edit_kptfile(stored, *edits) if edits else stored
         except editor.YamlError as exc:
-            raise answers.internal(f"Kptfile: {exc}") from exc
+            raise answers.unusable(f"Kptfile: {exc}") from exc
         if is_rendered_now:
             made = await self._requests.rendered(wanted)
         elif was_deferred or wanted == stored:
@@ -230,7 +230,7 @@ class RevisionHooks:
         after = msgspec.structs.replace(revision, kptfile=facts, note=made.note)
         new_files = replaced(files, made.texts)
         cause = (*operations.cause_of_update(files, new_files, new["metadata"]), *task_lines)
-        tree = await sync.write(new_files)
+        tree = await sync.write(new["metadata"]["name"], new_files)
         return Draft(tree, operations.RENDER_TASK, made.note, cause), after
 
     # Delete.

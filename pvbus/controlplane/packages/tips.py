@@ -21,6 +21,7 @@ from pvbus.controlplane.packages.content import KptfileFacts, facts_of, unreadab
 from pvbus.controlplane.packages.gitrepo import BareMirror, Commit
 from pvbus.controlplane.packages.layout import Annotation
 from pvbus.controlplane.packages.revisions import Revision
+from pvbus.core.rawtext import text_of
 
 HISTORY_COMMITS_MAX = 200
 """Commits that are searched for a revision's task: with more edits than this, a draft has no task in the
@@ -294,7 +295,7 @@ class TipReader:
             data = self._mirror.data(blob, bounds.KPTFILE_BYTES_MAX)
         except ContentError as exc:
             return unreadable_kptfile(str(exc))
-        return facts_of(data.decode(errors="replace"))
+        return facts_of(text_of(data))
 
 
 def _is_about(note: Annotation, directory: str, workspace: str) -> bool:

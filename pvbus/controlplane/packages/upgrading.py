@@ -10,11 +10,14 @@ Source: Porch v1.5.8, pkg/task/upgrade.go and pkg/engine/validate.go.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pvbus.controlplane.packages.gitrepo import File, Files, replaced, texts
+from pygit2.enums import FileMode
+
+from pvbus.controlplane.packages.filesets import File, Files, replaced, texts
 from pvbus.controlplane.packages.render import Rendering
 from pvbus.core.merge import copies, packages
 from pvbus.core.merge.conflicts import Conflict
 from pvbus.core.merge.output import made_again, put_back
+from pvbus.core.rawtext import bytes_of, text_of
 
 REFERENCES = ("oldUpstreamRef", "newUpstreamRef", "localPackageRevisionRef")
 
@@ -33,6 +36,9 @@ class Names(NamedTuple):
         old, new, local = (str((body.get(field) or {}).get("name") or "") for field in REFERENCES)
         return cls(old, new, local, body.get("strategy") or packages.RESOURCE_MERGE)
 
+
+_LINK = "\ud800"
+"""Before the target of a link in the texts of a merge: half a surrogate pair, which no file can have."""
 
 OLD, NEW, LOCAL = "old upstream", "target upstream", "local"
 """What the sources of an upgrade are called in answers."""
@@ -57,7 +63,7 @@ class Upgraded(NamedTuple):
 
 
 class Upstream(NamedTuple):
-    """An upstream revision. texts: its regular files, with the origin of each object recorded in them."""
+    """An upstream revision. texts: its files, with the origin of each object recorded in them."""
 
     files: Files
     texts: Mapping[str, str]
@@ -65,17 +71,17 @@ class Upstream(NamedTuple):
 
 def with_origins(files: Files) -> dict[str, str]:
     """Return the texts of an upstream revision, in which a clone's objects can be found again."""
-    return copies.upstream_texts(texts_of(files))
+    return copies.upstream_texts(_merge_texts(files))
 
 
 def upgraded(
     old: Upstream, local: Files, new: Upstream, lock: Mapping[str, Any], strategy: str, *, deployment: bool
 ) -> Upgraded:
     """Merge the files of three revisions, and record the new upstream. See `copies.upgraded`."""
-    merged = copies.upgraded(old.texts, texts_of(local), new.texts, lock, strategy, deployment=deployment)
-    files = {path: _file(path, text, local, new.files) for path, text in merged.texts.items()}
-    links = _links(old.files, local, new.files, strategy)
-    return Upgraded({**files, **links}, merged.conflicts)
+    merged = copies.upgraded(old.texts, _merge_texts(local), new.texts, lock, strategy, deployment=deployment)
+    sides = (old.files, local, new.files)
+    files = {path: _file(path, text, sides, strategy) for path, text in merged.texts.items()}
+    return Upgraded(files, tuple(map(_shown, merged.conflicts)))
 
 
 def before_output(local: Files, conflicts: Sequence[Conflict]) -> dict[str, str] | None:
@@ -95,31 +101,28 @@ def without_output(local: Files, conflicts: Sequence[Conflict], rendered: Render
     return replaced(local, put_back(made, texts(local))) if made else None
 
 
-def texts_of(files: Files) -> dict[str, str]:
-    """Return all regular files as text, so that their bytes can be had back."""
+def _merge_texts(files: Files) -> dict[str, str]:
+    """Return all files as texts to merge: a link is one that no file has."""
     return {
-        path: file.data.decode(errors="surrogateescape")
+        path: _LINK + text_of(file.data) if (text := file.text) is None else text
         for path, file in files.items()
-        if file.text is not None
     }
 
 
-def _file(path: str, text: str, local: Files, new: Files) -> File:
-    """Return a file with the mode that it has locally, else upstream."""
-    known = [side[path].mode for side in (local, new) if path in side and side[path].text is not None]
-    data = text.encode(errors="surrogateescape")
-    return File(data, known[0]) if known else File(data)
-
-
-def _links(old: Files, local: Files, new: Files, strategy: str) -> dict[str, File]:
-    """Take symbolic links as whole files are taken."""
-    olds, locals_, news = (
-        {path: file for path, file in side.items() if file.text is None} for side in (old, local, new)
+def _file(path: str, text: str, sides: Sequence[Files], strategy: str) -> File:
+    """Return a merged file; its mode is merged, too. sides: old, local and new."""
+    if text.startswith(_LINK):
+        return File(bytes_of(text.removeprefix(_LINK)), FileMode.LINK)
+    old, local, new = (
+        side[path].mode if path in side and side[path].text is not None else None for side in sides
     )
-    if strategy != packages.RESOURCE_MERGE:
-        return news
-    taken = {
-        path: news.get(path) if locals_.get(path) == olds.get(path) else locals_.get(path)
-        for path in locals_.keys() | news.keys()
-    }
-    return {path: file for path, file in taken.items() if file is not None}
+    is_upstreams = local is None or local == old or strategy != packages.RESOURCE_MERGE
+    return File(bytes_of(text), (new if new is not None and is_upstreams else local) or FileMode.BLOB)
+
+
+def _shown(conflict: Conflict) -> Conflict:
+    """Return a conflict as it is reported: of a link without its values, which nobody can set as text."""
+    values = (conflict.old, conflict.local, conflict.new)
+    if any(isinstance(value, str) and value.startswith(_LINK) for value in values):
+        return Conflict(file=conflict.file, taken=conflict.taken)
+    return conflict

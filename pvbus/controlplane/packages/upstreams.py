@@ -22,8 +22,9 @@ from pvbus.controlplane.apiserver.hooks import Objects, StatusError
 from pvbus.controlplane.packages import answers, layout
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.caching import SizedCache, bytes_of_files
+from pvbus.controlplane.packages.filesets import Files
 from pvbus.controlplane.packages.gitcommand import Failure, Git, GitError
-from pvbus.controlplane.packages.gitrepo import BareMirror, Files
+from pvbus.controlplane.packages.gitrepo import BareMirror
 from pvbus.controlplane.packages.operations import Source
 from pvbus.controlplane.packages.permits import LocalFolders, check_address, check_secret, is_registered
 from pvbus.controlplane.packages.settings import (
@@ -103,7 +104,7 @@ class Upstreams:
             text = str(exc).replace("spec.git.", f"{FIELD}.").replace("; it will be retried", "")
             raise answers.internal(f'upstream package "{name}": {text}') from exc
         except ContentError as exc:
-            raise answers.internal(f'upstream package "{name}" cannot be cloned: {exc}') from exc
+            raise answers.unusable(f'upstream package "{name}" cannot be cloned: {exc}') from exc
         lock = {
             "repo": wanted.repo,
             "directory": directory or "/",

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.core.rawtext import no_text
 from pvbus.core.yaml.positions import Path, Positions, UnknownLayoutError, rewritten
 from pvbus.core.yaml.reader import Limits, YamlError, document
 from pvbus.core.yaml.scalars import KPT
@@ -78,6 +79,8 @@ class _Unread(Document):
 
 def parse(text: str) -> tuple[Document, ...]:
     """Split a text into documents; `join` restores the text. Raises YamlError."""
+    if problem := no_text(text):
+        raise YamlError(f"yaml: {problem}")
     documents = []
     line = 0
     pieces = _pieces(text)

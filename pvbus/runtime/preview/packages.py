@@ -28,8 +28,8 @@ from pvbus.controlplane.packages.creation import (
     parse,
     workspace_exists,
 )
+from pvbus.controlplane.packages.filesets import File, texts
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
-from pvbus.controlplane.packages.gitrepo import File, texts
 from pvbus.controlplane.packages.layout import RenderNote
 from pvbus.controlplane.packages.operations import allowed
 from pvbus.controlplane.packages.render import (
@@ -48,6 +48,7 @@ from pvbus.core.errors import TransientError
 from pvbus.core.keys import sha1_head
 from pvbus.core.merge import copies
 from pvbus.core.merge.conflicts import CONFLICTS, MergeError, annotation
+from pvbus.core.rawtext import bytes_of
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Kind, Object
 
@@ -93,10 +94,12 @@ class StoreRules:
         try:
             first = first_files(wanted, start, carried)
         except editor.YamlError as exc:
-            raise answers.internal(f"Kptfile: {exc}") from exc
+            raise answers.unusable(f"Kptfile: {exc}") from exc
         metadata = deferred(obj["metadata"], wanted)
         is_deferred = (metadata.get("annotations") or {}).get(DEFER_RENDER) == "true"
         made = defer(first) if is_deferred else self._run(first)
+        if problem := bounds.paths_problem(list(made.texts)):
+            raise answers.invalid(wanted.name, "spec.resources", problem)
         self._notes[wanted.namespace, wanted.name] = made.note
         if self._upstreams is not None:
             self._upstreams.add(source_of(wanted.task))
@@ -147,7 +150,7 @@ class StoreRules:
             self.unmerged.add(f"{wanted.namespace}/{wanted.name}")
             return FirstFiles({}, dict(stored[1]))
         old_files, local_files, new_files = (
-            {path: File(text.encode(errors="replace")) for path, text in files.items()} for files in stored
+            {path: File(bytes_of(text)) for path, text in files.items()} for files in stored
         )
 
         def merge(ours: Mapping[str, File]) -> upgrading.Upgraded:
@@ -167,7 +170,7 @@ class StoreRules:
                 ours = upgrading.without_output(local_files, made.conflicts, self._run(without))
                 made = merge(ours) if ours is not None else made
         except (MergeError, editor.YamlError, KeyError) as exc:
-            raise answers.internal(f'package revision "{names.local}" cannot be upgraded: {exc}') from exc
+            raise answers.unusable(f'package revision "{names.local}" cannot be upgraded: {exc}') from exc
         return FirstFiles({}, texts(made.files), conflicts=made.conflicts)
 
     def _upgrade_source(self, wanted: Wanted, role: str, name: str) -> Object:
@@ -206,7 +209,7 @@ class StoreRules:
         try:
             return self._cloned(files, revision, wanted.package, lock, deployment=deployment)
         except (editor.YamlError, KeyError) as exc:
-            raise answers.internal(f'upstream package revision "{source}" cannot be cloned: {exc}') from exc
+            raise answers.unusable(f'upstream package revision "{source}" cannot be cloned: {exc}') from exc
 
     def _cloned(
         self,

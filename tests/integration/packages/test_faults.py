@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages.filesets import File
 from pvbus.controlplane.packages.gitcommand import STALE_LOCK_SECONDS, Failure, Git, GitError, RefUpdate
-from pvbus.controlplane.packages.gitrepo import LOOSE_REFS_MAX, Author, BareMirror, File
+from pvbus.controlplane.packages.gitrepo import LOOSE_REFS_MAX, Author, BareMirror
 from pvbus.controlplane.packages.operations import Staging, commit_all
 from tests.integration.packages.support import (
     KPTFILE,

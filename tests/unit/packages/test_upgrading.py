@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from pvbus.controlplane.packages import content, upgrading
+from pvbus.controlplane.packages.filesets import File, Files
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
-from pvbus.controlplane.packages.gitrepo import File, Files
 from pvbus.controlplane.packages.render import render
 from pvbus.core.keys import TASK_HISTORY
 from pvbus.core.merge import copies
@@ -129,6 +129,44 @@ def test_files_keep_bytes_modes_and_links() -> None:
     files = upgraded(old, local, new).files
     assert files.keys() == {"Kptfile", "link", "binary", "script", "own"}
     assert (files["link"], files["binary"], files["script"]) == (link, binary, script)
+
+
+LINK, OTHER, PLAIN = File(b"a", 0o120000), File(b"b", 0o120000), File(b"x")
+RUN, NEWER = File(b"x", 0o100755), File(b"y")
+KPTFILE = File(b"apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: a\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "local", "new", "merged", "conflicts"),
+    [
+        pytest.param(PLAIN, PLAIN, RUN, RUN, False, id="upstream makes a file executable"),
+        pytest.param(PLAIN, RUN, NEWER, File(b"y", 0o100755), False, id="the local mode stays"),
+        pytest.param(RUN, RUN, PLAIN, PLAIN, False, id="upstream makes it plain again"),
+        pytest.param(PLAIN, PLAIN, LINK, LINK, False, id="upstream makes a file a link"),
+        pytest.param(LINK, LINK, PLAIN, PLAIN, False, id="upstream makes a link a file"),
+        pytest.param(PLAIN, NEWER, LINK, NEWER, True, id="a changed file, a link upstream"),
+        pytest.param(LINK, OTHER, PLAIN, OTHER, True, id="a changed link, a file upstream"),
+        pytest.param(LINK, OTHER, None, OTHER, True, id="a changed link that upstream deletes"),
+        pytest.param(LINK, None, OTHER, None, True, id="a deleted link that upstream changes"),
+        pytest.param(LINK, LINK, None, None, False, id="upstream deletes a link"),
+    ],
+)
+@pytest.mark.parametrize("path", ["x", "x.yaml"])
+def test_links_and_modes_are_merged_as_content_is(
+    path: str, old: File | None, local: File | None, new: File | None, merged: File | None, conflicts: bool
+) -> None:
+    """What both sides changed is a conflict that names the file; it has no value that is a link's target."""
+    sides = [{"Kptfile": KPTFILE} | ({path: file} if file is not None else {}) for file in (old, local, new)]
+    made = upgraded(*sides)
+    assert made.files.get(path) == merged
+    assert made.conflicts == ((Conflict(file=path, taken="local"),) if conflicts else ())
+
+
+def test_a_copy_merge_keeps_own_links() -> None:
+    prepared = [upgrading.Upstream(files, upgrading.with_origins(files)) for files in ({"Kptfile": KPTFILE},)]
+    local = {"Kptfile": KPTFILE, "own": LINK}
+    made = upgrading.upgraded(prepared[0], local, prepared[0], lock(2), "copy-merge", deployment=False)
+    assert made.files["own"] == LINK
 
 
 def test_the_report_of_conflicts_is_bounded_json() -> None:
