@@ -16,6 +16,7 @@ from pvbus.controlplane.apiserver.structural import Schema, compile_schema
 from pvbus.core.api.crds import crds
 from pvbus.core.api.promotion import PROMOTION_API
 from pvbus.core.api.rollouts import RolloutPolicy
+from pvbus.core.api.spellings import hint_of, meaning_of
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.inject.mutations.validation import validate_variant
 from pvbus.core.render.expressions import expressions_of
@@ -107,14 +108,14 @@ def problems_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
 
 
 def warnings_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
-    """Yield a warning for each expression on whose syntax cel-python and our parser disagree."""
+    """Yield a warning for each expression on whose syntax cel-python and our parser disagree, or that says
+    something else than its author means."""
     for manifest in manifests:
         obj = manifest.object
         if obj["kind"] != "PackageVariantSet":
             continue
         for field, text in expressions_of(obj.get("spec"), "spec"):
-            message = _second_opinion(text)
-            if message:
+            for message in filter(None, (_second_opinion(text), meaning_of(field, text))):
                 name = f"{obj['kind']} {obj['metadata']['name']}"
                 yield Problem(str(manifest.file), manifest.document, name, field, message)
 
@@ -155,7 +156,9 @@ def _findings(obj: Object, schemas: dict[tuple[str, str], Schema]) -> Iterator[t
             yield "apiVersion", f'"{obj["apiVersion"]}" is not served; {", ".join(known)} is'
         return
     pruned, unknown = schema.pruned(schema.defaulted(obj))
-    yield from ((field, "unknown field") for field in unknown)
+    for field in unknown:
+        hint = hint_of(obj["kind"], field)
+        yield field, f"unknown field: {hint}" if hint else "unknown field"
     errors = [(error.path, error.message) for error in schema.validate(pruned)]
     yield from errors
     if not errors:  # a field of the wrong type would prevent the conversion

@@ -9,6 +9,7 @@ from pvbus.controlplane.apiserver import status, strategies
 from pvbus.controlplane.apiserver.nodes import PROBLEMS_MAX, SHOWN_MAX
 from pvbus.controlplane.apiserver.registry import Endpoint
 from pvbus.controlplane.apiserver.requests import Options
+from pvbus.core.api.spellings import unknown_field
 from pvbus.ports.cluster import Object
 
 
@@ -38,7 +39,7 @@ def decoded(endpoint: Endpoint, obj: Object, options: Options) -> Object:
         if not endpoint.served.custom:
             _check_types(endpoint, obj)
     if unknown:
-        report_unknown(endpoint, [f'unknown field "{path}"' for path in unknown], options)
+        report_unknown(endpoint, [unknown_field(endpoint.served.kind, path) for path in unknown], options)
     return obj
 
 
