@@ -45,6 +45,12 @@ MACHINES = (
     Machine("informer", "The informer of a kind", informer.TRANSITIONS),
     Machine("child", "A child of a set", child.TRANSITIONS),
     Machine("downstream", "The downstream of a variant", downstream.ACTIONS, ("state", "finding", "action")),
+    Machine(
+        "upstream",
+        "The upstream of a variant, beside the lock of its downstream",
+        downstream.FINDINGS,
+        ("wanted upstream", "what is left of the old one", "finding"),
+    ),
     Machine("lease", "The lease of a partition", lease.TRANSITIONS),
     Machine("rollout", "A rollout", rollout.ROLLOUT_TRANSITIONS),
     Machine("target", "A target of a rollout", rollout.TARGET_TRANSITIONS),

@@ -168,7 +168,9 @@ def _findings(obj: Object, schemas: dict[tuple[str, str], Schema]) -> Iterator[t
 def _rules(obj: Object) -> Iterator[tuple[str, str]]:
     """Yield the problems that the services would report in the condition Stalled."""
     if obj["kind"] == "PackageVariant":
-        yield from (split(problem) for problem in validate_variant(_converted(obj, PackageVariant).spec))
+        variant = _converted(obj, PackageVariant)
+        problems = validate_variant(variant.spec, variant.metadata.annotations)
+        yield from (split(problem) for problem in problems)
     elif obj["kind"] == "PackageVariantSet":
         spec = _converted(obj, PackageVariantSet).spec
         problems = validate_set(spec)

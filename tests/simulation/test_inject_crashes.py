@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pvbus.core.errors import ConflictError
 from pvbus.core.inject.former import MADE_BY, PROPOSED_BY
+from tests.simulation.draft_world import FIRST, SECOND, DraftWorld
 from tests.simulation.inject_world import (
     PIPELINE,
     POINT,
@@ -90,7 +91,30 @@ def come_back() -> World:
     return World([*upstream(), *left, *package("old", "app", "packagevariant-1", owners=MINE), variant()])
 
 
-SCENARIOS = [fresh, injected, edited, adopted, retargeted, returned, come_back, deleted, orphaned]
+def drafted() -> DraftWorld:
+    """The draft upstream of a published package is published: an upgrade draft is made, and saved."""
+    world = DraftWorld(downstream="Published", pipeline=PIPELINE)
+    world.save("m2", lifecycle="Published", revision=1, size="big")
+    return world
+
+
+def saved() -> DraftWorld:
+    """Saves are followed, of which no upgrade task can be made: an edit draft, and the merge into it."""
+    world = DraftWorld(follow="saves", downstream="Published", pipeline=PIPELINE)
+    world.save("c2", size="big")
+    return world
+
+
+def rebased() -> DraftWorld:
+    """What git has lost is merged into an open draft: conflicts first, then the files."""
+    world = DraftWorld(follow="saves", downstream="Draft", pipeline=PIPELINE)
+    world.git.clear()
+    world.save("c2", size="big")
+    return world
+
+
+DRAFTS = [drafted, saved, rebased]
+SCENARIOS = [fresh, injected, edited, adopted, retargeted, returned, come_back, *DRAFTS, deleted, orphaned]
 
 
 async def converged(make: Callable[[], World]) -> World:
@@ -125,6 +149,29 @@ async def test_a_crash_after_each_effect_and_a_rerun_reach_the_same_world(
         await world.settle()
         assert world.snapshot() == expected, f"crash after {crash_after} effects"
     assert crashes > 0
+
+
+@pytest.mark.parametrize(("make", "name"), [(drafted, SECOND), (saved, SECOND), (rebased, FIRST)])
+async def test_an_upstream_that_moves_on_between_two_writes_of_an_upgrade_arrives(
+    make: Callable[[], DraftWorld], name: str
+) -> None:
+    """A worker dies after each effect, and meanwhile the upstream gets another content: one draft has it."""
+    for crash_after in range(EFFECTS_MAX):
+        world = make()
+        world.observe()
+        try:
+            await world.run(crash_after=crash_after)
+        except CrashedError:
+            world.save("m9", lifecycle="Published", revision=2, size="huge")
+            world.restart()
+            await world.settle()
+            assert list(world.own())[-1] == name
+            assert len(world.own()) == (2 if name == SECOND else 1)
+            assert world.lock_of(name) == ("app/v2", "m9")
+            assert (world.data(name)["size"], world.data(name)["mine"]) == ("huge", "yes")
+            continue
+        break
+    assert crash_after > 3
 
 
 @settings(deadline=None, max_examples=60)

@@ -303,12 +303,16 @@ class Creation:
     async def _ancestor(
         self, source: RepositorySync, old: Revision, local: Revision, names: Names
     ) -> Revision:
-        """Return the old upstream as it was when the local package took it: a placeholder has gone on."""
-        if not old.is_placeholder:
+        """Return the old upstream as it was when the local package took it: a placeholder has gone on, and so
+        may a draft have before it was published."""
+        git = (local.kptfile.upstream_lock or {}).get("git") or {}
+        if not old.is_placeholder and not str(git.get("ref", "")).startswith(layout.OPEN_REFS):
             return old
-        commit = ((local.kptfile.upstream_lock or {}).get("git") or {}).get("commit", "")
+        commit = git.get("commit", "")
         found = source.mirror.commit_of(commit) if commit else None
         tree = source.mirror.tree_of(found, old.directory)
+        if tree is None and not old.is_placeholder:
+            return old  # as Porch's server, which reads no commits
         if tree is None:
             raise answers.internal(
                 f'old upstream package revision "{names.old}" is a placeholder, and the commit '

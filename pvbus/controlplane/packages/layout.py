@@ -30,6 +30,8 @@ HEADS = "refs/heads/"
 TAGS = "refs/tags/"
 DRAFTS = f"{HEADS}drafts/"
 PROPOSALS = f"{HEADS}proposed/"
+OPEN_REFS = (DRAFTS.removeprefix(HEADS), PROPOSALS.removeprefix(HEADS))
+"""How the ref of a lock on a draft or proposal begins."""
 DELETIONS = f"{HEADS}deletionProposed/"
 
 SERVICE_NAME = "Package Orchestration Service"

@@ -15,6 +15,7 @@ from pvbus.core.api.variants import CONFIG_GROUP, Downstream, PackageVariant, Up
 from pvbus.core.backoff import Backoff
 from pvbus.core.effects import INTERNAL_ERROR, Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
+from pvbus.core.following import follows_saves
 from pvbus.core.inject import report
 from pvbus.core.inject.choosing import NotYetError
 from pvbus.core.inject.ensure import ContentName, ContentNeededError, DownstreamReconciler
@@ -240,7 +241,7 @@ class InjectController:
         if FINALIZER not in one.variant.metadata.finalizers:
             yield from add_finalizer(one.variant)
         spec = one.variant.spec
-        problems = validate_variant(spec)
+        problems = validate_variant(spec, one.variant.metadata.annotations)
         if problems:
             return self._ended(one, report.invalid_conditions(one.variant, "; ".join(problems)))
         assert spec.upstream is not None
@@ -372,7 +373,8 @@ class InjectController:
             InjectionPoint(i.file, 0, i.group, i.version, i.kind, "", i.required, i.condition_type)
             for i in (row.injected if row is not None else ())
         ]
-        if row is None or not row.input_digest or row.upstream_identity != upstream.identity:
+        followed = upstream.followed(saves=follows_saves(one.variant))
+        if row is None or not row.input_digest or row.upstream_identity != followed:
             points += (yield from self._points_of(one.namespace, upstream)).points
         return tuple(dict.fromkeys((*wanted(points, injectors), *one.seen.content)))
 
@@ -436,7 +438,8 @@ class InjectController:
         revisions = tuple((r.name, r.row.digest) for r in self._revisions(one))
         assert one.variant.spec.downstream is not None
         downstream = self.view.has_repository(one.namespace, one.variant.spec.downstream.repo)
-        others = [one.uid, one.variant.spec, upstream.identity, contents, downstream]
+        identity = upstream.followed(saves=follows_saves(one.variant))
+        others = [one.uid, one.variant.spec, identity, contents, downstream]
         if retry := one.variant.metadata.annotations.get(RETRY):
             others.append(retry)
         return Inputs(revisions, digest(others))

@@ -10,15 +10,17 @@ published edit is gone on from (`later`).
 """
 
 from collections.abc import Generator, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, assert_never
 
 from pvbus.core.api.variants import Downstream, DownstreamTarget, PackageVariant
 from pvbus.core.effects import Effect, Get, Update
 from pvbus.core.errors import ConflictError, InvariantError
-from pvbus.core.inject import former, locks
+from pvbus.core.following import follows_saves
+from pvbus.core.inject import locks
 from pvbus.core.inject.choosing import Choosing
 from pvbus.core.inject.later import MERGED, Later, later_than
-from pvbus.core.inject.locks import Lock
+from pvbus.core.inject.locks import Lock, Old
 from pvbus.core.inject.look import Look, annotations_of, conflicts_of
 from pvbus.core.inject.making import CAUSE, Making, Written, cause, edit_task, upgrade_task
 from pvbus.core.inject.mutations import Candidates, Injected, Mutation, injection_points, mutate, wanted
@@ -33,13 +35,11 @@ from pvbus.core.inject.owning import (
 )
 from pvbus.core.inject.rebasing import rebase, with_edit
 from pvbus.core.inject.renderstatus import render_status
-from pvbus.core.inject.states import Action, DownstreamState, Finding, action
+from pvbus.core.inject.states import FINDINGS, MOVED, Action, DownstreamState, Finding, UpstreamState, action
 from pvbus.core.inject.view import InjectView, ObservedRevision
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict, annotation, joined, reported
 from pvbus.core.merge.packages import PackageMerge
 from pvbus.core.merge.resolving import carried, unresolved
-
-PLACEHOLDER = former.PLACEHOLDER
 
 ContentName = tuple[str, str, str, str]
 """(group, version, kind, name) of an object whose content may be injected."""
@@ -136,8 +136,9 @@ class DownstreamReconciler:
                 draft = yield from self._making.draft_from(look.obj, edit_task(look.obj))
                 return (yield from self._brought(draft))
             case Action.UPGRADE:
-                assert look.base is not None
-                task = upgrade_task(look.obj, look.base.name, self.upstream.name)
+                assert look.old is not None
+                assert look.old.revision is not None
+                task = upgrade_task(look.obj, look.old.revision.name, self.upstream.name)
                 draft = yield from self._making.draft_from(look.obj, task)
                 return (yield from self._brought(draft))
             case Action.REPUBLISH:
@@ -176,20 +177,21 @@ class DownstreamReconciler:
     def _look_at(self, obj: Object, state: DownstreamState) -> Generator[Effect, Any, Look]:
         """Compare with the upstream, and with the mutations only if it holds the wanted one."""
         lock = Lock.of(obj)
-        if lock is not None and not locks.holds(lock, self.upstream.facts):
-            base = self._base(lock, published=state is DownstreamState.PUBLISHED)
-            finding = Finding.BEHIND if base is not None else Finding.BASE_LOST
-            conflicts = () if state is DownstreamState.PUBLISHED else conflicts_of(obj)
-            return Look(obj, state, finding, base, conflicts=conflicts)
+        if lock is not None and (wanted := self._wanted(lock)) in MOVED:
+            is_published = state is DownstreamState.PUBLISHED
+            old = yield from self._old(lock, published=is_published)
+            conflicts = () if is_published else conflicts_of(obj)
+            return Look(obj, state, FINDINGS[wanted][old.kind], old, conflicts=conflicts)
         resources = yield Get(RESOURCES, self.namespace, obj["metadata"]["name"])
         return self._compared(obj, state, resources)
 
-    def _base(self, lock: Lock, *, published: bool) -> ObservedRevision | None:
+    def _wanted(self, lock: Lock) -> UpstreamState:
+        return locks.upstream_state(lock, self.upstream.facts, saves=follows_saves(self.variant))
+
+    def _old(self, lock: Lock, *, published: bool) -> Generator[Effect, Any, Old]:
         near = self.view.at(self.namespace, Downstream(repo=self.asked.repo, package=self.asked.package))
-        found = locks.base_of(lock, near, published=published)
-        if found is not None:
-            return found
-        return locks.base_of(lock, self.view.from_directory(self.namespace, *lock[:2]), published=published)
+        far = partial(self.view.from_directory, self.namespace, *lock[:2])
+        return (yield from locks.find_old(lock, self.upstream, near, far, published=published))
 
     def _compared(
         self,
@@ -223,11 +225,11 @@ class DownstreamReconciler:
 
     def _rebased(self, look: Look) -> Generator[Effect, Any, DownstreamTarget]:
         """Merge the new upstream into a draft, and save it with the mutations in one write."""
-        assert look.base is not None
-        old = yield from self._former(look.base, Lock.of(look.obj))
+        assert look.old is not None
+        old = yield from self._former(look.old)
         new, lock = yield from self._content(self.upstream)
         resources = yield Get(RESOURCES, self.namespace, look.name)
-        if not old or not new or resources is None:
+        if old is None or not new or resources is None:
             lost = look._replace(finding=Finding.BASE_LOST)
             self._problem = self._problem or lost.problem(self.upstream.name)
             return self._target(lost)
@@ -261,14 +263,13 @@ class DownstreamReconciler:
         self._written.add(look.name, "", noted)
         return (yield from self._brought(noted))
 
-    def _former(self, base: ObservedRevision, lock: Lock | None) -> Generator[Effect, Any, Mapping[str, str]]:
-        """Read the files that a draft was made of. Of a revision that has moved on since, pvbus' own server
-        has those of a commit; another one answers 404."""
-        if lock is not None and locks.has_moved(lock, base.facts):
-            found = yield Get(RESOURCES, self.namespace, f"{base.name}@{lock.commit}")
-            return ((found or {}).get("spec") or {}).get("resources") or {}
-        files, _ = yield from self._content(base)
-        return files
+    def _former(self, old: Old) -> Generator[Effect, Any, Mapping[str, str] | None]:
+        """Return the files that a draft was made of, None if they are gone."""
+        if old.files is not None:
+            return old.files
+        assert old.revision is not None
+        files, _ = yield from self._content(old.revision)
+        return files or None
 
     def _content(
         self, revision: ObservedRevision

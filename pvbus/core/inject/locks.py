@@ -1,16 +1,22 @@
 """The upstream that a revision holds, by its `status.upstreamLock`: compared with the wanted one, and found.
 
-A numbered revision is immutable; any other upstream (branch, tag without a number, draft) is its commit.
+A numbered revision is immutable; any other upstream (branch, tag without a number, draft) is its commit. A
+lock on a draft is out of date once the draft is published, as in Porch; until then the variant says what it
+takes of it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pvbus.core.effects import Effect, Get
 from pvbus.core.inject.former import PLACEHOLDER, PUBLISHED
+from pvbus.core.inject.owning import RESOURCES
+from pvbus.core.inject.states import OldContent, UpstreamState
 from pvbus.core.inject.view import ObservedRevision
 from pvbus.core.records import RevisionFacts
 
 _OPEN = ("drafts/", "proposed/")
+Revisions = Sequence[ObservedRevision]
 
 
 class Lock(NamedTuple):
@@ -29,63 +35,172 @@ class Lock(NamedTuple):
         return cls(repo, directory, ref.removeprefix("refs/heads/"), commit) if ref else None
 
     @property
+    def is_open(self) -> bool:
+        """Whether it is of a draft or a proposal."""
+        return self.ref.startswith(_OPEN)
+
+    @property
     def number(self) -> int:
         """The revision number: the integer after the last slash; -1 for a ref that has none."""
-        tail = self.tail.removeprefix("v")
-        return int(tail) if tail.isdecimal() and not self.ref.startswith(_OPEN) else PLACEHOLDER
+        return PLACEHOLDER if self.is_open else _number(self.tail)
 
     @property
     def tail(self) -> str:
         return self.ref.rpartition("/")[2]
 
+    def is_in(self, facts: RevisionFacts) -> bool:
+        """Compare the directory; one that is not recorded is assumed to be equal."""
+        return facts.self_directory in ("", self.directory) or not self.directory
+
     def is_at(self, facts: RevisionFacts) -> bool:
-        """Compare repository and directory; one that is not recorded is assumed to be equal."""
-        pairs = ((self.repo, facts.self_repo), (self.directory, facts.self_directory))
-        return all(not recorded or not own or recorded == own for recorded, own in pairs)
+        """Compare repository and directory, in the same way."""
+        return self.is_in(facts) and (facts.self_repo in ("", self.repo) or not self.repo)
+
+    def is_named(self, facts: RevisionFacts) -> bool:
+        return self.number < 0 and facts.workspace == self.tail
 
     def has_commit(self, facts: RevisionFacts) -> bool:
         return bool(self.commit) and self.commit == facts.self_commit
 
 
+def _number(tail: str) -> int:
+    digits = tail.removeprefix("v")
+    return int(digits) if digits.isdecimal() else PLACEHOLDER
+
+
 def holds(lock: Lock, facts: RevisionFacts) -> bool:
-    """Return whether a revision with this lock holds this upstream."""
+    """Return whether a revision with this lock holds this upstream.
+
+    A commit is the same in every repository: one may have moved to another address.
+    """
+    if lock.has_commit(facts) and lock.is_in(facts):
+        return True
     if not lock.is_at(facts):
         return False
+    if lock.is_open:
+        is_unknown = not (lock.commit and facts.self_commit)
+        return is_unknown and facts.lifecycle not in PUBLISHED and lock.is_named(facts)
     if facts.revision > 0 and lock.number >= 0:
         return lock.number == facts.revision
-    return not facts.self_commit or lock.commit in ("", facts.self_commit)
+    return not facts.self_commit or not lock.commit
 
 
-def base_of(lock: Lock, revisions: Iterable[ObservedRevision], *, published: bool) -> ObservedRevision | None:
-    """Find the revision with the content that a lock records, for a merge.
+def upstream_state(lock: Lock, wanted: RevisionFacts, *, saves: bool) -> UpstreamState:
+    """saves: whether the variant follows what is saved to a draft."""
+    if holds(lock, wanted):
+        return UpstreamState.HELD
+    if wanted.lifecycle in PUBLISHED:
+        return UpstreamState.RELEASED
+    is_taken = lock.is_open and lock.is_named(wanted) and lock.is_at(wanted)
+    return UpstreamState.UNPUBLISHED if is_taken and not saves else UpstreamState.OPEN
 
-    A branch or draft may have moved on: the content is that of the commit in the lock, see `has_moved`.
-    published: the merge is an upgrade task, whose sources must be published, and without a number if they
-    have moved on.
+
+# ------------------------------------------------------------ the content that a lock records
+
+
+class Old(NamedTuple):
+    """The content that a lock records.
+
+    revision: that has it, or through which git was read. files: those of the commit, {} where both sides are
+    merged without a former one; None: those that the revision has now.
     """
-    found: tuple[int, ObservedRevision] | None = None
+
+    kind: OldContent
+    revision: ObservedRevision | None = None
+    files: Mapping[str, str] | None = None
+
+
+def find_old(
+    lock: Lock, wanted: ObservedRevision, near: Revisions, far: Callable[[], Revisions], *, published: bool
+) -> Generator[Effect, Any, Old]:
+    """Find the content that a lock records: by revision, then by commit, then by workspace.
+
+    near: the revisions of the package that is asked for; far: those of the lock's repository and directory.
+    published: the merge may be an upgrade task, whose sources must be published. Without a commit in the
+    lock, such a task gets the revision that Porch gives it.
+    """
+    old = yield from _find_in(lock, near, published=published)
+    if old is not None:
+        return old
+    others = [revision for revision in far() if revision not in near]
+    old = yield from _find_in(lock, others, published=published)
+    return old or _namesake(lock, wanted, [*near, *others], published=published)
+
+
+def _find_in(lock: Lock, revisions: Revisions, *, published: bool) -> Generator[Effect, Any, Old | None]:
+    named = _best(lock, revisions)
+    if named is not None and (published or not _has_moved(lock, named.facts)):
+        return Old(OldContent.NAMED, named)
     for revision in revisions:
-        rank = _rank(lock, revision.facts, published=published)
-        if rank is not None and (found is None or rank < found[0]):
-            found = rank, revision
-    return found[1] if found is not None else None
+        if lock.has_commit(revision.facts) and lock.is_in(revision.facts):
+            return Old(OldContent.COMMIT, revision)
+    for revision in _one_per_repository(lock, revisions) if lock.commit else ():
+        if files := (yield from _files_at(revision, lock.commit)):
+            is_named = lock.is_open and revision.facts.lifecycle in PUBLISHED
+            return Old(OldContent.NAMED if is_named else OldContent.COMMIT, revision, files)
+    return None
 
 
-def _rank(lock: Lock, facts: RevisionFacts, *, published: bool) -> int | None:
-    """Return how well a revision fits, 0 is best; None: it does not."""
-    is_published = facts.lifecycle in PUBLISHED
-    if not lock.is_at(facts) or (published and not is_published):
+def _best(lock: Lock, revisions: Revisions) -> ObservedRevision | None:
+    """Return the published revision that fits a lock best."""
+    ranks = [(_rank(lock, revision.facts), revision) for revision in revisions]
+    known = [(rank, revision) for rank, revision in ranks if rank is not None]
+    return min(known, key=lambda pair: pair[0])[1] if known else None
+
+
+def _rank(lock: Lock, facts: RevisionFacts) -> int | None:
+    """Return how well a published revision fits, 0 is best; None: it does not."""
+    if facts.lifecycle not in PUBLISHED or not lock.is_in(facts):
         return None
-    is_numbered = is_published and facts.revision > 0
-    is_named = lock.number < 0 and facts.workspace == lock.tail
-    if is_numbered and facts.revision == lock.number:
+    is_numbered = facts.revision > 0
+    if lock.is_at(facts) and is_numbered and facts.revision == lock.number:
         return 0
     if lock.has_commit(facts):
-        return 1 if is_numbered else 2 if is_named else 3
-    return 4 if is_named and not (published and is_numbered) else None
+        return 1 if is_numbered else 2 if lock.is_named(facts) else 3
+    return 4 if lock.is_at(facts) and lock.is_named(facts) and not is_numbered else None
 
 
-def has_moved(lock: Lock, facts: RevisionFacts) -> bool:
+def _has_moved(lock: Lock, facts: RevisionFacts) -> bool:
     """Return whether a base has another content now than the lock records."""
     is_number = facts.revision > 0 and facts.revision == lock.number
     return not is_number and not lock.has_commit(facts)
+
+
+def _one_per_repository(lock: Lock, revisions: Iterable[ObservedRevision]) -> list[ObservedRevision]:
+    """Return the revision of each repository to read a commit through: all of them read the same mirror. A
+    published one can be named by a task; that of the lock's own workspace is what a person expects there."""
+    best: dict[str, ObservedRevision] = {}
+
+    def order(revision: ObservedRevision) -> tuple[bool, bool, str]:
+        facts = revision.facts
+        return facts.lifecycle not in PUBLISHED, not lock.is_named(facts), revision.name
+
+    for revision in sorted((r for r in revisions if lock.is_in(r.facts)), key=order):
+        best.setdefault(revision.facts.repository, revision)
+    return list(best.values())
+
+
+def _files_at(revision: ObservedRevision, commit: str) -> Generator[Effect, Any, Mapping[str, str]]:
+    """Read the files of a commit; {} if git has it no more. Servers other than pvbus' own answer 404."""
+    found = yield Get(RESOURCES, revision.namespace, f"{revision.name}@{commit}")
+    files: Mapping[str, str] = ((found or {}).get("spec") or {}).get("resources") or {}
+    return files
+
+
+def _namesake(lock: Lock, wanted: ObservedRevision, revisions: Revisions, *, published: bool) -> Old:
+    """Find a revision of the workspace of a lost draft. Where it is the wanted one, it cannot tell what has
+    changed: everything that differs is taken, and reported as a conflict."""
+    if not lock.is_open:
+        return Old(OldContent.LOST)
+    there = [revision for revision in revisions if lock.is_at(revision.facts)]
+    named = [revision for revision in there if revision.facts.workspace == lock.tail]
+    released = [revision for revision in there if revision.facts.lifecycle in PUBLISHED]
+    if published and not lock.commit:
+        number = _number(lock.tail)
+        numbered = [r for r in released if r.facts.revision == number or r in named]
+        if numbered:
+            return Old(OldContent.NAMED, min(numbered, key=lambda revision: revision not in named))
+    if not named:
+        return Old(OldContent.LOST)
+    revision = min(named, key=lambda namesake: namesake not in released)
+    return Old(OldContent.NAMESAKE, revision, {} if revision.name == wanted.name else None)

@@ -4,23 +4,22 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pvbus.core.inject.later import Later
-from pvbus.core.inject.locks import Lock
+from pvbus.core.inject.locks import Lock, Old
 from pvbus.core.inject.mutations import Mutation
 from pvbus.core.inject.owning import Object
 from pvbus.core.inject.states import DownstreamState, Finding
-from pvbus.core.inject.view import ObservedRevision
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict, reported
 
 
 class Look(NamedTuple):
-    """obj, resources: live; the resources are not read of a revision that is behind. base: the revision with
-    the upstream content that it holds. mutation: of its files. conflicts: the open ones, once they are
-    compared with the files. causes: the changes beside the mutation, in words. later: a newer revision."""
+    """obj, resources: live; the resources are not read of a revision that is behind. old: the upstream
+    content that it holds. mutation: of its files. conflicts: the open ones, once they are compared with the
+    files. causes: the changes beside the mutation, in words. later: a newer revision."""
 
     obj: Object
     state: DownstreamState
     finding: Finding
-    base: ObservedRevision | None = None
+    old: Old | None = None
     resources: Object | None = None
     mutation: Mutation | None = None
     conflicts: tuple[Conflict, ...] = ()
@@ -42,7 +41,7 @@ class Look(NamedTuple):
         if self.finding is Finding.CHANGED:
             return "NotDraft", f'"{self.name}" is {self.state}, but needs a change: reject it, or publish it'
         news = f"the upstream is now {upstream}"
-        if self.finding is Finding.BEHIND:
+        if self.finding in (Finding.BEHIND, Finding.OUTSIDE):
             return "UpstreamChanged", (
                 f'{news}, but "{self.name}" is {self.state}: reject it to have the upstream merged into '
                 "it, or publish it to have it upgraded"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from pvbus.core.api.variants import Condition, PackageVariant, Upstream
+from pvbus.core.following import follows_saves
 from pvbus.core.inject.ensure import Ensured
 from pvbus.core.inject.mutations import Injected
 from pvbus.core.inject.view import ObservedRevision
@@ -204,7 +205,7 @@ def result_row(
         generation=variant.metadata.generation,
         input_digest=input_digest,
         upstream=upstream.name if upstream is not None else "",
-        upstream_identity=upstream.identity if upstream is not None else "",
+        upstream_identity=upstream.followed(saves=follows_saves(variant)) if upstream is not None else "",
         conditions=tuple(conditions),
         requests=requests,
         waiting=waiting,

@@ -28,7 +28,8 @@ class Finding(StrEnum):
     OWNED: a living owner has the package. GOING: the variant's revision is being deleted.
 
     CURRENT: it holds the upstream, and all changes of the variant. CHANGED: it lacks such a change, or its
-    first render. BEHIND: the upstream has changed. BASE_LOST: so it has, and what it held cannot be read.
+    first render. BEHIND: the upstream has changed, and an upgrade task can name what it was and is. OUTSIDE:
+    it has changed, and no such task can. BASE_LOST: so it has, and what it held cannot be read.
 
     OVERTAKEN: somebody else has published a later revision of the package, made from one of the variant's.
     REPLACED: so somebody has, but the variant cannot go on from that revision.
@@ -44,6 +45,7 @@ class Finding(StrEnum):
     CURRENT = "as wanted"
     CHANGED = "content to change"
     BEHIND = "upstream changed"
+    OUTSIDE = "upstream changed, outside of published revisions"
     BASE_LOST = "upstream changed, base lost"
     OVERTAKEN = "edit published since"
     REPLACED = "replaced by another revision"
@@ -55,7 +57,7 @@ class Finding(StrEnum):
 class Action(StrEnum):
     """What to do. REPORT: tell a person what to do; WAIT: another event follows. REBASE: merge the new
     upstream into the draft; MERGE: merge the later revision into it; UPGRADE and EDIT: make a draft of it;
-    SAVE: write the draft's files."""
+    SAVE: write the draft's files. An edit of what is OUTSIDE is rebased in the next look."""
 
     NOTHING = "nothing"
     REPORT = "report"
@@ -87,6 +89,7 @@ ACTIONS: Mapping[DownstreamState, Mapping[Finding, Action]] = {
         Finding.CURRENT: Action.NOTHING,
         Finding.CHANGED: Action.SAVE,
         Finding.BEHIND: Action.REBASE,
+        Finding.OUTSIDE: Action.REBASE,
         Finding.BASE_LOST: Action.REPORT,
         Finding.OVERTAKEN: Action.MERGE,
         Finding.REPLACED: Action.REPORT,
@@ -98,6 +101,7 @@ ACTIONS: Mapping[DownstreamState, Mapping[Finding, Action]] = {
         Finding.CURRENT: Action.NOTHING,
         Finding.CHANGED: Action.REPORT,
         Finding.BEHIND: Action.REPORT,
+        Finding.OUTSIDE: Action.REPORT,
         Finding.BASE_LOST: Action.REPORT,
         Finding.OVERTAKEN: Action.REPORT,
         Finding.REPLACED: Action.REPORT,
@@ -109,6 +113,7 @@ ACTIONS: Mapping[DownstreamState, Mapping[Finding, Action]] = {
         Finding.CURRENT: Action.NOTHING,
         Finding.CHANGED: Action.EDIT,
         Finding.BEHIND: Action.UPGRADE,
+        Finding.OUTSIDE: Action.EDIT,
         Finding.BASE_LOST: Action.REPORT,
         Finding.REPLACED: Action.REPORT,
         Finding.LEFT: Action.PROPOSE_DELETION,
@@ -122,6 +127,46 @@ ACTIONS: Mapping[DownstreamState, Mapping[Finding, Action]] = {
         Finding.RELEASED: Action.DISOWN,
     },
 }
+
+
+class UpstreamState(StrEnum):
+    """The wanted upstream, beside the one that the lock of a revision records.
+
+    HELD: they are the same. UNPUBLISHED: it is the draft of the lock, saved since, and the variant follows
+    publications. OPEN: another draft or proposal, or a saved one whose saves are followed. RELEASED: a
+    published revision.
+    """
+
+    HELD = "as in the lock"
+    UNPUBLISHED = "saved since, publications are followed"
+    OPEN = "another draft or proposal, or saves are followed"
+    RELEASED = "published"
+
+
+class OldContent(StrEnum):
+    """What is left of the content that a lock records, for a merge.
+
+    NAMED: an upgrade task can name a published revision for it. COMMIT: it can be read, from git or a draft.
+    NAMESAKE: there is only a revision of the same package and workspace. LOST: there is not even that.
+    """
+
+    NAMED = "a published revision"
+    COMMIT = "a commit or a draft"
+    NAMESAKE = "a revision of its workspace"
+    LOST = "nothing"
+
+
+_UNCHANGED = dict.fromkeys(OldContent, Finding.CURRENT)
+_UNTASKED = dict.fromkeys(OldContent, Finding.OUTSIDE) | {OldContent.LOST: Finding.BASE_LOST}
+
+FINDINGS: Mapping[UpstreamState, Mapping[OldContent, Finding]] = {
+    UpstreamState.HELD: _UNCHANGED,
+    UpstreamState.UNPUBLISHED: _UNCHANGED,
+    UpstreamState.OPEN: _UNTASKED,
+    UpstreamState.RELEASED: _UNTASKED | {OldContent.NAMED: Finding.BEHIND},
+}
+MOVED = frozenset(state for state, findings in FINDINGS.items() if findings is not _UNCHANGED)
+"""The states in which the content of the lock is looked for."""
 
 
 def action(state: DownstreamState, finding: Finding) -> Action:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.core import versions
+from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
 from pvbus.core.inject.mutations import CandidateListing
 from pvbus.core.keys import Key, ObjectKey, okey
@@ -49,6 +50,11 @@ class ObservedRevision(NamedTuple):
         """A string that changes when the upstream does; without a number, its commit is part of it."""
         commit = self.facts.self_commit if self.facts.revision <= 0 else ""
         return f"{self.name}@{self.row.uid}@{commit}@{self.facts.revision}"
+
+    def followed(self, *, saves: bool) -> str:
+        """Return the part of the identity that a variant follows. saves: also what is saved to a draft."""
+        is_open = self.facts.lifecycle not in PUBLISHED
+        return f"{self.name}@{self.row.uid}@draft" if is_open and not saves else self.identity
 
     def owned_by(self, uid: str) -> bool:
         return any(owner.uid == uid for owner in self.row.owners)

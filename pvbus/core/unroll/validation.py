@@ -23,6 +23,7 @@ from pvbus.core.api.variants import (
     Upstream,
     VariantTemplate,
 )
+from pvbus.core.following import follow_problems
 from pvbus.core.names import map_problems
 
 ADOPTION_POLICIES = ("adoptNone", "adoptExisting")
@@ -142,6 +143,7 @@ def _template(template: VariantTemplate, field: str) -> Iterator[str]:
     yield from _functions(pipeline.validators, f"{field}.pipeline.validators")
     yield from _functions(pipeline.mutators, f"{field}.pipeline.mutators")
     yield from map_problems(field, template.labels, template.annotations)
+    yield from follow_problems(f"{field}.annotations", template.annotations)
 
 
 def _one_of(value: str | None, expr: str | None, field: str, name: str, expr_name: str) -> Iterator[str]:

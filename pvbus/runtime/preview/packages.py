@@ -143,8 +143,11 @@ class StoreRules:
         names = Names.of(wanted.task)
         self._upgrade_source(wanted, upgrading.OLD, names.old)
         new = self._upgrade_source(wanted, upgrading.NEW, names.new)
-        self._upgrade_source(wanted, upgrading.LOCAL, names.local)
-        stored = [self._stored(wanted.namespace, name) for name in (names.old, names.local, names.new)]
+        local = self._upgrade_source(wanted, upgrading.LOCAL, names.local)
+        stored = [
+            self._ancestor(wanted.namespace, names.old, local),
+            *(self._stored(wanted.namespace, name) for name in (names.local, names.new)),
+        ]
         lock = (new.get("status") or {}).get("selfLock") or {}
         if not all(stored) or not lock.get("git"):
             self.unmerged.add(f"{wanted.namespace}/{wanted.name}")
@@ -172,6 +175,16 @@ class StoreRules:
         except (MergeError, editor.YamlError, KeyError) as exc:
             raise answers.unusable(f'package revision "{names.local}" cannot be upgraded: {exc}') from exc
         return FirstFiles({}, texts(made.files), conflicts=made.conflicts)
+
+    def _ancestor(self, namespace: str, old: str, local: Object) -> Mapping[str, str]:
+        """Return the files of an old upstream; of a draft, those of the commit that was taken."""
+        git = ((local.get("status") or {}).get("upstreamLock") or {}).get("git") or {}
+        if str(git.get("ref", "")).startswith(layout.OPEN_REFS):
+            at = self._cluster.peek(FILES, namespace, f"{old}@{git.get('commit', '')}")
+            if at is not None:
+                files: Mapping[str, str] = at["spec"]["resources"]
+                return files
+        return self._stored(namespace, old)
 
     def _upgrade_source(self, wanted: Wanted, role: str, name: str) -> Object:
         """Find a source of an upgrade, which must be published."""

@@ -13,6 +13,7 @@ from pvbus.controlplane.packages.layout import parse_annotations
 from pvbus.controlplane.packages.resources import ResourcesKind
 from pvbus.core.effects import Create, Update
 from pvbus.core.errors import ConflictError
+from pvbus.core.following import FOLLOW
 from pvbus.core.merge.conflicts import CONFLICTS
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
@@ -355,10 +356,16 @@ class Life:
     def __init__(self, api: Api, world: ServedWorld, edge: Path) -> None:
         self.api, self.world, self.edge = api, world, edge
 
-    async def start(self, **upstream: Any) -> None:
+    async def start(self, *, follow: str = "", **upstream: Any) -> None:
         wanted = {"repo": "blue", "package": "app", "revision": 1} | upstream
-        await self.api.create(VARIANTS, {**ASKED, "spec": {**ASKED["spec"], "upstream": wanted}})
+        metadata = {**ASKED["metadata"], "annotations": {FOLLOW: follow} if follow else {}}
+        asked = {**ASKED, "metadata": metadata, "spec": {**ASKED["spec"], "upstream": wanted}}
+        await self.api.create(VARIANTS, asked)
         await self.world.converge()
+
+    async def draft_upstream(self) -> None:
+        copy = {"type": "edit", "edit": {"sourceRef": {"name": "blue.app.v1"}}}
+        await self.api.create(REVISIONS, revision("blue", "app", "trial", copy))
 
     async def follow(self, **upstream: Any) -> None:
         name = f"blue.{upstream.get('package', 'app')}.v{upstream['revision']}"
@@ -553,12 +560,12 @@ async def test_another_upstream_package_is_merged_with_the_one_before_as_base(
 async def test_a_draft_upstream_that_moves_on_is_merged_from_the_commit_that_was_cloned(
     life: Life, blueprints: Path, after: str
 ) -> None:
-    copy = {"type": "edit", "edit": {"sourceRef": {"name": "blue.app.v1"}}}
-    await life.api.create(REVISIONS, revision("blue", "app", "trial", copy))
-    await life.start(revision=0, workspaceName="trial")
+    await life.draft_upstream()
+    await life.start(revision=0, workspaceName="trial", follow="saves" if after == "Draft" else "")
     await life.edit("size: small", "size: small\n  mine: '1'")
     await life.edit("size: small", "size: big", name="blue.app.trial")
     if after == "Published":
+        assert life.data()["size"] == "small"
         await approve(life.api, "blue.app.trial")
         await life.world.converge()
     assert (life.condition(), life.drafts()) == (NO_ERRORS, ["packagevariant-1"])
@@ -588,29 +595,43 @@ async def test_a_branch_that_moves_on_is_merged_from_the_commit_that_was_cloned(
     assert (life.condition(), life.data()) == (NO_ERRORS, {"size": "big", "mine": "1", "plain": "1"})
 
 
-async def test_a_draft_whose_former_upstream_is_gone_says_the_way_out(
+@pytest.mark.parametrize("after", ["Draft", "Published"])
+async def test_a_published_package_of_a_draft_upstream_is_upgraded(life: Life, after: str) -> None:
+    """From the commit that was cloned, by an upgrade task, or to a draft by an edit and a merge."""
+    await life.draft_upstream()
+    await life.start(revision=0, workspaceName="trial", follow="saves" if after == "Draft" else "")
+    await life.edit("size: small", "size: small\n  mine: '1'")
+    await approve(life.api, FIRST)
+    await life.edit("size: small", "size: big", name="blue.app.trial")
+    if after == "Published":
+        assert (life.condition(), life.drafts()) == (NO_ERRORS, [])
+        await approve(life.api, "blue.app.trial")
+        await life.world.converge()
+    assert (life.condition(), life.drafts()) == (NO_ERRORS, ["packagevariant-2"])
+    assert life.data("packagevariant-2") == {"size": "big", "mine": "1"}
+    assert await life.conflicts(SECOND) == []
+    ref = "drafts/app/trial" if after == "Draft" else "app/v2"
+    assert await life.lock(SECOND) == ref
+    await life.writes_nothing()
+
+
+async def test_a_commit_that_cannot_be_read_leaves_each_difference_to_a_person(
     life: Life, blueprints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The draft upstream has moved on, and the server gives no files of a commit, as Porch's does not."""
+    """The draft upstream has moved on; the server gives no files of a commit, as Porch's does not."""
 
     async def nothing(*_: Any) -> None:
         return None
 
     monkeypatch.setattr(ResourcesKind, "_read_at", nothing)
-    copy = {"type": "edit", "edit": {"sourceRef": {"name": "blue.app.v1"}}}
-    await life.api.create(REVISIONS, revision("blue", "app", "trial", copy))
-    await life.start(revision=0, workspaceName="trial")
+    await life.draft_upstream()
+    await life.start(revision=0, workspaceName="trial", follow="saves")
     assert (life.condition(), life.drafts()) == (NO_ERRORS, ["packagevariant-1"])
-    before = git(life.edge, "for-each-ref")
     await life.edit("size: small", "size: big", name="blue.app.trial")
-    assert git(life.edge, "for-each-ref") == before
-    status, reason, message = life.condition()
-    assert (status, reason) == ("False", "UpstreamChanged")
-    assert "was made of drafts/app/trial" in message
-    assert "delete it to have it made anew" in message
-    await life.api.delete(f"{REVISIONS}/{FIRST}")
-    await life.world.converge()
     assert (life.condition(), life.data()) == (NO_ERRORS, {"size": "big"})
+    (conflict,) = await life.conflicts()
+    assert (conflict["field"], conflict["local"], conflict["new"]) == ("data.size", "small", "big")
+    await life.writes_nothing()
 
 
 async def test_a_persons_edit_during_the_rebase_is_not_lost(life: Life, blueprints: Path) -> None:

@@ -3,7 +3,17 @@
 import pytest
 
 from pvbus.core.errors import InvariantError
-from pvbus.core.inject.states import ACTIONS, Action, DownstreamState, Finding, action, left
+from pvbus.core.inject.states import (
+    ACTIONS,
+    FINDINGS,
+    Action,
+    DownstreamState,
+    Finding,
+    OldContent,
+    UpstreamState,
+    action,
+    left,
+)
 
 # ! cannot occur
 EXPECTED = """
@@ -15,6 +25,7 @@ being-deleted               wait        !                !       !        !     
 as-wanted                   !           !                nothing nothing  nothing          !
 content-to-change           !           !                save    report   edit             !
 upstream-changed            !           !                rebase  report   upgrade          !
+upstream-changed,-outside-of-published-revisions ! !      rebase  report   edit             !
 upstream-changed,-base-lost !           !                report  report   report           !
 edit-published-since        !           !                merge   report   !                !
 replaced-by-another-revision !          !                report  report   report           !
@@ -64,3 +75,31 @@ def test_the_second_table_is_complete() -> None:
 )
 def test_an_unknown_policy_deletes_nothing(policy: str, ended: bool, finding: Finding) -> None:
     assert left(policy, ended=ended) is finding
+
+
+# of the old upstream there is: a published revision, a commit or draft, a revision of its workspace, nothing
+UPSTREAMS = {
+    UpstreamState.HELD: [Finding.CURRENT] * 4,
+    UpstreamState.UNPUBLISHED: [Finding.CURRENT] * 4,
+    UpstreamState.OPEN: [*[Finding.OUTSIDE] * 3, Finding.BASE_LOST],
+    UpstreamState.RELEASED: [Finding.BEHIND, *[Finding.OUTSIDE] * 2, Finding.BASE_LOST],
+}
+
+
+@pytest.mark.parametrize("upstream", UpstreamState)
+def test_every_upstream_beside_every_old_content_has_its_finding(upstream: UpstreamState) -> None:
+    assert [FINDINGS[upstream][old] for old in OldContent] == UPSTREAMS[upstream]
+
+
+@pytest.mark.parametrize(
+    "state", [DownstreamState.DRAFT, DownstreamState.PROPOSED, DownstreamState.PUBLISHED]
+)
+def test_every_finding_about_the_upstream_has_an_action_for_each_revision_that_stays(
+    state: DownstreamState,
+) -> None:
+    """What cannot be merged is reported, whatever the lifecycle; a proposal is never written to."""
+    for findings in FINDINGS.values():
+        for finding in findings.values():
+            after = action(state, finding)
+            assert (after is Action.REPORT) >= (finding is Finding.BASE_LOST)
+            assert state is not DownstreamState.PROPOSED or after in (Action.NOTHING, Action.REPORT)

@@ -6,20 +6,23 @@ it could be created, and never be updated or proposed.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pvbus.core import versions
 from pvbus.core.api.variants import PackageVariantSpec, Pipeline
+from pvbus.core.following import follow_problems
 from pvbus.core.names import map_problems
 
 RESERVED_KEYS = ("name", "package-path")
 """Keys of the package context that Porch's server writes itself."""
+NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 
 
-def validate_variant(spec: PackageVariantSpec) -> list[str]:
-    """Return the problems of a spec, [] if it is valid."""
-    return list(_problems(spec))
+def validate_variant(spec: PackageVariantSpec, annotations: Mapping[str, str] = NO_ANNOTATIONS) -> list[str]:
+    """Return the problems of a variant, [] if it is valid. annotations: its own."""
+    return [*_problems(spec), *follow_problems("metadata.annotations", annotations)]
 
 
 def _problems(spec: PackageVariantSpec) -> Iterator[str]:
@@ -48,6 +51,7 @@ def _problems(spec: PackageVariantSpec) -> Iterator[str]:
             yield f"spec.injectors[{index}].name must not be empty"
     yield from _pipeline_problems(spec.pipeline or Pipeline())
     yield from map_problems("spec", spec.labels, spec.annotations)
+    yield from follow_problems("spec.annotations", spec.annotations)
 
 
 def _reserved(field: str, value: Any, key: str) -> str:
