@@ -2,12 +2,17 @@
 //
 //   java -cp "$KAFKA_HOME/libs/*" FleetView.java kafka:9092 blue            the view as it is now
 //   java -cp "$KAFKA_HOME/libs/*" FleetView.java kafka:9092 blue --follow   as it is at SIGTERM or Ctrl-C
+//   java -cp "$KAFKA_HOME/libs/*" FleetView.java kafka:9092 blue --wait default/web UID 4 TargetsApplied
 //
 // "" stands for no prefix. It needs Java 17, and of Kafka's jars kafka-clients and jackson-databind. A line is
 // NAMESPACE/NAME, condition type, status and reason, between tabs; the lines are sorted by their bytes. What was
 // dropped as a repetition is counted on stderr. Nothing is stored: a restart begins anew. With --replay the changes
 // begin at the oldest one that is retained. With --group NAME the position is committed for
 // `pvbus lag --subscribers`; it is never read.
+//
+// With --wait it prints no view: it follows the latest events until the condition of a PackageVariantSet, the one with
+// this uid, is True for generation 4 or a later one. TargetsApplied says that each PackageVariant has the new spec,
+// Ready that each has made its draft of it.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -40,12 +45,16 @@ public final class FleetView {
      */
     private final Map<String, JsonNode> events = new HashMap<>();
 
+    /** What is waited for: a condition of a set, and the generation that it must speak of. */
+    private record Waited(String name, String uid, long generation, String condition) {}
+
     /** The positions that were committed last. */
     private Map<TopicPartition, OffsetAndMetadata> committed = Map.of();
 
     private boolean follow;
     private boolean replay;
     private String group;
+    private Waited waited;
     private long applied;
     private long repeated;
     private long stale;
@@ -135,13 +144,7 @@ public final class FleetView {
         events.clear();
         var changes = partitionsOf(consumer, prefix + "pvbus.conditions");
         var begin = consumer.endOffsets(changes); // before the table: what changes meanwhile comes twice
-        var latest = partitionsOf(consumer, prefix + "pvbus.conditions.latest");
-        consumer.assign(latest);
-        consumer.seekToBeginning(latest);
-        var ends = consumer.endOffsets(latest);
-        while (isBehind(consumer, ends)) {
-            consumer.poll(POLL).forEach(this::restore);
-        }
+        readLatest(consumer, prefix);
         if (replay) {
             begin = consumer.beginningOffsets(changes);
         }
@@ -150,10 +153,42 @@ public final class FleetView {
         while (follow && !stopped) {
             applyNext(consumer);
         }
-        ends = consumer.endOffsets(changes);
+        var ends = consumer.endOffsets(changes);
         while (isBehind(consumer, ends)) {
             applyNext(consumer);
         }
+    }
+
+    private void readLatest(KafkaConsumer<byte[], byte[]> consumer, String prefix) {
+        var latest = partitionsOf(consumer, prefix + "pvbus.conditions.latest");
+        consumer.assign(latest);
+        consumer.seekToBeginning(latest);
+        var ends = consumer.endOffsets(latest);
+        while (isBehind(consumer, ends)) {
+            consumer.poll(POLL).forEach(this::restore);
+        }
+    }
+
+    /** Whether the last event of the set's condition does not say True of this generation or a later one. */
+    private boolean isMissing() {
+        JsonNode event = events.get("PackageVariantSet|" + waited.name + "|" + waited.condition);
+        return event == null || !text(event, "uid").equals(waited.uid)
+            || !text(event.path("condition"), "status").equals("True")
+            || event.path("condition").path("observedGeneration").asLong() < waited.generation;
+    }
+
+    /** Follows the latest events until the condition is as wanted. Nothing is judged before the end is reached: only
+     * the last event of a key counts. */
+    private void await(KafkaConsumer<byte[], byte[]> consumer, String prefix) {
+        readLatest(consumer, prefix);
+        System.err.printf("waiting for %s of %s at generation %d%n", waited.condition, waited.name, waited.generation);
+        while (isMissing()) {
+            if (stopped) {
+                return;
+            }
+            consumer.poll(POLL).forEach(this::restore);
+        }
+        System.out.println(waited.name + ": " + waited.condition + " is True for generation " + waited.generation);
     }
 
     private void applyNext(KafkaConsumer<byte[], byte[]> consumer) {
@@ -180,6 +215,10 @@ public final class FleetView {
         }
         var bytes = new ByteArrayDeserializer();
         try (var consumer = new KafkaConsumer<byte[], byte[]>(options, bytes, bytes)) {
+            if (waited != null) {
+                await(consumer, prefix);
+                return;
+            }
             for (boolean isRead = false; !isRead;) {
                 try {
                     read(consumer, prefix);
@@ -196,7 +235,8 @@ public final class FleetView {
     }
 
     private static void fail() {
-        System.err.println("usage: FleetView HOST:PORT[,HOST:PORT...] PREFIX [--follow] [--replay] [--group NAME]");
+        System.err.println("usage: FleetView HOST:PORT[,HOST:PORT...] PREFIX [--follow] [--replay] [--group NAME]"
+            + " [--wait NAMESPACE/SET UID GENERATION CONDITION]");
         System.exit(2);
     }
 
@@ -214,6 +254,14 @@ public final class FleetView {
                         fail();
                     }
                     view.group = arguments[n];
+                }
+                case "--wait" -> {
+                    if (n + 4 >= arguments.length) {
+                        fail();
+                    }
+                    long generation = Long.parseLong(arguments[n + 3]);
+                    view.waited = new Waited(arguments[n + 1], arguments[n + 2], generation, arguments[n + 4]);
+                    n += 4;
                 }
                 default -> fail();
             }

@@ -2,11 +2,16 @@
 
     python fleet_view.py --bootstrap kafka:9092 --prefix blue            the view as it is now
     python fleet_view.py --bootstrap kafka:9092 --prefix blue --follow   as it is at SIGTERM or Ctrl-C
+    python fleet_view.py --bootstrap kafka:9092 --prefix blue --wait default/web UID 4 TargetsApplied
 
 A line is NAMESPACE/NAME, condition type, status and reason, between tabs; lines are sorted by their bytes.
 What was dropped as a repetition is counted on stderr. Nothing is stored: a restart begins anew. With --replay
 the changes begin at the oldest one that is retained. With --group the position is committed for
 `pvbus lag --subscribers`; it is never read.
+
+With --wait it prints no view: it follows the latest events until the condition of a PackageVariantSet, the
+one with this uid, is True for generation 4 or a later one. TargetsApplied says that each PackageVariant has
+the new spec, Ready that each has made its draft of it.
 """
 
 import argparse
@@ -67,6 +72,13 @@ class View:
         else:
             self.applied += 1
             self._events[key] = event
+
+    def is_true(self, name: str, uid: str, generation: int, condition: str) -> bool:
+        """Return whether the last event of a set's condition says True of this generation or a later one."""
+        event = self._events.get(f"PackageVariantSet|{name}|{condition}")
+        if event is None or event["uid"] != uid or event["condition"]["status"] != "True":
+            return False
+        return int(event["condition"].get("observedGeneration", 0)) >= generation
 
     def lines(self) -> Iterable[str]:
         """Return the conditions of the package variants."""
@@ -138,10 +150,26 @@ class Reader:
         changes, latest = await partitions_of(self._given.bootstrap, *topics)
         await self._consumer.start()
         try:
+            if self._given.wait:
+                await self._wait(latest)
+                return
             while not await self._is_read(changes, latest):
                 print("changes were deleted before they were read: beginning anew", file=sys.stderr)
         finally:
             await self._consumer.stop()
+
+    async def _wait(self, latest: list[TopicPartition]) -> None:
+        """Follow the latest events until the condition is as wanted. Only the last one of a key counts, so
+        nothing is judged before the end is reached."""
+        name, uid, generation, condition = self._given.wait
+        await read_latest(self._consumer, latest, self._view)
+        print(f"waiting for {condition} of {name} at generation {generation}", file=sys.stderr, flush=True)
+        while not self._view.is_true(name, uid, int(generation), condition):
+            if self._stop.is_set():
+                sys.exit(1)
+            for record in await poll(self._consumer):
+                self._view.restore(record)
+        print(f"{name}: {condition} is True for generation {generation}", flush=True)
 
     async def _is_read(self, changes: list[TopicPartition], latest: list[TopicPartition]) -> bool:
         """Read everything; return False if changes were deleted before they were read."""
@@ -181,6 +209,8 @@ async def run(given: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     view = View()
     await Reader(given, view, stop).run()
+    if given.wait:
+        return
     for line in view.lines():
         print(line)
     counts = f"applied {view.applied}, repeated {view.repeated}, stale {view.stale}, unknown {view.unknown}"
@@ -194,6 +224,8 @@ def main() -> None:
     parser.add_argument("--follow", action="store_true", help="follow changes until SIGTERM or Ctrl-C")
     parser.add_argument("--replay", action="store_true", help="begin at the oldest change that is retained")
     parser.add_argument("--group", metavar="NAME", help="where positions are committed, to show the lag")
+    waited = ("NAMESPACE/SET", "UID", "GENERATION", "CONDITION")
+    parser.add_argument("--wait", nargs=4, metavar=waited, help="until the condition is True for it")
     asyncio.run(run(parser.parse_args()))
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -56,6 +56,16 @@ class Consumers:
 
     def shell(self, folder: Path) -> list[str]:
         return [str(FOLDER / "fleet-view.sh"), self.bootstrap, self.prefix, str(folder)]
+
+    @property
+    def waiting(self) -> list[Callable[..., list[str]]]:
+        """Return the three commands that wait for a set: of its name, uid, generation and condition."""
+        script = str(FOLDER / "wait-applied.sh")
+        return [
+            lambda *wanted: self.python("--wait", *wanted),
+            lambda *wanted: self.java("--wait", *wanted),
+            lambda *wanted: [script, self.bootstrap, self.prefix, *wanted],
+        ]
 
     def group(self, name: str) -> str:
         return f"{self.prefix}.pvbus-consumer-{name}"
