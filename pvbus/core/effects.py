@@ -179,13 +179,33 @@ Effect = Get | List | Discover | Create | Update | Patch | Delete | CatchUp | Qu
 WRITES = (Create, Update, Patch, Delete)
 
 
+class Notice(NamedTuple):
+    """A Kubernetes Event of an object, which `kubectl describe` shows to people.
+
+    id: unique for each change. reason: one CamelCase word. note: a sentence. time: RFC 3339 in UTC, with
+    milliseconds.
+    """
+
+    id: str
+    kind: KindRef
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    note: str
+    is_warning: bool
+    time: str
+
+
 class Put(NamedTuple):
-    """A row to write; None is a tombstone. headers: attributes of a public event."""
+    """A row to write; None is a tombstone. headers: attributes of a public event. notice: what people are
+    told once the row is written, if there is room for it."""
 
     topic: str
     key: str
     row: msgspec.Struct | None
     headers: tuple[tuple[str, bytes], ...] = ()
+    notice: Notice | None = None
 
 
 class Outcome(NamedTuple):

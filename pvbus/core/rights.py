@@ -28,7 +28,8 @@ OBSERVED_VERBS = ("get", "list", "watch")
 class Right(NamedTuple):
     """Verbs on a resource. resource: its plural name, with the subresource if it is one: `sets/status`.
 
-    is_namespaced: if not, a service that is limited to some namespaces does without it.
+    is_namespaced: if not, a service that is limited to some namespaces does without it. is_needed: if not,
+    the service does all its work without it, too.
     """
 
     group: str
@@ -36,6 +37,7 @@ class Right(NamedTuple):
     verbs: tuple[str, ...]
     why: str
     is_namespaced: bool = True
+    is_needed: bool = True
 
     @property
     def title(self) -> str:
@@ -121,6 +123,13 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "conditions": (
         Right(CONFIG_GROUP, "packagevariants/status", ("update",), "report conditions"),
         Right(CONFIG_GROUP, "packagevariantsets/status", ("update",), "report conditions"),
+        Right(
+            "events.k8s.io",
+            "events",
+            ("create", "patch"),
+            "tell people in Events what happened, as kubectl describe shows it",
+            is_needed=False,
+        ),
         *_BESIDE.values(),
     ),
 }

@@ -102,6 +102,12 @@ STEPS = Counter(
 RECORDS_WRITTEN = Counter(
     "pvbus_records_written_total", "Records that were committed to the bus, by topic.", ["topic"]
 )
+KUBERNETES_EVENTS = Counter(
+    "pvbus_kubernetes_events_total",
+    "Kubernetes Events for people, by outcome: written, repeated (counted in an earlier one), dropped (by "
+    "the limits), failed.",
+    ["outcome"],
+)
 SINK_EVENTS = Counter(
     "pvbus_sink_events_total",
     "Events of the sink, by outcome: sent, retried (each try), dead_lettered, filtered.",
@@ -137,5 +143,7 @@ for _effect in ("observe", "pull"):
 for _effect in ("get", "list", "create", "update", "patch", "delete"):
     for _outcome in ("done", "transient", "conflict", "permanent"):
         EFFECTS.labels(_effect, _outcome)
+for _outcome in ("written", "repeated", "dropped", "failed"):
+    KUBERNETES_EVENTS.labels(_outcome)
 for _outcome in ("sent", "retried", "dead_lettered", "filtered"):
     SINK_EVENTS.labels(_outcome)

@@ -13,6 +13,7 @@ from pvbus.controlplane.apiserver.builtin import BUILTIN_KINDS
 from pvbus.controlplane.apiserver.crds import Definitions
 from pvbus.controlplane.apiserver.datafolder import DataFolder
 from pvbus.controlplane.apiserver.documents import Documents
+from pvbus.controlplane.apiserver.expiry import EVENT_SECONDS, EventExpiry
 from pvbus.controlplane.apiserver.frontend import Access, Api, Frontend, Origin
 from pvbus.controlplane.apiserver.garbage import Collector
 from pvbus.controlplane.apiserver.hooks import KindHooks, StatusError, VirtualKind
@@ -54,13 +55,14 @@ class ApiServer:
         advertise: str = "",
         namespaces: Sequence[str] = (),
         accounts: Path | None = None,
+        event_seconds: float = EVENT_SECONDS,
     ) -> None:
         """data: the data folder, None for memory. port 0: any free port, which is saved in `data`.
 
         crds: CustomResourceDefinitions to create at the start; existing ones get their spec. advertise: name
         or address by which other machines reach this one; "" serves this machine only. namespaces: those that
         the services are limited to; () if they are not. accounts: a folder for a kubeconfig of each service
-        alone, None for none.
+        alone, None for none. event_seconds: how long Events are there.
         """
         self.objects = StoredObjects()
         self._folder = DataFolder(data, accounts)
@@ -71,6 +73,7 @@ class ApiServer:
         self._tls = tls
         self._advertise = advertise
         self._namespaces = namespaces
+        self._event_seconds = event_seconds
         self._background: list[asyncio.Task[None]] = []
         self._frontend: Frontend | None = None
         self._store: Store | None = None
@@ -113,6 +116,7 @@ class ApiServer:
         writer = Writer(store, registry, strategies, self._hooks)
         cleaner = Cleaner(store, registry, writer)
         collector = Collector(store, registry, writer)
+        expiry = EventExpiry(store, self._event_seconds)
         tokens = Tokens(self._folder.key_of("continued lists"))
         self._resources = Resources(store, registry, writer, self._virtual, tokens)
         self.objects.bind(store)
@@ -123,10 +127,12 @@ class ApiServer:
         for crd in self._crds:
             await _install(writer, registry, crd)
         collector.begin()
+        expiry.begin()
         self._background = [
             asyncio.create_task(cleaner.work.run(), name="apiserver-cleaner"),
             asyncio.create_task(collector.work.run(), name="apiserver-garbage"),
             asyncio.create_task(access.run(), name="apiserver-roles"),
+            asyncio.create_task(expiry.run(), name="apiserver-events"),
             asyncio.create_task(store.expire_forever(), name="apiserver-expiry"),
             asyncio.create_task(store.probe_forever(), name="apiserver-probe"),
         ]

@@ -209,13 +209,17 @@ class ConditionsController:
             return Outcome()
         if subject is None and not self._subjects.is_listed(kind, _namespace_of(key)):
             return Outcome(result="waiting", waiting=("objects are being listed",))
-        uid, variant, cause, tasks = (
-            ("", "", EventCause(), NO_TASKS)
+        uid, variant, cause, tasks, owner_uid = (
+            ("", "", EventCause(), NO_TASKS, "")
             if subject is None
-            else (subject.uid, subject.variant, subject.cause, subject.questions)
+            else (subject.uid, subject.variant, subject.cause, subject.questions, subject.owner_uid)
         )
         news = self._publisher.changed(
-            key, uid, present, state.latest, now, variant=variant, cause=cause, tasks=tasks
+            *(key, uid, present, state.latest, now),
+            variant=variant,
+            cause=cause,
+            tasks=tasks,
+            owner_uid=owner_uid,
         )
         types = {condition.type for condition in present}
         left = [event for type_, event in state.latest.items() if type_ not in types]

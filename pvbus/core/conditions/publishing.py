@@ -13,7 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from pvbus.core.api.variants import Condition
-from pvbus.core.effects import Put
+from pvbus.core.conditions.notices import notice_of
+from pvbus.core.effects import Notice, Put
 from pvbus.core.keys import ConditionKey, Key, SubjectKey, sha1_head
 from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent, EventCause, EventTask
 
@@ -103,10 +104,12 @@ class Publisher:
         variant: str = "",
         cause: EventCause = NO_CAUSE,
         tasks: Mapping[str, EventTask] = NO_TASKS,
+        owner_uid: str = "",
     ) -> News:
         """Return the events of the conditions that changed.
 
-        key: `<Kind>|<namespace>/<name>`. tasks: the questions behind conditions, by type.
+        key: `<Kind>|<namespace>/<name>`. tasks: the questions behind conditions, by type. variant, owner_uid:
+        the PackageVariant that owns a revision.
         """
         waits: dict[str, float] = {}
         for condition in conditions:
@@ -116,14 +119,17 @@ class Publisher:
                 waits[condition.type] = wait
         if not waits or min(waits.values()) > 0:
             return News((), min(waits.values(), default=None))
+        is_stalled = any((c.type, c.status) == ("Stalled", "True") for c in conditions)
         puts: list[Put] = []  # counts go with a transition: the old ones would contradict it
         time = self._time(latest, now)
         for condition in conditions:
             if condition.type in waits:
-                event = self._event(key, uid, condition, latest.get(condition.type), time)
+                last = latest.get(condition.type)
+                event = self._event(key, uid, condition, last, time)
                 task = tasks.get(condition.type, NO_TASK)
                 event = replace(event, variant=variant, cause=cause, task=task)
-                puts += self._sent(key, event, event)
+                notice = notice_of(event, last, owner_uid=owner_uid, is_stalled=is_stalled)
+                puts += self._sent(key, event, event, notice)
         return News(tuple(puts))
 
     @staticmethod
@@ -177,7 +183,7 @@ class Publisher:
                 cause=cause,
                 task=NO_TASK,
             )
-            puts += self._sent(key, event, None)
+            puts += self._sent(key, event, None, notice_of(event, last))
         return tuple(puts)
 
     @staticmethod
@@ -188,11 +194,13 @@ class Publisher:
         time = _precise(now)
         return time if time > last else _precise(_seconds(last) + 0.001)
 
-    def _sent(self, key: str, event: ConditionEvent, remembered: ConditionEvent | None) -> list[Put]:
+    def _sent(
+        self, key: str, event: ConditionEvent, remembered: ConditionEvent | None, notice: Notice | None
+    ) -> list[Put]:
         headers = condition_headers(event, event_id=event.id, source=self._source)
         row = str(ConditionKey(key, event.condition.type))
         return [
-            Put(CONDITIONS, key, event, headers),
+            Put(CONDITIONS, key, event, headers, notice),
             Put(LATEST, row, remembered, headers if remembered else ()),
         ]
 

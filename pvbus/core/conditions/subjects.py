@@ -39,13 +39,14 @@ NO_QUESTIONS: Mapping[str, EventTask] = {}
 
 class ConditionSubject(NamedTuple):
     """An existing object. conditions: those that are published. cause: of its events. variant: the
-    PackageVariant that owns a revision. questions: to people, by condition type."""
+    PackageVariant that owns a revision, owner_uid: its uid. questions: to people, by condition type."""
 
     uid: str
     conditions: tuple[Condition, ...]
     cause: EventCause
     variant: str = ""
     questions: Mapping[str, EventTask] = NO_QUESTIONS
+    owner_uid: str = ""
 
 
 class Subjects:
@@ -98,12 +99,13 @@ def _subject(name: ObjectKey, row: ObjectRow) -> ConditionSubject:
     facts = row.revision
     if facts is not None:
         cause = replace(cause, commit=facts.self_commit)
-    variant = next((owner.name for owner in row.owners if _is_variant(owner.api_version, owner.kind)), "")
+    owners = [(o.name, o.uid) for o in row.owners if _is_variant(o.api_version, o.kind)]
+    variant, owner_uid = owners[0] if owners else ("", "")
     if facts is None or not variant or not facts.lifecycle or facts.revision == _PLACEHOLDER:
         return ConditionSubject(row.uid, (), cause)
     questions = NO_QUESTIONS if row.deleted else _about_others(facts.questions)
     conditions = (_lifecycle(facts), *_of_gates_and_tasks(facts, questions))
-    return ConditionSubject(row.uid, conditions, cause, variant, questions)
+    return ConditionSubject(row.uid, conditions, cause, variant, questions, owner_uid)
 
 
 def _lifecycle(facts: RevisionFacts) -> Condition:

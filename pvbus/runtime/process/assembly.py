@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pvbus.core.backoff import Jitter
 from pvbus.core.conditions.controller import ConditionsController
-from pvbus.core.effects import Controller
+from pvbus.core.effects import Controller, Notice
 from pvbus.core.errors import UsageError
 from pvbus.core.establish.controller import NAMESPACE as PACKAGE_NAMESPACE
 from pvbus.core.establish.controller import EstablishController, Installer
@@ -85,6 +85,7 @@ def build_service(
     installer: Installer = "pvbus",
     package_namespace: str = PACKAGE_NAMESPACE,
     observe: Callable[[Controller], Controller] = lambda controller: controller,
+    tell: Callable[[Notice], None] | None = None,
 ) -> Service:
     """Build one worker of a service.
 
@@ -94,7 +95,7 @@ def build_service(
     promote_returns: see `PromoteConfig`. monitoring: answers queries, None if no Prometheus is set. sources:
     of packages, for resolve and establish. resolving, observe_seconds: of resolve; see `ResolveConfig`.
     installer, package_namespace: of establish; see `EstablishConfig`.
-    observe: wraps the controller, to see its decisions.
+    observe: wraps the controller, to see its decisions. tell: takes notices for people.
     """
     count = partitions or partition_count()
     if name == "ingest":
@@ -133,6 +134,7 @@ def build_service(
         partitions=count,
         monitoring=monitoring,
         sources=sources,
+        tell=tell,
     )
 
 

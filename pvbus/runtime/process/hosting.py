@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +26,7 @@ from pvbus.runtime.process.assembly import Service, build_service, partition_cou
 from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.beside import WRITERS, BesidePorch
 from pvbus.runtime.process.buses import bus_prefix, open_bus
+from pvbus.runtime.process.eventwriter import EventWriter
 from pvbus.runtime.process.health import HealthServer
 from pvbus.runtime.process.installation import ensure_installation
 from pvbus.runtime.process.monitoring import monitored
@@ -62,6 +64,9 @@ def relax_collector() -> None:
     gc.set_threshold(*THRESHOLDS)
 
 
+INSTANCE_CHARACTERS_MAX = 128
+"""Of the name of a process in Kubernetes Events."""
+
 BUS_SECONDS_MAX = 60.0
 """How long a start waits for the bus: services and brokers may start together, in any order."""
 
@@ -82,6 +87,7 @@ class Host(NamedTuple):
     api_server: ApiServerHealth
     rights: MissingRights
     beside: BesidePorch
+    events: EventWriter
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, then drain. Raises a failing service's error."""
@@ -92,7 +98,8 @@ class Host(NamedTuple):
                 service.stop()
 
         async with asyncio.TaskGroup() as tasks:
-            loops = (wait(), self.api_server.run(), self.rights.run(), self.beside.run())
+            beside = (self.api_server, self.rights, self.beside, self.events)
+            loops = (wait(), *(each.run() for each in beside))
             others = [tasks.create_task(loop) for loop in loops]
             try:
                 await run_all(list(self.services.values()))
@@ -126,6 +133,12 @@ async def hosted(
         reading = {name: cluster.named("pvbus", token=own_token(name, "")) for name in names}
         looking = next((reading[name] for name in WRITERS if name in reading), cluster)
         beside = BesidePorch(looking, clock, names, config.namespace_names, is_allowed=config.beside_porch)
+        events = EventWriter(
+            # by a name that is no service's: a refusal of these requests is no lack of the service
+            cluster.named(f"{AGENT}events", token=own_token("conditions", ""), before_write=beside.check),
+            clock,
+            instance=socket.gethostname()[:INSTANCE_CHARACTERS_MAX] or "pvbus",
+        )
         services = {
             name: build_service(
                 name,
@@ -140,6 +153,7 @@ async def hosted(
                 or config.promote_returns,
                 monitoring=monitoring,
                 sources=sources,
+                tell=events.tell,
                 **platform_settings(config),
             )
             for name in names
@@ -158,7 +172,7 @@ async def hosted(
         ) as health:
             for each in buses.values():
                 each.label = health.url
-            yield Host(services, bus, cluster, health.url, observer, api_server, rights, beside)
+            yield Host(services, bus, cluster, health.url, observer, api_server, rights, beside, events)
 
 
 def platform_settings(config: ServiceConfig) -> dict[str, Any]:

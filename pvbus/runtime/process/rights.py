@@ -48,6 +48,7 @@ class MissingRights:
 
     def _requests_of(self, service: str) -> frozenset[Request]:
         rights = rights_of(service, namespaced=bool(self._namespaces))
+        rights = tuple(right for right in rights if right.is_needed)
         return frozenset(request for right in rights for request in requests_of(right, self._namespaces))
 
     def _in_namespaces(self, request: Request) -> list[Request]:

@@ -5,11 +5,11 @@ written for the lease until its tables are restored.
 """
 
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from operator import attrgetter
 from typing import Any
 
-from pvbus.core.effects import Put
+from pvbus.core.effects import Notice, Put
 from pvbus.core.errors import FencedError, PermanentError, TooLargeError, TransientError
 from pvbus.core.topics import child_of
 from pvbus.ports.bus import Bus, Output
@@ -37,14 +37,17 @@ class Stepper:
         *,
         spawn: Callable[[OpenLease, Coroutine[Any, Any, None]], object],
         stepped: Callable[[], None],
+        tell: Callable[[Notice], None] | None = None,
     ) -> None:
-        """spawn: runs something that ends with the lease. stepped: called after each step."""
+        """spawn: runs something that ends with the lease. stepped: called after each step. tell: takes the
+        notices of what was written."""
         self._name = name
         self._tables = tables
         self._bus = bus
         self._clock = clock
         self._spawn = spawn
         self._stepped = stepped
+        self._tell = tell
         self._log = logs.get_logger(name)
         self._narrator = Narrator()
         self._steps_done = metrics.STEPS.labels(name, "done")
@@ -104,7 +107,14 @@ class Stepper:
         for outcome in batch:
             self._tables.store(opened, outcome.puts)
             opened.done(outcome.key)
+        self._tell_people(batch)
         self._stepped()
+
+    def _tell_people(self, batch: Sequence[Finished]) -> None:
+        if self._tell is not None:
+            for notice in (put.notice for outcome in batch for put in outcome.puts):
+                if notice is not None:
+                    self._tell(notice)
 
     def _write_lines(self, opened: OpenLease, outcome: Finished, *, is_detailed: bool) -> None:
         """Log what a committed outcome means and, in detail, each of its rows."""

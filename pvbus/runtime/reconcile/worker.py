@@ -17,6 +17,7 @@ from pvbus.core.effects import (
     Controller,
     Delete,
     Effect,
+    Notice,
     Observe,
     Outcome,
     Pull,
@@ -80,9 +81,11 @@ class Worker:
         drain_seconds: float = 2.0,
         monitoring: Monitoring | None = None,
         sources: Sources | None = None,
+        tell: Callable[[Notice], None] | None = None,
     ) -> None:
         """make: returns a controller with empty tables; called at the start and whenever they are emptied.
-        monitoring: what answers queries, None if nothing is set. sources: where packages are read from."""
+        monitoring: what answers queries, None if nothing is set. sources: where packages are read from.
+        tell: takes the notices of rows that were written; None if nobody wants them."""
         self.partitions = partitions
         self._cluster = cluster
         self._monitoring = monitoring
@@ -109,7 +112,7 @@ class Worker:
 
         self._holder = LeaseHolder(self, new_lease, bus, clock, reader, self._leases, self._tables.empty)
         self._stepper = Stepper(
-            name, self._tables, bus, clock, spawn=self._holder.spawn, stepped=self._wake.set
+            name, self._tables, bus, clock, spawn=self._holder.spawn, stepped=self._wake.set, tell=tell
         )
         self._outcomes = {word: metrics.RECONCILES.labels(name, word) for word in metrics.OUTCOMES}
         self._dirty_gauge = metrics.DIRTY.labels(name)
