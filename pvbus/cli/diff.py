@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 import msgspec
 
+from pvbus.cli.edits import edit_lines, edits_of
 from pvbus.cli.explain_text import conflict_value
 from pvbus.cli.fleet import Member, connected, existing, kubeconfig_option, members_of, named, served
 from pvbus.cli.live import FILES, REVISION
@@ -39,12 +40,13 @@ Examples:
   pvbus diff default/web-edge-asia-asia-01-web --upstream    the draft against the upstream it was made from
   pvbus diff default/web-edge-asia-asia-01-web --take local spec.replicas
   pvbus diff default/web-edge-asia-asia-01-web --take upstream spec.replicas deployment.yaml
+  pvbus diff --set default/web                               the drafts of a set that people have edited
 
 \b
 Exit codes: 0 shown or settled; 1 no such variant or conflict, or the draft cannot be changed; 2 bad usage.
 """,
 )
-@click.argument("name", metavar="NAMESPACE/VARIANT")
+@click.argument("name", metavar="[NAMESPACE/VARIANT]", required=False)
 @click.argument("field", required=False)
 @click.argument("where", required=False, metavar="[FILE]")
 @click.option(
@@ -56,15 +58,22 @@ Exit codes: 0 shown or settled; 1 no such variant or conflict, or the draft cann
     help="Settle the conflict in FIELD (of FILE, where several have it): the draft gets this side's value, "
     "and the conflict goes from the list.",
 )
+@click.option(
+    "--set",
+    "set_name",
+    metavar="NAMESPACE/SET",
+    help="List the drafts of a whole set that people have edited: these stay when the set is deleted.",
+)
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @kubeconfig_option
 @data_option
 def diff(
-    name: str,
+    name: str | None,
     field: str | None,
     where: str | None,
     upstream: bool,
     take: str | None,
+    set_name: str | None,
     output: str,
     kubeconfig: str | None,
     data: str,
@@ -75,7 +84,16 @@ def diff(
     value, except where a whole file or object is in conflict, or a list element that was deleted here: there
     it is as it was. `pvbus propose` refuses the draft until each conflict is settled with --take.
     """
-    key = named(name, is_variant=True)
+    if bool(name) == bool(set_name) or (set_name and (take or upstream)):
+        raise UsageError("name one variant (NAMESPACE/VARIANT), or list a set's edits (--set NAMESPACE/SET)")
+    if set_name:
+        edits = asyncio.run(connected(data, kubeconfig, partial(edits_of, key=named(set_name))))
+        if output == "text":
+            click.echo("\n".join(edit_lines(edits)))
+        else:
+            emit(edits, output)
+        return 0
+    key = named(name or "", is_variant=True)
     if bool(take) != bool(field):
         raise UsageError("--take settles the conflict in one FIELD: give both, or none to see the conflicts")
     if take and field:

@@ -15,18 +15,19 @@ import click
 import msgspec
 
 from pvbus.cli.asking import options_of, tasks_of
+from pvbus.cli.edits import kept_for
 from pvbus.cli.explain_text import set_lines, variant_lines
 from pvbus.cli.failing import VariantFailure, failing_targets, grouped, unready_children
 from pvbus.cli.live import REVISION
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.progress import SET, VARIANT
-from pvbus.cli.reading import bus_option, data_option, live_object, opened_bus, read_rows
+from pvbus.cli.reading import bus_option, data_option, live_object, live_objects, opened_bus, read_rows
 from pvbus.controlplane.packages.content import RENDER_IDEMPOTENT
 from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.cel import Budget, CelError, compile_expression, set_budget
 from pvbus.core.conditions.sets import confirm_command
 from pvbus.core.errors import UsageError
-from pvbus.core.keys import Key, sync_key
+from pvbus.core.keys import KEPT_LABEL, Key, sync_key
 from pvbus.core.merge.conflicts import CONFLICTS
 from pvbus.core.records import (
     DESIRED,
@@ -103,6 +104,8 @@ async def _explain(
         "conditions"
     ]
     document["known"] = bool(document["known"] or document["live"])
+    marked = await live_objects(data, kubeconfig, REVISION, key.namespace, f"{KEPT_LABEL}=true")
+    document["kept"] = kept_for(marked, key, is_set=is_set)
     if document["live"] is not None:
         if not is_set:
             revisions = await _revisions(data, kubeconfig, key, document["revisions"])

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from pvbus.cli.asking import task_lines
+from pvbus.cli.edits import kept_lines
 from pvbus.core.messages import first_of
 
 Document = dict[str, Any]
@@ -29,6 +30,7 @@ def variant_lines(document: Document) -> Iterator[str]:
     yield f"PackageVariant {document['variant']}"
     if not document["known"]:
         yield f"  {document['variant']}: no such PackageVariant; check namespace and name (a set: --set)"
+        yield from kept_lines(document.get("kept") or [])
         yield from _note_lines(document)
         return
     if not document["madeBy"]:
@@ -44,6 +46,7 @@ def variant_lines(document: Document) -> Iterator[str]:
     yield from task_lines(document.get("tasks") or [])
     yield from _injection_lines(document)
     conflicts = document.get("conflicts") or []
+    yield from kept_lines(document.get("kept") or [])
     yield from _conflict_lines(conflicts)
     if conflicts:
         yield f"  to settle conflicts: pvbus diff {document['variant']}"
@@ -147,6 +150,7 @@ def set_lines(document: Document) -> Iterator[str]:
     yield f"PackageVariantSet {document['set']}"
     if not document["known"]:
         yield f"  {document['set']}: no such PackageVariantSet; check namespace and name"
+        yield from kept_lines(document.get("kept") or [])
         yield from _note_lines(document)
         return
     states = ", ".join(f"{number} {state}" for state, number in document["children"].items())
@@ -164,6 +168,7 @@ def set_lines(document: Document) -> Iterator[str]:
         names = first_of(held["variants"], NAMES_MAX)
         yield f"  {len(held['variants'])} removals are held, because they are too many at once: {names}"
         yield from _confirm_lines(held)
+    yield from kept_lines(document.get("kept") or [])
     if document["removing"]:
         yield f"  removals wait for: {document['removing']}"
     yield from _closing_lines(document)

@@ -13,7 +13,7 @@ from pvbus.adapters.memory.cluster import Write
 from pvbus.adapters.memory.objects import copy_of, source_of
 from pvbus.cli.live import Export
 from pvbus.controlplane.packages.layout import CAUSE
-from pvbus.core.keys import CONFIRM_DELETION, FINALIZER, SET_UID_LABEL, ObjectKey
+from pvbus.core.keys import CONFIRM_DELETION, EDITED_BY, FINALIZER, KEPT_FOR, SET_UID_LABEL, ObjectKey
 from pvbus.core.proposals import conflicts_of
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.run import Preview, PreviewChild
@@ -181,9 +181,17 @@ def _revision_reason(write: Write) -> str:
     before = (write.before or {}).get("spec") or {}
     if before.get("lifecycle") != spec.get("lifecycle"):
         return f"{of}: {before.get('lifecycle')} becomes {spec.get('lifecycle')}"
+    mark_before, mark = (_annotations(obj or {}).get(KEPT_FOR, "") for obj in (write.before, write.object))
+    if mark and not mark_before:
+        editors = _annotations(write.object or {}).get(EDITED_BY, "somebody")
+        return f"kept without an owner, as {editors} edited it: {of} goes"
     if _variant_of(write.before or {}) != _variant_of(write.object or {}):
         return f"adopted by {of}" if _variant_of(write.object or {}) else f"released by {of}"
     return of
+
+
+def _annotations(obj: Object) -> Mapping[str, str]:
+    return (obj.get("metadata") or {}).get("annotations") or {}
 
 
 def _task(spec: Object) -> Object:

@@ -1,8 +1,9 @@
 """Reads a bus from outside: whole topics, or the records of one key."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import click
 import msgspec
@@ -13,9 +14,11 @@ from pvbus.core.errors import TransientError, UsageError
 from pvbus.core.keys import partition
 from pvbus.core.topics import topic_specs
 from pvbus.ports.bus import Bus, Record, TopicSpec
-from pvbus.ports.cluster import Kind, Object
+from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.settings import ServiceConfig, load_config, split_names
+
+Result = TypeVar("Result")
 
 data_option = click.option("--data", default=DEFAULT, show_default=True, help="Data folder of `pvbus up`.")
 bus_option = click.option(
@@ -90,6 +93,33 @@ async def read_rows(bus: Bus, topic: str, *, key: str | None = None) -> dict[str
 
 async def live_object(data: str, kubeconfig: str | None, kind: Kind, key: tuple[str, str]) -> Object | str:
     """Read an object from the API server; return a message instead if there is no response or object."""
+
+    async def read(cluster: HttpCluster, resource: Resource) -> Object | None:
+        return await cluster.get(resource, *key)
+
+    found = await _live(data, kubeconfig, kind, read)
+    return found if found is not None else "there is no such object"
+
+
+async def live_objects(
+    data: str, kubeconfig: str | None, kind: Kind, namespace: str, label: str
+) -> list[Object]:
+    """List the objects with a label from the API server; [] if it does not answer."""
+
+    async def read(cluster: HttpCluster, resource: Resource) -> list[Object]:
+        return (await cluster.list(resource, namespace, label_selector=label)).items
+
+    found = await _live(data, kubeconfig, kind, read)
+    return found if isinstance(found, list) else []
+
+
+async def _live(
+    data: str,
+    kubeconfig: str | None,
+    kind: Kind,
+    read: Callable[[HttpCluster, Resource], Awaitable[Result]],
+) -> Result | str | None:
+    """Return what a read gives, None if the API server does not serve the kind, or why nothing was read."""
     path = Path(kubeconfig) if kubeconfig else DataPaths(Path(data)).kubeconfig
     if not path.exists():
         return f"there is no {path}: the live object was not looked at"
@@ -97,9 +127,8 @@ async def live_object(data: str, kubeconfig: str | None, kind: Kind, key: tuple[
         cluster = await HttpCluster.connect(path)
         try:
             resource = await cluster.resource(kind)
-            found = await cluster.get(resource, *key) if resource is not None else None
+            return await read(cluster, resource) if resource is not None else None
         finally:
             await cluster.close()
     except TransientError as exc:
         return f"the API server does not answer ({exc}): the live object was not looked at"
-    return found if found is not None else "there is no such object"

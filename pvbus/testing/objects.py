@@ -109,11 +109,11 @@ class MemoryObjects:
         )
         return await self.put(kind, new)
 
-    async def delete(self, kind: Kind, hooks: KindHooks, obj: dict[str, Any]) -> None:
+    async def delete(self, kind: Kind, hooks: KindHooks, obj: dict[str, Any], *, user: str = "") -> None:
         metadata = obj["metadata"]
         present = self.get(kind, metadata.get("namespace", ""), metadata["name"])
         if present is None:
             raise StatusError(404, "NotFound", f'"{metadata["name"]}" not found')
-        await hooks.on_delete(copy.deepcopy(present))
+        await hooks.on_delete(copy.deepcopy(present), user=user)
         await hooks.on_removed(copy.deepcopy(present))
         await self.remove(kind, metadata.get("namespace", ""), metadata["name"])

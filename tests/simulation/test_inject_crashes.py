@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from pvbus.core.errors import ConflictError
 from pvbus.core.inject.former import MADE_BY, PROPOSED_BY
+from pvbus.core.keys import EDITED_BY, KEPT_FOR, KEPT_LABEL
+from pvbus.ports.cluster import Object
 from tests.simulation.draft_world import FIRST, SECOND, DraftWorld
 from tests.simulation.inject_world import (
     PIPELINE,
@@ -114,7 +116,36 @@ def rebased() -> DraftWorld:
 
 
 DRAFTS = [drafted, saved, rebased]
-SCENARIOS = [fresh, injected, edited, adopted, retargeted, returned, come_back, *DRAFTS, deleted, orphaned]
+
+
+def by_people(objects: list[Object]) -> list[Object]:
+    """A draft as the package store shows one that people edited."""
+    objects[0]["metadata"]["annotations"] = {EDITED_BY: "ann"}
+    return objects
+
+
+def deleted_with_edits() -> World:
+    mine = by_people(package("edge", "app", "packagevariant-1", owners=MINE))
+    mine += package("edge", "app", "packagevariant-2", owners=MINE)
+    world = World([*upstream(), *mine, variant()])
+    world.change(deleted=True)
+    return world
+
+
+def retargeted_with_edits() -> World:
+    old = by_people(package("old", "app", "packagevariant-1", lifecycle="Proposed", owners=MINE))
+    return World([*upstream(), *old, variant(pipeline=PIPELINE)])
+
+
+def returned_to_edits() -> World:
+    left = by_people(package("edge", "app", "packagevariant-1"))
+    left[0]["metadata"]["annotations"][KEPT_FOR] = "v@"
+    left[0]["metadata"]["labels"] = {KEPT_LABEL: "true"}
+    return World([*upstream(), *left, variant(pipeline=PIPELINE)])
+
+
+SCENARIOS = [fresh, injected, edited, adopted, retargeted, returned, come_back, *DRAFTS]
+SCENARIOS += [retargeted_with_edits, returned_to_edits, deleted, orphaned, deleted_with_edits]
 
 
 async def converged(make: Callable[[], World]) -> World:
@@ -203,7 +234,7 @@ async def test_any_order_of_duplicates_echoes_and_crashes_makes_one_draft(script
     assert len(creates) == 1
 
 
-@pytest.mark.parametrize("make", SCENARIOS[:-2])
+@pytest.mark.parametrize("make", SCENARIOS[:-3])
 async def test_a_converged_variant_costs_nothing_again(make: Callable[[], World]) -> None:
     """Not after its own echoes, and not after a restart: no write, no row, no request to the cluster."""
     world = await converged(make)

@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import structlog
 
 from pvbus.controlplane.apiserver.entries import Change, Entry, ObjectKey, Owner
+from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.registry import Registry
 from pvbus.controlplane.apiserver.requests import DeleteOptions, Options
 from pvbus.controlplane.apiserver.store import Store
@@ -171,7 +172,7 @@ class Collector:
         if not gone:
             return True
         if gone.issuperset(entry.owners):
-            await self._writer.delete(endpoint, node.key, DeleteOptions(uid=entry.uid))
+            await self._writer.delete(endpoint, node.key, DeleteOptions(uid=entry.uid, user=USER))
         else:
             await self._release(node, {owner.uid for owner in gone})
         return True
@@ -210,6 +211,7 @@ class Collector:
     async def _delete_dependents(self, dependents: list[Node], owner: str) -> bool:
         """Delete the dependents without another owner; return whether any of them still blocks the owner."""
         blocked = False
+        refused: StatusError | None = None
         for dependent in dependents:
             entry = self._store.get(*dependent)
             endpoint = self._registry.storage(dependent.kind)
@@ -221,8 +223,13 @@ class Collector:
             blocked = blocked or any(reference.blocks for reference in entry.owners)
             if not entry.terminating:
                 policy = "Foreground" if entry.uid in self._dependents else "Background"
-                options = DeleteOptions(uid=entry.uid, propagation=policy)
-                await self._writer.delete(endpoint, dependent.key, options)
+                options = DeleteOptions(uid=entry.uid, propagation=policy, user=USER)
+                try:
+                    await self._writer.delete(endpoint, dependent.key, options)
+                except StatusError as exc:  # the others go all the same
+                    refused = refused or exc
+        if refused is not None:
+            raise refused
         return blocked
 
     async def _release(self, node: Node, owners: set[str]) -> None:

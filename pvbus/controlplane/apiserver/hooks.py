@@ -52,7 +52,7 @@ class KindHooks(Protocol):
         """Return the object to store; nothing is written if it equals `old`."""
         ...
 
-    async def on_delete(self, obj: Object) -> None:
+    async def on_delete(self, obj: Object, *, user: str) -> None:
         """Check that this object may be deleted, before any change to it."""
         ...
 

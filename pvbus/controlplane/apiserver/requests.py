@@ -54,10 +54,13 @@ class Options(NamedTuple):
 
 
 class DeleteOptions(NamedTuple):
+    """user: who asks, "" for the server itself."""
+
     uid: str = ""
     resource_version: str = ""
     propagation: str = "Background"
     dry_run: bool = False
+    user: str = ""
 
 
 def parse_path(path: str) -> Target | None:
@@ -210,7 +213,7 @@ class _DeleteBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     dry_run: list[str] | None = None
 
 
-def delete_options(query: Mapping[str, str], content: Any) -> DeleteOptions:
+def delete_options(query: Mapping[str, str], content: Any, user: str) -> DeleteOptions:
     """Merge the query with a DeleteOptions body ({} if there was none). Raises StatusError (400, 422)."""
     try:
         body = msgspec.convert(content, _DeleteBody)
@@ -231,6 +234,7 @@ def delete_options(query: Mapping[str, str], content: Any) -> DeleteOptions:
         resource_version=preconditions.resource_version or "",
         propagation=propagation,
         dry_run=_dry_run(body.dry_run) or _dry_run(query.get("dryRun")),
+        user=user,
     )
 
 

@@ -143,7 +143,7 @@ class Resources:
         return Answer(201, form.one(entry), tuple(options.warnings))
 
     async def _delete_collection(self, selected: listing.Selection, form: shapes.Form, call: Call) -> Answer:
-        options = rq.delete_options(call.query, _read_delete_options(call))
+        options = rq.delete_options(call.query, _read_delete_options(call), call.user)
         page = listing.page(self._store, selected, call.query, self._tokens)
         for entry in page.entries:
             try:
@@ -178,7 +178,7 @@ class Resources:
             )
             return Answer(200, form.one(entry), tuple(options.warnings))
         if call.method == "DELETE" and not target.subresource:
-            delete = rq.delete_options(call.query, _read_delete_options(call))
+            delete = rq.delete_options(call.query, _read_delete_options(call), call.user)
             result = await self._writer.delete(endpoint, key, delete)
             if result.gone:
                 return Answer(200, encode(status.success(endpoint.subject(target.name), result.entry.uid)))

@@ -317,7 +317,7 @@ class Writer:
         obj = self._opened(endpoint, entry.raw)
         hooks = self._hooks.get(kind)
         if hooks is not None and not entry.terminating:
-            await hooks.on_delete(obj)
+            await hooks.on_delete(obj, user=options.user)
         changed = self._terminating(endpoint, obj, options.propagation)
         if _finalizers(kind, changed):
             if changed == obj:

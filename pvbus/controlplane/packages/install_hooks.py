@@ -40,7 +40,7 @@ class PackageInstallHooks:
             self._check(old, new, user)
         return new
 
-    async def on_delete(self, obj: Object) -> None:
+    async def on_delete(self, obj: Object, *, user: str) -> None:
         """Any PackageInstall may be deleted."""
 
     async def on_removed(self, obj: Object) -> None:

@@ -51,6 +51,10 @@ TITLE_BY_TASK = {
 RENDER_TITLE = "Rendering package"
 CAUSE = "pvbus.dev/cause"
 """Annotation of a request that creates or saves a draft: the writer and the reason."""
+FUNCTIONS_CHANGED = "the functions of the package store changed"
+"""The cause of a draft that the package store itself renders again."""
+PROGRAMS = ("system:serviceaccount:", "system:kube-", "system:node:", "system:apiserver")
+"""Prefixes of the users that are no people. Some clusters have a person called system:admin."""
 LINE_CHARACTERS_MAX = 300
 
 

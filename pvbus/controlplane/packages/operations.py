@@ -203,14 +203,20 @@ def set_deletion_proposed(refs: Staging, name: str, revision: Revision, lifecycl
     refs.set(marker, revision.commit if proposed else None)
 
 
-def delete(branch: Branch, refs: Staging, revision: Revision, *, with_folder: bool = False) -> None:
+def delete(
+    branch: Branch, refs: Staging, name: str, revision: Revision, *, with_folder: bool = False
+) -> None:
     """Delete a revision. A published one leaves its folder on the branch; the placeholder is that folder.
+
+    A draft that somebody has pushed to since stays: who asked to delete it does not know the new content.
 
     with_folder: deleting the last published revision of a package also deletes the folder.
     """
     marker = layout.deletion_ref(revision.directory, revision.deletion_identifier)
     if revision.is_published and refs.get(marker) is not None:
         refs.set(marker, None)
+    if not revision.is_published:
+        _expect(refs, name, revision)
     if not revision.is_placeholder:
         refs.set(revision.ref, None)
         if not (with_folder and revision.is_published):
@@ -316,12 +322,13 @@ def cause_of_creation(
     return (line, *_owners(metadata))
 
 
-def cause_of_update(before: Files, after: Files, metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name the changed files."""
+def cause_of_update(before: Files, after: Files, metadata: Mapping[str, Any], editor: str) -> tuple[str, ...]:
+    """Name the changed files, and who changed them. editor: "" for a service of pvbus."""
     changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
     named = ", ".join(_line(path) for path in changed[:NAMED_MAX])
     more = f" (and {len(changed) - NAMED_MAX} more)" if len(changed) > NAMED_MAX else ""
-    return (f"Change of {named or 'no file'}{more}", *_owners(metadata))
+    by = (f"Edit by {_line(editor)}",) if editor else ()
+    return (f"Change of {named or 'no file'}{more}", *by, *_owners(metadata))
 
 
 def _at(source: Source | None) -> str:

@@ -46,7 +46,7 @@ class RepositoryHooks:
             self._check_spec(name, after)
         return new
 
-    async def on_delete(self, obj: Object) -> None:
+    async def on_delete(self, obj: Object, *, user: str) -> None:
         """Any Repository may be deleted: git is not changed."""
 
     async def on_removed(self, obj: Object) -> None:

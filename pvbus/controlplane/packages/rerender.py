@@ -15,7 +15,6 @@ from pvbus.controlplane.packages.resources import ResourcesKind
 from pvbus.ports.cluster import Object
 
 TRIED = "functions-tried"
-CAUSE = "the functions of the package store changed"
 _UNAVAILABLE = 503
 
 
@@ -51,7 +50,7 @@ async def _is_tried(resources: ResourcesKind, revision: Object) -> bool:
     try:
         files = await resources.get(metadata.get("namespace", ""), metadata["name"])
         if files is not None:
-            annotated = {**files["metadata"], "annotations": {layout.CAUSE: CAUSE}}
+            annotated = {**files["metadata"], "annotations": {layout.CAUSE: layout.FUNCTIONS_CHANGED}}
             await resources.update({**files, "metadata": annotated}, user="")
     except StatusError as exc:
         return exc.code != _UNAVAILABLE

@@ -146,7 +146,7 @@ class ResourcesKind:
         new_files = replaced(files, made.texts)
         if new_files == files and made.note == revision.note:
             return _shown(stored, made.texts, made.status)
-        why = operations.cause_of_update(files, new_files, stored["metadata"])
+        why = operations.cause_of_update(files, new_files, stored["metadata"], "" if said else user)
         cause = (*why, *task_lines, *layout.cause_line(said))
         draft = Draft(await sync.write(name, new_files), operations.RENDER_TASK, made.note, cause)
         branch = sync.branch(user)

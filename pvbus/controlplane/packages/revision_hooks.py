@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from pvbus.controlplane.apiserver import audit
+from pvbus.controlplane.apiserver.garbage import USER as GARBAGE_COLLECTOR
 from pvbus.controlplane.packages import answers, content, gates, layout, operations, render, taskhistory
 from pvbus.controlplane.packages.content import KptfileFacts, facts_of
 from pvbus.controlplane.packages.creation import (
@@ -31,16 +32,24 @@ from pvbus.controlplane.packages.operations import Draft, Staging
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION
 from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
-from pvbus.controlplane.packages.revisions import Revision, blocking_references, rendered_problem
+from pvbus.controlplane.packages.revisions import (
+    Revision,
+    blocking_references,
+    rendered_problem,
+    with_editors,
+)
 from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upstreams import Upstreams
 from pvbus.core import validators
 from pvbus.core.api.kptfile import STATUSES
-from pvbus.core.keys import OVERRIDE_GATES
+from pvbus.core.keys import DELETE_EDITS, EDITED_BY, OVERRIDE_GATES
 from pvbus.core.merge import copies
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict, annotation
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
+
+GARBAGE_COLLECTORS = (GARBAGE_COLLECTOR, "system:kube-controller-manager")
+"""The second one is its name in a cluster whose controllers share their credentials."""
 
 _log = structlog.get_logger(__name__)
 
@@ -129,7 +138,7 @@ class RevisionHooks:
         with self._requests.busy(namespace, name):
             await self._requests.check_uninterrupted(old)
             if _is_removed_next(new) or not self._touches_git(old, new):
-                return {**old, "metadata": new["metadata"]}
+                return {**old, "metadata": with_editors(new["metadata"], _annotations(old).get(EDITED_BY))}
             sync, revision = await self._requests.current(old)
             await sync.writes.settled(name)
             with sync.writes.writing(name):
@@ -229,13 +238,13 @@ class RevisionHooks:
         facts = facts_of(made.texts[layout.KPTFILE])
         after = msgspec.structs.replace(revision, kptfile=facts, note=made.note)
         new_files = replaced(files, made.texts)
-        cause = (*operations.cause_of_update(files, new_files, new["metadata"]), *task_lines)
+        cause = (*operations.cause_of_update(files, new_files, new["metadata"], user), *task_lines)
         tree = await sync.write(new["metadata"]["name"], new_files)
         return Draft(tree, operations.RENDER_TASK, made.note, cause), after
 
     # Delete.
 
-    async def on_delete(self, obj: Object) -> None:
+    async def on_delete(self, obj: Object, *, user: str) -> None:
         name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
         await self._requests.check_uninterrupted(obj)
         audit.note(lifecycle_before=_lifecycle(obj))
@@ -246,6 +255,8 @@ class RevisionHooks:
                 "spec.lifecycle to DeletionProposed first",
             )
         others = self._requests.objects.list(PACKAGE_REVISION, namespace)
+        if problem := _uncollected(obj, user):
+            raise answers.conflict(name, problem)
         if names := blocking_references(name, others):
             raise answers.forbidden(
                 name,
@@ -259,6 +270,8 @@ class RevisionHooks:
         sync, revision = await self._requests.located(obj)
         if revision is None:
             return
+        if not revision.is_published:
+            sync, revision = await self._requests.current(obj)
         found = revision
         with self._requests.busy(namespace, name):
             await sync.writes.settled(name)
@@ -269,8 +282,25 @@ class RevisionHooks:
                 await sync.change_reserved(
                     name,
                     note,
-                    lambda refs: operations.delete(branch, refs, found, with_folder=with_folder),
+                    lambda refs: operations.delete(branch, refs, name, found, with_folder=with_folder),
                 )
+
+
+def _uncollected(obj: Object, user: str) -> str:
+    """Return why the garbage collector may not delete a variant's revision, "" if it may, or it is another.
+
+    A foreground deletion collects what a variant owns before inject has released what people edited.
+    """
+    editors = _annotations(obj).get(EDITED_BY)
+    owners = obj["metadata"].get("ownerReferences") or ()
+    if user not in GARBAGE_COLLECTORS or all(owner.get("kind") != "PackageVariant" for owner in owners):
+        return ""
+    if not editors or _annotations(obj).get(DELETE_EDITS) == "true":
+        return ""
+    return (
+        f"it has edits of {editors}, which go with no owner: pvbus releases it when it deletes the "
+        "PackageVariant; without pvbus, remove its ownerReferences, or delete it yourself"
+    )
 
 
 def _with_conflicts(

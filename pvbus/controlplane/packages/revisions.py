@@ -10,14 +10,17 @@ from pvbus.controlplane.packages.content import KptfileFacts, shown_conditions
 from pvbus.controlplane.packages.layout import RenderNote
 from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.api.variants import PORCH_API
-from pvbus.core.keys import revision_name
+from pvbus.core.keys import EDITED_BY, revision_name
+from pvbus.core.messages import first_of
 from pvbus.core.validators import unproven
 from pvbus.ports.cluster import Object
+
+EDITORS_SHOWN_MAX = 5  # names in an annotation: enough to know whom to ask
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """One package revision. ref: its branch or tag; oid: the target of that ref, the commit or an
-    annotated tag of it; tree: of the package's folder."""
+    annotated tag of it; tree: of the package's folder; editors: the people whose commits an open one has."""
 
     package: str
     directory: str
@@ -33,6 +36,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     note: RenderNote | None = None
     published_by: str = ""
     authored: str = ""
+    editors: tuple[str, ...] = ()
     latest: bool = False
 
     @property
@@ -88,7 +92,7 @@ def to_object(revision: Revision, repository: RepositoryFacts, metadata: Mapping
     }
     if revision.latest:
         labels[layout.LATEST_LABEL] = "true"
-    retained = {key: value for key, value in metadata.items() if key != "labels"}
+    retained = {key: value for key, value in metadata.items() if key not in ("labels", "annotations")}
     spec: dict[str, Any] = {
         "packageName": revision.package,
         "repository": repository.name,
@@ -115,20 +119,31 @@ def to_object(revision: Revision, repository: RepositoryFacts, metadata: Mapping
             "namespace": repository.namespace,
             "uid": layout.revision_uid(repository.namespace, name),
             **({"labels": labels} if labels or "labels" in metadata else {}),
-            **_annotations(revision.note, metadata),
+            **_annotations(revision, metadata),
         },
         "spec": spec,
         "status": _status(revision, repository),
     }
 
 
-def _annotations(note: RenderNote | None, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the metadata's annotations, with the remarks of the last render."""
-    given = metadata.get("annotations") or {}
-    annotations = {key: text for key, text in given.items() if key != RENDER_REMARKS}
+def _annotations(revision: Revision, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metadata's annotations, with the remarks of the last render and the people who edited it."""
+    note, given = revision.note, metadata.get("annotations") or {}
+    annotations = {key: text for key, text in given.items() if key not in (RENDER_REMARKS, EDITED_BY)}
+    if revision.editors:
+        annotations[EDITED_BY] = first_of(revision.editors, EDITORS_SHOWN_MAX)
     if note is not None and note.remarks:
         annotations[RENDER_REMARKS] = "; ".join(note.remarks)
-    return {"annotations": annotations} if annotations or "annotations" in metadata else {}
+    return {"annotations": annotations} if annotations or metadata.get("annotations") == {} else {}
+
+
+def with_editors(metadata: Mapping[str, Any], editors: str | None) -> Mapping[str, Any]:
+    """Return the metadata of a request with the store's note of who edited the draft, whatever it says."""
+    given = metadata.get("annotations") or {}
+    if given.get(EDITED_BY) == editors:
+        return metadata
+    annotations = {key: text for key, text in given.items() if key != EDITED_BY}
+    return {**metadata, "annotations": {**annotations, **({EDITED_BY: editors} if editors else {})}}
 
 
 def _status(revision: Revision, repository: RepositoryFacts) -> dict[str, Any]:

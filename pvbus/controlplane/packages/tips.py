@@ -18,6 +18,7 @@ from pvbus.controlplane.packages import bounds, layout
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.caching import SizedCache
 from pvbus.controlplane.packages.content import KptfileFacts, facts_of, unreadable_kptfile
+from pvbus.controlplane.packages.editors import editor_of
 from pvbus.controlplane.packages.gitrepo import BareMirror, Commit
 from pvbus.controlplane.packages.layout import Annotation
 from pvbus.controlplane.packages.revisions import Revision
@@ -34,6 +35,10 @@ UNSAVED_MAX = 256
 UNSAVED_SHARE = 10
 """Revisions read since the file was written, at most this number and this part of all: after a kill they are
 read again, at a millisecond each. Writing 10,000 takes 100 ms."""
+
+FORMAT = "2"
+"""Of the file, beside the version: a new one for each new field of a revision, which older files lack."""
+VERSION = f"{pvbus.__version__}/{FORMAT}"
 
 _OPEN: Mapping[str, str] = {"draft": layout.DRAFT, "proposed": layout.PROPOSED}
 """Lifecycle by kind of the ref."""
@@ -98,7 +103,7 @@ class TipReader:
             return None
         if saved is None:
             return None
-        if (saved.version, saved.branch, saved.base) != (pvbus.__version__, self._branch, self._base):
+        if (saved.version, saved.branch, saved.base) != (VERSION, self._branch, self._base):
             return None
         for revision in saved.revisions:
             if revision.is_placeholder:
@@ -123,7 +128,7 @@ class TipReader:
             *(item for item in self._tips.values() if item is not None),
         ]
         saved = Saved(
-            version=pvbus.__version__,
+            version=VERSION,
             branch=self._branch,
             base=self._base,
             head=self.head,
@@ -248,6 +253,7 @@ class TipReader:
         if package is None or layout.package_problem(package) or not _is_workspace(workspace):
             return None
         published = lifecycle == layout.PUBLISHED
+        task, editors = self._history(directory, workspace, commit) if ref != self.branch_ref else (None, ())
         blob = self._mirror.blob(tree, layout.KPTFILE)
         return Revision(
             package=package,
@@ -260,19 +266,24 @@ class TipReader:
             commit=commit.id,
             tree=tree,
             kptfile=self._facts.get(blob, lambda: self._read_facts(blob)) if blob else KptfileFacts(),
-            task=self._task(directory, workspace, commit) if ref != self.branch_ref else None,
+            task=task,
             note=layout.parse_render_note(commit.message),
             published_by=commit.author_email if published else "",
             authored=commit.authored,
+            editors=() if published else editors,
         )
 
-    def _task(self, directory: str, workspace: str, commit: Commit) -> dict[str, Any] | None:
-        """Return the task that made the revision: the oldest one in the revision's own commits.
+    def _history(
+        self, directory: str, workspace: str, commit: Commit
+    ) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+        """Return the task that made the revision: the oldest one in the revision's own commits; and the
+        people who wrote commits since, the last one first. Without a task, the tip's author is one.
 
         An approval merges the draft into the branch, so the draft is the last parent. Below the revision's
         own commits is the branch, which says nothing more about it: it is read only while no task was found.
         """
         task: dict[str, Any] | None = None
+        editors: dict[str, None] = {}
         current: Commit | None = commit
         for _ in range(HISTORY_COMMITS_MAX):
             if current is None:
@@ -284,11 +295,15 @@ class TipReader:
             ]
             if task is not None and not own:
                 break
-            task = next((note.task for note in reversed(own) if layout.is_content_task(note.task)), task)
+            made = next((note.task for note in reversed(own) if layout.is_content_task(note.task)), None)
+            task = made or task
+            editors[editor_of(current, workspace, is_own=bool(own), is_first=made is not None)] = None
             if task is not None and layout.starts_history(task):
                 break
             current = self._mirror.commit(current.parents[-1]) if current.parents else None
-        return task
+        if task is None:  # pushed by a git client: below its own commits is the branch
+            editors = {editor_of(commit, workspace, is_own=False, is_first=False): None}
+        return task, tuple(filter(None, editors))
 
     def _read_facts(self, blob: str) -> KptfileFacts:
         try:

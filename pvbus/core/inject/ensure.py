@@ -152,6 +152,7 @@ class DownstreamReconciler:
                 | Action.DELETE
                 | Action.PROPOSE_DELETION
                 | Action.DISOWN
+                | Action.KEEP
             ) as other:
                 raise InvariantError(f"{look.name}: {other} is no action for a revision that stays")
             case other:

@@ -1,9 +1,10 @@
 """Former owners of package revisions, and the reasons why a package cannot be created.
 
-Deleting a PackageVariant leaves its published revisions behind, without an owner. Two annotations name
+Deleting a PackageVariant leaves its published revisions behind, without an owner. Annotations name
 the former owner, so that a recreated variant takes over its own package and no other: `pvbus.dev/made-by`
 is set on a clone, and on any other published revision when the variant releases it;
-`pvbus.dev/deletion-proposed-by` when the variant proposes its deletion. Both hold
+`pvbus.dev/deletion-proposed-by` when the variant proposes its deletion. `pvbus.dev/kept-for` is on a
+draft that people edited, from its variant's deletion until the variant returns. All hold
 `[<set>/]<variant>@<uid>`. The uid distinguishes a recreated variant from the original, whose revision
 another owner may have taken over on purpose; it is left out when the variant itself released the revision.
 """
@@ -15,7 +16,7 @@ from pvbus.core.api.packages import PUBLISHED as PUBLISHED
 from pvbus.core.api.variants import Downstream, PackageVariant
 from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.inject.view import ObservedRevision
-from pvbus.core.keys import WORKSPACE_PREFIX
+from pvbus.core.keys import DELETE_EDITS, EDITED_BY, KEPT_FOR, KEPT_LABEL, WORKSPACE_PREFIX
 
 MADE_BY = "pvbus.dev/made-by"
 PROPOSED_BY = "pvbus.dev/deletion-proposed-by"
@@ -88,17 +89,21 @@ def _identity(variant: PackageVariant) -> str:
 
 
 def made(trace: Trace, variant: PackageVariant) -> bool:
-    """Return whether a published revision is left from a former variant of this name and set.
+    """Return whether a revision is left from a former variant of this name and set: a published one, or a
+    draft that was kept, as people had edited it.
 
-    The record decides. Without one, an owner reference to a former object of this name does; without
-    that, a proposed deletion of a revision that has no owner and a variant's workspace name.
+    The record decides. Without one, of a published one an owner reference to a former object of this name
+    does; without that, a proposed deletion of a revision that has no owner and a variant's workspace name.
     """
-    if trace.lifecycle not in PUBLISHED or trace.revision == PLACEHOLDER:
+    if trace.revision == PLACEHOLDER:
         return False
     uid, name = variant.metadata.uid, variant.metadata.name
     former = [c for c in trace.controllers if (c.kind, c.name) == ("PackageVariant", name) and c.uid != uid]
     if len(former) != len(trace.controllers):
         return False
+    if trace.lifecycle not in PUBLISHED:
+        is_uncollected = bool(former) and EDITED_BY in trace.annotations
+        return is_uncollected or trace.annotations.get(KEPT_FOR) == f"{_identity(variant)}@"
     record = _record(trace)
     if record:
         who, _, whose = record.rpartition("@")
@@ -123,8 +128,10 @@ def is_proposed_by(trace: Trace, variant: PackageVariant) -> bool:
 
 
 def _record(trace: Trace) -> str:
-    """Return the record that counts: the proposer of the deletion is a later owner than the maker."""
-    return trace.annotations.get(PROPOSED_BY) or trace.annotations.get(MADE_BY, "")
+    """Return the record that counts: the last owner's. The maker comes first, then whose deletion left it
+    behind, as a draft or published."""
+    annotations = trace.annotations
+    return annotations.get(PROPOSED_BY) or annotations.get(KEPT_FOR) or annotations.get(MADE_BY, "")
 
 
 def take_up(live: Object, variant: PackageVariant) -> None:
@@ -139,6 +146,20 @@ def take_up(live: Object, variant: PackageVariant) -> None:
         **(live["metadata"].get("annotations") or {}),
         MADE_BY: record_of(variant),
     }
+
+
+def is_retained(trace: Trace, variant: PackageVariant) -> bool:
+    """Return whether a revision stays when its variant gives it up: it is open, and people wrote to it."""
+    wishes = (trace.annotations, variant.metadata.annotations, variant.spec.annotations or {})
+    is_deleted = any(wish.get(DELETE_EDITS) == "true" for wish in wishes)
+    return trace.lifecycle not in PUBLISHED and EDITED_BY in trace.annotations and not is_deleted
+
+
+def note_kept(live: Object, variant: PackageVariant) -> None:
+    """Record on a draft that stays which variant it was of."""
+    meta = live["metadata"]
+    meta["annotations"] = {**(meta.get("annotations") or {}), KEPT_FOR: f"{_identity(variant)}@"}
+    meta["labels"] = {**(meta.get("labels") or {}), KEPT_LABEL: "true"}
 
 
 def note_release(live: Object, variant: PackageVariant) -> None:
@@ -164,6 +185,14 @@ def forget_proposal(live: Object) -> None:
     annotations = live["metadata"].get("annotations") or {}
     if PROPOSED_BY in annotations:
         live["metadata"]["annotations"] = {k: v for k, v in annotations.items() if k != PROPOSED_BY}
+
+
+def forget_kept(live: Object) -> None:
+    """Remove the marks of a draft that stayed without its variant: it has an owner again."""
+    for field, mark in (("annotations", KEPT_FOR), ("labels", KEPT_LABEL)):
+        marks = live["metadata"].get(field) or {}
+        if mark in marks:
+            live["metadata"][field] = {k: v for k, v in marks.items() if k != mark}
 
 
 # ------------------------------------------------------------ packages that cannot be made

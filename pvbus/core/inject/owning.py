@@ -169,6 +169,7 @@ def adopt(obj: Object, variant: PackageVariant) -> Generator[Effect, Any, Object
     if former.made(former.trace_of(obj), variant):
         former.take_up(obj, variant)
     former.forget_proposal(obj)
+    former.forget_kept(obj)
     others = [o for o in meta.get("ownerReferences") or () if not o.get("controller")]
     meta["ownerReferences"] = [*others, owner_reference(variant)]
     for field in ("labels", "annotations"):
@@ -186,15 +187,19 @@ def release(name: str, variant: PackageVariant, *, ended: bool = False) -> Effec
     """Give up one of our revisions. ended: the variant is deleted, else it has another downstream.
 
     Returns the object after the write, None if it was deleted. Raises: NotOwnedError."""
-    finding = left(variant.spec.deletion_policy, ended=ended)
     deleted = False
 
     def effect(live: Object) -> Effect | None:
         nonlocal deleted
         if is_terminating(live):
             return None
+        edited = former.is_retained(former.trace_of(live), variant)
+        finding = left(variant.spec.deletion_policy, ended=ended, edited=edited)
         match action(state_of(live), finding):
             case Action.DISOWN:
+                return _disowned(live, variant)
+            case Action.KEEP:
+                former.note_kept(live, variant)
                 return _disowned(live, variant)
             case Action.DELETE:
                 deleted = True

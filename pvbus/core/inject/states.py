@@ -35,7 +35,7 @@ class Finding(StrEnum):
     REPLACED: so somebody has, but the variant cannot go on from that revision.
 
     LEFT: the variant has another downstream now. ENDED: the variant is deleted. RELEASED: either of them,
-    with the deletion policy `orphan`.
+    with the deletion policy `orphan`. EDITED: either of them, and people have written to the draft.
     """
 
     WANTED = "wanted"
@@ -52,12 +52,14 @@ class Finding(StrEnum):
     LEFT = "downstream changed"
     ENDED = "variant deleted"
     RELEASED = "orphaned"
+    EDITED = "given up, edited by people"
 
 
 class Action(StrEnum):
     """What to do. REPORT: tell a person what to do; WAIT: another event follows. REBASE: merge the new
     upstream into the draft; MERGE: merge the later revision into it; UPGRADE and EDIT: make a draft of it;
-    SAVE: write the draft's files. An edit of what is OUTSIDE is rebased in the next look."""
+    SAVE: write the draft's files. An edit of what is OUTSIDE is rebased in the next look. KEEP: release it
+    with a mark, so that its variant has it again one day."""
 
     NOTHING = "nothing"
     REPORT = "report"
@@ -73,6 +75,7 @@ class Action(StrEnum):
     DELETE = "delete"
     PROPOSE_DELETION = "propose deletion"
     DISOWN = "disown"
+    KEEP = "keep"
 
 
 ACTIONS: Mapping[DownstreamState, Mapping[Finding, Action]] = {
@@ -96,6 +99,7 @@ ACTIONS: Mapping[DownstreamState, Mapping[Finding, Action]] = {
         Finding.LEFT: Action.DELETE,
         Finding.ENDED: Action.DELETE,
         Finding.RELEASED: Action.DISOWN,
+        Finding.EDITED: Action.KEEP,
     },
     DownstreamState.PROPOSED: {
         Finding.CURRENT: Action.NOTHING,
@@ -108,6 +112,7 @@ ACTIONS: Mapping[DownstreamState, Mapping[Finding, Action]] = {
         Finding.LEFT: Action.DELETE,
         Finding.ENDED: Action.DELETE,
         Finding.RELEASED: Action.DISOWN,
+        Finding.EDITED: Action.KEEP,
     },
     DownstreamState.PUBLISHED: {
         Finding.CURRENT: Action.NOTHING,
@@ -177,8 +182,12 @@ def action(state: DownstreamState, finding: Finding) -> Action:
     return pairs[finding]
 
 
-def left(policy: str, *, ended: bool) -> Finding:
-    """Return the finding about a revision that the variant gives up; an unknown policy deletes nothing."""
+def left(policy: str, *, ended: bool, edited: bool = False) -> Finding:
+    """Return the finding about a revision that the variant gives up; an unknown policy deletes nothing.
+
+    edited: it is open, and people have written to it."""
     if policy not in ("", "delete"):
         return Finding.RELEASED
+    if edited:
+        return Finding.EDITED
     return Finding.ENDED if ended else Finding.LEFT

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pvbus.core.effects import WRITES, Create, Delete, Effect, Patch, Put, Update
+from pvbus.core.keys import EDITED_BY, KEPT_FOR
 from pvbus.core.records import CONDITIONS, SETRESULTS, ConditionEvent, SetResult
 
 PROGRESS_REASONS = frozenset(("Reconciling", "InProgress", "NothingSelected", "Waiting", "VariantsNotReady"))
@@ -46,6 +47,10 @@ def write_line(effect: Effect, result: Any) -> Line | None:
         "namespace": metadata.get("namespace", ""),
         "name": metadata.get("name", ""),
     }
+    annotations = metadata.get("annotations") or {}
+    if event == "updated" and KEPT_FOR in annotations:
+        event = "kept, as people edited it"
+        fields |= {"of": annotations[KEPT_FOR].rpartition("@")[0], "editors": annotations.get(EDITED_BY, "")}
     lifecycle = _lifecycle(effect)
     if lifecycle:
         fields["lifecycle"] = lifecycle

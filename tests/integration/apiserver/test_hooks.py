@@ -55,7 +55,7 @@ class Revisions:
             raise StatusError(422, "Invalid", "not so")
         return new
 
-    async def on_delete(self, obj: Object) -> None:
+    async def on_delete(self, obj: Object, *, user: str) -> None:
         if obj["spec"].get("lifecycle") == "Published":
             raise StatusError(403, "Forbidden", "it is published")
 

@@ -8,11 +8,11 @@ from typing import Any
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import ConflictError, TransientError
 from pvbus.core.ingest.rows import REPOSITORY, REVISION, VARIANT
-from pvbus.core.keys import FINALIZER
+from pvbus.core.keys import EDITED_BY, FINALIZER, KEPT_FOR, KEPT_LABEL
 from pvbus.ports.cluster import Kind, Object
-from tests.integration.apiserver.client import Api
+from tests.integration.apiserver.client import Api, eventually
 from tests.integration.packages.support import NAMESPACE, git
-from tests.integration.packages.test_server import REVISIONS, register, serving
+from tests.integration.packages.test_server import RESOURCES, REVISIONS, register, serving
 from tests.simulation.inject_world import World
 
 VARIANTS = f"/apis/config.porch.kpt.dev/v1alpha1/namespaces/{NAMESPACE}/packagevariants"
@@ -54,10 +54,11 @@ class ServedWorld(World):
             await self.observed()
             if not self.dirty:
                 return
+            key = next(iter(self.dirty))
             try:
-                await self.run(KEY)
+                await self.run(key)
             except (ConflictError, TransientError):
-                self.dirty[KEY] = None
+                self.dirty[key] = None
         raise AssertionError("not settled")
 
     def condition(self) -> tuple[str, str, str]:
@@ -137,3 +138,39 @@ async def test_a_foreign_package_is_explained_with_the_way_out(
         assert status == "False"
         assert "blue.app.v1 (Published, no record of its maker)" in message
         assert "adoptionPolicy: adoptExisting" in message
+
+
+async def test_a_foreground_deletion_leaves_what_a_person_wrote_and_the_variant_has_it_back(
+    tmp_path: Path, blueprints: Path, edge: Path
+) -> None:
+    """The garbage collector deletes what a variant owns before inject sees that it is deleted."""
+    other = {**ASKED, "metadata": {**ASKED["metadata"], "name": "other"}}
+    other["spec"] = {**ASKED["spec"], "downstream": {"repo": "edge", "package": "other"}}
+    async with injecting(tmp_path / "data", blueprints, edge) as (api, world):
+        for asked in (ASKED, other):
+            await api.create(VARIANTS, asked)
+        await world.converge()
+        files = await api.get(f"{RESOURCES}/{FIRST}")
+        files["spec"]["resources"]["mine.txt"] = "by hand"
+        assert (await api.call("PUT", f"{RESOURCES}/{FIRST}", files)).code == 200
+        await world.converge()
+
+        for name in ("v", "other"):
+            await api.delete(f"{VARIANTS}/{name}", {"propagationPolicy": "Foreground"})
+
+        async def is_gone() -> bool:
+            return await api.code(f"{REVISIONS}/edge.other.packagevariant-1") == 404
+
+        await eventually(is_gone)
+        await world.converge()
+        left = (await api.get(f"{REVISIONS}/{FIRST}"))["metadata"]
+        assert not left.get("ownerReferences")
+        assert (left["annotations"][KEPT_FOR], left["labels"][KEPT_LABEL]) == ("v@", "true")
+        assert left["annotations"][EDITED_BY]
+
+        again = await api.create(VARIANTS, ASKED)
+        await world.converge()
+        taken = (await api.get(f"{REVISIONS}/{FIRST}"))["metadata"]
+        assert [o["uid"] for o in taken["ownerReferences"]] == [again["metadata"]["uid"]]
+        assert (await api.get(f"{RESOURCES}/{FIRST}"))["spec"]["resources"]["mine.txt"] == "by hand"
+        assert world.condition() == NO_ERRORS

@@ -18,6 +18,7 @@ from pvbus.controlplane.packages.repository import PACKAGE_REVISION
 from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
 from pvbus.core.api.crds import crds
+from pvbus.core.keys import EDITED_BY
 from pvbus.ports.cluster import Kind
 from tests.integration.apiserver.client import Api, eventually
 from tests.integration.packages.support import NAMESPACE, clone_of, git, refs, repository, revision, tree
@@ -207,4 +208,4 @@ async def test_many_clients_at_once_get_one_draft_each(served: Served, edge: Pat
     listed = (await served.api.get(REVISIONS))["items"]
     drafts = [item for item in listed if item["spec"]["repository"] == "edge"]
     assert {item["status"]["conditions"][0]["status"] for item in drafts} == {"True"}
-    assert all("annotations" not in item["metadata"] for item in drafts)
+    assert all([*item["metadata"]["annotations"]] == [EDITED_BY] for item in drafts)

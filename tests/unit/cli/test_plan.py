@@ -19,6 +19,7 @@ from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input, writ
 from pvbus.cli.plantext import plan_lines
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.errors import UsageError
+from pvbus.core.keys import EDITED_BY
 from pvbus.core.render.controller import RenderController
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.process.settings import UnrollConfig
@@ -302,6 +303,21 @@ def test_deletion(folder: Path) -> None:
         deletions(["cluster/default/own"], before.items)
     with pytest.raises(UsageError, match="is no KIND/NAMESPACE/NAME"):
         deletions(["own"], before.items)
+
+
+def test_a_deletion_names_what_people_edited_and_leaves_it(folder: Path) -> None:
+    before = settled_export(planned(folder))
+    draft = next(item for item in before.items if item["metadata"]["name"] == "edge.own.packagevariant-1")
+    draft["metadata"].setdefault("annotations", {})[EDITED_BY] = "ann"
+    document = plan_of_files(PlanInput((before,), ()), HOW, delete=["packagevariant/default/own"])
+    assert [(action["verb"], action["kind"], action["reason"]) for action in document["actions"]] == [
+        (
+            "update",
+            "PackageRevision",
+            "kept without an owner, as ann edited it: PackageVariant own goes",
+        ),
+        ("update", "PackageVariant", "its packages are gone or released"),
+    ]
 
 
 def test_secrets_and_managed_fields_are_left_out() -> None:

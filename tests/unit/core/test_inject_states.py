@@ -32,6 +32,7 @@ replaced-by-another-revision !          !                report  report   report
 downstream-changed          !           !                delete  delete   propose-deletion nothing
 variant-deleted             !           !                delete  delete   propose-deletion disown
 orphaned                    !           !                disown  disown   disown           disown
+given-up,-edited-by-people  !           !                keep    keep     !                !
 """
 
 
@@ -103,3 +104,8 @@ def test_every_finding_about_the_upstream_has_an_action_for_each_revision_that_s
             after = action(state, finding)
             assert (after is Action.REPORT) >= (finding is Finding.BASE_LOST)
             assert state is not DownstreamState.PROPOSED or after in (Action.NOTHING, Action.REPORT)
+
+
+def test_what_people_edited_is_kept_unless_the_policy_keeps_all() -> None:
+    assert left("delete", ended=True, edited=True) is left("", ended=False, edited=True) is Finding.EDITED
+    assert left("orphan", ended=True, edited=True) is Finding.RELEASED

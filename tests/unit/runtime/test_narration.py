@@ -18,6 +18,8 @@ REVISION = KindRef("porch.kpt.dev", "PackageRevision", "v1alpha1")
 PROPOSED = {"metadata": {"namespace": "default", "name": "a"}, "spec": {"lifecycle": "Proposed"}}
 TO_DRAFT = {"spec": {"lifecycle": "Draft"}}
 NAMED = {"metadata": {"namespace": "default", "name": "a"}}
+STAYS = {"pvbus.dev/kept-for": "web/v@", "pvbus.dev/edited-by": "ann"}
+STAYED = {"metadata": {"namespace": "default", "name": "a", "annotations": STAYS}}
 ABOUT = {"kind": "PackageRevision", "namespace": "default", "name": "a"}
 
 
@@ -27,6 +29,7 @@ ABOUT = {"kind": "PackageRevision", "namespace": "default", "name": "a"}
         (Create(REVISION, {"metadata": {"namespace": "default"}}), NAMED, "created", {}),
         (Update(REVISION, PROPOSED), NAMED, "updated", {"lifecycle": "Proposed"}),
         (Update(REVISION, NAMED, "approval"), NAMED, "updated", {"subresource": "approval"}),
+        (Update(REVISION, STAYED), STAYED, "kept, as people edited it", {"of": "web/v", "editors": "ann"}),
         (Patch(REVISION, "default", "a", TO_DRAFT), NAMED, "updated", {"lifecycle": "Draft"}),
         (Delete(REVISION, "default", "a"), True, "deleted", {}),
     ],
