@@ -63,9 +63,11 @@ demo-rollout: setup-run
 # the longest files first (tests/conftest.py). What needs both is of Kafka's tests. Each test is of one phase.
 # 5 is pytest's code for a selection that is empty, as TESTS may make one of what is left out. None of what is left
 # out is in tests/unit, which has most of the tests: each phase would take half a minute to look through it.
+# The long tests wait for rollouts and restarts half of the time, so there is one more at a time.
 PYTEST = .venv/bin/python -m pytest $(if $(CI),-q --durations=30)
 EMBEDDED = -n $(WORKERS) --dist loadgroup
 BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder --randomly-dont-reorganize
+WAITING = -n $$(($(WORKERS) + 1)) --dist loadgroup
 OFTEN = not kafka and not cluster and not long
 LONG = long and not kafka and not cluster
 CLUSTERS = cluster and not kafka
@@ -81,7 +83,7 @@ test: setup-dev
 
 test-rest: setup-dev
 	@$(PHASE); \
-	phase "long tests" $(PYTEST) $(EMBEDDED) -m "$(LONG)" $(REST) $(ARGS) $(TESTS); \
+	phase "long tests" $(PYTEST) $(WAITING) -m "$(LONG)" $(REST) $(ARGS) $(TESTS); \
 	phase "tests on a real API server" $(PYTEST) $(BY_FILE) -m "$(CLUSTERS)" $(REST) $(ARGS) $(TESTS); \
 	phase "tests on a real Kafka" $(PYTEST) $(BY_FILE) -m kafka $(REST) $(ARGS) $(TESTS)
 
