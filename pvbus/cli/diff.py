@@ -177,14 +177,23 @@ def _texts(files: Object) -> Mapping[str, str]:
 
 
 async def _upstream_of(cluster: Cluster, variant: Object, member: Member) -> str:
-    """Return the name of the revision that a revision records as its upstream."""
+    """Return the name of the revision that a revision records as its upstream; of a draft or branch that has
+    gone on, or of one that is gone, `<revision>@<commit>`."""
     resource = await served(cluster, REVISION)
     selector = _at(variant, "upstream")
     listing = await cluster.list(resource, member.key.namespace, field_selector=selector)
-    ref = _lock(member.revision, "upstreamLock").get("ref")
+    lock = _lock(member.revision, "upstreamLock")
+    ref, commit = lock.get("ref"), lock.get("commit")
     for obj in listing.items:
-        if ref and _lock(obj, "selfLock").get("ref") == ref:
+        own = _lock(obj, "selfLock")
+        is_fixed = not commit or own.get("commit") == commit or int(obj["spec"].get("revision") or 0) > 0
+        if ref and own.get("ref") == ref and is_fixed:
             return str(obj["metadata"]["name"])
+    files = await served(cluster, FILES)
+    for obj in listing.items if commit else ():
+        at = f"{obj['metadata']['name']}@{commit}"
+        if await cluster.get(files, member.key.namespace, at) is not None:
+            return at
     raise PermanentError(
         f"the upstream of {member.name} ({ref or 'none recorded'}) is not among the revisions"
     )

@@ -188,18 +188,21 @@ def _files_at(revision: ObservedRevision, commit: str) -> Generator[Effect, Any,
 
 
 def _namesake(lock: Lock, wanted: ObservedRevision, revisions: Revisions, *, published: bool) -> Old:
-    """Find a revision of the workspace of a lost draft. Where it is the wanted one, it cannot tell what has
-    changed: everything that differs is taken, and reported as a conflict."""
+    """Find a revision of the workspace of a lost draft; without a commit in the lock, that of Porch, which
+    takes the workspace for a number. Where it is the wanted one, it cannot tell what has changed: everything
+    that differs is taken, and reported as a conflict."""
     if not lock.is_open:
         return Old(OldContent.LOST)
     there = [revision for revision in revisions if lock.is_at(revision.facts)]
     named = [revision for revision in there if revision.facts.workspace == lock.tail]
     released = [revision for revision in there if revision.facts.lifecycle in PUBLISHED]
-    if published and not lock.commit:
-        number = _number(lock.tail)
-        numbered = [r for r in released if r.facts.revision == number or r in named]
-        if numbered:
-            return Old(OldContent.NAMED, min(numbered, key=lambda revision: revision not in named))
+    if published:
+        number = _number(lock.tail) if not lock.commit else None
+        sources = [r for r in released if r in named or r.facts.revision == number]
+        if lock.commit:
+            sources = [r for r in sources if r.name != wanted.name]
+        if sources:
+            return Old(OldContent.NAMED, min(sources, key=lambda source: source not in named))
     if not named:
         return Old(OldContent.LOST)
     revision = min(named, key=lambda namesake: namesake not in released)

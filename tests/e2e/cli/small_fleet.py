@@ -80,6 +80,13 @@ class Client:
         assert resource is not None
         await self.cluster.update(resource, obj, subresource=subresource)
 
+    async def create(self, kind: Kind, spec: Object, name: str = "") -> None:
+        resource = await self.cluster.resource(kind)
+        assert resource is not None
+        metadata = {"namespace": "default", **({"name": name} if name else {})}
+        obj = {"apiVersion": resource.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
+        await self.cluster.create(resource, obj)
+
     async def approve(self, name: str) -> None:
         for lifecycle, subresource in (("Proposed", ""), ("Published", "approval")):
             revision = await self.get(REVISION, name)

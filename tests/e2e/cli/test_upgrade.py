@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.progress import VARIANT
 from tests.e2e.cli.command import pvbus, running
 from tests.e2e.cli.small_fleet import (
     CLUSTERS,
     FILES,
     PACKAGES,
+    REVISION,
     Client,
     edit_locally,
     follow_second_revision,
@@ -63,6 +65,30 @@ async def test_every_variant_gets_an_upgrade_draft_with_its_local_edit(tmp_path:
                 "'registry.example.dev/web:2.0.0'; here it was changed from "
                 "'registry.example.dev/web:1.0.0' to 'registry.example.dev/web:1.0.1'"
             ) in said.out
+            await upgrade_from_a_draft(client, tmp_path)
             assert up.end() == 0
         finally:
             await cluster.close()
+
+
+async def upgrade_from_a_draft(client: Client, folder: Path) -> None:
+    """A blueprint that is being written: its variant is published, and then the blueprint changes and is."""
+    upstream, first, second = "blueprints.notes.v1", name_of("notes", 1), name_of("notes", 2)
+    task = {"type": "init", "init": {"description": "notes"}}
+    at = {"repository": "blueprints", "packageName": "notes", "workspaceName": "v1", "tasks": [task]}
+    await client.create(REVISION, at)
+    ends = {
+        "upstream": {"repo": "blueprints", "package": "notes", "workspaceName": "v1"},
+        "downstream": {"repo": "edge-asia", "package": "notes"},
+    }
+    await client.create(VARIANT, ends, name="notes")
+    assert pvbus("wait", "default/notes", cwd=folder).code == 0
+    await client.approve(first)
+    note = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: note\ndata:\n  text: new\n"
+    await client.edit(FILES, upstream, lambda found: found["spec"]["resources"].update({"note.yaml": note}))
+    await client.approve(upstream)
+    draft = await client.until_there(second)
+    assert draft["spec"]["tasks"][0]["type"] == "upgrade"
+    assert draft["status"]["upstreamLock"]["git"]["ref"] == "notes/v1"
+    assert "text: new" in (await client.get(FILES, second))["spec"]["resources"]["note.yaml"]
+    assert pvbus("wait", "default/notes", cwd=folder).code == 0

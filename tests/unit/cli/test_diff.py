@@ -240,3 +240,21 @@ def test_without_a_draft_the_published_revision_is_compared_on_request(
     out = capsys.readouterr().out
     assert "r.web.1 against up.v1" in out
     assert "-  image: a:1 # which\n" in out
+
+
+@pytest.mark.parametrize(("commit", "against"), [("c2", "up.v3"), ("c1", "up.v3@c1")])
+def test_a_draft_upstream_that_has_gone_on_is_compared_at_the_commit_that_was_taken(
+    package: Location, capsys: Captured, commit: str, against: str
+) -> None:
+    upstream, files = revision("up.v3", "up", "Draft", 0, NEW)
+    upstream["status"]["selfLock"]["git"] = {"ref": "drafts/up/v3", "commit": "c2"}
+    at = {**files, "metadata": {**files["metadata"], "name": "up.v3@c1"}}
+    at["spec"] = {**files["spec"], "resources": {"map.yaml": OLD, "same": "s"}}
+    draft = package.draft("PackageRevision")
+    draft["status"]["upstreamLock"]["git"] = {"ref": "drafts/up/v3", "commit": commit}
+    for obj in (upstream, files, at, draft):
+        package.cluster.put(obj)
+    assert package.run("--upstream") == 0
+    out = capsys.readouterr().out
+    assert f"r.web.2 (Draft) against {against}" in out
+    assert ("-  image: a:1 # which" in out) is (commit == "c1")

@@ -135,6 +135,7 @@ async def test_another_revision_of_the_workspace_stands_for_a_lost_commit() -> N
     await world.settle()
     assert world.data(SECOND) == {"size": "big", "mine": "yes"}
     assert world.reported("UpgradeConflict")[0] == ""
+    assert world.task_of(SECOND)["upgrade"]["oldUpstreamRef"] == {"name": "blue.app.v1"}
 
 
 @pytest.mark.parametrize(

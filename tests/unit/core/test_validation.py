@@ -171,6 +171,11 @@ def test_selection_rules(target: dict[str, Any], expected: list[str]) -> None:
                 f"{F}.pipeline.mutators[0].configMapExprs[0] must specify either `value` or `valueExpr`",
             ],
         ),
+        ({"annotations": {"pvbus.dev/follow": "saves"}}, []),
+        (
+            {"annotations": {"pvbus.dev/follow": "Saves"}},
+            [f'{F}.annotations[pvbus.dev/follow] can only be "publications" or "saves", not "Saves"'],
+        ),
     ],
 )
 def test_template_rules(template: dict[str, Any], expected: list[str]) -> None:
