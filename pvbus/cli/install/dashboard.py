@@ -192,6 +192,16 @@ PANELS = (
         (Query("sum by (topic) (increase(pvbus_dead_letters_total[1h]))", "{{topic}}"),),
     ),
     Panel(
+        "Kubernetes Events by outcome",
+        "short",
+        "For people. `dropped` are left out by the limits; `failed` were refused.",
+        (
+            Query(
+                "sum by (outcome) (increase(pvbus_kubernetes_events_total[$__rate_interval]))", "{{outcome}}"
+            ),
+        ),
+    ),
+    Panel(
         "Webhook sink: events by outcome",
         "ops",
         "`retried` counts each try; `dead_lettered` are in pvbus.dlq; `deleted` are lost to retention.",

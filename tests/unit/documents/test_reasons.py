@@ -24,6 +24,7 @@ NO_REASONS = {
     *("FunctionResultList", "Repository", "RolloutPolicy"),
     *("True", "False", "Unknown"),
     *("DoesNotExist", "Exists", "In", "NotIn"),
+    *("Event", "Reconcile", "Normal", "Warning"),  # the kind of an Event, the action and the types of ours
     "Expr",  # how the fields with expressions end
     *("NotFound", "PackageExists"),  # reasons of errors that are caught
     *("ExecNotAllowed", "FunctionNotFound", "InvalidPipeline", "RenderTimeout"),  # and of validators' errors
@@ -73,7 +74,9 @@ def test_no_other_reason_is_documented() -> None:
 
 
 def test_every_reason_has_a_meaning_and_a_next_action() -> None:
-    section = OPERATIONS.read_text().partition("\n## Conditions\n")[2]
+    section = (
+        OPERATIONS.read_text().partition("\n## Conditions\n")[2].partition("\n### Kubernetes Events\n")[0]
+    )
     for line in re.findall(r"^\| .*`.*\|$", section, re.M):
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         assert len(cells) == 5, line
