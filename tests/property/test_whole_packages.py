@@ -1,0 +1,250 @@
+"""Packages of any files go through the package store, and plain git finds the same bytes, modes and links.
+
+The model is a table of git's modes and blobs. Files that are not YAML are compared as they are; of YAML, in
+which a clone records origins, no line may be gone. `PVBUS_TEST_PACKAGES` is the number of packages.
+"""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.core.rawtext import no_text, text_of
+from pvbus.ports.cluster import Object
+from tests.integration.packages.support import World, bare, clone_of, git, revision, running
+from tests.integration.packages.test_upgrade import upgrade_of
+
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+PACKAGES = int(os.environ.get("PVBUS_TEST_PACKAGES", "10"))
+
+KPTFILE = b"apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: any\n"
+OBJECT = "# é\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {}\ndata:\n  a: 'ü'  # why\n"
+PLAIN, RUN, LINK, MODULE = "100644", "100755", "120000", "160000"
+
+
+class Entry(NamedTuple):
+    """A file as git has it: its mode, and its bytes, the target of a link or the commit of a submodule."""
+
+    mode: str
+    data: bytes
+
+
+Tree = Mapping[str, Entry]
+
+PATHS = (
+    "a.yaml", "b.yml", "c.txt", "logo.png", "run.sh", "dir/d.yaml", "dir/e.txt", "dir/deep/f.bin", "A.yaml",
+    "Dir/g.txt", "ünï cödé.txt", "-rf", "it's \"it\".txt", "x" * 200, "c.txt/below", ".gitignore",
+    ".gitmodules", "h.json.bak",
+)  # fmt: skip
+TARGETS = (b"c.txt", b"dir", b"nowhere", b"../x", b"/etc/passwd", b"dir/../../x", b"\xfc")
+OBJECTS = st.builds(
+    lambda name, ends, encoding, tail: (OBJECT.format(name) + tail).replace("\n", ends).encode(encoding),
+    st.sampled_from(["one", "two"]),
+    st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from(["utf-8", "utf-8", "utf-8-sig", "latin-1", "utf-16"]),
+    st.sampled_from(["", "---\n", "...\n", "---\n# off\n"]),
+)
+CONTENTS = st.one_of(
+    st.just(b""),
+    OBJECTS,
+    st.binary(max_size=60),
+    st.sampled_from(
+        [b"\xef\xbb\xbf", b"a\0b", b"a\r\nb\rc\n", "\U0010ff80\ufffd".encode(), b"\x89PNG\xff" * 60_000]
+    ),
+)
+FILES = st.builds(Entry, st.sampled_from([PLAIN, PLAIN, RUN]), CONTENTS)
+LINKS = st.builds(Entry, st.just(LINK), st.sampled_from(TARGETS))
+MODULES = st.just(Entry(MODULE, b"1234567890123456789012345678901234567890"))
+ENTRIES = st.one_of(FILES, FILES, FILES, LINKS, MODULES)
+TREES = st.dictionaries(st.sampled_from(PATHS), st.one_of(FILES, FILES, FILES, FILES, LINKS), max_size=5)
+ODD = st.dictionaries(st.sampled_from(PATHS), ENTRIES, max_size=2)
+CHANGES = st.dictionaries(st.sampled_from(PATHS), st.none() | FILES | LINKS, max_size=4)
+
+
+def is_yaml(path: str) -> bool:
+    return path.endswith((".yaml", ".yml")) or path == "Kptfile"
+
+
+def problems(tree: Tree) -> list[str]:
+    """Return the paths that no package may have, by other means than the store's."""
+    found = [path for path, entry in tree.items() if entry.mode == MODULE]
+    folded: dict[str, str] = {}
+    for path in tree:
+        for depth in range(path.count("/") + 1):
+            part = "/".join(path.split("/")[: depth + 1])
+            if folded.setdefault(part.lower(), part) != part:
+                found.append(part)
+    for path, entry in tree.items():
+        if entry.mode == LINK:
+            end = os.path.normpath(f"/root/{os.path.dirname(path)}/{text_of(entry.data)}")
+            if entry.data.startswith(b"/") or not f"{end}/".startswith("/root/"):
+                found.append(path)
+    return found
+
+
+def without_clashes(tree: Tree) -> dict[str, Entry]:
+    """Drop files below files, which git cannot hold either."""
+    return {
+        path: entry for path, entry in tree.items() if not any(path.startswith(f"{each}/") for each in tree)
+    }
+
+
+def commit(remote: Path, package: str, tag: str, tree: Tree) -> None:
+    """Write a package with plain git, its files as they are."""
+    lines = [b"commit refs/heads/main\nmark :1\ncommitter A <a@b> 1 +0000\ndata 0\n"]
+    if (
+        subprocess.run(
+            ["git", "rev-parse", "-q", "--verify", "main"], cwd=remote, capture_output=True
+        ).returncode
+        == 0
+    ):
+        lines.append(b"from refs/heads/main^0\n")
+    lines.append(b"D %s\n" % package.encode())
+    for path, entry in {"Kptfile": Entry(PLAIN, KPTFILE), **tree}.items():
+        quoted = f"{package}/{path}".replace("\\", "\\\\").replace('"', '\\"').encode()
+        if entry.mode == MODULE:
+            lines.append(b'M %s %s "%s"\n' % (entry.mode.encode(), entry.data, quoted))
+        else:
+            lines.append(
+                b'M %s inline "%s"\ndata %d\n%s\n'
+                % (entry.mode.encode(), quoted, len(entry.data), entry.data)
+            )
+    lines.append(b"\nreset refs/tags/%s/%s\nfrom :1\n" % (package.encode(), tag.encode()))
+    command = ["git", "fast-import", "--quiet"]
+    subprocess.run(command, cwd=remote, input=b"".join(lines), check=True, capture_output=True)
+
+
+def read(remote: Path, where: str) -> dict[str, Entry]:
+    """Read a folder with plain git: mode and blob of each file."""
+    out = subprocess.run(
+        ["git", "ls-tree", "-r", "-z", where], cwd=remote, capture_output=True, check=True
+    ).stdout
+    rows = (row.partition(b"\t") for row in out.split(b"\0") if row)
+    return {name.decode(): Entry(facts.split()[0].decode(), facts.split()[2]) for facts, _, name in rows}
+
+
+def content(remote: Path, entry: Entry) -> bytes:
+    command = ["git", "cat-file", "blob", entry.data.decode()]
+    return subprocess.run(command, cwd=remote, capture_output=True, check=True).stdout
+
+
+class Stores(NamedTuple):
+    world: World
+    blue: Path
+    edge: Path
+
+    def assert_copied(self, upstream: Mapping[str, Entry], draft: Mapping[str, Entry]) -> None:
+        """All of upstream is in the draft, and nothing else."""
+        assert draft.keys() == upstream.keys()
+        for path, entry in upstream.items():
+            assert draft[path].mode == entry.mode, path
+            if draft[path] == entry or path == "Kptfile":
+                continue
+            assert is_yaml(path), path
+            lines = iter(content(self.edge, draft[path]).splitlines())
+            for line in content(self.blue, entry).splitlines():
+                start = line.rstrip()
+                assert any(each.startswith(start) for each in lines), (path, line)
+
+
+def merged(old: Entry | None, local: Entry | None, new: Entry | None) -> Entry | None:
+    """Return what a merge has of a file that it takes whole: content and mode each as one side changed it."""
+
+    def part(of: Any) -> Any:
+        before, ours, theirs = (of(side) if side is not None else None for side in (old, local, new))
+        return theirs if ours == before else ours
+
+    whole = part(lambda side: (side.mode == LINK, side.data))
+    if whole is None or whole[0]:
+        return None if whole is None else Entry(LINK, whole[1])
+    modes = [side.mode if side is not None and side.mode != LINK else None for side in (old, local, new)]
+    mode = modes[2] if modes[2] and modes[1] in (None, modes[0]) else modes[1]
+    return Entry(mode or PLAIN, whole[1])
+
+
+async def go_through(stores: Stores, package: str, old: Tree, changes: Mapping[str, Entry | None]) -> None:
+    world, blue, edge = stores
+    new = without_clashes({p: e for p, e in {**old, **changes}.items() if e is not None})
+    commit(blue, package, "v1", old)
+    commit(blue, package, "v2", new)
+    await world.until(lambda: world.revision(f"blue.{package}.v1") and world.revision(f"blue.{package}.v2"))
+    wanted = revision("edge", package, "ws", clone_of(f"blue.{package}.v1"))
+    if bad := problems(old):
+        await assert_refused(world, wanted, bad)
+        return
+    draft = await world.create(wanted)
+    upstream = read(blue, f"{package}/v1:{package}")
+    stores.assert_copied(upstream, read(edge, f"drafts/{package}/ws:{package}"))
+
+    files = await world.files(f"edge.{package}.ws")
+    before = git(edge, "rev-parse", f"drafts/{package}/ws")
+    await world.put(files, {})
+    assert git(edge, "rev-parse", f"drafts/{package}/ws") == before
+    rendered = draft["status"]["conditions"][0]
+    if rendered["status"] != "True":
+        assert any(path in rendered["message"] for path in old)
+        return
+    assert not any(
+        is_yaml(path) and entry.mode != LINK and no_text(text_of(entry.data)) for path, entry in old.items()
+    )
+    await world.put(files, {"own.txt": "own\n"} | {"moved.bin": files["spec"]["resources"].get("logo.png")})
+    mine = read(edge, f"drafts/{package}/ws:{package}")
+    if "logo.png" in files["spec"]["resources"]:
+        assert mine["moved.bin"].data == upstream["logo.png"].data
+    await world.publish(world.present(f"edge.{package}.ws"))
+    assert read(edge, f"main:{package}") == mine
+
+    names = (f"edge.{package}.ws", f"blue.{package}.v1", f"blue.{package}.v2")
+    wanted = revision("edge", package, "next", upgrade_of(*names))
+    if bad := problems({**new, "own.txt": Entry(PLAIN, b"")}):
+        await assert_refused(world, wanted, bad)
+        return
+    await world.create(wanted)
+    later = read(blue, f"{package}/v2:{package}")
+    upgraded = read(edge, f"drafts/{package}/next:{package}")
+    for path in upstream.keys() | mine.keys() | later.keys():
+        if is_yaml(path):
+            assert (path in upgraded) == (path in later), path
+        else:
+            assert upgraded.get(path) == merged(upstream.get(path), mine.get(path), later.get(path)), path
+    assert upgraded.keys() <= upstream.keys() | mine.keys() | later.keys()
+
+
+async def assert_refused(world: World, wanted: Object, bad: list[str]) -> None:
+    """The refusal is of the content, and names one of the bad paths."""
+    with pytest.raises(StatusError) as refused:
+        await world.create(wanted)
+    assert refused.value.code == 422, refused.value.message
+    assert any(repr(path[:60])[1:-1] in refused.value.message for path in bad), refused.value.message
+
+
+@pytest.mark.timeout(120 + 5 * PACKAGES)
+def test_any_package_arrives_whole_or_is_refused(tmp_path: Path) -> None:
+    blue, edge = bare(tmp_path / "blue.git"), bare(tmp_path / "edge.git")
+    numbers = count()
+    with asyncio.Runner() as runner:
+        context = running(tmp_path / "data")
+        world = runner.run(context.__aenter__())
+        try:
+            commit(blue, "first", "v1", {})
+            runner.run(world.add_repository("blue", blue))
+            runner.run(world.add_repository("edge", edge))
+            stores = Stores(world, blue, edge)
+
+            @settings(max_examples=PACKAGES, suppress_health_check=[HealthCheck.too_slow], phases=PHASES)
+            @given(TREES, ODD, CHANGES)
+            def check(tree: Tree, odd: Tree, changes: Mapping[str, Entry | None]) -> None:
+                old = without_clashes({**tree, **(odd if len(odd) == 2 else {})})
+                runner.run(go_through(stores, f"p{next(numbers)}", old, changes))
+
+            check()
+        finally:
+            runner.run(context.__aexit__(None, None, None))
