@@ -16,13 +16,14 @@ import msgspec
 
 from pvbus.cli.asking import options_of, tasks_of
 from pvbus.cli.edits import kept_for
-from pvbus.cli.explain_text import set_lines, variant_lines
+from pvbus.cli.explain_text import repository_lines, set_lines, variant_lines
 from pvbus.cli.failing import VariantFailure, failing_targets, grouped, unready_children
 from pvbus.cli.live import REVISION
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import bus_option, data_option, live_object, live_objects, opened_bus, read_rows
 from pvbus.controlplane.packages.content import RENDER_IDEMPOTENT
+from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.cel import Budget, CelError, compile_expression, set_budget
 from pvbus.core.conditions.sets import confirm_command
@@ -66,30 +67,60 @@ Document = dict[str, Any]
 Examples:
   pvbus explain default/web-edge-asia-asia-01-web
   pvbus explain --set default/web
+  pvbus explain --repository default/blueprints
   pvbus explain default/web-edge-asia-asia-01-web -o json
 """,
 )
 @click.argument("name", metavar="NAMESPACE/NAME")
 @click.option("--set", "is_set", is_flag=True, help="NAME is a PackageVariantSet.")
+@click.option("--repository", "is_repository", is_flag=True, help="NAME is a Repository.")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--kubeconfig", help="Of the API server; that of the data folder if not given.")
 @data_option
 @bus_option
-def explain(name: str, is_set: bool, output: str, kubeconfig: str | None, data: str, bus: str | None) -> None:
+def explain(
+    name: str,
+    is_set: bool,
+    is_repository: bool,
+    output: str,
+    kubeconfig: str | None,
+    data: str,
+    bus: str | None,
+) -> None:
     """Say which set, target and object made a variant, what each expression gave, what was injected
     from where, which people are asked, and what it waits for.
 
-    For a removal that is held it says how to confirm it. Exit code 1 when there is no such variant.
+    For a removal that is held it says how to confirm it. Of a Repository it shows the conditions, and so the
+    packages that cannot be served. Exit code 1 when there is no such variant.
     """
     key = Key.parse(name)
     if not key.namespace or not key.name:
         raise UsageError(f'"{name}" is no NAMESPACE/NAME, for example default/web-edge-asia-asia-01-web')
-    document = asyncio.run(_explain(key, is_set, kubeconfig, data, bus))
+    if is_set and is_repository:
+        raise UsageError("NAME is of a set or of a Repository: give --set or --repository")
+    if is_repository:
+        document, lines = asyncio.run(_repository(key, kubeconfig, data)), repository_lines
+    else:
+        document = asyncio.run(_explain(key, is_set, kubeconfig, data, bus))
+        lines = set_lines if is_set else variant_lines
     if output == "text":
-        click.echo("\n".join(set_lines(document) if is_set else variant_lines(document)))
+        click.echo("\n".join(lines(document)))
     else:
         emit(document, output)
     sys.exit(0 if document["known"] else 1)
+
+
+async def _repository(key: Key, kubeconfig: str | None, data: str) -> Document:
+    live = await live_object(data, kubeconfig, REPOSITORY, key)
+    found = live if isinstance(live, dict) else None
+    status = (found or {}).get("status") or {}
+    return {
+        "repository": str(key),
+        "known": found is not None,
+        "packageRevisions": status.get("packageCount", 0),
+        "conditions": status.get("conditions") or [],
+        "liveNote": live if isinstance(live, str) else "",
+    }
 
 
 async def _explain(

@@ -145,6 +145,18 @@ def _injection_lines(document: Document) -> Iterator[str]:
             yield f"  not injected: {each['file']} ({need}, {kind}): {each.get('message', '')}"
 
 
+def repository_lines(document: Document) -> Iterator[str]:
+    """Yield the description of a Repository."""
+    yield f"Repository {document['repository']}"
+    if not document["known"]:
+        yield f"  {document['liveNote']}; check namespace and name"
+        return
+    yield f"  package revisions: {document['packageRevisions']}"
+    for condition in document["conditions"]:
+        state = f"{condition.get('type', '')}={condition.get('status', '')}"
+        yield f"  {state} {condition.get('reason', '')}: {condition.get('message', '')}"
+
+
 def set_lines(document: Document) -> Iterator[str]:
     """Yield the description of a set."""
     yield f"PackageVariantSet {document['set']}"

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from pvbus.core.api.variants import Upstream
+from pvbus.core.packagepaths import package_problem
 from pvbus.core.records import RevisionFacts
 
 REVISIONS_SHOWN = 5
@@ -23,7 +24,9 @@ def missing_part(
         return no_repository(upstream.repo, namespace)
     ranked = sorted((-facts.revision, facts.workspace) for facts in revisions)
     if not ranked:
-        return f'the repository has no package "{upstream.package}"'
+        problem = package_problem(upstream.package)
+        unserved = f", and cannot have one of this name: {problem}" if problem else ""
+        return f'the repository has no package "{upstream.package}"{unserved}'
     names = [f"revision {-n}" if n < 0 else f"workspace {workspace}" for n, workspace in ranked]
     more = f" and {len(names) - REVISIONS_SHOWN} more" if len(names) > REVISIONS_SHOWN else ""
     return f"the package has {', '.join(names[:REVISIONS_SHOWN])}{more}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from pvbus.controlplane.packages import layout
+from pvbus.controlplane.packages import layout, skipping
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.gitcommand import Failure, GitError
 from pvbus.controlplane.packages.gitrepo import BareMirror
@@ -84,9 +84,20 @@ class Catalog:
         published = [item for item in self.by_directory.get(directory, {}).values() if item.is_published]
         return published[0] if len(published) == 1 and published[0].is_placeholder else None
 
+    def skipped(self) -> dict[str, str]:
+        """Return the packages that cannot be served, by folder or ref, with the reason."""
+        _, found = self._tips.not_served(self._refs)
+        for directory in self._folders:
+            if problem := skipping.problem_of(directory, self._base):
+                found[directory] = problem
+        tree = self._mirror.tree_of(self._tips.head, self._base)
+        if tree is not None and self._mirror.blob(tree, layout.KPTFILE) is not None:
+            found[self._base or "/"] = skipping.ROOT
+        return found
+
     def readiness(self) -> str:
         """Return the message of the condition Ready, with refs that look like packages but are not."""
-        missing = self._tips.without_kptfile(self._refs)
+        missing, _ = self._tips.not_served(self._refs)
         broken = sorted(
             f"{ref} ({problem})"
             for (ref, oid), problem in self._tips.unreadable.items()

@@ -23,6 +23,7 @@ from pvbus.controlplane.packages.upstreams import Origin, Upstreams
 from pvbus.core.keys import COPIED_CONDITIONS, revision_name
 from pvbus.core.merge import copies
 from pvbus.core.merge.conflicts import Conflict, MergeError
+from pvbus.core.packagepaths import label_problem, package_problem
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 
@@ -81,8 +82,8 @@ def parse(obj: Object) -> Wanted:
     if layout.LATEST_LABEL in (metadata.get("labels") or {}):
         raise latest_label(name)
     for field, problem in (
-        ("spec.packageName", layout.package_problem(package)),
-        ("spec.workspaceName", layout.label_problem(workspace)),
+        ("spec.packageName", package_problem(package)),
+        ("spec.workspaceName", label_problem(workspace)),
     ):
         if problem:
             raise answers.invalid(name, field, problem)

@@ -18,7 +18,6 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from pvbus.core import keys
 from pvbus.core.api.packages import Task
 
 KPTFILE = "Kptfile"
@@ -38,8 +37,6 @@ SERVICE_NAME = "Package Orchestration Service"
 SERVICE_EMAIL = "porch@kpt.dev"
 
 _UID_SPACE = UUID("aac71d91-5c67-456f-8fd2-902ef6da820e")
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_PATH = re.compile(r"[a-z0-9/]([-a-z0-9/]*[a-z0-9/])?")
 _CONTENT_TASKS = frozenset({"init", "clone", "edit", "upgrade"})
 
 TITLE_BY_TASK = {
@@ -63,30 +60,6 @@ def revision_uid(namespace: str, name: str) -> str:
     return str(
         uuid5(_UID_SPACE, f"packagerevision:porch.kpt.dev/v1alpha1/{namespace.lower()}/{name.lower()}")
     )
-
-
-def label_problem(text: str) -> str | None:
-    """Return why a text is not an RFC 1123 label, None if it is one."""
-    if len(text) > keys.NAME_BYTES_MAX:
-        return f"must be no more than {keys.NAME_BYTES_MAX} characters"
-    if not _LABEL.fullmatch(text):
-        return (
-            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
-            "and must start and end with an alphanumeric character"
-        )
-    return None
-
-
-def package_problem(path: str) -> str | None:
-    """Return why a text is not a package path, None if it is one."""
-    parents, _, name = path.rpartition("/")
-    if problem := label_problem(name):
-        return problem
-    if "//" in path or path.startswith("/") or (parents and not _PATH.fullmatch(parents)):
-        return "the path must be labels joined by single slashes"
-    if len(parents.replace("/", "")) > keys.NAME_BYTES_MAX:
-        return f"the path must be no more than {keys.NAME_BYTES_MAX} characters"
-    return None
 
 
 def join(directory: str, path: str) -> str:

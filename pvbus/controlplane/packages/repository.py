@@ -23,7 +23,7 @@ import structlog
 from pvbus.controlplane.apiserver.hooks import Objects, StatusError
 from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION as PACKAGE_REVISION
 from pvbus.controlplane.apiserver.store import StoreError, UnavailableError
-from pvbus.controlplane.packages import answers, layout, leftovers, operations
+from pvbus.controlplane.packages import answers, layout, leftovers, operations, skipping
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.caching import StoreActivity
 from pvbus.controlplane.packages.catalog import Catalog
@@ -115,6 +115,7 @@ class RepositorySync:
         self._times = FullSyncs(settings.schedule, self._stored())
         self._compare_all = True
         self._leftovers: list[str] = []
+        self._skipped: Mapping[str, str] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._logged = {"namespace": settings.facts.namespace, "repository": settings.facts.name}
 
@@ -477,7 +478,7 @@ class RepositorySync:
             operations.require_branch(mirror, catalog.branch_ref, self.settings, had_branch=had_branch)
         changed = catalog.apply(mirror.refs)
         self._catalog = catalog
-        self._leftovers = catalog.leftovers()
+        self._leftovers, self._skipped = catalog.leftovers(), catalog.skipped()
         return changed
 
     def _opened(self, credentials: Credentials | None) -> BareMirror:
@@ -520,4 +521,6 @@ class RepositorySync:
             ]
             if counted := leftovers.condition(facts.name, self.settings.branch, paths):
                 conditions.append(counted)
+            if skipped := skipping.condition(self._skipped):
+                conditions.append(skipped)
         await report(self._objects, facts.namespace, facts.name, conditions, extra)

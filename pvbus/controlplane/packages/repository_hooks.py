@@ -2,12 +2,13 @@
 
 from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.controlplane.apiserver.identity import ADMINS_GROUP, current
-from pvbus.controlplane.packages import answers, layout
+from pvbus.controlplane.packages import answers
 from pvbus.controlplane.packages.permits import LocalFolders
 from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.settings import spec_of, spec_problem, url_of
 from pvbus.core.api.packages import RepositorySpec
 from pvbus.core.errors import PermanentError
+from pvbus.core.packagepaths import label_problem
 from pvbus.ports.cluster import Object
 
 
@@ -23,7 +24,7 @@ class RepositoryHooks:
 
     async def on_create(self, obj: Object, *, user: str) -> Object:
         name = obj["metadata"]["name"]
-        if problem := layout.label_problem(name):
+        if problem := label_problem(name):
             raise answers.invalid(name, "metadata.name", problem, kind="Repository")
         self._check(obj)
         return obj

@@ -14,7 +14,7 @@ import pygit2
 
 import pvbus
 from pvbus.adapters.files import SEAL_CHARACTERS, seal_of
-from pvbus.controlplane.packages import bounds, layout
+from pvbus.controlplane.packages import bounds, layout, skipping
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.caching import SizedCache
 from pvbus.controlplane.packages.content import KptfileFacts, facts_of, unreadable_kptfile
@@ -184,18 +184,23 @@ class TipReader:
             return None
         return msgspec.structs.replace(left, lifecycle=lifecycle, ref=tip.ref)
 
-    def without_kptfile(self, refs: Mapping[str, str]) -> list[str]:
-        """Return the refs that name a folder which is not a package."""
-        found = []
+    def not_served(self, refs: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+        """Return the refs that name a folder without a Kptfile, and those of packages whose name or workspace
+        no PackageRevision can have, with the reason."""
+        without, misnamed = [], {}
         for tip, revision in self._tips.items():
             parsed = layout.parse_ref(tip.ref)
             if revision is not None or parsed is None or refs.get(tip.ref) != tip.oid:
                 continue
             commit = self._mirror.commit_of(tip.oid)
             tree = self._mirror.tree_of(commit, parsed.directory) if commit else None
-            if tree is not None and self._mirror.blob(tree, layout.KPTFILE) is None:
-                found.append(tip.ref)
-        return sorted(found)
+            if tree is None:
+                continue
+            if self._mirror.blob(tree, layout.KPTFILE) is None:
+                without.append(tip.ref)
+            elif problem := skipping.problem_of(parsed.directory, self._base, parsed.identifier):
+                misnamed[layout.short_ref(tip.ref)] = problem
+        return sorted(without), misnamed
 
     def placeholder(self, directory: str, tree: str | None, pin: str) -> Revision | None:
         """Return the placeholder of a folder. tree: of the folder, None if it is gone; pin: its commit."""
@@ -250,7 +255,7 @@ class TipReader:
         tree: str,
     ) -> Revision | None:
         package = layout.package_path(directory, self._base)
-        if package is None or layout.package_problem(package) or not _is_workspace(workspace):
+        if package is None or skipping.problem_of(directory, self._base, workspace):
             return None
         published = lifecycle == layout.PUBLISHED
         task, editors = self._history(directory, workspace, commit) if ref != self.branch_ref else (None, ())
@@ -315,8 +320,3 @@ class TipReader:
 
 def _is_about(note: Annotation, directory: str, workspace: str) -> bool:
     return note.package == directory and note.workspace_name == workspace
-
-
-def _is_workspace(text: str) -> bool:
-    """Return whether a text is a workspace; also one that Porch would not create, such as the tag v1.2."""
-    return all(layout.label_problem(part) is None for part in text.split("."))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from pvbus.cli.explain import _renders
-from pvbus.cli.explain_text import STATE_WORDS, variant_lines
+from pvbus.cli.explain_text import STATE_WORDS, repository_lines, variant_lines
 from pvbus.cli.main import run
 from pvbus.core.api.variants import Condition, Downstream
 from pvbus.core.ingest.rows import rows_of
@@ -416,11 +416,28 @@ def test_what_the_store_remarks_on_a_render_is_said() -> None:
     ]
 
 
+def test_what_a_repository_skips_is_said() -> None:
+    skipped = {"type": "PackagesSkipped", "status": "True", "reason": "InvalidNames", "message": "My_App: x"}
+    document = {
+        "repository": "default/blue",
+        "known": True,
+        "packageRevisions": 3,
+        "conditions": [skipped],
+        "liveNote": "",
+    }
+    assert list(repository_lines(document)) == [
+        "Repository default/blue",
+        "  package revisions: 3",
+        "  PackagesSkipped=True InvalidNames: My_App: x",
+    ]
+
+
 def test_what_does_not_exist_is_said_with_its_name(tmp_path: Path, capsys: Captured) -> None:
     write_tables(tmp_path / "bus.db", [])
     for arguments, said in (
         (["default/wbe"], "default/wbe: no such PackageVariant; check namespace and name (a set: --set)"),
         (["--set", "default/wbe"], "default/wbe: no such PackageVariantSet; check namespace and name"),
+        (["--repository", "default/blu"], "Repository default/blu\n  there is no "),
     ):
         with pytest.raises(SystemExit) as end:
             run(["explain", *arguments, "--data", str(tmp_path)])

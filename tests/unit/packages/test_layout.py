@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.layout import Annotation, PackageRef, RenderNote
 from pvbus.core.keys import revision_name
+from pvbus.core.packagepaths import package_problem
 
 LABEL = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
 LIKE_A_VERSION = re.compile(r"\.v[0-9]*(\.[0-9]+)+$")
@@ -121,7 +122,7 @@ def test_only_v_and_an_integer_is_a_revision_number(tag: str, number: int) -> No
     ],
 )
 def test_package_paths_are_labels_joined_by_slashes(path: str, good: bool) -> None:
-    assert (layout.package_problem(path) is None) == good
+    assert (package_problem(path) is None) == good
 
 
 @pytest.mark.parametrize(
