@@ -297,6 +297,29 @@ async def remote_moved_under_us(world: World) -> Reported:
     return Reported(text, lost + failed(drafts == [DRAFT], f"one draft, there are {drafts}"))
 
 
+async def upstream_tag_moves(world: World) -> Reported:
+    """A set follows the tag `stable`, which its author moves; a person has edited the draft meanwhile."""
+    upstream = {"repo": "blueprints", "package": "base", "workspaceName": "stable"}
+    blueprints = await world.blueprints()
+    first = git(blueprints, "rev-parse", "main").strip()
+    git(blueprints, "update-ref", "refs/tags/base/stable", first)
+    remote = await world.edge()
+    await world.until(lambda: world.get(REVISION, "blueprints.base.stable"))
+    await world.make_set("s", LISTED, upstream=upstream)
+    await world.variants_ready("s-edge-a")
+    commit(remote, DRAFT, {"a/by-hand.txt": "mine"})
+    moved = commit(blueprints, "main", {"base/settings.yaml": f"{SETTINGS}data:\n  size: large\n"})
+    git(blueprints, "update-ref", "refs/tags/base/stable", moved)
+
+    async def arrived() -> bool:
+        return "settings.yaml" in git(remote, "ls-tree", "--name-only", f"{DRAFT}:a").split()
+
+    await world.until(arrived)
+    text = await world.reported(VARIANT, "s-edge-a", r"Ready=True")
+    files = set(git(remote, "ls-tree", "--name-only", f"{DRAFT}:a").split())
+    return Reported(text, missing({"by-hand.txt", "Kptfile", "settings.yaml"}, files, "file"))
+
+
 async def no_kptfile(world: World) -> Reported:
     """A tagged folder that is no package is said to be none, where the repository is looked at."""
     remote = await world.blueprints()

@@ -329,6 +329,13 @@ FAULTS = (
         "what a person pushed to the draft and to main, and the change of the set",
     ),
     Fault(
+        "an upstream tag that moves",
+        scenarios.upstream_tag_moves,
+        "condition Ready of the variant",
+        ("Ready=True",),
+        "what a person pushed to the draft, and the new content of the tag",
+    ),
+    Fault(
         "a package without Kptfile",
         scenarios.no_kptfile,
         "condition Stalled of the set, and Ready of the Repository",
