@@ -3,14 +3,18 @@
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from typing import Any
+
+import msgspec
 
 from pvbus.controlplane.apiserver.hooks import Objects, StatusError
 from pvbus.controlplane.packages import answers, layout, render
 from pvbus.controlplane.packages.caching import StoreActivity
+from pvbus.controlplane.packages.filesets import Files
 from pvbus.controlplane.packages.render import Render, Rendering
 from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositorySync
-from pvbus.controlplane.packages.revisions import Revision
+from pvbus.controlplane.packages.revisions import Revision, lock_address
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import TransientError
 from pvbus.ports.cluster import Object
@@ -127,6 +131,23 @@ class RevisionRequests:
             return None
         sync, revision = await self.located(obj)
         return (sync, revision) if revision is not None else None
+
+    async def files_at(self, namespace: str, lock: Mapping[str, Any], revision: Revision) -> Files | None:
+        """Return the files that an `upstreamLock` names; None if no Repository of the namespace has them.
+
+        revision: whose lock it is. Raises: StatusError.
+        """
+        git = lock.get("git") or {}
+        for obj in self.objects.list(REPOSITORY, namespace):
+            sync = self._sync_of(obj)
+            if sync is None or lock_address(sync.settings.facts.address) != git.get("repo"):
+                continue
+            await sync.ready()
+            commit = sync.mirror.commit_of(git.get("commit", ""))
+            tree = sync.mirror.tree_of(commit, git.get("directory", "").strip("/"))
+            if tree is not None:
+                return await sync.files(msgspec.structs.replace(revision, tree=tree))
+        return None
 
     async def rendered(self, texts: Mapping[str, str]) -> Rendering:
         """Run the pipeline. Raises: StatusError if it can run later, when a container engine answers."""

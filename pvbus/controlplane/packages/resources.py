@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.packages import answers, bounds, layout, operations, taskhistory
+from pvbus.controlplane.packages import answers, bounds, layout, operations, taskhistory, upgrading
 from pvbus.controlplane.packages.content import facts_of, validators_in
-from pvbus.controlplane.packages.filesets import Files, replaced, texts
+from pvbus.controlplane.packages.filesets import File, Files, replaced, texts
 from pvbus.controlplane.packages.journal import Note, noted
 from pvbus.controlplane.packages.operations import Draft
 from pvbus.controlplane.packages.render import Rendering
@@ -130,6 +130,20 @@ class ResourcesKind:
             return await self._requests.rendered(wanted)
         return await self._requests.made(wanted, stored, revision)
 
+    async def _with_modes(
+        self, stored: Object, revision: Revision, files: Files, made: Rendering
+    ) -> dict[str, File]:
+        """Return a draft's new files; modes and links are merged where its upstream is another one now."""
+        merged = replaced(files, made.texts)
+        before = revision.kptfile.upstream_lock
+        after = facts_of(made.texts[layout.KPTFILE]).upstream_lock
+        if before is None or after is None or before == after:
+            return merged
+        namespace = stored["metadata"].get("namespace", "")
+        old = await self._requests.files_at(namespace, before, revision)
+        new = await self._requests.files_at(namespace, after, revision)
+        return upgrading.with_modes(old, files, new, merged) if old and new else merged
+
     async def _save(
         self,
         sync: RepositorySync,
@@ -143,7 +157,7 @@ class ResourcesKind:
         """Commit a rendered package, unless the draft has it already. stored: the draft's object."""
         name = stored["metadata"]["name"]
         made, task_lines = taskhistory.recorded(texts(files), made, user)
-        new_files = replaced(files, made.texts)
+        new_files = await self._with_modes(stored, revision, files, made)
         if new_files == files and made.note == revision.note:
             return _shown(stored, made.texts, made.status)
         why = operations.cause_of_update(files, new_files, stored["metadata"], "" if said else user)

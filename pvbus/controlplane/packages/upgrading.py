@@ -113,11 +113,36 @@ def _file(path: str, text: str, sides: Sequence[Files], strategy: str) -> File:
     """Return a merged file; its mode is merged, too. sides: old, local and new."""
     if text.startswith(_LINK):
         return File(bytes_of(text.removeprefix(_LINK)), FileMode.LINK)
+    return File(bytes_of(text), _mode(path, sides, strategy))
+
+
+def _mode(path: str, sides: Sequence[Files], strategy: str) -> int:
     old, local, new = (
-        side[path].mode if path in side and side[path].text is not None else None for side in sides
+        side[path].mode if path in side and side[path].mode != FileMode.LINK else None for side in sides
     )
     is_upstreams = local is None or local == old or strategy != packages.RESOURCE_MERGE
-    return File(bytes_of(text), (new if new is not None and is_upstreams else local) or FileMode.BLOB)
+    return (new if new is not None and is_upstreams else local) or FileMode.BLOB
+
+
+def with_modes(old: Files, local: Files, new: Files, merged: Files) -> dict[str, File]:
+    """Bring upstream's changes of modes and links into files that a client has merged as texts: it sees none.
+
+    merged: the files with the client's texts, and with the modes and links of the local ones.
+    """
+    result = dict(merged)
+    for path in old.keys() | new.keys():
+        file, link = merged.get(path), _link(new, path)
+        if file is not None and file.mode != FileMode.LINK:
+            result[path] = file._replace(mode=_mode(path, (old, local, new), packages.RESOURCE_MERGE))
+        elif _link(local, path) == _link(old, path) != link:
+            result.pop(path, None)
+            result |= {path: link} if link is not None else {}
+    return result
+
+
+def _link(files: Files, path: str) -> File | None:
+    file = files.get(path)
+    return file if file is not None and file.mode == FileMode.LINK else None
 
 
 def _shown(conflict: Conflict) -> Conflict:

@@ -654,18 +654,20 @@ async def test_a_persons_edit_during_the_rebase_is_not_lost(life: Life, blueprin
     assert life.condition() == NO_ERRORS
 
 
-async def test_a_file_that_is_no_text_keeps_its_bytes_in_a_rebase(
-    life: Life, blueprints: Path, edge: Path
-) -> None:
+async def test_bytes_modes_and_links_arrive_in_a_rebase(life: Life, blueprints: Path, edge: Path) -> None:
     await life.start()
     clone = blueprints.parent / f"clone-of-{blueprints.name}"
     (clone / "app" / "logo.png").write_bytes(b"\x89PNG\xff\x00\xfe")
+    (clone / "app" / "run.sh").write_text("#!/bin/sh\n")
+    (clone / "app" / "run.sh").chmod(0o755)
+    (clone / "app" / "link").symlink_to("run.sh")
     publish_second(blueprints)
     await life.follow(revision=2)
     assert life.condition() == NO_ERRORS
-    assert git(edge, "rev-parse", "drafts/web/packagevariant-1:web/logo.png") == git(
-        blueprints, "rev-parse", "app/v2:app/logo.png"
-    )
+    for name in ("logo.png", "run.sh", "link"):
+        shown = git(edge, "ls-tree", "drafts/web/packagevariant-1:web", name)
+        assert shown
+        assert shown == git(blueprints, "ls-tree", "app/v2:app", name)
 
 
 async def test_a_range_of_versions_follows_what_is_published_in_it(life: Life, blueprints: Path) -> None:

@@ -162,6 +162,31 @@ def test_links_and_modes_are_merged_as_content_is(
     assert made.conflicts == ((Conflict(file=path, taken="local"),) if conflicts else ())
 
 
+@pytest.mark.parametrize(
+    ("old", "local", "new", "saved", "merged"),
+    [
+        pytest.param(PLAIN, PLAIN, RUN, PLAIN, RUN, id="upstream makes a file executable"),
+        pytest.param(
+            PLAIN, RUN, NEWER, File(b"y", 0o100755), File(b"y", 0o100755), id="the local mode stays"
+        ),
+        pytest.param(None, None, RUN, PLAIN, RUN, id="a new executable file"),
+        pytest.param(None, None, LINK, None, LINK, id="a new link"),
+        pytest.param(PLAIN, PLAIN, LINK, None, LINK, id="upstream makes a file a link"),
+        pytest.param(PLAIN, NEWER, LINK, NEWER, NEWER, id="a changed file, a link upstream"),
+        pytest.param(LINK, LINK, OTHER, LINK, OTHER, id="upstream changes a link"),
+        pytest.param(LINK, LINK, None, LINK, None, id="upstream deletes a link"),
+        pytest.param(LINK, OTHER, None, OTHER, OTHER, id="a changed link that upstream deletes"),
+        pytest.param(LINK, LINK, PLAIN, PLAIN, PLAIN, id="upstream makes a link a file"),
+    ],
+)
+def test_modes_and_links_of_upstream_come_to_what_a_client_merged(
+    old: File | None, local: File | None, new: File | None, saved: File | None, merged: File | None
+) -> None:
+    """saved: the file with the client's text, or the local link."""
+    sides = [{"x": file} if file is not None else {} for file in (old, local, new, saved)]
+    assert upgrading.with_modes(*sides) == ({"x": merged} if merged is not None else {})
+
+
 def test_a_copy_merge_keeps_own_links() -> None:
     prepared = [upgrading.Upstream(files, upgrading.with_origins(files)) for files in ({"Kptfile": KPTFILE},)]
     local = {"Kptfile": KPTFILE, "own": LINK}
