@@ -1,6 +1,18 @@
-"""`python -m pvbus.cli`: the same as the command `pvbus`."""
+"""`python -m pvbus.cli`, and the command `pvbus`."""
 
-from pvbus.cli.main import main
+import signal
+
+
+def run() -> None:
+    """Run a command and exit. A Ctrl-C before the commands are imported ends the process without a trace."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from pvbus.cli.main import main  # it takes half a second
+
+    signal.signal(signal.SIGINT, handler)
+    main()
+
 
 if __name__ == "__main__":
-    main()
+    run()

@@ -1,5 +1,6 @@
 """The command itself: mistyped words, and readers that have seen enough."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -104,3 +105,18 @@ def test_a_process_imports_no_server_that_it_does_not_run(module: str, unused: t
         [sys.executable, "-P", "-c", code], env=environment(), capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == []
+
+
+def test_ctrl_c_while_the_program_is_read_shows_no_trace() -> None:
+    """The first half second of every command: `-X importtime` tells when it has begun."""
+    command = [sys.executable, "-P", "-X", "importtime", "-m", "pvbus.cli", "plan", "--help"]
+    process = subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    lines = iter(process.stderr.readline, "")
+    next(line for line in lines if "| click." in line)
+    process.send_signal(signal.SIGINT)
+    rest = process.communicate(timeout=60)[1]
+    assert "Traceback" not in rest
+    assert process.returncode in (-signal.SIGINT, 130)
