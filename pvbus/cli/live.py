@@ -15,7 +15,11 @@ from pvbus.cli.manifests import kind_of
 from pvbus.cli.progress import REPOSITORY, SET, VARIANT
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.errors import PermanentError, TransientError, UsageError
+from pvbus.core.ingest.rows import rows_of
+from pvbus.core.inject.locks import Lock, readers
 from pvbus.core.inject.mutations import injection_points
+from pvbus.core.inject.view import InjectView
+from pvbus.core.records import OBJECTS
 from pvbus.ports.cluster import Kind, Object, Resource
 
 if TYPE_CHECKING:
@@ -113,6 +117,8 @@ class LiveReader:
         variants = [*self.of(SET), *self.of(VARIANT), *changes]
         names = _with_wanted_files(self.of(REVISION), variants, every_package=every_package)
         await self.read_files(names)
+        if self.export.server == "pvbus":
+            await self.read_files(_commits(self.of(REVISION)), may_lack=True)
         for kind in injected_kinds(self.of(FILES)):
             await self.read_kind(kind)
         return self.export
@@ -150,8 +156,8 @@ class LiveReader:
         if found is not None:
             self.export.items.append(cleaned(found))
 
-    async def read_files(self, names: Iterable[tuple[str, str]]) -> None:
-        """Read the files of PackageRevisions, by namespace and name."""
+    async def read_files(self, names: Iterable[tuple[str, str]], *, may_lack: bool = False) -> None:
+        """Read the files of PackageRevisions, by namespace and name. may_lack: whether they may be gone."""
         wanted = [name for name in names if name not in self._with_files]
         self._with_files.update(wanted)
         resource = await self._cluster.resource(FILES)
@@ -172,6 +178,8 @@ class LiveReader:
         for (namespace, name), found in zip(
             wanted, await asyncio.gather(*(one(*name) for name in wanted)), strict=True
         ):
+            if found is None and may_lack:
+                continue
             if found is None:
                 self.export.without_files.append(f"{namespace}/{name}")
             else:
@@ -233,6 +241,27 @@ def _with_wanted_files(
                 latest[package] = obj
     for obj in latest.values():
         yield obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+
+
+def _commits(revisions: Sequence[Object]) -> Iterator[tuple[str, str]]:
+    """Yield `<revision>@<commit>` for the drafts that variants have taken, which may have gone on since."""
+    held = {(obj["metadata"].get("namespace", ""), lock) for obj in revisions if (lock := _draft_lock(obj))}
+    if not held:
+        return
+    view = InjectView(1)
+    for obj in revisions:
+        for row in rows_of(REVISION, obj, (OBJECTS,)):
+            view.load_object(0, row.key, row.value)
+    for namespace, lock in sorted(held):
+        for reader in readers(lock, view.from_directory(namespace, lock.repo, lock.directory)):
+            yield namespace, f"{reader.name}@{lock.commit}"
+
+
+def _draft_lock(obj: Object) -> Lock | None:
+    """Return the lock on a draft upstream of a variant's revision."""
+    owners = obj["metadata"].get("ownerReferences") or ()
+    lock = Lock.of(obj) if any(owner.get("kind") == "PackageVariant" for owner in owners) else None
+    return lock if lock is not None and lock.is_open else None
 
 
 def cleaned(obj: Object) -> Object:

@@ -134,7 +134,7 @@ def _find_in(lock: Lock, revisions: Revisions, *, published: bool) -> Generator[
     for revision in revisions:
         if lock.has_commit(revision.facts) and lock.is_in(revision.facts):
             return Old(OldContent.COMMIT, revision)
-    for revision in _one_per_repository(lock, revisions) if lock.commit else ():
+    for revision in readers(lock, revisions):
         if files := (yield from _files_at(revision, lock.commit)):
             is_named = lock.is_open and revision.facts.lifecycle in PUBLISHED
             return Old(OldContent.NAMED if is_named else OldContent.COMMIT, revision, files)
@@ -166,9 +166,11 @@ def _has_moved(lock: Lock, facts: RevisionFacts) -> bool:
     return not is_number and not lock.has_commit(facts)
 
 
-def _one_per_repository(lock: Lock, revisions: Iterable[ObservedRevision]) -> list[ObservedRevision]:
-    """Return the revision of each repository to read a commit through: all of them read the same mirror. A
-    published one can be named by a task; that of the lock's own workspace is what a person expects there."""
+def readers(lock: Lock, revisions: Iterable[ObservedRevision]) -> list[ObservedRevision]:
+    """Return the revision of each repository to read a lock's commit through: all others read the same git.
+    A task can name a published one; that of the lock's own workspace is what a person expects there."""
+    if not lock.commit:
+        return []
     best: dict[str, ObservedRevision] = {}
 
     def order(revision: ObservedRevision) -> tuple[bool, bool, str]:

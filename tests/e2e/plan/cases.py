@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from pvbus.core.following import FOLLOW
 from pvbus.ports.cluster import Kind, Object
 from tests.e2e.plan.world import LiveWorld
 
@@ -126,16 +127,31 @@ def approving(*packages: str) -> Prepare:
 
 def editing(package: str, old: str, new: str) -> Prepare:
     """Change a text in all files of a package's first draft, as a person does."""
+    return saving(f"edge.{package}.packagevariant-1", old, new)
 
+
+def saving(name: str, old: str, new: str) -> Prepare:
     async def edit(world: LiveWorld, namespace: str) -> None:
         resource = await world.resource(FILES)
-        files = await world.cluster.get(resource, namespace, f"edge.{package}.packagevariant-1")
+        files = await world.cluster.get(resource, namespace, name)
         assert files is not None
         texts = files["spec"]["resources"]
         files["spec"]["resources"] = {path: text.replace(old, new) for path, text in texts.items()}
         await world.cluster.update(resource, files)
 
     return edit
+
+
+def drafting(workspace: str) -> Prepare:
+    """Begin a draft of the blueprint, whose git all cases share."""
+    task = {"type": "edit", "edit": {"sourceRef": {"name": "blue.web.v1"}}}
+    spec = {"repository": "blue", "packageName": "web", "workspaceName": workspace, "tasks": [task]}
+
+    async def draft(world: LiveWorld, namespace: str) -> None:
+        obj = {**thing(REVISION, "", version="v1alpha1", spec=spec), "metadata": {"namespace": namespace}}
+        await world.cluster.create(await world.resource(REVISION), obj)
+
+    return draft
 
 
 def removing(*names: Name) -> Prepare:
@@ -367,6 +383,24 @@ CASES = [
         [variant(packageContext=context(region="south"))],
         writes=MADE,
         prepare=approving("own"),
+    ),
+    Case(
+        "saves of a draft upstream from now on",
+        [variant(upstream=upstream(workspace="trial"))],
+        [variant(upstream=upstream(workspace="trial"), annotations={FOLLOW: "saves"})],
+        writes=MADE,
+        prepare=both(
+            drafting("trial"), approving("own"), saving("blue.web.trial", "replicas: 1 ", "replicas: 3 ")
+        ),
+    ),
+    Case(
+        "a published upstream in place of a draft",
+        [variant(upstream=upstream(workspace="draft"))],
+        [variant()],
+        writes=MADE,
+        prepare=both(
+            drafting("draft"), approving("own"), saving("blue.web.draft", "replicas: 1 ", "replicas: 4 ")
+        ),
     ),
     Case(
         "another downstream",
