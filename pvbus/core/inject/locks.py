@@ -15,7 +15,7 @@ from pvbus.core.inject.states import OldContent, UpstreamState
 from pvbus.core.inject.view import ObservedRevision
 from pvbus.core.records import RevisionFacts
 
-_OPEN = ("drafts/", "proposed/")
+OPEN_REFS = ("drafts/", "proposed/")
 Revisions = Sequence[ObservedRevision]
 
 
@@ -37,7 +37,7 @@ class Lock(NamedTuple):
     @property
     def is_open(self) -> bool:
         """Whether it is of a draft or a proposal."""
-        return self.ref.startswith(_OPEN)
+        return self.ref.startswith(OPEN_REFS)
 
     @property
     def number(self) -> int:

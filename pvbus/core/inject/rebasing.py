@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pvbus.core.errors import PermanentError
+from pvbus.core.inject.locks import OPEN_REFS
 from pvbus.core.merge import copies
 from pvbus.core.merge.conflicts import MergeError
 from pvbus.core.merge.packages import RESOURCE_MERGE, PackageMerge, Texts
@@ -31,7 +32,7 @@ def rebase(
     def merge() -> PackageMerge:
         return copies.upgraded(olds, local, news, lock, RESOURCE_MERGE, deployment=deployment)
 
-    return _checked(local, merge, lambda why: _refused(name, why))
+    return _checked(local, merge, lambda why: _refused(name, why, git["ref"]))
 
 
 def with_edit(name: str, base: Texts, edited: Texts, local: Texts) -> PackageMerge:
@@ -61,9 +62,11 @@ def _checked(
     return merged
 
 
-def _refused(name: str, why: str) -> PermanentError:
+def _refused(name: str, why: str, ref: str = "") -> PermanentError:
+    """ref: of the new upstream; the package store merges published ones only."""
+    publish = "publish the upstream, and then it," if ref.startswith(OPEN_REFS) else "publish it"
     message = (
-        f'the changed upstream cannot be merged into the draft "{name}": {why}; publish it to have the '
+        f'the changed upstream cannot be merged into the draft "{name}": {why}; {publish} to have the '
         "package store merge it, or delete it to have it made anew"
     )
     return PermanentError(message, reason="NotMergeable")

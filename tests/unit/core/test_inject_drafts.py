@@ -263,3 +263,16 @@ async def test_a_draft_that_is_held_is_read_once_a_repository() -> None:
     assert asked
     assert set(asked) == {"blue.app.v1@c1"}
     assert len(asked) <= 2
+
+
+@pytest.mark.parametrize(
+    ("event", "publish"), [({}, "publish the upstream, and then it,"), (RELEASED, "publish it")]
+)
+async def test_what_is_no_text_names_what_has_to_be_published(event: Any, publish: str) -> None:
+    """The package store merges bytes, and only between published revisions."""
+    world = DraftWorld(follow="saves", downstream="Draft")
+    await world.settle()
+    world.save("c2", **event, size="\ufffd")
+    await world.settle()
+    words = f"settings.yaml is no text; {publish} to have the package store merge it, or delete it"
+    assert words in world.reported()[2]
