@@ -21,6 +21,8 @@ Conditions = list[Condition]
 
 UPGRADE_CONFLICT = "UpgradeConflict"
 OWNED_BY_OTHER = "OwnedByOther"
+INVALID = "Invalid"
+"""Of an error 422: the server refuses the content until somebody changes it."""
 
 
 def condition(kind: str, status: bool, reason: str, message: str, variant: PackageVariant) -> Condition:
@@ -110,6 +112,9 @@ def failed_conditions(variant: PackageVariant, message: str, *, reason: str = "E
 
 def refused_conditions(variant: PackageVariant, message: str, reason: str) -> Conditions:
     """Return the conditions of an attempt that was refused. reason: of the error."""
+    if reason == INVALID:
+        stalled = condition("Stalled", True, reason, message, variant)
+        return [stalled, *failed_conditions(variant, message)[1:]]
     if reason != OWNED_BY_OTHER:
         return failed_conditions(variant, message)
     stalled = _unowned(variant, reason, message)

@@ -654,6 +654,25 @@ async def test_a_persons_edit_during_the_rebase_is_not_lost(life: Life, blueprin
     assert life.condition() == NO_ERRORS
 
 
+async def test_a_variant_of_what_no_package_may_have_is_stalled_until_upstream_is_corrected(
+    life: Life, blueprints: Path
+) -> None:
+    clone = blueprints.parent / f"clone-of-{blueprints.name}"
+    (clone / "app" / "out").symlink_to("../../x")
+    publish_second(blueprints)
+    await eventually(lambda: life.has("blue.app.v2"))
+    await life.start(revision=2)
+    status, reason, message = life.condition("Stalled")
+    assert (status, reason) == ("True", "Invalid")
+    assert "the symbolic link 'out' leads out of the package, to '../../x'" in message
+    assert life.condition() == ("False", "Error", message)
+    (clone / "app" / "out").unlink()
+    push_files(blueprints, {}, tag="app/v3")
+    await life.follow(revision=3)
+    assert life.condition("Stalled")[0] == "False"
+    assert life.condition() == NO_ERRORS
+
+
 async def test_bytes_modes_and_links_arrive_in_a_rebase(life: Life, blueprints: Path, edge: Path) -> None:
     await life.start()
     clone = blueprints.parent / f"clone-of-{blueprints.name}"
