@@ -10,6 +10,7 @@ from pvbus.cli.output import columns
 from pvbus.cli.progress import KINDS, Judged, condition_of
 from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows, topic_on
 from pvbus.core.api.variants import Condition
+from pvbus.core.attention import ATTENTION
 from pvbus.core.conditions.subjects import GROUPS
 from pvbus.core.errors import UsageError
 from pvbus.core.keys import Key, okey
@@ -189,7 +190,7 @@ def newer_than(
 def asks_for_attention(event: ConditionEvent) -> bool:
     kind, status = event.condition.type, event.condition.status
     return (kind == "Ready" and status != "True") or (
-        kind in ("Stalled", "DeletionHeld", "OnHold") and status == "True"
+        kind in ("Stalled", "DeletionHeld", "OnHold", ATTENTION) and status == "True"
     )
 
 

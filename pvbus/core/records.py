@@ -336,7 +336,8 @@ class ChildResult(_Row, frozen=True, kw_only=True):
     evaluated, applied: digests of the target row. expression_failed: the template could not be evaluated.
     ready: the living PackageVariant's own Ready, False while its conditions are of an earlier generation;
     unready: why not; failing: it reports a failure, not work in progress. cancelled: token that the living
-    PackageVariant carries. expired: time of an order that was too old to carry out.
+    PackageVariant carries. expired: time of an order that was too old to carry out. attention: the message of
+    its condition AttentionNeeded, "" without one.
     """
 
     set_uid: str
@@ -350,6 +351,7 @@ class ChildResult(_Row, frozen=True, kw_only=True):
     failing: bool = False
     cancelled: str = ""
     expired: float = 0
+    attention: str = ""
 
 
 class Counts(_Row, frozen=True, kw_only=True):
@@ -385,7 +387,8 @@ class SetResult(_Row, frozen=True, kw_only=True):
 
     hold: removals that the guard holds, None if there are none. released: id of the last confirmed hold.
     waiting: the event that removals wait for, in words. unready: the first three children that are not
-    ready, or targets that fail.
+    ready, or targets that fail. needing: number of children that wait for a person; attention: the first
+    three of them.
     """
 
     uid: str
@@ -398,6 +401,8 @@ class SetResult(_Row, frozen=True, kw_only=True):
     released: str = ""
     waiting: str = ""
     unready: tuple[ChildFailure, ...] = ()
+    needing: int = 0
+    attention: tuple[ChildFailure, ...] = ()
 
 
 class InjectedObject(_Row, frozen=True, kw_only=True):

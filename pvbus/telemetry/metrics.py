@@ -83,6 +83,11 @@ LOOP_STALL = Histogram(
     "How late the event loop ran a callback that is due five times a second: what everything else waited.",
     buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
+ATTENTION = Gauge(
+    "pvbus_attention_needed",
+    "Objects that wait for a person: those with the condition AttentionNeeded, by kind.",
+    ["kind"],
+)
 API_SERVER_FAILING = Gauge(
     "pvbus_api_server_failing_seconds",
     "Time since when the API server has answered no request, or refused the credentials; 0 while it answers.",

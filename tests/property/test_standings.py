@@ -31,6 +31,7 @@ RESULTS = st.builds(
     error=st.sampled_from(["", "one", "two"]),
     ready=st.booleans(),
     failing=st.booleans(),
+    attention=st.sampled_from(["", "a question"]),
 )
 CHANGES = st.lists(
     st.tuples(st.sampled_from(NAMES), st.one_of(st.none(), ROWS, RESULTS), st.booleans()), max_size=40

@@ -82,6 +82,12 @@ PANELS = (
         _quantiles("pvbus_reconcile_duration_seconds", "service"),
     ),
     Panel(
+        "Waits for a person",
+        "short",
+        "Objects with the condition AttentionNeeded: `pvbus conditions --not-ready` says what to do.",
+        (Query("sum by (kind) (pvbus_attention_needed)", "{{kind}}"),),
+    ),
+    Panel(
         "API server lost",
         "s",
         "For how long a worker has had no answer, or a refusal of its credentials; its /readyz says why.",

@@ -84,6 +84,14 @@ ALERTS = (
         "Run `pvbus doctor`: it says which right is missing; else `pvbus conditions --not-ready`.",
     ),
     Alert(
+        "PvbusAttentionNeeded",
+        "sum by (kind) (pvbus_attention_needed) > 0",
+        3600,
+        "warning",
+        "{{ $value }} {{ $labels.kind }}s wait for a person for an hour.",
+        "Run `pvbus conditions --not-ready`: each condition AttentionNeeded says what to do.",
+    ),
+    Alert(
         "PvbusApiServerLost",
         "max(pvbus_api_server_failing_seconds) > 60",
         0,

@@ -89,6 +89,7 @@ _REPOSITORY_COLUMNS = (
 _VARIANT_COLUMNS = (
     ("Ready", "string", ".status.conditions[?(@.type=='Ready')].status"),
     ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason"),
+    ("Attention", "string", ".status.conditions[?(@.type=='AttentionNeeded')].reason"),
     ("Upstream", "string", ".spec.upstream.package"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )

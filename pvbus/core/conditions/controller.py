@@ -23,6 +23,7 @@ from pvbus.core.api.variants import (
     PackageVariant,
     PackageVariantSet,
 )
+from pvbus.core.attention import ATTENTION
 from pvbus.core.conditions.publishing import DELETED, NO_TASKS, WITHDRAWN, Publisher, stamp
 from pvbus.core.conditions.sets import SET_OPTIONAL_TYPES, set_conditions
 from pvbus.core.conditions.subjects import GROUPS, REVISION, ConditionSubject, Subjects
@@ -101,16 +102,23 @@ class ConditionsController:
         self._children_report = children_report
         self._subjects = Subjects(partitions)
         self._states: dict[int, dict[str, ObjectState]] = {}
+        self._needing: dict[int, set[str]] = {}
         self._sync: dict[int, dict[str, SyncView]] = {}
+
+    def needing(self, kind: str) -> int:
+        """Return how many objects of a kind wait for a person, for metrics."""
+        return sum(key.startswith(f"{kind}|") for keys in self._needing.values() for key in keys)
 
     # ------------------------------------------------------------ records in
 
     def open(self, partition: int) -> None:
         self._states[partition] = {}
+        self._needing[partition] = set()
         self._sync[partition] = {VARIANTS: SyncView(1), SETS: SyncView(1)}
 
     def close(self, partition: int) -> None:
         self._states.pop(partition, None)
+        self._needing.pop(partition, None)
         self._sync.pop(partition, None)
 
     def keys(self, partition: int) -> Iterable[str]:
@@ -159,6 +167,9 @@ class ConditionsController:
         """Apply a row of `latest`; return the key of its object."""
         owner, condition = ConditionKey.parse(key)
         state = self._states[partition].setdefault(owner, ObjectState())
+        if condition == ATTENTION:
+            needing, waits = self._needing[partition], event is not None and event.condition.status == "True"
+            needing.add(owner) if waits else needing.discard(owner)
         if event is None:
             state.latest.pop(condition, None)
         else:

@@ -1,16 +1,17 @@
 """The conditions of a set, as a truth table over its roll-up.
 
 Source of types, reasons and messages of Stalled and Ready: Porch v1.5.8. `VariantsNotReady`, `DeletionHeld`,
-`OnHold`, `Removing` and `TargetsApplied` are ours.
+`OnHold`, `Removing`, `TargetsApplied` and `AttentionNeeded` are ours.
 """
 
 from pvbus.core.api.variants import Condition
+from pvbus.core.attention import ATTENTION, REMOVALS, VARIANTS, Need, needed
 from pvbus.core.keys import CONFIRM_DELETION, Key
 from pvbus.core.messages import part
 from pvbus.core.records import Counts, SetResult
 
 COUNTS_TYPE = "TargetsApplied"
-SET_OPTIONAL_TYPES = frozenset({"OnHold", "DeletionHeld", "Removing", COUNTS_TYPE})
+SET_OPTIONAL_TYPES = frozenset({"OnHold", "DeletionHeld", "Removing", COUNTS_TYPE, ATTENTION})
 """Ours, and absent while they do not apply."""
 
 
@@ -23,7 +24,16 @@ def set_conditions(
     """
     key = Key(namespace, name)
     found = [*_root(result, children_report=children_report), *_removal(result, key), *_counts(result)]
-    return tuple(_condition(result, *each) for each in found)
+    return (*(_condition(result, *each) for each in found), *_attention(result, key))
+
+
+def _attention(result: SetResult, key: Key) -> tuple[Condition, ...]:
+    """Return AttentionNeeded: for held removals, and for the first variants that have this condition."""
+    held = (
+        [Need(REMOVALS, f"removals are held: pvbus confirm {key} --show")] if result.hold is not None else []
+    )
+    needs = [Need(VARIANTS, f"{child.name}: {child.message}") for child in result.attention]
+    return needed([*held, *needs], result.generation, count=len(held) + result.needing)
 
 
 _Fields = tuple[str, bool, str, str]

@@ -307,6 +307,7 @@ class InjectController:
         one.seen.written = None
         assert one.result is not None
         row = msgspec.structs.replace(one.result, input_digest=inputs.digest())
+        row = report.with_attention(row, one.variant, self.view.owned(one.namespace, one.uid))
         return Outcome((Put(RESULTS, one.key, row),), "changed")
 
     def _attempt(self, one: Pass, upstream: ObservedRevision, inputs: Inputs) -> Reconciliation:
@@ -454,6 +455,7 @@ class InjectController:
         requests = self._requests.of(one.partition, one.key)
         old = one.result
         row = report.result_row(one.variant, old, conditions, requests=requests, waiting=waiting, **facts)
+        row = report.with_attention(row, one.variant, self.view.owned(one.namespace, one.uid))
         if old is not None and msgspec.structs.replace(row, cause=old.cause) == old:
             return Outcome()
         return Outcome((Put(RESULTS, one.key, row),), "changed")

@@ -3,23 +3,25 @@
 Source of the types, reasons and messages of Stalled and Ready: Porch v1.5.8; the others are ours.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.variants import Condition, PackageVariant, Upstream
+from pvbus.core.attention import ATTENTION, OpenRevision, needed, variant_needs
+from pvbus.core.attention import CONFLICT as UPGRADE_CONFLICT
 from pvbus.core.following import follows_saves
 from pvbus.core.inject.ensure import Ensured
 from pvbus.core.inject.mutations import Injected
 from pvbus.core.inject.view import ObservedRevision
-from pvbus.core.keys import HOLD
+from pvbus.core.keys import HOLD, Key
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict, where
 from pvbus.core.records import InjectedObject, ResultRow
 from pvbus.core.versions import is_range
 
 Conditions = list[Condition]
 
-UPGRADE_CONFLICT = "UpgradeConflict"
 OWNED_BY_OTHER = "OwnedByOther"
 INVALID = "Invalid"
 """Of an error 422: the server refuses the content until somebody changes it."""
@@ -223,6 +225,23 @@ def of_generation(row: ResultRow, variant: PackageVariant, now: float) -> Result
     generation = variant.metadata.generation
     conditions = tuple(msgspec.structs.replace(c, observed_generation=generation) for c in row.conditions)
     return msgspec.structs.replace(row, generation=generation, conditions=conditions, cause=now)
+
+
+def with_attention(
+    row: ResultRow, variant: PackageVariant, revisions: Iterable[ObservedRevision]
+) -> ResultRow:
+    """Return the row with AttentionNeeded, if something waits for a person. revisions: the variant's."""
+    others = tuple(each for each in row.conditions if each.type != ATTENTION)
+    meta = variant.metadata
+    if meta.deletion_timestamp:
+        return msgspec.structs.replace(row, conditions=others)
+    opened = [
+        OpenRevision(each.name, each.facts.lifecycle, each.row.annotations, each.facts.questions)
+        for each in revisions
+        if each.facts.lifecycle not in PUBLISHED and not each.row.deleted
+    ]
+    needs = list(variant_needs(Key(meta.namespace, meta.name), others, opened))
+    return msgspec.structs.replace(row, conditions=(*others, *needed(needs, meta.generation)))
 
 
 def injected_object(one: Injected) -> InjectedObject:

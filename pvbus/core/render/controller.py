@@ -48,6 +48,7 @@ from pvbus.core.records import (
 from pvbus.core.render.state import RenderState
 from pvbus.core.render.template import RenderError, TemplateCache, compile_ahead, render_row
 from pvbus.core.render.variant import (
+    attention_of,
     cancel,
     carried,
     controller_uid,
@@ -362,6 +363,7 @@ class RenderController:
             unready=unready,
             failing=failing,
             cancelled=carried(winner, living),
+            attention=attention_of(living),
         )
         row = DesiredRow(
             set_name=winner.set_name,

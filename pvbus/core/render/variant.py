@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 
 from pvbus.core.api.variants import SET_API, VARIANT_API, PackageVariant, PackageVariantSpec
+from pvbus.core.attention import ATTENTION
 from pvbus.core.keys import FINALIZER, HOLD, REMOVAL_CANCELLED, SET_UID_LABEL, Key
+from pvbus.core.messages import part
 from pvbus.core.records import TargetRow
 
 UNREADY_CHARACTERS_MAX = 300
@@ -50,6 +52,13 @@ def readiness(living: PackageVariant | None) -> tuple[bool, str, bool]:
         return True, "", False
     words = f"{ready.reason}: {ready.message}"[:UNREADY_CHARACTERS_MAX]
     return False, words, ready.reason not in WORKING_REASONS
+
+
+def attention_of(living: PackageVariant | None) -> str:
+    """Return what about a PackageVariant waits for a person, "" if nothing does."""
+    conditions = living.status.conditions if living is not None else ()
+    found = next((each for each in conditions if (each.type, each.status) == (ATTENTION, "True")), None)
+    return part(found.message.partition(": ")[2], UNREADY_CHARACTERS_MAX) if found is not None else ""
 
 
 def controller_uid(obj: PackageVariant) -> str:

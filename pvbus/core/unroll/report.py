@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import starmap
 from typing import NamedTuple
 
+from pvbus.core.attention import ATTENTION, SHOWN_MAX
 from pvbus.core.records import ChildFailure, Counts, SetResult
 from pvbus.core.unroll.children import Children
 from pvbus.core.unroll.contexts import describe_object
@@ -56,6 +57,7 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
         reason, message = _stalled(state.children, refused, failing)
     hold, released = hold_of(state.rollup, obj.metadata.uid)
     unready = [*failing, *_unready(state.children, refused)]
+    needing, results = state.children.standings.needing, state.children.results
     return SetResult(
         uid=obj.metadata.uid,
         generation=obj.metadata.generation,
@@ -67,6 +69,11 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
         released=released,
         waiting=waiting if tally["removing"] and not on_hold else "",
         unready=tuple(map(_shown, unready[:UNREADY_SHOWN])),
+        needing=len(needing),
+        attention=tuple(
+            ChildFailure(name=name, reason=ATTENTION, message=results[name].attention)
+            for name in needing.first(SHOWN_MAX)
+        ),
     )
 
 

@@ -107,6 +107,7 @@ class Standings:
 
     errors: children whose set stalls for them; messages: their errors, counted. failing: children that report
     a failure. unfinished: those on hold, and those that are applied and not ready yet.
+    needing: those that wait for a person.
     """
 
     def __init__(self) -> None:
@@ -115,6 +116,7 @@ class Standings:
         self.messages: Counter[str] = Counter()
         self.failing = Ranking()
         self.unfinished = Ranking()
+        self.needing = Ranking()
         self._rankings = {
             Standing.ERROR: self.errors,
             Standing.FAILING: self.failing,
@@ -130,6 +132,8 @@ class Standings:
         self._numbers[standing] += 1
         if standing in self._rankings:
             self._rankings[standing].add(name, row.target, row.okey)
+        if result is not None and result.attention:
+            self.needing.add(name, row.target, row.okey)
         if standing is Standing.ERROR and result is not None:
             self.messages[result.error] += 1
 
@@ -139,6 +143,7 @@ class Standings:
         if standing is None:
             return
         self._numbers[standing] -= 1
+        self.needing.discard(name)
         if standing in self._rankings:
             self._rankings[standing].discard(name)
         if standing is Standing.ERROR and result is not None:

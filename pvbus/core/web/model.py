@@ -16,6 +16,7 @@ from msgspec.structs import astuple
 
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.variants import CONFIG_GROUP, Condition
+from pvbus.core.attention import ATTENTION
 from pvbus.core.conditions.subjects import LIFECYCLE_TYPE
 from pvbus.core.keys import SET_UID_LABEL, ChildKey, ConditionKey, Key, SubjectKey, is_child
 from pvbus.core.markers import SyncView, is_marker
@@ -87,7 +88,13 @@ class _Facts(msgspec.Struct, gc=False):
     ready: bool = False
     stalled: bool = False
     on_hold: bool = False
+    attention: bool = False
     reason: str = ""  # of Ready
+
+    @property
+    def reported(self) -> bool:
+        """Whether a condition is known of it."""
+        return bool(self.reason or self.stalled or self.on_hold or self.attention)
 
 
 class VariantRow(_Facts, gc=False):
@@ -112,7 +119,7 @@ class VariantRow(_Facts, gc=False):
 
     @property
     def blank(self) -> bool:
-        return not (self.shown or self.reason or self.stalled or self.on_hold or self.lifecycles)
+        return not (self.shown or self.reported or self.lifecycles)
 
 
 class SetRow(_Facts, gc=False):
@@ -128,7 +135,7 @@ class SetRow(_Facts, gc=False):
 
     @property
     def blank(self) -> bool:
-        return not (self.exists or self.reason or self.stalled or self.on_hold or self.hold)
+        return not (self.exists or self.reported or self.hold)
 
 
 class RolloutRow(msgspec.Struct):
@@ -247,7 +254,7 @@ class Model:
                 self._load_revision(name, _event.decode(value) if value is not None else None)
             else:
                 self._load_task(f"{name}|{type_}", value)
-        elif type_ not in ("Ready", "Stalled", "OnHold"):
+        elif type_ not in ("Ready", "Stalled", "OnHold", ATTENTION):
             return
         elif kind == VARIANT:
             variant = self._variant(name)
@@ -284,6 +291,8 @@ class Model:
                 row.stalled = is_true
             case "OnHold":
                 row.on_hold = is_true
+            case "AttentionNeeded":
+                row.attention = is_true
             case "Ready":
                 is_known = condition is not None and condition.status != "Unknown"
                 row.ready = is_true

@@ -11,6 +11,7 @@ class State(StrEnum):
 
     READY = "ready"
     WORKING = "working"
+    ATTENTION = "needs attention"
     STALLED = "stalled"
     ON_HOLD = "on hold"
     HELD = "removal held"
@@ -41,6 +42,9 @@ class Facts(Protocol):
     @property
     def on_hold(self) -> bool: ...
 
+    @property
+    def attention(self) -> bool: ...
+
 
 REMOVALS = frozenset({ChildState.WAITING, ChildState.CONFIRMED, ChildState.ORDERED})
 
@@ -64,6 +68,8 @@ def _state(facts: Facts) -> State:
         return State.ON_HOLD
     if facts.stalled:
         return State.STALLED
+    if facts.attention:
+        return State.ATTENTION
     is_current = facts.exists and facts.observed >= facts.generation
     return State.READY if facts.ready and is_current else State.WORKING
 

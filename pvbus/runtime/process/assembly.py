@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from secrets import token_hex
 from typing import Protocol
 
@@ -32,6 +33,7 @@ from pvbus.runtime.backoff import uniform
 from pvbus.runtime.ingest.worker import IngestWorker
 from pvbus.runtime.reconcile.holder import HeldLease
 from pvbus.runtime.reconcile.worker import Worker
+from pvbus.telemetry import metrics
 
 INPUTS: Mapping[str, tuple[str, ...]] = {
     **{service: inputs_of(service) for service in ALL_SERVICES},
@@ -110,8 +112,8 @@ def build_service(
         ),
         "render": lambda: RenderController(spec_bytes_max=int(bus.record_bytes_max * SPEC_SHARE)),
         "inject": lambda: InjectController(partitions=count, elapsed=clock.monotonic),
-        "conditions": lambda: ConditionsController(
-            source=source, partitions=count, children_report=children_report
+        "conditions": lambda: _measured(
+            ConditionsController(source=source, partitions=count, children_report=children_report)
         ),
         "promote": lambda: PromoteController(partitions=count, returns=promote_returns),
         "rollout": RolloutController,
@@ -156,6 +158,13 @@ async def settled(services: Iterable[Service], bus: Bus, *, horizon_seconds: flo
         if any(positions[tp] < end for tp, end in ends.items()):
             return False
     return all(service.idle for service in services)
+
+
+def _measured(controller: ConditionsController) -> ConditionsController:
+    """Have the metrics read from a controller: the newest one, as its tables may be emptied."""
+    for kind in ("PackageVariant", "PackageVariantSet"):
+        metrics.ATTENTION.labels(kind).set_function(partial(controller.needing, kind))
+    return controller
 
 
 async def run_all(services: Sequence[Service]) -> None:

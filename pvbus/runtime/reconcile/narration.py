@@ -7,6 +7,7 @@ are logged here, once for each published change.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from pvbus.core.attention import ATTENTION, CONFLICT
 from pvbus.core.effects import WRITES, Create, Delete, Effect, Patch, Put, Update
 from pvbus.core.keys import EDITED_BY, KEPT_FOR
 from pvbus.core.records import CONDITIONS, SETRESULTS, ConditionEvent, SetResult
@@ -14,7 +15,7 @@ from pvbus.core.records import CONDITIONS, SETRESULTS, ConditionEvent, SetResult
 PROGRESS_REASONS = frozenset(("Reconciling", "InProgress", "NothingSelected", "Waiting", "VariantsNotReady"))
 """Reasons of a condition that is not True yet although nothing failed: a failing variant has its own line."""
 
-TROUBLES = frozenset(("Stalled", "OnHold", "DeletionHeld"))
+TROUBLES = frozenset(("Stalled", "OnHold", "DeletionHeld", ATTENTION, CONFLICT))
 """Condition types that show trouble if True; all others show it if False."""
 
 

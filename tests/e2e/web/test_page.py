@@ -377,14 +377,21 @@ def test_names_for_screen_readers_and_contrast(shown: Shown) -> None:
         "for (const s of STATES) colours[s] = '#000'; colours.back = '#fff';"
         "const found = STATES.map((s) => glyph(s).toDataURL()); readColours(); return found"
     )
-    assert len(set(shapes)) == len(shapes) == 6  # in black and white, too
+    assert len(set(shapes)) == len(shapes) == 7  # in black and white, too
     for dark in (False, True):
         page.look(dark=dark)
         style = "return getComputedStyle(document.documentElement).getPropertyValue(arguments[0]).trim()"
         back, raised = page.run(style, "--back"), page.run(style, "--raised")
         for name in ("--text", "--quiet", "--link", "--stalled"):
             assert min(contrast(page.run(style, name), each) for each in (back, raised)) >= 4.5, (name, dark)
-        for name in ("--ready", "--working", "--on-hold", "--removal-held", "--removing"):
+        for name in (
+            "--ready",
+            "--working",
+            "--on-hold",
+            "--removal-held",
+            "--removing",
+            "--needs-attention",
+        ):
             assert contrast(page.run(style, name), back) >= 4.5, (name, dark)
 
 

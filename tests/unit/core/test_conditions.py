@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from pvbus.core.api.variants import Condition
+from pvbus.core.attention import ATTENTION
 from pvbus.core.codec import encode_row
 from pvbus.core.conditions.controller import ConditionsController, merge
 from pvbus.core.conditions.publishing import WITHDRAWN
@@ -350,7 +351,7 @@ def test_the_end_of_held_removals_says_whether_a_person_confirmed_them(released:
     (end,) = [event for event in part.events if event.condition.type == "DeletionHeld"]
     assert (end.condition.status, end.condition.reason, end.previous) == ("Unknown", reason, "True")
     assert end.last
-    assert not any(event.last for event in part.events if event is not end)
+    assert {event.condition.type for event in part.events if event.last} == {"DeletionHeld", ATTENTION}
 
 
 def test_the_last_events_of_an_object_that_is_gone_have_no_cause() -> None:

@@ -76,7 +76,7 @@ def test_variants_and_sets_have_columns_and_short_names() -> None:
         )
         for crd in porch_crds()
     }
-    columns = ["Ready", "Reason", "Upstream", "Age"]
+    columns = ["Ready", "Reason", "Attention", "Upstream", "Age"]
     assert found["packagevariants"] == (["pv"], columns)
     assert found["packagevariantsets"] == (["pvs"], columns)
 

@@ -130,6 +130,20 @@ CASES = (
     Case(
         "PvbusApiServerLost", "lost for a moment", {"pvbus_api_server_failing_seconds": "0 40 0x58"}, "1m", 0
     ),
+    Case(
+        "PvbusAttentionNeeded",
+        "two wait for hours",
+        {'pvbus_attention_needed{kind="PackageVariant"}': "2x300"},
+        "2h",
+        1,
+    ),
+    Case(
+        "PvbusAttentionNeeded",
+        "nobody is waited for",
+        {'pvbus_attention_needed{kind="PackageVariant"}': "0x300"},
+        "2h",
+        0,
+    ),
     Case("PvbusMissingRights", "one lacks", {'pvbus_missing_rights{service="render"}': "2x60"}, "30m", 1),
     Case("PvbusMissingRights", "all granted", {'pvbus_missing_rights{service="render"}': "0x60"}, "30m", 0),
     Case(

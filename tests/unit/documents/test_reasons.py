@@ -14,8 +14,7 @@ SOURCES = (
     *("pvbus/controlplane/packages/leftovers.py", "pvbus/controlplane/packages/render.py"),
     *("pvbus/controlplane/packages/render.py", "pvbus/controlplane/packages/repository.py"),
     *("pvbus/controlplane/packages/store.py", "pvbus/cli/failing.py", "pvbus/cli/conditions.py"),
-    "pvbus/controlplane/packages/skipping.py",
-    "pvbus/core/validators.py",
+    *("pvbus/controlplane/packages/skipping.py", "pvbus/core/validators.py", "pvbus/core/attention.py"),
 )
 """Where conditions are decided."""
 

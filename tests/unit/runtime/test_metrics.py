@@ -20,7 +20,13 @@ from tests.unit.runtime.fakes import IN, PARTITIONS, FakeWorld, simulated
 DECLARED = [metric for metric in vars(metrics).values() if isinstance(metric, MetricWrapperBase)]
 KEYS = [f"default/k{i}" for i in range(8)]
 UNITS = ("_seconds", "_records", "_keys", "_ratio", "_bytes")
-COUNTED = {"pvbus_leases", "pvbus_lease_held", "pvbus_build", "pvbus_missing_rights"}
+COUNTED = {
+    "pvbus_leases",
+    "pvbus_lease_held",
+    "pvbus_build",
+    "pvbus_missing_rights",
+    "pvbus_attention_needed",
+}
 """Gauges whose names are what they count."""
 
 

@@ -1,7 +1,7 @@
 // The page of the fleet. All that comes from the server is text: nodes are made with textContent, never of HTML.
 "use strict";
 
-const STATES = ["stalled", "removal held", "on hold", "removing", "working", "ready"];  // what asks for a person first
+const STATES = ["stalled", "needs attention", "removal held", "on hold", "removing", "working", "ready"];  // what asks for a person first
 const QUIET_MS = 15000;  // the server sends something every 5 s
 const GROUPS_MAX = 60;
 const ROWS_MAX = 200;
@@ -98,7 +98,10 @@ function draw(context, state, x, y) {
     return;
   }
   box(0, colour);
-  if (state === "stalled") {
+  if (state === "needs attention") {
+    line(s / 2, 3, s / 2, 8, colours.back);
+    line(s / 2, 9.5, s / 2, 11.5, colours.back);
+  } else if (state === "stalled") {
     line(3, 3, s - 3, s - 3, colours.back);
     line(s - 3, 3, 3, s - 3, colours.back);
   } else if (state === "on hold") {

@@ -1,0 +1,118 @@
+"""What waits for a person is one condition, of the variant and of its set, and absent otherwise."""
+
+from typing import Any
+
+import msgspec
+
+from pvbus.core.api.variants import Condition, PackageVariant
+from pvbus.core.attention import ATTENTION, Need, OpenRevision, needed, variant_needs
+from pvbus.core.conditions.controller import ConditionsController
+from pvbus.core.conditions.sets import set_conditions
+from pvbus.core.keys import PROPOSED_CONTENT, RETURNED, TASKS, Key
+from pvbus.core.records import LATEST, ChildFailure, ConditionEvent, EventTask, Hold, SetResult
+from pvbus.core.render.variant import attention_of
+from pvbus.ports.cluster import Object
+from tests.simulation.inject_world import World, owner, package, upstream, variant
+
+FIRST = "edge.app.packagevariant-1"
+ASKED = {TASKS: '{"Certified": {"question": "Is it licensed?"}}'}
+
+
+def draft(*, annotations: dict[str, str] | None = None, **spec: Any) -> list[Object]:
+    objects = package("edge", "app", "packagevariant-1", owners=[owner("v")])
+    objects[0]["metadata"]["annotations"] = annotations or {}
+    objects[0]["spec"] |= spec
+    return objects
+
+
+async def attention(*objects: Object) -> tuple[World, Condition | None]:
+    world = World([*upstream(), *objects, variant()])
+    await world.settle()
+    found = (each for each in world.result().conditions if each.type == ATTENTION)
+    return world, next(found, None)
+
+
+async def test_nothing_that_waits_is_no_condition() -> None:
+    assert (await attention())[1] is None
+    returned = {PROPOSED_CONTENT: "x", RETURNED: "a gate is unmet"}
+    assert (await attention(*draft(annotations=returned)))[1] is None
+    proposed = draft(annotations={PROPOSED_CONTENT: "x"}, lifecycle="Proposed")
+    assert (await attention(*proposed))[1] is None
+
+
+async def test_questions_and_rejections_are_told_until_they_are_settled() -> None:
+    objects = draft(annotations={PROPOSED_CONTENT: "x"}, packageMetadata={"annotations": ASKED})
+    world, found = await attention(*objects)
+    assert found is not None
+    assert (found.status, found.reason) == ("True", "TaskOpen")
+    assert found.message == (
+        f"2 things wait for a person: task Certified of {FIRST}: Is it licensed?; {FIRST} was rejected: "
+        "change it, or see pvbus explain default/v"
+    )
+    obj = world.revisions()[FIRST]
+    obj["status"]["conditions"] = [{"type": "Certified", "status": "True"}]
+    obj["metadata"]["annotations"] = {}
+    world.cluster.put(obj)
+    await world.settle()
+    assert ATTENTION not in {each.type for each in world.result().conditions}
+
+
+def test_conflicts_come_first_while_they_are_open() -> None:
+    conflict = Condition(type="UpgradeConflict", status="True", message="one conflict")
+    asked = EventTask(question="Is it?", state="open")
+    revision = OpenRevision("r", "Draft", {}, {"Certified": asked})
+    key = Key("default", "v")
+    assert [need.reason for need in variant_needs(key, [conflict], [revision])] == [
+        "UpgradeConflict",
+        "TaskOpen",
+    ]
+    settled = msgspec.structs.replace(conflict, status="False")
+    assert [need.reason for need in variant_needs(key, [settled], [revision])] == ["TaskOpen"]
+
+
+def test_three_are_named_and_the_others_counted() -> None:
+    needs = [Need("TaskOpen", f"n{number}") for number in range(5)]
+    assert needed(needs, 1)[0].message == "5 things wait for a person: n0; n1; n2; and 2 more"
+    assert needed(needs[:3], 1, count=9)[0].message.endswith("n0; n1; n2; and 6 more")
+    assert needed(needs[:1], 1)[0].message == "one thing waits for a person: n0"
+    assert needed((), 1) == ()
+
+
+def test_a_set_counts_its_variants_and_its_held_removals() -> None:
+    first = ChildFailure(name="web-1", reason=ATTENTION, message="n0")
+    held = Hold(id="h", token="t", count=4)
+    result = SetResult(uid="u", generation=7, hold=held, needing=6, attention=(first,))
+    found = {each.type: each for each in set_conditions(result, namespace="default", name="web")}[ATTENTION]
+    assert found.reason == "DeletionHeld"
+    assert found.message == (
+        "7 things wait for a person: removals are held: pvbus confirm default/web --show; "
+        "web-1: n0; and 5 more"
+    )
+    healthy = set_conditions(SetResult(uid="u", generation=7), namespace="default", name="web")
+    assert ATTENTION not in {each.type for each in healthy}
+
+
+def test_a_set_gets_the_words_of_a_variant_without_their_count() -> None:
+    obj = variant()
+    obj["status"] = {"conditions": msgspec.to_builtins(needed([Need("TaskOpen", "a: b")], 1))}
+    assert attention_of(msgspec.convert(obj, PackageVariant)) == "a: b"
+    assert attention_of(msgspec.convert(variant(), PackageVariant)) == attention_of(None) == ""
+
+
+def test_the_metric_counts_the_objects_that_have_the_condition() -> None:
+    controller = ConditionsController(source="/x", partitions=1)
+    controller.open(0)
+
+    def publish(name: str, status: str | None) -> None:
+        condition = Condition(type=ATTENTION, status=status or "")
+        event = ConditionEvent(kind="PackageVariant", namespace="d", name=name, uid="u", condition=condition)
+        value = msgspec.json.encode(event) if status is not None else None
+        controller.load(LATEST, 0, f"PackageVariant|d/{name}|{ATTENTION}", value)
+
+    for name in ("a", "b", "c"):
+        publish(name, "True")
+    publish("b", "Unknown")
+    publish("c", None)
+    assert (controller.needing("PackageVariant"), controller.needing("PackageVariantSet")) == (1, 0)
+    controller.close(0)
+    assert controller.needing("PackageVariant") == 0
