@@ -44,7 +44,7 @@ def test_columns_and_short_names(kubectl: Kubectl, kind: str, short: str, versio
     """Whether it is ready, why not, and what it follows, without a look into the object."""
     kubectl.good("apply -f -", stdin=manifest(kind, version))
     header, row = kubectl.good(f"get {short}").splitlines()
-    assert header.split() == ["NAME", "READY", "REASON", "UPSTREAM", "AGE"]
+    assert header.split() == ["NAME", "READY", "REASON", "ATTENTION", "UPSTREAM", "AGE"]
     assert row.split()[:2] == ["a", "web"]
     when = "2026-01-01T00:00:00Z"
     ready = f'"type":"Ready","status":"False","reason":"Error","message":"","lastTransitionTime":"{when}"'
