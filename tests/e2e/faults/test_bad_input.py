@@ -393,7 +393,7 @@ FAULTS = (
         "kill -9 of the API server's process",
         scenarios.api_server_dies,
         "stderr of pvbus up, exit code 1",
-        ("the API server's process ended", "Start again"),
+        ("the API server's process was killed by signal 9", "Start again"),
         "answered writes",
     ),
 )

@@ -33,6 +33,14 @@ binary files
     integration/packages/test_resources.py::test_what_is_no_text_comes_through_a_clone_and_an_update_byte_for_byte
 binary files, in an upgrade
     integration/packages/test_upgrade.py::test_files_that_are_no_text_keep_their_bytes
+YAML that is not UTF-8
+    integration/packages/test_whole_files.py::test_yaml_that_is_not_utf8_keeps_its_bytes_and_names_file_and_byte
+submodules, paths that differ only in case, links out of the package
+    integration/packages/test_whole_files.py::test_what_no_package_may_have_is_refused_alike_on_every_way_in
+packages that cannot be served
+    integration/packages/test_skipped.py::test_packages_that_cannot_be_served_are_named_with_the_reason
+any files
+    property/test_whole_packages.py::test_any_package_arrives_whole_or_is_refused
 10 MB
     integration/packages/test_hostile_git.py::test_one_bad_package_of_each_kind_leaves_the_others_alone
 symbolic links
