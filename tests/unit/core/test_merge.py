@@ -156,6 +156,20 @@ def test_new_comments_of_upstream_come_with_the_values_they_stand_at() -> None:
     assert one(pod + c, pod + mine, pod + d + c) == pod + mine + d
 
 
+def test_a_key_of_an_element_that_both_sides_change_gives_both_elements_without_a_conflict() -> None:
+    """As with kpt, and as docs/reference.md says: the key is what an element is known by."""
+    head = "apiVersion: v1\nkind: Service\nmetadata:\n  name: s\nspec:\n  ports:\n"
+    old, local, new = (f"{head}  - port: {port}\n" for port in (80, 9999, 8888))
+    outcome = merge({"a.yaml": old}, {"a.yaml": local}, {"a.yaml": new})
+    assert sorted(outcome.texts["a.yaml"].splitlines()[-2:]) == ["  - port: 8888", "  - port: 9999"]
+    assert outcome.conflicts == ()
+
+
+def test_a_changed_comment_of_upstream_does_not_come_into_a_file_that_changed_here() -> None:
+    commented = A1.replace("x: 1", "x: 1 # old words")
+    assert one(commented, commented + "  y: 1\n", commented.replace("old", "new")) == commented + "  y: 1\n"
+
+
 def test_a_text_that_is_as_upstreams_gets_upstreams_comments() -> None:
     """Also the one unchanged document of several."""
     new = A2.replace("x: 2", "x: 2 # new")
