@@ -139,6 +139,8 @@ class _Builder:
         function: Callable[..., v.Value] = FUNCTIONS[name] if kinds is None else narrowed(name, kinds)
         if name in COSTS:
             return _charged(function, COSTS[name], *args)
+        if not args:
+            return lambda scope: function()
         if len(args) == 1:
             arg = args[0]
             return lambda scope: function(arg(scope))

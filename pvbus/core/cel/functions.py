@@ -11,6 +11,7 @@ from pvbus.core.cel import conversions as convert
 from pvbus.core.cel import values as v
 from pvbus.core.cel.cost import Budget
 from pvbus.core.cel.errors import CelEvalError
+from pvbus.core.cel.wrappers import WRAPPER_FUNCTIONS
 from pvbus.core.patterns import go_pattern
 
 
@@ -84,6 +85,7 @@ FUNCTIONS: dict[str, Callable[..., v.Value]] = {
     "contains": _of_strings(lambda a, b: b in a), "startsWith": _of_strings(str.startswith),
     "endsWith": _of_strings(str.endswith), "matches": _matches,
     **{name: partial(convert.time_part, name) for name in convert.TIME_PARTS},
+    **WRAPPER_FUNCTIONS,
 }  # fmt: skip
 
 METERED: dict[str, Callable[..., v.Value]] = {

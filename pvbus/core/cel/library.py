@@ -8,6 +8,7 @@ from typing import NamedTuple
 from pvbus.core.cel import types as t
 from pvbus.core.cel.conversions import DURATION_PARTS, TIME_PARTS
 from pvbus.core.cel.types import Type
+from pvbus.core.cel.wrappers import WRAPPER_TYPES
 
 A, B = t.variable("A"), t.variable("B")
 LIST, MAP = t.list_of(A), t.map_of(A, B)
@@ -86,6 +87,10 @@ FUNCTIONS: dict[str, list[Overload]] = {
     **dict.fromkeys(("contains", "endsWith", "startsWith"), _OF_STRINGS),
     "matches": _both(t.BOOL, t.STRING, t.STRING),
     **_TIME,
+    **{
+        name: [Overload((kind,), t.wrapper_of(kind)), Overload((), t.wrapper_of(kind))]
+        for name, kind in WRAPPER_TYPES.items()
+    },
 }  # fmt: skip
 
 # Conversions are bound per overload, so only the types that the checker left are accepted at run time.

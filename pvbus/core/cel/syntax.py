@@ -10,6 +10,7 @@ import msgspec
 from pvbus.core.cel.errors import BRACKETS_MAX, DEPTH_MAX, CompileProblem
 from pvbus.core.cel.lexer import Token, tokens
 from pvbus.core.cel.values import INT_MAX, INT_MIN, Uint
+from pvbus.core.cel.wrappers import FIELD, WRAPPER_TYPES
 
 RESERVED = frozenset(
     """as break const continue else for function if import let loop package namespace return var void
@@ -172,7 +173,11 @@ class _Parser:
 
     def _member(self) -> Node:
         node = self._primary()
-        while (mark := self._accept(".", "[")) is not None:
+        while True:
+            if self._next.kind == "{" and isinstance(node, Ident | Select):
+                node = self._message(_dotted(node))
+            if (mark := self._accept(".", "[")) is None:
+                return node
             if self._next.kind == "?":
                 raise CompileProblem(mark.offset, f"unsupported syntax '{mark.text}?'")
             if mark.kind == "[":
@@ -188,11 +193,26 @@ class _Parser:
                 node = self._member_call(node, field.text, bracket, self._list_until(")"))
             else:
                 node = self._sized(Select(offset=mark.offset, operand=node, field=field.text), node)
-        if self._next.kind == "{" and isinstance(node, Ident | Select):
-            raise CompileProblem(
-                self._next.offset, f"undeclared reference to '{_dotted(node)}' (in container '')"
-            )
-        return node
+
+    def _message(self, name: str) -> Node:
+        """Parse the fields of a message literal, which is one of the wrappers."""
+        brace = self._take()
+        if name not in WRAPPER_TYPES:
+            raise CompileProblem(brace.offset, f"undeclared reference to '{name}' (in container '')")
+        values: list[Node] = []
+        while self._next.kind != "}":
+            field = self._take()
+            if field.text != FIELD or values:
+                problem = "duplicate field" if field.text == FIELD else "undefined field"
+                raise CompileProblem(field.offset, f"{problem} '{field.text}'")
+            self._expect(":")
+            values.append(self._expression())
+            if not self._accept(","):
+                break
+        if not values:
+            self._accept(",")
+        self._expect("}")
+        return self._call(name, brace, *values)
 
     def _primary(self) -> Node:
         token = self._take()

@@ -87,7 +87,12 @@ class Bindings:
         self._former.clear()
 
 
-_NULLABLE = frozenset(["null", "timestamp", "duration"])
+def wrapper_of(inner: Type) -> Type:
+    """Return the type of a well-known wrapper: its value, or null."""
+    return Type("wrapper", (inner,))
+
+
+_NULLABLE = frozenset(["null", "timestamp", "duration", "wrapper"])
 
 
 def substitute(bindings: "Bindings | dict[Type, Type]", given: Type, *, free_to_dyn: bool = False) -> Type:
@@ -137,11 +142,17 @@ def _fits(bindings: Bindings, one: Type, other: Type) -> bool:
         return True
     if "null" in (one.kind, other.kind):
         return one.kind in _NULLABLE and other.kind in _NULLABLE
+    one, other = unwrapped(one), unwrapped(other)
     if one.kind != other.kind:
         return False
     return one.kind == "type" or all(
         _fits(bindings, a, b) for a, b in zip(one.params, other.params, strict=True)
     )
+
+
+def unwrapped(kind: Type) -> Type:
+    """Return the type of a wrapper's value; any other type as it is."""
+    return kind.params[0] if kind.kind == "wrapper" else kind
 
 
 def _bind(bindings: Bindings, given: Type, var: Type) -> tuple[bool, bool]:

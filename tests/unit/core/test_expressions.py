@@ -57,6 +57,52 @@ def test_answers_are_those_of_cel_go(group: str) -> None:
     assert not wrong
 
 
+WRAPPERS = [
+    ("google.protobuf.StringValue{value: 'a'}", "a"),
+    (".google.protobuf.StringValue{value: 'a',}.size() == 1 ? 'one' : 'more'", "one"),
+    ("google.protobuf.StringValue{} + 'b'", "b"),
+    ("google.protobuf.StringValue{value: repoDefault} == repoDefault ? 'same' : 'other'", "same"),
+    ("google.protobuf.StringValue{value: 'a'} == null ? 'null' : 'set'", "set"),
+    ("true ? google.protobuf.StringValue{value: 'a'} : null", "a"),
+    ("google.protobuf.BoolValue{value: true} && !google.protobuf.BoolValue{} ? 'yes' : 'no'", "yes"),
+    ("string(google.protobuf.BytesValue{value: b'abc'})", "abc"),
+    ("string(google.protobuf.DoubleValue{value: 0.1})", "0.1"),
+    ("string(google.protobuf.FloatValue{value: 0.1} == 0.1)", "false"),
+    ("string(google.protobuf.FloatValue{value: 1e300} > 1e308)", "true"),
+    ("string(google.protobuf.Int32Value{value: -7} + 1)", "-6"),
+    ("string(google.protobuf.Int64Value{value: 9223372036854775807})", "9223372036854775807"),
+    ("string(google.protobuf.UInt32Value{value: 7u})", "7"),
+    ("string(google.protobuf.UInt64Value{value: 18446744073709551615u})", "18446744073709551615"),
+    ("[google.protobuf.Int64Value{value: 2}].map(x, string(x))[0]", "2"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), WRAPPERS)
+def test_a_literal_of_a_wrapper_is_its_value(text: str, expected: str) -> None:
+    assert outcome(text, {"repoDefault": "r"}) == ("result", expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        ("google.protobuf.StringValue{value: 1}", "compile", "found no matching overload"),
+        ("google.protobuf.StringValue{value: null}", "compile", "found no matching overload"),
+        ("google.protobuf.StringValue{text: 'a'}", "compile", "undefined field 'text'"),
+        ("google.protobuf.StringValue{value: 'a', value: 'b'}", "compile", "duplicate field 'value'"),
+        ("google.protobuf.StringValue{value: 'a'", "compile", "Syntax error"),
+        ("google.protobuf.Other{value: 'a'}", "compile", "undeclared reference to 'google.protobuf.Other'"),
+        ("google.protobuf.StringValue('a')", "compile", "undeclared reference"),
+        ("string(google.protobuf.Int32Value{value: 2147483648})", "eval", "integer overflow"),
+        ("string(google.protobuf.UInt32Value{value: 4294967296u})", "eval", "unsigned integer overflow"),
+        ("google.protobuf.StringValue{value: dyn(1)}", "eval", "no such overload"),
+    ],
+)
+def test_a_wrong_literal_of_a_wrapper_says_what_is_wrong(text: str, kind: str, words: str) -> None:
+    found = outcome(text)
+    assert found[0] == kind
+    assert words in found[1]
+
+
 def test_the_table_is_large_enough() -> None:
     """The table holds more than a thousand answers, of every class."""
     rows = TABLE["rows"]
