@@ -301,6 +301,7 @@ class TargetRow(_Row, frozen=True, kw_only=True):
 class DesiredRow(_Row, frozen=True, kw_only=True):
     """Render's last decision for a PackageVariant.
 
+    dropped: fields that the set wants and the API server does not store; spec_digest is of what it stores.
     outcome: `applied` (the PackageVariant has spec_digest), `error` (the template), `refused` (by the
     API server), `conflict`, `held`, `waiting` (until the former one is gone), `removed`, `expired` (the
     order was too old), `withdrawn` (only the withdrawal of an order is written), `defect` (a bug of
@@ -328,6 +329,7 @@ class DesiredRow(_Row, frozen=True, kw_only=True):
     error: str = ""
     reported: Mapping[str, str] = {}
     on_hold: bool = False
+    dropped: tuple[str, ...] = ()
 
 
 class ChildResult(_Row, frozen=True, kw_only=True):

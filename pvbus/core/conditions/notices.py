@@ -19,7 +19,7 @@ KINDS = {
 }
 """The kinds that have notices."""
 
-TROUBLES = frozenset({"Stalled", "DeletionHeld", "UpgradeConflict", "AttentionNeeded"})
+TROUBLES = frozenset({"Stalled", "DeletionHeld", "UpgradeConflict", "AttentionNeeded", "FieldsDropped"})
 """Conditions that are trouble while they are True."""
 
 NEEDS = frozenset({"Ready", "ConfigInjected"})
@@ -28,7 +28,7 @@ NEEDS = frozenset({"Ready", "ConfigInjected"})
 UNTOLD_REASONS = frozenset(
     {
         *("Waiting", "InProgress", "Reconciling", "NothingSelected", "VariantsNotReady", "Terminating"),
-        "DeletionHeld",  # a condition of its own, which says how to confirm it
+        *("DeletionHeld", "UpgradeConflict"),  # conditions of their own, which say what to do
     }
 )
 """Reasons that say that work goes on, or what another notice says."""

@@ -443,6 +443,8 @@ class InjectController:
         others = [one.uid, one.variant.spec, identity, contents, downstream]
         if retry := one.variant.metadata.annotations.get(RETRY):
             others.append(retry)
+        if one.dropped:
+            others.append(list(one.dropped))
         return Inputs(revisions, digest(others))
 
     # ------------------------------------------------------------ ending
@@ -454,6 +456,7 @@ class InjectController:
         one.seen.trouble = one.seen.written = one.seen.waiting_since = None
         requests = self._requests.of(one.partition, one.key)
         old = one.result
+        conditions = [*conditions, *report.dropped_conditions(one.variant, one.dropped, old)]
         row = report.result_row(one.variant, old, conditions, requests=requests, waiting=waiting, **facts)
         row = report.with_attention(row, one.variant, self.view.owned(one.namespace, one.uid))
         if old is not None and msgspec.structs.replace(row, cause=old.cause) == old:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from pvbus.core.api.packages import PUBLISHED
-from pvbus.core.api.variants import Condition, PackageVariant, Upstream
+from pvbus.core.api.variants import CONFIG_GROUP, Condition, PackageVariant, Upstream
 from pvbus.core.attention import ATTENTION, OpenRevision, needed, variant_needs
 from pvbus.core.attention import CONFLICT as UPGRADE_CONFLICT
 from pvbus.core.following import follows_saves
@@ -25,6 +25,7 @@ Conditions = list[Condition]
 OWNED_BY_OTHER = "OwnedByOther"
 INVALID = "Invalid"
 """Of an error 422: the server refuses the content until somebody changes it."""
+FIELDS_DROPPED = "FieldsDropped"
 
 
 def condition(kind: str, status: bool, reason: str, message: str, variant: PackageVariant) -> Condition:
@@ -73,6 +74,23 @@ def _conflicts(
         f"without the draft's annotation {CONFLICTS} all are"
     )
     return [condition(UPGRADE_CONFLICT, True, "BothChanged", message, variant)]
+
+
+def dropped_conditions(
+    variant: PackageVariant, dropped: Sequence[str], former: ResultRow | None
+) -> Conditions:
+    """Return the condition of fields that the set wants and the API server does not store."""
+    if dropped:
+        message = (
+            f"the API server dropped {', '.join(dropped)}: its CustomResourceDefinition packagevariants."
+            f"{CONFIG_GROUP} has no such field, so the package is made without it; install the definition of "
+            "this release of pvbus"
+        )
+        return [condition(FIELDS_DROPPED, True, "UnknownField", message, variant)]
+    if former is not None and any(each.type == FIELDS_DROPPED for each in former.conditions):
+        message = "the API server stores all fields that the set wants"
+        return [condition(FIELDS_DROPPED, False, "AllStored", message, variant)]
+    return []
 
 
 def _valid(variant: PackageVariant) -> Condition:

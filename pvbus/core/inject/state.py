@@ -91,6 +91,12 @@ class Pass(NamedTuple):
         return self.variant.metadata.uid
 
     @property
+    def dropped(self) -> tuple[str, ...]:
+        """The fields that the set wants in this very object, and the API server does not store."""
+        row = self.seen.desired
+        return row.dropped if row is not None and row.uid == self.uid else ()
+
+    @property
     def result(self) -> ResultRow | None:
         """The last result of this very object; a row of another uid is ignored."""
         row = self.seen.result

@@ -10,15 +10,19 @@ _variant = msgspec.json.Decoder(PackageVariant)
 
 
 class RenderState:
-    """One variant key: the sets' rows, the living PackageVariant, and the last decision."""
+    """One variant key: the sets' rows, the living PackageVariant, and the last decision.
 
-    __slots__ = ("claims", "desired", "expires", "response", "variant")
+    offered: when a spec was written last of which the API server drops fields, wall seconds.
+    """
+
+    __slots__ = ("claims", "desired", "expires", "offered", "response", "variant")
 
     def __init__(self) -> None:
         self.claims: dict[str, TargetRow] = {}
         self.variant: bytes | None = None
         self.response: bytes | None = None
         self.expires = 0.0
+        self.offered = 0.0
         self.desired: DesiredRow | None = None
 
     def stored(self, now: float) -> bytes | None:
