@@ -39,7 +39,7 @@ from pvbus.core.unroll.view import SET_KIND, Observed, UnrollView
 
 ROLLUP_SECONDS = 1.0
 CHUNK_PUTS = 1_000  # rows of one outcome: with more, other keys wait; with fewer, a fan-out is slower
-TURN_TARGETS = 2_000  # targets of one pass, about 0.1 s: heartbeats and other keys must run in between
+TURN_TARGETS = 500  # targets of one pass, about 25 ms: heartbeats and other keys must run in between
 
 _topic = attrgetter("topic")
 _child = msgspec.json.Decoder(ChildRow)
