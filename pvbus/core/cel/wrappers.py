@@ -23,7 +23,7 @@ UINT32 = range(2**32)
 
 def _in(allowed: range) -> Callable[[Any], Value]:
     def checked(number: Any) -> Value:
-        if number not in allowed:
+        if not allowed.start <= number < allowed.stop:  # `in` would look at each number for a Uint
             raise CelEvalError("unsigned integer overflow" if allowed is UINT32 else "integer overflow")
         return number
 
