@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, Condition, Downstream
+from pvbus.core.attention import ATTENTION
 from pvbus.core.keys import sync_key
 from pvbus.core.records import (
     LATEST,
@@ -184,6 +185,9 @@ def _variant(skey: str, n: int) -> Iterator[Row]:
             yield event(VARIANT, name, "OnHold", "True", "Annotation", message="fair in town")
         case 19:
             yield unready(name, "Reconciling", "waits for the render of its draft")
+        case 27:
+            yield ready(name)
+            yield event(VARIANT, name, ATTENTION, "True", "UpgradeConflict", message="one thing waits")
         case _:
             yield ready(name)
     yield lifecycle(name, f"edge-{region}.{short}.v1", "Published" if n % 3 else "Draft")

@@ -26,6 +26,9 @@ ELSEWHERE = {
     "pvbus_api_server_failing_seconds": (
         "tests/unit/runtime/test_state.py::test_without_the_api_server_a_process_is_alive_but_not_ready"
     ),
+    "pvbus_attention_needed": (
+        "tests/unit/runtime/test_metrics.py::test_what_waits_for_a_person_is_counted_by_kind"
+    ),
     "pvbus_dead_letters": "tests/unit/runtime/test_metrics.py::test_dead_letters_are_counted_by_topic",
     "pvbus_missing_rights": (
         "tests/unit/runtime/test_missing_rights.py"

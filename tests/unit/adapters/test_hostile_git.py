@@ -75,7 +75,9 @@ _CASES = {
     "an absolute link": Case(_file(b"l", LINK, b"/etc/passwd"), source="it is a link"),
     "a link out of the package": Case(_file(b"l", LINK, b"../../../etc/passwd"), source="it is a link"),
     "a link to itself": Case(_file(b"l", LINK, b"l"), source="it is a link"),
-    "a submodule": Case(lambda made: [(SUBMODULE, b"s", "1" * 40)], source="it is a submodule"),
+    "a submodule": Case(
+        lambda made: [(SUBMODULE, b"s", "1" * 40)], "'s' is a git submodule", "it is a submodule"
+    ),
     "a pointer of LFS": Case(
         lambda made: [
             (FILE, b".gitattributes", made.blob(b"* filter=lfs diff=lfs merge=lfs\n")),
@@ -119,13 +121,11 @@ def test_what_a_folder_holds_is_read_or_refused(tmp_path: Path, name: str) -> No
         assert remote.files(commit)["Kptfile"] == KPTFILE
 
 
-def test_links_and_pointers_are_texts_and_a_submodule_is_nothing(tmp_path: Path) -> None:
-    """Neither a link's target, nor a large file, nor another repository is looked for."""
+def test_links_and_pointers_are_texts(tmp_path: Path) -> None:
+    """Neither a link's target nor a large file is looked for."""
     made = RawRepository(tmp_path / "r.git")
     entries = [
-        entry
-        for name in ("an absolute link", "a pointer of LFS", "a submodule")
-        for entry in _CASES[name].entries(made)
+        entry for name in ("an absolute link", "a pointer of LFS") for entry in _CASES[name].entries(made)
     ]
     made.set_ref(made.commit(_packaged(made, entries)))
     mirror = _mirror(tmp_path, made)

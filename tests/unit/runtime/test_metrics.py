@@ -12,8 +12,17 @@ from prometheus_client import REGISTRY, Counter
 from prometheus_client.metrics import MetricWrapperBase
 from structlog.testing import capture_logs
 
+from pvbus.adapters.memory.cluster import MemoryCluster
+from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.core.api.variants import Condition
+from pvbus.core.attention import ATTENTION
+from pvbus.core.codec import encode_row
 from pvbus.core.errors import TransientError
 from pvbus.core.keys import partition
+from pvbus.core.records import LATEST, ConditionEvent
+from pvbus.runtime.clock import SystemClock
+from pvbus.runtime.process.assembly import build_service
+from pvbus.runtime.reconcile.worker import Worker
 from pvbus.telemetry import logs, metrics
 from tests.unit.runtime.fakes import IN, PARTITIONS, FakeWorld, simulated
 
@@ -28,6 +37,19 @@ COUNTED = {
     "pvbus_attention_needed",
 }
 """Gauges whose names are what they count."""
+
+
+async def test_what_waits_for_a_person_is_counted_by_kind() -> None:
+    bus = await SqliteBus.open(":memory:")
+    service = build_service("conditions", bus, MemoryCluster(now=lambda: ""), SystemClock())
+    assert isinstance(service, Worker)
+    condition = Condition(type=ATTENTION, status="True")
+    event = ConditionEvent(kind="PackageVariant", namespace="d", name="a", uid="u", condition=condition)
+    service.controller.open(0)
+    service.controller.load(LATEST, 0, f"PackageVariant|d/a|{ATTENTION}", encode_row(event))
+    assert value("pvbus_attention_needed", kind="PackageVariant") == 1
+    assert value("pvbus_attention_needed", kind="PackageVariantSet") == 0
+    await bus.close()
 
 
 def value(name: str, **labels: str) -> float:
