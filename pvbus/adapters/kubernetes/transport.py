@@ -117,6 +117,7 @@ class Transport:
         await self._session.close()
         await self._watching.close()
         await self._connection.close()
+        await asyncio.sleep(0)  # sockets of aborted connections close in the next round of the loop
 
     async def send(
         self,
