@@ -23,6 +23,7 @@ from pvbus.cli.manifests import Manifest
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import CONFIG_GROUP, PackageVariant, PackageVariantSet
 from pvbus.core.errors import AlreadyExistsError, ConflictError, TransientError
+from pvbus.core.keys import EDITED_BY, KEPT_LABEL
 from pvbus.ports.cluster import Kind, Object
 from pvbus.testing.oracle import Expected, Thing, expected_variants
 
@@ -344,16 +345,20 @@ class Fleet:
         )
 
     async def _draft_problems(self, living: Mapping[str, Object]) -> list[str]:
-        """One draft per variant in the API and one branch in git, with the content asked for, and no more."""
+        """One draft per variant in the API and one branch in git, with the content asked for, and no more
+        than those that people have edited and whose variants are gone."""
         owners = {obj["metadata"]["uid"]: obj for obj in living.values()}
         package_keys = {package_key_of(obj): obj for obj in living.values()}
         problems = []
-        seen = []
+        seen, retained = [], set()
         for revision in await self.all(REVISION):
             spec = revision["spec"]
             if spec["repository"] == "blueprints":
                 continue
             name, package_key = revision["metadata"]["name"], (spec["repository"], spec["packageName"])
+            if _is_kept(revision) and package_key not in package_keys:
+                retained.add(package_key)
+                continue
             seen.append(package_key)
             uids = [owner["uid"] for owner in revision["metadata"].get("ownerReferences") or ()]
             if len(uids) != 1 or uids[0] not in owners:
@@ -367,7 +372,8 @@ class Fleet:
         clusters = {obj["metadata"]["name"]: obj for obj in await self.all(CLUSTER)}
         for region in fleet.REGIONS:
             remote = f"edge-{region}"
-            wanted = {f"drafts/{package}/{DRAFT}" for repo, package in package_keys if repo == remote}
+            drafts = {*package_keys, *retained}
+            wanted = {f"drafts/{package}/{DRAFT}" for repo, package in drafts if repo == remote}
             present = set(
                 _git(self.folder / f"{remote}.git", "for-each-ref", "--format=%(refname:lstrip=2)").split()
             )
@@ -412,6 +418,13 @@ class Fleet:
             for kind in (SET, VARIANT, REVISION)
             for obj in await self.all(kind)
         }
+
+
+def _is_kept(revision: Object) -> bool:
+    """Return whether a draft stays without a variant, for the edits of a person."""
+    metadata = revision["metadata"]
+    is_marked = (metadata.get("labels") or {}).get(KEPT_LABEL) == "true"
+    return is_marked and EDITED_BY in metadata["annotations"] and not metadata.get("ownerReferences")
 
 
 def package_key_of(variant: Object) -> tuple[str, str]:
