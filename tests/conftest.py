@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -70,6 +71,8 @@ def restored_logging() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(level)
     structlog.reset_defaults()
+    renderer: Any = structlog.get_config()["processors"][-1]
+    renderer.exception_formatter = structlog.dev.plain_traceback  # Rich's would stall for half a second
 
 
 @pytest.fixture(autouse=True)
