@@ -1,4 +1,4 @@
-"""What people wrote into drafts: of a set's variants, and of those that are gone."""
+"""Lists the drafts that people have edited, of the variants of a set and of variants that are gone."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -25,7 +25,7 @@ async def edits_of(cluster: Cluster, key: Key) -> Document:
             "editors": editors,
         }
         for each in drafts
-        if (editors := _annotation(each.revision, EDITED_BY))
+        if (editors := annotation_of(each.revision, EDITED_BY))
     ]
     return {"set": str(key), "drafts": len(drafts), "edited": found}
 
@@ -49,7 +49,7 @@ def kept_for(revisions: Iterable[Object], key: Key, *, is_set: bool) -> list[Doc
     """Return the drafts that stayed when a variant, or the variants of a set, went."""
     found = []
     for revision in revisions:
-        maker = _annotation(revision, KEPT_FOR).rpartition("@")[0]
+        maker = annotation_of(revision, KEPT_FOR).rpartition("@")[0]
         set_name, _, variant = maker.rpartition("/")
         if key.name == (set_name if is_set else variant) and not revision["metadata"].get("ownerReferences"):
             found.append(
@@ -57,7 +57,7 @@ def kept_for(revisions: Iterable[Object], key: Key, *, is_set: bool) -> list[Doc
                     "revision": revision["metadata"]["name"],
                     "lifecycle": lifecycle_of(revision),
                     "variant": f"{key.namespace}/{variant}",
-                    "editors": _annotation(revision, EDITED_BY),
+                    "editors": annotation_of(revision, EDITED_BY),
                 }
             )
     return sorted(found, key=lambda each: str(each["revision"]))
@@ -71,5 +71,6 @@ def kept_lines(drafts: Iterable[Document]) -> Iterator[str]:
         )
 
 
-def _annotation(revision: Object, name: str) -> str:
+def annotation_of(revision: Object, name: str) -> str:
+    """Return an annotation of a package revision, "" without it."""
     return str((revision["metadata"].get("annotations") or {}).get(name, ""))

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from pvbus.cli.asking import options_of, tasks_of
-from pvbus.cli.edits import kept_for
+from pvbus.cli.edits import annotation_of, kept_for
 from pvbus.cli.explain_text import repository_lines, set_lines, variant_lines
 from pvbus.cli.failing import VariantFailure, failing_targets, grouped, unready_children
 from pvbus.cli.live import REVISION
@@ -168,15 +168,11 @@ async def _revisions(data: str, kubeconfig: str | None, key: Key, names: list[st
     return [each for each in read if isinstance(each, dict)]
 
 
-def _annotation(revision: Object, name: str) -> str:
-    return str((revision["metadata"].get("annotations") or {}).get(name, ""))
-
-
 def _conflicts(revisions: list[Object]) -> Iterator[Document]:
     """Yield the merge conflicts of upgrades, as the revisions report them."""
     for revision in revisions:
         with suppress(msgspec.DecodeError):
-            reported = msgspec.json.decode(_annotation(revision, CONFLICTS), type=list[dict[str, Any]])
+            reported = msgspec.json.decode(annotation_of(revision, CONFLICTS), type=list[dict[str, Any]])
             yield from ({"revision": revision["metadata"]["name"], **conflict} for conflict in reported)
 
 
@@ -184,7 +180,7 @@ def _renders(revisions: list[Object]) -> Iterator[Document]:
     """Yield what the package store remarks on the last render of each revision."""
     for revision in revisions:
         conditions = (revision.get("status") or {}).get("conditions") or ()
-        said = [_annotation(revision, RENDER_REMARKS)]
+        said = [annotation_of(revision, RENDER_REMARKS)]
         said += [each.get("message", "") for each in conditions if each.get("type") == RENDER_IDEMPOTENT]
         yield from ({"revision": revision["metadata"]["name"], "remark": text} for text in filter(None, said))
 

@@ -56,7 +56,7 @@ KEPT_FOR = "pvbus.dev/kept-for"
 KEPT_LABEL = "pvbus.dev/kept"
 """On the same drafts: "true", so that a label selector finds them."""
 DELETE_EDITS = "pvbus.dev/delete-edits"
-"""On a variant or a PackageRevision: "true" has its drafts deleted with the variant, whoever edited them."""
+"""On a variant or a PackageRevision: "true" deletes edited drafts, too, when the variant is deleted."""
 ACKNOWLEDGED_PREFIX = "acknowledged.promotion.pvbus.dev/"
 """On a PackageRevision, with the name of a PackageSpecializer behind it. The value is the name of the very
 PackageRevision, so that a copied annotation acknowledges nothing."""

@@ -44,7 +44,7 @@ class DraftWorld(World):
         self.cluster.rules = StoreRules(self.cluster, FunctionRegistry({}), is_embedded=True)
         self.git: dict[str, dict[str, str]] = {}
         self._peek = self.cluster.peek
-        self.cluster.peek = self._peek_at  # type: ignore[method-assign]
+        self.cluster.peek = self._peek_at  # type: ignore[method-assign]  # this world's git
         self.save("c1", size="small")
         if downstream:
             self._put_downstream(downstream)

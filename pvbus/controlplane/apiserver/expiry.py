@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 
 
 class EventExpiry:
-    """Follows the writes of Events. `run` removes those that are old, until it is cancelled."""
+    """Records when each Event was written last. `run` removes old Events until it is cancelled."""
 
     def __init__(self, store: Store, seconds: float = EVENT_SECONDS) -> None:
         self._store = store

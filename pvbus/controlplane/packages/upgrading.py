@@ -146,7 +146,7 @@ def _link(files: Files, path: str) -> File | None:
 
 
 def _shown(conflict: Conflict) -> Conflict:
-    """Return a conflict as it is reported: of a link without its values, which nobody can set as text."""
+    """Return the conflict to report. That of a link has no values: the API cannot set them."""
     values = (conflict.old, conflict.local, conflict.new)
     if any(isinstance(value, str) and value.startswith(_LINK) for value in values):
         return Conflict(file=conflict.file, taken=conflict.taken)

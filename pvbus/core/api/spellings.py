@@ -10,7 +10,7 @@ from typing import Final
 _HINTS: Final[Sequence[tuple[str, str]]] = (
     (r"injectionSelectors$", "objects to inject are listed in `injectors`, each with kind and name"),
     (
-        r"upstream\.(tag|channel)$",
+        r"upstream\.tag$",
         "a tag that moves is named by `workspaceName`: `stable` for the git tag `<package>/stable`",
     ),
     (
@@ -24,7 +24,7 @@ _KINDS: Final = frozenset(["PackageVariant", "PackageVariantSet"])
 
 
 def unknown_field(kind: str, path: str) -> str:
-    """Return what is said of a field that the API does not have, with the right spelling if that is known."""
+    """Return the message about a field that the API does not have, with the right field if one is known."""
     hint = hint_of(kind, path)
     return f'unknown field "{path}" ({hint})' if hint else f'unknown field "{path}"'
 
@@ -37,7 +37,7 @@ def hint_of(kind: str, path: str) -> str:
 
 
 def meaning_of(path: str, expression: str) -> str:
-    """Return what an expression gives that its author does not mean, "" if nothing is known of it."""
+    """Return a warning about an expression whose result its author does not expect, "" without one."""
     if path.endswith(".packageExpr") and _UPSTREAM_NAME.search(expression):
         return (
             "upstream.name is the name of the PackageRevision, such as blueprints.app.v1; the name of the "

@@ -101,8 +101,8 @@ def upstream_state(lock: Lock, wanted: RevisionFacts, *, saves: bool) -> Upstrea
 class Old(NamedTuple):
     """The content that a lock records.
 
-    revision: that has it, or through which git was read. files: those of the commit, {} where both sides are
-    merged without a former one; None: those that the revision has now.
+    revision: has the content, or is the one through which git was read. files: of the commit; {} for a merge
+    without a base; None: the files of the revision are the content.
     """
 
     kind: OldContent

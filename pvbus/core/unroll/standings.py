@@ -107,7 +107,7 @@ class Standings:
 
     errors: children whose set stalls for them; messages: their errors, counted. failing: children that report
     a failure. unfinished: those on hold, and those that are applied and not ready yet.
-    needing: those that wait for a person.
+    needing: children with the condition AttentionNeeded.
     """
 
     def __init__(self) -> None:

@@ -85,7 +85,7 @@ class Worker:
     ) -> None:
         """make: returns a controller with empty tables; called at the start and whenever they are emptied.
         monitoring: what answers queries, None if nothing is set. sources: where packages are read from.
-        tell: takes the notices of rows that were written; None if nobody wants them."""
+        tell: takes the notices of rows that were written; None to drop them."""
         self.partitions = partitions
         self._cluster = cluster
         self._monitoring = monitoring

@@ -345,8 +345,8 @@ class Fleet:
         )
 
     async def _draft_problems(self, living: Mapping[str, Object]) -> list[str]:
-        """One draft per variant in the API and one branch in git, with the content asked for, and no more
-        than those that people have edited and whose variants are gone."""
+        """Each variant has one draft in the API and one branch in git, with the content asked for. The only
+        other drafts are those that people edited before their variants were deleted."""
         owners = {obj["metadata"]["uid"]: obj for obj in living.values()}
         package_keys = {package_key_of(obj): obj for obj in living.values()}
         problems = []
