@@ -98,14 +98,26 @@ def event_of(line: bytes, where: str) -> WatchEvent:
 
 def says_not_found(body: bytes, resource: Resource, name: str) -> bool:
     """Return whether a 404 is about this object: not about its kind, its server, or a proxy's page."""
+    details = _missing(body)
+    return (
+        details is not None and details.name == name and details.kind in ("", resource.plural, resource.kind)
+    )
+
+
+def says_kind_not_found(body: bytes) -> bool:
+    """Return whether a 404 is about the kind in the path: it names no object."""
+    details = _missing(body)
+    return details is not None and not details.name
+
+
+def _missing(body: bytes) -> "_Details | None":
+    """Return the details of a Status that says NotFound; None for any other answer."""
     try:
         status = msgspec.json.decode(body, type=_NotFound)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    if status.kind != "Status" or status.reason != "NotFound" or status.details is None:
-        return False
-    kinds = ("", resource.plural, resource.kind)
-    return status.details.name == name and status.details.kind in kinds
+        return None
+    is_missing = status.kind == "Status" and status.reason == "NotFound"
+    return (status.details or _Details()) if is_missing else None
 
 
 def _is_object(value: Any) -> TypeGuard[Object]:

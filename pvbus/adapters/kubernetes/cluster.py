@@ -18,7 +18,7 @@ from pvbus.adapters.kubernetes.discovery import Discovery
 from pvbus.adapters.kubernetes.reach import Reach
 from pvbus.adapters.kubernetes.streaming import FIRST_PAGE_OBJECTS, Streaming
 from pvbus.adapters.kubernetes.transport import Answer, Transport
-from pvbus.core.errors import PvbusError, TransientError
+from pvbus.core.errors import PermanentError, PvbusError, TransientError
 from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
 
 PAGE_OBJECTS = 5_000  # an API server's own clients use 500; fewer round trips restart faster
@@ -187,9 +187,14 @@ class HttpCluster:
         accept = _METADATA if metadata_only else "application/json"
         lines = self._transport.lines(path, parameters=parameters, accept=accept)
         async with aclosing(lines):
-            async for line in lines:
-                event = answers.event_of(line, f"GET {path} (watch)")
-                yield event._replace(object=answers.metadata_of(event.object)) if metadata_only else event
+            try:
+                async for line in lines:
+                    event = answers.event_of(line, f"GET {path} (watch)")
+                    yield event._replace(object=answers.metadata_of(event.object)) if metadata_only else event
+            except PermanentError as exc:
+                if exc.reason == "NotFound":  # a watch names no object
+                    self._discovery.forget()
+                raise
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
         path = self._path(resource, namespace, name)
@@ -197,7 +202,7 @@ class HttpCluster:
         if answer.code == 404 and answers.says_not_found(answer.body, resource, name):
             return None
         if answer.code >= 400:
-            raise _error(answer, "GET")
+            raise self._error(answer, "GET")
         return answers.object_of(answers.value_of(answer.body, answer.where), name, answer.where)
 
     # ------------------------------------------------------------ writing
@@ -265,7 +270,7 @@ class HttpCluster:
         if answer.code == 404 and answers.says_not_found(answer.body, resource, name):
             return False
         if answer.code >= 400:
-            raise _error(answer, "DELETE")
+            raise self._error(answer, "DELETE")
         answers.value_of(answer.body, answer.where)
         return True
 
@@ -301,12 +306,14 @@ class HttpCluster:
         if answer.code == 404 and missing:
             return None
         if answer.code >= 400:
-            raise _error(answer, method)
+            raise self._error(answer, method)
         return answers.value_of(answer.body, answer.where)
 
-
-def _error(answer: Answer, method: str) -> PvbusError:
-    error = answer.error(method)
-    if isinstance(error, GoneError):  # of a list page: the list is read again
-        return TransientError(str(error))
-    return error
+    def _error(self, answer: Answer, method: str) -> PvbusError:
+        """Return the error of an answer. A kind that is not served any more is discovered again."""
+        if answer.code == 404 and answers.says_kind_not_found(answer.body):
+            self._discovery.forget()
+        error = answer.error(method)
+        if isinstance(error, GoneError):  # of a list page: the list is read again
+            return TransientError(str(error))
+        return error

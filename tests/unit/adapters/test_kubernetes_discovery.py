@@ -1,13 +1,15 @@
 """Discovery is asked once, and again after a change."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
-from pvbus.core.errors import TransientError
-from pvbus.ports.cluster import Kind
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.core.errors import ConflictError, PermanentError, TransientError
+from pvbus.ports.cluster import Kind, Object, Resource
 from tests.unit.adapters.http_servers import connected, serving, status, write_kubeconfig
 
 SITE = Kind("example.org", "Site")
@@ -96,6 +98,60 @@ async def test_what_is_not_served_or_not_known_is_asked_again(tmp_path: Path, co
         server.code, server.versions = 200, ("v1",)
         assert await cluster.versions(SITE) == ("v1",)
     assert len(server.seen) == 4
+
+
+OBJECT: Object = {"metadata": {"name": "a", "namespace": "default"}}
+
+
+async def _watch(cluster: HttpCluster, resource: Resource) -> None:
+    async for _ in cluster.watch(resource, "1"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda cluster, resource: cluster.list(resource),
+        lambda cluster, resource: cluster.get(resource, "default", "a"),
+        lambda cluster, resource: cluster.create(resource, OBJECT),
+        lambda cluster, resource: cluster.update(resource, OBJECT),
+        lambda cluster, resource: cluster.delete(resource, "default", "a"),
+        _watch,
+    ],
+    ids=["list", "get", "create", "update", "delete", "watch"],
+)
+async def test_a_kind_that_is_not_served_any_more_is_discovered_again(
+    tmp_path: Path, ask: Callable[[HttpCluster, Resource], Awaitable[object]]
+) -> None:
+    """Nobody said that the definition changed: the 404 of the kind does."""
+    server = Server("v1")
+    async with serving(server) as url, connected(write_kubeconfig(tmp_path, url)) as cluster:
+        resource = await cluster.resource(SITE)
+        assert resource is not None
+        server.versions = ()
+        with pytest.raises((PermanentError, ConflictError), match="404"):
+            await ask(cluster, resource)
+        server.versions = ("v2",)
+        assert await cluster.versions(SITE) == ("v2",)
+
+
+async def test_an_object_that_is_missing_changes_nothing_of_discovery(tmp_path: Path) -> None:
+    async def missing(request: web.Request) -> web.Response:
+        if request.path.endswith("/sites/a"):
+            details = {"name": "a", "kind": "sites"}
+            body = {"kind": "Status", "code": 404, "reason": "NotFound", "details": details}
+            return web.json_response(body, status=404)
+        return await server(request)
+
+    server = Server("v1")
+    async with serving(missing) as url, connected(write_kubeconfig(tmp_path, url)) as cluster:
+        resource = await cluster.resource(SITE)
+        assert resource is not None
+        assert await cluster.get(resource, "default", "a") is None
+        with pytest.raises(ConflictError, match="404"):
+            await cluster.update(resource, OBJECT)
+        await cluster.resource(SITE)
+    assert server.seen == ["/apis/example.org", "/apis/example.org/v1"]
 
 
 async def test_closing_ends_a_reading(tmp_path: Path) -> None:
