@@ -62,7 +62,7 @@ class Admission(NamedTuple):
 def strategy_of(endpoint: Endpoint, own: Mapping[Kind, Strategy], *, is_hooked: bool) -> Strategy:
     """Return the strategy of a kind. own: those of single kinds."""
     if endpoint.served.custom:
-        return strategies.CUSTOM
+        return strategies.CUSTOM_OF.get(endpoint.kind, strategies.CUSTOM)
     if is_hooked:
         return strategies.HOOKED
     return own.get(endpoint.kind, strategies.STORED_AS_WRITTEN)
@@ -96,6 +96,7 @@ def created(rules: Rules, obj: Object, admission: Admission, options: Options) -
     obj = endpoint.stored(obj)
     # A hook of a built-in kind chooses the name; a hook of a custom kind gets objects with a name.
     _check(rules, obj, None, named=not is_hooked or endpoint.served.custom)
+    options.warnings.extend(strategy.advice(obj))
     return obj, generated
 
 
@@ -174,6 +175,8 @@ def updated(
     if problems:
         raise status.invalid(endpoint.subject(key[1]), problems)
     _check(rules, new, stored, named=True)
+    if subresource != "status":
+        options.warnings.extend(strategy.advice(new))
     if strategy.counts_generation:
         strategies.bump_generation(new, stored, has_status=endpoint.has_status)
     return new

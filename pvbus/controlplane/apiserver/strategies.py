@@ -1,19 +1,24 @@
 """Kind-specific behaviour of writes.
 
 A strategy completes an object (`prepare`) and checks rules that its schema cannot express (`check`). Both get
-the previous object, None on create, and neither changes its arguments.
+the previous object, None on create, and neither changes its arguments. An object that breaks no rule may be
+of no use: `advice` has warnings about it.
 """
 
 import base64
 import binascii
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from pvbus.controlplane.apiserver import status
 from pvbus.controlplane.apiserver.nodes import FieldError, forbidden
 from pvbus.controlplane.apiserver.registry import EVENT, NAMESPACE
 from pvbus.controlplane.apiserver.status import invalid_value
+from pvbus.core.api.variants import CONFIG_GROUP, PackageVariantSet
+from pvbus.core.render.template import unknown_fields
 from pvbus.ports.cluster import Kind, Object
 
 CONFIG_MAP = Kind("", "ConfigMap")
@@ -37,6 +42,7 @@ class Strategy(NamedTuple):
 
     prepare: Callable[[Object, Object | None], Object] = lambda new, old: new
     check: Callable[[Object, Object | None], list[FieldError]] = lambda new, old: []
+    advice: Callable[[Object], list[str]] = lambda new: []
     owned: Callable[[Object, Object], Object] = lambda new, given: new
     finalizer: str = ""
     counts_generation: bool = False
@@ -152,7 +158,23 @@ def _check_data(new: Object, old: Object | None, fields: tuple[str, ...]) -> lis
 
 
 STORED_AS_WRITTEN = Strategy()
+ADVICE_BYTES_MAX: Final = 8 * 1024
+"""Of a set's expressions that are compiled for warnings: at most 60 ms, in which nobody is answered."""
+
+
+def _advice_on_set(new: Object) -> list[str]:
+    """Name the fields in expressions that no object can have: such a set stalls."""
+    try:
+        spec = msgspec.convert(new, PackageVariantSet).spec
+    except msgspec.ValidationError:  # of a definition that is not ours
+        return []
+    return [f"{path}: {text}" for path, text in unknown_fields(spec, bytes_max=ADVICE_BYTES_MAX)]
+
+
 CUSTOM = Strategy(owned=lambda new, given: given, counts_generation=True, unconditional_update=False)
+CUSTOM_OF: Mapping[Kind, Strategy] = {
+    Kind(CONFIG_GROUP, "PackageVariantSet"): CUSTOM._replace(advice=_advice_on_set)
+}
 HOOKED = Strategy(unconditional_update=False)
 
 BUILTIN: Mapping[Kind, Strategy] = {

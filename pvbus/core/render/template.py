@@ -269,15 +269,23 @@ def compile_ahead(templates: Iterable[VariantTemplate | None]) -> Iterator[int]:
                     yield cost
 
 
-def unknown_fields(spec: PackageVariantSetSpec) -> Iterator[tuple[str, str]]:
+def unknown_fields(
+    spec: PackageVariantSetSpec, *, bytes_max: float = float("inf")
+) -> Iterator[tuple[str, str]]:
     """Yield each field that an expression reads and no object can have: (path of the expression, message).
 
-    Such an expression compiles, and fails for every target whose evaluation gets there.
+    Such an expression compiles, and fails for every target whose evaluation gets there. bytes_max: of the
+    expressions that are compiled, for those who may not take long; what follows them is named as not checked.
     """
+    size = 0
     for number, target in enumerate(spec.targets):
         known = {**_FIELDS, "target": _LISTED_FIELDS if target.repositories else _OBJECT_FIELDS}
         template = msgspec.to_builtins(target.template)
         for path, text in expressions_of(template, f"spec.targets[{number}].template"):
+            size += len(text)
+            if size > bytes_max:
+                yield path, "from here on fields are not checked, as the expressions are long: pvbus validate"
+                return
             with suppress(CelCompileError):  # an error of its own
                 for variable, field in sorted(compile_expression(text).fields):
                     if variable in known and field not in known[variable]:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from pvbus.controlplane.apiserver.bodies import BODY_BYTES_MAX
-from tests.integration.apiserver.client import CORE, WIDGETS, Api, config_map, owner, widget
+from pvbus.core.api.crds import crds
+from tests.integration.apiserver.client import CORE, CRDS, WIDGETS, Api, config_map, owner, widget
 
 
 async def test_schema_problems_are_named_by_path(api: Api) -> None:
@@ -189,3 +190,57 @@ async def test_a_finalizer_needs_a_domain_on_kinds_of_the_core_group_only(api: A
     maps = f"{CORE}/namespaces/default/configmaps"
     reply = await api.call("POST", maps, config_map("a", finalizers=["cleanup"]))
     assert (reply.code, "fully qualified" in reply.body["message"]) == (422, True)
+
+
+def _set(name: str, **exprs: str) -> dict[str, Any]:
+    entries = [{"key": key, "valueExpr": text} for key, text in exprs.items()]
+    target = {"objectSelector": {"apiVersion": "v1", "kind": "Site"}, "template": {"labelExprs": entries}}
+    upstream = {"repo": "r", "package": "p", "revision": 1}
+    return {
+        "apiVersion": "config.porch.kpt.dev/v1alpha2",
+        "kind": "PackageVariantSet",
+        "metadata": {"name": name},
+        "spec": {"upstream": upstream, "targets": [target]},
+    }
+
+
+SETS = "/apis/config.porch.kpt.dev/v1alpha2/namespaces/default/packagevariantsets"
+LABELS = "spec.targets[0].template.labelExprs"
+HAS = "it has name, namespace, labels and annotations"
+
+
+async def test_a_set_whose_expression_reads_a_field_that_no_object_has_is_stored_with_a_warning(
+    api: Api,
+) -> None:
+    """Each write of the spec says so, in each way of writing; one of the status does not, nor a right set."""
+    definition = next(crd for crd in crds() if crd["spec"]["names"]["kind"] == "PackageVariantSet")
+    await api.create(CRDS, definition)
+    wrong = f'299 - "{LABELS}[1].valueExpr: target has no field lables: {HAS}"'
+    body = _set("a", a="target.name", b="target.lables.a", c="'x'")
+    created = await api.call("POST", SETS, body)
+    assert (created.code, created.warnings) == (201, (wrong,))
+    assert (await api.call("POST", SETS, _set("b", a="target.labels.a"))).warnings == ()
+    path = f"{SETS}/a"
+    advised = f'299 - "{LABELS}[0].valueExpr: upstream has no field spec: {HAS}"'
+    for method, media, changed in (
+        ("PUT", "application/json", {**created.body, "spec": _set("a", a="upstream.spec.x")["spec"]}),
+        ("PATCH", "application/merge-patch+json", {"spec": _set("a", b="upstream.spec.y")["spec"]}),
+        ("PATCH", "application/apply-patch+yaml", _set("a", c="upstream.spec.z")),
+    ):
+        query = "?fieldManager=t&force=true" if "apply" in media else ""
+        reply = await api.call(method, path + query, changed, media=media)
+        assert (reply.code, reply.warnings) == (200, (advised,))
+    status: dict[str, Any] = {"status": {"conditions": []}}
+    patched = await api.call("PATCH", f"{path}/status", status, media="application/merge-patch+json")
+    assert (patched.code, patched.warnings) == (200, ())
+
+
+async def test_warnings_about_expressions_end_where_compiling_them_takes_long(api: Api) -> None:
+    definition = next(crd for crd in crds() if crd["spec"]["names"]["kind"] == "PackageVariantSet")
+    await api.create(CRDS, definition)
+    long = "'" + "x" * 4_090 + "'"
+    reply = await api.call("POST", SETS, _set("a", a="target.lables", b=long, c=long, d="target.lables"))
+    assert [warning.partition("valueExpr: ")[2][:30] for warning in reply.warnings] == [
+        "target has no field lables: it",
+        "from here on fields are not ch",
+    ]
