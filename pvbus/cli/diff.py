@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from pvbus.cli.edits import edit_lines, edits_of
-from pvbus.cli.explain_text import conflict_value
+from pvbus.cli.explain_text import conflict_value, is_warning
 from pvbus.cli.fleet import Member, connected, existing, kubeconfig_option, members_of, named, served
 from pvbus.cli.live import FILES, REVISION
 from pvbus.cli.output import FORMATS, emit
@@ -23,7 +23,7 @@ from pvbus.core.inject.owning import PUBLISHED, lifecycle_of
 from pvbus.core.inject.renderstatus import render_status
 from pvbus.core.keys import Key
 from pvbus.core.merge.conflicts import ABSENT, CONFLICTS, Conflict, MergeError, shown
-from pvbus.core.merge.taking import chosen, value_of, with_value
+from pvbus.core.merge.taking import beside, chosen, value_of, with_value
 from pvbus.core.proposals import conflicts_of
 from pvbus.core.yaml.editor import YamlError
 from pvbus.ports.cluster import Cluster, Object
@@ -237,7 +237,7 @@ async def _settled(cluster: Cluster, key: Key, side: str, field: str, where: str
         )
     conflict = chosen(conflicts_of(draft.revision), field, where)
     words = "has this value already"
-    if side != conflict.taken:
+    if side != conflict.taken:  # of a warning, the draft has both
         words = await _put(cluster, draft, conflict, side)
     left = await _twice(partial(_remove, cluster, draft, conflict))
     settled = f"{conflict.file}: {field}" if field != conflict.file else field
@@ -259,7 +259,10 @@ async def _put(cluster: Cluster, draft: Member, conflict: Conflict, side: str) -
     files = await files_of(cluster, draft.key.namespace, draft.name)
     texts = dict(_texts(files))
     before = texts.get(conflict.file)
-    after = with_value(conflict, before, value_for(conflict, side, known.get(conflict.file)))
+    if conflict.is_warning:
+        after = with_value(beside(conflict) if side == "local" else conflict, before, ABSENT)
+    else:
+        after = with_value(conflict, before, value_for(conflict, side, known.get(conflict.file)))
     if after == before:
         return "has this value already"
     texts.pop(conflict.file, None)
@@ -345,15 +348,25 @@ def _heading_lines(document: Object) -> Iterator[str]:
 
 
 def _conflict_lines(document: Object) -> Iterator[str]:
-    conflicts = document["conflicts"]
-    if not conflicts:
-        return
-    yield f"{len(conflicts)} to settle, as this package and its upstream have both changed it:"
+    warnings = [each for each in document["conflicts"] if is_warning(each)]
+    conflicts = [each for each in document["conflicts"] if not is_warning(each)]
+    if conflicts:
+        yield f"{len(conflicts)} to settle, as this package and its upstream have both changed it:"
+        yield from _sides(conflicts)
+        field = conflicts[0].get("field") or conflicts[0].get("object") or conflicts[0].get("file")
+        yield f"to settle one: pvbus diff {document['variant']} --take local|upstream '{field}'"
+    if warnings:
+        yield f"{len(warnings)} to look at, as both sides changed the key of an element and both stay:"
+        yield from _sides(warnings)
+        field = warnings[0]["field"]
+        yield f"to keep only one of the two: pvbus diff {document['variant']} --take local|upstream '{field}'"
+
+
+def _sides(conflicts: list[Object]) -> Iterator[str]:
     for each in conflicts:
         where = ", ".join(each[part] for part in ("file", "object", "field") if each.get(part))
         old, local, new = (conflict_value(each, side) for side in ("old", "local", "new"))
         yield f"  {where}"
         taken = each.get("taken", "upstream")
-        yield f"    it was {old}, is {local} here and {new} upstream; the draft has the {taken} one"
-    field = conflicts[0].get("field") or conflicts[0].get("object") or conflicts[0].get("file")
-    yield f"to settle one: pvbus diff {document['variant']} --take local|upstream '{field}'"
+        has = "both" if is_warning(each) else f"the {taken} one"
+        yield f"    it was {old}, is {local} here and {new} upstream; the draft has {has}"

@@ -49,7 +49,8 @@ def variant_lines(document: Document) -> Iterator[str]:
     yield from kept_lines(document.get("kept") or [])
     yield from _conflict_lines(conflicts)
     if conflicts:
-        yield f"  to settle conflicts: pvbus diff {document['variant']}"
+        act = "see both" if all(map(is_warning, conflicts)) else "settle conflicts"
+        yield f"  to {act}: pvbus diff {document['variant']}"
     yield from _closing_lines(document)
 
 
@@ -68,17 +69,25 @@ def _promotion_lines(promotion: list[Document]) -> Iterator[str]:
 
 
 def _conflict_lines(conflicts: list[Document]) -> Iterator[str]:
-    """Yield the conflicts of upgrades: values that both sides changed."""
+    """Yield the conflicts of upgrades, values that both sides changed, and the warnings."""
     for each in conflicts[:SHOWN_MAX]:
-        yield f"  conflict of the upgrade in {each['revision']}: {conflict_words(each)}"
+        what = "warning" if is_warning(each) else "conflict"
+        yield f"  {what} of the upgrade in {each['revision']}: {conflict_words(each)}"
     if len(conflicts) > SHOWN_MAX:
         yield f"  and {len(conflicts) - SHOWN_MAX} more conflicts (-o json has them all)"
+
+
+def is_warning(conflict: Document) -> bool:
+    """Return whether an entry of the list blocks nothing: two elements stay where there was one."""
+    return conflict.get("taken") == "both"
 
 
 def conflict_words(conflict: Document) -> str:
     """Say what a conflict is about, and which value the draft has."""
     where = ", ".join(str(conflict[part]) for part in ("file", "object", "field") if conflict.get(part))
     old, local, new = (conflict_value(conflict, side) for side in ("old", "local", "new"))
+    if is_warning(conflict):
+        return f"{where}: {local} stays beside upstream's {new}; both sides changed the key of {old}"
     if conflict.get("taken") == "local":
         return f"{where}: stays {local} as it is here; upstream changed {old} to {new}"
     return f"{where}: is upstream's {new}; here it was changed from {old} to {local}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from pvbus.cli.explain_text import conflict_words
+from pvbus.cli.explain_text import conflict_words, is_warning
 from pvbus.cli.plandocument import Document
 
 MARKS = {"create": "[green]+[/]", "delete": "[red]-[/]"}
@@ -30,7 +30,8 @@ def plan_lines(document: Document) -> Iterator[str]:
             cut = cut or is_cut
             yield f"    {escape(line)}"
         for conflict in action.get("conflicts", ()):
-            yield f"    [yellow]conflict[/] {escape(conflict_words(conflict))}"
+            what = "warning" if is_warning(conflict) else "conflict"
+            yield f"    [yellow]{what}[/] {escape(conflict_words(conflict))}"
         if action.get("files"):
             yield f"    files: {escape(', '.join(action['files']))}"
     for name, diff in document.get("diffs", {}).items():
@@ -80,7 +81,8 @@ def diff_lines(diff: str, *, indent: str = "    ") -> Iterator[str]:
 def _summary(document: Document) -> str:
     tally = Counter(action["verb"] for action in document["actions"])
     parts = [f"{number} to {verb}" for verb, number in tally.items()]
-    conflicts = sum(len(action.get("conflicts", ())) for action in document["actions"])
+    listed = [each for action in document["actions"] for each in action.get("conflicts", ())]
+    conflicts = sum(not is_warning(each) for each in listed)
     if conflicts:
         parts.append("1 conflict to settle" if conflicts == 1 else f"{conflicts} conflicts to settle")
     if document["held"]:

@@ -49,7 +49,7 @@ def labels_of(variant: PackageVariant, revision: Object) -> Mapping[str, str]:
 
 
 def conflicts_of(revision: Object) -> list[Conflict]:
-    """Return the conflicts of the last upgrade that nobody has settled."""
+    """Return the conflicts of the last upgrade that nobody has settled, and its warnings."""
     text = (revision["metadata"].get("annotations") or {}).get(CONFLICTS) or "[]"
     try:
         return msgspec.json.decode(text, type=list[Conflict])
@@ -84,7 +84,7 @@ def _held(variant: PackageVariant, set_on_hold: str) -> Refusal | None:
 
 
 def _in_conflict(variant: PackageVariant, revision: Object) -> Refusal | None:
-    count = len(conflicts_of(revision))
+    count = sum(not each.is_warning for each in conflicts_of(revision))
     if not count:
         return None
     words = "1 conflict" if count == 1 else f"{count} conflicts"

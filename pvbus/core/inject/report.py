@@ -59,21 +59,37 @@ def ensured_conditions(variant: PackageVariant, ensured: Ensured, former: Result
 def _conflicts(
     variant: PackageVariant, conflicts: Mapping[str, Sequence[Conflict]], former: ResultRow | None
 ) -> Conditions:
-    """Return the condition of drafts whose merges left conflicts, or which had some before. conflicts: by
-    the draft's name."""
-    if not conflicts:
-        had = former is not None and any(each.type == UPGRADE_CONFLICT for each in former.conditions)
-        message = "no conflict of an upgrade is left"
-        return [condition(UPGRADE_CONFLICT, False, "NoConflict", message, variant)] if had else []
-    count = sum(map(len, conflicts.values()))
-    name, (first, *_) = next(iter(conflicts.items()))
-    words = "one conflict" if count == 1 else f"{count} conflicts"
-    message = (
-        f"the upgrade of {name} left {words}, the first in {where(first)}: `pvbus diff "
-        f"{variant.metadata.namespace}/{variant.metadata.name}` shows them and, with `--take`, settles one; "
-        f"without the draft's annotation {CONFLICTS} all are"
+    """Return the condition of drafts whose merges left conflicts or warnings, or which had some before.
+    conflicts: by the draft's name."""
+    listed = [(name, each) for name, found in conflicts.items() for each in found]
+    warnings = [(name, each) for name, each in listed if each.is_warning]
+    blocking = [(name, each) for name, each in listed if not each.is_warning]
+    key = Key(variant.metadata.namespace, variant.metadata.name)
+    if blocking:
+        name, first = blocking[0]
+        words = "one conflict" if len(blocking) == 1 else f"{len(blocking)} conflicts"
+        message = (
+            f"the upgrade of {name} left {words}, the first in {where(first)}: `pvbus diff {key}` shows them "
+            f"and, with `--take`, settles one; without the draft's annotation {CONFLICTS} all are"
+        )
+        if warnings:
+            message += f"; {_both_stay(*warnings[0], len(warnings))}"
+        return [condition(UPGRADE_CONFLICT, True, "BothChanged", message, variant)]
+    if warnings:
+        message = f"{_both_stay(*warnings[0], len(warnings))}: `pvbus diff {key}` shows both"
+        return [condition(UPGRADE_CONFLICT, False, "BothStay", message, variant)]
+    had = former is not None and any(each.type == UPGRADE_CONFLICT for each in former.conditions)
+    message = "no conflict of an upgrade is left"
+    return [condition(UPGRADE_CONFLICT, False, "NoConflict", message, variant)] if had else []
+
+
+def _both_stay(name: str, first: Conflict, count: int) -> str:
+    """Return a warning in words. count: of all warnings."""
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    return (
+        f"{name} has {where(first)} and upstream's {first.beside}, as both sides changed the key of one "
+        f"element{more}"
     )
-    return [condition(UPGRADE_CONFLICT, True, "BothChanged", message, variant)]
 
 
 def dropped_conditions(

@@ -1,4 +1,7 @@
-"""The conflicts of a merge: what both sides changed, with the values that the result lacks."""
+"""The conflicts of a merge: what both sides changed, with the values that the result lacks.
+
+A warning is listed with them: of an element whose key both sides changed, the result has both.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -27,7 +30,8 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that local and upstream changed differently.
 
     object: kind and name, "" for a whole file. field: its path, "" for a whole object or file. old,
-    local, new: the values; a side without the field has none.
+    local, new: the values; a side without the field has none. taken: `both` is a warning, which blocks
+    nothing: field is the path of the local element, beside that of upstream's.
     """
 
     file: str = ""
@@ -36,7 +40,12 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     old: Any = ABSENT
     local: Any = ABSENT
     new: Any = ABSENT
-    taken: Literal["upstream", "local"] = "upstream"
+    taken: Literal["upstream", "local", "both"] = "upstream"
+    beside: str = ""
+
+    @property
+    def is_warning(self) -> bool:
+        return self.taken == "both"
 
 
 _decoder = msgspec.json.Decoder(tuple[Conflict, ...])

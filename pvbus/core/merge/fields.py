@@ -1,7 +1,8 @@
 """Merges the fields of one object three ways.
 
 Mappings are merged key by key; scalars, and lists without merge keys, as one value: upstream's where
-upstream changed it, else the local one. Lists with merge keys are merged element by element.
+upstream changed it, else the local one. Lists with merge keys are merged element by element; where both
+sides changed the key of one, both elements stay, and a warning says so.
 
 The outcome is a list of edits of the local value, so that its text need not be rewritten.
 
@@ -55,6 +56,10 @@ def _with_edit(document: Document, edit: Edit) -> Document:
     if value is ABSENT:
         return editor.delete(document, path)
     return editor.assign(document, path, value)
+
+
+_Elements = Mapping[Hashable, Any]
+"""The elements of a list by their merge keys."""
 
 
 class _Merging:
@@ -166,11 +171,33 @@ class _Merging:
                     self.edits.append(Edit(inner, element, appends=True))
             elif not same(element, olds[key]):
                 self._conflict(f"{label}[{element_name(key)}]", olds[key], ABSENT, element, "local")
+        self._warn_of_pairs(olds, locals_, news, label)
         if inner is not None:
             self.edits += [Edit((*inner, number), ABSENT) for number in reversed(dropped)]
         if not merged and old is not ABSENT and local is ABSENT:
             return ABSENT
         return merged
+
+    def _warn_of_pairs(self, olds: _Elements, locals_: _Elements, news: _Elements, label: str) -> None:
+        """Warn of each element whose key both sides have changed: the result has both elements.
+
+        That of a side is the added one that is most like the old one, the first of equals.
+        """
+        locally = [key for key in locals_ if key not in olds and key not in news]
+        upstream = [key for key in news if key not in olds and key not in locals_]
+        for key, old in olds.items():
+            if key in locals_ or key in news or not locally or not upstream:
+                continue
+            here = max(locally, key=lambda added: _likeness(old, locals_[added]))
+            there = max(upstream, key=lambda added: _likeness(old, news[added]))
+            locally.remove(here)
+            upstream.remove(there)
+            field, beside = (f"{label}[{element_name(added)}]" for added in (here, there))
+            self.conflicts.append(
+                Conflict(
+                    field=field, beside=beside, old=old, local=locals_[here], new=news[there], taken="both"
+                )
+            )
 
     def _conflict(
         self, label: str, old: Any, local: Any, new: Any, taken: Literal["upstream", "local"] = "upstream"
@@ -190,6 +217,13 @@ def tables(schema: Keyed, sides: tuple[Any, ...]) -> list[dict[Hashable, Any]] |
             return None
         found.append(dict(zip(keys, elements, strict=True)))
     return found
+
+
+def _likeness(old: Any, element: Any) -> int:
+    """Return how many fields of two elements are the same."""
+    if not isinstance(old, dict) or not isinstance(element, dict):
+        return 0
+    return sum(field in element and same(value, element[field]) for field, value in old.items())
 
 
 def _table(side: Any) -> Mapping[Any, Any]:

@@ -9,7 +9,7 @@ import msgspec
 
 from pvbus.core.merge.conflicts import ABSENT, Conflict, shown
 from pvbus.core.merge.packages import Texts
-from pvbus.core.merge.taking import value_of
+from pvbus.core.merge.taking import beside, value_of
 from pvbus.core.yaml.editor import YamlError
 
 _COUNTED = re.compile(r"and \d+ more")
@@ -18,7 +18,8 @@ _canonical = msgspec.json.Encoder(order="sorted")
 
 
 def unresolved(conflicts: Iterable[Conflict], texts: Texts) -> tuple[Conflict, ...]:
-    """Return the conflicts whose value is still the taken one. A person resolves one by changing it."""
+    """Return the conflicts whose value is still the taken one, and the warnings whose elements are both
+    there. A person resolves one by changing it."""
     return tuple(conflict for conflict in conflicts if _is_open(conflict, texts))
 
 
@@ -33,6 +34,12 @@ def carried(conflicts: Iterable[Conflict], texts: Texts) -> Iterator[Conflict]:
 
 
 def _is_open(conflict: Conflict, texts: Texts) -> bool:
+    if conflict.is_warning:
+        text = texts.get(conflict.file)
+        try:
+            return all(value_of(one, text) is not ABSENT for one in (conflict, beside(conflict)))
+        except YamlError:
+            return True
     taken = conflict.local if conflict.taken == "local" else conflict.new
     if not conflict.object and conflict.old is conflict.local is conflict.new is ABSENT:  # of a sub-package
         is_there = any(path.startswith(f"{conflict.file}/") for path in texts)

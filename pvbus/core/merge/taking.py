@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from pvbus.core.merge.conflicts import ABSENT, Conflict, MergeError
 from pvbus.core.merge.fields import element_name, field_name, tables
 from pvbus.core.merge.kptfile import FILE as KPTFILE_NAME
@@ -51,6 +53,11 @@ def value_of(conflict: Conflict, text: str | None) -> Any:
         return ABSENT if document is None else document.value
     path, rest = _followed(document.value, conflict.field, _schema(conflict, document))
     return ABSENT if rest else editor.get(document.value, path)
+
+
+def beside(warning: Conflict) -> Conflict:
+    """Return a warning with the place of upstream's element, which stays beside the local one."""
+    return msgspec.structs.replace(warning, field=warning.beside)
 
 
 def with_value(conflict: Conflict, text: str | None, value: Any) -> str | None:

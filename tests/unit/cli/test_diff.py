@@ -258,3 +258,25 @@ def test_a_draft_upstream_that_has_gone_on_is_compared_at_the_commit_that_was_ta
     out = capsys.readouterr().out
     assert f"r.web.2 (Draft) against {against}" in out
     assert ("-  image: a:1 # which" in out) is (commit == "c1")
+
+
+PORTS = "apiVersion: v1\nkind: Service\nmetadata:\n  name: s\nspec:\n  ports:\n"
+
+
+@pytest.mark.parametrize(("side", "left"), [("local", "9"), ("upstream", "8")])
+def test_of_two_elements_that_stay_one_can_be_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, side: str, left: str
+) -> None:
+    merged = merge("map.yaml", *(f"{PORTS}  - port: {port}\n" for port in (1, 9, 8)))
+    package = Location(tmp_path, monkeypatch, lifecycle="Draft", text=str(merged.text))
+    draft = package.draft("PackageRevision")
+    draft["metadata"]["annotations"][ANNOTATION] = annotation(merged.conflicts)
+    package.cluster.put(draft)
+    assert package.run() == 0
+    out = capsys.readouterr().out
+    assert "1 to look at, as both sides changed the key of an element and both stay:" in out
+    assert 'it was {"port":1}, is {"port":9} here and {"port":8} upstream; the draft has both' in out
+    assert "to settle one" not in out
+    assert package.run("--take", side, package.fields[0]) == 0
+    assert package.text == f"{PORTS}  - port: {left}\n"
+    assert package.fields == []

@@ -231,6 +231,30 @@ def test_conflicts_of_an_upgrade_are_said_with_file_field_and_values() -> None:
     ]
 
 
+def test_two_elements_that_stay_are_a_warning() -> None:
+    warning: dict[str, Any] = {
+        "revision": "r",
+        "file": "s.yaml",
+        "object": "Service s",
+        "field": "spec.ports[port=9]",
+    }
+    warning |= {"taken": "both", "old": {"port": 1}, "local": {"port": 9}, "new": {"port": 8}}
+    document = {
+        "variant": "default/v",
+        "known": True,
+        "decided": None,
+        "liveNote": "",
+        "conflicts": [warning],
+    }
+    document |= {field: [] for field in ("madeBy", "revisions", "injected", "conditions", "waitsFor")}
+    lines = list(variant_lines(document))
+    assert (
+        "  warning of the upgrade in r: s.yaml, Service s, spec.ports[port=9]: "
+        '{"port":9} stays beside upstream\'s {"port":8}; both sides changed the key of {"port":1}'
+    ) in lines
+    assert "  to see both: pvbus diff default/v" in lines
+
+
 @pytest.mark.parametrize(
     ("order", "outcome", "words"),
     [

@@ -5,10 +5,13 @@ from typing import Any
 import msgspec
 
 from pvbus.core.api.variants import Condition, PackageVariant
-from pvbus.core.attention import ATTENTION, Need, OpenRevision, needed, variant_needs
+from pvbus.core.attention import ATTENTION, CONFLICT, Need, OpenRevision, needed, variant_needs
 from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.conditions.sets import set_conditions
+from pvbus.core.inject.ensure import Ensured
+from pvbus.core.inject.report import ensured_conditions
 from pvbus.core.keys import PROPOSED_CONTENT, RETURNED, TASKS, Key
+from pvbus.core.merge.conflicts import Conflict
 from pvbus.core.records import LATEST, ChildFailure, ConditionEvent, EventTask, Hold, SetResult
 from pvbus.core.render.variant import attention_of
 from pvbus.ports.cluster import Object
@@ -116,3 +119,28 @@ def test_the_metric_counts_the_objects_that_have_the_condition() -> None:
     assert (controller.needing("PackageVariant"), controller.needing("PackageVariantSet")) == (1, 0)
     controller.close(0)
     assert controller.needing("PackageVariant") == 0
+
+
+def test_a_warning_of_a_merge_is_said_and_waits_for_nobody() -> None:
+    """Two elements stay where both sides changed the key of one: the draft can be proposed as it is."""
+    seen = msgspec.convert(variant(), PackageVariant)
+    field, beside = (f"spec.ports[port={port}]" for port in (9, 8))
+    warning = Conflict(file="s.yaml", object="Service s", field=field, beside=beside, taken="both")
+    conflict = Conflict(file="a.yaml", object="Deployment a", field="spec.replicas")
+
+    def said(*found: Conflict) -> Condition:
+        ensured = Ensured((), (), None, {}, {}, {FIRST: found})
+        (condition,) = (each for each in ensured_conditions(seen, ensured, None) if each.type == CONFLICT)
+        return condition
+
+    alone = said(warning, msgspec.structs.replace(warning, field="x"))
+    assert (alone.status, alone.reason) == ("False", "BothStay")
+    assert alone.message == (
+        f"{FIRST} has s.yaml Service s {field} and upstream's {beside}, as both sides changed the key of one "
+        "element (and 1 more): `pvbus diff default/v` shows both"
+    )
+    assert list(variant_needs(Key("default", "v"), [alone], [])) == []
+    both = said(warning, conflict)
+    assert (both.status, both.reason) == ("True", "BothChanged")
+    assert "left one conflict, the first in a.yaml Deployment a spec.replicas" in both.message
+    assert both.message.endswith("changed the key of one element")

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from pvbus.core.merge import fields, packages
-from pvbus.core.merge.conflicts import ABSENT, Conflict, MergeError
+from pvbus.core.merge.conflicts import ABSENT, Conflict, MergeError, annotation, reported
 from pvbus.core.merge.packages import PackageMerge
+from pvbus.core.merge.resolving import unresolved
 from pvbus.core.merge.schemas import KPTFILE, schema_of
 from pvbus.core.yaml import editor
 
@@ -156,13 +157,61 @@ def test_new_comments_of_upstream_come_with_the_values_they_stand_at() -> None:
     assert one(pod + c, pod + mine, pod + d + c) == pod + mine + d
 
 
-def test_a_key_of_an_element_that_both_sides_change_gives_both_elements_without_a_conflict() -> None:
+def service(*ports: tuple[int, str]) -> str:
+    head = "apiVersion: v1\nkind: Service\nmetadata:\n  name: s\nspec:\n  ports:"
+    lines = "".join(f"  - port: {port}\n    name: {name}\n" for port, name in ports)
+    return f"{head}\n{lines}" if ports else f"{head} []\n"
+
+
+WEB, DNS = (80, "a"), (81, "b")
+
+
+@pytest.mark.parametrize(
+    ("old", "local", "new", "pairs"),
+    [
+        pytest.param([WEB], [(9999, "a")], [(8888, "a")], [(9999, 8888)], id="both keys are changed"),
+        pytest.param([WEB], [(9, "x")], [(8, "y")], [(9, 8)], id="and all else"),
+        pytest.param(
+            [WEB, DNS],
+            [(92, "b"), (91, "a")],
+            [(82, "a"), (83, "b")],
+            [(91, 82), (92, 83)],
+            id="two, in any order",
+        ),
+        pytest.param([WEB], [WEB, (9, "x")], [WEB, (8, "y")], [], id="both add"),
+        pytest.param([WEB], [WEB, (9, "x")], [(8, "a")], [], id="upstream's key alone"),
+        pytest.param([WEB], [(9, "a")], [WEB, (8, "y")], [], id="the local key alone"),
+        pytest.param([WEB], [(9, "a")], [], [], id="upstream deletes it"),
+        pytest.param([WEB, DNS], [DNS], [DNS, (8, "a")], [], id="deleted locally"),
+        pytest.param([WEB], [(9, "a")], [(9, "a")], [], id="the same key"),
+        pytest.param([], [(9, "a")], [(8, "a")], [], id="there was none"),
+    ],
+)
+def test_a_key_of_an_element_that_both_sides_change_gives_both_elements_and_a_warning(
+    old: list[Any], local: list[Any], new: list[Any], pairs: list[tuple[int, int]]
+) -> None:
     """As with kpt, and as docs/reference.md says: the key is what an element is known by."""
-    head = "apiVersion: v1\nkind: Service\nmetadata:\n  name: s\nspec:\n  ports:\n"
-    old, local, new = (f"{head}  - port: {port}\n" for port in (80, 9999, 8888))
-    outcome = merge({"a.yaml": old}, {"a.yaml": local}, {"a.yaml": new})
-    assert sorted(outcome.texts["a.yaml"].splitlines()[-2:]) == ["  - port: 8888", "  - port: 9999"]
-    assert outcome.conflicts == ()
+    sides = [{"a.yaml": service(*ports)} for ports in (old, local, new)]
+    outcome = merge(sides[0], sides[1], sides[2])
+    path = "spec.ports[port={},protocol=TCP]"
+    assert [(each.file, each.object, each.field, each.beside, each.taken) for each in outcome.conflicts] == [
+        ("a.yaml", "Service s", path.format(here), path.format(there), "both") for here, there in pairs
+    ]
+    ports = [each["port"] for each in editor.values(outcome.texts["a.yaml"])[0]["spec"]["ports"] or ()]
+    assert {port for pair in pairs for port in pair} <= set(ports)
+    assert unresolved(outcome.conflicts, outcome.texts) == outcome.conflicts
+    left = [port for port in ports if port not in [there for _, there in pairs]]  # a person deletes these
+    assert unresolved(outcome.conflicts, {"a.yaml": service(*((port, "k") for port in left))}) == ()
+
+
+def test_elements_of_a_warning_are_shortened_in_the_report() -> None:
+    long = "x" * 2000
+    sides = [{"a.yaml": service((port, long))} for port in (1, 2, 3)]
+    outcome = merge(sides[0], sides[1], sides[2])
+    (listed,) = reported(annotation(outcome.conflicts))
+    assert listed.is_warning
+    assert len(str(listed.local)) < 1100
+    assert unresolved([listed], outcome.texts) == (listed,)
 
 
 def test_a_changed_comment_of_upstream_does_not_come_into_a_file_that_changed_here() -> None:

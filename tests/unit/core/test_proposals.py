@@ -56,6 +56,7 @@ OLD = {"downstreamTargets": [{"name": "another", "renderStatus": {"error": "no i
             "1 conflict of its upgrade to settle: pvbus diff default/web-edge",
         ),
         (variant(), draft(annotations={CONFLICTS: "{"}), "UpgradeConflict", "1 conflict"),
+        (variant(), draft(annotations={CONFLICTS: '[{"file":"a","taken":"both"}]'}), None, ""),
         (variant(), draft(rendered={"message": "no image"}), "NotRendered", "no image"),
         (variant(), draft(rendered={"reason": "Deferred"}), "NotRendered", "Deferred"),
         (variant(status=FAILED), draft(), "NotRendered", "no image"),
