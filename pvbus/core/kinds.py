@@ -1,4 +1,4 @@
-"""The type of a kind, for the core, the ports and the shells."""
+"""The type of a kind, for the core, the ports and the shells, and what is known of Kubernetes' own kinds."""
 
 from typing import NamedTuple
 
@@ -11,3 +11,17 @@ class Kind(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.group}/{self.kind}"
+
+
+KINDS_WITHOUT_SPEC = {
+    "": ("Binding", "Endpoints", "Event", "PodTemplate", "Secret", "ServiceAccount"),
+    "admissionregistration.k8s.io": ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
+    "apps": ("ControllerRevision",),
+    "discovery.k8s.io": ("EndpointSlice",),
+    "events.k8s.io": ("Event",),
+    "node.k8s.io": ("RuntimeClass",),
+    "rbac.authorization.k8s.io": ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    "scheduling.k8s.io": ("PriorityClass",),
+    "storage.k8s.io": ("CSIStorageCapacity", "StorageClass", "VolumeAttributesClass"),
+}
+"""By group, the kinds of Kubernetes whose schema has no `spec`. That of another kind shows in its objects."""

@@ -13,7 +13,7 @@ from pvbus.core.attention import ATTENTION, OpenRevision, needed, variant_needs
 from pvbus.core.attention import CONFLICT as UPGRADE_CONFLICT
 from pvbus.core.following import follows_saves
 from pvbus.core.inject.ensure import Ensured
-from pvbus.core.inject.mutations import Injected
+from pvbus.core.inject.mutations import Injected, problem_of
 from pvbus.core.inject.view import ObservedRevision
 from pvbus.core.keys import HOLD, Key
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict, where
@@ -45,6 +45,8 @@ def ensured_conditions(variant: PackageVariant, ensured: Ensured, former: Result
     elif ensured.unrendered:
         message = "; ".join(f"{name}: {why}" for name, why in ensured.unrendered.items())
         ready = condition("Ready", False, "RenderFailed", message, variant)
+    elif wrong := _wrong_points(ensured):
+        ready = condition("Ready", False, "Error", wrong, variant)
     else:
         message = "successfully ensured downstream package variant"
         ready = condition("Ready", True, "NoErrors", message, variant)
@@ -125,12 +127,19 @@ def _injection(variant: PackageVariant, ensured: Ensured) -> Conditions:
     injected = ensured.injected
     if not injected and (ensured.problem is not None or not variant.spec.injectors):
         return []
+    if wrong := _wrong_points(ensured):
+        return _incomplete(variant, wrong)
     missing = [i for i in injected if i.is_missing]
     if missing:
         message = "; ".join(f"{i.point.condition_type}: {i.explanation}" for i in missing)
         return [condition("ConfigInjected", False, "RequiredNotInjected", message, variant)]
     message = f"{len(injected)} injection points processed"
     return [condition("ConfigInjected", True, "Complete", message, variant)]
+
+
+def _wrong_points(ensured: Ensured) -> str:
+    """Name the injection points that the package's author has to correct; the others are filled."""
+    return problem_of(one.message for one in ensured.injected if one.is_wrong)
 
 
 def invalid_conditions(variant: PackageVariant, message: str) -> Conditions:
@@ -207,6 +216,7 @@ def _upstream(upstream: Upstream) -> str:
 def awaited(ensured: Ensured) -> tuple[str, ...]:
     """Return the events that would change the outcome: an action of a user, an object to inject."""
     found = [ensured.problem[1]] if ensured.problem is not None else []
+    found += [f"a correction of the package: {wrong}"] if (wrong := _wrong_points(ensured)) else []
     missing = [one for one in ensured.injected if one.is_missing]
     return (
         *found,

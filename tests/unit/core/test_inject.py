@@ -440,12 +440,24 @@ async def test_a_kind_that_does_not_exist_is_told_and_its_definition_is_enough_t
     assert "region: north" in world.files(FIRST)["site.yaml"]
 
 
-async def test_a_bad_annotation_value_fails_the_variant_and_nothing_is_injected() -> None:
+async def test_a_bad_annotation_value_is_reported_and_only_its_point_is_not_injected() -> None:
+    """The variant is not ready until the package is corrected; it needs nothing else then."""
     bad = POINT.replace("required", "perhaps")
-    world = await settled(SITES, site("s"), *upstream(site=bad), variant(injectors=INJECT))
-    assert world.reported()[:2] == ("False", "Error")
-    assert "invalid" in world.reported()[2]
-    assert world.reported("ConfigInjected")[:2] == ("False", "Incomplete")
+    alone = await settled(SITES, site("s"), *upstream(site=bad), variant(injectors=INJECT))
+    assert alone.reported()[:2] == ("False", "Error")
+    assert alone.reported("ConfigInjected")[:2] == ("False", "Incomplete")
+
+    other = bad.replace("name: ", "name: other-")
+    world = World([SITES, site("s"), *upstream(site=POINT, other=other), variant(injectors=INJECT)])
+    await world.settle()
+    assert "region: north" in world.files(FIRST)["site.yaml"]
+    assert world.files(FIRST)["other.yaml"] == other
+    for type_, reason in (("Ready", "Error"), ("ConfigInjected", "Incomplete")):
+        assert world.reported(type_)[:2] == ("False", reason)
+        assert 'invalid "kpt.dev/config-injection" annotation value of "perhaps"' in world.reported(type_)[2]
+    effects = len(world.effects)
+    await world.settle()
+    assert len(world.effects) == effects
 
 
 async def test_points_that_only_the_downstream_has_are_filled_too() -> None:

@@ -285,6 +285,70 @@ def test_each_way_of_not_injecting_has_its_message(
     assert [gate.condition_type for gate in unmet_gates(parsed)] == ["config.injection.Team.team"]
 
 
+SECRET_FILE = """\
+apiVersion: v1
+kind: Secret
+metadata:
+  name: token
+  annotations:
+    kpt.dev/config-injection: optional
+"""
+NO_SPEC = 'the schema of v1.Secret has no field "spec" to inject'
+
+
+@pytest.mark.parametrize(
+    ("injectors", "listing", "message"),
+    [
+        ([], CandidateListing({}, "no matches for kind"), "no matches for kind"),
+        ([{"name": "a"}], CandidateListing({"": None}), NO_SPEC),
+        ([{"name": "a", "kind": "X"}], CandidateListing(), NO_SPEC),
+    ],
+)
+def test_the_schema_is_looked_at_before_injectors_and_objects(
+    injectors: list[dict[str, str]], listing: CandidateListing, message: str
+) -> None:
+    """In the order of the design document: no schema, no such field in it, no match."""
+    cluster = Cluster({("", "v1", "Secret"): listing})
+    files = {"Kptfile": KPTFILE, "token.yaml": SECRET_FILE}
+    (outcome,) = apply(files, variant(injectors=injectors), cluster).injected
+    assert (outcome.message, outcome.reason) == (message, "NoResourceSelected")
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "gates"),
+    [
+        (
+            TEAM_FILE.replace("required", "Required").replace("name: team", "name: other"),
+            'wrong.yaml: Team/other has invalid "kpt.dev/config-injection" annotation value of "Required"',
+            [],
+        ),
+        (
+            f"{TEAM_FILE}---\n{TEAM_FILE}".replace("name: team", "name: other"),
+            'duplicate injection conditionType "config.injection.Team.other" (wrong.yaml and wrong.yaml)',
+            ["config.injection.Team.other"],
+        ),
+    ],
+)
+def test_a_wrong_point_keeps_its_content_and_the_sound_ones_get_theirs(
+    text: str, words: str, gates: list[str]
+) -> None:
+    """Its condition says what is wrong, and applying the variant again changes nothing."""
+    cluster = Cluster({TEAMS: CandidateListing({"alpha": {"seats": 9}})})
+    pv = variant(injectors=[{"name": "alpha"}])
+    files = {"Kptfile": KPTFILE, "team.yaml": TEAM_FILE, "wrong.yaml": text}
+    mutation = apply(files, pv, cluster)
+    assert mutation.resources["wrong.yaml"] == text
+    assert editor.values(mutation.resources["team.yaml"])[0]["spec"] == {"seats": 9}
+    parsed = read_strictly(mutation.resources["Kptfile"])
+    conditions = {condition.type: condition for condition in parsed.status.conditions}
+    assert conditions["config.injection.Team.team"].status == "True"
+    wrong = conditions["config.injection.Team.other"]
+    assert (wrong.status, wrong.reason) == ("False", "InvalidInjectionPoint")
+    assert words in wrong.message
+    assert [gate.condition_type for gate in unmet_gates(parsed)] == gates
+    assert not apply(mutation.resources, pv, cluster).changed
+
+
 def test_the_first_injector_that_names_an_object_wins() -> None:
     """An injector that matches nothing falls through to the next."""
     mutation = inject({"seats": 9}, names=("missing", "alpha"))

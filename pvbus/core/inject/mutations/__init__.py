@@ -19,6 +19,7 @@ from pvbus.core.inject.mutations.injection import (
     InjectionPoints,
     injected_from,
     injection_points,
+    problem_of,
     wanted,
     with_injection,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "injected_from",
     "injection_points",
     "mutate",
+    "problem_of",
     "validate_variant",
     "wanted",
 ]

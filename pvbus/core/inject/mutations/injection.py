@@ -6,7 +6,10 @@ core ConfigMap, replaces that of the point. The outcome of each point is a condi
 and a required point is a readiness gate. The hash of the injected content is in the result only: in
 the package, every change of the object would change two fields.
 
-Source: Porch v1.5.8, injection.go.
+A point that is itself wrong keeps its content, and does not keep the sound ones from theirs.
+
+Source: Porch v1.5.8, injection.go; departures: there one wrong point stops them all; here the schema of a
+point is looked at first, as in the design document.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,6 +22,7 @@ from pvbus.core.api.variants import Injector
 from pvbus.core.content import no_object
 from pvbus.core.errors import PermanentError
 from pvbus.core.keys import digest
+from pvbus.core.kinds import KINDS_WITHOUT_SPEC
 from pvbus.core.yaml import editor
 
 POINT = "kpt.dev/config-injection"
@@ -28,6 +32,7 @@ INJECTED_ALIAS = "kpt.dev/injected-resource-name"
 
 
 UNMATCHED = "no resource matched any injection selector for this injection point"
+INVALID_POINT = "InvalidInjectionPoint"
 
 
 class InjectionPoint(NamedTuple):
@@ -53,10 +58,20 @@ class InjectionPoint(NamedTuple):
 
 
 class InjectionPoints(NamedTuple):
-    """The points of a package, by file and document. With a problem, nothing may be injected."""
+    """The points of a package, by file and document.
+
+    problem: all that is wrong, in Porch's words. wrong: by condition type, what is wrong with its points; if
+    a file cannot be read, there are no points at all.
+    """
 
     points: tuple[InjectionPoint, ...]
     problem: str = ""
+    wrong: Mapping[str, str] = {}
+
+    @property
+    def stops_all(self) -> bool:
+        """Whether there is a problem and no sound point."""
+        return bool(self.problem) and all(point.condition_type in self.wrong for point in self.points)
 
 
 class CandidateListing(NamedTuple):
@@ -90,9 +105,14 @@ class Injected(NamedTuple):
     detail: str = ""
 
     @property
+    def is_wrong(self) -> bool:
+        """Whether the package has to be corrected at this point."""
+        return self.reason == INVALID_POINT
+
+    @property
     def is_missing(self) -> bool:
         """Whether the package needs it and has it not."""
-        return self.point.required and self.source_name is None
+        return self.point.required and self.source_name is None and not self.is_wrong
 
     @property
     def explanation(self) -> str:
@@ -103,7 +123,7 @@ class Injected(NamedTuple):
 def injection_points(resources: Mapping[str, str]) -> InjectionPoints:
     """Return the injection points of a package's files."""
     points: list[InjectionPoint] = []
-    problems: list[str] = []
+    problems: list[tuple[str, str]] = []
     files: dict[str, str] = {}
     for file in filter(_is_yaml, sorted(resources)):
         try:
@@ -112,16 +132,30 @@ def injection_points(resources: Mapping[str, str]) -> InjectionPoints:
             return InjectionPoints((), f"{file}: {error}")
         for point, value in found:
             points.append(point)
+            type_ = point.condition_type
             if value not in ("required", "optional"):
-                problems.append(
+                words = (
                     f'{file}: {point.kind}/{point.name} has invalid "{POINT}" annotation value of "{value}"'
                 )
-            if point.condition_type in files:
-                both = f"{files[point.condition_type]} and {file}"
-                problems.append(f'duplicate injection conditionType "{point.condition_type}" ({both})')
-            files[point.condition_type] = file
-    problem = f"errors in injection points: {', '.join(problems)}" if problems else ""
-    return InjectionPoints(tuple(points), problem)
+                problems.append((type_, words))
+            if type_ in files:
+                both = f"{files[type_]} and {file}"
+                problems.append((type_, f'duplicate injection conditionType "{type_}" ({both})'))
+            files[type_] = file
+    wrong: dict[str, list[str]] = {}
+    for type_, words in problems:
+        wrong.setdefault(type_, []).append(words)
+    return InjectionPoints(
+        tuple(points),
+        problem_of(words for _, words in problems),
+        {type_: ", ".join(words) for type_, words in wrong.items()},
+    )
+
+
+def problem_of(problems: Iterable[str]) -> str:
+    """Return all that is wrong with the points of a package, in Porch's words; "" if nothing is."""
+    words = ", ".join(dict.fromkeys(problems))
+    return f"errors in injection points: {words}" if words else ""
 
 
 def _is_yaml(file: str) -> bool:
@@ -176,19 +210,26 @@ def injected_from(value: Any) -> str | None:
 def with_injection(
     resources: dict[str, str], injectors: tuple[Injector, ...], candidates: Candidates
 ) -> tuple[dict[str, str], tuple[Injected, ...]]:
-    """Fill the injection points; update conditions and gates of the Kptfile. Raises: PermanentError.
+    """Fill the sound injection points; update conditions and gates of the Kptfile.
 
-    A point without a match keeps its content; conditions of removed points stay.
+    A point without a match keeps its content; conditions of removed points stay. Raises: PermanentError, as
+    Porch fails, if there are only wrong points.
     """
-    points, problem = injection_points(resources)
-    if problem:
-        raise PermanentError(problem, reason="InvalidPackage")
+    found = injection_points(resources)
+    if found.stops_all:
+        raise PermanentError(found.problem, reason="InvalidPackage")
     result = dict(resources)
     outcomes = []
-    for point in points:
+    for point in found.points:
+        if words := found.wrong.get(point.condition_type):
+            outcomes.append(Injected(point, words, INVALID_POINT))
+            continue
         outcome, content = _choose(point, injectors, candidates)
         if outcome.source_name is not None:
-            result[point.file] = _injected_text(result[point.file], point, outcome.source_name, content)
+            try:
+                result[point.file] = _injected_text(result[point.file], point, outcome.source_name, content)
+            except editor.YamlError as error:
+                outcome = Injected(point, f"{point.file}: {error}", INVALID_POINT)
         outcomes.append(outcome)
     if outcomes:
         result[kptfile.FILE] = _with_conditions(result[kptfile.FILE], outcomes)
@@ -206,14 +247,16 @@ def _fits(injector: Injector, point: InjectionPoint) -> bool:
 def _choose(
     point: InjectionPoint, injectors: tuple[Injector, ...], candidates: Candidates
 ) -> tuple[Injected, Any]:
-    """Return the outcome of a point and the content to inject."""
-    if not injectors:
-        return Injected(point, "no injectors defined"), None
+    """Return the outcome of a point and the content to inject. What is wrong with the schema comes first."""
     listing = candidates.listing(point.group, point.version, point.kind)
     if listing.error:
         return Injected(point, listing.error), None
-    fitting = [one.name for one in injectors if _fits(one, point)]
     what = f"{point.api_version}.{point.kind}"
+    if point.field == "spec" and point.kind in KINDS_WITHOUT_SPEC.get(point.group, ()):
+        return Injected(point, f'the schema of {what} has no field "spec" to inject'), None
+    if not injectors:
+        return Injected(point, "no injectors defined"), None
+    fitting = [one.name for one in injectors if _fits(one, point)]
     if fitting and not listing.objects:
         return Injected(point, f"no in-cluster resources of type {what}"), None
     name = next((one for one in fitting if one in listing.objects), None)
@@ -239,15 +282,13 @@ def _selector(injector: Injector) -> str:
 
 
 def _injected_text(text: str, point: InjectionPoint, source: str, content: Any) -> str:
+    """Return the text of the point's file with the content. Raises: YamlError."""
     documents = list(editor.parse(text))
     document = documents[point.document]
     annotations = ("metadata", "annotations")
-    try:
-        document = editor.assign(document, (point.field,), content)
-        document = editor.assign(document, (*annotations, INJECTED), source)
-        documents[point.document] = editor.delete(document, (*annotations, INJECTED_ALIAS))
-    except editor.YamlError as error:
-        raise PermanentError(f"{point.file}: {error}", reason="InvalidPackage") from None
+    document = editor.assign(document, (point.field,), content)
+    document = editor.assign(document, (*annotations, INJECTED), source)
+    documents[point.document] = editor.delete(document, (*annotations, INJECTED_ALIAS))
     return editor.join(tuple(documents))
 
 
