@@ -130,7 +130,7 @@ def reason_of(write: Write, child: PreviewChild | None) -> str:
 def _files_reason(write: Write) -> str:
     """Return the reason for new files; inject notes an upgrade of an open draft on what it writes."""
     said = ((write.object or {}).get("metadata", {}).get("annotations") or {}).get(CAUSE, "")
-    cause = str(said).partition(": ")[2].partition(", ")[0]
+    cause = str(said).partition(": ")[2].partition("; ")[0].partition(", ")[0]
     if cause.startswith("upgrade to "):
         return f"{cause} of an open draft"
     return "the package context, functions and injections of its PackageVariant"

@@ -14,7 +14,7 @@ from pvbus.core.keys import WORKSPACE_PREFIX
 UNNAMED = "somebody"
 NAME_CHARACTERS_MAX = 100  # of one editor in an annotation: a longer one is no user's name
 _GENERATED = re.compile(
-    rf"Cause: (PackageVariant \S+/\S+: |RolloutPolicy \S+/\S+, |{re.escape(layout.FUNCTIONS_CHANGED)}$)",
+    rf"^Cause: (PackageVariant \S+/\S+: |RolloutPolicy \S+/\S+, |{re.escape(layout.FUNCTIONS_CHANGED)}$)",
     re.MULTILINE,
 )
 _FOR_VARIANT = re.compile(r"^For PackageVariant \S+$", re.MULTILINE)
@@ -30,7 +30,7 @@ def editor_of(commit: Commit, workspace: str, *, is_own: bool, is_first: bool) -
         made = workspace.startswith(WORKSPACE_PREFIX) or _FOR_VARIANT.search(commit.message)
         if _GENERATED.search(commit.message) or (is_first and made):
             return ""
-    said = _SAVED_BY.search(commit.message) if is_own else None
+    said = _SAVED_BY.search(commit.message.partition("\n")[2]) if is_own else None  # not in the subject
     name = layout.one_line(said[1] if said else commit.author_email)[:NAME_CHARACTERS_MAX]
     if name.startswith(layout.PROGRAMS) or name == layout.SERVICE_EMAIL:
         return ""

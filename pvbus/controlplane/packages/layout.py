@@ -19,6 +19,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from pvbus.core.api.packages import Task
+from pvbus.core.history import NOT_CHANGED
 
 KPTFILE = "Kptfile"
 DRAFT, PROPOSED, PUBLISHED, DELETION_PROPOSED = "Draft", "Proposed", "Published", "DeletionProposed"
@@ -45,7 +46,7 @@ TITLE_BY_TASK = {
     "edit": "Creating new revision by copying previous revision",
     "upgrade": "Upgrading revision",
 }
-RENDER_TITLE = "Rendering package"
+RENDER_TITLE = NOT_CHANGED
 CAUSE = "pvbus.dev/cause"
 """Annotation of a request that creates or saves a draft: the writer and the reason."""
 FUNCTIONS_CHANGED = "the functions of the package store changed"

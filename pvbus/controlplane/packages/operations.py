@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pvbus.controlplane.packages import answers, layout
-from pvbus.controlplane.packages.filesets import File, Files
+from pvbus.controlplane.packages.filesets import File, Files, texts
 from pvbus.controlplane.packages.gitcommand import Failure, GitError, RefUpdate
 from pvbus.controlplane.packages.gitrepo import Author, BareMirror
 from pvbus.controlplane.packages.layout import Annotation, RenderNote
 from pvbus.controlplane.packages.revisions import Revision
 from pvbus.controlplane.packages.settings import RepositorySettings
 from pvbus.controlplane.packages.upgrading import Names
+from pvbus.core import history
 
 # A change of refs, built on the present refs; it may be built again.
 Build = Callable[["Staging"], object]
@@ -115,17 +116,20 @@ class Draft(NamedTuple):
     """The content of a draft's next commit.
 
     tree: of the package's files, which is in the mirror already: all changes of a push wait for each other.
-    task: of the API; cause: the readable lines for the commit message.
+    task: of the API; cause: the readable lines for the commit message. title: its subject, "" for that of the
+    task.
     """
 
     tree: str
     task: dict[str, Any]
     note: RenderNote | None
     cause: tuple[str, ...] = ()
+    title: str = ""
 
     def message(self, directory: str, workspace: str) -> str:
         annotation = Annotation(package=directory, workspace_name=workspace, revision="0", task=self.task)
-        return layout.draft_message(layout.title_of_task(self.task), annotation, self.note, self.cause)
+        title = self.title or layout.title_of_task(self.task)
+        return layout.draft_message(title, annotation, self.note, self.cause)
 
 
 README = {"README.md": File(b"Created by porch\n")}
@@ -294,8 +298,6 @@ _APPROVALS = (_UPDATES - {(layout.DRAFT, layout.PROPOSED)}) | {(layout.PROPOSED,
 
 # ------------------------------------------------------------ what a commit message says to people
 
-NAMED_MAX = 5
-
 
 class Source(NamedTuple):
     """What was cloned, copied or upgraded to. revision: 0 if it has none."""
@@ -322,13 +324,17 @@ def cause_of_creation(
     return (line, *_owners(metadata))
 
 
-def cause_of_update(before: Files, after: Files, metadata: Mapping[str, Any], editor: str) -> tuple[str, ...]:
-    """Name the changed files, and who changed them. editor: "" for a service of pvbus."""
+def description_of_update(
+    before: Files, after: Files, metadata: Mapping[str, Any], editor: str
+) -> history.Description:
+    """Return the subject and lines of a draft's next commit: what changed, by whom, and for which variant.
+
+    editor: "" for a service of pvbus.
+    """
     changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
-    named = ", ".join(_line(path) for path in changed[:NAMED_MAX])
-    more = f" (and {len(changed) - NAMED_MAX} more)" if len(changed) > NAMED_MAX else ""
-    by = (f"Edit by {_line(editor)}",) if editor else ()
-    return (f"Change of {named or 'no file'}{more}", *by, *_owners(metadata))
+    old, new = (texts({path: files[path] for path in changed if path in files}) for files in (before, after))
+    description = history.describe(changed, old, new, editor)
+    return description._replace(lines=(*description.lines, *_owners(metadata)))
 
 
 def _at(source: Source | None) -> str:
@@ -336,6 +342,14 @@ def _at(source: Source | None) -> str:
         return ""
     number = f"revision {source.revision}, " if source.revision > 0 else ""
     return f" ({number}commit {source.commit[:12]})"
+
+
+def title_of_creation(task: Mapping[str, Any]) -> str:
+    """Return the subject of a draft's first commit: Porch's, and for an upgrade its versions."""
+    if task.get("type") != "upgrade":
+        return ""
+    names = Names.of(task)
+    return history.upgrade_subject(names.old, names.new)
 
 
 def _owners(metadata: Mapping[str, Any]) -> tuple[str, ...]:

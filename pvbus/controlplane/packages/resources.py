@@ -160,9 +160,11 @@ class ResourcesKind:
         new_files = await self._with_modes(stored, revision, files, made)
         if new_files == files and made.note == revision.note:
             return _shown(stored, made.texts, made.status)
-        why = operations.cause_of_update(files, new_files, stored["metadata"], "" if said else user)
-        cause = (*why, *task_lines, *layout.cause_line(said))
-        draft = Draft(await sync.write(name, new_files), operations.RENDER_TASK, made.note, cause)
+        subject, lines = operations.description_of_update(
+            files, new_files, stored["metadata"], "" if said else user
+        )
+        cause = (*lines, *task_lines, *layout.cause_line(said))
+        draft = Draft(await sync.write(name, new_files), operations.RENDER_TASK, made.note, cause, subject)
         branch = sync.branch(user)
         with sync.writes.writing(name):
             note = Note("", noted(stored["metadata"]), "", stored["metadata"]["resourceVersion"])

@@ -51,6 +51,9 @@ from pvbus.ports.cluster import Object
 GARBAGE_COLLECTORS = (GARBAGE_COLLECTOR, "system:kube-controller-manager")
 """The second one is its name in a cluster whose controllers share their credentials."""
 
+OVERRIDE_TITLE = "Override readiness gates"
+"""The subject of a commit that has nothing else to say."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -100,7 +103,7 @@ class RevisionHooks:
         owned = {**metadata, "namespace": wanted.namespace}
         cause = (*operations.cause_of_creation(wanted.task, start.source, owned), *layout.cause_line(said))
         tree = await sync.write(wanted.name, replaced(start.base, made.texts))
-        draft = Draft(tree, wanted.task, made.note, cause)
+        draft = Draft(tree, wanted.task, made.note, cause, operations.title_of_creation(wanted.task))
         note = Note("", noted(metadata))
 
         def build(refs: Staging) -> str:
@@ -238,9 +241,9 @@ class RevisionHooks:
         facts = facts_of(made.texts[layout.KPTFILE])
         after = msgspec.structs.replace(revision, kptfile=facts, note=made.note)
         new_files = replaced(files, made.texts)
-        cause = (*operations.cause_of_update(files, new_files, new["metadata"], user), *task_lines)
+        subject, lines = operations.description_of_update(files, new_files, new["metadata"], user)
         tree = await sync.write(new["metadata"]["name"], new_files)
-        return Draft(tree, operations.RENDER_TASK, made.note, cause), after
+        return Draft(tree, operations.RENDER_TASK, made.note, (*lines, *task_lines), subject), after
 
     # Delete.
 
@@ -382,7 +385,7 @@ def _check_status(name: str, old: Object, new: Object) -> None:
 def _recorded(draft: Draft | None, revision: Revision, lines: tuple[str, ...]) -> Draft:
     """Return a draft's next commit with lines about an override; one without changes if it has no other."""
     if draft is None:
-        draft = Draft(revision.tree, operations.RENDER_TASK, revision.note)
+        draft = Draft(revision.tree, operations.RENDER_TASK, revision.note, (), OVERRIDE_TITLE)
     return draft._replace(cause=(*draft.cause, *lines))
 
 

@@ -37,7 +37,12 @@ controller sets no annotation on them."""
 
 
 def cause(variant: PackageVariant, what: str) -> str:
-    return f"PackageVariant {variant.metadata.namespace}/{variant.metadata.name}: {what}"
+    """Return the writer and the reason: what is new to the variant, at which generation of its spec, and the
+    set whose template that spec is of."""
+    metadata = variant.metadata
+    sets = [owner.name for owner in metadata.owner_references if owner.kind == "PackageVariantSet"]
+    spec = f"generation {metadata.generation}" + (f" by PackageVariantSet {sets[0]}" if sets else "")
+    return f"PackageVariant {metadata.namespace}/{metadata.name}: {what}; {spec}"
 
 
 def upgrade_task(source: Object, old: str, new: str) -> Object:

@@ -35,7 +35,7 @@ async def test_commits_of_drafts_name_variant_and_cause_and_still_read_as_porchs
     assert "For PackageVariant fleet/web-edge" in lines
     await fleet.put(await fleet.files("edge.app-1.ws"), {"b.txt": "b", "a.txt": "a"})
     lines = message(edge, "drafts/app-1/ws")
-    assert lines[0] == "Rendering package"
+    assert lines[0] == "Render a.txt and 1 more file"
     assert "Change of a.txt, b.txt" in lines
     assert "For PackageVariant fleet/web-edge" in lines
     await fleet.publish(fleet.present("edge.app-1.ws"))

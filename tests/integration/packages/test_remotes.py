@@ -91,7 +91,7 @@ async def lifecycle(world: World, edge: Path) -> None:
     files = await world.files("edge.net.web.first")
     await world.put(files, {"own.txt": "own\n", "settings.yaml": files["spec"]["resources"]["settings.yaml"]})
     (edit, *_) = log(edge, "drafts/net/web/first")
-    assert edit[1:3] == [draft[0], "Rendering package"]
+    assert edit[1:3] == [draft[0], "Render own.txt"]
     package.insert(1, "net/web/own.txt")
     assert listing(edge, "drafts/net/web/first") == sorted(["README.md", *package])
 

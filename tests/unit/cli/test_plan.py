@@ -498,6 +498,10 @@ def test_an_upgrades_conflicts_are_said_below_its_draft_and_counted() -> None:
 @pytest.mark.parametrize(
     ("cause", "reason"),
     [
+        (
+            "PackageVariant d/w: upgrade to blue.web.v2; generation 3 by PackageVariantSet s",
+            "upgrade to blue.web.v2 of an open draft",
+        ),
         ("PackageVariant d/w: upgrade to blue.web.v2, pipeline", "upgrade to blue.web.v2 of an open draft"),
         (
             "PackageVariant d/w: pipeline",

@@ -417,13 +417,13 @@ async def test_drafts_name_the_variant_and_the_cause_of_each_write() -> None:
         written = [e.object["metadata"] for e in world.effects if isinstance(e, Create | Update)]
         return [(meta.get("annotations") or {}).get("pvbus.dev/cause") for meta in written]
 
-    who = "PackageVariant default/v"
-    assert causes() == [f"{who}: clone of blue.app.v1", f"{who}: Site s into site.yaml"]
+    who, spec = "PackageVariant default/v", "generation 1"
+    assert causes() == [f"{who}: clone of blue.app.v1; {spec}", f"{who}: Site s into site.yaml; {spec}"]
     world.publish(FIRST)
     world.effects.clear()
     world.change(pipeline=PIPELINE)
     await world.settle()
-    assert causes() == [None, f"{who}: pipeline"]
+    assert causes() == [None, f"{who}: pipeline; generation 2"]
 
 
 async def test_a_kind_that_does_not_exist_is_told_and_its_definition_is_enough_to_recover() -> None:
