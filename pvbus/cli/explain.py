@@ -18,6 +18,7 @@ from pvbus.cli.asking import options_of, tasks_of
 from pvbus.cli.edits import annotation_of, kept_for
 from pvbus.cli.explain_text import repository_lines, set_lines, variant_lines
 from pvbus.cli.failing import VariantFailure, failing_targets, grouped, unready_children
+from pvbus.cli.gone import gone_document
 from pvbus.cli.live import REVISION
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.progress import SET, VARIANT
@@ -91,7 +92,8 @@ def explain(
     from where, which people are asked, and what it waits for.
 
     For a removal that is held it says how to confirm it. Of a Repository it shows the conditions, and so the
-    packages that cannot be served. Exit code 1 when there is no such variant.
+    packages that cannot be served. Of what is gone it says when and why, for as long as the bus keeps events
+    (7 days). Exit code 1 when there is no such variant.
     """
     key = Key.parse(name)
     if not key.namespace or not key.name:
@@ -156,6 +158,7 @@ async def bus_document(bus: Bus, key: Key, *, is_set: bool, hints: str = "") -> 
     if not is_set:
         names = (*document["revisions"], *(each["revision"] for each in document["promotion"]))
         document["tasks"] = await tasks_of(bus, key.namespace, names, hints)
+    document["gone"] = None if document["known"] else await gone_document(bus, kind, key)
     document["conditions"] = await _conditions(bus, kind, key)
     document["liveNote"] = ""
     document["waitsFor"] += await _unlisted(bus, kind, key)

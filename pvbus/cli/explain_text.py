@@ -7,6 +7,7 @@ import msgspec
 
 from pvbus.cli.asking import task_lines
 from pvbus.cli.edits import kept_lines
+from pvbus.cli.gone import gone_lines
 from pvbus.core.messages import first_of
 
 Document = dict[str, Any]
@@ -29,7 +30,7 @@ def variant_lines(document: Document) -> Iterator[str]:
     """Yield the description of a variant, first the sets that made it."""
     yield f"PackageVariant {document['variant']}"
     if not document["known"]:
-        yield f"  {document['variant']}: no such PackageVariant; check namespace and name (a set: --set)"
+        yield from gone_lines("PackageVariant", document["variant"], document["gone"], " (a set: --set)")
         yield from kept_lines(document.get("kept") or [])
         yield from _note_lines(document)
         return
@@ -170,7 +171,7 @@ def set_lines(document: Document) -> Iterator[str]:
     """Yield the description of a set."""
     yield f"PackageVariantSet {document['set']}"
     if not document["known"]:
-        yield f"  {document['set']}: no such PackageVariantSet; check namespace and name"
+        yield from gone_lines("PackageVariantSet", document["set"], document["gone"])
         yield from kept_lines(document.get("kept") or [])
         yield from _note_lines(document)
         return

@@ -276,7 +276,8 @@ class TargetRow(_Row, frozen=True, kw_only=True):
     cancelled: token of the last withdrawn order; the living PackageVariant must carry it in its
     annotation, so that a DELETE decided earlier fails on its precondition. generation, ordered: of the
     set and the time of the order (seconds since the epoch), only with `removed`: render deletes while the
-    live set is at that generation and the order is fresh. on_hold: the set has the hold annotation.
+    live set is at that generation and the order is fresh. why: with `removed`, why the set has no use for it
+    any more. on_hold: the set has the hold annotation.
     """
 
     state: Literal["present", "removed", "withdrawn"]
@@ -286,6 +287,7 @@ class TargetRow(_Row, frozen=True, kw_only=True):
     digest: str = ""
     generation: int = 0
     ordered: float = 0
+    why: str = ""
     cancelled: str = ""
     on_hold: bool = False
     target: int = 0
@@ -306,7 +308,8 @@ class DesiredRow(_Row, frozen=True, kw_only=True):
     API server), `conflict`, `held`, `waiting` (until the former one is gone), `removed`, `expired` (the
     order was too old), `withdrawn` (only the withdrawal of an order is written), `defect` (a bug of
     ours). reported: digest of the last report to each set, by set name. on_hold: the set has the hold
-    annotation, so no service writes anything for this PackageVariant.
+    annotation, so no service writes anything for this PackageVariant. why: of the order that was carried out
+    on the PackageVariant of this uid.
     """
 
     set_name: str = ""
@@ -330,6 +333,7 @@ class DesiredRow(_Row, frozen=True, kw_only=True):
     reported: Mapping[str, str] = {}
     on_hold: bool = False
     dropped: tuple[str, ...] = ()
+    why: str = ""
 
 
 class ChildResult(_Row, frozen=True, kw_only=True):
@@ -566,7 +570,7 @@ class EventCause(_Row, frozen=True, kw_only=True):
     generation, resource_version: of the event's object as it was observed; the version is opaque, and in the
     API server's audit log. upstream: name of the PackageRevision that a variant follows. commit: of a
     PackageRevision in git, whose message and author say what was done and by whom. hold: id of the hold of a
-    set's removals.
+    set's removals. set: of a PackageVariant that is gone, the name of the PackageVariantSet that made it.
     """
 
     generation: int = 0
@@ -574,6 +578,7 @@ class EventCause(_Row, frozen=True, kw_only=True):
     upstream: str = ""
     commit: str = ""
     hold: str = ""
+    set: str = ""
 
 
 class ConditionEvent(_Row, frozen=True, kw_only=True):
@@ -584,8 +589,9 @@ class ConditionEvent(_Row, frozen=True, kw_only=True):
     time: of the event, in UTC with milliseconds; it rises with every event of a condition. variant: the
     PackageVariant that owns a PackageRevision. The lifecycle of such a revision is its condition
     `Published`, with the lifecycle as the reason. last: whether the object no longer has the condition.
-    cause: what the event was derived from; empty if the object is gone. task: the question behind the
-    condition, if it asks a person and neither it nor its revision goes away.
+    cause: what the event was derived from; if the object is gone, at most the set of a PackageVariant. The
+    message of its last events says why it went. task: the question behind the condition, if it asks a person
+    and neither it nor its revision goes away.
     """
 
     kind: str

@@ -290,7 +290,7 @@ TOPICS: tuple[Topic, ...] = (
         description="The last decision for each PackageVariant of a set.",
         rows=(Rows(DesiredRow, _VKEY, Key.parse, by=_VKEY),),
         producers=("render",),
-        owners=("render", "inject", "promote", "release"),
+        owners=("render", "inject", "conditions", "promote", "release"),
     ),
     Topic(
         spec=_compacted(RESULTS),

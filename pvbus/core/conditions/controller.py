@@ -24,6 +24,7 @@ from pvbus.core.api.variants import (
     PackageVariantSet,
 )
 from pvbus.core.attention import ATTENTION
+from pvbus.core.conditions.endings import DECIDED_TO_REMOVE, end_of
 from pvbus.core.conditions.publishing import DELETED, NO_TASKS, WITHDRAWN, Publisher, stamp
 from pvbus.core.conditions.sets import SET_OPTIONAL_TYPES, set_conditions
 from pvbus.core.conditions.subjects import GROUPS, REVISION, ConditionSubject, Subjects
@@ -34,6 +35,7 @@ from pvbus.core.keys import ConditionKey, Key, SubjectKey, is_child
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.messages import cut
 from pvbus.core.records import (
+    DESIRED,
     LATEST,
     OBJECTS,
     RESULTS,
@@ -41,6 +43,7 @@ from pvbus.core.records import (
     SETS,
     VARIANTS,
     ConditionEvent,
+    DesiredRow,
     EventCause,
     ResultRow,
     SetResult,
@@ -51,6 +54,7 @@ VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
 SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
 _variant = msgspec.json.Decoder(PackageVariant)
 _result = msgspec.json.Decoder(ResultRow)
+_desired = msgspec.json.Decoder(DesiredRow)
 _rollup = msgspec.json.Decoder(SetResult)
 _event = msgspec.json.Decoder(ConditionEvent)
 
@@ -66,12 +70,17 @@ _traces = msgspec.json.Decoder(_Traces)
 
 
 class ObjectState:
-    """One object: as observed, its result, and its last published events by condition type."""
+    """One object: as observed, its result, and its last published events by condition type.
 
-    __slots__ = ("expires", "latest", "raw", "response", "result")
+    former: the object before it went. removed: the decision of its set to remove it.
+    """
+
+    __slots__ = ("expires", "former", "latest", "raw", "removed", "response", "result")
 
     def __init__(self) -> None:
         self.raw: bytes | None = None
+        self.former: bytes | None = None
+        self.removed = DesiredRow()
         self.response: bytes | None = None
         self.expires = 0.0
         self.result: bytes | None = None
@@ -139,12 +148,17 @@ class ConditionsController:
             return (self._remember(partition, key, _event.decode(value) if value is not None else None),)
         if topic == SETRESULTS and is_child(key):
             return ()  # a child's row: the roll-up counts it
-        kind = "PackageVariant" if topic in (RESULTS, VARIANTS) else "PackageVariantSet"
+        if topic == DESIRED and (value is None or DECIDED_TO_REMOVE not in value):
+            return ()  # the answer to it comes with the object; a row without a reason takes none back
+        kind = "PackageVariant" if topic in (RESULTS, VARIANTS, DESIRED) else "PackageVariantSet"
         subject = str(SubjectKey(kind, key))
         state = states.setdefault(subject, ObjectState())
-        if topic in (RESULTS, SETRESULTS):
+        if topic == DESIRED:
+            state.removed = _desired.decode(value or b"")
+        elif topic in (RESULTS, SETRESULTS):
             state.result = value
         else:
+            state.former = state.raw if value is None else None
             state.raw, state.response = value, None
         return (subject,)
 
@@ -244,7 +258,13 @@ class ConditionsController:
         topic = VARIANTS if kind == "PackageVariant" else SETS
         if not self._sync[partition][topic].ok(f"{CONFIG_GROUP}/{kind}", _namespace_of(key)):
             return Outcome(result="waiting", waiting=("objects are being listed",))
-        puts = self._publisher.ended(key, state.latest.values(), state.latest, now)
+        uid = max(state.latest.values(), key=lambda event: event.time).uid if state.latest else ""
+        end = end_of(kind, Key.parse(key.partition("|")[2]), uid, state.former, state.removed)
+        puts = self._publisher.ended(
+            *(key, state.latest.values(), state.latest, now),
+            cause=EventCause(set=end.set_name),
+            message=end.message,
+        )
         if not puts and state.result is None:
             del self._states[partition][key]
         return Outcome(puts, "changed" if puts else "unchanged")

@@ -158,10 +158,12 @@ class Publisher:
         *,
         cause: EventCause = NO_CAUSE,
         released: str = "",
+        message: str = "",
     ) -> tuple[Put, ...]:
         """Publish the end of conditions: status Unknown, as Kubernetes reads an absent one.
 
-        released: id of the set's last confirmed hold; the end of that hold has the reason Confirmed.
+        message: why the object went, "" if it is there. released: id of the set's last confirmed hold; the
+        end of that hold has the reason Confirmed.
         """
         puts: list[Put] = []
         time = self._time(latest, now)
@@ -170,6 +172,7 @@ class Publisher:
                 type=last.condition.type,
                 status="Unknown",
                 reason=CONFIRMED if released and last.cause.hold == released else reason,
+                message=message,
                 last_transition_time=stamp(now),
                 observed_generation=last.condition.observed_generation,
             )

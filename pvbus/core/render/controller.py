@@ -199,7 +199,7 @@ class RenderController:
             return (yield from act(key, seen, owner, now))
         present = [row for row in seen.claims.values() if row.state == "present"]
         if not present:
-            return self._end(key, seen, DesiredRow(outcome="removed", on_hold=_on_hold(seen)), {})
+            return self._end(key, seen, _gone(seen), {})
         if living is None:
             winner = min(present, key=_age)
         elif owner is not None:
@@ -484,7 +484,11 @@ class RenderController:
         assert living is not None
         result = ChildResult(set_uid=order.set_uid, cancelled=carried(order, living))
         row = DesiredRow(
-            set_name=order.set_name, set_uid=order.set_uid, outcome="removed", uid=living.metadata.uid
+            set_name=order.set_name,
+            set_uid=order.set_uid,
+            outcome="removed",
+            uid=living.metadata.uid,
+            why=order.why,
         )
         if living.metadata.deletion_timestamp:
             return self._end(key, seen, row, {name: result})
@@ -549,6 +553,15 @@ def _belonging(seen: RenderState, living: PackageVariant) -> str:
             "collector of the cluster removes the variant, and this set makes it again"
         )
     return f"{owner.kind} {owner.name}; {remedy}"
+
+
+def _gone(seen: RenderState) -> DesiredRow:
+    """Return the decision on a PackageVariant that is gone: why it was removed stays with its uid."""
+    row = DesiredRow(outcome="removed", on_hold=_on_hold(seen))
+    before = seen.desired
+    if before is None or before.outcome != "removed":
+        return row
+    return msgspec.structs.replace(row, uid=before.uid, why=before.why)
 
 
 def _on_hold(seen: RenderState) -> bool:

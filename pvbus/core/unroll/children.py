@@ -327,8 +327,8 @@ class Children:
         row = ChildRow(set_uid=obj.metadata.uid, state=state, downstream=observed.downstream)
         return self.withdrawn(obj, name, row, now, on_hold=True)
 
-    def ordered(self, obj: PackageVariantSet, name: str, now: float) -> tuple[Put, Put]:
-        """Return the order to remove a child."""
+    def ordered(self, obj: PackageVariantSet, name: str, now: float, why: str) -> tuple[Put, Put]:
+        """Return the order to remove a child. why: in words."""
         generation = obj.metadata.generation
         row = self._moved(
             name, ChildEvent.ORDERED, digest="", since=now, generation=generation, on_hold=False
@@ -340,6 +340,7 @@ class Children:
             set_created=obj.metadata.creation_timestamp or "",
             generation=generation,
             ordered=now,
+            why=why,
             cancelled=row.cancelled,
             downstream=row.downstream,
         )

@@ -14,6 +14,7 @@ from pvbus.core.effects import Put
 from pvbus.core.keys import HOLD, ObjectKey, check_key
 from pvbus.core.records import SETRESULTS, WATCHES, CheckRequest, ChildState, Hold
 from pvbus.core.unroll.contexts import Contexts, selected_kinds
+from pvbus.core.unroll.reasons import removal_reason
 from pvbus.core.unroll.removal import Check, RemovalLimits, confirmed_tokens, hold_of
 from pvbus.core.unroll.report import EVALUATION, roll_up
 from pvbus.core.unroll.standings import is_undecided
@@ -255,7 +256,10 @@ def _ordered(state: SetState, turn: Turn) -> list[Put]:
     assert obj is not None
     count = _orders_max(turn)
     batch, state.removal.cleared = state.removal.cleared[:count], state.removal.cleared[count:]
-    return [put for name in batch for put in state.children.ordered(obj, name, turn.now)]
+    contexts, children = state.contexts, state.children
+    assert contexts is not None
+    reasons = {name: removal_reason(obj, contexts, children.rows[name]) for name in batch}
+    return [put for name in batch for put in children.ordered(obj, name, turn.now, reasons[name])]
 
 
 # ---------------------------------------------------------------- checking

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pvbus.adapters.kafka.settings import KafkaSettings
 from pvbus.core.records import (
+    CONDITIONS,
     DESIRED,
     OBJECTS,
     PROMOTIONS,
@@ -27,9 +28,9 @@ from pvbus.runtime.process.installation import GROUP as INSTALLATION_GROUP
 
 OPERATOR, WEB, CONSUMER = "operator", "web", "consumer"
 ROLES = (*ALL_SERVICES, SINK, OPERATOR, WEB, CONSUMER)
-EXPLAINED = (OBJECTS, TARGETS, DESIRED, RESULTS, PROMOTIONS, RELEASES)
-"""What the page reads beside its model, when somebody looks at one variant or set. The topic of injected
-content, which may hold secrets, is not among them."""
+EXPLAINED = (OBJECTS, TARGETS, DESIRED, RESULTS, PROMOTIONS, RELEASES, CONDITIONS)
+"""What the page reads beside its model, when somebody looks at one variant or set, or what is left of it. The
+topic of injected content, which may hold secrets, is not among them."""
 PRINCIPAL = "User:pvbus-{role}"
 
 

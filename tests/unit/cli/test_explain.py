@@ -15,6 +15,7 @@ from pvbus.core.api.variants import Condition, Downstream
 from pvbus.core.ingest.rows import rows_of
 from pvbus.core.kinds import Kind
 from pvbus.core.records import (
+    CONDITIONS,
     LATEST,
     META,
     OBJECTS,
@@ -29,6 +30,7 @@ from pvbus.core.records import (
     ChildResult,
     ChildRow,
     ConditionEvent,
+    EventCause,
     Hold,
     MetaRow,
     PromotionRow,
@@ -459,11 +461,68 @@ def test_what_a_repository_skips_is_said() -> None:
 def test_what_does_not_exist_is_said_with_its_name(tmp_path: Path, capsys: Captured) -> None:
     write_tables(tmp_path / "bus.db", [])
     for arguments, said in (
-        (["default/wbe"], "default/wbe: no such PackageVariant; check namespace and name (a set: --set)"),
-        (["--set", "default/wbe"], "default/wbe: no such PackageVariantSet; check namespace and name"),
+        (
+            ["default/wbe"],
+            "default/wbe: no such PackageVariant, and no event of one from 7 days, for which the bus keeps "
+            "events; check namespace and name (a set: --set)",
+        ),
+        (
+            ["--set", "default/wbe"],
+            "default/wbe: no such PackageVariantSet, and no event of one from 7 days, ",
+        ),
         (["--repository", "default/blu"], "Repository default/blu\n  there is no "),
     ):
         with pytest.raises(SystemExit) as end:
             run(["explain", *arguments, "--data", str(tmp_path)])
         assert end.value.code == 1
         assert said in capsys.readouterr().out
+
+
+def ended(kind: str, name: str, why: str, set_name: str = "", *, last: bool = True) -> Row:
+    condition = Condition(type="Ready", status="Unknown", reason="Withdrawn", message=why)
+    end = ConditionEvent(
+        kind=kind,
+        namespace="default",
+        name=name,
+        uid="v",
+        condition=condition,
+        time="2026-11-26T10:00:00.000Z",
+        last=last,
+        cause=EventCause(set=set_name),
+    )
+    return CONDITIONS, f"{kind}|default/{name}", end
+
+
+def test_what_is_gone_is_said_with_the_reason_and_the_end_of_its_set(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    rows = [
+        ended("PackageVariant", "web", "its reason", "alpha"),
+        ended("PackageVariant", "other", "another", "beta"),
+        ended("PackageVariantSet", "alpha", "deleted"),
+        ended("PackageVariantSet", "web", "a set of this name"),
+    ]
+    write_tables(tmp_path / "bus.db", rows)
+    with pytest.raises(SystemExit) as end:
+        run(["explain", "default/web", "--data", str(tmp_path)])
+    assert end.value.code == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[1] == "  gone since 2026-11-26T10:00:00.000Z: its reason"
+    assert said[2] == "  its PackageVariantSet alpha is gone since 2026-11-26T10:00:00.000Z"
+    with pytest.raises(SystemExit):
+        run(["explain", "default/other", "--data", str(tmp_path), "-o", "json"])
+    gone = json.loads(capsys.readouterr().out)["gone"]
+    assert gone == {
+        "at": "2026-11-26T10:00:00.000Z",
+        "why": "another",
+        "set": "beta",
+        "setAt": "",
+        "keptDays": 7,
+    }
+
+
+def test_what_has_events_and_no_last_one_is_not_called_gone(tmp_path: Path, capsys: Captured) -> None:
+    write_tables(tmp_path / "bus.db", [ended("PackageVariant", "web", "", last=False)])
+    with pytest.raises(SystemExit):
+        run(["explain", "default/web", "--data", str(tmp_path)])
+    assert "no such PackageVariant" in capsys.readouterr().out

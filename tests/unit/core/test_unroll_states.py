@@ -79,7 +79,7 @@ WAYS: dict[ChildEvent, Callable[[Children, PackageVariantSet], Iterable[Put]]] =
     ChildEvent.HELD: lambda children, obj: [children.held(NAME, "h", 1.0)],
     ChildEvent.CONFIRMED: lambda children, obj: [children.confirmed(NAME, 1.0)],
     ChildEvent.HOLD_ENDED: lambda children, obj: [children.hold_ended(NAME, 1.0)],
-    ChildEvent.ORDERED: lambda children, obj: children.ordered(obj, NAME, 1.0),
+    ChildEvent.ORDERED: lambda children, obj: children.ordered(obj, NAME, 1.0, "why"),
     ChildEvent.WITHDRAWN: lambda children, obj: children.taken_back(obj, NAME, 1.0),
     ChildEvent.CONFIRMED_WITHDRAWN: lambda children, obj: children.taken_back(obj, NAME, 1.0),
     ChildEvent.SEEN_GONE: lambda children, obj: children.gone(NAME, 1.0),
@@ -128,7 +128,7 @@ def test_only_a_removal_that_waits_or_is_confirmed_can_be_ordered(state: ChildSt
     obj = settled().obj
     assert obj is not None
     with pytest.raises(InvariantError):
-        with_child(state).ordered(obj, NAME, 1.0)
+        with_child(state).ordered(obj, NAME, 1.0, "why")
 
 
 def test_every_state_is_reached_and_left() -> None:

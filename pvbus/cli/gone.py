@@ -1,0 +1,60 @@
+"""Says when and why a variant or a set went, from the events on the bus: for as long as it keeps them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from pvbus.cli.progress import SET
+from pvbus.cli.reading import read_topic, topic_on
+from pvbus.core.keys import Key, SubjectKey
+from pvbus.core.records import CONDITIONS, ConditionEvent
+from pvbus.ports.bus import Bus
+from pvbus.ports.cluster import Kind
+
+Document = dict[str, Any]
+DAY_SECONDS = 86_400
+
+_event = msgspec.json.Decoder(ConditionEvent)
+
+
+async def gone_document(bus: Bus, kind: Kind, key: Key) -> Document:
+    """Return when and why an object that is not there went.
+
+    at, why: "" if no event is left. set, setAt: the set that made a variant, and when that went itself.
+    keptDays: how long events are kept, 0 for ever.
+    """
+    retention = (await topic_on(bus, CONDITIONS)).retention_seconds or 0
+    last = await _last_event(bus, kind, key)
+    document = {"at": "", "why": "", "set": "", "setAt": "", "keptDays": retention / DAY_SECONDS}
+    if last is None:
+        return document
+    document |= {"at": last.time, "why": last.condition.message, "set": last.cause.set}
+    if last.cause.set:
+        end_of_set = await _last_event(bus, SET, Key(key.namespace, last.cause.set))
+        document["setAt"] = end_of_set.time if end_of_set is not None else ""
+    return document
+
+
+async def _last_event(bus: Bus, kind: Kind, key: Key) -> ConditionEvent | None:
+    """Return the last event of an object, None if it is there, as its conditions are, or has no event."""
+    subject = str(SubjectKey(kind.kind, str(key))).encode()
+    records = [each for each in await read_topic(bus, CONDITIONS, key=str(key)) if each.key == subject]
+    events = [_event.decode(record.value) for record in records if record.value is not None]
+    latest = {event.condition.type: event for event in events}
+    if not latest or not all(event.last for event in latest.values()):
+        return None
+    return max(latest.values(), key=lambda event: event.time)
+
+
+def gone_lines(kind: str, name: str, gone: Document, hint: str = "") -> Iterator[str]:
+    """Yield the end of an object. hint: what else the name may be, "" for nothing."""
+    if not gone["at"]:
+        days = (
+            f"{gone['keptDays']:g} days, for which the bus keeps events" if gone["keptDays"] else "any time"
+        )
+        yield f"  {name}: no such {kind}, and no event of one from {days}; check namespace and name{hint}"
+        return
+    yield f"  gone since {gone['at']}: {gone['why'] or 'the event does not say why'}"
+    if gone["setAt"]:
+        yield f"  its PackageVariantSet {gone['set']} is gone since {gone['setAt']}"
