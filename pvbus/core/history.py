@@ -137,8 +137,8 @@ def _upgrade(old: _Lock, new: _Lock) -> Iterator[str]:
     if not new.repo:
         yield "upstream removed"
     elif (old.repo, old.folder) != (new.repo, new.folder):
-        before = f" from {_place(old)}" if old.repo else ""
-        yield f"upstream{before} to {_place(new)}"
+        before = f" from {_package_of(old)}" if old.repo else ""
+        yield f"upstream{before} to {_package_of(new)}"
     elif old.version != new.version:
         yield f"upgrade from {old.version} to {new.version}"
     else:
@@ -152,7 +152,7 @@ def _commits(old_kptfile: Any, new_kptfile: Any) -> tuple[str, ...]:
     return (f"Upstream commit {new.commit}, before {old.commit or 'none'}",)
 
 
-def _place(lock: _Lock) -> str:
+def _package_of(lock: _Lock) -> str:
     return f"{lock.folder or lock.repo} {lock.version}".strip()
 
 
