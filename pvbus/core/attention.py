@@ -14,8 +14,9 @@ from pvbus.core.tasks import OPEN_STATES
 
 ATTENTION = "AttentionNeeded"
 SHOWN_MAX = 3  # more would not be read in a condition; `pvbus explain` has all
-CONFLICT, TASK, REJECTED, REMOVALS, VARIANTS = (
+CONFLICT, STRANDED, TASK, REJECTED, REMOVALS, VARIANTS = (
     "UpgradeConflict",
+    "RollbackStranded",
     "TaskOpen",
     "DraftRejected",
     "DeletionHeld",
@@ -23,6 +24,7 @@ CONFLICT, TASK, REJECTED, REMOVALS, VARIANTS = (
 )
 REASONS: Mapping[str, str] = {
     CONFLICT: "an upgrade left values that both sides have changed",
+    STRANDED: "a rollback could publish no former revision",
     TASK: "a question of a draft is not answered",
     REJECTED: "a draft was proposed, and a person rejected it",
     REMOVALS: "the guard holds removals",
@@ -58,6 +60,14 @@ def needed(needs: Sequence[Need], generation: int, *, count: int | None = None) 
     )
 
 
+class StrandedRevision(NamedTuple):
+    """A revision that is published still after a rollback. policy: the name of the RolloutPolicy."""
+
+    policy: str
+    attempt: int
+    revision: str
+
+
 class OpenRevision(NamedTuple):
     """What is asked about an open package revision of a variant."""
 
@@ -68,12 +78,24 @@ class OpenRevision(NamedTuple):
 
 
 def variant_needs(
-    key: Key, conditions: Iterable[Condition], revisions: Iterable[OpenRevision]
+    key: Key,
+    conditions: Iterable[Condition],
+    revisions: Iterable[OpenRevision],
+    stranded: Iterable[StrandedRevision] = (),
 ) -> Iterator[Need]:
-    """Yield what waits about one variant: its conflicts, then questions and rejections of its revisions."""
+    """Yield what waits about one variant: its conflicts, what rollbacks left, then questions and rejections
+    of its revisions."""
     for condition in conditions:
         if condition.type == CONFLICT and condition.status == "True":
             yield Need(CONFLICT, condition.message)
+    for each in stranded:
+        status = f"pvbus rollout status {Key(key.namespace, each.policy)} --state stranded"
+        yield Need(
+            STRANDED,
+            f"attempt {each.attempt} of RolloutPolicy {each.policy} was rolled back, but {each.revision} is "
+            "published still, as there is no good revision to go back to: publish a better one; "
+            f"{status} shows all of them",
+        )
     for revision in revisions:
         for type_, task in revision.questions.items():
             if task.state in OPEN_STATES:

@@ -554,12 +554,13 @@ class ApprovalRow(_Row, frozen=True, kw_only=True):
 
     approve: publish this proposed revision if its content still has this digest. withdraw: take that back,
     and confirm that it was or will never be carried out. restore: publish the content of this earlier
-    revision again, which has this digest.
+    revision again, which has this digest. stranded: no order, but a note for the variant's conditions: the
+    rollback is over, and this revision is still published, as no former one can be.
     """
 
     uid: str
     attempt: int
-    order: Literal["approve", "withdraw", "restore"]
+    order: Literal["approve", "withdraw", "restore", "stranded"]
     revision: str
     digest: str
 

@@ -350,10 +350,13 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         spec=_compacted(APPROVALS),
-        description="The rollouts' orders: approve a revision, take that back, or restore a former one.",
+        description=(
+            "The rollouts' orders: approve a revision, take that back, or restore a former one; and what a "
+            "rollback has left published."
+        ),
         rows=(Rows(ApprovalRow, f"{_VKEY}|<policy>", TargetKey.parse, by=_VKEY),),
         producers=("rollout",),
-        owners=("release",),
+        owners=("release", "inject"),
     ),
     Topic(
         spec=_compacted(INSTALLS),

@@ -38,16 +38,18 @@ from pvbus.core.inject.view import (
     PackageKey,
     ViewCandidates,
 )
-from pvbus.core.keys import FINALIZER, RETRY, Key, digest, okey, sha1_head, watch_key
+from pvbus.core.keys import FINALIZER, RETRY, Key, TargetKey, digest, okey, sha1_head, watch_key
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.missing import missing_part, no_repository
 from pvbus.core.records import (
+    APPROVALS,
     DESIRED,
     INJECTABLES,
     OBJECTS,
     RESULTS,
     VARIANTS,
     WATCHES,
+    ApprovalRow,
     DesiredRow,
     ResultRow,
     WatchRequest,
@@ -67,6 +69,7 @@ BACKOFF_SECONDS = (0.2, 60.0)
 _variant = msgspec.json.Decoder(PackageVariant)
 _desired = msgspec.json.Decoder(DesiredRow)
 _result = msgspec.json.Decoder(ResultRow)
+_approval = msgspec.json.Decoder(ApprovalRow)
 
 
 class InjectController:
@@ -116,9 +119,14 @@ class InjectController:
         if is_marker(key):
             changed = topic == VARIANTS and self._sync[partition].load(partition, key, value)
             return self.keys(partition) if changed else ()
+        policy = ""
+        if topic == APPROVALS:
+            key, policy = TargetKey.parse(key)
         seen = self._keys[partition].setdefault(key, InjectState())
         if topic == VARIANTS:
             seen.raw = value
+        elif topic == APPROVALS:
+            seen.strand(policy, _approval.decode(value) if value is not None else None)
         elif topic == DESIRED:
             seen.desired = _desired.decode(value) if value is not None else None
         else:
@@ -307,8 +315,7 @@ class InjectController:
         one.seen.written = None
         assert one.result is not None
         row = msgspec.structs.replace(one.result, input_digest=inputs.digest())
-        row = report.with_attention(row, one.variant, self.view.owned(one.namespace, one.uid))
-        return Outcome((Put(RESULTS, one.key, row),), "changed")
+        return Outcome((Put(RESULTS, one.key, report.with_attention(row, one, self.view)),), "changed")
 
     def _attempt(self, one: Pass, upstream: ObservedRevision, inputs: Inputs) -> Reconciliation:
         """inputs: as of its start; a change during the attempt needs another attempt."""
@@ -443,8 +450,7 @@ class InjectController:
         others = [one.uid, one.variant.spec, identity, contents, downstream]
         if retry := one.variant.metadata.annotations.get(RETRY):
             others.append(retry)
-        if one.dropped:
-            others.append(list(one.dropped))
+        others += [each for each in (one.dropped, sorted(one.seen.stranded.items())) if each]
         return Inputs(revisions, digest(others))
 
     # ------------------------------------------------------------ ending
@@ -458,7 +464,7 @@ class InjectController:
         old = one.result
         conditions = [*conditions, *report.dropped_conditions(one.variant, one.dropped, old)]
         row = report.result_row(one.variant, old, conditions, requests=requests, waiting=waiting, **facts)
-        row = report.with_attention(row, one.variant, self.view.owned(one.namespace, one.uid))
+        row = report.with_attention(row, one, self.view)
         if old is not None and msgspec.structs.replace(row, cause=old.cause) == old:
             return Outcome()
         return Outcome((Put(RESULTS, one.key, row),), "changed")

@@ -3,18 +3,19 @@
 Source of the types, reasons and messages of Stalled and Ready: Porch v1.5.8; the others are ours.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.variants import CONFIG_GROUP, Condition, PackageVariant, Upstream
-from pvbus.core.attention import ATTENTION, OpenRevision, needed, variant_needs
+from pvbus.core.attention import ATTENTION, OpenRevision, StrandedRevision, needed, variant_needs
 from pvbus.core.attention import CONFLICT as UPGRADE_CONFLICT
 from pvbus.core.following import follows_saves
 from pvbus.core.inject.ensure import Ensured
 from pvbus.core.inject.mutations import Injected, problem_of
-from pvbus.core.inject.view import ObservedRevision
+from pvbus.core.inject.state import Pass
+from pvbus.core.inject.view import InjectView, ObservedRevision
 from pvbus.core.keys import HOLD, Key
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict, where
 from pvbus.core.records import InjectedObject, ResultRow
@@ -271,21 +272,31 @@ def of_generation(row: ResultRow, variant: PackageVariant, now: float) -> Result
     return msgspec.structs.replace(row, generation=generation, conditions=conditions, cause=now)
 
 
-def with_attention(
-    row: ResultRow, variant: PackageVariant, revisions: Iterable[ObservedRevision]
-) -> ResultRow:
-    """Return the row with AttentionNeeded, if something waits for a person. revisions: the variant's."""
+def with_attention(row: ResultRow, one: Pass, view: InjectView) -> ResultRow:
+    """Return the row with AttentionNeeded, if something about the variant waits for a person."""
     others = tuple(each for each in row.conditions if each.type != ATTENTION)
-    meta = variant.metadata
+    meta = one.variant.metadata
     if meta.deletion_timestamp:
         return msgspec.structs.replace(row, conditions=others)
     opened = [
         OpenRevision(each.name, each.facts.lifecycle, each.row.annotations, each.facts.questions)
-        for each in revisions
+        for each in view.owned(one.namespace, one.uid)
         if each.facts.lifecycle not in PUBLISHED and not each.row.deleted
     ]
-    needs = list(variant_needs(Key(meta.namespace, meta.name), others, opened))
+    needs = list(variant_needs(Key(meta.namespace, meta.name), others, opened, _stranded(one, view)))
     return msgspec.structs.replace(row, conditions=(*others, *needed(needs, meta.generation)))
+
+
+def _stranded(one: Pass, view: InjectView) -> Iterator[StrandedRevision]:
+    """Yield what rollbacks left published: each until another revision of the package is published."""
+    downstream, notes = one.variant.spec.downstream, one.seen.stranded
+    if downstream is None or not notes:
+        return
+    released = [each for each in view.at(one.namespace, downstream) if each.facts.lifecycle in PUBLISHED]
+    last = max(released, key=lambda each: each.facts.revision, default=None)
+    for policy, note in sorted(notes.items()):
+        if last is not None and (note.uid, note.revision) == (one.uid, last.name):
+            yield StrandedRevision(policy, note.attempt, note.revision)
 
 
 def injected_object(one: Injected) -> InjectedObject:

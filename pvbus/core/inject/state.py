@@ -6,7 +6,7 @@ from typing import NamedTuple
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.inject.ensure import ContentName
 from pvbus.core.keys import digest
-from pvbus.core.records import DesiredRow, ResultRow
+from pvbus.core.records import ApprovalRow, DesiredRow, ResultRow
 
 
 class Inputs(NamedTuple):
@@ -45,7 +45,8 @@ class InjectState:
     """One variant key: the object, its set's decision, and the last attempt.
 
     waiting_since: start of the wait. trouble: (start, attempts) of transient errors. content: objects
-    that only the injection points of our revisions name. Times are elapsed seconds.
+    that only the injection points of our revisions name. stranded: what rollbacks left published, by policy.
+    Times are elapsed seconds.
     """
 
     __slots__ = (
@@ -55,6 +56,7 @@ class InjectState:
         "raw",
         "refused",
         "result",
+        "stranded",
         "trouble",
         "waiting_since",
         "written",
@@ -64,12 +66,19 @@ class InjectState:
         self.raw: bytes | None = None
         self.desired: DesiredRow | None = None
         self.result: ResultRow | None = None
+        self.stranded: dict[str, ApprovalRow] = {}
         self.names: tuple[ContentName, ...] = ()
         self.content: tuple[ContentName, ...] = ()
         self.written: Written | None = None
         self.refused: RefusedAttempt | None = None
         self.waiting_since: float | None = None
         self.trouble: tuple[float, int] | None = None
+
+    def strand(self, policy: str, row: ApprovalRow | None) -> None:
+        """Apply a row of a rollout's order; only the notes of stranded revisions are of interest."""
+        self.stranded.pop(policy, None)
+        if row is not None and row.order == "stranded":
+            self.stranded[policy] = row
 
 
 class Pass(NamedTuple):

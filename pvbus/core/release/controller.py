@@ -101,8 +101,9 @@ class ReleaseController:
                 return ()
         elif topic == APPROVALS:
             seen.orders.pop(policy, None)
-            if value is not None:
-                seen.orders[policy] = _approval.decode(value)
+            row = _approval.decode(value) if value is not None else None
+            if row is not None and row.order != "stranded":
+                seen.orders[policy] = row
         else:
             seen.row = _release.decode(value) if value is not None else None
         if seen.is_empty:

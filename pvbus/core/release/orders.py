@@ -41,6 +41,7 @@ class Order(NamedTuple):
     def ended(
         self, outcome: Literal["done", "refused", "withdrawn", "unrestored"], message: str = ""
     ) -> Approval:
+        assert self.row.order != "stranded"  # which is no order
         return Approval(
             policy=self.policy,
             attempt=self.row.attempt,

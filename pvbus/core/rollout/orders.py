@@ -1,7 +1,7 @@
 """The rows of a step: of the rollout, of its targets, and the orders to release that follow from these.
 
-A target has an order exactly while its state is in `ORDERS`. So the orders on the bus are known from the rows
-of the targets, and both are written together.
+A target has an order, or the note that it is stranded, exactly while its state is in `ORDERS`. So the orders
+on the bus are known from the rows of the targets, and both are written together.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,10 +16,11 @@ from pvbus.core.rollout.candidates import Candidates
 from pvbus.core.rollout.protocol.rows import Rollout, Step, Target
 from pvbus.core.rollout.protocol.states import TargetState
 
-ORDERS: Mapping[TargetState, Literal["approve", "withdraw", "restore"]] = {
+ORDERS: Mapping[TargetState, Literal["approve", "withdraw", "restore", "stranded"]] = {
     TargetState.ORDERED: "approve",
     TargetState.CANCELLING: "withdraw",
     TargetState.UNDOING: "restore",
+    TargetState.STRANDED: "stranded",
 }
 
 

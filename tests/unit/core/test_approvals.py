@@ -138,6 +138,16 @@ def test_an_order_for_another_variant_of_that_name_is_not_carried_out() -> None:
         assert (world.outcome, world.package.writes, world.package.reads) == ("", [], 0)
 
 
+def test_the_note_of_a_stranded_revision_is_no_order() -> None:
+    world = planned()
+    world.order("approve", V2, NEW)
+    world.order("stranded", V2, NEW)
+    for _ in range(2):
+        world.run()
+        assert (world.package.writes, world.package.reads) == ([], 0)
+        world.restart()
+
+
 def test_an_outcome_for_a_former_variant_says_nothing_of_this_one() -> None:
     world = planned()
     world.order("withdraw", V2, NEW)

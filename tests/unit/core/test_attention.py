@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from pvbus.core.api.variants import Condition, PackageVariant
 from pvbus.core.attention import ATTENTION, CONFLICT, Need, OpenRevision, needed, variant_needs
@@ -12,7 +13,7 @@ from pvbus.core.inject.ensure import Ensured
 from pvbus.core.inject.report import ensured_conditions
 from pvbus.core.keys import PROPOSED_CONTENT, RETURNED, TASKS, Key
 from pvbus.core.merge.conflicts import Conflict
-from pvbus.core.records import LATEST, ChildFailure, ConditionEvent, EventTask, Hold, SetResult
+from pvbus.core.records import APPROVALS, LATEST, ChildFailure, ConditionEvent, EventTask, Hold, SetResult
 from pvbus.core.render.variant import attention_of
 from pvbus.ports.cluster import Object
 from tests.simulation.inject_world import World, owner, package, upstream, variant
@@ -144,3 +145,61 @@ def test_a_warning_of_a_merge_is_said_and_waits_for_nobody() -> None:
     assert (both.status, both.reason) == ("True", "BothChanged")
     assert "left one conflict, the first in a.yaml Deployment a spec.replicas" in both.message
     assert both.message.endswith("changed the key of one element")
+
+
+def noted(world: World, order: str = "stranded", uid: str = "uid-v", policy: str = "web") -> None:
+    """Write what a rollout writes of its target."""
+    row = {"uid": uid, "attempt": 3, "order": order, "revision": FIRST, "digest": "d"}
+    value = msgspec.json.encode(row)
+    world.dirty.update(dict.fromkeys(world.controller.load(APPROVALS, 0, f"default/v|{policy}", value)))
+
+
+@pytest.mark.parametrize(
+    ("order", "uid"), [("stranded", "uid-v"), ("restore", "uid-v"), ("stranded", "other")]
+)
+async def test_a_revision_that_a_rollback_left_published_waits_until_another_is_published(
+    order: str, uid: str
+) -> None:
+    released = package(
+        "edge", "app", "packagevariant-1", owners=[owner("v")], lifecycle="Published", revision=1
+    )
+    world, found = await attention(*released)
+    assert found is None
+
+    async def present() -> Condition | None:
+        await world.settle()
+        return next((each for each in world.result().conditions if each.type == ATTENTION), None)
+
+    noted(world, order, uid)
+    found = await present()
+    if (order, uid) != ("stranded", "uid-v"):
+        assert found is None
+        return
+    assert found is not None
+    assert (found.status, found.reason) == ("True", "RollbackStranded")
+    assert found.message == (
+        f"one thing waits for a person: attempt 3 of RolloutPolicy web was rolled back, but {FIRST} is "
+        "published still, as there is no good revision to go back to: publish a better one; "
+        "pvbus rollout status default/web --state stranded shows all of them"
+    )
+    for obj in package(
+        "edge", "app", "packagevariant-2", owners=[owner("v")], lifecycle="Published", revision=2
+    ):
+        world.cluster.put(obj)
+    assert await present() is None
+
+
+async def test_the_note_goes_with_the_next_attempt_or_the_policy() -> None:
+    released = package(
+        "edge", "app", "packagevariant-1", owners=[owner("v")], lifecycle="Published", revision=1
+    )
+    world, _ = await attention(*released)
+    noted(world)
+    noted(world, policy="other")
+    await world.settle()
+    (found,) = (each for each in world.result().conditions if each.type == ATTENTION)
+    assert found.message.startswith("2 things wait for a person: attempt 3 of RolloutPolicy other was")
+    for policy in ("web", "other"):
+        world.dirty.update(dict.fromkeys(world.controller.load(APPROVALS, 0, f"default/v|{policy}", None)))
+    await world.settle()
+    assert ATTENTION not in {each.type for each in world.result().conditions}

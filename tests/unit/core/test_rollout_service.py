@@ -151,6 +151,22 @@ def test_a_rollback_orders_what_was_published_before() -> None:
     assert bench.status.targets.rolled_back == 1
 
 
+def test_what_a_rollback_leaves_published_is_noted_until_the_next_attempt_or_the_policy_goes() -> None:
+    """The note is for the variant's conditions: it has nothing good to go back to."""
+    bench = Bench(targets=1, budgets={"onFailure": "RollBack"}, waves=[{"percent": 100}])
+    bench.candidate("t0", published="", published_digest="").go().publish("t0", good=False).go()
+    noted = {"t0": "stranded v2 1 uid-t0"}
+    assert (bench.orders, bench.targets["t0"], bench.status.phase) == (noted, "stranded", "RolledBack")
+    assert bench.restart().go().orders == noted
+    bench.candidate("t0", revision="v3", digest="d3", is_proposed=True).go()
+    assert bench.orders == {"t0": "approve v3 2 uid-t0"}
+    bench.publish("t0", good=False).go()
+    assert bench.orders == {"t0": "stranded v3 2 uid-t0"}
+    bench.policy = None
+    bench.observe()
+    assert bench.go().orders == {}
+
+
 def test_an_abort_takes_orders_back_and_waits_for_the_confirmation() -> None:
     bench = Bench().go().annotate(abort="1").go()
     assert bench.orders == {"t0": "withdraw v2 1 uid-t0"}
