@@ -1,8 +1,10 @@
+# make help    these lines
 # make run     the main job: everything on this machine, with an example fleet (ARGS=--once to end by itself)
 # make run-kafka   the same over a Kafka, each service as two processes (Java 17 and Maven)
 # make run-cluster   the services on a real Kubernetes API server, with the example fleet (Go)
 # make demo-rollout   a release of 200 variants in waves, and its rollback (kubectl, git; Debian's prometheus)
-# make test    all tests but those of a real Kafka or API server and the long campaigns, in ten minutes
+# make test    all tests but those of a real Kafka or API server and the long campaigns: a quarter of an hour
+# make test-fast   the unit and property tests alone
 # make test-rest   what `make test` leaves out: first the long, then those of a real API server, then of Kafka
 # make test-all   both, so all tests    make check   format, lint, types, layers, schemas, documents
 # make sbom    what pvbus is made of, as CycloneDX, in sbom.cdx.json
@@ -43,7 +45,10 @@ FIND_PYTHON = for name in python3.14 python3.13 python3.12 python3.11 python3 py
 	  echo "error: git was not found: install it (Debian and Ubuntu: apt install git)" >&2; exit 1; \
 	fi
 
-.PHONY: run run-kafka run-cluster demo-rollout test test-rest test-all test-kafka test-cluster chaos simulate api-calls mutants sbom audit check format bench states setup-run setup-dev clean
+.PHONY: help run run-kafka run-cluster demo-rollout test test-fast test-rest test-all test-kafka test-cluster chaos simulate api-calls mutants sbom audit check format bench states setup-run setup-dev clean
+
+help:
+	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 run: setup-run
 	.venv/bin/pvbus up --example fleet $(ARGS)
@@ -80,6 +85,9 @@ PHASE = phase() { \
 
 test: setup-dev
 	$(PYTEST) $(EMBEDDED) -m "$(OFTEN)" $(ARGS) $(TESTS)
+
+test-fast: setup-dev
+	$(PYTEST) $(EMBEDDED) -m "$(OFTEN)" $(ARGS) tests/unit tests/property
 
 test-rest: setup-dev
 	@$(PHASE); \

@@ -3,8 +3,8 @@
 from prometheus_client import Counter, Gauge, Histogram, Info
 
 from pvbus import __version__
+from pvbus.core.topics import ALL_SERVICES
 
-SERVICES = ("ingest", "unroll", "render", "inject", "conditions", "promote", "rollout", "release")
 OUTCOMES = (
     "unchanged",
     "changed",
@@ -135,7 +135,7 @@ CONVERGENCE_SECONDS = Histogram(
 BUILD_INFO = Info("pvbus_build", "Version of the running program.")
 BUILD_INFO.info({"version": __version__})
 
-for _service in SERVICES:
+for _service in ALL_SERVICES:
     RECONCILE_SECONDS.labels(_service)
     MISSING_RIGHTS.labels(_service)
     for _outcome in OUTCOMES:
