@@ -20,8 +20,9 @@ from pvbus.cli.reading import data_option
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.backoff import Backoff
 from pvbus.core.errors import ConflictError, PermanentError, TransientError, UsageError
+from pvbus.core.holds import is_held
 from pvbus.core.inject.owning import belongs_to, is_terminating
-from pvbus.core.keys import HOLD, SET_UID_LABEL, Key
+from pvbus.core.keys import SET_UID_LABEL, Key
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 from pvbus.runtime.backoff import uniform
 from pvbus.telemetry.terminal import unfiltered
@@ -139,7 +140,7 @@ def counted(variants: int) -> str:
 
 
 def on_hold(obj: Object) -> bool:
-    return (obj["metadata"].get("annotations") or {}).get(HOLD) == "true"
+    return is_held(obj["metadata"].get("annotations"))
 
 
 def key_of(obj: Object) -> Key:

@@ -20,6 +20,7 @@ from pvbus.cli.fleet import (
     variants_of,
 )
 from pvbus.cli.progress import SET
+from pvbus.core.holds import because, hold_reason
 from pvbus.core.keys import HOLD, HOLD_REASON
 from pvbus.core.messages import first_of
 from pvbus.ports.cluster import Cluster, Object
@@ -86,9 +87,9 @@ async def held(cluster: Cluster, target: Target, annotations: Mapping[str, str])
     variants = await variants_of(cluster, obj) if target.kind == SET else []
     also = f" with its {counted(len(variants))}" if target.kind == SET else ""
     if all(present.get(key) == value for key, value in annotations.items()):
-        return f"{target} is on hold already{also}{_reason(present)}"
+        return f"{target} is on hold already{also}{because(hold_reason(present))}"
     await annotate(cluster, target.kind, obj, annotations)
-    reason = _reason({**present, **annotations})
+    reason = because(hold_reason({**present, **annotations}))
     return f"{target} is on hold{also}{reason}; to go on: pvbus unhold {target.arguments}"
 
 
@@ -104,7 +105,8 @@ async def released(cluster: Cluster, target: Target) -> str:
 
 
 async def _held_variants(cluster: Cluster, owner: Object) -> str:
-    names = [each["metadata"]["name"] for each in await variants_of(cluster, owner) if on_hold(each)]
+    metas = [each["metadata"] for each in await variants_of(cluster, owner) if on_hold(each)]
+    names = [f"{meta['name']}{because(hold_reason(meta.get('annotations')))}" for meta in metas]
     if not names:
         return ""
     return f"; {counted(len(names))} of it on hold by themselves: {first_of(names, NAMES_MAX)}"
@@ -114,8 +116,5 @@ async def _held_set(cluster: Cluster, variant: Object) -> str:
     owner = await set_of(cluster, variant)
     if owner is None or not on_hold(owner):
         return ""
-    return f"; its set still holds it: pvbus unhold {Target(SET, key_of(owner)).arguments}"
-
-
-def _reason(annotations: Mapping[str, str]) -> str:
-    return f" ({annotations[HOLD_REASON]})" if annotations.get(HOLD_REASON) else ""
+    reason = because(hold_reason(owner["metadata"].get("annotations")))
+    return f"; its set still holds it{reason}: pvbus unhold {Target(SET, key_of(owner)).arguments}"

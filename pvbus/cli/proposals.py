@@ -35,6 +35,7 @@ from pvbus.cli.progress import SET, Judged, condition_of
 from pvbus.cli.reading import data_option
 from pvbus.controlplane.apiserver.selectors import LabelSelector, parse_label_selector
 from pvbus.core.errors import PermanentError, PvbusError, UsageError
+from pvbus.core.holds import SetHold, hold_reason
 from pvbus.core.inject.owning import lifecycle_of
 from pvbus.core.keys import Key
 from pvbus.core.proposals import APPROVE, PROPOSE, REJECT, Move, is_ready, labels_of, refusal
@@ -78,7 +79,7 @@ class Plan(NamedTuple):
     refused: list[Result]
     others: Counter[str]
     unready: int = 0
-    set_on_hold: str = ""
+    set_on_hold: SetHold | None = None
 
 
 class Summary(NamedTuple):
@@ -250,7 +251,8 @@ async def planned(cluster: Cluster, asked: Asked) -> Plan:
     due = [each for each in wanted if lifecycle_of(each.revision) == asked.move.before]
     others = Counter(lifecycle_of(each.revision) for each in wanted)
     del others[asked.move.before]
-    set_on_hold = asked.key.name if on_hold(owner) else ""
+    reason = hold_reason(owner["metadata"].get("annotations"))
+    set_on_hold = SetHold(asked.key.name, reason) if on_hold(owner) else None
     judged = [(each, _judged(each, asked.move, set_on_hold)) for each in due]
     return Plan(
         [member for member, result in judged if result.outcome == "done"],
@@ -293,14 +295,14 @@ def _selected(members: Sequence[Member], asked: Asked) -> list[Member]:
     return found
 
 
-def _judged(member: Member, move: Move, set_on_hold: str) -> Result:
+def _judged(member: Member, move: Move, set_on_hold: SetHold | None) -> Result:
     found = refusal(member.variant, member.revision, set_on_hold=set_on_hold) if move.is_checked else None
     if found is None:
         return Result(str(member.key), member.name, "done")
     return Result(str(member.key), member.name, "refused", *found)
 
 
-async def _moved(cluster: Cluster, member: Member, move: Move, set_on_hold: str) -> Result:
+async def _moved(cluster: Cluster, member: Member, move: Move, set_on_hold: SetHold | None) -> Result:
     """Write one revision; after a conflict, look at it anew first."""
     latest: Member | None = member
 

@@ -9,7 +9,7 @@ from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.rollouts import RolloutPolicy, TimeWindow, Wave
 from pvbus.core.api.variants import PORCH_GROUP, PackageVariant
 from pvbus.core.errors import UsageError
-from pvbus.core.keys import HOLD
+from pvbus.core.holds import SetHold, hold_reason, is_held
 from pvbus.core.rollout.protocol.rehearsal import Rehearsal, rehearse
 from pvbus.core.rollout.protocol.rules import Rules, rules_of
 from pvbus.core.rollout.protocol.selection import Selection, conditions_of, packages_of, select
@@ -69,12 +69,12 @@ def _by_namespace(objects: Sequence[Object]) -> Mapping[str, list[Object]]:
 def _selections(objects: Sequence[Object], now: float) -> list[Selection]:
     policies = [msgspec.convert(obj, RolloutPolicy) for obj in _of(objects, POLICY)]
     variants = [msgspec.convert(obj, PackageVariant) for obj in objects if obj["kind"] == "PackageVariant"]
-    held = frozenset(
-        obj["metadata"]["name"]
-        for obj in objects
-        if obj["kind"] == "PackageVariantSet"
-        and (obj["metadata"].get("annotations") or {}).get(HOLD) == "true"
-    )
+    sets = [obj["metadata"] for obj in objects if obj["kind"] == "PackageVariantSet"]
+    held = {
+        meta["name"]: SetHold(meta["name"], hold_reason(meta.get("annotations")))
+        for meta in sets
+        if is_held(meta.get("annotations"))
+    }
     return select(policies, packages_of(_revisions(objects), variants, held), now)
 
 

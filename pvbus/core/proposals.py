@@ -13,7 +13,8 @@ import msgspec
 
 from pvbus.core import gates
 from pvbus.core.api.variants import PackageVariant
-from pvbus.core.keys import HOLD, HOLD_REASON, Key
+from pvbus.core.holds import SetHold, because, hold_reason, is_held
+from pvbus.core.keys import Key
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict
 from pvbus.core.messages import part
 
@@ -57,10 +58,12 @@ def conflicts_of(revision: Object) -> list[Conflict]:
         return [Conflict(file=f"the annotation {CONFLICTS}, which cannot be read")]
 
 
-def refusal(variant: PackageVariant, revision: Object, *, set_on_hold: str = "") -> Refusal | None:
+def refusal(
+    variant: PackageVariant, revision: Object, *, set_on_hold: SetHold | None = None
+) -> Refusal | None:
     """Return why a revision may be neither proposed nor approved, None if it may.
 
-    set_on_hold: the name of the variant's set if that is on hold.
+    set_on_hold: the hold of the variant's set.
     """
     found = (
         _held(variant, set_on_hold),
@@ -72,14 +75,14 @@ def refusal(variant: PackageVariant, revision: Object, *, set_on_hold: str = "")
     return next(filter(None, found), None)
 
 
-def _held(variant: PackageVariant, set_on_hold: str) -> Refusal | None:
+def _held(variant: PackageVariant, set_on_hold: SetHold | None) -> Refusal | None:
     key = Key(variant.metadata.namespace, variant.metadata.name)
     annotations = variant.metadata.annotations
-    if annotations.get(HOLD) == "true":
-        reason = f" ({part(annotations[HOLD_REASON])})" if annotations.get(HOLD_REASON) else ""
-        return Refusal("OnHold", f"it is on hold{reason}: pvbus unhold {key}")
-    if set_on_hold:
-        return Refusal("OnHold", f"its set is on hold: pvbus unhold --set {key.namespace}/{set_on_hold}")
+    if is_held(annotations):
+        return Refusal("OnHold", f"it is on hold{because(hold_reason(annotations))}: pvbus unhold {key}")
+    if set_on_hold is not None:
+        address, reason = Key(key.namespace, set_on_hold.name), because(set_on_hold.reason)
+        return Refusal("OnHold", f"its set is on hold{reason}: pvbus unhold --set {address}")
     return None
 
 

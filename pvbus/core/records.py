@@ -239,7 +239,8 @@ class ChildRow(_Row, frozen=True, kw_only=True):
     which it was created, and last became unwanted; 0: before any, or long ago; for a row that waits on
     hold: it was never compared with the targets. hold: id of the hold that holds it, or that was
     confirmed. cancelled: token of the last withdrawn order; the next order waits until render has written
-    it. generation: of the set at the order. on_hold: the row for render is on hold: it writes nothing.
+    it. generation: of the set at the order. on_hold: the row for render is on hold: it writes nothing;
+    hold_reason: why, as the set says.
     """
 
     set_uid: str
@@ -255,6 +256,7 @@ class ChildRow(_Row, frozen=True, kw_only=True):
     cancelled: str = ""
     generation: int = 0
     on_hold: bool = False
+    hold_reason: str = ""
 
 
 class Root(_Row, frozen=True, kw_only=True):
@@ -277,7 +279,7 @@ class TargetRow(_Row, frozen=True, kw_only=True):
     annotation, so that a DELETE decided earlier fails on its precondition. generation, ordered: of the
     set and the time of the order (seconds since the epoch), only with `removed`: render deletes while the
     live set is at that generation and the order is fresh. why: with `removed`, why the set has no use for it
-    any more. on_hold: the set has the hold annotation.
+    any more. on_hold: the set has the hold annotation; hold_reason: why.
     """
 
     state: Literal["present", "removed", "withdrawn"]
@@ -290,6 +292,7 @@ class TargetRow(_Row, frozen=True, kw_only=True):
     why: str = ""
     cancelled: str = ""
     on_hold: bool = False
+    hold_reason: str = ""
     target: int = 0
     upstream: Upstream | None = None
     template: VariantTemplate | None = None
@@ -308,8 +311,8 @@ class DesiredRow(_Row, frozen=True, kw_only=True):
     API server), `conflict`, `held`, `waiting` (until the former one is gone), `removed`, `expired` (the
     order was too old), `withdrawn` (only the withdrawal of an order is written), `defect` (a bug of
     ours). reported: digest of the last report to each set, by set name. on_hold: the set has the hold
-    annotation, so no service writes anything for this PackageVariant. why: of the order that was carried out
-    on the PackageVariant of this uid.
+    annotation, so no service writes anything for this PackageVariant; hold_reason: why. why: of the order
+    that was carried out on the PackageVariant of this uid.
     """
 
     set_name: str = ""
@@ -332,6 +335,7 @@ class DesiredRow(_Row, frozen=True, kw_only=True):
     error: str = ""
     reported: Mapping[str, str] = {}
     on_hold: bool = False
+    hold_reason: str = ""
     dropped: tuple[str, ...] = ()
     why: str = ""
 
@@ -389,7 +393,8 @@ class Hold(_Row, frozen=True, kw_only=True):
 
 
 class SetResult(_Row, frozen=True, kw_only=True):
-    """A set's roll-up. reason: of Stalled, `Valid` if it is not stalled; on_hold: the user's annotation.
+    """A set's roll-up. reason: of Stalled, `Valid` if it is not stalled; on_hold: the user's annotation;
+    hold_reason: why.
 
     hold: removals that the guard holds, None if there are none. released: id of the last confirmed hold.
     waiting: the event that removals wait for, in words. unready: the first three children that are not
@@ -403,6 +408,7 @@ class SetResult(_Row, frozen=True, kw_only=True):
     message: str = ""
     counts: Counts = Counts()
     on_hold: bool = False
+    hold_reason: str = ""
     hold: Hold | None = None
     released: str = ""
     waiting: str = ""

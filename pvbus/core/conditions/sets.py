@@ -6,7 +6,8 @@ Source of types, reasons and messages of Stalled and Ready: Porch v1.5.8. `Varia
 
 from pvbus.core.api.variants import Condition
 from pvbus.core.attention import ATTENTION, REMOVALS, VARIANTS, Need, needed
-from pvbus.core.keys import CONFIRM_DELETION, Key
+from pvbus.core.holds import because
+from pvbus.core.keys import CONFIRM_DELETION, HOLD, Key
 from pvbus.core.messages import part
 from pvbus.core.records import Counts, SetResult
 
@@ -53,7 +54,8 @@ def _condition(result: SetResult, kind: str, status: bool, reason: str, message:
 def _root(result: SetResult, *, children_report: bool) -> list[_Fields]:
     """Return Ready, and the condition that blocks the set: OnHold or Stalled."""
     if result.on_hold:
-        message = "nothing is written for this set while it has the annotation pvbus.dev/hold"
+        message = f"nothing is written for this set while it has the annotation {HOLD}"
+        message += because(result.hold_reason)
         return [("OnHold", True, "Annotation", message), ("Ready", False, "OnHold", message)]
     if result.reason != "Valid":
         stopped = (result.reason, result.message)
@@ -113,7 +115,7 @@ def _removal(result: SetResult, key: Key) -> list[_Fields]:
         found.append(("DeletionHeld", True, "TooManyDeletions", message))
     if result.counts.removing:
         message = f"{result.counts.removing} variants are to be removed"
-        waiting = "the end of the hold" if result.on_hold else result.waiting
+        waiting = f"the end of the hold{because(result.hold_reason)}" if result.on_hold else result.waiting
         if waiting:
             message += f"; waiting for {part(waiting)}"
         found.append(("Removing", True, "Waiting" if waiting else "InProgress", message))
@@ -130,6 +132,7 @@ def _counts(result: SetResult) -> list[_Fields]:
     counts = result.counts
     if result.on_hold:  # render writes nothing, and so does not look at what is applied
         message = f"{counts.desired} variants were wanted when the hold began; they are counted when it ends"
+        message += because(result.hold_reason)
         return [(COUNTS_TYPE, False, "OnHold", message)]
     if result.reason != "Valid" and counts == Counts():
         return []

@@ -19,7 +19,7 @@ from pvbus.core.following import follows_saves
 from pvbus.core.inject import report
 from pvbus.core.inject.choosing import NotYetError
 from pvbus.core.inject.ensure import ContentName, ContentNeededError, DownstreamReconciler
-from pvbus.core.inject.holding import holder_of, until_held
+from pvbus.core.inject.holding import Holder, holder_of, until_held
 from pvbus.core.inject.mutations import (
     InjectionPoint,
     InjectionPoints,
@@ -186,11 +186,11 @@ class InjectController:
         seen = one.seen
         holder = holder_of(one.variant, seen.desired)
         if holder:
-            conditions = report.held_conditions(one.variant, holder)
+            conditions = report.held_conditions(one.variant, str(holder), holder.reason)
             return self._ended(one, conditions, waiting=(report.unheld(holder),))
 
-        def holder_now() -> str:
-            return holder_of(_variant.decode(seen.raw), seen.desired) if seen.raw is not None else ""
+        def holder_now() -> Holder | None:
+            return holder_of(_variant.decode(seen.raw), seen.desired) if seen.raw is not None else None
 
         return (yield from until_held(self._decide(one), holder_now))
 

@@ -11,9 +11,10 @@ from typing import Any
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, VARIANT_API, Downstream, PackageVariant
 from pvbus.core.effects import Delete, Effect, Get, KindRef, List, Update
 from pvbus.core.errors import ConflictError, NotOwnedError, PermanentError
+from pvbus.core.holds import is_held
 from pvbus.core.inject import former
 from pvbus.core.inject.states import Action, DownstreamState, action, left
-from pvbus.core.keys import FINALIZER, HOLD
+from pvbus.core.keys import FINALIZER
 
 REVISION = KindRef(PORCH_GROUP, "PackageRevision", "v1alpha1")
 RESOURCES = KindRef(PORCH_GROUP, "PackageRevisionResources", "v1alpha1")
@@ -105,7 +106,7 @@ def write_variant(variant: PackageVariant, change: Callable[[Object], bool]) -> 
     live = yield Get(VARIANT, meta.namespace, meta.name)
     if live is None or live["metadata"].get("uid") != meta.uid:
         raise ConflictError(f"{_words(variant)} is gone")
-    if (live["metadata"].get("annotations") or {}).get(HOLD) == "true":
+    if is_held(live["metadata"].get("annotations")):
         raise ConflictError(f"{_words(variant)} went on hold")
     if change(live):
         yield Update(VARIANT, live)

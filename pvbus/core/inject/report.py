@@ -12,6 +12,7 @@ from pvbus.core.api.variants import CONFIG_GROUP, Condition, PackageVariant, Ups
 from pvbus.core.attention import ATTENTION, OpenRevision, StrandedRevision, needed, variant_needs
 from pvbus.core.attention import CONFLICT as UPGRADE_CONFLICT
 from pvbus.core.following import follows_saves
+from pvbus.core.holds import because
 from pvbus.core.inject.ensure import Ensured
 from pvbus.core.inject.mutations import Injected, problem_of
 from pvbus.core.inject.state import Pass
@@ -176,16 +177,17 @@ def terminating_conditions(variant: PackageVariant, left: Sequence[str]) -> Cond
     return [condition("Ready", False, "Terminating", f"waits for {'; '.join(left)}", variant)]
 
 
-def held_conditions(variant: PackageVariant, holder: str) -> Conditions:
-    """Return the conditions of a held variant. holder: the object with the annotation."""
+def held_conditions(variant: PackageVariant, holder: str, reason: str) -> Conditions:
+    """Return the conditions of a held variant. holder: the object with the annotation. reason: its own."""
     message = f'nothing is written for this variant while {holder} has the annotation {HOLD}: "true"'
+    message += because(reason)
     return [
         condition("OnHold", True, "Annotation", message, variant),
         condition("Ready", False, "OnHold", message, variant),
     ]
 
 
-def unheld(holder: str) -> str:
+def unheld(holder: object) -> str:
     return f"the removal of the annotation {HOLD} from {holder}"
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from pvbus.core.api.variants import Condition, PackageVariant
+from pvbus.core.holds import SetHold
 from pvbus.core.inject.view import ObservedRevision
 from pvbus.core.keys import PROPOSED_CONTENT, digest
 from pvbus.core.messages import SEPARATOR, cut
@@ -70,7 +71,7 @@ def subject_of(
     revisions: Sequence[ObservedRevision],
     published: PublishedRevision | None,
     *,
-    set_on_hold: str = "",
+    set_on_hold: SetHold | None = None,
     outcomes: Mapping[str, Approval],
 ) -> Subject:
     """Gather what is known of a variant. revisions: its open ones; those of a former downstream package are
@@ -95,7 +96,7 @@ def _package(
     proposed: ObservedRevision | None,
     published: PublishedRevision | None,
     mine: Sequence[ObservedRevision],
-    set_on_hold: str,
+    set_on_hold: SetHold | None,
 ) -> Package:
     shown = proposed if proposed is not None else published or mine[0]
     if isinstance(shown, PublishedRevision):

@@ -14,6 +14,7 @@ from pvbus.core.api.variants import CONFIG_GROUP, PackageVariant
 from pvbus.core.content import content_digest
 from pvbus.core.effects import Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.errors import PermanentError, PvbusError
+from pvbus.core.holds import SetHold
 from pvbus.core.ingest.rows import POLICY, SPECIALIZER
 from pvbus.core.inject.holding import SET_KIND, holder_of
 from pvbus.core.inject.owning import RESOURCES
@@ -318,10 +319,11 @@ def _candidate_key(key: str, policy: str) -> str:
     return str(ChildKey(str(Key(namespace, policy)), variant))
 
 
-def _set_on_hold(variant: PackageVariant, seen: PromoteState) -> str:
-    """Return the name of the variant's set if that is on hold."""
+def _set_on_hold(variant: PackageVariant, seen: PromoteState) -> SetHold | None:
+    """Return the hold of the variant's set."""
     holder = holder_of(variant, seen.desired)
-    return holder.rpartition("/")[2] if holder.startswith(f"{SET_KIND} ") else ""
+    is_set = holder is not None and holder.kind == SET_KIND
+    return SetHold(holder.key.name, holder.reason) if holder is not None and is_set else None
 
 
 def _read(

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from pvbus.core import tasks
 from pvbus.core.api.variants import PackageVariant
+from pvbus.core.holds import SetHold
 from pvbus.core.inject.view import ObservedRevision
 from pvbus.core.keys import AUTO_LIFECYCLE, PROPOSED_CONTENT, Key
 from pvbus.core.promote.barrier import Opening
@@ -36,14 +37,14 @@ BLOCKING = frozenset({"NotDraft", "UpstreamChanged", "LaterRevision"})
 
 
 class Subject(NamedTuple):
-    """What a verdict is made on. set_on_hold: the name of the variant's set if that is on hold. served:
+    """What a verdict is made on. set_on_hold: the hold of the variant's set. served:
     condition types that a PackageSpecializer of the namespace reports. returns: whether a proposal that loses
     its readiness goes back to Draft."""
 
     variant: PackageVariant
     revision: ObservedRevision
     opening: Opening
-    set_on_hold: str = ""
+    set_on_hold: SetHold | None = None
     served: frozenset[str] = frozenset()
     returns: bool = True
 

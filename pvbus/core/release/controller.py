@@ -14,7 +14,7 @@ import msgspec
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.effects import Effect, Outcome, Put, Reconciliation
 from pvbus.core.errors import PermanentError
-from pvbus.core.inject.holding import holder_of, until_held
+from pvbus.core.inject.holding import Holder, holder_of, until_held
 from pvbus.core.inject.report import unheld
 from pvbus.core.keys import Key, TargetKey
 from pvbus.core.markers import is_marker
@@ -154,8 +154,8 @@ def _carried_out(key: Key, seen: ReleaseState) -> Reconciliation:
     return Outcome(puts, result, again_after=again, waiting=waiting)
 
 
-def _holder(seen: ReleaseState) -> str:
-    return holder_of(_variant.decode(seen.raw), seen.desired) if seen.raw is not None else ""
+def _holder(seen: ReleaseState) -> Holder | None:
+    return holder_of(_variant.decode(seen.raw), seen.desired) if seen.raw is not None else None
 
 
 def _proposals(key: Key, seen: ReleaseState, variant: PackageVariant) -> Generator[Effect, Any, _Part]:

@@ -27,8 +27,8 @@ from pvbus.core.effects import (
     Update,
 )
 from pvbus.core.errors import ConflictError, PermanentError, TooLargeError
+from pvbus.core.holds import held_variant, is_held
 from pvbus.core.keys import (
-    HOLD,
     ChildKey,
     Key,
     TargetKey,
@@ -56,7 +56,6 @@ from pvbus.core.render.variant import (
     is_cancelled,
     new_variant,
     readiness,
-    variant_on_hold,
 )
 from pvbus.core.topics import broadcast_of, inputs_of, memory_of
 
@@ -214,8 +213,15 @@ class RenderController:
         """Bring the PackageVariant in line with the claim that may write."""
         if living is not None and living.metadata.deletion_timestamp:
             return self._terminating(key, seen, winner, living, now)
-        if living is not None and living.metadata.annotations.get(HOLD) == "true":
-            return self._reported(key, seen, winner, living, outcome="held", error=variant_on_hold(key))
+        if living is not None and is_held(living.metadata.annotations):
+            return self._reported(
+                key,
+                seen,
+                winner,
+                living,
+                outcome="held",
+                error=held_variant(key, living.metadata.annotations),
+            )
         desired = seen.desired
         if desired is not None and desired.input_digest == winner.digest:
             if desired.outcome == "error" and (living is None or is_cancelled(winner, living)):
@@ -449,6 +455,7 @@ class RenderController:
             uid=living.metadata.uid if living is not None else "",
             error=error,
             on_hold=claim.on_hold,
+            hold_reason=claim.hold_reason,
         )
         end = self._end(key, seen, row, {name: result})
         return end._replace(again_after=REFUSED_RETRY_SECONDS) if error else end
@@ -497,8 +504,10 @@ class RenderController:
             row = msgspec.structs.replace(row, outcome="expired")
             return self._end(key, seen, row, {name: expired})
         until_expired = max(order.ordered + ORDER_SECONDS - now, 0) + 0.1
-        if living.metadata.annotations.get(HOLD) == "true":
-            row = msgspec.structs.replace(row, outcome="held", error=variant_on_hold(key))
+        if is_held(living.metadata.annotations):
+            row = msgspec.structs.replace(
+                row, outcome="held", error=held_variant(key, living.metadata.annotations)
+            )
             return self._end(key, seen, row, {name: result})._replace(again_after=until_expired)
         current = yield Get(SET, key.namespace, order.set_name)
         if (
@@ -506,7 +515,7 @@ class RenderController:
             or current["metadata"].get("deletionTimestamp")
             or current["metadata"]["uid"] != order.set_uid
             or current["metadata"].get("generation", 0) != order.generation
-            or (current["metadata"].get("annotations") or {}).get(HOLD) == "true"
+            or is_held(current["metadata"].get("annotations"))
         ):
             waiting = ("the set to withdraw or repeat its order",)
             again = min(LOOK_AGAIN_SECONDS, until_expired)

@@ -6,7 +6,7 @@ import msgspec
 
 from pvbus.core.api.variants import SET_API, VARIANT_API, PackageVariant, PackageVariantSpec
 from pvbus.core.attention import ATTENTION
-from pvbus.core.keys import FINALIZER, HOLD, REMOVAL_CANCELLED, SET_UID_LABEL, Key
+from pvbus.core.keys import FINALIZER, REMOVAL_CANCELLED, SET_UID_LABEL, Key
 from pvbus.core.messages import part
 from pvbus.core.records import TargetRow
 
@@ -28,10 +28,6 @@ def is_cancelled(claim: TargetRow, living: PackageVariant) -> bool:
 def carried(claim: TargetRow, living: PackageVariant | None) -> str:
     """Return the living object's withdrawal token; without an object, the row's counts as written."""
     return living.metadata.annotations.get(REMOVAL_CANCELLED, "") if living is not None else claim.cancelled
-
-
-def variant_on_hold(key: Key) -> str:
-    return f'PackageVariant "{key.name}" has the annotation {HOLD}'
 
 
 def readiness(living: PackageVariant | None) -> tuple[bool, str, bool]:

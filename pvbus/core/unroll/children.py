@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from pvbus.core.api.variants import Downstream, PackageVariantSet
 from pvbus.core.effects import Put
+from pvbus.core.holds import hold_reason
 from pvbus.core.keys import Key, colliding_variant_name, digest, sha1_head, variant_name
 from pvbus.core.records import TARGETS, UNROLL, ChildResult, ChildRow, ChildState, TargetRow
 from pvbus.core.unroll.contexts import Context, Contexts
@@ -297,6 +298,7 @@ class Children:
             since=now,
             cancelled=self._cancelled(name, self.rows.get(name)),
             on_hold=on_hold,
+            hold_reason=hold_reason(obj.metadata.annotations) if on_hold else "",
         )
         target = TargetRow(
             state="withdrawn",
@@ -306,6 +308,7 @@ class Children:
             downstream=row.downstream,
             cancelled=fresh.cancelled,
             on_hold=on_hold,
+            hold_reason=fresh.hold_reason,
         )
         return self.put(name, fresh), self.target_put(name, target)
 
@@ -331,7 +334,13 @@ class Children:
         """Return the order to remove a child. why: in words."""
         generation = obj.metadata.generation
         row = self._moved(
-            name, ChildEvent.ORDERED, digest="", since=now, generation=generation, on_hold=False
+            name,
+            ChildEvent.ORDERED,
+            digest="",
+            since=now,
+            generation=generation,
+            on_hold=False,
+            hold_reason="",
         )
         target = TargetRow(
             state="removed",
@@ -348,7 +357,7 @@ class Children:
 
     def gone(self, name: str, now: float) -> tuple[Put, Put]:
         """Record that a child's PackageVariant is gone, and delete its target row."""
-        row = self._moved(name, ChildEvent.SEEN_GONE, digest="", since=now, on_hold=False)
+        row = self._moved(name, ChildEvent.SEEN_GONE, digest="", since=now, on_hold=False, hold_reason="")
         return self.put(name, row), self.target_put(name, None)
 
     def forget_removal(self, name: str) -> Put:

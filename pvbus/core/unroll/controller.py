@@ -13,7 +13,8 @@ from pvbus.core.api.decoding import decode_set
 from pvbus.core.api.variants import Downstream
 from pvbus.core.effects import INTERNAL_ERROR, CatchUp, Outcome, Put, Reconciliation
 from pvbus.core.errors import PermanentError, TooLargeError
-from pvbus.core.keys import HOLD, ChildKey, Key, WatchKey, is_check, is_child
+from pvbus.core.holds import is_held
+from pvbus.core.keys import ChildKey, Key, WatchKey, is_check, is_child
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.pacing import Pace
 from pvbus.core.records import (
@@ -246,7 +247,7 @@ class UnrollController:
         obj, children = state.obj, state.children
         assert obj is not None
         owned = self.view.owned(obj.metadata.uid, obj.metadata.namespace)
-        if obj.metadata.annotations.get(HOLD) == "true":
+        if is_held(obj.metadata.annotations):
             state.paused = True
             state.removal.forget_check()
             self.view.use_uid(obj.metadata.uid, state.skey)  # one that appears now is on hold, too

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from pvbus.core.effects import Put
+from pvbus.core.holds import because, hold_reason
 from pvbus.core.keys import HOLD, ObjectKey, check_key
 from pvbus.core.records import SETRESULTS, WATCHES, CheckRequest, ChildState, Hold
 from pvbus.core.unroll.contexts import Contexts, selected_kinds
@@ -49,9 +50,10 @@ def hold_puts(state: SetState, owned: Mapping[str, Observed], turn: Turn, *, on_
     assert state.obj is not None
     children = state.children
     puts: list[Put] = []
+    wanted = on_hold, hold_reason(state.obj.metadata.annotations)
     for name in list(children.rows) if on_hold else sorted(children.on_hold):
         row = children.rows[name]
-        if row.state is not ChildState.GONE and row.on_hold != on_hold:
+        if row.state is not ChildState.GONE and (row.on_hold, row.hold_reason) != wanted:
             if is_undecided(row):
                 puts += children.release((name,), 1)
             else:
@@ -198,7 +200,8 @@ def orders(
         if not due and children.has_any(ChildState.ORDERED):
             state.waiting = "render to delete what it was ordered to"
         elif not due and kept_back:
-            state.waiting = f'PackageVariant "{kept_back[0]}" to lose its annotation {HOLD}'
+            reason = because(owned[kept_back[0]].hold_reason)
+            state.waiting = f'PackageVariant "{kept_back[0]}" to lose its annotation {HOLD}{reason}'
         return [] if removal.check is not None and due else drop_requests(state, view)
     if removal.cleared:
         return drop_requests(state, view) + _ordered(state, turn)

@@ -8,6 +8,7 @@ from itertools import starmap
 from typing import NamedTuple
 
 from pvbus.core.attention import ATTENTION, SHOWN_MAX
+from pvbus.core.holds import hold_reason
 from pvbus.core.records import ChildFailure, Counts, SetResult
 from pvbus.core.unroll.children import Children
 from pvbus.core.unroll.contexts import describe_object
@@ -65,6 +66,7 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
         message=message,
         counts=Counts(**tally),
         on_hold=on_hold,
+        hold_reason=hold_reason(obj.metadata.annotations) if on_hold else "",
         hold=hold,
         released=released,
         waiting=waiting if tally["removing"] and not on_hold else "",

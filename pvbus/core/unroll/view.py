@@ -11,7 +11,8 @@ import msgspec
 
 from pvbus.core import versions
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
-from pvbus.core.keys import HOLD, SET_UID_LABEL, CheckKey, ObjectKey, is_check, okey
+from pvbus.core.holds import hold_reason, is_held
+from pvbus.core.keys import SET_UID_LABEL, CheckKey, ObjectKey, is_check, okey
 from pvbus.core.markers import SyncView, is_marker, marker_kind
 from pvbus.core.records import CheckAnswer, CheckRequest, ObjectRow, RevisionFacts
 from pvbus.core.unroll.index import SelectorIndex, TargetSelector
@@ -33,6 +34,7 @@ class Observed(NamedTuple):
     downstream: Downstream
     terminating: bool
     on_hold: bool = False
+    hold_reason: str = ""
 
 
 class SetChange(NamedTuple):
@@ -137,8 +139,8 @@ class UnrollView:
         if old and old != new:
             self._owned.get((old, name.namespace), {}).pop(name.name, None)
         if new and row is not None:
-            held = row.annotations.get(HOLD) == "true"
-            seen = Observed(row.uid, row.downstream or Downstream(), bool(row.deleted), held)
+            hold = is_held(row.annotations), hold_reason(row.annotations)
+            seen = Observed(row.uid, row.downstream or Downstream(), bool(row.deleted), *hold)
             self._owned.setdefault((new, name.namespace), {})[name.name] = seen
         for uid in {old, new} - {""}:
             skey = self._uid_users.get(uid, "")

@@ -98,7 +98,7 @@ def test_a_set_is_held_and_released(home: Location, capsys: Captured) -> None:
     assert "is on hold already with its 3 variants (fair)" in capsys.readouterr().out
     assert len(home.cluster.writes) == 1
     assert home.run("unhold", "default/ready") == 0
-    said = "was not on hold; its set still holds it: pvbus unhold --set default/web"
+    said = "was not on hold; its set still holds it (fair): pvbus unhold --set default/web"
     assert said in capsys.readouterr().out
     assert home.run("hold", "default/ready") == 0
     assert home.run("unhold", "--set", "default/web") == 0

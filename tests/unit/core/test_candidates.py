@@ -159,9 +159,9 @@ def test_why_a_revision_may_not_be_approved(
 
 def test_a_set_on_hold_holds_its_candidates() -> None:
     world = world_of(policy(), revision=proposal())
-    world.desired = DesiredRow(set_name="web", uid="uid-v", on_hold=True)
+    world.desired = DesiredRow(set_name="web", uid="uid-v", on_hold=True, hold_reason="fair")
     world.settle()
-    assert rows(world)["web"].reason == "OnHold"
+    assert (rows(world)["web"].reason, "(fair)" in rows(world)["web"].message) == ("OnHold", True)
 
 
 def test_a_delay_is_looked_at_again_when_it_is_over() -> None:

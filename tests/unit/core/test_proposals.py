@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from pvbus.core.api.variants import PackageVariant
+from pvbus.core.holds import SetHold
 from pvbus.core.proposals import labels_of, refusal
 
 
@@ -84,8 +85,8 @@ def test_each_reason(of: PackageVariant, revision: Any, reason: str | None, word
 
 
 def test_a_set_on_hold_holds_its_variants() -> None:
-    found = refusal(variant(), draft(), set_on_hold="web")
-    assert found == ("OnHold", "its set is on hold: pvbus unhold --set default/web")
+    found = refusal(variant(), draft(), set_on_hold=SetHold("web", "fair"))
+    assert found == ("OnHold", "its set is on hold (fair): pvbus unhold --set default/web")
 
 
 def test_a_revisions_labels_are_over_its_variants() -> None:

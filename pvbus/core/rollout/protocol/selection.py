@@ -14,6 +14,7 @@ from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.rollouts import RolloutPolicy, RolloutPolicySpec
 from pvbus.core.api.selectors import matches
 from pvbus.core.api.variants import Condition, LabelSelector, PackageVariant
+from pvbus.core.holds import SetHold
 from pvbus.core.messages import first_of
 from pvbus.core.proposals import Refusal, gate_refusal, labels_of, refusal
 from pvbus.core.rollout.protocol.rows import TargetFacts
@@ -25,6 +26,7 @@ DELAY_ANNOTATION = "approval.nephio.org/delay"
 NOT_SELECTED = "NotSelected"
 """The reason of a candidate that its policy does not select any more, but gave an order for."""
 SHOWN_MAX = 3
+NO_HOLDS: Mapping[str, SetHold] = {}
 _LAST = "9999"  # a policy without creation time is of a file: any stored one is older
 
 Object = Mapping[str, Any]
@@ -32,7 +34,7 @@ Object = Mapping[str, Any]
 
 class Package(NamedTuple):
     """One target: a package with its open and published revisions. variant, set_name: its PackageVariant and
-    the set of that, None and "" for a package of nobody. set_on_hold: the name of a set that is on hold."""
+    the set of that, None and "" for a package of nobody. set_on_hold: the hold of that set."""
 
     name: str
     repository: str
@@ -41,7 +43,7 @@ class Package(NamedTuple):
     labels: Mapping[str, str]
     variant: PackageVariant | None = None
     set_name: str = ""
-    set_on_hold: str = ""
+    set_on_hold: SetHold | None = None
 
 
 class LeftOut(NamedTuple):
@@ -205,9 +207,11 @@ def conditions_of(selection: Selection) -> Iterator[Condition]:
 
 
 def packages_of(
-    revisions: Iterable[Object], variants: Iterable[PackageVariant], held_sets: frozenset[str] = frozenset()
+    revisions: Iterable[Object],
+    variants: Iterable[PackageVariant],
+    held_sets: Mapping[str, SetHold] = NO_HOLDS,
 ) -> list[Package]:
-    """Group the revisions of a namespace by package. held_sets: names of sets that are on hold.
+    """Group the revisions of a namespace by package. held_sets: holds of sets, by name.
 
     A variant of a file may have no uid: then its revisions name it.
     """
@@ -225,7 +229,7 @@ def _package(
     package_key: tuple[str, str],
     members: Sequence[Object],
     owners: Mapping[str, PackageVariant],
-    held_sets: frozenset[str],
+    held_sets: Mapping[str, SetHold],
 ) -> Package:
     proposed = [each for each in members if each["spec"].get("lifecycle") == "Proposed"]
     published = [each for each in members if each["spec"].get("lifecycle") in PUBLISHED]
@@ -246,7 +250,7 @@ def _package(
         labels_of(variant, dict(shown)),
         variant,
         set_name,
-        set_name if set_name in held_sets else "",
+        held_sets.get(set_name),
     )
 
 
