@@ -11,17 +11,19 @@ from pvbus.cli.progress import KINDS, Judged, condition_of
 from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows, topic_on
 from pvbus.core.api.variants import Condition
 from pvbus.core.attention import ATTENTION
-from pvbus.core.conditions.subjects import GROUPS
+from pvbus.core.conditions.subjects import GROUPS, REVISION
 from pvbus.core.errors import UsageError
-from pvbus.core.keys import Key, okey
+from pvbus.core.keys import KEPT_FOR, Key, ObjectKey, maker_of, okey
 from pvbus.core.markers import is_marker
-from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent
+from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, ObjectRow
 from pvbus.core.topics import partition_key
 from pvbus.ports.bus import Bus, Record, TopicPartition
 
 COLUMNS = ("TIME", "OBJECT", "TYPE", "STATUS", "REASON", "MESSAGE")
 NOT_REPORTED = "NotReported"
 _event = msgspec.json.Decoder(ConditionEvent)
+_object = msgspec.json.Decoder(ObjectRow)
+_REVISIONS = f"{GROUPS[REVISION]}/{REVISION}|"
 _judged = msgspec.json.Decoder(Judged)
 Wanted = Callable[[ConditionEvent], bool]
 
@@ -37,7 +39,8 @@ Examples:
 
 The lifecycle of a variant's package revision is its condition Published, with the lifecycle as the
 reason: Draft, Proposed, Published, DeletionProposed, and Deleted as the last event. The conditions
-that are readiness gates or tasks of such a revision follow it.
+that are readiness gates or tasks of such a revision follow it. Of a variant or a set that is gone, the
+drafts that stayed, as people had edited them, are shown: they have the condition Kept.
 
 Exit codes: 0 shown, 1 there is no such object, 2 bad usage.
 """,
@@ -71,8 +74,10 @@ def conditions(
 async def _conditions(
     name: str | None, follow: bool, not_ready: bool, output: str, data: str, bus_url: str | None
 ) -> int:
+    names = [] if name is None else [name]
+
     def wanted(event: ConditionEvent) -> bool:
-        if name is not None and f"{event.namespace}/{event.name}" != name:
+        if names and f"{event.namespace}/{event.name}" not in names:
             return False
         return not not_ready or asks_for_attention(event)
 
@@ -80,6 +85,9 @@ async def _conditions(
         # The end offsets first, so that changes during the read of the table are shown, too.
         begin = await _ends(bus)
         latest = await _latest(bus, name)
+        if name is not None and not latest:
+            names += await _kept_for(bus, Key.parse(name))
+            latest = {key: row for each in names for key, row in (await _latest(bus, each)).items()}
         shown = [event for event in latest.values() if wanted(event)]
         if not_ready:
             shown += await _unreported(bus, name, shown)
@@ -108,6 +116,21 @@ async def _latest(bus: Bus, name: str | None) -> dict[str, ConditionEvent]:
         for key, value in rows.items()
         if name is None or partition_key(LATEST, key) == name
     }
+
+
+async def _kept_for(bus: Bus, key: Key) -> list[str]:
+    """Return the drafts that stayed when a variant, or the variants of a set, went: what is left of it."""
+    found = []
+    for name, value in (await read_rows(bus, OBJECTS)).items():
+        if not name.startswith(_REVISIONS):
+            continue
+        revision, row = ObjectKey.parse(name), _object.decode(value)
+        is_of_it = revision.namespace == key.namespace and key.name in maker_of(
+            row.annotations.get(KEPT_FOR, "")
+        )
+        if is_of_it and not row.owners:
+            found.append(f"{revision.namespace}/{revision.name}")
+    return sorted(found)
 
 
 async def _unreported(bus: Bus, name: str | None, shown: Iterable[ConditionEvent]) -> list[ConditionEvent]:

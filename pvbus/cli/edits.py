@@ -6,7 +6,7 @@ from typing import Any
 from pvbus.cli.fleet import existing, members_of, variants_of
 from pvbus.cli.progress import SET
 from pvbus.core.inject.owning import PUBLISHED, lifecycle_of
-from pvbus.core.keys import EDITED_BY, KEPT_FOR, Key
+from pvbus.core.keys import EDITED_BY, KEPT_FOR, Key, maker_of
 from pvbus.ports.cluster import Cluster, Object
 
 Document = dict[str, Any]
@@ -49,8 +49,7 @@ def kept_for(revisions: Iterable[Object], key: Key, *, is_set: bool) -> list[Doc
     """Return the drafts that stayed when a variant, or the variants of a set, went."""
     found = []
     for revision in revisions:
-        maker = annotation_of(revision, KEPT_FOR).rpartition("@")[0]
-        set_name, _, variant = maker.rpartition("/")
+        set_name, variant = maker_of(annotation_of(revision, KEPT_FOR))
         if key.name == (set_name if is_set else variant) and not revision["metadata"].get("ownerReferences"):
             found.append(
                 {

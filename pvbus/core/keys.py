@@ -68,6 +68,12 @@ _INT64_MAX = 2**63 - 1
 _canonical = msgspec.json.Encoder(order="sorted")
 
 
+def maker_of(record: str) -> tuple[str, str]:
+    """Return set and variant of `[<set>/]<variant>@...`, the set "" for none."""
+    set_name, _, variant = record.rpartition("@")[0].rpartition("/")
+    return set_name, variant
+
+
 class Key(NamedTuple):
     """A namespace and a name: of a PackageVariant (vkey) or a PackageVariantSet (skey)."""
 

@@ -132,6 +132,14 @@ def lifecycle(variant_name: str, revision: str, word: str) -> Row:
     return event(REVISION, f"{namespace}/{revision}", "Published", status, word, variant=owner)
 
 
+def retained_draft(variant_name: str, revision: str, editors: str) -> Row:
+    """Return the condition of a draft that stayed when its variant went. revision: without its namespace."""
+    namespace, _, owner = variant_name.partition("/")
+    message = f"edited by {editors}; PackageVariant {owner} has left it"
+    name = f"{namespace}/{revision}"
+    return event(REVISION, name, "Kept", "True", "VariantDeleted", message=message, variant=owner)
+
+
 def task(variant_name: str, revision: str, type_: str, question: str, **fields: Any) -> Row:
     """Return the last event of a task's condition. revision: without its namespace; fields: of its question.
 

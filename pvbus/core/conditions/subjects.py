@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition
-from pvbus.core.keys import ObjectKey, SubjectKey, reconciled_partition
+from pvbus.core.keys import EDITED_BY, KEPT_FOR, ObjectKey, SubjectKey, maker_of, reconciled_partition
 from pvbus.core.markers import SyncView, marker_kind
 from pvbus.core.records import EventCause, EventTask, ObjectRow, RevisionFacts
 from pvbus.core.tasks import OPEN_STATES, asked
@@ -26,6 +26,10 @@ GROUPS = {REPOSITORY: CONFIG_GROUP, REVISION: PORCH_GROUP, POLICY: PROMOTION_GRO
 LIFECYCLE_TYPE = "Published"
 """The condition that represents a revision's lifecycle. True while it is `Published` or
 `DeletionProposed`. The reason is the lifecycle."""
+
+KEPT_TYPE = "Kept"
+"""The condition of a draft that stayed, as people had edited it, when its variant went. The event names that
+variant as its owner."""
 
 DUPLICATE = "Duplicate"
 """The reason of the event of a condition that is there more than once."""
@@ -101,7 +105,11 @@ def _subject(name: ObjectKey, row: ObjectRow) -> ConditionSubject:
         cause = replace(cause, commit=facts.self_commit)
     owners = [(o.name, o.uid) for o in row.owners if _is_variant(o.api_version, o.kind)]
     variant, owner_uid = owners[0] if owners else ("", "")
-    if facts is None or not variant or not facts.lifecycle or facts.revision == _PLACEHOLDER:
+    if facts is None or not facts.lifecycle or facts.revision == _PLACEHOLDER:
+        return ConditionSubject(row.uid, (), cause)
+    if not row.owners and KEPT_FOR in row.annotations and facts.lifecycle not in PUBLISHED:
+        return ConditionSubject(row.uid, (_retained(row),), cause, maker_of(row.annotations[KEPT_FOR])[1])
+    if not variant:
         return ConditionSubject(row.uid, (), cause)
     questions = NO_QUESTIONS if row.deleted else _about_others(facts.questions)
     conditions = (_lifecycle(facts), *_of_gates_and_tasks(facts, questions))
@@ -115,6 +123,17 @@ def _lifecycle(facts: RevisionFacts) -> Condition:
         reason=facts.lifecycle,
         message=f"package {facts.package} of repository {facts.repository}, workspace {facts.workspace}",
     )
+
+
+def _retained(row: ObjectRow) -> Condition:
+    set_name, variant = maker_of(row.annotations[KEPT_FOR])
+    made_by = f" of PackageVariantSet {set_name}" if set_name else ""
+    editors = row.annotations.get(EDITED_BY) or "somebody"
+    message = (
+        f"edited by {editors}; PackageVariant {variant}{made_by} has left it: applied again, the variant has "
+        "it back, else propose or delete it"
+    )
+    return Condition(type=KEPT_TYPE, status="True", reason="VariantDeleted", message=message)
 
 
 def _about_others(questions: Mapping[str, EventTask]) -> Mapping[str, EventTask]:

@@ -4,7 +4,8 @@ Rows are lists, and texts that repeat are numbers in the lists `texts` and `labe
 variant is `[name, set, state, lifecycle, reason, labels]`, a set `[name, state, reason, hold]`, where hold is
 null or `[count, token]`. An open task is `[name, revision, type, variant, state, question, owner, ticket,
 due, due time in seconds since 1970 or null, since, note, blocks, command]`; name is its key, blocks are
-numbers of gates. Rollouts are objects, see `pvbus.core.web.rollouts`.
+numbers of gates. A draft that stayed when its variant went is `[name, variant, note]`. Rollouts are objects,
+see `pvbus.core.web.rollouts`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 
 from pvbus.core.keys import Key
 from pvbus.core.web import rollouts
-from pvbus.core.web.model import NOT_REPORTED, Labels, Model, RolloutRow, SetRow, VariantRow
+from pvbus.core.web.model import NOT_REPORTED, KeptRow, Labels, Model, RolloutRow, SetRow, VariantRow
 from pvbus.core.web.states import State
 from pvbus.core.web.tasks import Question, TaskRow
 
@@ -36,6 +37,7 @@ def whole(model: Model, now: float) -> Document:
     """Return everything that is shown. now: seconds since 1970."""
     return {
         **_document(model.variants.items(), model.sets.items(), model.tasks.items()),
+        "retained": _retained(model.retained.items()),
         "rollouts": _rollouts(model.rollouts.items(), now),
         "whole": True,
     }
@@ -43,7 +45,9 @@ def whole(model: Model, now: float) -> Document:
 
 def changes(model: Model, since: int, now: float) -> Document | None:
     """Return what changed after a version; None where that is not known, so the whole is needed."""
-    floors = (table.floor for table in (model.variants, model.sets, model.rollouts, model.tasks))
+    floors = (
+        table.floor for table in (model.variants, model.sets, model.rollouts, model.tasks, model.retained)
+    )
     if not max(floors) <= since <= model.version:
         return None
     return {
@@ -51,6 +55,8 @@ def changes(model: Model, since: int, now: float) -> Document | None:
         "gone": model.variants.gone(since),
         "setsGone": model.sets.gone(since),
         "tasksGone": model.tasks.gone(since),
+        "retained": _retained(model.retained.changed(since)),
+        "retainedGone": model.retained.gone(since),
         "rollouts": _rollouts(model.rollouts.changed(since), now),
         "rolloutsGone": model.rollouts.gone(since),
     }
@@ -58,6 +64,10 @@ def changes(model: Model, since: int, now: float) -> Document | None:
 
 def _rollouts(rows: Iterable[tuple[str, RolloutRow]], now: float) -> list[Mapping[str, Any]]:
     return [rollouts.document_of(Key.parse(name), row.policy, now) for name, row in rows]
+
+
+def _retained(rows: Iterable[tuple[str, KeptRow]]) -> list[list[str]]:
+    return [[name, row.variant, row.note] for name, row in rows]
 
 
 def _document(

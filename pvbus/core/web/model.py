@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.variants import CONFIG_GROUP, Condition
 from pvbus.core.attention import ATTENTION
-from pvbus.core.conditions.subjects import LIFECYCLE_TYPE
+from pvbus.core.conditions.subjects import KEPT_TYPE, LIFECYCLE_TYPE
 from pvbus.core.keys import SET_UID_LABEL, ChildKey, ConditionKey, Key, SubjectKey, is_child
 from pvbus.core.markers import SyncView, is_marker
 from pvbus.core.records import (
@@ -143,6 +143,14 @@ class RolloutRow(msgspec.Struct):
     version: int = 0
 
 
+class KeptRow(msgspec.Struct):
+    """A draft that stayed when its variant went. variant: `<namespace>/<name>`; note: who edited it."""
+
+    variant: str
+    note: str
+    version: int = 0
+
+
 class Incomplete(NamedTuple):
     """A kind whose list the bus does not have in full. why: in words."""
 
@@ -161,6 +169,8 @@ class Model:
         self.rollouts: Versioned[RolloutRow] = Versioned()
         self.tasks: Versioned[TaskRow] = Versioned()
         """By `<namespace>/<revision>|<condition type>`."""
+        self.retained: Versioned[KeptRow] = Versioned()
+        """By `<namespace>/<revision>`."""
         self._hidden_variants: dict[str, VariantRow] = {}
         self._hidden_sets: dict[str, SetRow] = {}
         self._revisions: dict[str, tuple[str, str]] = {}
@@ -250,7 +260,9 @@ class Model:
         subject, type_ = ConditionKey.parse(key)
         kind, name = SubjectKey.parse(subject)
         if kind == REVISION:
-            if type_ == LIFECYCLE_TYPE:
+            if type_ == KEPT_TYPE:
+                self._load_kept(name, value)
+            elif type_ == LIFECYCLE_TYPE:
                 self._load_revision(name, _event.decode(value) if value is not None else None)
             else:
                 self._load_task(f"{name}|{type_}", value)
@@ -281,6 +293,15 @@ class Model:
             self.tasks.remove(name, self.version + 1)
         else:
             self.tasks.put(name, TaskRow(Question(*map(self._shared, asked))), self.version + 1)
+        self._dirty = True
+
+    def _load_kept(self, name: str, value: bytes | None) -> None:
+        event = _event.decode(value) if value is not None else None
+        if event is None or event.condition.status != "True":
+            self.retained.remove(name, self.version + 1)
+        else:
+            variant = f"{event.namespace}/{event.variant}"
+            self.retained.put(name, KeptRow(variant, event.condition.message), self.version + 1)
         self._dirty = True
 
     def _load_condition(self, row: _Facts, type_: str, value: bytes | None) -> None:

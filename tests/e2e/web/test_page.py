@@ -24,6 +24,7 @@ from tests.tools.fleetrows import (
     fleet,
     markers,
     ready,
+    retained_draft,
     rollout,
     task,
     variant,
@@ -240,6 +241,23 @@ def test_rollouts(shown: Shown) -> None:
     assert page.run("return document.querySelector('details').open"), "what was opened stays open"
     shown.write(("pvbus.policies", "default/web", None))
     page.until_text("There is no RolloutPolicy")
+
+
+def test_kept_drafts(shown: Shown) -> None:
+    """Which drafts stayed, of which variant, and who edited them; one that is taken up again goes."""
+    page = shown.page
+    shown.view("/kept")
+    page.until_text("No draft was kept")
+    draft = "edge-asia.gone.packagevariant-1"
+    shown.write(retained_draft("default/web-gone", draft, "ann, bob"))
+    page.until_text("Kept drafts (1)", "nav")
+    page.until_text(f"default/{draft}", "#main")
+    page.until_text("edited by ann, bob", "#main")
+    page.until_text("pvbus explain default/web-gone", "#main")
+    page.click("a[href='#/variant/default/web-gone']")
+    page.until_text("edited by ann, bob", "dl")
+    shown.write((LATEST, f"PackageRevision|default/{draft}|Kept", None))
+    page.until_text("Kept drafts (0)", "nav")
 
 
 def ask(name: str, revision: str, question: str, **fields: Any) -> Row:

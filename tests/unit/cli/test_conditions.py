@@ -10,7 +10,8 @@ import pytest
 from pvbus.cli.conditions import newer_than
 from pvbus.cli.main import run
 from pvbus.core.api.variants import Condition
-from pvbus.core.records import LATEST, SETS, VARIANTS, ConditionEvent
+from pvbus.core.keys import KEPT_FOR
+from pvbus.core.records import LATEST, OBJECTS, SETS, VARIANTS, ConditionEvent, ObjectRow
 from tests.tools.bustables import Row, write_tables
 
 
@@ -118,3 +119,20 @@ def test_what_the_table_shows_is_not_followed_by_what_came_before_it() -> None:
     late = [event("False", id_="3")]
     assert [e.id for e in newer_than(table, [*early, *late])] == ["8", "3"]
     assert [e.id for e in newer_than(table, late)] == ["3"]
+
+
+@pytest.mark.parametrize(("name", "is_shown"), [("web-1", True), ("web", True), ("other", False)])
+def test_of_what_is_gone_the_drafts_that_stayed_are_shown(
+    name: str, is_shown: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the name of the variant, and by that of its set."""
+    draft = "edge.app.packagevariant-1"
+    row = ObjectRow(uid="r", annotations={KEPT_FOR: "web/web-1@"})
+    said = event("True", kind="PackageRevision", name=draft, condition={"type": "Kept"})
+    table = [
+        (OBJECTS, f"porch.kpt.dev/PackageRevision|default|{draft}", row),
+        latest(said, f"PackageRevision|default/{draft}|Kept"),
+    ]
+    write_tables(tmp_path / "bus.db", table)
+    code = run(["conditions", f"default/{name}", "--data", str(tmp_path), "-o", "json"])
+    assert (code, shown(capsys)) == ((0, [(draft, "Kept", "True")]) if is_shown else (1, []))

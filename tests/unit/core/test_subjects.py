@@ -10,7 +10,15 @@ from pvbus.core.codec import encode_row
 from pvbus.core.conditions.controller import ConditionsController
 from pvbus.core.effects import Outcome
 from pvbus.core.ingest.rows import POLICY, REPOSITORY, REVISION, rows_of
-from pvbus.core.keys import CONDITION_ORDER, TASK_HISTORY, TASKS, reconciled_partition, sync_key
+from pvbus.core.keys import (
+    CONDITION_ORDER,
+    EDITED_BY,
+    KEPT_FOR,
+    TASK_HISTORY,
+    TASKS,
+    reconciled_partition,
+    sync_key,
+)
 from pvbus.core.keys import partition as partition_of
 from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, EventCause, EventTask
 from pvbus.core.tasks import TASKS_MAX
@@ -32,6 +40,7 @@ def revision(
     tasks: str = "",
     notes: Mapping[str, str] = {},
     deleted: str = "",
+    annotations: Mapping[str, str] = {},
     conditions: tuple[tuple[str, str], ...] = (),
 ) -> Any:
     spec = {
@@ -43,7 +52,8 @@ def revision(
         "readinessGates": [{"conditionType": type_} for type_ in gates],
         "packageMetadata": {"annotations": {**({TASKS: tasks} if tasks else {}), **notes}},
     }
-    meta = {"uid": uid, "ownerReferences": list(owners), "resourceVersion": "7"}
+    meta: dict[str, Any] = {"uid": uid, "ownerReferences": list(owners), "resourceVersion": "7"}
+    meta["annotations"] = dict(annotations)
     if deleted:
         meta["deletionTimestamp"] = deleted
     reported = [{"type": type_, "status": status, "reason": "R"} for type_, status in conditions]
@@ -426,3 +436,33 @@ def test_only_the_worker_of_the_objects_partition_publishes() -> None:
         worker.listed()
         worker.see(REVISION, revision("Draft"))
         assert len(worker.reported()) == events
+
+
+@pytest.mark.parametrize("lifecycle", ["Draft", "Proposed"])
+def test_a_draft_that_stayed_is_published_with_its_variant_and_its_editors(lifecycle: str) -> None:
+    """It has no owner any more, and so no lifecycle; the condition ends when a variant takes it up again."""
+    marks = {KEPT_FOR: "fleet/web@", EDITED_BY: "ann"}
+    worker = Worker()
+    worker.listed()
+    worker.see(REVISION, revision(lifecycle, annotations={EDITED_BY: "ann"}))
+    worker.events.clear()
+    worker.see(REVISION, revision(lifecycle, owners=(), annotations=marks))
+    retained, ended = sorted(worker.events, key=lambda event: event.condition.type)
+    assert (ended.condition.type, ended.last) == ("Published", True)
+    assert (retained.condition.type, retained.condition.status, retained.variant) == ("Kept", "True", "web")
+    assert retained.condition.message.startswith(
+        "edited by ann; PackageVariant web of PackageVariantSet fleet has left it: applied again,"
+    )
+    worker.events.clear()
+    worker.see(REVISION, revision(lifecycle, annotations={EDITED_BY: "ann"}))
+    found = {event.condition.type: event for event in worker.events}
+    assert (found["Kept"].last, found["Published"].condition.reason) == (True, lifecycle)
+
+
+@pytest.mark.parametrize("lifecycle", ["Published", "DeletionProposed"])
+def test_what_was_published_since_is_not_kept(lifecycle: str) -> None:
+    worker = Worker()
+    worker.listed()
+    marks = {KEPT_FOR: "web@", EDITED_BY: "ann"}
+    worker.see(REVISION, revision(lifecycle, number=1, owners=(), annotations=marks))
+    assert worker.events == []

@@ -25,6 +25,7 @@ from tests.tools.fleetrows import (
     markers,
     obj,
     ready,
+    retained_draft,
     rollout,
     rollup,
     task,
@@ -381,6 +382,20 @@ def test_a_due_time_of_another_form_is_none(due: str) -> None:
     """Another release may write what this one cannot read: the task is shown, and is not overdue."""
     (found,) = tasks_of(whole(loaded([task(NAME, DRAFT, "A", QUESTION, due=due)]))).values()
     assert found["due"] == (due, None)
+
+
+def test_a_draft_that_stayed_is_shown_until_a_variant_has_it_again() -> None:
+    model = loaded(MINE)
+    before = model.version
+    news = changes(loaded([retained_draft("default/gone", DRAFT, "ann")], model), before)
+    assert news is not None
+    name = f"default/{DRAFT}"
+    row = [name, "default/gone", "edited by ann; PackageVariant gone has left it"]
+    assert (news["retained"], whole(model)["retained"]) == ([row], [row])
+    before = model.version
+    news = changes(loaded([(LATEST, f"{REVISION}|{name}|Kept", None)], model), before)
+    assert news is not None
+    assert (news["retainedGone"], news["retained"], whole(model)["retained"]) == ([name], [], [])
 
 
 _tasks = st.builds(

@@ -12,7 +12,7 @@ const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f
 const OF_SET = "set", OF_STATE = "state", OF_LIFECYCLE = "lifecycle", OF_NAMESPACE = "namespace";
 
 const fleet = {
-  variants: new Map(), names: null, sets: new Map(), rollouts: new Map(), tasks: new Map(), version: "", number: -1, loaded: false,
+  variants: new Map(), names: null, sets: new Map(), rollouts: new Map(), tasks: new Map(), kept: new Map(), version: "", number: -1, loaded: false,
 };
 const shown = { filter: "", states: new Set(), group: OF_SET, list: false, tasks: "", overdue: false };
 
@@ -142,6 +142,7 @@ function apply(message) {
     fleet.sets.clear();
     fleet.rollouts.clear();
     fleet.tasks.clear();
+    fleet.kept.clear();
     fleet.loaded = true;
   }
   const before = fleet.variants.size;
@@ -149,6 +150,8 @@ function apply(message) {
   for (const name of message.setsGone || []) fleet.sets.delete(name);
   for (const name of message.rolloutsGone || []) fleet.rollouts.delete(name);
   for (const name of message.tasksGone || []) fleet.tasks.delete(name);
+  for (const name of message.retainedGone || []) fleet.kept.delete(name);
+  for (const [name, variant, note] of message.retained || []) fleet.kept.set(name, { name, variant, note });
   for (const rollout of message.rollouts || []) fleet.rollouts.set(rollout.name, rollout);
   for (const [name, revision, type, variant, state, question, owner, ticket, due, dueAt, since, note, blocks, answer] of message.tasks || []) {
     fleet.tasks.set(name, {
@@ -553,7 +556,8 @@ class ObjectView {
     if (!tasks.length) this.questions.remove();
     else if (!this.questions.parentNode) this.answer.before(this.questions);
     this.tasks.show(tasks);
-    const mark = JSON.stringify([row || null, tasks]);
+    const kept = [...fleet.kept.values()].filter((each) => this.kind === "variant" && each.variant === this.name).sort(byName);
+    const mark = JSON.stringify([row || null, tasks, kept]);
     if (mark === this.mark) return;
     this.mark = mark;
     const facts = row ? [["State", withState(row.state)], ["Reason", row.reason]] : [["State", fleet.loaded ? "not in the fleet" : "being read"]];
@@ -561,6 +565,7 @@ class ObjectView {
       const labels = Object.entries(row.labels).map(([key, value]) => `${key}=${value}`).join(", ");
       facts.push(["Set", row.set ? link("set", row.set) : "made by no set"], ["Lifecycle", row.lifecycle || "no package revision"], ["Labels", labels || "none"]);
     }
+    facts.push(...kept.map((each) => ["Kept draft", `${each.name}: ${each.note}`]));
     this.facts.replaceChildren(...facts.filter(([, value]) => value).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
     this.ask();
   }
@@ -790,6 +795,30 @@ class TasksView {
   }
 }
 
+// ------------------------------------------------------------------ drafts that stayed
+
+class KeptView {
+  constructor() {
+    this.list = el("div");
+    this.node = el("div", {}, el("h2", {}, this.title()), this.list);
+  }
+
+  title() { return "Kept drafts"; }
+
+  draw() {
+    const kept = [...fleet.kept.values()].sort(byName), hints = (connection.status && connection.status.hints) || "";
+    const mark = JSON.stringify([kept, hints]);
+    if (mark === this.mark) return;
+    this.mark = mark;
+    if (!kept.length) return this.list.replaceChildren(el("p", {}, "No draft was kept. One that people edited stays here when its variant is deleted."));
+    const lines = kept.slice(0, ROWS_MAX).map((each) => el("tr", {}, el("th", { scope: "row" }, each.name), el("td", {}, link("variant", each.variant)), el("td", {}, each.note)));
+    const more = kept.length > ROWS_MAX ? el("p", { class: "quiet" }, `and ${plural(kept.length - ROWS_MAX, "more draft")}`) : null;
+    this.list.replaceChildren(el("p", {}, `${plural(kept.length, "draft")} with edits of people stayed when the variant went.`),
+      el("div", { class: "wide" }, table(["Draft", "Variant that is gone", "Edited by, and what to do"], lines)), ...(more ? [more] : []),
+      el("p", { class: "quiet" }, "The same on the command line:"), command(`pvbus explain ${kept[0].variant}${hints}`));
+  }
+}
+
 // ------------------------------------------------------------------ views by address
 
 const VIEWS = [  // path, name in the navigation ("" for none), and what makes the view
@@ -804,6 +833,7 @@ const VIEWS = [  // path, name in the navigation ("" for none), and what makes t
     const late = overdueTasks().length;
     return `Tasks${fleet.loaded ? ` (${fleet.tasks.size.toLocaleString("en")}${late ? `, ${late.toLocaleString("en")} overdue` : ""})` : ""}`;
   }, make: () => new TasksView() },
+  { path: /^\/kept$/, href: "#/kept", name: () => `Kept drafts${fleet.loaded ? ` (${fleet.kept.size.toLocaleString("en")})` : ""}`, make: () => new KeptView() },
   { path: /^\/(variant|set)\/([^/]+)\/([^/]+)$/, name: () => "", make: (kind, namespace, name) => new ObjectView(kind, `${namespace}/${name}`) },
 ];
 
