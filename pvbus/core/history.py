@@ -65,13 +65,8 @@ def describe(changed: Sequence[str], before: Texts, after: Texts, editor_name: s
     return Description(_subject(changes, changed, editor_name), (*lines, *by))
 
 
-def upgrade_subject(old: str, new: str) -> str:
-    """Return the subject of the commit that creates an upgrade. old, new: names of upstream's revisions."""
-    return part(f"Upgrading revision: {_name(old)} to {_name(new)}", SUBJECT_CHARACTERS_MAX)
-
-
 def _subject(changes: Sequence[str], changed: Sequence[str], editor_name: str) -> str:
-    names = [_name(path) for path in changed]
+    names = [_name(path) for path in sorted(changed, key=lambda path: (path == KPTFILE, path))]
     what = changes or ([_in_few_words(names)] if names else [])
     if not what:
         return NOT_CHANGED

@@ -344,14 +344,6 @@ def _at(source: Source | None) -> str:
     return f" ({number}commit {source.commit[:12]})"
 
 
-def title_of_creation(task: Mapping[str, Any]) -> str:
-    """Return the subject of a draft's first commit: Porch's, and for an upgrade its versions."""
-    if task.get("type") != "upgrade":
-        return ""
-    names = Names.of(task)
-    return history.upgrade_subject(names.old, names.new)
-
-
 def _owners(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     namespace = metadata.get("namespace", "")
     return tuple(

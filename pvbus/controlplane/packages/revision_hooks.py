@@ -103,7 +103,7 @@ class RevisionHooks:
         owned = {**metadata, "namespace": wanted.namespace}
         cause = (*operations.cause_of_creation(wanted.task, start.source, owned), *layout.cause_line(said))
         tree = await sync.write(wanted.name, replaced(start.base, made.texts))
-        draft = Draft(tree, wanted.task, made.note, cause, operations.title_of_creation(wanted.task))
+        draft = Draft(tree, wanted.task, made.note, cause)
         note = Note("", noted(metadata))
 
         def build(refs: Staging) -> str:

@@ -6,7 +6,7 @@ from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.editors import editor_of
 from pvbus.controlplane.packages.gitrepo import Commit
 from pvbus.controlplane.packages.layout import Annotation
-from pvbus.core.history import SUBJECT_CHARACTERS_MAX, describe, upgrade_subject
+from pvbus.core.history import SUBJECT_CHARACTERS_MAX, describe
 
 KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: web\n"
 CONTEXT = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: kptfile.kpt.dev\ndata:\n"
@@ -110,6 +110,11 @@ CASES = {
         "ann@example.com",
         "Edit by ann@example.com: a.yaml and 1 more file",
     ),
+    "the Kptfile with others": (
+        ({"Kptfile": KPTFILE, "b.yaml": "b"}, {"Kptfile": KPTFILE + "# new\n", "b.yaml": "c"}),
+        "ann",
+        "Edit by ann: b.yaml and 1 more file",
+    ),
     "files that functions changed": (({"a.yaml": "a"}, {"a.yaml": "b"}), "", "Render a.yaml"),
     "nothing": (({}, {}), "", "Rendering package"),
     "a Kptfile that cannot be read": (kptfiles(lock("v1", "a"), "a: [\n"), "ann", "Edit by ann: Kptfile"),
@@ -180,7 +185,6 @@ def test_hostile_names_are_short_and_make_no_line_that_a_program_reads(text: str
     assert layout.parse_render_note(message) is None
     commit = Commit("c", (), message, "eve@example.com", "")
     assert editor_of(commit, "packagevariant-1", is_own=True, is_first=False)
-    assert len(upgrade_subject(text, text)) <= SUBJECT_CHARACTERS_MAX
 
 
 def test_ten_thousand_files_make_a_short_message() -> None:
