@@ -27,7 +27,7 @@ from pvbus.controlplane.packages.content import RENDER_IDEMPOTENT
 from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.cel import Budget, CelError, compile_expression, set_budget
-from pvbus.core.conditions.sets import confirm_command
+from pvbus.core.conditions.sets import confirm_command, dispute_text
 from pvbus.core.errors import UsageError
 from pvbus.core.keys import KEPT_LABEL, Key, sync_key
 from pvbus.core.merge.conflicts import CONFLICTS
@@ -336,6 +336,7 @@ async def _set(bus: Bus, key: Key) -> Document:
         "failingTargets": grouped(await _failing(bus, key, result)),
         "notReady": grouped(await unready_children(bus, key, children, results)),
         "held": {"variants": held, **_held(skey, result)} if held else None,
+        "disputes": list(map(dispute_text, result.disputes)) if result else [],
         "removing": result.waiting if result else "",
         "waitsFor": [] if result else ["its first evaluation"],
     }

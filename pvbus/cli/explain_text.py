@@ -191,6 +191,8 @@ def set_lines(document: Document) -> Iterator[str]:
         yield f"  {len(held['variants'])} removals are held, because they are too many at once: {names}"
         yield from _confirm_lines(held)
     yield from kept_lines(document.get("kept") or [])
+    for dispute in document["disputes"]:
+        yield f"  cel-python disagrees: {dispute}"
     if document["removing"]:
         yield f"  removals wait for: {document['removing']}"
     yield from _closing_lines(document)

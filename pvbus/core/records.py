@@ -381,6 +381,18 @@ class ChildFailure(_Row, frozen=True, kw_only=True):
     message: str = ""
 
 
+class Dispute(_Row, frozen=True, kw_only=True):
+    """An expression about which two evaluators disagree. path: of its field. target: as messages name it.
+
+    ours, theirs: the answers, strings as JSON, of pvbus and of cel-python.
+    """
+
+    path: str
+    target: str
+    ours: str
+    theirs: str
+
+
 class Hold(_Row, frozen=True, kw_only=True):
     """Removals of a set that the guard holds. id: of this hold, never reused. token: confirms its `count`
     removals; "" while they are being collected. generation: of the set whose change began the hold, 0 if
@@ -399,7 +411,8 @@ class SetResult(_Row, frozen=True, kw_only=True):
     hold: removals that the guard holds, None if there are none. released: id of the last confirmed hold.
     waiting: the event that removals wait for, in words. unready: the first three children that are not
     ready, or targets that fail. needing: number of children that wait for a person; attention: the first
-    three of them.
+    three of them. opinion: generation whose expressions had a second opinion; disputed: number of evaluations
+    it disagrees with; disputes: the first three of them.
     """
 
     uid: str
@@ -415,6 +428,9 @@ class SetResult(_Row, frozen=True, kw_only=True):
     unready: tuple[ChildFailure, ...] = ()
     needing: int = 0
     attention: tuple[ChildFailure, ...] = ()
+    opinion: int = 0
+    disputed: int = 0
+    disputes: tuple[Dispute, ...] = ()
 
 
 class InjectedObject(_Row, frozen=True, kw_only=True):

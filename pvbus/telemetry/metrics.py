@@ -42,6 +42,12 @@ EVALUATIONS = Counter(
     "Targets (unroll), templates (render) and components of packages (resolve) that were evaluated.",
     ["service"],
 )
+SECOND_OPINIONS = Counter(
+    "pvbus_second_opinions_total",
+    "Evaluations for a sample of a set's targets that cel-python has repeated, by outcome: agreed, disputed, "
+    "left_out (for what it costs), not_comparable (cel-python lacks a part, or is known to differ).",
+    ["outcome"],
+)
 INFLIGHT = Gauge(
     "pvbus_inflight_keys", "Keys whose reconciliation is running or waits for its commit.", ["service"]
 )

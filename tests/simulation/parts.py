@@ -31,6 +31,7 @@ from pvbus.core.records import (
 from pvbus.core.render.controller import SPEC_BYTES_MAX, RenderController
 from pvbus.core.topics import child_of
 from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
+from pvbus.core.unroll.opinion import Opinions
 from pvbus.core.unroll.removal import RemovalLimits
 
 Object = dict[str, Any]
@@ -91,7 +92,13 @@ def of_set(uid: str) -> Object:
 class UnrollPart:
     """The unroll controller on one partition, with a render service that agrees to everything."""
 
-    def __init__(self, *, limits: RemovalLimits | None = None, chunk_puts: int = CHUNK_PUTS) -> None:
+    def __init__(
+        self,
+        *,
+        limits: RemovalLimits | None = None,
+        chunk_puts: int = CHUNK_PUTS,
+        opinions: Opinions | None = None,
+    ) -> None:
         self.now = 1_000_000.0  # of the clock that cannot go back; the wall clock is apart by wall_offset
         self.wall_offset = 0.0
         nonces = (f"{number:08x}" for number in count(1))
@@ -101,6 +108,7 @@ class UnrollPart:
             nonce=lambda: next(nonces),
             limits=limits,
             chunk_puts=chunk_puts,
+            opinions=opinions,
         )
         self.controller = self._make()
         self.controller.open(0)

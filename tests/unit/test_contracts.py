@@ -75,6 +75,7 @@ def test_topics_and_record_types_are_declared_for_each_other() -> None:
         "Root",
         "Counts",
         "ChildFailure",
+        "Dispute",
         "Hold",
         "InjectedObject",
         "Coverage",

@@ -7,14 +7,21 @@ limited. A worker that dies or takes too long costs the request that it works fo
 
 import asyncio
 import contextlib
+import gc
+import os
 import pickle
+import resource
+import signal
 import struct
 import sys
-from typing import Any, Literal, NamedTuple
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO, NamedTuple
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 
-Job = Literal["read_yaml", "create", "update"]
+WORK = "pvbus.controlplane.apiserver.workload"
+"""The module that a worker runs: it calls `serve` with its jobs."""
 
 DONE, REFUSED, FAILED, BROKEN = "done", "refused", "failed", "broken"
 
@@ -46,14 +53,17 @@ _SMALLER = "send a smaller body, in JSON if it is YAML"
 class Workers:
     """The worker processes of one server."""
 
-    def __init__(self, seconds_max: float = SECONDS_MAX, memory_bytes: int = 1 << 30) -> None:
+    def __init__(
+        self, seconds_max: float = SECONDS_MAX, memory_bytes: int = 1 << 30, *, work: str = WORK
+    ) -> None:
+        self._work = work
         self._seconds_max = seconds_max
         self._memory_bytes = memory_bytes
         self._idle: list[asyncio.subprocess.Process] = []
         self._free = asyncio.Semaphore(WORKERS_MAX)
         self._waiting = 0
 
-    async def run(self, job: Job, *arguments: Any) -> Any:
+    async def run(self, job: str, *arguments: Any) -> Any:
         """Return the result of a job.
 
         Raises ValueError and StatusError as the job does, StatusError (429, 500, 504) if it cannot be done,
@@ -72,9 +82,14 @@ class Workers:
     async def stop(self) -> None:
         """End the idle workers. Those at work end with their request."""
         while self._idle:
-            await _end(self._idle.pop())
+            worker = self._idle.pop()
+            try:
+                await _end(worker)
+            except BaseException:  # cancelled: another call ends it
+                self._idle.append(worker)
+                raise
 
-    async def _run(self, job: Job, arguments: tuple[Any, ...]) -> Any:
+    async def _run(self, job: str, arguments: tuple[Any, ...]) -> Any:
         worker = self._idle.pop() if self._idle else await self._start()
         try:
             async with asyncio.timeout(self._seconds_max):
@@ -110,7 +125,7 @@ class Workers:
 
     async def _start(self) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pvbus.controlplane.apiserver.workload", str(self._memory_bytes)),
+            *(sys.executable, "-m", self._work, str(self._memory_bytes)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -134,3 +149,41 @@ async def _end(worker: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         worker.kill()
     await worker.wait()
+
+
+# ---------------------------------------------------------------- in the other process
+
+
+def serve(memory_bytes: int, jobs: Mapping[str, Callable[..., Any]]) -> None:
+    """Do one piece of work after another, until the input ends: the server has ended, or has no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C goes to the server, which ends this process
+    gc.disable()  # values have no cycles, and looking for them takes half of the time
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    requests = os.fdopen(0, "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # nothing else may write into the answers
+    while head := requests.read(8):
+        job, arguments = pickle.loads(requests.read(struct.unpack("!Q", head)[0]))  # the server's
+        _answer(answers, _result(jobs[job], arguments))
+
+
+def _result(job: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
+    try:
+        return DONE, job(*arguments)
+    except ValueError as exc:
+        return REFUSED, str(exc)
+    except StatusError as exc:
+        return FAILED, Failure(
+            exc.code, exc.reason, exc.message, tuple(exc.causes), exc.details, exc.retry_after_seconds
+        )
+    except MemoryError:
+        raise  # the process has no room for more: another one takes its place
+    except Exception as exc:  # the server answers and logs a bug, as it does for its own
+        return BROKEN, (f"{type(exc).__name__}: {exc}", traceback.format_exc())
+
+
+def _answer(answers: BinaryIO, result: tuple[str, Any]) -> None:
+    content = pickle.dumps(result)
+    answers.write(struct.pack("!Q", len(content)))
+    answers.write(content)
+    answers.flush()

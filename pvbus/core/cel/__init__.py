@@ -1,7 +1,7 @@
 """CEL as Porch uses it: compile once, evaluate many times. Results are strings, those of tests bools.
 
-There is one evaluator, our own: lexer, parser, type check and evaluation follow cel-go v0.26.1. Its test
-is a table of cel-go's answers; other implementations of CEL are used in the tests only.
+One evaluator decides, our own: lexer, parser, type check and evaluation follow cel-go v0.26.1. Its test is a
+table of cel-go's answers. Another implementation of CEL gives second opinions (`second_opinion`).
 """
 
 from collections.abc import Mapping
@@ -21,6 +21,7 @@ from pvbus.core.cel.errors import (
     CelCostError,
     CelError,
     CelEvalError,
+    CelOverloadError,
 )
 from pvbus.core.cel.evaluator import evaluation, set_budget
 from pvbus.core.cel.reads import Path, fields, paths
@@ -38,8 +39,10 @@ __all__ = [
     "CelCostError",
     "CelError",
     "CelEvalError",
+    "CelOverloadError",
     "Path",
     "Program",
+    "checked",
     "compilations",
     "compile_ahead",
     "compile_expression",
@@ -106,12 +109,17 @@ def compile_expression(text: str, *, variables: tuple[str, ...] = ROOTS) -> Prog
     return program
 
 
+def checked(text: str, *, variables: tuple[str, ...] = ROOTS) -> Checked:
+    """Return the tree of an expression with its types. Raises CelCompileError."""
+    kinds = {name: _types.STRING if name in _STRING_ROOTS else _types.DYN for name in variables}
+    return check(text, kinds)
+
+
 @lru_cache(maxsize=_PROGRAMS_KEPT)
 def _compiled(text: str, variables: tuple[str, ...]) -> Program | str:
     """Return the program, or why there is none: a bad expression is as long to check as a good one."""
-    kinds = {name: _types.STRING if name in _STRING_ROOTS else _types.DYN for name in variables}
     try:
-        return Program(check(text, kinds))
+        return Program(checked(text, variables=variables))
     except CelCompileError as error:
         return str(error)
 

@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Any
 
 from pvbus.core.cel.conversions import string
-from pvbus.core.cel.errors import CelEvalError
+from pvbus.core.cel.errors import CelEvalError, CelOverloadError
 from pvbus.core.cel.values import NUMERIC, Value, equal, free, no_overload, type_name
 
 
@@ -77,6 +77,6 @@ def contains(item: Value, container: Value, charge: Callable[[int], None] = free
 
 def size(value: Value) -> int:
     if type_name(value) not in ("string", "bytes", "list", "map"):
-        raise CelEvalError("no such overload: size")
+        raise CelOverloadError("no such overload: size")
     length: int = len(value)
     return length

@@ -20,6 +20,10 @@ class CelEvalError(CelError):
     """The expression does not work for these inputs, such as `no such key: region`."""
 
 
+class CelOverloadError(CelEvalError):
+    """A function or an operator has no overload for the types that it gets: `no such overload`."""
+
+
 class CelCostError(CelEvalError):
     """The expression costs more than its limit, or than what the others of its target left. `&&` and `||` do
     not absorb it. The text begins with cel-go's words, and names the expression, its cost and the limit."""

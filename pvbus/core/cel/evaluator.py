@@ -12,7 +12,7 @@ from pvbus.core.cel import containers, cost
 from pvbus.core.cel import values as v
 from pvbus.core.cel.checker import Checked
 from pvbus.core.cel.cost import COSTS, Budget
-from pvbus.core.cel.errors import CelCostError, CelEvalError
+from pvbus.core.cel.errors import CelCostError, CelEvalError, CelOverloadError
 from pvbus.core.cel.functions import FUNCTIONS, METERED, narrowed
 from pvbus.core.cel.syntax import (
     Call,
@@ -227,7 +227,7 @@ def _items(ranged: Step, looped: int) -> Items:
             value = containers.keys_of(value)
         elif kind != "list":
             shown = kind.rpartition(".")[2]
-            raise CelEvalError(f"got 'types.{shown[0].upper()}{shown[1:]}', expected iterable type")
+            raise CelOverloadError(f"got 'types.{shown[0].upper()}{shown[1:]}', expected iterable type")
         for item in value:
             charge(looped)
             yield item

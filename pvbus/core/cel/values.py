@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pvbus.core.cel.errors import CelConvertError, CelEvalError
+from pvbus.core.cel.errors import CelConvertError, CelEvalError, CelOverloadError
 
 Value = Any
 NANOS = 1_000_000_000
@@ -56,10 +56,10 @@ def type_name(value: Value) -> str:
     return name
 
 
-def no_overload(function: str = "", *args: Value) -> CelEvalError:
+def no_overload(function: str = "", *args: Value) -> CelOverloadError:
     if not function:
-        return CelEvalError("no such overload")
-    return CelEvalError(f"no such overload: {function}({', '.join(map(type_name, args))})")
+        return CelOverloadError("no such overload")
+    return CelOverloadError(f"no such overload: {function}({', '.join(map(type_name, args))})")
 
 
 def result_string(value: Value) -> str:
@@ -150,7 +150,7 @@ def compare(left: Value, right: Value, operator: str) -> int:
         if one != other and "double" in (one, other):
             left, right = float(left), float(right)
     elif one not in _ORDERED | NUMERIC:
-        raise CelEvalError(f"no such overload: {operator}")
+        raise CelOverloadError(f"no such overload: {operator}")
     elif one != other:
         raise no_overload()
     elif one == "google.protobuf.Timestamp":
@@ -197,7 +197,7 @@ def add(left: Value, right: Value) -> Value:
         case "google.protobuf.Duration", "google.protobuf.Timestamp":
             return instant(left.nanos + right.nanos, right.offset)
         case ("map" | "bool" | "null_type" | "type", _):
-            raise CelEvalError("no such overload: _+_")
+            raise CelOverloadError("no such overload: _+_")
     raise no_overload()
 
 

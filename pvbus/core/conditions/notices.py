@@ -19,7 +19,9 @@ KINDS = {
 }
 """The kinds that have notices."""
 
-TROUBLES = frozenset({"Stalled", "DeletionHeld", "UpgradeConflict", "AttentionNeeded", "FieldsDropped"})
+TROUBLES = frozenset(
+    {"Stalled", "DeletionHeld", "UpgradeConflict", "AttentionNeeded", "FieldsDropped", "ExpressionDisputed"}
+)
 """Conditions that are trouble while they are True."""
 
 NEEDS = frozenset({"Ready", "ConfigInjected"})

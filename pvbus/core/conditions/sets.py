@@ -1,7 +1,7 @@
 """The conditions of a set, as a truth table over its roll-up.
 
 Source of types, reasons and messages of Stalled and Ready: Porch v1.5.8. `VariantsNotReady`, `DeletionHeld`,
-`OnHold`, `Removing`, `TargetsApplied` and `AttentionNeeded` are ours.
+`OnHold`, `Removing`, `TargetsApplied`, `AttentionNeeded` and `ExpressionDisputed` are ours.
 """
 
 from pvbus.core.api.variants import Condition
@@ -9,10 +9,11 @@ from pvbus.core.attention import ATTENTION, REMOVALS, VARIANTS, Need, needed
 from pvbus.core.holds import because
 from pvbus.core.keys import CONFIRM_DELETION, HOLD, Key
 from pvbus.core.messages import part
-from pvbus.core.records import Counts, SetResult
+from pvbus.core.records import Counts, Dispute, SetResult
 
 COUNTS_TYPE = "TargetsApplied"
-SET_OPTIONAL_TYPES = frozenset({"OnHold", "DeletionHeld", "Removing", COUNTS_TYPE, ATTENTION})
+DISPUTED = "ExpressionDisputed"
+SET_OPTIONAL_TYPES = frozenset({"OnHold", "DeletionHeld", "Removing", COUNTS_TYPE, ATTENTION, DISPUTED})
 """Ours, and absent while they do not apply."""
 
 
@@ -24,7 +25,12 @@ def set_conditions(
     children_report: False if no service reports whether a child is Ready; then applied alone decides.
     """
     key = Key(namespace, name)
-    found = [*_root(result, children_report=children_report), *_removal(result, key), *_counts(result)]
+    found = [
+        *_root(result, children_report=children_report),
+        *_removal(result, key),
+        *_counts(result),
+        *_disputed(result),
+    ]
     return (*(_condition(result, *each) for each in found), *_attention(result, key))
 
 
@@ -141,3 +147,20 @@ def _counts(result: SetResult) -> list[_Fields]:
         advice = "no target selects anything; check kind, name and labels in spec.targets"
         return [(COUNTS_TYPE, all_applied, "NothingSelected", f"{tally(counts)}: {advice}")]
     return [(COUNTS_TYPE, all_applied, "AllApplied" if all_applied else "InProgress", tally(counts))]
+
+
+def _disputed(result: SetResult) -> list[_Fields]:
+    """Return ExpressionDisputed: a warning, which changes nothing else. Its message has both answers."""
+    if not result.disputes:
+        return []
+    shown = "; ".join(map(dispute_text, result.disputes))
+    others = result.disputed - len(result.disputes)
+    more = f"; and {others} more" if others > 0 else ""
+    message = f"cel-python, another implementation of CEL, gives other results than pvbus: {shown}{more}"
+    return [(DISPUTED, True, "SecondOpinion", message)]
+
+
+def dispute_text(dispute: Dispute) -> str:
+    """Return where two evaluators disagree, and their answers."""
+    where = f"{part(dispute.path)}, {part(dispute.target)}"
+    return f"{where}: pvbus has {dispute.ours}, cel-python {dispute.theirs}"

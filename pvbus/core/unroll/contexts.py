@@ -5,7 +5,7 @@ object, Repository or selection changed are evaluated again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pvbus.core.api.variants import (
     Downstream,
@@ -16,7 +16,7 @@ from pvbus.core.api.variants import (
 from pvbus.core.cel import Budget
 from pvbus.core.keys import ObjectKey
 from pvbus.core.records import ObjectRow, Root
-from pvbus.core.render.template import CompiledSet, RenderError, Roots, TargetInputs
+from pvbus.core.render.template import CompiledSet, RenderError, Roots, TargetInputs, variables_of
 from pvbus.core.unroll.index import TargetSelector
 from pvbus.core.unroll.view import REPOSITORY_KIND, UnrollView
 
@@ -253,10 +253,10 @@ class Contexts:
                 where = f"spec.targets[{number}]"
                 errors.append((number, "", "UnexpectedError", "; ".join(template.errors), where))
         for key in self.failed:
-            errors.append((*key, "UnexpectedError", self.by_key[key].error, self._described(key)))
+            errors.append((*key, "UnexpectedError", self.by_key[key].error, self.described(key)))
         for downstream in self.duplicated:
             keys = sorted(self.by_downstream[downstream])
-            who = " and ".join(self._described(key) for key in keys[:2])
+            who = " and ".join(self.described(key) for key in keys[:2])
             more = f" (and {len(keys) - 2} more)" if len(keys) > 2 else ""
             message = (
                 f'{who}{more} give the same downstream: package "{downstream.package}" in repository '
@@ -265,7 +265,7 @@ class Contexts:
             errors.append((*keys[0], "ValidationError", message, ""))
         return errors
 
-    def _described(self, key: ContextKey) -> str:
+    def described(self, key: ContextKey) -> str:
         """Name a target by its object, or a listed one by its entry."""
         number, position = key
         if not position.startswith("#"):
@@ -288,6 +288,11 @@ class Contexts:
             target=target,
             list_target=not context.object,
         )
+
+    def variables(self, context: Context) -> dict[str, Any]:
+        """Return the variables of a context's expressions, with its Repository if that is known."""
+        repository = self._repository(context.repository) if context.repository else None
+        return variables_of(self.inputs(context), repository)
 
     def _evaluated(self, context: Context) -> Context:
         template = self.compiled.targets[context.key[0]]

@@ -31,11 +31,12 @@ from pvbus.core.records import (
 from pvbus.core.topics import broadcast_of, inputs_of, memory_of
 from pvbus.core.unroll import orders
 from pvbus.core.unroll.facts import facts_of, requester
+from pvbus.core.unroll.opinion import Opinions, question_of
 from pvbus.core.unroll.orders import Turn
 from pvbus.core.unroll.preparing import Preparing
 from pvbus.core.unroll.removal import RemovalLimits, hold_of
-from pvbus.core.unroll.report import StopError, roll_up
-from pvbus.core.unroll.state import RefusedRows, SetState
+from pvbus.core.unroll.report import StopError, differs, roll_up
+from pvbus.core.unroll.state import Consultation, RefusedRows, SetState
 from pvbus.core.unroll.view import SET_KIND, Observed, UnrollView
 
 ROLLUP_SECONDS = 1.0
@@ -66,8 +67,10 @@ class UnrollController:
         limits: RemovalLimits | None = None,
         chunk_puts: int = CHUNK_PUTS,
         turn_targets: int = TURN_TARGETS,
+        opinions: Opinions | None = None,
     ) -> None:
         """elapsed: seconds of a clock that cannot go back. nonce: 32 hex digits, never the same twice.
+        opinions: second ones on the expressions of each generation; None for none.
 
         A pass ends after chunk_puts rows (the size of a step) or turn_targets targets; the next one
         continues.
@@ -80,6 +83,7 @@ class UnrollController:
         self._limits = limits or RemovalLimits()
         self._chunk_puts = chunk_puts
         self._turn_targets = turn_targets
+        self._opinions = opinions
         self._sets: dict[int, dict[str, SetState]] = {}
         self._states: dict[str, SetState] = {}  # the same, of all leases that are held
         self._sync: dict[int, SyncView] = {}
@@ -94,10 +98,10 @@ class UnrollController:
         self._own.pop(partition, None)
 
     def close(self, partition: int) -> None:
-        for skey in self._sets.pop(partition, {}):
-            self._states.pop(skey, None)
-            self._pace.forget(skey)
-            self.view.forget(skey)
+        for state in list(self._sets.get(partition, {}).values()):
+            self._drop(partition, state)
+            self.view.forget(state.skey)
+        self._sets.pop(partition, None)
         self._sync.pop(partition, None)
 
     def keys(self, partition: int) -> Iterable[str]:
@@ -299,6 +303,7 @@ class UnrollController:
             puts += orders.seen_gone(state, owned, turn)
             if not puts:
                 puts += orders.orders(state, self.view, owned, turn, caught_up=caught_up)
+        self._consult(state)
         return self._rolled(state, turn, puts)
 
     def _set_gone(self, number: int, state: SetState, puts: list[Put]) -> Outcome:
@@ -310,11 +315,16 @@ class UnrollController:
         state.rollup, state.contexts, state.building = None, None, None
         state.forget_inputs()
         if not puts:
-            self._sets[number].pop(state.skey, None)
-            self._states.pop(state.skey, None)
-            self._pace.forget(state.skey)
+            self._drop(number, state)
             return Outcome()
         return Outcome(tuple(puts), "changed", again_after=0)
+
+    def _drop(self, number: int, state: SetState) -> None:
+        self._sets[number].pop(state.skey, None)
+        self._states.pop(state.skey, None)
+        self._pace.forget(state.skey)
+        if state.consultation is not None:
+            state.consultation.pending.cancel()
 
     def _release(self, state: SetState, names: Iterable[str]) -> list[Put]:
         state.removal.forget_check()
@@ -389,6 +399,20 @@ class UnrollController:
 
     # ------------------------------------------------------------ reporting
 
+    def _consult(self, state: SetState) -> None:
+        """Ask for a second opinion on the expressions, once per generation: all rows are handed over."""
+        obj, contexts, former = state.obj, state.contexts, state.consultation
+        assert obj is not None and contexts is not None
+        about = obj.metadata.uid, obj.metadata.generation
+        if self._opinions is None or about == (former and former[:2]):
+            return
+        if former is not None:
+            former.pending.cancel()
+        elif state.rollup is not None and about == (state.rollup.uid, state.rollup.opinion):
+            return  # a former holder of the lease has asked
+        question = question_of(contexts, f"{about}")
+        state.consultation = Consultation(*about, self._opinions.ask(question))
+
     def _watch_puts(self, number: int, state: SetState) -> list[Put]:
         """Request the kinds that this set selects; withdraw those that no set of the lease selects."""
         wanted = state.facts.requests if state.facts is not None else {}
@@ -429,8 +453,10 @@ class UnrollController:
         else:
             report = roll_up(state, stop=stop, on_hold=on_hold)
             state.reported_at = turn.elapsed
-            if report != state.rollup:
+            if differs(report, state.rollup):
                 puts.append(Put(SETRESULTS, state.skey, report))
+        if state.consultation is not None and state.consultation.pending.opinion is None:
+            again.append(state.consultation.pending.seconds)
         hold = turn.hold
         children = state.children
         is_leaving = bool(children.leaving or children.returned or hold is not None)

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from itertools import starmap
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from pvbus.core.attention import ATTENTION, SHOWN_MAX
 from pvbus.core.holds import hold_reason
-from pvbus.core.records import ChildFailure, Counts, SetResult
+from pvbus.core.records import ChildFailure, Counts, Dispute, SetResult
 from pvbus.core.unroll.children import Children
 from pvbus.core.unroll.contexts import describe_object
 from pvbus.core.unroll.removal import hold_of
@@ -57,6 +59,7 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
         tally["desired"] += len(state.contexts.failed)
         reason, message = _stalled(state.children, refused, failing)
     hold, released = hold_of(state.rollup, obj.metadata.uid)
+    consulted, disputed, disputes = opinion_on(state)
     unready = [*failing, *_unready(state.children, refused)]
     needing, results = state.children.standings.needing, state.children.results
     return SetResult(
@@ -76,7 +79,27 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
             ChildFailure(name=name, reason=ATTENTION, message=results[name].attention)
             for name in needing.first(SHOWN_MAX)
         ),
+        opinion=consulted,
+        disputed=disputed,
+        disputes=disputes,
     )
+
+
+def differs(report: SetResult, former: SetResult | None) -> bool:
+    """Return whether a roll-up is worth a row: that a second opinion agrees is not."""
+    return former is None or replace(report, opinion=former.opinion) != former
+
+
+def opinion_on(state: SetState) -> tuple[int, int, tuple[Dispute, ...]]:
+    """Return the last second opinion on a set: its generation, and what is disputed."""
+    obj, rollup, consultation = state.obj, state.rollup, state.consultation
+    assert obj is not None
+    opinion = consultation.pending.opinion if consultation is not None else None
+    if consultation is not None and opinion is not None and consultation.uid == obj.metadata.uid:
+        return consultation.generation, opinion.disputed, opinion.disputes
+    if rollup is None or rollup.uid != obj.metadata.uid:
+        return 0, 0, ()
+    return rollup.opinion, rollup.disputed, rollup.disputes
 
 
 def _tally(children: Children, refusals: Mapping[str, RefusedRows]) -> dict[str, int]:

@@ -10,6 +10,7 @@ from pvbus.core.render.template import CompiledSet
 from pvbus.core.unroll.children import Children
 from pvbus.core.unroll.contexts import Context, Contexts
 from pvbus.core.unroll.facts import SetFacts
+from pvbus.core.unroll.opinion import Pending
 from pvbus.core.unroll.removal import Removal
 
 
@@ -70,6 +71,14 @@ class RefusedRows(NamedTuple):
     message: str
 
 
+class Consultation(NamedTuple):
+    """The question for a second opinion on one generation of a set."""
+
+    uid: str
+    generation: int
+    pending: Pending
+
+
 class SetState:
     """The state of one set in this worker.
 
@@ -80,6 +89,7 @@ class SetState:
     removals of the same change are held. undecided: downstreams that no known target wants, while some target
     fails. paused: the set is on hold. asked: nonces of its check requests on the bus, by key; None until they
     are looked up. waiting: what removals wait for, in words. refused: children whose rows the bus refused.
+    consultation: the last question for a second opinion.
     """
 
     def __init__(self, skey: str) -> None:
@@ -111,6 +121,7 @@ class SetState:
         self.asked: dict[str, str] | None = None
         self.waiting = ""
         self.refused: dict[str, RefusedRows] = {}
+        self.consultation: Consultation | None = None
 
     def take_set(self, obj: PackageVariantSet | None, unreadable: str = "") -> None:
         """Store a new version of the set, None if it is deleted. unreadable: see `decode_set`."""

@@ -23,6 +23,7 @@ from pvbus.core.render.controller import SPEC_SHARE, RenderController
 from pvbus.core.rollout.controller import RolloutController
 from pvbus.core.topics import ALL_SERVICES, SINK, inputs_of, topic_specs
 from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
+from pvbus.core.unroll.opinion import Opinions
 from pvbus.core.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
@@ -86,6 +87,7 @@ def build_service(
     observe_seconds: float = OBSERVE_SECONDS,
     installer: Installer = "pvbus",
     package_namespace: str = PACKAGE_NAMESPACE,
+    opinions: Opinions | None = None,
     observe: Callable[[Controller], Controller] = lambda controller: controller,
     tell: Callable[[Notice], None] | None = None,
 ) -> Service:
@@ -96,7 +98,7 @@ def build_service(
     for all. children_report: whether a running service reports if a PackageVariant is Ready.
     promote_returns: see `PromoteConfig`. monitoring: answers queries, None if no Prometheus is set. sources:
     of packages, for resolve and establish. resolving, observe_seconds: of resolve; see `ResolveConfig`.
-    installer, package_namespace: of establish; see `EstablishConfig`.
+    installer, package_namespace: of establish; see `EstablishConfig`. opinions: second ones, for unroll.
     observe: wraps the controller, to see its decisions. tell: takes notices for people.
     """
     count = partitions or partition_count()
@@ -109,6 +111,7 @@ def build_service(
             nonce=nonce,
             limits=limits,
             chunk_puts=min(CHUNK_PUTS, bus.step_records_max),
+            opinions=opinions,
         ),
         "render": lambda: RenderController(spec_bytes_max=int(bus.record_bytes_max * SPEC_SHARE)),
         "inject": lambda: InjectController(partitions=count, elapsed=clock.monotonic),

@@ -21,6 +21,7 @@ from pvbus.ports.cluster import Cluster
 from pvbus.runtime.backoff import uniform
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.failures import causes
+from pvbus.runtime.opinion.asking import OpinionProcess
 from pvbus.runtime.process.apiserver import ApiServerHealth
 from pvbus.runtime.process.assembly import Service, build_service, partition_count, run_all
 from pvbus.runtime.process.begin import configure_process
@@ -88,6 +89,7 @@ class Host(NamedTuple):
     rights: MissingRights
     beside: BesidePorch
     events: EventWriter
+    opinions: OpinionProcess
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, then drain. Raises a failing service's error."""
@@ -98,7 +100,7 @@ class Host(NamedTuple):
                 service.stop()
 
         async with asyncio.TaskGroup() as tasks:
-            beside = (self.api_server, self.rights, self.beside, self.events)
+            beside = (self.api_server, self.rights, self.beside, self.events, self.opinions)
             loops = (wait(), *(each.run() for each in beside))
             others = [tasks.create_task(loop) for loop in loops]
             try:
@@ -139,6 +141,7 @@ async def hosted(
             clock,
             instance=socket.gethostname()[:INSTANCE_CHARACTERS_MAX] or "pvbus",
         )
+        opinions = OpinionProcess()
         services = {
             name: build_service(
                 name,
@@ -154,6 +157,7 @@ async def hosted(
                 monitoring=monitoring,
                 sources=sources,
                 tell=events.tell,
+                opinions=opinions,
                 **platform_settings(config),
             )
             for name in names
@@ -172,7 +176,9 @@ async def hosted(
         ) as health:
             for each in buses.values():
                 each.label = health.url
-            yield Host(services, bus, cluster, health.url, observer, api_server, rights, beside, events)
+            yield Host(
+                services, bus, cluster, health.url, observer, api_server, rights, beside, events, opinions
+            )
 
 
 def platform_settings(config: ServiceConfig) -> dict[str, Any]:

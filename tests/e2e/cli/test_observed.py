@@ -74,10 +74,11 @@ class Fleet:
         self.observed: set[str] = set()
 
     def wait_ready(self) -> None:
-        """Scrape again and again until every variant is ready, and once after."""
+        """Scrape again and again until every variant is ready and the second opinions are there, and once
+        after: nothing waits for these."""
         url = self.up.wait_for("metrics and health: ").split("metrics and health: ")[1].strip()
         deadline = time.monotonic() + SECONDS_MAX
-        while "variants 200/200 ready" not in self.up.output:
+        while "pvbus_second_opinions" not in self.observed or "variants 200/200 ready" not in self.up.output:
             assert time.monotonic() < deadline, self.up.output[-4000:]
             self._scrape(url)
             time.sleep(0.1)

@@ -30,6 +30,7 @@ from pvbus.core.records import (
     ChildResult,
     ChildRow,
     ConditionEvent,
+    Dispute,
     EventCause,
     Hold,
     MetaRow,
@@ -526,3 +527,13 @@ def test_what_has_events_and_no_last_one_is_not_called_gone(tmp_path: Path, caps
     with pytest.raises(SystemExit):
         run(["explain", "default/web", "--data", str(tmp_path)])
     assert "no such PackageVariant" in capsys.readouterr().out
+
+
+def test_a_set_shows_what_cel_python_disagrees_about(tmp_path: Path, capsys: Captured) -> None:
+    """Each dispute on a line, with field, target and both answers."""
+    dispute = Dispute(path="spec.targets[0].template.x", target="Site default/a", ours='"a"', theirs='"b"')
+    rows: list[Row] = [rollup(opinion=1, disputed=1, disputes=(dispute,))]
+    document, text = explained(tmp_path, capsys, rows, "--set", "default/alpha")
+    words = 'spec.targets[0].template.x, Site default/a: pvbus has "a", cel-python "b"'
+    assert document["disputes"] == [words]
+    assert f"  cel-python disagrees: {words}\n" in text

@@ -3,6 +3,7 @@
 from typing import Any
 
 from pvbus.core.unroll.controller import CHUNK_PUTS
+from pvbus.core.unroll.opinion import Opinions
 from pvbus.core.unroll.removal import RemovalLimits
 from tests.simulation.parts import (
     REPOSITORY,
@@ -24,10 +25,11 @@ def part(
     sites: tuple[str, ...] = (),
     limits: RemovalLimits | None = None,
     chunk_puts: int = CHUNK_PUTS,
+    opinions: Opinions | None = None,
     **meta: Any,
 ) -> UnrollPart:
     """A world with upstream and Repository r1; a set with these targets, or one variant per Site."""
-    found = UnrollPart(limits=limits, chunk_puts=chunk_puts)
+    found = UnrollPart(limits=limits, chunk_puts=chunk_puts, opinions=opinions)
     found.tell(REVISION, upstream())
     found.tell(REPOSITORY, obj(REPOSITORY, "r1", spec={}, metadata={"labels": {"fleet": "a"}}))
     for name in sites:

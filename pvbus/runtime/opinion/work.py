@@ -1,0 +1,68 @@
+"""The process that gives second opinions: evaluates samples with ours and with cel-python, in bounded CPU.
+
+cel-python takes a thousand times as long as ours for loops within loops, so a clock of the CPU ends what it
+does for a target; the next target begins anew.
+"""
+
+import gc
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Final
+
+from pvbus.controlplane.apiserver.workers import serve
+from pvbus.core.cel.second_opinion import NoAnswerError, answer
+from pvbus.core.unroll.opinion import Evaluate, Opinion, Question, opinion_of
+
+SAMPLE_SECONDS: Final = 0.02  # of CPU for one target; five usual expressions take 2 ms
+QUESTION_SECONDS: Final = 0.1  # of CPU for a question: its last targets are left out if it takes longer
+NICENESS: Final = 10  # the services go first
+
+
+class _TooCostly(BaseException):  # `except Exception` must not take it
+    """The CPU that a target may cost is spent."""
+
+
+def opinion(content: bytes, theirs: Evaluate = answer) -> Opinion:
+    """Return the opinion on an encoded question."""
+    gc.enable()  # syntax trees and errors of cel-python have cycles
+    question: Question = pickle.loads(content)  # the service's
+    found, began = Opinion(), time.process_time()
+    for sample in question.samples:
+        left = QUESTION_SECONDS - (time.process_time() - began)
+
+        compare = partial(opinion_of, question, sample, theirs, NoAnswerError)
+        added = _limited(compare, min(SAMPLE_SECONDS, left)) if left > 0 else None
+        found = found.plus(added or Opinion(left_out=question.size(sample)))
+    return found
+
+
+def _limited(compare: Callable[[], Opinion], seconds: float) -> Opinion | None:
+    """Return the result, None if it takes more CPU than that."""
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        return compare()
+    except _TooCostly:
+        return None
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def _end_sample(number: int, frame: FrameType | None) -> None:
+    raise _TooCostly
+
+
+def main(memory_bytes: int, theirs: Evaluate = answer) -> None:
+    """Answer questions until the input ends. theirs: another evaluator, for tests."""
+    os.nice(NICENESS)
+    signal.signal(signal.SIGVTALRM, _end_sample)
+    serve(memory_bytes, {"opinion": lambda content: opinion(content, theirs)})
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
