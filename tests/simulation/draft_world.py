@@ -87,12 +87,13 @@ class DraftWorld(World):
         workspace: str = "v1",
         repo: str = "blue",
         address: str = ADDRESS,
+        ref: str = "",
         **data: Any,
     ) -> None:
         """Put the upstream's revision with this content and state."""
         self.git[commit] = files_of(**data)
         branch = {"Draft": "drafts", "Proposed": "proposed"}.get(lifecycle)
-        ref = f"{branch}/app/{workspace}" if branch else f"app/v{revision}"
+        ref = ref or (f"{branch}/app/{workspace}" if branch else f"app/v{revision}")
         for obj in package(
             repo, "app", workspace, lifecycle=lifecycle, revision=revision, files=self.git[commit],
             status={"selfLock": lock(ref, commit, address)},

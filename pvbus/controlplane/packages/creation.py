@@ -16,7 +16,7 @@ from pvbus.controlplane.packages.filesets import Files, check_files, texts
 from pvbus.controlplane.packages.operations import Source
 from pvbus.controlplane.packages.render import Rendering
 from pvbus.controlplane.packages.repository import RepositorySync
-from pvbus.controlplane.packages.revisions import Revision, lock_of
+from pvbus.controlplane.packages.revisions import Revision, lock_address, lock_of
 from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upgrading import Names, Upgraded, Upstream
 from pvbus.controlplane.packages.upstreams import Origin, Upstreams
@@ -305,18 +305,22 @@ class Creation:
         self, source: RepositorySync, old: Revision, local: Revision, names: Names
     ) -> Revision:
         """Return the old upstream as it was when the local package took it: a placeholder has gone on, and so
-        may a draft have before it was published."""
+        may a draft have before it was published; a tag may have been moved."""
         git = (local.kptfile.upstream_lock or {}).get("git") or {}
-        if not old.is_placeholder and not str(git.get("ref", "")).startswith(layout.OPEN_REFS):
+        ref, commit = str(git.get("ref", "")), str(git.get("commit", ""))
+        address = lock_address(source.settings.facts.address)
+        is_same_tag = (git.get("repo"), ref) == (address, layout.short_ref(old.ref))
+        is_moved = is_same_tag and commit not in ("", old.commit)
+        if not (old.is_placeholder or is_moved or ref.startswith(layout.OPEN_REFS)):
             return old
-        commit = git.get("commit", "")
         found = source.mirror.commit_of(commit) if commit else None
         tree = source.mirror.tree_of(found, old.directory)
-        if tree is None and not old.is_placeholder:
+        if tree is None and not old.is_placeholder and not is_moved:
             return old  # as Porch's server, which reads no commits
         if tree is None:
+            what = "a placeholder" if old.is_placeholder else "a tag that was moved"
             raise answers.internal(
-                f'old upstream package revision "{names.old}" is a placeholder, and the commit '
+                f'old upstream package revision "{names.old}" is {what}, and the commit '
                 f'"{commit}" of the upstreamLock of "{names.local}" is not in its repository'
             )
         return msgspec.structs.replace(old, tree=tree)

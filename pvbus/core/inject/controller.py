@@ -15,7 +15,7 @@ from pvbus.core.api.variants import CONFIG_GROUP, Downstream, PackageVariant, Up
 from pvbus.core.backoff import Backoff
 from pvbus.core.effects import INTERNAL_ERROR, Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
-from pvbus.core.following import follows_saves
+from pvbus.core.following import MOVED_TAGS, follows_saves, refuses_moved_tags
 from pvbus.core.inject import report
 from pvbus.core.inject.choosing import NotYetError
 from pvbus.core.inject.ensure import ContentName, ContentNeededError, DownstreamReconciler
@@ -450,6 +450,8 @@ class InjectController:
         others = [one.uid, one.variant.spec, identity, contents, downstream]
         if retry := one.variant.metadata.annotations.get(RETRY):
             others.append(retry)
+        if refuses_moved_tags(one.variant):
+            others.append(MOVED_TAGS)
         others += [each for each in (one.dropped, sorted(one.seen.stranded.items())) if each]
         return Inputs(revisions, digest(others))
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, assert_never
 from pvbus.core.api.variants import Downstream, DownstreamTarget, PackageVariant
 from pvbus.core.effects import Effect, Get, Update
 from pvbus.core.errors import ConflictError, InvariantError
-from pvbus.core.following import follows_saves
+from pvbus.core.following import follows_saves, refuses_moved_tags
 from pvbus.core.inject import locks
 from pvbus.core.inject.choosing import Choosing
 from pvbus.core.inject.later import MERGED, Later, later_than
@@ -35,7 +35,16 @@ from pvbus.core.inject.owning import (
 )
 from pvbus.core.inject.rebasing import rebase, with_edit
 from pvbus.core.inject.renderstatus import render_status
-from pvbus.core.inject.states import FINDINGS, MOVED, Action, DownstreamState, Finding, UpstreamState, action
+from pvbus.core.inject.states import (
+    FINDINGS,
+    MOVED,
+    Action,
+    DownstreamState,
+    Finding,
+    OldContent,
+    UpstreamState,
+    action,
+)
 from pvbus.core.inject.view import InjectView, ObservedRevision
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict, annotation, joined, reported
 from pvbus.core.merge.packages import PackageMerge
@@ -180,19 +189,31 @@ class DownstreamReconciler:
         lock = Lock.of(obj)
         if lock is not None and (wanted := self._wanted(lock)) in MOVED:
             is_published = state is DownstreamState.PUBLISHED
-            old = yield from self._old(lock, published=is_published)
             conflicts = () if is_published else conflicts_of(obj)
-            return Look(obj, state, FINDINGS[wanted][old.kind], old, conflicts=conflicts)
+            if wanted is UpstreamState.REFUSED:
+                return Look(obj, state, Finding.TAG_MOVED, conflicts=conflicts)
+            old = yield from self._old(lock, published=is_published)
+            if wanted is not UpstreamState.RETAGGED or not (yield from self._is_same(old)):
+                return Look(obj, state, FINDINGS[wanted][old.kind], old, conflicts=conflicts)
         resources = yield Get(RESOURCES, self.namespace, obj["metadata"]["name"])
         return self._compared(obj, state, resources)
 
     def _wanted(self, lock: Lock) -> UpstreamState:
-        return locks.upstream_state(lock, self.upstream.facts, saves=follows_saves(self.variant))
+        saves, refuses = follows_saves(self.variant), refuses_moved_tags(self.variant)
+        return locks.upstream_state(lock, self.upstream.facts, saves=saves, refuses=refuses)
 
     def _old(self, lock: Lock, *, published: bool) -> Generator[Effect, Any, Old]:
         near = self.view.at(self.namespace, Downstream(repo=self.asked.repo, package=self.asked.package))
         far = partial(self.view.from_directory, self.namespace, *lock[:2])
         return (yield from locks.find_old(lock, self.upstream, near, far, published=published))
+
+    def _is_same(self, old: Old) -> Generator[Effect, Any, bool]:
+        """Return whether a moved tag has the content it had, as when the history was rewritten: drafts would
+        change nothing but the lock."""
+        if old.kind is OldContent.LOST:
+            return False
+        new, _ = yield from self._content(self.upstream)
+        return bool(new) and new == (yield from self._former(old))
 
     def _compared(
         self,

@@ -1,8 +1,10 @@
 """The upstream that a revision holds, by its `status.upstreamLock`: compared with the wanted one, and found.
 
-A numbered revision is immutable; any other upstream (branch, tag without a number, draft) is its commit. A
-lock on a draft is out of date once the draft is published, as in Porch; until then the variant says what it
-takes of it.
+An upstream is its commit: a branch goes on, a draft is saved, and a tag can be moved, also one with a number.
+Where one of the commits is unknown, a number stands for its content. A lock on a draft is out of date once
+the draft is published, as in Porch; until then the variant says what it takes of it.
+
+A merge starts from the commit of the lock, never from what has its name now.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -59,6 +61,17 @@ class Lock(NamedTuple):
     def is_named(self, facts: RevisionFacts) -> bool:
         return self.number < 0 and facts.workspace == self.tail
 
+    @property
+    def is_tag(self) -> bool:
+        """Whether it is of a tag: no draft, and no branch."""
+        return self.number >= 0 or (not self.is_open and self.ref.endswith(f"{self.directory}/{self.tail}"))
+
+    def is_retagged(self, facts: RevisionFacts) -> bool:
+        """Return whether a revision is the tag of this lock, on another commit."""
+        is_same = facts.revision == self.number if self.number >= 0 else self.is_named(facts)
+        is_known = bool(self.commit and facts.self_commit)
+        return self.is_tag and is_same and is_known and self.is_at(facts) and not self.has_commit(facts)
+
     def has_commit(self, facts: RevisionFacts) -> bool:
         return bool(self.commit) and self.commit == facts.self_commit
 
@@ -81,14 +94,16 @@ def holds(lock: Lock, facts: RevisionFacts) -> bool:
         is_unknown = not (lock.commit and facts.self_commit)
         return is_unknown and facts.lifecycle not in PUBLISHED and lock.is_named(facts)
     if facts.revision > 0 and lock.number >= 0:
-        return lock.number == facts.revision
+        return lock.number == facts.revision and not lock.is_retagged(facts)
     return not facts.self_commit or not lock.commit
 
 
-def upstream_state(lock: Lock, wanted: RevisionFacts, *, saves: bool) -> UpstreamState:
-    """saves: whether the variant follows what is saved to a draft."""
+def upstream_state(lock: Lock, wanted: RevisionFacts, *, saves: bool, refuses: bool = False) -> UpstreamState:
+    """saves: whether the variant follows what is saved to a draft. refuses: whether it refuses moved tags."""
     if holds(lock, wanted):
         return UpstreamState.HELD
+    if lock.is_retagged(wanted):
+        return UpstreamState.REFUSED if refuses else UpstreamState.RETAGGED
     if wanted.lifecycle in PUBLISHED:
         return UpstreamState.RELEASED
     is_taken = lock.is_open and lock.is_named(wanted) and lock.is_at(wanted)
@@ -101,8 +116,9 @@ def upstream_state(lock: Lock, wanted: RevisionFacts, *, saves: bool) -> Upstrea
 class Old(NamedTuple):
     """The content that a lock records.
 
-    revision: has the content, or is the one through which git was read. files: of the commit; {} for a merge
-    without a base; None: the files of the revision are the content.
+    revision: has the content, or is the one through which git was read; of lost content, the one whose tag
+    was moved away from it. files: of the commit; {} for a merge without a base; None: the files of the
+    revision are the content.
     """
 
     kind: OldContent
@@ -124,11 +140,15 @@ def find_old(
         return old
     others = [revision for revision in far() if revision not in near]
     old = yield from _find_in(lock, others, published=published)
-    return old or _namesake(lock, wanted, [*near, *others], published=published)
+    if old is not None:
+        return old
+    every = [*near, *others]
+    moved = next((revision for revision in every if lock.is_retagged(revision.facts)), None)
+    return Old(OldContent.LOST, moved) if moved else _namesake(lock, wanted, every, published=published)
 
 
 def _find_in(lock: Lock, revisions: Revisions, *, published: bool) -> Generator[Effect, Any, Old | None]:
-    named = _best(lock, revisions)
+    named = _best(lock, [revision for revision in revisions if not lock.is_retagged(revision.facts)])
     if named is not None and (published or not _has_moved(lock, named.facts)):
         return Old(OldContent.NAMED, named)
     for revision in revisions:

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pvbus.core.following import MOVED_TAGS, UPDATE
 from pvbus.core.inject.later import Later
 from pvbus.core.inject.locks import Lock, Old
 from pvbus.core.inject.mutations import Mutation
 from pvbus.core.inject.owning import Object
 from pvbus.core.inject.states import DownstreamState, Finding
 from pvbus.core.merge.conflicts import CONFLICTS, Conflict, reported
+
+TAG_MOVED = "TagMoved"
 
 
 class Look(NamedTuple):
@@ -38,6 +41,12 @@ class Look(NamedTuple):
         """Return reason and message of a revision that needs what only a person can do."""
         if self.later is not None:
             return self._behind(self.later)
+        if self.finding is Finding.TAG_MOVED:
+            return TAG_MOVED, (
+                f'the tag of {upstream} was moved, and "{self.name}" has what it was before (commit '
+                f"{self._commit()}): put the tag back, or have the variant take it with the annotation "
+                f"{MOVED_TAGS}: {UPDATE}"
+            )
         if self.finding is Finding.CHANGED:
             return "NotDraft", f'"{self.name}" is {self.state}, but needs a change: reject it, or publish it'
         news = f"the upstream is now {upstream}"
@@ -60,15 +69,26 @@ class Look(NamedTuple):
         reason, words = later.obstacle
         return reason, f'"{self.name}" needs a change, but {what}, {words}'
 
+    def _commit(self) -> str:
+        lock = Lock.of(self.obj)
+        return (lock.commit if lock is not None else "") or "unknown"
+
     def _lost(self) -> str:
         """Return why the change cannot be merged, with Porch's words, and the ways out."""
         lock = Lock.of(self.obj)
-        ref, commit, number = (lock.ref, lock.commit, lock.number) if lock is not None else ("", "", -1)
+        ref, number = (lock.ref, lock.number) if lock is not None else ("", -1)
+        moved = self.old.revision if self.old is not None else None
+        if moved is not None:
+            return (
+                f"was made of {ref} (commit {self._commit()}), which cannot be read any more: the tag was "
+                f"moved to commit {moved.facts.self_commit}, and a merge starts from what it had: push that "
+                "commit again, with any branch or tag, or delete the package to have it made anew"
+            )
         why = f"could not find upstream package revision {ref}"
         if number == 0:
             why = "upstream cannot be published with revision number 0"
         words = (
-            f"was made of {ref} (commit {commit or 'unknown'}), which cannot be read any more ({why}), "
+            f"was made of {ref} (commit {self._commit()}), which cannot be read any more ({why}), "
             "so the change cannot be merged: "
         )
         if self.state is DownstreamState.PUBLISHED:

@@ -14,6 +14,7 @@ from pvbus.core.attention import CONFLICT as UPGRADE_CONFLICT
 from pvbus.core.following import follows_saves
 from pvbus.core.holds import because
 from pvbus.core.inject.ensure import Ensured
+from pvbus.core.inject.look import TAG_MOVED
 from pvbus.core.inject.mutations import Injected, problem_of
 from pvbus.core.inject.state import Pass
 from pvbus.core.inject.view import InjectView, ObservedRevision
@@ -118,8 +119,8 @@ def _valid(variant: PackageVariant) -> Condition:
 
 
 def _unowned(variant: PackageVariant, reason: str, message: str) -> Condition:
-    """Return Stalled: what belongs to another owner is for people to sort out."""
-    if reason == OWNED_BY_OTHER:
+    """Return Stalled: what belongs to another owner, or a refused tag, is for people to sort out."""
+    if reason in (OWNED_BY_OTHER, TAG_MOVED):
         return condition("Stalled", True, reason, message, variant)
     return _valid(variant)
 

@@ -31,6 +31,8 @@ class Finding(StrEnum):
     first render. BEHIND: the upstream has changed, and an upgrade task can name what it was and is. OUTSIDE:
     it has changed, and no such task can. BASE_LOST: so it has, and what it held cannot be read.
 
+    TAG_MOVED: the tag of what it holds is on another commit now, which the variant refuses.
+
     OVERTAKEN: somebody else has published a later revision of the package, made from one of the variant's.
     REPLACED: so somebody has, but the variant cannot go on from that revision.
 
@@ -47,6 +49,7 @@ class Finding(StrEnum):
     BEHIND = "upstream changed"
     OUTSIDE = "upstream changed, outside of published revisions"
     BASE_LOST = "upstream changed, base lost"
+    TAG_MOVED = "tag of the upstream moved"
     OVERTAKEN = "edit published since"
     REPLACED = "replaced by another revision"
     LEFT = "downstream changed"
@@ -94,6 +97,7 @@ ACTIONS: Mapping[DownstreamState, Mapping[Finding, Action]] = {
         Finding.BEHIND: Action.REBASE,
         Finding.OUTSIDE: Action.REBASE,
         Finding.BASE_LOST: Action.REPORT,
+        Finding.TAG_MOVED: Action.REPORT,
         Finding.OVERTAKEN: Action.MERGE,
         Finding.REPLACED: Action.REPORT,
         Finding.LEFT: Action.DELETE,
@@ -107,6 +111,7 @@ ACTIONS: Mapping[DownstreamState, Mapping[Finding, Action]] = {
         Finding.BEHIND: Action.REPORT,
         Finding.OUTSIDE: Action.REPORT,
         Finding.BASE_LOST: Action.REPORT,
+        Finding.TAG_MOVED: Action.REPORT,
         Finding.OVERTAKEN: Action.REPORT,
         Finding.REPLACED: Action.REPORT,
         Finding.LEFT: Action.DELETE,
@@ -120,6 +125,7 @@ ACTIONS: Mapping[DownstreamState, Mapping[Finding, Action]] = {
         Finding.BEHIND: Action.UPGRADE,
         Finding.OUTSIDE: Action.EDIT,
         Finding.BASE_LOST: Action.REPORT,
+        Finding.TAG_MOVED: Action.REPORT,
         Finding.REPLACED: Action.REPORT,
         Finding.LEFT: Action.PROPOSE_DELETION,
         Finding.ENDED: Action.PROPOSE_DELETION,
@@ -139,13 +145,16 @@ class UpstreamState(StrEnum):
 
     HELD: they are the same. UNPUBLISHED: it is the draft of the lock, saved since, and the variant follows
     publications. OPEN: another draft or proposal, or a saved one whose saves are followed. RELEASED: a
-    published revision.
+    published revision. RETAGGED: the one of the lock, whose tag was moved to another commit. REFUSED: so it
+    was, and the variant refuses moved tags.
     """
 
     HELD = "as in the lock"
     UNPUBLISHED = "saved since, publications are followed"
     OPEN = "another draft or proposal, or saves are followed"
     RELEASED = "published"
+    RETAGGED = "as in the lock, but its tag has moved"
+    REFUSED = "as in the lock, but its tag has moved, which is refused"
 
 
 class OldContent(StrEnum):
@@ -169,6 +178,8 @@ FINDINGS: Mapping[UpstreamState, Mapping[OldContent, Finding]] = {
     UpstreamState.UNPUBLISHED: _UNCHANGED,
     UpstreamState.OPEN: _UNTASKED,
     UpstreamState.RELEASED: _UNTASKED | {OldContent.NAMED: Finding.BEHIND},
+    UpstreamState.RETAGGED: _UNTASKED | {OldContent.NAMED: Finding.BEHIND},
+    UpstreamState.REFUSED: dict.fromkeys(OldContent, Finding.TAG_MOVED),
 }
 MOVED = frozenset(state for state, findings in FINDINGS.items() if findings is not _UNCHANGED)
 """The states in which the content of the lock is looked for."""

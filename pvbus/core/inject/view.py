@@ -47,9 +47,8 @@ class ObservedRevision(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """A string that changes when the upstream does; without a number, its commit is part of it."""
-        commit = self.facts.self_commit if self.facts.revision <= 0 else ""
-        return f"{self.name}@{self.row.uid}@{commit}@{self.facts.revision}"
+        """A string that changes when the upstream does: a tag may be moved, so its commit is part of it."""
+        return f"{self.name}@{self.row.uid}@{self.facts.self_commit}@{self.facts.revision}"
 
     def followed(self, *, saves: bool) -> str:
         """Return the part of the identity that a variant follows. saves: also what is saved to a draft."""

@@ -177,14 +177,17 @@ class StoreRules:
         return FirstFiles({}, texts(made.files), conflicts=made.conflicts)
 
     def _ancestor(self, namespace: str, old: str, local: Object) -> Mapping[str, str]:
-        """Return the files of an old upstream; of a draft, those of the commit that was taken."""
+        """Return the files of an old upstream; of a draft or a moved tag, those of the commit taken."""
         git = ((local.get("status") or {}).get("upstreamLock") or {}).get("git") or {}
-        if str(git.get("ref", "")).startswith(layout.OPEN_REFS):
+        named = self._cluster.peek(REVISION, namespace, old) or {}
+        now = ((named.get("status") or {}).get("selfLock") or {}).get("git") or {}
+        is_moved = all(git.get(key) == now.get(key) for key in ("repo", "directory", "ref")) and git != now
+        if is_moved or str(git.get("ref", "")).startswith(layout.OPEN_REFS):
             at = self._cluster.peek(FILES, namespace, f"{old}@{git.get('commit', '')}")
             if at is not None:
                 files: Mapping[str, str] = at["spec"]["resources"]
                 return files
-        return self._stored(namespace, old)
+        return {} if is_moved and git.get("commit") else self._stored(namespace, old)
 
     def _upgrade_source(self, wanted: Wanted, role: str, name: str) -> Object:
         """Find a source of an upgrade, which must be published."""

@@ -27,6 +27,7 @@ content-to-change           !           !                save    report   edit  
 upstream-changed            !           !                rebase  report   upgrade          !
 upstream-changed,-outside-of-published-revisions ! !      rebase  report   edit             !
 upstream-changed,-base-lost !           !                report  report   report           !
+tag-of-the-upstream-moved   !           !                report  report   report           !
 edit-published-since        !           !                merge   report   !                !
 replaced-by-another-revision !          !                report  report   report           !
 downstream-changed          !           !                delete  delete   propose-deletion nothing
@@ -84,6 +85,8 @@ UPSTREAMS = {
     UpstreamState.UNPUBLISHED: [Finding.CURRENT] * 4,
     UpstreamState.OPEN: [*[Finding.OUTSIDE] * 3, Finding.BASE_LOST],
     UpstreamState.RELEASED: [Finding.BEHIND, *[Finding.OUTSIDE] * 2, Finding.BASE_LOST],
+    UpstreamState.RETAGGED: [Finding.BEHIND, *[Finding.OUTSIDE] * 2, Finding.BASE_LOST],
+    UpstreamState.REFUSED: [Finding.TAG_MOVED] * 4,
 }
 
 
