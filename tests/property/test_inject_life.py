@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pvbus.adapters.memory.cluster import RESOURCES, REVISION
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.inject.later import MERGED, base_name
-from pvbus.core.merge.conflicts import CONFLICTS, reported
+from pvbus.core.merge.conflicts import ABSENT, CONFLICTS, reported
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.packages import StoreRules
@@ -339,7 +339,7 @@ class Life:
             assert value in (data.get(field), *listed), f"{value} of {field} is lost: {data}, {listed}"
         # A value that a person has changed since is settled; the list of a proposal is not written any more.
         is_settled = all(
-            conflict.field and data.get(conflict.field.rpartition(".")[2]) != conflict.new
+            conflict.field and data.get(conflict.field.rpartition(".")[2], ABSENT) != conflict.new
             for conflict in conflicts
         )
         assert (self.world.reported("UpgradeConflict")[0] == "True") is (is_open and not is_settled)
