@@ -14,7 +14,7 @@ from pvbus.cli.install.objects import NAME, Object, Options
 from pvbus.cli.install.roles import accounts, bindings, namespaced_roles, roles
 from pvbus.cli.install.workloads import DIGEST, NEEDS, REPLICAS
 from pvbus.cli.output import yaml_stream
-from pvbus.core.topics import ALL_SERVICES
+from pvbus.core.kernel.topics import ALL_SERVICES
 
 FOLDER = "chart"
 Part = Callable[[Options], Iterator[Object]]

@@ -25,10 +25,10 @@ from pvbus.cli.install.workloads import NEEDS
 from pvbus.cli.main import COMMANDS, pvbus
 from pvbus.controlplane.apiserver import accepting, connections, frontend, shares
 from pvbus.core.api.variants import Condition
-from pvbus.core.conditions.publishing import ATTRIBUTES, EVENT_TYPES, LAST_REASONS
-from pvbus.core.records import ConditionEvent, EventCause, EventTask
-from pvbus.core.rights import ALL_RIGHTS
-from pvbus.core.topics import TOPICS, Topic
+from pvbus.core.kernel.records import ConditionEvent, EventCause, EventTask
+from pvbus.core.kernel.rights import ALL_RIGHTS
+from pvbus.core.kernel.topics import TOPICS, Topic
+from pvbus.core.variants.publishing import ATTRIBUTES, EVENT_TYPES, LAST_REASONS
 from pvbus.runtime.process import settings
 from pvbus.telemetry import metrics
 from tests.e2e.apicalls.known import KNOWN, NOT_SENT

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from pvbus.controlplane.apiserver.rbac.builtin import OBSERVERS, PEOPLE, cluster_roles
-from pvbus.core.rights import ALL_RIGHTS, OBSERVED_LABEL, Right
+from pvbus.core.kernel.rights import ALL_RIGHTS, OBSERVED_LABEL, Right
 
 WRITES = frozenset({"create", "update", "patch", "delete"})
 RBAC = "rbac.authorization.k8s.io"

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from pvbus.core.ingest import states as informer
-from pvbus.core.inject import states as downstream
-from pvbus.core.rollout.protocol import states as rollout
-from pvbus.core.unroll import states as child
+from pvbus.core.kernel import rolloutstates as rollout
+from pvbus.core.variants.ingest import states as informer
+from pvbus.core.variants.revisions import states as downstream
+from pvbus.core.variants.unroll import states as child
 from pvbus.runtime.reconcile import states as lease
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pvbus
 from pvbus.core.api import variants
 from pvbus.core.api.promotion import PROMOTION_GROUP
-from pvbus.core.conditions.publishing import ATTRIBUTES
-from pvbus.core.records import SCHEMA_VERSION
-from pvbus.core.topics import TOPICS, Topic
+from pvbus.core.kernel.records import SCHEMA_VERSION
+from pvbus.core.kernel.topics import TOPICS, Topic
+from pvbus.core.variants.publishing import ATTRIBUTES
 
 _CRDS = {
     "PackageVariant": f"packagevariants.{variants.CONFIG_GROUP}",

@@ -8,7 +8,7 @@ import errno
 import socket
 from typing import Any
 
-from pvbus.core.addresses import address_problem
+from pvbus.core.kernel.addresses import address_problem
 
 
 def checked_socket(info: tuple[Any, ...]) -> socket.socket:

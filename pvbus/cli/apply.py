@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 from pvbus.cli.applied import AppliedEntry, AppliedRecord, identity, name_of
 from pvbus.cli.manifests import Manifest, kind_of
 from pvbus.core.api.variants import CONFIG_GROUP
-from pvbus.core.backoff import Backoff
 from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, UsageError
+from pvbus.core.kernel.backoff import Backoff
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 from pvbus.runtime.backoff import uniform
 

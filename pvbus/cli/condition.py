@@ -13,13 +13,13 @@ from pvbus.cli.fleet import connected, existing, kubeconfig_option, persist, ser
 from pvbus.cli.live import REVISION
 from pvbus.cli.output import columns, emit
 from pvbus.cli.reading import data_option
-from pvbus.core import gates
 from pvbus.core.api.kptfile import STATUSES
 from pvbus.core.errors import PermanentError, PvbusError, UsageError
-from pvbus.core.inject.owning import lifecycle_of
-from pvbus.core.keys import Key
-from pvbus.core.messages import MESSAGE_CHARACTERS_MAX
-from pvbus.core.validators import SET_BY, is_validators
+from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.messages import MESSAGE_CHARACTERS_MAX
+from pvbus.core.variants.revisions import gates
+from pvbus.core.variants.revisions.owning import lifecycle_of
+from pvbus.core.variants.revisions.validators import SET_BY, is_validators
 from pvbus.ports.cluster import Cluster, Object
 
 COLUMNS = ("TYPE", "STATUS", "GATE", "REASON", "MESSAGE")

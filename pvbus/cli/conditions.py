@@ -10,13 +10,14 @@ from pvbus.cli.output import columns
 from pvbus.cli.progress import KINDS, Judged, condition_of
 from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows, topic_on
 from pvbus.core.api.variants import Condition
-from pvbus.core.attention import ATTENTION
-from pvbus.core.conditions.subjects import GROUPS, REVISION
 from pvbus.core.errors import UsageError
-from pvbus.core.keys import KEPT_FOR, Key, ObjectKey, maker_of, okey
-from pvbus.core.markers import is_marker
-from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, ObjectRow
-from pvbus.core.topics import partition_key
+from pvbus.core.kernel.keys import KEPT_FOR, Key, ObjectKey, maker_of, okey
+from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, ObjectRow
+from pvbus.core.kernel.topics import partition_key
+from pvbus.core.variants.attention import ATTENTION
+from pvbus.core.variants.conditions.subjects import GROUPS
+from pvbus.core.variants.notices import REVISION
 from pvbus.ports.bus import Bus, Record, TopicPartition
 
 COLUMNS = ("TIME", "OBJECT", "TYPE", "STATUS", "REASON", "MESSAGE")

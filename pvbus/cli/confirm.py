@@ -13,9 +13,9 @@ from pvbus.cli.output import columns
 from pvbus.cli.progress import SET
 from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows
 from pvbus.core.errors import ConflictError, PermanentError, UsageError
-from pvbus.core.keys import CONFIRM_DELETION, ChildKey, Key, ObjectKey, is_child
-from pvbus.core.records import SETRESULTS, SETS, UNROLL, ChildRow, ChildState, Hold, SetResult
-from pvbus.core.topics import partition_key
+from pvbus.core.kernel.keys import CONFIRM_DELETION, ChildKey, Key, ObjectKey, is_child
+from pvbus.core.kernel.records import SETRESULTS, SETS, UNROLL, ChildRow, ChildState, Hold, SetResult
+from pvbus.core.kernel.topics import partition_key
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster, Object, Resource
 

@@ -19,12 +19,12 @@ from pvbus.cli.progress import VARIANT
 from pvbus.cli.reading import data_option
 from pvbus.controlplane.packages.upgrading import Names
 from pvbus.core.errors import ConflictError, PermanentError, UsageError
-from pvbus.core.inject.owning import PUBLISHED, lifecycle_of
-from pvbus.core.inject.renderstatus import render_status
-from pvbus.core.keys import Key
-from pvbus.core.merge.conflicts import ABSENT, CONFLICTS, Conflict, MergeError, shown
-from pvbus.core.merge.taking import beside, chosen, value_of, with_value
-from pvbus.core.proposals import conflicts_of
+from pvbus.core.kernel.keys import Key
+from pvbus.core.promotion.proposals import conflicts_of
+from pvbus.core.variants.inject.renderstatus import render_status
+from pvbus.core.variants.merge.conflicts import ABSENT, CONFLICTS, Conflict, MergeError, shown
+from pvbus.core.variants.merge.taking import beside, chosen, value_of, with_value
+from pvbus.core.variants.revisions.owning import PUBLISHED, lifecycle_of
 from pvbus.core.yaml.editor import YamlError
 from pvbus.ports.cluster import Cluster, Object
 

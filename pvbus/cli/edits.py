@@ -5,8 +5,8 @@ from typing import Any
 
 from pvbus.cli.fleet import existing, members_of, variants_of
 from pvbus.cli.progress import SET
-from pvbus.core.inject.owning import PUBLISHED, lifecycle_of
-from pvbus.core.keys import EDITED_BY, KEPT_FOR, Key, maker_of
+from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR, Key, maker_of
+from pvbus.core.variants.revisions.owning import PUBLISHED, lifecycle_of
 from pvbus.ports.cluster import Cluster, Object
 
 Document = dict[str, Any]

@@ -27,11 +27,9 @@ from pvbus.controlplane.packages.content import RENDER_IDEMPOTENT
 from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.cel import Budget, CelError, compile_expression, set_budget
-from pvbus.core.conditions.sets import confirm_command, dispute_text
 from pvbus.core.errors import UsageError
-from pvbus.core.keys import KEPT_LABEL, Key, sync_key
-from pvbus.core.merge.conflicts import CONFLICTS
-from pvbus.core.records import (
+from pvbus.core.kernel.keys import KEPT_LABEL, Key, sync_key
+from pvbus.core.kernel.records import (
     DESIRED,
     LATEST,
     PROMOTIONS,
@@ -54,8 +52,10 @@ from pvbus.core.records import (
     SyncMarker,
     TargetRow,
 )
-from pvbus.core.render.expressions import expressions_of
-from pvbus.core.render.template import row_variables
+from pvbus.core.variants.conditions.sets import confirm_command, dispute_text
+from pvbus.core.variants.expressions import expressions_of
+from pvbus.core.variants.merge.conflicts import CONFLICTS
+from pvbus.core.variants.template import row_variables
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind, Object
 

@@ -8,7 +8,7 @@ import msgspec
 from pvbus.cli.asking import task_lines
 from pvbus.cli.edits import kept_lines
 from pvbus.cli.gone import gone_lines
-from pvbus.core.messages import first_of
+from pvbus.core.kernel.messages import first_of
 
 Document = dict[str, Any]
 SHOWN_MAX = 20

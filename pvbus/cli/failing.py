@@ -11,11 +11,11 @@ import msgspec
 
 from pvbus.cli.reading import read_rows
 from pvbus.core.api.variants import PackageVariantSet
-from pvbus.core.keys import Key, ObjectKey
-from pvbus.core.records import LATEST, OBJECTS, SETS, ChildResult, ChildRow, ChildState, ConditionEvent
-from pvbus.core.render.template import compile_targets
-from pvbus.core.unroll.contexts import Contexts, root_of
-from pvbus.core.unroll.view import UnrollView
+from pvbus.core.kernel.keys import Key, ObjectKey
+from pvbus.core.kernel.records import LATEST, OBJECTS, SETS, ChildResult, ChildRow, ChildState, ConditionEvent
+from pvbus.core.variants.template import compile_targets
+from pvbus.core.variants.unroll.contexts import Contexts, root_of
+from pvbus.core.variants.unroll.view import UnrollView
 from pvbus.ports.bus import Bus
 
 NOT_APPLIED = ("NotApplied", "its PackageVariant is not written yet")

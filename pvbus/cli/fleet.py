@@ -18,11 +18,11 @@ from pvbus.cli.live import REVISION
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import data_option
 from pvbus.core.api.variants import PackageVariant
-from pvbus.core.backoff import Backoff
 from pvbus.core.errors import ConflictError, PermanentError, TransientError, UsageError
-from pvbus.core.holds import is_held
-from pvbus.core.inject.owning import belongs_to, is_terminating
-from pvbus.core.keys import SET_UID_LABEL, Key
+from pvbus.core.kernel.backoff import Backoff
+from pvbus.core.kernel.holds import is_held
+from pvbus.core.kernel.keys import SET_UID_LABEL, Key
+from pvbus.core.variants.revisions.owning import belongs_to, is_terminating
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 from pvbus.runtime.backoff import uniform
 from pvbus.telemetry.terminal import unfiltered

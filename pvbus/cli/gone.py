@@ -7,8 +7,8 @@ import msgspec
 
 from pvbus.cli.progress import SET
 from pvbus.cli.reading import read_topic, topic_on
-from pvbus.core.keys import Key, SubjectKey
-from pvbus.core.records import CONDITIONS, ConditionEvent
+from pvbus.core.kernel.keys import Key, SubjectKey
+from pvbus.core.kernel.records import CONDITIONS, ConditionEvent
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind
 

@@ -20,9 +20,9 @@ from pvbus.cli.fleet import (
     variants_of,
 )
 from pvbus.cli.progress import SET
-from pvbus.core.holds import because, hold_reason
-from pvbus.core.keys import HOLD, HOLD_REASON
-from pvbus.core.messages import first_of
+from pvbus.core.kernel.holds import because, hold_reason
+from pvbus.core.kernel.keys import HOLD, HOLD_REASON
+from pvbus.core.kernel.messages import first_of
 from pvbus.ports.cluster import Cluster, Object
 
 NAMES_MAX = 3

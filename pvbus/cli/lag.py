@@ -19,7 +19,7 @@ from pvbus.cli import subscribers as readers
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus
 from pvbus.core.errors import PermanentError, TransientError, UsageError
-from pvbus.core.topics import ALL_SERVICES, PLATFORM, PROMOTION, SERVICES, SINK
+from pvbus.core.kernel.topics import ALL_SERVICES, PLATFORM, PROMOTION, SERVICES, SINK
 from pvbus.ports.bus import Bus, GroupState, TopicPartition
 from pvbus.runtime.process.assembly import INPUTS
 from pvbus.runtime.process.state import LeaseReport, ProcessState, defect_lines

@@ -23,7 +23,7 @@ from pvbus.controlplane.packages import programs
 from pvbus.controlplane.packages.render import render
 from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.core.errors import InvariantError, UsageError
-from pvbus.core.rights import PACKAGES
+from pvbus.core.kernel.rights import PACKAGES
 from pvbus.runtime.backoff import uniform
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.apiserver import ApiServerHealth

@@ -30,7 +30,7 @@ from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input
 from pvbus.cli.plantext import plan_lines
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.errors import UsageError
-from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.cluster import Object
 from pvbus.runtime.preview.run import Changes, Only, Preview, World, preview
 from pvbus.runtime.process.settings import ApiServerConfig, UnrollConfig, load_config

@@ -13,8 +13,8 @@ from pvbus.adapters.memory.cluster import Write
 from pvbus.adapters.memory.objects import copy_of, source_of
 from pvbus.cli.live import Export
 from pvbus.controlplane.packages.layout import CAUSE
-from pvbus.core.keys import CONFIRM_DELETION, EDITED_BY, FINALIZER, KEPT_FOR, SET_UID_LABEL, ObjectKey
-from pvbus.core.proposals import conflicts_of
+from pvbus.core.kernel.keys import CONFIRM_DELETION, EDITED_BY, FINALIZER, KEPT_FOR, SET_UID_LABEL, ObjectKey
+from pvbus.core.promotion.proposals import conflicts_of
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.run import Preview, PreviewChild
 

@@ -8,9 +8,9 @@ import msgspec
 
 from pvbus.cli.installprogress import INSTALL_KINDS, UNREPORTED, InstallObject, Judgement
 from pvbus.core.api.variants import CONFIG_GROUP, Condition
-from pvbus.core.keys import Key
-from pvbus.core.markers import is_marker
-from pvbus.core.records import INSTALLS, RESULTS, SETS, VARIANTS, ResultRow
+from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.records import INSTALLS, RESULTS, SETS, VARIANTS, ResultRow
 from pvbus.ports.bus import Bus, Record
 from pvbus.ports.cluster import Cluster, Kind
 

@@ -35,10 +35,10 @@ from pvbus.cli.progress import SET, Judged, condition_of
 from pvbus.cli.reading import data_option
 from pvbus.controlplane.apiserver.selectors import LabelSelector, parse_label_selector
 from pvbus.core.errors import PermanentError, PvbusError, UsageError
-from pvbus.core.holds import SetHold, hold_reason
-from pvbus.core.inject.owning import lifecycle_of
-from pvbus.core.keys import Key
-from pvbus.core.proposals import APPROVE, PROPOSE, REJECT, Move, is_ready, labels_of, refusal
+from pvbus.core.kernel.holds import SetHold, hold_reason
+from pvbus.core.kernel.keys import Key
+from pvbus.core.promotion.proposals import APPROVE, PROPOSE, REJECT, Move, is_ready, labels_of, refusal
+from pvbus.core.variants.revisions.owning import lifecycle_of
 from pvbus.ports.cluster import Cluster, Object
 
 SHOWN_MAX = 20

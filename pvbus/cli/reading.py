@@ -11,8 +11,8 @@ import msgspec
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.datafolder import DEFAULT, DataPaths
 from pvbus.core.errors import TransientError, UsageError
-from pvbus.core.keys import partition
-from pvbus.core.topics import topic_specs
+from pvbus.core.kernel.keys import partition
+from pvbus.core.kernel.topics import topic_specs
 from pvbus.ports.bus import Bus, Record, TopicSpec
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.process.buses import open_bus

@@ -17,7 +17,7 @@ import aiohttp
 import msgspec
 
 from pvbus.core.errors import PermanentError, TransientError, UsageError
-from pvbus.core.topics import TOPICS
+from pvbus.core.kernel.topics import TOPICS
 
 COMPATIBILITY = "BACKWARD"
 SECONDS_MAX = 30.0

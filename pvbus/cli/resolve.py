@@ -12,11 +12,11 @@ from pvbus.cli.manifests import read_manifests
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.resolvefiles import read_input
 from pvbus.core.errors import UsageError
-from pvbus.core.resolve.model import Outcome, Policy, Problem, Resolution, VersionPolicy
-from pvbus.core.resolve.resolving import resolve as resolved
-from pvbus.core.resolve.states import DependencyReport, dependencies_of
-from pvbus.core.resolve.transaction import Transaction, transaction_of
-from pvbus.core.resolve.wording import requirement_words, shown
+from pvbus.core.platform.solver.model import Outcome, Policy, Problem, Resolution, VersionPolicy
+from pvbus.core.platform.solver.resolving import resolve as resolved
+from pvbus.core.platform.solver.states import DependencyReport, dependencies_of
+from pvbus.core.platform.solver.transaction import Transaction, transaction_of
+from pvbus.core.platform.solver.wording import requirement_words, shown
 
 POLICIES: tuple[VersionPolicy, ...] = ("highest", "minimal-change", "lowest-satisfying", "pinned")
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pvbus.cli.manifests import Manifest
-from pvbus.core.packaging.fields import Fields
-from pvbus.core.packaging.model import Install
-from pvbus.core.packaging.needs import meta_requirements
-from pvbus.core.packaging.reading import (
+from pvbus.core.kernel.installs import Install
+from pvbus.core.platform.packaging.fields import Fields
+from pvbus.core.platform.packaging.needs import meta_requirements
+from pvbus.core.platform.packaging.reading import (
     CROSSPLANE_KINDS,
     DATA,
     INSTALL,
@@ -22,8 +22,8 @@ from pvbus.core.packaging.reading import (
     read_install,
     split_reference,
 )
-from pvbus.core.resolve.languages import CARVEL, VersionError
-from pvbus.core.resolve.model import Candidate, Installed, Package, Policy, Problem, Target, Wish, api
+from pvbus.core.platform.solver.languages import CARVEL, VersionError
+from pvbus.core.platform.solver.model import Candidate, Installed, Package, Policy, Problem, Target, Wish, api
 
 __all__ = ["FileProblem", "ReadInput", "read_input", "split_reference"]
 

@@ -32,9 +32,9 @@ from pvbus.cli.live import FILES
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import ConflictError, PermanentError, UsageError
-from pvbus.core.inject.owning import lifecycle_of
-from pvbus.core.keys import RETRY, Key
-from pvbus.core.proposals import has_failed, is_ready
+from pvbus.core.kernel.keys import RETRY, Key
+from pvbus.core.promotion.proposals import has_failed, is_ready
+from pvbus.core.variants.revisions.owning import lifecycle_of
 from pvbus.ports.cluster import Cluster, Object
 
 Outcome = Literal["asked", "rendered", "held", "gone"]

@@ -16,7 +16,7 @@ from pvbus.cli.rolloutdocument import POLICY, Document, document_of
 from pvbus.cli.rolloutorders import COMMANDS, policy_named
 from pvbus.cli.rolloutstatus import history, status
 from pvbus.core.errors import PermanentError, UsageError
-from pvbus.core.messages import first_of
+from pvbus.core.kernel.messages import first_of
 from pvbus.ports.cluster import Object
 
 NAMES_MAX = 8

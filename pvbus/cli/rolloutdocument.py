@@ -9,11 +9,11 @@ from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.rollouts import RolloutPolicy, TimeWindow, Wave
 from pvbus.core.api.variants import PORCH_GROUP, PackageVariant
 from pvbus.core.errors import UsageError
-from pvbus.core.holds import SetHold, hold_reason, is_held
-from pvbus.core.rollout.protocol.rehearsal import Rehearsal, rehearse
-from pvbus.core.rollout.protocol.rules import Rules, rules_of
-from pvbus.core.rollout.protocol.selection import Selection, conditions_of, packages_of, select
-from pvbus.core.rollout.waiting import described
+from pvbus.core.kernel.holds import SetHold, hold_reason, is_held
+from pvbus.core.promotion.protocol.rehearsal import Rehearsal, rehearse
+from pvbus.core.promotion.protocol.rules import Rules, rules_of
+from pvbus.core.promotion.protocol.selection import Selection, conditions_of, packages_of, select
+from pvbus.core.promotion.rollout.waiting import described
 from pvbus.ports.cluster import Kind, Object
 
 Document = dict[str, Any]

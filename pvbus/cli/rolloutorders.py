@@ -17,11 +17,11 @@ from pvbus.cli.reading import data_option
 from pvbus.cli.rolloutdocument import POLICY
 from pvbus.core.api.rollouts import RolloutPolicy, TargetCounts
 from pvbus.core.errors import PermanentError, UsageError
-from pvbus.core.keys import Key
-from pvbus.core.rollout.commanding import ABORT, APPROVE, PAUSE, PROMOTE, RESTART, RESUME, ROLL_BACK
-from pvbus.core.rollout.protocol.rules import rules_of
-from pvbus.core.rollout.protocol.states import RolloutState
-from pvbus.core.rollout.protocol.validation import validate_policy
+from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.rolloutstates import RolloutState
+from pvbus.core.promotion.protocol.rules import rules_of
+from pvbus.core.promotion.protocol.validation import validate_policy
+from pvbus.core.promotion.rollout.commanding import ABORT, APPROVE, PAUSE, PROMOTE, RESTART, RESUME, ROLL_BACK
 
 ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
 ABORTABLE = (*ADVANCING, RolloutState.STOPPED)

@@ -15,15 +15,15 @@ from pvbus.cli.rolloutdocument import POLICY, Document
 from pvbus.cli.rolloutorders import policy_named
 from pvbus.core.api.rollouts import PastAttempt, RolloutPolicy, TargetCounts
 from pvbus.core.errors import PvbusError, UsageError
-from pvbus.core.keys import ChildKey, Key, is_child
-from pvbus.core.records import CANDIDATES, ROLLOUTS, CandidateRow
-from pvbus.core.rollout.commanding import commands_of
-from pvbus.core.rollout.protocol.rows import Rollout, Target
-from pvbus.core.rollout.protocol.states import RolloutState, TargetState
-from pvbus.core.rollout.protocol.validation import validate_policy
-from pvbus.core.rollout.report import standing_of
-from pvbus.core.rollout.waiting import waits_of
-from pvbus.core.topics import partition_key
+from pvbus.core.kernel.keys import ChildKey, Key, is_child
+from pvbus.core.kernel.records import CANDIDATES, ROLLOUTS, CandidateRow
+from pvbus.core.kernel.rolloutrows import Rollout, Target
+from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
+from pvbus.core.kernel.topics import partition_key
+from pvbus.core.promotion.protocol.validation import validate_policy
+from pvbus.core.promotion.rollout.commanding import commands_of
+from pvbus.core.promotion.rollout.report import standing_of
+from pvbus.core.promotion.rollout.waiting import waits_of
 from pvbus.ports.bus import Bus
 from pvbus.telemetry.terminal import one_line
 

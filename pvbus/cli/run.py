@@ -11,8 +11,8 @@ import msgspec
 
 from pvbus.cli.children import child
 from pvbus.core.errors import UsageError
-from pvbus.core.rights import PACKAGES
-from pvbus.core.topics import ALL_SERVICES, SINK
+from pvbus.core.kernel.rights import PACKAGES
+from pvbus.core.kernel.topics import ALL_SERVICES, SINK
 from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.hosting import hosted, serve
 from pvbus.runtime.process.settings import (

@@ -10,9 +10,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from pvbus.adapters.files import reason_of
 from pvbus.core.errors import TransientError, UsageError
-from pvbus.core.records import CONDITIONS
-from pvbus.core.sink.message import Filter
-from pvbus.core.topics import SINK
+from pvbus.core.kernel.records import CONDITIONS
+from pvbus.core.kernel.topics import SINK
+from pvbus.core.variants.sink.message import Filter
 from pvbus.ports.bus import Bus
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.begin import configure_process

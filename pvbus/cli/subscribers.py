@@ -12,8 +12,8 @@ import msgspec
 from pvbus.cli.output import columns, emit
 from pvbus.cli.reading import NOTHING
 from pvbus.core.errors import PermanentError, UsageError
-from pvbus.core.records import LATEST
-from pvbus.core.topics import SINK, TOPICS
+from pvbus.core.kernel.records import LATEST
+from pvbus.core.kernel.topics import SINK, TOPICS
 from pvbus.ports.bus import Bus, GroupOffsets, TopicPartition
 
 PUBLIC = tuple(topic.name for topic in TOPICS if topic.public)

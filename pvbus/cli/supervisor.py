@@ -16,9 +16,9 @@ import aiohttp
 import msgspec
 
 from pvbus.cli.children import USAGE_CODE, ChildProcess, DiedError, ending
-from pvbus.core.backoff import Backoff
 from pvbus.core.errors import PermanentError, UsageError
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.backoff import Backoff
+from pvbus.core.kernel.topics import SERVICES
 from pvbus.core.yaml.reader import document
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster

@@ -22,13 +22,13 @@ from pvbus.cli.fleet import connected, key_of, kubeconfig_option, served
 from pvbus.cli.live import REVISION
 from pvbus.cli.output import columns, emit
 from pvbus.cli.reading import data_option
-from pvbus.core import gates, tasks
 from pvbus.core.api.packages import PLACEHOLDER_REVISION
-from pvbus.core.conditions.subjects import LIFECYCLE_TYPE
 from pvbus.core.errors import PermanentError, UsageError
-from pvbus.core.inject.owning import is_terminating, lifecycle_of
-from pvbus.core.keys import TASKS
-from pvbus.core.tasks import Task
+from pvbus.core.kernel.keys import TASKS
+from pvbus.core.variants.notices import LIFECYCLE_TYPE
+from pvbus.core.variants.revisions import gates, tasks
+from pvbus.core.variants.revisions.owning import is_terminating, lifecycle_of
+from pvbus.core.variants.revisions.tasks import Task
 from pvbus.ports.cluster import Cluster, Object
 
 OPEN_COLUMNS = ("REVISION", "TYPE", "STATUS", "OWNER", "TICKET", "DUE", "QUESTION")

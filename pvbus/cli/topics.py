@@ -12,7 +12,7 @@ from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus, read_topic
 from pvbus.cli.registry import register
 from pvbus.core.errors import UsageError
-from pvbus.core.topics import TOPICS, topic_specs
+from pvbus.core.kernel.topics import TOPICS, topic_specs
 from pvbus.ports.bus import Bus, Record, TopicState
 from pvbus.runtime.process.buses import bus_file, bus_prefix
 from pvbus.runtime.process.installation import check_completeness, read_installation

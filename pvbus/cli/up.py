@@ -33,7 +33,7 @@ from pvbus.cli.supervisor import States, Supervisor, supervisor_of
 from pvbus.cli.webpage import page_of
 from pvbus.core.api.crds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.core.errors import PermanentError, TransientError, UsageError
-from pvbus.core.topics import PLATFORM, PROMOTION, SERVICES
+from pvbus.core.kernel.topics import PLATFORM, PROMOTION, SERVICES
 from pvbus.ports.cluster import Cluster, Kind
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.begin import configure_process

@@ -18,11 +18,11 @@ from pvbus.core.api.promotion import PROMOTION_API
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.spellings import hint_of, meaning_of
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
-from pvbus.core.inject.mutations.validation import validate_variant
-from pvbus.core.render.expressions import expressions_of
-from pvbus.core.render.template import compile_targets, unknown_fields
-from pvbus.core.rollout.protocol.validation import validate_policy
-from pvbus.core.unroll.validation import duplicate_downstreams, validate_set
+from pvbus.core.promotion.protocol.validation import validate_policy
+from pvbus.core.variants.expressions import expressions_of
+from pvbus.core.variants.inject.mutations.validation import validate_variant
+from pvbus.core.variants.template import compile_targets, unknown_fields
+from pvbus.core.variants.unroll.validation import duplicate_downstreams, validate_set
 from pvbus.ports.cluster import Object
 
 CRD = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")

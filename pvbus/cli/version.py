@@ -6,7 +6,7 @@ import click
 
 from pvbus import __version__
 from pvbus.cli.output import FORMATS, emit
-from pvbus.core.records import SCHEMA_VERSION
+from pvbus.core.kernel.records import SCHEMA_VERSION
 
 
 @click.command()

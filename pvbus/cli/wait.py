@@ -18,12 +18,11 @@ from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import bus_option, data_option, live_object, opened_bus, read_rows, topic_on
 from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.variants import SET_API, ObjectMeta
-from pvbus.core.conditions.sets import COUNTS_TYPE
-from pvbus.core.conditions.subjects import LIFECYCLE_TYPE, REVISION
 from pvbus.core.errors import PermanentError, UsageError
-from pvbus.core.keys import ConditionKey, Key, SubjectKey
-from pvbus.core.markers import is_marker
-from pvbus.core.records import LATEST, RESULTS, SETS, VARIANTS, ConditionEvent, ResultRow
+from pvbus.core.kernel.keys import ConditionKey, Key, SubjectKey
+from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.records import LATEST, RESULTS, SETS, VARIANTS, ConditionEvent, ResultRow
+from pvbus.core.variants.notices import COUNTS_TYPE, LIFECYCLE_TYPE, REVISION
 from pvbus.ports.bus import Bus, Reader, Record, TopicPartition
 from pvbus.ports.cluster import Kind
 

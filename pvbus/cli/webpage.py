@@ -17,7 +17,7 @@ from pvbus.cli.datafolder import DataPaths
 from pvbus.cli.explain import bus_document
 from pvbus.cli.explain_text import set_lines, variant_lines
 from pvbus.core.errors import PermanentError, UsageError
-from pvbus.core.keys import Key
+from pvbus.core.kernel.keys import Key
 from pvbus.ports.bus import Bus
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.begin import configure_process

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 from pvbus.core.errors import TransientError
-from pvbus.core.kinds import Kind as Kind
-from pvbus.core.records import Coverage
+from pvbus.core.kernel.kinds import Kind as Kind
+from pvbus.core.kernel.records import Coverage
 
 Object = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from pvbus.core.effects import Range
+from pvbus.core.kernel.effects import Range
 
 
 class Monitoring(Protocol):

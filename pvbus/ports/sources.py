@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from pvbus.core.effects import Content, Observation
+from pvbus.core.kernel.effects import Content, Observation
 
 
 class Sources(Protocol):

@@ -1,7 +1,7 @@
-"""The randomness of the shells' waits; `pvbus.core.backoff` computes them."""
+"""The randomness of the shells' waits; `pvbus.core.kernel.backoff` computes them."""
 
 import random
 
-from pvbus.core.backoff import Jitter
+from pvbus.core.kernel.backoff import Jitter
 
 uniform: Jitter = random.uniform

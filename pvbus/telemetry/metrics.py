@@ -3,7 +3,7 @@
 from prometheus_client import Counter, Gauge, Histogram, Info
 
 from pvbus import __version__
-from pvbus.core.topics import ALL_SERVICES
+from pvbus.core.kernel.topics import ALL_SERVICES
 
 OUTCOMES = (
     "unchanged",

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pvbus.core.conditions.publishing import COUNTING_SECONDS
+from pvbus.core.variants.publishing import COUNTING_SECONDS
 from tests.bench import index
 from tests.bench.children import Child, eventually, share
 from tests.bench.fleet import (

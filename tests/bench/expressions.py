@@ -17,8 +17,8 @@ import msgspec
 
 from pvbus.core.api.variants import PackageVariantSetSpec
 from pvbus.core.cel import CelEvalError, compilations, compile_expression
-from pvbus.core.records import Root, TargetRow
-from pvbus.core.render.template import TargetInputs, TemplateCache, compile_targets, render_row
+from pvbus.core.kernel.records import Root, TargetRow
+from pvbus.core.variants.template import TargetInputs, TemplateCache, compile_targets, render_row
 from tests.tools.cel_oracles import ORACLES, evaluating_with
 
 TEMPLATE = {

@@ -15,7 +15,7 @@ import tracemalloc
 from typing import Any
 
 from pvbus.core.api.variants import LabelSelectorRequirement
-from pvbus.core.unroll.index import SelectorIndex, TargetSelector, _Compiled
+from pvbus.core.variants.unroll.index import SelectorIndex, TargetSelector, _Compiled
 
 KIND = "example.org/Cluster"
 SITES = 200

@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPa
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from pvbus.adapters.kafka.settings import KafkaSettings, settings_of
-from pvbus.core.records import CONDITIONS, OBJECTS
+from pvbus.core.kernel.records import CONDITIONS, OBJECTS
 from pvbus.runtime.process.assembly import partition_count
 from tests.bench.children import share
 from tests.bench.deployment import Deployment, fresh_bus

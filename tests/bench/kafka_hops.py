@@ -15,8 +15,8 @@ from typing import NamedTuple
 import aiohttp
 import msgspec
 
-from pvbus.core.records import OBJECTS
-from pvbus.core.records import TARGETS as TARGETS_TOPIC
+from pvbus.core.kernel.records import OBJECTS
+from pvbus.core.kernel.records import TARGETS as TARGETS_TOPIC
 from pvbus.ports.bus import Bus
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.settings import ServiceConfig

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pvbus.adapters.sqlite.bus import SqliteBus
-from pvbus.core.codec import encode_row
-from pvbus.core.ingest.rows import REPOSITORY, REVISION, SET, VARIANT, rows_of, topics_of
-from pvbus.core.keys import sync_key
-from pvbus.core.kinds import Kind
-from pvbus.core.records import OBJECTS, SETS, VARIANTS, SyncMarker
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.keys import sync_key
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.records import OBJECTS, SETS, VARIANTS, SyncMarker
+from pvbus.core.variants.objectrows import REPOSITORY, REVISION, SET, VARIANT, rows_of, topics_of
 from pvbus.ports.bus import Output
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.installation import ensure_installation

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.codec import encode_row
-from pvbus.core.effects import Outcome, Put
-from pvbus.core.keys import ObjectKey, sync_key
-from pvbus.core.locking.controller import ResolveController
-from pvbus.core.packaging.kinds import CROSSPLANE_GROUP, MIRRORED
-from pvbus.core.packaging.reading import CROSSPLANE_OWNER
-from pvbus.core.packaging.rows import SCOPE, LockRow, SourceRow
-from pvbus.core.packaging.xpkg import package_meta
-from pvbus.core.records import INSTALLS, LOCK, SOURCES, SyncMarker
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.effects import Outcome, Put
+from pvbus.core.kernel.keys import ObjectKey, sync_key
+from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP, MIRRORED
+from pvbus.core.kernel.packagerows import SCOPE, LockRow, SourceRow
+from pvbus.core.kernel.records import INSTALLS, LOCK, SOURCES, SyncMarker
+from pvbus.core.platform.packaging.reading import CROSSPLANE_OWNER
+from pvbus.core.platform.packaging.xpkg import package_meta
+from pvbus.core.platform.resolve.controller import ResolveController
 from tests.bench import packagecatalog as catalog
 from tests.bench.children import resident_bytes
 

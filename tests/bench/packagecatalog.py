@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.effects import Content, Observation
 from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.effects import Content, Observation
 
 REGISTRY = "registry.example.org/bench"
 GROUP = 20

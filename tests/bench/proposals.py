@@ -25,7 +25,7 @@ import msgspec
 from pvbus.cli.controlplaneprocess import ControlPlaneProcess
 from pvbus.core.api.promotion import PROMOTION_API, PROMOTION_GROUP
 from pvbus.core.api.variants import VARIANT_API
-from pvbus.core.keys import AUTO_LIFECYCLE, PROPOSED_CONTENT
+from pvbus.core.kernel.keys import AUTO_LIFECYCLE, PROPOSED_CONTENT
 from tests.bench import gitfleet
 from tests.bench.children import eventually
 from tests.bench.fleet import REPOSITORIES, REVISIONS, VARIANTS, Fleet, repository

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from resolvelib import AbstractProvider, BaseReporter, Resolver
 from resolvelib.resolvers import ResolutionImpossible, ResolutionTooDeep
 
-from pvbus.core.resolve.closure import Catalog
-from pvbus.core.resolve.model import Candidate, Package, PackageNeed, Problem, Requirement, Wish
-from pvbus.core.resolve.resolving import resolve
+from pvbus.core.platform.solver.closure import Catalog
+from pvbus.core.platform.solver.model import Candidate, Package, PackageNeed, Problem, Requirement, Wish
+from pvbus.core.platform.solver.resolving import resolve
 from tests.bench.report import Row
 
 Result = TypeVar("Result")

@@ -16,11 +16,10 @@ import msgspec
 
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.api.promotion import PROMOTION_API
-from pvbus.core.codec import encode_row
-from pvbus.core.ingest.rows import POLICY, REVISION, SPECIALIZER, VARIANT, rows_of, topics_of
-from pvbus.core.keys import PROPOSED_CONTENT, ChildKey, TargetKey, is_child, sync_key
-from pvbus.core.kinds import Kind
-from pvbus.core.records import (
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.keys import PROPOSED_CONTENT, ChildKey, TargetKey, is_child, sync_key
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.records import (
     APPROVALS,
     OBJECTS,
     POLICIES,
@@ -32,8 +31,9 @@ from pvbus.core.records import (
     ReleaseRow,
     SyncMarker,
 )
-from pvbus.core.rollout.protocol.rows import Rollout, Target
-from pvbus.core.rollout.protocol.states import RolloutState
+from pvbus.core.kernel.rolloutrows import Rollout, Target
+from pvbus.core.kernel.rolloutstates import RolloutState
+from pvbus.core.variants.objectrows import POLICY, REVISION, SPECIALIZER, VARIANT, rows_of, topics_of
 from pvbus.ports.bus import Output, Record
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.installation import ensure_installation

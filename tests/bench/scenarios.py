@@ -6,7 +6,7 @@ import tempfile
 import time
 from typing import Any
 
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.topics import SERVICES
 from tests.bench import apiserver
 from tests.bench.children import Child, eventually
 from tests.bench.fleet import (

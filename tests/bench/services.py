@@ -31,11 +31,11 @@ from pvbus.adapters.kafka.reader import KafkaReader
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.sqlite.reader import SqliteReader
 from pvbus.core.cel import compilations
-from pvbus.core.establish.controller import EstablishController
-from pvbus.core.locking.controller import ResolveController
-from pvbus.core.render.controller import RenderController
-from pvbus.core.rollout.controller import RolloutController
-from pvbus.core.unroll.controller import UnrollController
+from pvbus.core.platform.establish.controller import EstablishController
+from pvbus.core.platform.resolve.controller import ResolveController
+from pvbus.core.promotion.rollout.controller import RolloutController
+from pvbus.core.variants.render.controller import RenderController
+from pvbus.core.variants.unroll.controller import UnrollController
 from pvbus.ports.bus import Bus, Record
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.clock import SystemClock

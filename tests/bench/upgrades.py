@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pvbus.cli.controlplaneprocess import ControlPlaneProcess
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.topics import SERVICES
 from tests.bench.children import Child, eventually
 from tests.bench.fleet import (
     CLIENTS,

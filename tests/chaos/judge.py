@@ -21,11 +21,11 @@ import msgspec
 from pvbus.adapters.memory.virtual_time import Process
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
-from pvbus.core.records import OBJECTS, SETS, VARIANTS
+from pvbus.core.kernel.records import OBJECTS, SETS, VARIANTS
 from pvbus.ports.bus import Output
 from pvbus.ports.cluster import Kind, Object
-from pvbus.testing.oracle import Thing
 from tests.e2e.faults.fleet import CLUSTER, REPOSITORY, REVISION, SET, VARIANT
+from tests.kit.oracle import Thing
 from tests.simulation.facts import Inputs
 from tests.simulation.watching import Watcher
 from tests.tools.busfile import CONDITIONS, EventChain, Row

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.topics import SERVICES
 from pvbus.runtime.process.hosting import BUS_SECONDS_MAX
 from tests.chaos.plan import LANES, PARALLEL, Kind, Planned, Strike
 from tests.chaos.world import World

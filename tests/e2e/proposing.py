@@ -13,8 +13,8 @@ from pvbus.cli.apply import apply
 from pvbus.cli.examples import fleet
 from pvbus.cli.manifests import Manifest
 from pvbus.cli.progress import VARIANT
-from pvbus.core.keys import ACKNOWLEDGED_PREFIX, AUTO_LIFECYCLE, PROPOSED_CONTENT
-from pvbus.core.topics import PROMOTION
+from pvbus.core.kernel.keys import ACKNOWLEDGED_PREFIX, AUTO_LIFECYCLE, PROPOSED_CONTENT
+from pvbus.core.kernel.topics import PROMOTION
 from pvbus.ports.cluster import Kind
 from tests.e2e.cli.small_fleet import REVISION, Client
 from tests.e2e.cli.test_promote import GATE, SPECIALIZER

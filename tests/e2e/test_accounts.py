@@ -10,7 +10,7 @@ from pvbus.adapters.kubernetes.access import Refusals
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.controlplane import control_plane
 from pvbus.cli.progress import SET, VARIANT
-from pvbus.core.rights import SERVICE_RIGHTS
+from pvbus.core.kernel.rights import SERVICE_RIGHTS
 from pvbus.runtime.process.hosting import hosted
 from pvbus.runtime.process.settings import ApiServerConfig, ServicesConfig
 from tests.e2e.cli.small_fleet import PACKAGES, REVISION, Client, name_of

@@ -1,4 +1,4 @@
-"""The services do the main job with the rights of `pvbus.core.rights`, and use each of them."""
+"""The services do the main job with the rights of `pvbus.core.kernel.rights`, and use each of them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -11,10 +11,10 @@ import pytest
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.controlplane import control_plane
 from pvbus.cli.progress import SET, VARIANT
-from pvbus.core.keys import AUTO_LIFECYCLE
-from pvbus.core.rights import OBSERVED_VERBS, PROMOTION_KINDS, Request, requests_of, rights_of
-from pvbus.core.rollout.commanding import ROLL_BACK
-from pvbus.core.topics import PROMOTION, SERVICES
+from pvbus.core.kernel.keys import AUTO_LIFECYCLE
+from pvbus.core.kernel.rights import OBSERVED_VERBS, PROMOTION_KINDS, Request, requests_of, rights_of
+from pvbus.core.kernel.topics import PROMOTION, SERVICES
+from pvbus.core.promotion.rollout.commanding import ROLL_BACK
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.process.hosting import Host, hosted
 from pvbus.runtime.process.settings import SERVICE_CONFIGS, ApiServerConfig

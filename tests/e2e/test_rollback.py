@@ -12,11 +12,11 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli.controlplane import control_plane
 from pvbus.cli.progress import SET, VARIANT
-from pvbus.core.codec import encode_row
-from pvbus.core.content import content_digest
-from pvbus.core.records import APPROVALS, ApprovalRow
-from pvbus.core.rights import requests_of, rights_of
-from pvbus.core.topics import PARTITIONS, SERVICES, owned_topics, row_partition
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.records import APPROVALS, ApprovalRow
+from pvbus.core.kernel.rights import requests_of, rights_of
+from pvbus.core.kernel.topics import PARTITIONS, SERVICES, owned_topics, row_partition
+from pvbus.core.variants.revisions.content import content_digest
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object
 from pvbus.runtime.process.hosting import hosted

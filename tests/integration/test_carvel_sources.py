@@ -9,10 +9,10 @@ import pytest
 
 from pvbus.adapters.sources.limits import SourceLimits
 from pvbus.adapters.sources.sources import PackageSources
-from pvbus.core.effects import Effect, Observe, Pull
 from pvbus.core.errors import PermanentError
-from pvbus.core.establish.applying import RefusedError
-from pvbus.core.establish.fetching import Brought, brought
+from pvbus.core.kernel.effects import Effect, Observe, Pull
+from pvbus.core.platform.establish.applying import RefusedError
+from pvbus.core.platform.establish.fetching import Brought, brought
 from tests.tools.images import Pusher, basic, image_of, layer_of, pull_secret
 from tests.tools.registry import PASSWORD, USER, Running, found_or_skipped, running
 

@@ -10,10 +10,10 @@ from aiohttp import web
 
 from pvbus.adapters.prometheus.client import Prometheus
 from pvbus.core.api.rollouts import Check, QueryCheck
-from pvbus.core.effects import Get, Query
 from pvbus.core.errors import PermanentError, TransientError
-from pvbus.core.rollout.checking import answered
-from pvbus.core.rollout.protocol.rows import Answers, Ask
+from pvbus.core.kernel.effects import Get, Query
+from pvbus.core.kernel.rolloutrows import Answers, Ask
+from pvbus.core.promotion.rollout.checking import answered
 from tests.tools.prometheus import found_or_skipped, running
 from tests.unit.adapters.http_servers import serving
 

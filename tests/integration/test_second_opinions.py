@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from pvbus.core.conditions.sets import DISPUTED, set_conditions
-from pvbus.core.unroll.opinion import OUTCOMES, Opinion, Question, Sample
+from pvbus.core.variants.conditions.sets import set_conditions
+from pvbus.core.variants.notices import DISPUTED
+from pvbus.core.variants.unroll.opinion import OUTCOMES, Opinion, Question, Sample
 from pvbus.runtime.opinion.asking import WORK, AskedQuestion, OpinionProcess
 from tests.unit.core.unrolling import change, part
 

@@ -14,9 +14,9 @@ from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.controlplane.aggregated.server import AggregatedServer
 from pvbus.controlplane.aggregated.serving import self_signed
 from pvbus.controlplane.apiserver.server import ApiServer
-from pvbus.core.keys import Key
-from pvbus.core.sink.answers import Failed
-from pvbus.core.sink.message import Event
+from pvbus.core.kernel.keys import Key
+from pvbus.core.variants.sink.answers import Failed
+from pvbus.core.variants.sink.message import Event
 from pvbus.ports.cluster import Resource
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.health import HealthServer

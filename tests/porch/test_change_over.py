@@ -23,8 +23,8 @@ from pvbus.cli.install.objects import NAMESPACE, Options
 from pvbus.cli.install.roles import observing
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.errors import TransientError
-from pvbus.core.rivals import MANAGER, mark_of
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.topics import SERVICES
+from pvbus.core.platform.establish.rivals import MANAGER, mark_of
 from pvbus.ports.cluster import Kind, Object
 from tests.e2e.cli import small_fleet
 from tests.e2e.cli.command import git

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.packaging.carvel import Facts, KnownPackage, decide
-from pvbus.core.packaging.model import Install
-from pvbus.core.resolve.languages import CARVEL
+from pvbus.core.kernel.installs import Install
+from pvbus.core.platform.packaging.carvel import Facts, KnownPackage, decide
+from pvbus.core.platform.solver.languages import CARVEL
 from tests.unit.core.packaging.carvelworld import REMOVAL, STRATEGY, World, full, install, key, package
 
 NAMES = ("a", "b", "c", "d", "e")

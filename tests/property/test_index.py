@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pvbus.core.api.variants import LabelSelectorRequirement
 from pvbus.core.errors import PermanentError
-from pvbus.core.unroll.index import SelectorChange, SelectorIndex, TargetSelector
+from pvbus.core.variants.unroll.index import SelectorChange, SelectorIndex, TargetSelector
 
 KINDS = ("example.org/Site", "/ConfigMap")
 SPACES = ("a", "b", "")

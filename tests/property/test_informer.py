@@ -12,13 +12,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from pvbus.core.ingest import events
-from pvbus.core.ingest.commands import Operation
-from pvbus.core.ingest.events import Event
-from pvbus.core.ingest.rows import Emission
-from pvbus.core.keys import CHECK_PREFIX, parse_okey
-from pvbus.core.markers import SyncView, is_marker
-from pvbus.core.records import OBJECTS, ObjectRow
+from pvbus.core.kernel.keys import CHECK_PREFIX, parse_okey
+from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.records import OBJECTS, ObjectRow
+from pvbus.core.variants.ingest import events
+from pvbus.core.variants.ingest.commands import Operation
+from pvbus.core.variants.ingest.events import Event
+from pvbus.core.variants.objectrows import Emission
 from tests.unit.core.informing import FORBIDDEN, GONE, PARTITIONS, SILENT, TRANSIENT, Informed, Object, World
 
 NAMES = ("a", "b", "c")

@@ -7,9 +7,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pvbus.core.merge import fields, packages
-from pvbus.core.merge.conflicts import ABSENT, MergeError
-from pvbus.core.merge.schemas import Keyed, Schema, by
+from pvbus.core.variants.merge import fields, packages
+from pvbus.core.variants.merge.conflicts import ABSENT, MergeError
+from pvbus.core.variants.merge.schemas import Keyed, Schema, by
 from pvbus.core.yaml import editor
 
 SCALARS = st.integers(0, 3) | st.sampled_from(["x", "y", "yes", "1"]) | st.booleans()

@@ -16,8 +16,8 @@ from pvbus.core.cel import (
 )
 from pvbus.core.cel import types as t
 from pvbus.core.cel.checker import check
-from pvbus.core.records import Root
-from pvbus.core.render.template import CompiledTemplate, RenderError, TargetInputs, variables_of
+from pvbus.core.kernel.records import Root
+from pvbus.core.variants.template import CompiledTemplate, RenderError, TargetInputs, variables_of
 from tests.tools.cel_oracles import ORACLES, NoAnswer
 
 KINDS = {name: t.STRING if name in ("repoDefault", "packageDefault") else t.DYN for name in ROOTS}

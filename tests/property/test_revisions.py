@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pvbus.core.locking.revisions import (
+from pvbus.core.platform.resolve.revisions import (
     ACTIVE,
     INACTIVE,
     History,

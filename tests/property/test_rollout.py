@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pvbus.core.rollout.protocol.rules import CHECK_SECONDS, LOOK_SECONDS_MAX, Rules, WaveRules
-from pvbus.core.rollout.protocol.states import RolloutState
+from pvbus.core.kernel.rolloutstates import RolloutState
+from pvbus.core.promotion.protocol.rules import CHECK_SECONDS, LOOK_SECONDS_MAX, Rules, WaveRules
 from tests.simulation.rollout_world import CHECK, fresh, moves, problems, settled, stepped, tricks
 
 MOVES_MAX = 40

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pvbus.core.errors import PermanentError
-from pvbus.core.packaging.archives import Layer, Limits, files_of_image, objects_of, read_layer
-from pvbus.core.packaging.references import GitFolder, Image, Inline, digest_of_files, parse
+from pvbus.core.platform.packaging.archives import Layer, Limits, files_of_image, objects_of, read_layer
+from pvbus.core.platform.packaging.references import GitFolder, Image, Inline, digest_of_files, parse
 from tests.tools.images import tar_of
 
 PARTS = st.from_regex(r"[a-z0-9]{1,8}([._-][a-z0-9]{1,8}){0,2}", fullmatch=True)

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pvbus.core.api.variants import Downstream
-from pvbus.core.records import ChildResult, ChildRow, ChildState
-from pvbus.core.unroll.children import Children
+from pvbus.core.kernel.records import ChildResult, ChildRow, ChildState
+from pvbus.core.variants.unroll.children import Children
 
 NAMES = ("a", "b", "c", "d", "e")
 ROWS = st.builds(

@@ -15,17 +15,25 @@ from hypothesis import strategies as st
 
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
-from pvbus.core.codec import encode_row
-from pvbus.core.effects import CatchUp, Create, Delete, Get, Update
-from pvbus.core.ingest.rows import rows_of, topics_of
-from pvbus.core.keys import SET_UID_LABEL, colliding_variant_name, digest, sync_key
-from pvbus.core.kinds import Kind
-from pvbus.core.records import OBJECTS, UNROLL, WATCHES, CheckAnswer, CheckRequest, ChildRow, SyncMarker
-from pvbus.core.render.controller import RenderController
-from pvbus.core.topics import partition_key
-from pvbus.core.unroll.controller import TURN_TARGETS, UnrollController
-from pvbus.core.unroll.removal import RemovalLimits
-from pvbus.testing.oracle import Names, Thing, expected_variants
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.effects import CatchUp, Create, Delete, Get, Update
+from pvbus.core.kernel.keys import SET_UID_LABEL, colliding_variant_name, digest, sync_key
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.records import (
+    OBJECTS,
+    UNROLL,
+    WATCHES,
+    CheckAnswer,
+    CheckRequest,
+    ChildRow,
+    SyncMarker,
+)
+from pvbus.core.kernel.topics import partition_key
+from pvbus.core.variants.objectrows import rows_of, topics_of
+from pvbus.core.variants.render.controller import RenderController
+from pvbus.core.variants.unroll.controller import TURN_TARGETS, UnrollController
+from pvbus.core.variants.unroll.removal import RemovalLimits
+from tests.kit.oracle import Names, Thing, expected_variants
 
 Object = dict[str, Any]
 SITE = Kind("example.org", "Site")

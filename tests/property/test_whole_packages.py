@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.core.rawtext import no_text, text_of
+from pvbus.core.yaml.rawtext import no_text, text_of
 from pvbus.ports.cluster import Object
 from tests.integration.packages.support import World, bare, clone_of, git, revision, running
 from tests.integration.packages.test_upgrade import upgrade_of

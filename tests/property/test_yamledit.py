@@ -10,9 +10,9 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from pvbus.core.rawtext import FIRST
 from pvbus.core.yaml import editor
 from pvbus.core.yaml.editor import Document
+from pvbus.core.yaml.rawtext import FIRST
 from pvbus.core.yaml.writer import Style, block
 
 CATALOG = Path(__file__).parents[2] / ".." / "shared" / "data" / "nephio" / "catalog"

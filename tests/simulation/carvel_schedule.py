@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from pvbus.adapters.memory.virtual_time import run_simulated
-from pvbus.core.packaging.rows import LockRow
+from pvbus.core.kernel.packagerows import LockRow
 from pvbus.ports.cluster import Kind, Object
 from tests.simulation.carvel_judge import INSTALL_GROUP, OWNER, CarvelJudge, holder_of
 from tests.simulation.packages_judge import annotation, key_of

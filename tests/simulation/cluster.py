@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.adapters.sqlite.bus import SqliteBus
-from pvbus.core.unroll.controller import TURN_TARGETS
+from pvbus.core.variants.unroll.controller import TURN_TARGETS
 from pvbus.ports.cluster import Kind, Object
 from tests.simulation.watching import Watcher
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from pvbus.adapters.memory.cluster import RESOURCES, REVISION
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
-from pvbus.core.following import FOLLOW
-from pvbus.core.merge import copies
+from pvbus.core.variants.following import FOLLOW
+from pvbus.core.variants.merge import copies
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.packages import StoreRules

@@ -7,9 +7,9 @@ import msgspec
 
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import Downstream, PackageVariant, PackageVariantSet
-from pvbus.core.keys import digest
+from pvbus.core.kernel.keys import digest
 from pvbus.ports.cluster import Object
-from pvbus.testing.oracle import Expected, Thing
+from tests.kit.oracle import Expected, Thing
 
 WITHDRAWALS = ("pvbus.dev/removal-cancelled", "pvbus.dev/kept")
 """Annotations whose change alone is a withdrawal."""

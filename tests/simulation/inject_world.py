@@ -12,22 +12,11 @@ import msgspec
 
 from pvbus.adapters.memory.cluster import MemoryCluster, Write
 from pvbus.core.api.variants import PackageVariant
-from pvbus.core.effects import Outcome, Put
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
-from pvbus.core.ingest.rows import (
-    REPOSITORY,
-    REVISION,
-    VARIANT,
-    injectable_row,
-    presence_row,
-    rows_of,
-    topics_of,
-)
-from pvbus.core.inject.controller import InjectController
-from pvbus.core.inject.former import PROPOSED_BY, record_of
-from pvbus.core.keys import FINALIZER, sync_key
-from pvbus.core.kinds import Kind
-from pvbus.core.records import (
+from pvbus.core.kernel.effects import Outcome, Put
+from pvbus.core.kernel.keys import FINALIZER, sync_key
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.records import (
     INJECTABLES,
     OBJECTS,
     RESULTS,
@@ -37,6 +26,17 @@ from pvbus.core.records import (
     SyncMarker,
     WatchRequest,
 )
+from pvbus.core.variants.inject.controller import InjectController
+from pvbus.core.variants.objectrows import (
+    REPOSITORY,
+    REVISION,
+    VARIANT,
+    injectable_row,
+    presence_row,
+    rows_of,
+    topics_of,
+)
+from pvbus.core.variants.revisions.former import PROPOSED_BY, record_of
 from pvbus.ports.cluster import Object
 from pvbus.runtime.reconcile.effects import perform
 

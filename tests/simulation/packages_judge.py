@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pvbus.core.packaging.rows import OBJECT_OWNED, EstablishedRow, LockedRevision, LockRow
+from pvbus.core.kernel.packagerows import OBJECT_OWNED, EstablishedRow, LockedRevision, LockRow
 from pvbus.ports.cluster import Object
 
 PKG = "pkg.crossplane.io"

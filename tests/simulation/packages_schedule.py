@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from pvbus.adapters.memory.virtual_time import run_simulated
-from pvbus.core.packaging.rows import LockRow
+from pvbus.core.kernel.packagerows import LockRow
 from pvbus.ports.cluster import Kind, Object
 from tests.simulation.packages_judge import OWNER, PAGE, PKG, actives, is_paused
 from tests.simulation.packages_storm import Storm

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.adapters.memory.virtual_time import Process, ProcessClock
-from pvbus.core.effects import Content, Observation
 from pvbus.core.errors import PermanentError, TransientError
-from pvbus.core.packaging.rows import EstablishedRow, LockRow, ScopedKey
-from pvbus.core.records import ESTABLISHED, INSTALLS, LOCK
+from pvbus.core.kernel.effects import Content, Observation
+from pvbus.core.kernel.packagerows import EstablishedRow, LockRow, ScopedKey
+from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.process.assembly import Service, build_service
-from pvbus.testing.faults import Faults, FaultyBus, FaultyCluster
+from tests.kit.faults import Faults, FaultyBus, FaultyCluster
 from tests.simulation.cluster import CRD, PARTITIONS, WatchedCluster
 from tests.simulation.packages_judge import (
     INSTALL_KINDS,

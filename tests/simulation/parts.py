@@ -6,13 +6,12 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.codec import encode_row
-from pvbus.core.effects import CatchUp, Outcome, Put
 from pvbus.core.errors import TooLargeError
-from pvbus.core.ingest.rows import rows_of, topics_of
-from pvbus.core.keys import sync_key
-from pvbus.core.kinds import Kind
-from pvbus.core.records import (
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.effects import CatchUp, Outcome, Put
+from pvbus.core.kernel.keys import sync_key
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.records import (
     OBJECTS,
     SETRESULTS,
     SETS,
@@ -28,11 +27,12 @@ from pvbus.core.records import (
     SyncMarker,
     TargetRow,
 )
-from pvbus.core.render.controller import SPEC_BYTES_MAX, RenderController
-from pvbus.core.topics import child_of
-from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
-from pvbus.core.unroll.opinion import Opinions
-from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.kernel.topics import child_of
+from pvbus.core.variants.objectrows import rows_of, topics_of
+from pvbus.core.variants.render.controller import SPEC_BYTES_MAX, RenderController
+from pvbus.core.variants.unroll.controller import CHUNK_PUTS, UnrollController
+from pvbus.core.variants.unroll.opinion import Opinions
+from pvbus.core.variants.unroll.removal import RemovalLimits
 
 Object = dict[str, Any]
 SET = Kind("config.porch.kpt.dev", "PackageVariantSet")

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from pvbus.core.api.promotion import PROMOTION_GROUP
-from pvbus.core.content import content_digest
-from pvbus.core.keys import AUTO_LIFECYCLE, PROPOSED_CONTENT
-from pvbus.core.records import APPROVALS, ROLLOUTS
-from pvbus.core.rollout.protocol.observing import IN_FLIGHT, OPEN
-from pvbus.core.rollout.protocol.rows import Rollout, Target
-from pvbus.core.rollout.protocol.states import TargetState
-from pvbus.core.topics import ALL_SERVICES
+from pvbus.core.kernel.keys import AUTO_LIFECYCLE, PROPOSED_CONTENT
+from pvbus.core.kernel.records import APPROVALS, ROLLOUTS
+from pvbus.core.kernel.rolloutrows import Rollout, Target
+from pvbus.core.kernel.rolloutstates import TargetState
+from pvbus.core.kernel.topics import ALL_SERVICES
+from pvbus.core.promotion.protocol.observing import IN_FLIGHT, OPEN
+from pvbus.core.variants.revisions.content import content_digest
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object, Resource
 from tests.simulation.cluster import POLICY

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from pvbus.core.api.rollouts import Check, ObjectCheck
-from pvbus.core.rollout.protocol.machine import step
-from pvbus.core.rollout.protocol.rows import (
+from pvbus.core.kernel.rolloutrows import (
     NOTHING,
     Action,
     Answers,
@@ -25,8 +24,9 @@ from pvbus.core.rollout.protocol.rows import (
     TargetFacts,
     Withdraw,
 )
-from pvbus.core.rollout.protocol.rules import Rules, WaveRules
-from pvbus.core.rollout.protocol.states import RolloutState, TargetState
+from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
+from pvbus.core.promotion.protocol.machine import step
+from pvbus.core.promotion.protocol.rules import Rules, WaveRules
 
 NOW = 1_000_000.0
 CHECK = Check(name="check", object=ObjectCheck(expression="true"))

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from pvbus.adapters.memory.virtual_time import run_simulated
-from pvbus.core.keys import CONFIRM_DELETION, HOLD, Key
-from pvbus.core.unroll.controller import TURN_TARGETS
-from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.kernel.keys import CONFIRM_DELETION, HOLD, Key
+from pvbus.core.variants.unroll.controller import TURN_TARGETS
+from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.cluster import Object
 from tests.simulation.outcome import (
     check_conditions,

@@ -6,7 +6,7 @@ from typing import Any
 
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.cel import TARGET_COST_MAX
-from pvbus.core.pacing import SHARE, TURN_COST, UNIT_SECONDS
+from pvbus.core.variants.pacing import SHARE, TURN_COST, UNIT_SECONDS
 from tests.simulation.schedule import seeded
 from tests.simulation.world import REPOSITORY, SITE, World
 

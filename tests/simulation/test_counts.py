@@ -7,7 +7,7 @@ import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TransientError
-from pvbus.core.keys import partition
+from pvbus.core.kernel.keys import partition
 from tests.simulation.world import CONFIG_MAP, PARTITIONS, REPOSITORY, SET, SITE, VARIANT, World
 
 SETS = 12

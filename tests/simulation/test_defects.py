@@ -24,17 +24,17 @@ import pytest
 
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
-from pvbus.core.effects import WRITES, List, Outcome, Reconciliation
 from pvbus.core.errors import ConflictError
-from pvbus.core.ingest.published import KindRows
-from pvbus.core.ingest.rows import Emission, rows_of, topics_of
-from pvbus.core.inject.controller import InjectController
-from pvbus.core.keys import FINALIZER, partition, sync_key
-from pvbus.core.markers import SyncView, is_marker
-from pvbus.core.records import OBJECTS, VARIANTS, ChildState, SyncMarker, WatchRequest
-from pvbus.core.unroll.controller import UnrollController
-from pvbus.core.unroll.preparing import Preparing
-from pvbus.core.unroll.removal import Removal, RemovalLimits
+from pvbus.core.kernel.effects import WRITES, List, Outcome, Reconciliation
+from pvbus.core.kernel.keys import FINALIZER, partition, sync_key
+from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.records import OBJECTS, VARIANTS, ChildState, SyncMarker, WatchRequest
+from pvbus.core.variants.ingest.published import KindRows
+from pvbus.core.variants.inject.controller import InjectController
+from pvbus.core.variants.objectrows import Emission, rows_of, topics_of
+from pvbus.core.variants.unroll.controller import UnrollController
+from pvbus.core.variants.unroll.preparing import Preparing
+from pvbus.core.variants.unroll.removal import Removal, RemovalLimits
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingest.informer import InformerShell
 from pvbus.runtime.reconcile.effects import perform
@@ -328,12 +328,12 @@ def shared_requests() -> AbstractContextManager[Any]:
     def key(request: WatchRequest) -> str:
         return f"{request.group}/{request.kind}|everybody"
 
-    return patch("pvbus.core.unroll.facts.watch_key", key)
+    return patch("pvbus.core.variants.unroll.facts.watch_key", key)
 
 
 def silent_cancel() -> AbstractContextManager[Any]:
-    return patch("pvbus.core.render.controller.is_cancelled", lambda lease, living: True), patch(  # type: ignore[return-value]
-        "pvbus.core.render.controller.cancel", lambda obj, token: None
+    return patch("pvbus.core.variants.render.controller.is_cancelled", lambda lease, living: True), patch(  # type: ignore[return-value]
+        "pvbus.core.variants.render.controller.cancel", lambda obj, token: None
     )
 
 
@@ -353,7 +353,7 @@ def guard_per_evaluation() -> AbstractContextManager[Any]:
 
 def write_anyway() -> AbstractContextManager[Any]:
     numbers = iter(range(10**6))
-    return patch("pvbus.core.render.controller.digest", lambda value: f"digest {next(numbers)}")
+    return patch("pvbus.core.variants.render.controller.digest", lambda value: f"digest {next(numbers)}")
 
 
 def no_live_list() -> AbstractContextManager[Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.cli.gone import gone_document
-from pvbus.core.keys import Key
+from pvbus.core.kernel.keys import Key
 from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, World
 
 SITES = {"apiVersion": "example.org/v1", "kind": "Site", "matchLabels": {"group": "a"}}

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pvbus.core.errors import ConflictError
-from pvbus.core.inject.former import MADE_BY, PROPOSED_BY
-from pvbus.core.keys import EDITED_BY, KEPT_FOR, KEPT_LABEL
+from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR, KEPT_LABEL
+from pvbus.core.variants.revisions.former import MADE_BY, PROPOSED_BY
 from pvbus.ports.cluster import Object
 from tests.simulation.draft_world import FIRST, SECOND, DraftWorld
 from tests.simulation.inject_world import (

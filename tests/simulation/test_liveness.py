@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
-from pvbus.core.keys import HOLD
-from pvbus.core.records import DESIRED, RESULTS, SETRESULTS, TARGETS, UNROLL
-from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.kernel.keys import HOLD
+from pvbus.core.kernel.records import DESIRED, RESULTS, SETRESULTS, TARGETS, UNROLL
+from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Output
 from tests.simulation.outcome import check_variants, check_watched
 from tests.simulation.schedule import NOTE, RECORD_BYTES, seeded

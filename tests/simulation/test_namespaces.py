@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
-from pvbus.core.records import LATEST, OBJECTS
+from pvbus.core.kernel.records import LATEST, OBJECTS
 from pvbus.ports.cluster import Kind, Listing, Resource
 from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, World
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.packaging.rows import EstablishedRevision, EstablishedRow, LockedRevision, LockRow
+from pvbus.core.kernel.packagerows import EstablishedRevision, EstablishedRow, LockedRevision, LockRow
 from pvbus.ports.cluster import Object
 from tests.simulation.packages_judge import PKG, Judge, key_of
 from tests.simulation.packages_world import crd

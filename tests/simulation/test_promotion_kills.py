@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
-from pvbus.core.rollout.protocol.states import TargetState
-from pvbus.core.topics import PROMOTION
+from pvbus.core.kernel.rolloutstates import TargetState
+from pvbus.core.kernel.topics import PROMOTION
 from pvbus.ports.bus import Lease, Output
 from tests.simulation.rolling import HEALTHY, Acting, begin
 

@@ -7,9 +7,9 @@ from unittest.mock import patch
 import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
-from pvbus.core.inject.controller import InjectController
-from pvbus.core.render.controller import RenderController
-from pvbus.core.unroll.controller import UnrollController
+from pvbus.core.variants.inject.controller import InjectController
+from pvbus.core.variants.render.controller import RenderController
+from pvbus.core.variants.unroll.controller import UnrollController
 from pvbus.ports.cluster import Kind
 from tests.simulation.outcome import check_watched
 from tests.simulation.schedule import seeded

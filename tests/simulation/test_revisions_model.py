@@ -3,7 +3,7 @@
 The parts of a state are the install's tag, policy and limit, the lock, what establish knows of the lock, the
 revisions' objects in the cluster, and what resolve has seen of them. Each step is one event, or one write: a
 crash between two writes is a state in which no further write of that run follows. What establish does is the
-order of its writes, from `pvbus.core.establish.crossplane`.
+order of its writes, from `pvbus.core.platform.establish.crossplane`.
 
 PVBUS_TEST_REVISIONS=large adds that resolve sees the objects late, and takes a minute.
 """
@@ -16,7 +16,8 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from pvbus.core.locking.revisions import (
+from pvbus.core.kernel.packagerows import LockedRevision
+from pvbus.core.platform.resolve.revisions import (
     ACTIVE,
     INACTIVE,
     History,
@@ -26,7 +27,6 @@ from pvbus.core.locking.revisions import (
     rebuilt,
     request_of,
 )
-from pvbus.core.packaging.rows import LockedRevision
 
 IS_LARGE = os.environ.get("PVBUS_TEST_REVISIONS") == "large"
 

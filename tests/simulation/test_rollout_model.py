@@ -7,8 +7,8 @@ back. One trick is one act of a person, of bad luck or of an old message: see
 
 import pytest
 
-from pvbus.core.rollout.protocol.rules import Rules
-from pvbus.core.rollout.protocol.states import RolloutState
+from pvbus.core.kernel.rolloutstates import RolloutState
+from pvbus.core.promotion.protocol.rules import Rules
 from tests.simulation.rollout_world import RULES, Move, World, fresh, moves, problems, settled, tricks
 
 SETTLED_EVERY = 25

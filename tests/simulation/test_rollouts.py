@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
-from pvbus.core.topics import ALL_SERVICES, PROMOTION
+from pvbus.core.kernel.topics import ALL_SERVICES, PROMOTION
 from pvbus.ports.cluster import Object
 from tests.simulation.rolling import SITES, Rolling, fleet
 from tests.simulation.world import RESOURCES, REVISION

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
-from pvbus.core.keys import HOLD, RETURNED
-from pvbus.core.rollout.protocol.states import TargetState
+from pvbus.core.kernel.keys import HOLD, RETURNED
+from pvbus.core.kernel.rolloutstates import TargetState
 from pvbus.ports.cluster import Object
 from tests.simulation.rolling import HEALTHY, Acting, begin
 from tests.simulation.world import REVISION, VARIANT

@@ -8,9 +8,9 @@ import pytest
 
 from pvbus.adapters.memory.virtual_time import Process, run_simulated
 from pvbus.core.api.variants import Downstream
-from pvbus.core.codec import encode_row
-from pvbus.core.keys import HOLD, check_key
-from pvbus.core.records import (
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.keys import HOLD, check_key
+from pvbus.core.kernel.records import (
     DESIRED,
     OBJECTS,
     TARGETS,
@@ -23,7 +23,7 @@ from pvbus.core.records import (
     DesiredRow,
     TargetRow,
 )
-from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object
 from tests.simulation.facts import Inputs

@@ -27,8 +27,8 @@ import msgspec
 
 from pvbus.adapters.memory.virtual_time import Process
 from pvbus.core.api.variants import Downstream, PackageVariant
-from pvbus.core.keys import CHECK_PREFIX, HOLD, Key
-from pvbus.core.records import (
+from pvbus.core.kernel.keys import CHECK_PREFIX, HOLD, Key
+from pvbus.core.kernel.records import (
     DESIRED,
     OBJECTS,
     SETRESULTS,
@@ -40,11 +40,11 @@ from pvbus.core.records import (
     SetResult,
     TargetRow,
 )
-from pvbus.core.render.variant import controller_uid
+from pvbus.core.variants.render.variant import controller_uid
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object
-from pvbus.testing.faults import LAG_SECONDS
-from pvbus.testing.oracle import Expected, Thing, expected_variants
+from tests.kit.faults import LAG_SECONDS
+from tests.kit.oracle import Expected, Thing, expected_variants
 from tests.simulation.facts import (
     WITHDRAWALS,
     Inputs,

@@ -1,6 +1,6 @@
 """A fleet in virtual time: a cluster in memory, a bus in memory, and several workers per service.
 
-Faults can be enabled (`pvbus.testing.faults`), users act at random from one seed, and afterwards the state
+Faults can be enabled (`tests.kit.faults`), users act at random from one seed, and afterwards the state
 can be compared with the oracle's.
 """
 
@@ -20,18 +20,18 @@ from pvbus.adapters.memory.cluster import Write
 from pvbus.adapters.memory.virtual_time import Process, ProcessClock, SimulatedClock
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
-from pvbus.core.inject.mutations.injection import INJECTED
-from pvbus.core.keys import CONFIRM_DELETION, Key
-from pvbus.core.records import DESIRED, META, SETRESULTS, TARGETS, UNROLL, ChildRow, SetResult
-from pvbus.core.topics import ALL_SERVICES, SERVICES, topic_specs
-from pvbus.core.unroll.controller import CHUNK_PUTS, TURN_TARGETS, UnrollController
-from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.kernel.keys import CONFIRM_DELETION, Key
+from pvbus.core.kernel.records import DESIRED, META, SETRESULTS, TARGETS, UNROLL, ChildRow, SetResult
+from pvbus.core.kernel.topics import ALL_SERVICES, SERVICES, topic_specs
+from pvbus.core.variants.inject.mutations.injection import INJECTED
+from pvbus.core.variants.unroll.controller import CHUNK_PUTS, TURN_TARGETS, UnrollController
+from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Record, TopicPartition
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.process.assembly import Service, build_service
 from pvbus.runtime.reconcile.worker import Worker
-from pvbus.testing.faults import Faults, FaultyBus, FaultyCluster
-from pvbus.testing.oracle import Expected, Thing
+from tests.kit.faults import Faults, FaultyBus, FaultyCluster
+from tests.kit.oracle import Expected, Thing
 from tests.simulation.cluster import (
     API_VERSIONS,
     CONFIG_MAP,

@@ -19,7 +19,7 @@ from aiohttp.typedefs import Handler
 from pvbus.adapters.kubernetes.access import request_of
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.core.api.variants import PORCH_GROUP
-from pvbus.core.rights import Request
+from pvbus.core.kernel.rights import Request
 
 DROPPED = {"Content-Length", "Transfer-Encoding", "Content-Encoding", "Connection"}
 """Headers of an answer that hold for one connection only."""

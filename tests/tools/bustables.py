@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 
 from pvbus.adapters.sqlite.bus import SqliteBus
-from pvbus.core.codec import encode_row
-from pvbus.core.keys import partition
-from pvbus.core.markers import is_marker
-from pvbus.core.records import META, UNROLL
-from pvbus.core.topics import partition_key, topic_specs
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.keys import partition
+from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.records import META, UNROLL
+from pvbus.core.kernel.topics import partition_key, topic_specs
 from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.clock import SystemClock
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from pvbus.core.api.variants import Condition
-from pvbus.core.codec import encode_row
-from pvbus.core.conditions.publishing import Publisher
-from pvbus.core.keys import partition
-from pvbus.core.records import LATEST, UNROLL, ConditionEvent
-from pvbus.core.topics import row_partition, topic_specs
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.keys import partition
+from pvbus.core.kernel.records import LATEST, UNROLL, ConditionEvent
+from pvbus.core.kernel.topics import row_partition, topic_specs
+from pvbus.core.variants.publishing import Publisher
 from pvbus.ports.bus import Bus, Lease, Output
 
 PARTITIONS = 12

@@ -22,7 +22,7 @@ from aiohttp import web
 
 from pvbus.adapters.kubernetes.access import request_of
 from pvbus.adapters.kubernetes.connection import Connection
-from pvbus.core.rights import Request
+from pvbus.core.kernel.rights import Request
 from tests.tools.authorizer import DROPPED, application, kubeconfig_at
 
 READING = ("get", "list", "watch")

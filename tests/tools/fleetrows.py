@@ -6,9 +6,8 @@ from typing import Any
 import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, Condition, Downstream
-from pvbus.core.attention import ATTENTION
-from pvbus.core.keys import sync_key
-from pvbus.core.records import (
+from pvbus.core.kernel.keys import sync_key
+from pvbus.core.kernel.records import (
     LATEST,
     POLICIES,
     SETRESULTS,
@@ -26,6 +25,7 @@ from pvbus.core.records import (
     SyncMarker,
     TargetRow,
 )
+from pvbus.core.variants.attention import ATTENTION
 from tests.tools.bustables import Row
 
 REGIONS = ("africa", "america", "asia", "europe")

@@ -12,7 +12,7 @@ from typing import Any
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import PermanentError
-from pvbus.core.rivals import MANAGER
+from pvbus.core.platform.establish.rivals import MANAGER
 from pvbus.ports.cluster import Kind, Object
 
 CONFIG = "config.porch.kpt.dev"

@@ -31,7 +31,7 @@ from pvbus.cli.live import REVISION
 from pvbus.cli.progress import REPOSITORY, SET, VARIANT, Judged, condition_of
 from pvbus.cli.supervisor import States
 from pvbus.core.errors import PvbusError, TransientError
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.topics import SERVICES
 from pvbus.ports.cluster import Cluster, Kind, Object
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.runtime.process.state import ProcessState

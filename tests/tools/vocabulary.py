@@ -41,7 +41,12 @@ WORDS = {
 """A name, in lower case and without leading underscores, and what the field says."""
 CLASSES_ONLY = frozenset({"seen", "load", "touched", "mirror"})
 """Common English as a function or a variable; as a class it names nothing."""
-SETS_CLAIM = ("pvbus/core/render/", "tests/unit/core/test_render", "tests/property/", "pvbus/testing/oracle")
+SETS_CLAIM = (
+    "pvbus/core/variants/render/",
+    "tests/unit/core/test_render",
+    "tests/property/",
+    "tests/kit/oracle",
+)
 """There a set claims the name of a variant, which is no lease."""
 
 

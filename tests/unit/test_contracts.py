@@ -9,14 +9,14 @@ import msgspec
 import pytest
 import yaml
 
-from pvbus.core import records
 from pvbus.core.api.variants import Condition
-from pvbus.core.codec import encode_row
-from pvbus.core.conditions.publishing import ATTRIBUTES, condition_headers
-from pvbus.core.keys import partition
-from pvbus.core.packaging import rows as packaging
-from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent
-from pvbus.core.topics import PARTITIONS, TOPICS, owned_topics, row_partition, row_types, topic_specs
+from pvbus.core.kernel import packagerows as packaging
+from pvbus.core.kernel import records
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.keys import partition
+from pvbus.core.kernel.records import CONDITIONS, LATEST, ConditionEvent
+from pvbus.core.kernel.topics import PARTITIONS, TOPICS, owned_topics, row_partition, row_types, topic_specs
+from pvbus.core.variants.publishing import ATTRIBUTES, condition_headers
 from schemas import generate
 
 SCHEMAS = Path(generate.__file__).parent

@@ -26,8 +26,8 @@ from pvbus.adapters.kafka.settings import KafkaSettings, member_options
 from pvbus.adapters.kafka.topics import TopicWatch
 from pvbus.adapters.kafka.writer import Writer
 from pvbus.adapters.membership import MembershipLife, call_back
-from pvbus.core.backoff import spread
 from pvbus.core.errors import FencedError, PvbusError, TransientError
+from pvbus.core.kernel.backoff import spread
 from pvbus.ports.bus import Assigned, Lease, Revoked
 from pvbus.ports.clock import Clock
 from pvbus.telemetry.logs import get_logger

@@ -25,7 +25,7 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from pvbus.core.backoff import spread
+from pvbus.core.kernel.backoff import spread
 
 STRING = CompactString("utf-8")
 EPOCH_BITS = 16

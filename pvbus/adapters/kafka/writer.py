@@ -19,8 +19,8 @@ from pvbus.adapters.kafka.errors import bounded
 from pvbus.adapters.kafka.library import retrieve_error, stop_producer
 from pvbus.adapters.kafka.requests import epoch_of
 from pvbus.adapters.kafka.settings import KafkaSettings, producer_options
-from pvbus.core.backoff import spread
 from pvbus.core.errors import FencedError, PermanentError, TransientError
+from pvbus.core.kernel.backoff import spread
 from pvbus.ports.bus import Output
 
 RETRY_SECONDS = 0.5

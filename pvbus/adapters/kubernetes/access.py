@@ -6,7 +6,7 @@ Every account may ask for its own rights. Source: Kubernetes 1.36, ClusterRole s
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from pvbus.core.rights import Request
+from pvbus.core.kernel.rights import Request
 from pvbus.ports.cluster import Object, Resource
 
 _GROUP = "authorization.k8s.io"

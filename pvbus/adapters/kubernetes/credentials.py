@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from pvbus.adapters.files import reason_of
-from pvbus.core.backoff import Backoff, Jitter
 from pvbus.core.errors import TransientError
+from pvbus.core.kernel.backoff import Backoff, Jitter
 from pvbus.telemetry.logs import get_logger
 
 REREAD_SECONDS = 60.0  # as client-go: a changed file may have the size and the time of the old one

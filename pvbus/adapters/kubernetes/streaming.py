@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 
 from pvbus.core.errors import PermanentError, TransientError
-from pvbus.core.ingest.events import REPLAY_END
+from pvbus.core.variants.ingest.events import REPLAY_END
 from pvbus.ports.cluster import GoneError, Listing, Object, Resource, WatchEvent
 
 PARAMETERS = {

@@ -29,7 +29,7 @@ from pvbus.adapters.memory.objects import (
 from pvbus.adapters.memory.packages import Files, PackageRules
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.errors import AlreadyExistsError, ConflictError
-from pvbus.core.keys import revision_name
+from pvbus.core.kernel.keys import revision_name
 from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
 
 REVISION = Kind(PORCH_GROUP, "PackageRevision")

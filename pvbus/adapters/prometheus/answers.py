@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from pvbus.core.effects import Range, Sample
 from pvbus.core.errors import PermanentError, PvbusError, TransientError
-from pvbus.core.messages import part
+from pvbus.core.kernel.effects import Range, Sample
+from pvbus.core.kernel.messages import part
 
 WARNINGS_MAX = 3
 QUOTED_CHARACTERS_MAX = 100  # of a foreign answer: enough to recognise a proxy's page

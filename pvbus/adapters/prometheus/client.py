@@ -13,8 +13,8 @@ from pvbus.adapters.files import reason_of
 from pvbus.adapters.kubernetes.credentials import Credential, Credentials, StaticCredentials, TokenFile
 from pvbus.adapters.kubernetes.tls import TlsContext, TlsFiles
 from pvbus.adapters.prometheus.answers import Answer, range_of, skew_of
-from pvbus.core.effects import Range
 from pvbus.core.errors import PermanentError, TransientError, UsageError
+from pvbus.core.kernel.effects import Range
 
 QUERY_SECONDS = 10.0
 """Longer, and a slow Prometheus holds up the rollout, and with it what people ask of it; shorter, and a query

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from pvbus.core.effects import Content
-from pvbus.core.packaging.references import is_digest
+from pvbus.core.kernel.effects import Content
+from pvbus.core.platform.packaging.references import is_digest
 from pvbus.telemetry.logs import get_logger
 
 LEFTOVER_SECONDS = 3600.0

@@ -28,9 +28,9 @@ from pvbus.adapters.sources.gitaccess import (
 )
 from pvbus.adapters.sources.limits import SourceLimits
 from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
-from pvbus.core.packaging.archives import check_files
-from pvbus.core.packaging.pullsecrets import Login
-from pvbus.core.packaging.references import GitFolder, Image, is_ref
+from pvbus.core.platform.packaging.archives import check_files
+from pvbus.core.platform.packaging.pullsecrets import Login
+from pvbus.core.platform.packaging.references import GitFolder, Image, is_ref
 
 PACK_BYTES_MAX = 256 << 20
 MEMORY_BYTES_MAX = 1 << 30

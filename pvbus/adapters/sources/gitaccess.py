@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pvbus.core.addresses import address_problem
-from pvbus.core.packaging.pullsecrets import Login
-from pvbus.core.packaging.references import Image
+from pvbus.core.kernel.addresses import address_problem
+from pvbus.core.platform.packaging.pullsecrets import Login
+from pvbus.core.platform.packaging.references import Image
 
 _TRIED_BY_GIT = ("/.git", ".git", ".git/.git")
 """What git appends to a path. Source: git 2.39, path.c, enter_repo."""

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from pvbus.core.packaging.archives import Limits
+from pvbus.core.platform.packaging.archives import Limits
 
 
 class SourceLimits(NamedTuple):

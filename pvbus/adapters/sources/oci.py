@@ -22,9 +22,9 @@ import requests
 from pvbus.adapters.sources.limits import SourceLimits
 from pvbus.adapters.sources.session import LimitedSession
 from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
-from pvbus.core.packaging.archives import XPKG_ANNOTATION, XPKG_BASE, Layer
-from pvbus.core.packaging.pullsecrets import Login
-from pvbus.core.packaging.references import Image, digest_of, is_digest
+from pvbus.core.platform.packaging.archives import XPKG_ANNOTATION, XPKG_BASE, Layer
+from pvbus.core.platform.packaging.pullsecrets import Login
+from pvbus.core.platform.packaging.references import Image, digest_of, is_digest
 
 UNAUTHORIZED = "Unauthorized"
 NOT_FOUND = "NotFound"

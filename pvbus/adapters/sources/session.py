@@ -4,8 +4,8 @@ The client (oras) knows the protocol. This session is the only one that sends it
 tokens included, so that no answer is read without a limit and no password goes where it must not.
 
 A registry names further addresses: of its token service, and of its layers. Each connection's address is
-judged (`pvbus.core.addresses`). At the deadline the connections are cut: a server that sends its headers byte
-by byte, or endless interim answers, would hold the thread for ever.
+judged (`pvbus.core.kernel.addresses`). At the deadline the connections are cut: a server that sends its
+headers byte by byte, or endless interim answers, would hold the thread for ever.
 """
 
 import socket
@@ -30,9 +30,9 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from pvbus import __version__
 from pvbus.adapters.sources.limits import SourceLimits
-from pvbus.core.addresses import address_problem
 from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
-from pvbus.core.packaging.references import Image
+from pvbus.core.kernel.addresses import address_problem
+from pvbus.core.platform.packaging.references import Image
 
 CHUNK_BYTES = 64 * 1024
 REDIRECTS_MAX = 5

@@ -24,11 +24,11 @@ from pvbus.adapters.sources.oci import (
     addresses,
 )
 from pvbus.adapters.sources.session import LimitedSession, StoppedError
-from pvbus.core.effects import Content, Observation
 from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
-from pvbus.core.packaging.archives import check_files, files_of_image
-from pvbus.core.packaging.pullsecrets import Login, login_for, logins_of
-from pvbus.core.packaging.references import (
+from pvbus.core.kernel.effects import Content, Observation
+from pvbus.core.platform.packaging.archives import check_files, files_of_image
+from pvbus.core.platform.packaging.pullsecrets import Login, login_for, logins_of
+from pvbus.core.platform.packaging.references import (
     GitFolder,
     Image,
     Inline,

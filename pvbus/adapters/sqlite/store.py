@@ -29,8 +29,8 @@ from pvbus.adapters.sqlite.schema import (
     seal_of,
     seal_of_record,
 )
-from pvbus.core.backoff import Backoff, Jitter
 from pvbus.core.errors import NO_MEMORY, InvariantError, PermanentError, PvbusError, TransientError
+from pvbus.core.kernel.backoff import Backoff, Jitter
 from pvbus.ports.bus import Lease, Output, Record, TopicSpec
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ import msgspec
 from pvbus.cli.doctor.findings import Finding
 from pvbus.cli.reading import opened_bus, read_rows
 from pvbus.core.errors import PermanentError, PvbusError
-from pvbus.core.keys import CHECK_PREFIX
-from pvbus.core.records import WATCHES, WatchRequest
-from pvbus.core.topics import topic_specs
+from pvbus.core.kernel.keys import CHECK_PREFIX
+from pvbus.core.kernel.records import WATCHES, WatchRequest
+from pvbus.core.kernel.topics import topic_specs
 from pvbus.ports.bus import Bus, TopicState
 from pvbus.ports.cluster import Kind
 

@@ -17,10 +17,10 @@ from pvbus.cli.live import REVISION
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.api.variants import PORCH_API, SET_API, VARIANT_API
 from pvbus.core.errors import PermanentError, TransientError
-from pvbus.core.ingest.rows import REPOSITORY
-from pvbus.core.rights import PACKAGES as PACKAGES_SERVICE
-from pvbus.core.rivals import QUIET_SECONDS, last_mark
-from pvbus.core.topics import PLATFORM, PROMOTION, SERVICES
+from pvbus.core.kernel.rights import PACKAGES as PACKAGES_SERVICE
+from pvbus.core.kernel.topics import PLATFORM, PROMOTION, SERVICES
+from pvbus.core.platform.establish.rivals import QUIET_SECONDS, last_mark
+from pvbus.core.variants.objectrows import REPOSITORY
 from pvbus.ports.cluster import Kind, Object
 
 CLOCK_SECONDS_MAX = 5.0

@@ -27,7 +27,7 @@ from pvbus.cli.install.objects import NAMESPACE
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import bus_option, names_of
 from pvbus.core.errors import PermanentError
-from pvbus.core.topics import ALL_SERVICES
+from pvbus.core.kernel.topics import ALL_SERVICES
 from pvbus.ports.cluster import Kind, Resource
 from pvbus.runtime.process.settings import split_names, variable_of
 

@@ -13,8 +13,8 @@ from pvbus.cli.install.objects import service_name
 from pvbus.cli.progress import SET
 from pvbus.core.api.variants import PackageVariantSet
 from pvbus.core.errors import PermanentError
-from pvbus.core.rights import OBSERVED_LABEL, OBSERVED_VERBS, Request, Right, rights_of
-from pvbus.core.unroll.contexts import selected_kinds
+from pvbus.core.kernel.rights import OBSERVED_LABEL, OBSERVED_VERBS, Request, Right, rights_of
+from pvbus.core.variants.unroll.contexts import selected_kinds
 from pvbus.ports.cluster import Kind, Resource
 
 AREA = "rights"

@@ -18,7 +18,7 @@ import msgspec
 
 from pvbus.cli.manifests import Manifest, objects_of
 from pvbus.core.errors import PermanentError
-from pvbus.core.packaging.references import digest_of_files
+from pvbus.core.platform.packaging.references import digest_of_files
 from pvbus.runtime.process.settings import ServicesConfig
 
 PUBLISHED = (

@@ -12,8 +12,8 @@ from pvbus.cli.live import REVISION
 from pvbus.cli.progress import VARIANT
 from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.errors import PermanentError
-from pvbus.core.inject.owning import lifecycle_of
-from pvbus.core.keys import AUTO_LIFECYCLE
+from pvbus.core.kernel.keys import AUTO_LIFECYCLE
+from pvbus.core.variants.revisions.owning import lifecycle_of
 from pvbus.ports.cluster import Kind, Object
 
 POLICY = Kind(PROMOTION_GROUP, "RolloutPolicy")

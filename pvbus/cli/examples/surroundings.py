@@ -18,10 +18,10 @@ from pvbus.cli.condition import Wanted, write
 from pvbus.cli.examples.rollout import ADDRESSED, LICENSED, is_canary
 from pvbus.cli.examples.story import LOOK_SECONDS, NAMESPACE
 from pvbus.cli.live import REVISION
-from pvbus.core import gates
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
-from pvbus.core.inject.owning import lifecycle_of
-from pvbus.core.keys import Key
+from pvbus.core.kernel.keys import Key
+from pvbus.core.variants.revisions import gates
+from pvbus.core.variants.revisions.owning import lifecycle_of
 
 START_SECONDS_MAX = 60.0
 ANSWERS = {

@@ -1,13 +1,13 @@
 """The ValidatingAdmissionPolicy that protects PackageInstalls which were created for others.
 
-It says in CEL what `pvbus.core.packaging.carvel.protection` says in Python. How often a package may be
-installed cannot be said in it, as a policy sees one object only: the lock refuses what is one too many.
+It says in CEL what `pvbus.core.platform.packaging.carvel.protection` says in Python. How often a package may
+be installed cannot be said in it, as a policy sees one object only: the lock refuses what is one too many.
 """
 
 from collections.abc import Iterator
 
 from pvbus.cli.install.objects import Object, Options, new
-from pvbus.core.packaging.reading import INSTALL_GROUP, OWNER
+from pvbus.core.platform.packaging.reading import INSTALL_GROUP, OWNER
 
 POLICY = "pvbus-created-installs"
 

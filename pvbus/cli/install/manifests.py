@@ -18,8 +18,8 @@ from pvbus.cli.install.roles import (
 from pvbus.cli.install.scaling import PER_WORKER, scaled_objects
 from pvbus.cli.install.workloads import settings, workloads
 from pvbus.core.api.crds import cluster_crds, packaging_crds, promotion_crds
-from pvbus.core.rights import PLATFORM_KINDS, PLATFORM_RIGHTS, PROMOTION_KINDS, PROMOTION_RIGHTS
-from pvbus.core.topics import PLATFORM, PROMOTION
+from pvbus.core.kernel.rights import PLATFORM_KINDS, PLATFORM_RIGHTS, PROMOTION_KINDS, PROMOTION_RIGHTS
+from pvbus.core.kernel.topics import PLATFORM, PROMOTION
 
 WITH_PORCH, STANDALONE = "with-porch", "standalone"
 OVERLAYS = (WITH_PORCH, STANDALONE)

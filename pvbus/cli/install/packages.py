@@ -12,7 +12,7 @@ from pvbus.cli.install.objects import PORT, PORT_NAME, Object, Options, labels, 
 from pvbus.cli.install.roles import RBAC, granted, rule_of
 from pvbus.cli.install.workloads import budget, deployment
 from pvbus.core.api.variants import PORCH_GROUP
-from pvbus.core.rights import PACKAGES, STORE_RIGHTS, STORE_SECRETS
+from pvbus.core.kernel.rights import PACKAGES, STORE_RIGHTS, STORE_SECRETS
 from pvbus.runtime.process.settings import PackagesConfig
 
 SERVICE = service_name(PACKAGES)

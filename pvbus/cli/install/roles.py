@@ -1,4 +1,4 @@
-"""The service accounts of an installation, and what each may do: `pvbus.core.rights` as RBAC.
+"""The service accounts of an installation, and what each may do: `pvbus.core.kernel.rights` as RBAC.
 
 Each service has one ClusterRole. That of ingest is an aggregated one: the rules of every ClusterRole with the
 label OBSERVED_LABEL belong to it, and those with INSTALLED_LABEL to that of establish. An installation that
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pvbus.cli.install.objects import Object, new, service_name
-from pvbus.core.rights import INSTALLED_LABEL, OBSERVED_LABEL, OBSERVED_VERBS, RIGHTS, Right, rights_of
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.rights import INSTALLED_LABEL, OBSERVED_LABEL, OBSERVED_VERBS, RIGHTS, Right, rights_of
+from pvbus.core.kernel.topics import SERVICES
 
 RBAC = "rbac.authorization.k8s.io"
 _API = f"{RBAC}/v1"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from pvbus.cli.install.objects import Object, Options, new, service_name
 from pvbus.cli.install.workloads import REPLICAS
-from pvbus.core.topics import PARTITIONS
+from pvbus.core.kernel.topics import PARTITIONS
 
 PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
 """The Service that prometheus-operator makes. Another one is a patch of the ScaledObjects."""

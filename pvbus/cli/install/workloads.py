@@ -19,8 +19,8 @@ from pvbus.cli.install.objects import (
     new,
     service_name,
 )
-from pvbus.core.rights import ALL_RIGHTS
-from pvbus.core.topics import PLATFORM, SERVICES
+from pvbus.core.kernel.rights import ALL_RIGHTS
+from pvbus.core.kernel.topics import PLATFORM, SERVICES
 from pvbus.runtime.process.settings import ServicesConfig, variable_of
 
 REPLICAS = 2

@@ -12,9 +12,9 @@ from pvbus.cli.fleet import api_server, served
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.packages.input import PACKAGE_INSTALL, input_options, live_facts, okey_of, read_facts
 from pvbus.core.errors import PermanentError
-from pvbus.core.keys import ObjectKey
-from pvbus.core.packaging.carvel import Facts
-from pvbus.core.packaging.carvel.removal import Going, RemovalPlan, removal_plan
+from pvbus.core.kernel.keys import ObjectKey
+from pvbus.core.platform.packaging.carvel import Facts
+from pvbus.core.platform.packaging.carvel.removal import Going, RemovalPlan, removal_plan
 from pvbus.ports.cluster import Cluster, Resource
 
 POLL_SECONDS = 0.5

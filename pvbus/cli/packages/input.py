@@ -11,11 +11,11 @@ from pvbus.cli.fleet import api_server, kubeconfig_option
 from pvbus.cli.manifests import read_manifests
 from pvbus.cli.reading import data_option
 from pvbus.core.errors import UsageError
-from pvbus.core.keys import Key, okey
-from pvbus.core.packaging.carvel import Facts, facts_of
-from pvbus.core.packaging.carvel.builtin import BUILTIN_OFFERS
-from pvbus.core.packaging.carvel.facts import GROUP, KIND
-from pvbus.core.resolve.model import OfferNeed, flattened
+from pvbus.core.kernel.keys import Key, okey
+from pvbus.core.platform.packaging.carvel import Facts, facts_of
+from pvbus.core.platform.packaging.carvel.builtin import BUILTIN_OFFERS
+from pvbus.core.platform.packaging.carvel.facts import GROUP, KIND
+from pvbus.core.platform.solver.model import OfferNeed, flattened
 from pvbus.ports.cluster import Cluster, Kind, Object
 
 PACKAGE_INSTALL = Kind(GROUP, KIND)

@@ -11,13 +11,20 @@ import click
 from pvbus.adapters.files import open_plain
 from pvbus.adapters.sources.sources import PackageSources
 from pvbus.cli.output import FORMATS, emit
-from pvbus.core.effects import Content
 from pvbus.core.errors import PermanentError, UsageError
-from pvbus.core.keys import ObjectKey
-from pvbus.core.packaging.archives import images_of, layout_of, objects_of
-from pvbus.core.packaging.pullsecrets import JSON_KEY, JSON_TYPE, logins_of
-from pvbus.core.packaging.references import GitFolder, Image, Inline, Reference, digest_of_files, parse
-from pvbus.core.packaging.xpkg import package_meta
+from pvbus.core.kernel.effects import Content
+from pvbus.core.kernel.keys import ObjectKey
+from pvbus.core.platform.packaging.archives import images_of, layout_of, objects_of
+from pvbus.core.platform.packaging.pullsecrets import JSON_KEY, JSON_TYPE, logins_of
+from pvbus.core.platform.packaging.references import (
+    GitFolder,
+    Image,
+    Inline,
+    Reference,
+    digest_of_files,
+    parse,
+)
+from pvbus.core.platform.packaging.xpkg import package_meta
 from pvbus.core.yaml.reader import YamlError, document
 from pvbus.runtime.process.settings import SourcesConfig, load_config
 from pvbus.runtime.process.sources import sources_of

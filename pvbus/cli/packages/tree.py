@@ -10,9 +10,9 @@ import click
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.packages.input import input_options, okey_of, read_facts
 from pvbus.core.errors import PermanentError
-from pvbus.core.keys import ObjectKey
-from pvbus.core.packaging.carvel import decide
-from pvbus.core.packaging.rows import LockedDependency, LockRow
+from pvbus.core.kernel.keys import ObjectKey
+from pvbus.core.kernel.packagerows import LockedDependency, LockRow
+from pvbus.core.platform.packaging.carvel import decide
 from pvbus.telemetry.terminal import one_line
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from pvbus.core.backoff import Backoff, Jitter
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
+from pvbus.core.kernel.backoff import Backoff, Jitter
 from pvbus.ports.cluster import Cluster, GoneError, Kind, Object, Resource, WatchEvent
 
 RETRY_SECONDS = (0.2, 15.0)

@@ -38,7 +38,7 @@ from pvbus.controlplane.packages.render import Render
 from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
 from pvbus.core.api.variants import PORCH_GROUP
-from pvbus.core.backoff import Jitter
+from pvbus.core.kernel.backoff import Jitter
 from pvbus.ports.cluster import Cluster, WatchEvent
 
 SETTLE_SECONDS = 1.0

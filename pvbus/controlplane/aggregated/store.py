@@ -29,8 +29,8 @@ from pvbus.controlplane.apiserver.store import HeldError, StaleError, Store, Una
 from pvbus.controlplane.packages.journal import Note
 from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.settings import SECRET
-from pvbus.core.backoff import Jitter
 from pvbus.core.errors import ConflictError, InvariantError, PermanentError, TransientError
+from pvbus.core.kernel.backoff import Jitter
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource, WatchEvent
 
 SHOWN_SECONDS_MAX = 3.0

@@ -20,7 +20,7 @@ from pvbus.controlplane.apiserver import certificates
 from pvbus.controlplane.apiserver.rbac.services import tokens
 from pvbus.controlplane.apiserver.rbac.users import UserFile
 from pvbus.core.errors import PermanentError
-from pvbus.core.rights import SERVICE_RIGHTS
+from pvbus.core.kernel.rights import SERVICE_RIGHTS
 from pvbus.core.yaml.writer import dump
 
 SERVICES_KUBECONFIG = "services.kubeconfig"

@@ -21,7 +21,7 @@ from pvbus.controlplane.apiserver.registry import Registry
 from pvbus.controlplane.apiserver.requests import DeleteOptions, Options
 from pvbus.controlplane.apiserver.store import Store
 from pvbus.controlplane.apiserver.writes import Writer
-from pvbus.core.backoff import Backoff
+from pvbus.core.kernel.backoff import Backoff
 from pvbus.ports.cluster import Kind, Object
 
 Item = TypeVar("Item", bound=Hashable)

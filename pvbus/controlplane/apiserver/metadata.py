@@ -10,7 +10,7 @@ from typing import Any
 
 from pvbus.controlplane.apiserver.nodes import METADATA_SCHEMA, PROBLEMS_MAX, FieldError, forbidden, required
 from pvbus.controlplane.apiserver.status import bad_request, invalid_value
-from pvbus.core.names import (
+from pvbus.core.api.names import (
     annotation_errors,
     annotations_too_long,
     key_error,

@@ -15,7 +15,7 @@ import msgspec
 
 from pvbus.controlplane.apiserver.formats import FORMAT_PATTERNS
 from pvbus.controlplane.apiserver.rules import Budget, Rule
-from pvbus.core.patterns import go_pattern
+from pvbus.core.cel.patterns import go_pattern
 
 Json = Any
 _STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}

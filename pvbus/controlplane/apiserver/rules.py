@@ -15,7 +15,7 @@ from pvbus.core import cel
 from pvbus.core.cel import CelCompileError, CelCostError, CelEvalError, types
 from pvbus.core.cel.checker import check
 from pvbus.core.cel.evaluator import evaluation
-from pvbus.core.patterns import Pattern
+from pvbus.core.cel.patterns import Pattern
 
 
 @lru_cache(maxsize=512)

@@ -21,7 +21,7 @@ from pvbus.controlplane.apiserver.nodes import (
 )
 from pvbus.controlplane.apiserver.rules import Rule
 from pvbus.controlplane.apiserver.structural import compile_schema
-from pvbus.core.patterns import go_pattern
+from pvbus.core.cel.patterns import go_pattern
 
 SCHEMA_NODES_MAX = 20_000
 """Maximum objects in one schema. The largest definitions in use have about 15,000; so many take a second."""

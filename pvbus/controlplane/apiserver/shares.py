@@ -15,7 +15,7 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.identity import ADMINS_GROUP, User
 from pvbus.controlplane.apiserver.rbac.builtin import account_of
 from pvbus.controlplane.apiserver.rbac.policy import ACCOUNT_PREFIX
-from pvbus.core.rights import SERVICE_RIGHTS
+from pvbus.core.kernel.rights import SERVICE_RIGHTS
 
 RETRY_SECONDS = 1
 """When to come again after a 429: most requests take milliseconds."""

@@ -18,7 +18,7 @@ from pvbus.controlplane.apiserver.nodes import FieldError, forbidden
 from pvbus.controlplane.apiserver.registry import EVENT, NAMESPACE
 from pvbus.controlplane.apiserver.status import invalid_value
 from pvbus.core.api.variants import CONFIG_GROUP, PackageVariantSet
-from pvbus.core.render.template import unknown_fields
+from pvbus.core.variants.template import unknown_fields
 from pvbus.ports.cluster import Kind, Object
 
 CONFIG_MAP = Kind("", "ConfigMap")

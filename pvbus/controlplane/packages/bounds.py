@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
 from pvbus.controlplane.packages.layout import KPTFILE
-from pvbus.core.rawtext import text_of
+from pvbus.core.yaml.rawtext import text_of
 
 PACKAGE_BYTES_MAX = 6 * 1024 * 1024
 """All files of one package. A request that writes a package has the same limit."""

@@ -13,8 +13,8 @@ import msgspec
 
 from pvbus.controlplane.packages import bounds
 from pvbus.controlplane.packages.layout import KPTFILE
-from pvbus.core.merge.copies import CONTEXT_FILE, Edit, is_yaml
-from pvbus.core.validators import Validator, is_validators, validators_of
+from pvbus.core.variants.merge.copies import CONTEXT_FILE, Edit, is_yaml
+from pvbus.core.variants.revisions.validators import Validator, is_validators, validators_of
 from pvbus.core.yaml import editor
 from pvbus.core.yaml.editor import Document
 

@@ -9,7 +9,7 @@ import re
 
 from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.gitrepo import Commit
-from pvbus.core.keys import WORKSPACE_PREFIX
+from pvbus.core.kernel.keys import WORKSPACE_PREFIX
 
 UNNAMED = "somebody"
 NAME_CHARACTERS_MAX = 100  # of one editor in an annotation: a longer one is no user's name

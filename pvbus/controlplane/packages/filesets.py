@@ -10,7 +10,7 @@ from pygit2.enums import FileMode
 
 from pvbus.controlplane.packages import bounds
 from pvbus.controlplane.packages.bounds import ContentError
-from pvbus.core.rawtext import bytes_of, text_of
+from pvbus.core.yaml.rawtext import bytes_of, text_of
 
 
 class File(NamedTuple):

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from pvbus.adapters.gitenvironment import PROTOCOLS, git_environment
 from pvbus.adapters.sources.gitaccess import basic_token, host_problem, login_settings
 from pvbus.controlplane.packages import programs
-from pvbus.core.packaging.pullsecrets import Login
+from pvbus.core.platform.packaging.pullsecrets import Login
 
 NETWORK_SECONDS_MAX = 120.0
 """Enough for a fetch of a large repository over a slow line; a dead connection is given up."""

@@ -19,7 +19,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from pvbus.core.api.packages import Task
-from pvbus.core.history import NOT_CHANGED
+from pvbus.core.variants.inject.history import NOT_CHANGED
 
 KPTFILE = "Kptfile"
 DRAFT, PROPOSED, PUBLISHED, DELETION_PROPOSED = "Draft", "Proposed", "Published", "DeletionProposed"

@@ -17,7 +17,7 @@ from pvbus.controlplane.packages.layout import Annotation, RenderNote
 from pvbus.controlplane.packages.revisions import Revision
 from pvbus.controlplane.packages.settings import RepositorySettings
 from pvbus.controlplane.packages.upgrading import Names
-from pvbus.core import history
+from pvbus.core.variants.inject import history
 
 # A change of refs, built on the present refs; it may be built again.
 Build = Callable[["Staging"], object]

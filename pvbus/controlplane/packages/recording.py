@@ -11,7 +11,7 @@ from pvbus.controlplane.packages.functions import files
 from pvbus.controlplane.packages.functions.item import Result
 from pvbus.core.api.variants import Condition
 from pvbus.core.errors import PermanentError
-from pvbus.core.validators import Report, Saved, conditions_of
+from pvbus.core.variants.revisions.validators import Report, Saved, conditions_of
 
 RESULTS_MAX = 50
 """Results of one function that a Kptfile stores: it is read for every revision."""

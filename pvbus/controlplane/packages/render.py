@@ -37,7 +37,7 @@ from pvbus.controlplane.packages.recording import (
 from pvbus.core.api.packages import function_item, function_results
 from pvbus.core.api.variants import Condition
 from pvbus.core.errors import PermanentError
-from pvbus.core.merge import copies
+from pvbus.core.variants.merge import copies
 from pvbus.core.yaml.editor import YamlError
 from pvbus.ports.cluster import Object
 

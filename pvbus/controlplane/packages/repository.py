@@ -48,8 +48,8 @@ from pvbus.controlplane.packages.settings import (
 from pvbus.controlplane.packages.shown import ERROR_CHARACTERS_MAX, ShownRevisions
 from pvbus.controlplane.packages.timing import FullSyncs
 from pvbus.controlplane.packages.updating import ObjectUpdater
-from pvbus.core.backoff import Backoff
 from pvbus.core.errors import NO_MEMORY, lacks_memory
+from pvbus.core.kernel.backoff import Backoff
 from pvbus.ports.cluster import Object
 
 MIRROR = "mirror.git"

@@ -8,7 +8,7 @@ from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.settings import spec_of, spec_problem, url_of
 from pvbus.core.api.packages import RepositorySpec
 from pvbus.core.errors import PermanentError
-from pvbus.core.packagepaths import label_problem
+from pvbus.core.kernel.packagepaths import label_problem
 from pvbus.ports.cluster import Object
 
 

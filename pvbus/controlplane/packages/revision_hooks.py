@@ -40,11 +40,11 @@ from pvbus.controlplane.packages.revisions import (
 )
 from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upstreams import Upstreams
-from pvbus.core import validators
 from pvbus.core.api.kptfile import STATUSES
-from pvbus.core.keys import DELETE_EDITS, EDITED_BY, OVERRIDE_GATES
-from pvbus.core.merge import copies
-from pvbus.core.merge.conflicts import CONFLICTS, Conflict, annotation
+from pvbus.core.kernel.keys import DELETE_EDITS, EDITED_BY, OVERRIDE_GATES
+from pvbus.core.variants.merge import copies
+from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict, annotation
+from pvbus.core.variants.revisions import validators
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 

@@ -10,9 +10,9 @@ from pvbus.controlplane.packages.content import KptfileFacts, shown_conditions
 from pvbus.controlplane.packages.layout import RenderNote
 from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.api.variants import PORCH_API
-from pvbus.core.keys import EDITED_BY, revision_name
-from pvbus.core.messages import first_of
-from pvbus.core.validators import unproven
+from pvbus.core.kernel.keys import EDITED_BY, revision_name
+from pvbus.core.kernel.messages import first_of
+from pvbus.core.variants.revisions.validators import unproven
 from pvbus.ports.cluster import Object
 
 EDITORS_SHOWN_MAX = 5  # names in an annotation: enough to know whom to ask

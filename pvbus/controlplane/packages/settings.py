@@ -12,11 +12,10 @@ from pvbus.adapters.sources.gitaccess import is_in_clear
 from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.controlplane.apiserver.store import UnavailableError
 from pvbus.controlplane.apiserver.strategies import SECRET as SECRET
-from pvbus.controlplane.packages import layout
+from pvbus.controlplane.packages import cron, layout
 from pvbus.controlplane.packages.bounds import one_path_problem, shortened
 from pvbus.controlplane.packages.gitcommand import Credentials, Failure, GitError, is_path
 from pvbus.controlplane.packages.revisions import RepositoryFacts
-from pvbus.core import cron
 from pvbus.core.api.packages import RepositorySpec
 from pvbus.core.errors import PermanentError
 from pvbus.ports.cluster import Object

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from pvbus.controlplane.packages import layout
-from pvbus.core.packagepaths import label_problem, package_problem
+from pvbus.core.kernel.packagepaths import label_problem, package_problem
 
 CONDITION = "PackagesSkipped"
 NAMED_MAX = 5

@@ -32,9 +32,9 @@ from pvbus.controlplane.packages.revision_hooks import RevisionHooks
 from pvbus.controlplane.packages.settings import RepositorySettings, StoreOptions, settings_of
 from pvbus.controlplane.packages.timing import run_once_at
 from pvbus.controlplane.packages.upstreams import Upstreams
-from pvbus.core.backoff import spread
-from pvbus.core.codec import prepare_types
 from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.backoff import spread
+from pvbus.core.kernel.codec import prepare_types
 from pvbus.ports.cluster import Object
 
 THREADS_MAX = 8

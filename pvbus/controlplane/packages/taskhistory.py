@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.content import KptfileFacts, facts_of
 from pvbus.controlplane.packages.render import Rendering
-from pvbus.core import tasks
-from pvbus.core.keys import TASK_HISTORY
-from pvbus.core.merge import copies
+from pvbus.core.kernel.keys import TASK_HISTORY
+from pvbus.core.variants.merge import copies
+from pvbus.core.variants.revisions import tasks
 from pvbus.core.yaml import editor
 
 _PATH = ("metadata", "annotations", TASK_HISTORY)

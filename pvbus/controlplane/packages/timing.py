@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pvbus.core import cron
+from pvbus.controlplane.packages import cron
 
 INTERVAL = timedelta(hours=1)
 """Between full syncs without a schedule, as in Porch. Changes of the remote do not wait for one."""

@@ -22,7 +22,7 @@ from pvbus.controlplane.packages.editors import editor_of
 from pvbus.controlplane.packages.gitrepo import BareMirror, Commit
 from pvbus.controlplane.packages.layout import Annotation
 from pvbus.controlplane.packages.revisions import Revision
-from pvbus.core.rawtext import text_of
+from pvbus.core.yaml.rawtext import text_of
 
 HISTORY_COMMITS_MAX = 200
 """Commits that are searched for a revision's task: with more edits than this, a draft has no task in the

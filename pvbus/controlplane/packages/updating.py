@@ -13,7 +13,7 @@ from pvbus.controlplane.packages.journal import Notes
 from pvbus.controlplane.packages.revisions import name_of
 from pvbus.controlplane.packages.settings import RepositorySettings
 from pvbus.controlplane.packages.shown import ShownRevisions
-from pvbus.core.keys import revision_name
+from pvbus.core.kernel.keys import revision_name
 
 SHARED_WRITES_MAX = 16
 """Objects that are written at once where each is a request to another server: a first start of a thousand

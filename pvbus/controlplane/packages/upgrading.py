@@ -1,8 +1,8 @@
 """The upgrade task: merges a new upstream revision into the local package.
 
-The merge itself is `pvbus.core.merge.copies`; this module brings the files of three revisions into it and
-out of it, byte for byte where they are no text. What only the pipeline has made is no local change, see
-`pvbus.core.merge.output`.
+The merge itself is `pvbus.core.variants.merge.copies`; this module brings the files of three revisions into
+it and out of it, byte for byte where they are no text. What only the pipeline has made is no local change,
+see `pvbus.core.variants.merge.output`.
 
 Source: Porch v1.5.8, pkg/task/upgrade.go and pkg/engine/validate.go.
 """
@@ -14,10 +14,10 @@ from pygit2.enums import FileMode
 
 from pvbus.controlplane.packages.filesets import File, Files, replaced, texts
 from pvbus.controlplane.packages.render import Rendering
-from pvbus.core.merge import copies, packages
-from pvbus.core.merge.conflicts import Conflict
-from pvbus.core.merge.output import made_again, put_back
-from pvbus.core.rawtext import bytes_of, text_of
+from pvbus.core.variants.merge import copies, packages
+from pvbus.core.variants.merge.conflicts import Conflict
+from pvbus.core.variants.merge.output import made_again, put_back
+from pvbus.core.yaml.rawtext import bytes_of, text_of
 
 REFERENCES = ("oldUpstreamRef", "newUpstreamRef", "localPackageRevisionRef")
 

@@ -12,6 +12,16 @@ import msgspec
 
 from pvbus.core.api.variants import ApiStruct, ObjectMeta
 
+INSTALLATION_TYPES = {
+    "onePerCluster": "onePerCluster",
+    "onePerNamespace": "onePerNamespace",
+    "noRestrictions": "noRestrictions",
+    "OnePerCluster": "onePerCluster",
+    "OnePerNamespace": "onePerNamespace",
+    "NoRestrictions": "noRestrictions",
+}
+"""Every spelling of an installationType, and the seed's."""
+
 DATA_GROUP = "data.packaging.carvel.dev"
 INSTALL_GROUP = "packaging.carvel.dev"
 DATA_API = f"{DATA_GROUP}/v1alpha1"

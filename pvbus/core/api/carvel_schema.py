@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pvbus.core.api import carvel as m
-from pvbus.core.packaging.needs import INSTALLATION_TYPES
+from pvbus.core.api.carvel import INSTALLATION_TYPES
 
 _ONE_OF = "Exactly one of gvk, package, packageRef and or is given."
 _RANGE = "Range of versions, such as `>=1.2.0 <2.0.0`."

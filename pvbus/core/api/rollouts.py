@@ -2,7 +2,7 @@
 
 Same rules as `pvbus.core.api.variants`: frozen Structs, unknown fields ignored. Durations are texts in Go's
 form, such as `90s` or `1h30m`. The rules that a schema cannot state are in
-`pvbus.core.rollout.protocol.validation`.
+`pvbus.core.promotion.protocol.validation`.
 """
 
 from pvbus.core.api.promotion import PROMOTION_API

@@ -11,8 +11,8 @@ from pvbus.core.cel import conversions as convert
 from pvbus.core.cel import values as v
 from pvbus.core.cel.cost import Budget
 from pvbus.core.cel.errors import CelEvalError
+from pvbus.core.cel.patterns import go_pattern
 from pvbus.core.cel.wrappers import WRAPPER_FUNCTIONS
-from pvbus.core.patterns import go_pattern
 
 
 def _of_strings(function: Callable[[str, str], bool]) -> Callable[[v.Value, v.Value], bool]:

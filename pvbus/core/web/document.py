@@ -11,7 +11,7 @@ see `pvbus.core.web.rollouts`.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pvbus.core.keys import Key
+from pvbus.core.kernel.keys import Key
 from pvbus.core.web import rollouts
 from pvbus.core.web.model import NOT_REPORTED, KeptRow, Labels, Model, RolloutRow, SetRow, VariantRow
 from pvbus.core.web.states import State

@@ -16,11 +16,9 @@ from msgspec.structs import astuple
 
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.variants import CONFIG_GROUP, Condition
-from pvbus.core.attention import ATTENTION
-from pvbus.core.conditions.subjects import KEPT_TYPE, LIFECYCLE_TYPE
-from pvbus.core.keys import SET_UID_LABEL, ChildKey, ConditionKey, Key, SubjectKey, is_child
-from pvbus.core.markers import SyncView, is_marker
-from pvbus.core.records import (
+from pvbus.core.kernel.keys import SET_UID_LABEL, ChildKey, ConditionKey, Key, SubjectKey, is_child
+from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.records import (
     LATEST,
     POLICIES,
     SETRESULTS,
@@ -32,6 +30,9 @@ from pvbus.core.records import (
     Coverage,
     Hold,
 )
+from pvbus.core.variants.attention import ATTENTION
+from pvbus.core.variants.conditions.subjects import KEPT_TYPE
+from pvbus.core.variants.notices import LIFECYCLE_TYPE
 from pvbus.core.web.states import OPEN_FIRST, State, counted, lifecycle_of, set_state, variant_state
 from pvbus.core.web.tasks import Question, TaskRow, question_of
 from pvbus.core.web.versioned import Versioned

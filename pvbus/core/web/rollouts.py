@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 
 from pvbus.core.api.rollouts import RolloutPolicy, TargetCounts
-from pvbus.core.keys import Key
-from pvbus.core.messages import cut
-from pvbus.core.rollout.commanding import commands_of
-from pvbus.core.rollout.protocol.states import RolloutState
-from pvbus.core.rollout.protocol.validation import validate_policy
-from pvbus.core.rollout.report import standing_of
-from pvbus.core.rollout.waiting import waits_of
+from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.messages import cut
+from pvbus.core.kernel.rolloutstates import RolloutState
+from pvbus.core.promotion.protocol.validation import validate_policy
+from pvbus.core.promotion.rollout.commanding import commands_of
+from pvbus.core.promotion.rollout.report import standing_of
+from pvbus.core.promotion.rollout.waiting import waits_of
 
 _ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
 

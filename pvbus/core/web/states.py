@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Protocol
 
-from pvbus.core.records import ChildState
+from pvbus.core.kernel.records import ChildState
 
 
 class State(StrEnum):

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.rawtext import no_text
 from pvbus.core.yaml.positions import Path, Positions, UnknownLayoutError, rewritten
+from pvbus.core.yaml.rawtext import no_text
 from pvbus.core.yaml.reader import Limits, YamlError, document
 from pvbus.core.yaml.scalars import KPT
 from pvbus.core.yaml.writer import as_json

@@ -7,9 +7,9 @@ changes. So every worker watches the metadata of the definitions. Nothing is wri
 import asyncio
 from collections.abc import Callable
 
-from pvbus.core.backoff import Backoff, Jitter
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
-from pvbus.core.ingest.rows import CRD
+from pvbus.core.kernel.backoff import Backoff, Jitter
+from pvbus.core.variants.objectrows import CRD
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import GoneError, Object, Reader, Resource
 from pvbus.telemetry.logs import get_logger

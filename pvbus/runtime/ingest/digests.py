@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from pvbus.core.ingest.published import agreed
-from pvbus.core.keys import kind_of
-from pvbus.core.markers import is_marker
-from pvbus.core.records import INJECTABLES, INSTALLS, OBJECTS, SyncMarker
+from pvbus.core.kernel.keys import kind_of
+from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.records import INJECTABLES, INSTALLS, OBJECTS, SyncMarker
+from pvbus.core.variants.ingest.published import agreed
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.reader import StaleError, TableReader

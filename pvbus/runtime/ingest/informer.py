@@ -1,7 +1,7 @@
 """The shell of an informer: lists, watches, reads and sleeps for one kind.
 
-`pvbus.core.ingest.informer` decides. Each operation is a task that reports what happened; what an operation
-reports after it was stopped is dropped. There is one timer. It may fire too early, never too late.
+`pvbus.core.variants.ingest.informer` decides. Each operation is a task that reports what happened; what an
+operation reports after it was stopped is dropped. There is one timer. It may fire too early, never too late.
 """
 
 import asyncio
@@ -9,18 +9,18 @@ import math
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any
 
-from pvbus.core.backoff import Jitter
 from pvbus.core.errors import FORBIDDEN, ConflictError, PermanentError, TransientError
-from pvbus.core.ingest import commands, events
-from pvbus.core.ingest.checks import Batch
-from pvbus.core.ingest.commands import Command, Operation
-from pvbus.core.ingest.events import Event, Fault, Reason
-from pvbus.core.ingest.informer import Informer
-from pvbus.core.ingest.published import Emit, Name
-from pvbus.core.ingest.rows import Emission, rows_of
-from pvbus.core.ingest.states import BackingOff
-from pvbus.core.kinds import Kind
-from pvbus.core.records import CheckRequest, SyncMarker
+from pvbus.core.kernel.backoff import Jitter
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.records import CheckRequest, SyncMarker
+from pvbus.core.variants.ingest import commands, events
+from pvbus.core.variants.ingest.checks import Batch
+from pvbus.core.variants.ingest.commands import Command, Operation
+from pvbus.core.variants.ingest.events import Event, Fault, Reason
+from pvbus.core.variants.ingest.informer import Informer
+from pvbus.core.variants.ingest.published import Emit, Name
+from pvbus.core.variants.ingest.states import BackingOff
+from pvbus.core.variants.objectrows import Emission, rows_of
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import GoneError, Object, Reader, Resource, SilentError
 from pvbus.runtime.backoff import uniform

@@ -3,11 +3,10 @@
 import asyncio
 from typing import NamedTuple
 
-from pvbus.core.ingest.rows import POLICY, SET, VARIANT, Emission
-from pvbus.core.keys import CHECK_PREFIX, SYNC_PREFIX
-from pvbus.core.kinds import Kind
-from pvbus.core.packaging.rows import SCOPE
-from pvbus.core.records import (
+from pvbus.core.kernel.keys import CHECK_PREFIX, SYNC_PREFIX
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.packagerows import SCOPE
+from pvbus.core.kernel.records import (
     DLQ,
     INJECTABLES,
     INSTALLS,
@@ -18,6 +17,7 @@ from pvbus.core.records import (
     CheckRequest,
     WatchRequest,
 )
+from pvbus.core.variants.objectrows import POLICY, SET, VARIANT, Emission
 from pvbus.ports.bus import Lease
 from pvbus.ports.clock import Clock
 from pvbus.runtime.ingest.informer import InformerShell

@@ -6,8 +6,8 @@ its content, so that none has the key, or the partition, of another one.
 
 import msgspec
 
-from pvbus.core.keys import CHECK_PREFIX, check_key, watch_key
-from pvbus.core.records import CheckRequest, WatchRequest
+from pvbus.core.kernel.keys import CHECK_PREFIX, check_key, watch_key
+from pvbus.core.kernel.records import CheckRequest, WatchRequest
 
 NAMES_MAX = 10_000  # more names of ordinary length do not fit into a record
 NONCE_CHARACTERS_MAX = 64

@@ -12,8 +12,8 @@ from operator import attrgetter
 from typing import Any
 
 from pvbus.core.errors import PermanentError, TooLargeError, TransientError
-from pvbus.core.keys import CHECK_PREFIX
-from pvbus.core.kinds import Kind
+from pvbus.core.kernel.keys import CHECK_PREFIX
+from pvbus.core.kernel.kinds import Kind
 from pvbus.ports.bus import Bus, Output
 from pvbus.runtime.ingest.digests import DIGEST_HEADER
 from pvbus.runtime.ingest.lease import IngestLease

@@ -15,16 +15,14 @@ from functools import partial
 import msgspec
 
 from pvbus.adapters.namespaces import NamespacedReader
-from pvbus.core.backoff import Jitter
-from pvbus.core.codec import encode_row
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
-from pvbus.core.ingest.published import unwanted, withdrawal
-from pvbus.core.ingest.rows import CRD, STATIC_KINDS, Emission, topics_of
-from pvbus.core.keys import CHECK_PREFIX, sync_key
-from pvbus.core.keys import partition as partition_of
-from pvbus.core.kinds import Kind
-from pvbus.core.markers import marker_kind
-from pvbus.core.records import (
+from pvbus.core.kernel.backoff import Jitter
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.keys import CHECK_PREFIX, sync_key
+from pvbus.core.kernel.keys import partition as partition_of
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.markers import marker_kind
+from pvbus.core.kernel.records import (
     DLQ,
     INJECTABLES,
     INSTALLS,
@@ -35,7 +33,9 @@ from pvbus.core.records import (
     WATCHES,
     SyncMarker,
 )
-from pvbus.core.topics import row_partition
+from pvbus.core.kernel.topics import row_partition
+from pvbus.core.variants.ingest.published import unwanted, withdrawal
+from pvbus.core.variants.objectrows import CRD, STATIC_KINDS, Emission, topics_of
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Reader

@@ -12,7 +12,7 @@ from typing import Final
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.workers import Workers
-from pvbus.core.unroll.opinion import OUTCOMES, Opinion, Question, Sample
+from pvbus.core.variants.unroll.opinion import OUTCOMES, Opinion, Question, Sample
 from pvbus.telemetry import logs, metrics
 
 WORK: Final = "pvbus.runtime.opinion.work"
@@ -30,7 +30,7 @@ POLL_SECONDS: Final = 1.0
 
 
 class AskedQuestion:
-    """See `pvbus.core.unroll.opinion.Pending`. content: the encoded question. size: its evaluations."""
+    """See `pvbus.core.variants.unroll.opinion.Pending`. content: the question, encoded. size: evaluations."""
 
     def __init__(self, content: bytes, size: int, left_out: int, ahead: int) -> None:
         self.content = content

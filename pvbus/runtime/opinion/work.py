@@ -17,7 +17,7 @@ from typing import Final
 
 from pvbus.controlplane.apiserver.workers import serve
 from pvbus.core.cel.second_opinion import NoAnswerError, answer
-from pvbus.core.unroll.opinion import Evaluate, Opinion, Question, opinion_of
+from pvbus.core.variants.unroll.opinion import Evaluate, Opinion, Question, opinion_of
 
 SAMPLE_SECONDS: Final = 0.02  # of CPU for one target; five usual expressions take 2 ms
 QUESTION_SECONDS: Final = 0.1  # of CPU for a question: its last targets are left out if it takes longer

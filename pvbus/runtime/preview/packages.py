@@ -45,11 +45,11 @@ from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upgrading import Names, Upstream
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import TransientError
-from pvbus.core.keys import sha1_head
-from pvbus.core.merge import copies
-from pvbus.core.merge.conflicts import CONFLICTS, MergeError, annotation
-from pvbus.core.rawtext import bytes_of
+from pvbus.core.kernel.keys import sha1_head
+from pvbus.core.variants.merge import copies
+from pvbus.core.variants.merge.conflicts import CONFLICTS, MergeError, annotation
 from pvbus.core.yaml import editor
+from pvbus.core.yaml.rawtext import bytes_of
 from pvbus.ports.cluster import Kind, Object
 
 REPOSITORY = Kind(CONFIG_GROUP, "Repository")

@@ -17,12 +17,12 @@ from pvbus.adapters.memory.objects import copy_of, split_api_version
 from pvbus.adapters.memory.virtual_time import EPOCH, SimulatedClock, run_simulated
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
-from pvbus.core.effects import Controller, Effect, Outcome, Reconciliation
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
-from pvbus.core.keys import ChildKey
-from pvbus.core.records import UNROLL, ChildRow
-from pvbus.core.topics import topic_specs
-from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.kernel.effects import Controller, Effect, Outcome, Reconciliation
+from pvbus.core.kernel.keys import ChildKey
+from pvbus.core.kernel.records import UNROLL, ChildRow
+from pvbus.core.kernel.topics import topic_specs
+from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.failures import causes

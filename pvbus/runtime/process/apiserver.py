@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.core.rights import ALL_RIGHTS
+from pvbus.core.kernel.rights import ALL_RIGHTS
 from pvbus.ports.clock import Clock
 from pvbus.telemetry.logs import get_logger
 

@@ -6,25 +6,25 @@ from functools import partial
 from secrets import token_hex
 from typing import Protocol
 
-from pvbus.core.backoff import Jitter
-from pvbus.core.conditions.controller import ConditionsController
-from pvbus.core.effects import Controller, Notice
 from pvbus.core.errors import UsageError
-from pvbus.core.establish.controller import NAMESPACE as PACKAGE_NAMESPACE
-from pvbus.core.establish.controller import EstablishController, Installer
-from pvbus.core.inject.controller import InjectController
-from pvbus.core.locking.controller import ResolveController
-from pvbus.core.locking.observing import OBSERVE_SECONDS
-from pvbus.core.locking.plans import Settings as ResolveSettings
-from pvbus.core.promote.controller import PromoteController
-from pvbus.core.records import CONDITIONS, META
-from pvbus.core.release.controller import ReleaseController
-from pvbus.core.render.controller import SPEC_SHARE, RenderController
-from pvbus.core.rollout.controller import RolloutController
-from pvbus.core.topics import ALL_SERVICES, SINK, inputs_of, topic_specs
-from pvbus.core.unroll.controller import CHUNK_PUTS, UnrollController
-from pvbus.core.unroll.opinion import Opinions
-from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.kernel.backoff import Jitter
+from pvbus.core.kernel.effects import Controller, Notice
+from pvbus.core.kernel.records import CONDITIONS, META
+from pvbus.core.kernel.topics import ALL_SERVICES, SINK, inputs_of, topic_specs
+from pvbus.core.platform.establish.controller import NAMESPACE as PACKAGE_NAMESPACE
+from pvbus.core.platform.establish.controller import EstablishController, Installer
+from pvbus.core.platform.resolve.controller import ResolveController
+from pvbus.core.platform.resolve.observing import OBSERVE_SECONDS
+from pvbus.core.platform.resolve.plans import Settings as ResolveSettings
+from pvbus.core.promotion.promote.controller import PromoteController
+from pvbus.core.promotion.release.controller import ReleaseController
+from pvbus.core.promotion.rollout.controller import RolloutController
+from pvbus.core.variants.conditions.controller import ConditionsController
+from pvbus.core.variants.inject.controller import InjectController
+from pvbus.core.variants.render.controller import SPEC_SHARE, RenderController
+from pvbus.core.variants.unroll.controller import CHUNK_PUTS, UnrollController
+from pvbus.core.variants.unroll.opinion import Opinions
+from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster

@@ -2,8 +2,8 @@
 
 Two controllers of the same objects undo each other's writes, and make drafts twice. A process whose services
 write them lists sets and variants at its start and watches them, metadata only, and writes nothing while
-the marks of Porch's controllers are recent (`pvbus.core.rivals`). It says so in the log and on /readyz. No
-condition says it: Porch would write the same status.
+the marks of Porch's controllers are recent (`pvbus.core.platform.establish.rivals`). It says so in the log
+and on /readyz. No condition says it: Porch would write the same status.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import FORBIDDEN, PermanentError, PvbusError, TransientError
-from pvbus.core.rivals import Mark, last_mark, wait_seconds
+from pvbus.core.platform.establish.rivals import Mark, last_mark, wait_seconds
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import GoneError, Kind, Resource
 from pvbus.telemetry.logs import get_logger

@@ -7,9 +7,9 @@ bounded queue, what does not fit is counted and dropped, and a refusal is one wa
 import asyncio
 from collections import deque
 
-from pvbus.core.conditions.recording import Recorder
-from pvbus.core.effects import Notice, Patch
 from pvbus.core.errors import FORBIDDEN, AlreadyExistsError, ConflictError, PermanentError, TransientError
+from pvbus.core.kernel.effects import Notice, Patch
+from pvbus.core.variants.conditions.recording import Recorder
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.reconcile.effects import perform

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
-from pvbus.core.backoff import spread
 from pvbus.core.errors import PermanentError, PvbusError, TransientError, UsageError
-from pvbus.core.rights import ALL_RIGHTS
-from pvbus.core.topics import ALL_SERVICES
-from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.kernel.backoff import spread
+from pvbus.core.kernel.rights import ALL_RIGHTS
+from pvbus.core.kernel.topics import ALL_SERVICES
+from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.backoff import uniform

@@ -9,10 +9,10 @@ import secrets
 
 import msgspec
 
-from pvbus.core.codec import encode_row
 from pvbus.core.errors import PermanentError, TransientError
-from pvbus.core.records import META, SCHEMA_VERSION, MetaRow
-from pvbus.core.topics import topic_specs
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.records import META, SCHEMA_VERSION, MetaRow
+from pvbus.core.kernel.topics import topic_specs
 from pvbus.ports.bus import Bus, Lease, Output
 
 KEY = "installation"

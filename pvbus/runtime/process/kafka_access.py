@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pvbus.adapters.kafka.settings import KafkaSettings
-from pvbus.core.records import (
+from pvbus.core.kernel.records import (
     CONDITIONS,
     DESIRED,
     OBJECTS,
@@ -22,7 +22,7 @@ from pvbus.core.records import (
     RESULTS,
     TARGETS,
 )
-from pvbus.core.topics import ALL_SERVICES, SINK, TOPICS, Topic
+from pvbus.core.kernel.topics import ALL_SERVICES, SINK, TOPICS, Topic
 from pvbus.core.web import model
 from pvbus.runtime.process.installation import GROUP as INSTALLATION_GROUP
 

@@ -2,8 +2,8 @@
 
 A request that is answered with 403 gives rise to a look, one or two intervals later, as an API server that
 starts refuses everybody until it has read the roles: access reviews of what was refused, and of all that the
-service may do by `pvbus.core.rights`. So one refusal shows everything that is missing; a refusal that has
-another reason, such as a policy for one object, shows nothing. What is missing is looked at in each
+service may do by `pvbus.core.kernel.rights`. So one refusal shows everything that is missing; a refusal that
+has another reason, such as a policy for one object, shows nothing. What is missing is looked at in each
 interval until it is granted.
 
 A service that has none of its rights cannot work at all, and is not ready. With some it does a part. Kinds
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pvbus.adapters.kubernetes.access import is_allowed
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import PvbusError
-from pvbus.core.rights import OBSERVED_LABEL, Request, Right, requests_of, rights_of
+from pvbus.core.kernel.rights import OBSERVED_LABEL, Request, Right, requests_of, rights_of
 from pvbus.ports.clock import Clock
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger

@@ -16,10 +16,10 @@ import msgspec
 
 from pvbus.adapters.files import open_plain
 from pvbus.core.errors import UsageError
-from pvbus.core.establish.controller import Installer
-from pvbus.core.locking.plans import Settings as ResolveSettings
-from pvbus.core.resolve.model import Policy, VersionPolicy
-from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.platform.establish.controller import Installer
+from pvbus.core.platform.resolve.plans import Settings as ResolveSettings
+from pvbus.core.platform.solver.model import Policy, VersionPolicy
+from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.core.yaml.reader import YamlError, document
 
 FILE_BYTES_MAX = 1 << 20  # a thousand times the size of usual settings

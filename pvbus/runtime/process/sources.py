@@ -9,7 +9,7 @@ from pvbus.adapters.sources.limits import SourceLimits
 from pvbus.adapters.sources.oci import parse_mirrors
 from pvbus.adapters.sources.sources import PackageSources, Secrets, no_secrets
 from pvbus.core.errors import UsageError
-from pvbus.core.packaging.archives import Limits
+from pvbus.core.platform.packaging.archives import Limits
 from pvbus.ports.cluster import Cluster, Kind
 from pvbus.ports.sources import Sources
 from pvbus.runtime.process.settings import ServiceConfig, ServicesConfig, SourcesConfig, split_folders

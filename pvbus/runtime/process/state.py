@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from pvbus.core.effects import DEFECT
 from pvbus.core.errors import PvbusError
+from pvbus.core.kernel.effects import DEFECT
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.ingest.worker import IngestWorker

@@ -5,10 +5,10 @@ in a decision that no longer knows the record. A key in another partition than i
 choose partitions differently) would be a second row of its name.
 """
 
-from pvbus.core.keys import partition as partition_of
-from pvbus.core.markers import is_marker
-from pvbus.core.records import DeadLetter
-from pvbus.core.topics import rows_of
+from pvbus.core.kernel.keys import partition as partition_of
+from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.records import DeadLetter
+from pvbus.core.kernel.topics import rows_of
 from pvbus.ports.bus import Record
 
 LETTER_BYTES_MAX = 600_000

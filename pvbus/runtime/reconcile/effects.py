@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from pvbus.core.effects import (
+from pvbus.core.errors import ConflictError, PermanentError, TransientError
+from pvbus.core.kernel.effects import (
     Content,
     Create,
     Delete,
@@ -19,7 +20,6 @@ from pvbus.core.effects import (
     Range,
     Update,
 )
-from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.ports.cluster import Cluster, Kind, Resource
 from pvbus.ports.monitoring import Monitoring
 from pvbus.ports.sources import Sources

@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
-from pvbus.core.backoff import Backoff, Jitter
 from pvbus.core.errors import FencedError, TransientError
+from pvbus.core.kernel.backoff import Backoff, Jitter
 from pvbus.ports.bus import Bus, Lease, Membership, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.backoff import uniform

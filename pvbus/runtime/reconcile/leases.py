@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pvbus.core.codec import encode_row
-from pvbus.core.effects import Put
-from pvbus.core.topics import row_partition
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.effects import Put
+from pvbus.core.kernel.topics import row_partition
 from pvbus.ports.bus import Bus, Lease, Membership, Output
 from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.holder import HeldLease

@@ -7,10 +7,10 @@ are logged here, once for each published change.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pvbus.core.attention import ATTENTION, CONFLICT
-from pvbus.core.effects import WRITES, Create, Delete, Effect, Patch, Put, Update
-from pvbus.core.keys import EDITED_BY, KEPT_FOR
-from pvbus.core.records import CONDITIONS, SETRESULTS, ConditionEvent, SetResult
+from pvbus.core.kernel.effects import WRITES, Create, Delete, Effect, Patch, Put, Update
+from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR
+from pvbus.core.kernel.records import CONDITIONS, SETRESULTS, ConditionEvent, SetResult
+from pvbus.core.variants.attention import ATTENTION, CONFLICT
 
 PROGRESS_REASONS = frozenset(("Reconciling", "InProgress", "NothingSelected", "Waiting", "VariantsNotReady"))
 """Reasons of a condition that is not True yet although nothing failed: a failing variant has its own line."""

@@ -4,8 +4,8 @@ import random
 import re
 from typing import NamedTuple
 
-from pvbus.core.backoff import Backoff
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
+from pvbus.core.kernel.backoff import Backoff
 
 BACKOFF_SECONDS = (0.2, 60.0)
 ECHO_SECONDS = 10.0  # how long a lost echo can delay a key

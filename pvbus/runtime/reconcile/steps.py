@@ -9,9 +9,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from operator import attrgetter
 from typing import Any
 
-from pvbus.core.effects import Notice, Put
 from pvbus.core.errors import FencedError, PermanentError, TooLargeError, TransientError
-from pvbus.core.topics import child_of
+from pvbus.core.kernel.effects import Notice, Put
+from pvbus.core.kernel.topics import child_of
 from pvbus.ports.bus import Bus, Output
 from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.leases import Finished, OpenLease, finished

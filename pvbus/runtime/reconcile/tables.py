@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.effects import Controller, Put
 from pvbus.core.errors import PermanentError, TransientError
-from pvbus.core.keys import reconciled_partition
-from pvbus.core.records import DLQ
+from pvbus.core.kernel.effects import Controller, Put
+from pvbus.core.kernel.keys import reconciled_partition
+from pvbus.core.kernel.records import DLQ
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.decoding import checked_key, dead_letter

@@ -10,7 +10,15 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pvbus.core.effects import (
+from pvbus.core.errors import (
+    NO_MEMORY,
+    ConflictError,
+    InvariantError,
+    PermanentError,
+    TransientError,
+    lacks_memory,
+)
+from pvbus.core.kernel.effects import (
     DEFECT,
     WRITES,
     CatchUp,
@@ -24,14 +32,6 @@ from pvbus.core.effects import (
     Put,
     Query,
     Reconciliation,
-)
-from pvbus.core.errors import (
-    NO_MEMORY,
-    ConflictError,
-    InvariantError,
-    PermanentError,
-    TransientError,
-    lacks_memory,
 )
 from pvbus.ports.bus import Bus, Lease, TopicPartition
 from pvbus.ports.clock import Clock

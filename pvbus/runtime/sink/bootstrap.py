@@ -6,7 +6,7 @@ the table: it comes in its place among them, so a key's order holds even if the 
 
 from collections.abc import Callable
 
-from pvbus.core.records import CONDITIONS, LATEST
+from pvbus.core.kernel.records import CONDITIONS, LATEST
 from pvbus.ports.bus import Bus, Reader, Record, TopicPartition
 
 POLL_SECONDS = 1.0

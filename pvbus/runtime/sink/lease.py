@@ -8,8 +8,8 @@ once its dead letter goes into the same step as the offset behind it.
 from collections import deque
 from enum import IntEnum
 
-from pvbus.core.records import LATEST
-from pvbus.core.sink.message import Event
+from pvbus.core.kernel.records import LATEST
+from pvbus.core.variants.sink.message import Event
 from pvbus.ports.bus import Lease, Output, Record
 from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.holder import HeldLease

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from pvbus.core.backoff import Backoff, Jitter
-from pvbus.core.sink.answers import Accepted, Answer, Failed, Refused
+from pvbus.core.kernel.backoff import Backoff, Jitter
+from pvbus.core.variants.sink.answers import Accepted, Answer, Failed, Refused
 from pvbus.ports.clock import Clock
 
 FAILING_MIN = 5

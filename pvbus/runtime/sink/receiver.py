@@ -13,8 +13,8 @@ from pvbus.adapters.destinations import checked_socket
 from pvbus.adapters.files import reason_of
 from pvbus.adapters.httpserver import fault_of
 from pvbus.core.errors import UsageError
-from pvbus.core.sink.answers import Answer, Failed, answer_of
-from pvbus.core.sink.message import Event, Mode, message_of
+from pvbus.core.variants.sink.answers import Answer, Failed, answer_of
+from pvbus.core.variants.sink.message import Event, Mode, message_of
 
 ANSWER_BYTES_MAX = 4096
 """Read of an answer: enough for its message. A connection with more of it is closed, not read to its end."""

@@ -16,9 +16,9 @@ from aiohttp import web
 
 from pvbus.adapters.httpserver import QuietRunner
 from pvbus.adapters.servingtls import ServingTls
-from pvbus.core.conditions.sets import confirm_command
 from pvbus.core.errors import PermanentError, PvbusError, TransientError
-from pvbus.core.keys import Key
+from pvbus.core.kernel.keys import Key
+from pvbus.core.variants.conditions.sets import confirm_command
 from pvbus.core.web.document import changes, whole
 from pvbus.core.web.model import Model
 from pvbus.runtime.web.feed import Feed

@@ -1,10 +1,10 @@
-"""The bus contract suite, applied; its checks are shipped in `pvbus.testing`."""
+"""The bus contract suite, applied; its checks are shipped in `tests.kit`."""
 
 import pytest
 
 pytest.register_assert_rewrite(
-    "pvbus.testing.bus_contract",
-    "pvbus.testing.bus_contract_churn",
-    "pvbus.testing.bus_contract_groups",
-    "pvbus.testing.bus_contract_worker",
+    "tests.kit.bus_contract",
+    "tests.kit.bus_contract_churn",
+    "tests.kit.bus_contract_groups",
+    "tests.kit.bus_contract_worker",
 )

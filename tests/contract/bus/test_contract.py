@@ -16,9 +16,9 @@ from pvbus.adapters.sqlite.membership import SqliteMembership
 from pvbus.adapters.sqlite.reader import SqliteReader
 from pvbus.core.errors import FencedError
 from pvbus.ports.bus import Assigned, GroupState, Lease, Output, Revoked, TopicPartition
-from pvbus.testing import bus_contract, bus_contract_churn, bus_contract_groups
-from pvbus.testing.bus_contract import Check
 from tests.contract.bus.harness import FileHarness, MemoryHarness
+from tests.kit import bus_contract, bus_contract_churn, bus_contract_groups
+from tests.kit.bus_contract import Check
 
 CHECKS = bus_contract.CHECKS | bus_contract_groups.CHECKS | bus_contract_churn.CHECKS
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pvbus.testing import bus_contract, bus_contract_churn, bus_contract_groups
-from pvbus.testing.bus_contract import Check
 from tests.conftest import LIBRARY_LEAKS
 from tests.contract.bus.kafka_harness import KafkaHarness
+from tests.kit import bus_contract, bus_contract_churn, bus_contract_groups
+from tests.kit.bus_contract import Check
 from tests.tools.kafka import KafkaCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.core.records import OBJECTS
+from pvbus.core.kernel.records import OBJECTS
 from tests.e2e.cli.command import Running, pvbus, running
 from tests.tools.marked import MARK, malformed
 from tests.tools.marked import answers as answers_to

@@ -11,7 +11,7 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.apply import apply
 from pvbus.cli.manifests import Manifest
 from pvbus.cli.progress import SET, VARIANT
-from pvbus.core.keys import EDITED_BY, KEPT_FOR
+from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR
 from tests.e2e.cli.command import pvbus, running
 from tests.e2e.cli.small_fleet import (
     CLUSTERS,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pvbus.cli.lag import COLUMNS, SUMMARY
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.topics import SERVICES
 from pvbus.runtime.process.assembly import partition_count
 from tests.tools.installation import Installation, environment, pvbus
 

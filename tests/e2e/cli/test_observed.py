@@ -15,7 +15,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.topics import SERVICES
 from pvbus.ports.cluster import Kind
 from pvbus.telemetry import metrics
 from tests.e2e.cli.command import REPOSITORY, SECONDS_MAX, Running, running

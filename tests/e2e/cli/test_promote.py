@@ -12,7 +12,7 @@ import yaml
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.progress import VARIANT
 from pvbus.core.errors import PermanentError
-from pvbus.core.keys import ACKNOWLEDGED_PREFIX, AUTO_LIFECYCLE, PROPOSED_CONTENT
+from pvbus.core.kernel.keys import ACKNOWLEDGED_PREFIX, AUTO_LIFECYCLE, PROPOSED_CONTENT
 from tests.e2e.cli.command import pvbus, running
 from tests.e2e.cli.small_fleet import (
     CLUSTERS,

@@ -9,8 +9,8 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.proposals import Asked, Plan, planned
 from pvbus.controlplane.apiserver.selectors import LabelSelector
 from pvbus.core.errors import PermanentError
-from pvbus.core.keys import Key
-from pvbus.core.proposals import PROPOSE
+from pvbus.core.kernel.keys import Key
+from pvbus.core.promotion.proposals import PROPOSE
 from tests.e2e.cli.command import pvbus, running
 from tests.e2e.cli.small_fleet import (
     CLUSTERS,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.topics import SERVICES
 from tests.e2e.cli.command import pvbus, running
 from tests.e2e.cli.small_fleet import CLUSTERS, write_manifests
 

@@ -10,7 +10,7 @@ import yaml
 from pvbus.cli.examples import platform as example
 from pvbus.cli.install import manifests
 from pvbus.cli.install.objects import NAMESPACE, Options
-from pvbus.core.rights import ALL_RIGHTS, requests_of
+from pvbus.core.kernel.rights import ALL_RIGHTS, requests_of
 from tests.e2e.cli.command import git
 from tests.e2e.cluster.test_run_cluster import kubectl as kubectl
 from tests.e2e.packaging.platform import INSTALLED, UPGRADED, Platform, message_of, owners_of

@@ -16,8 +16,8 @@ from pvbus.cli.apply import apply
 from pvbus.cli.examples import fleet
 from pvbus.cli.manifests import Manifest
 from pvbus.cli.progress import VARIANT
-from pvbus.core.rights import SERVICE_RIGHTS
-from pvbus.core.topics import ALL_SERVICES, PLATFORM, PROMOTION
+from pvbus.core.kernel.rights import SERVICE_RIGHTS
+from pvbus.core.kernel.topics import ALL_SERVICES, PLATFORM, PROMOTION
 from pvbus.ports.cluster import Object
 from tests.e2e.compose.containers import Compose
 from tests.tools.installation import CHECKOUT

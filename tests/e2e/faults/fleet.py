@@ -23,9 +23,9 @@ from pvbus.cli.manifests import Manifest
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import CONFIG_GROUP, PackageVariant, PackageVariantSet
 from pvbus.core.errors import AlreadyExistsError, ConflictError, TransientError
-from pvbus.core.keys import EDITED_BY, KEPT_LABEL
+from pvbus.core.kernel.keys import EDITED_BY, KEPT_LABEL
 from pvbus.ports.cluster import Kind, Object
-from pvbus.testing.oracle import Expected, Thing, expected_variants
+from tests.kit.oracle import Expected, Thing, expected_variants
 
 NAMESPACE = "default"
 CLUSTER = Kind("fleet.example.dev", "Cluster")

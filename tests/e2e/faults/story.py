@@ -19,7 +19,7 @@ import pygit2
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import ConflictError, TransientError
-from pvbus.core.keys import REMOVAL_CANCELLED
+from pvbus.core.kernel.keys import REMOVAL_CANCELLED
 from pvbus.ports.cluster import Kind, Object
 
 NAMESPACE = "default"

@@ -8,9 +8,9 @@ import pytest
 
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.api.variants import Condition, Downstream
-from pvbus.core.codec import encode_row
-from pvbus.core.keys import partition
-from pvbus.core.records import (
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.keys import partition
+from pvbus.core.kernel.records import (
     CONDITIONS,
     LATEST,
     TARGETS,
@@ -20,7 +20,7 @@ from pvbus.core.records import (
     ConditionEvent,
     TargetRow,
 )
-from pvbus.core.topics import partition_key, topic_specs
+from pvbus.core.kernel.topics import partition_key, topic_specs
 from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.clock import SystemClock
 from tests.tools.busfile import Snapshot

@@ -16,8 +16,8 @@ import msgspec
 
 from pvbus.cli.confirm import Held, held_of
 from pvbus.cli.reading import read_rows
-from pvbus.core.keys import CONFIRM_DELETION, Key
-from pvbus.core.records import SETRESULTS, SetResult
+from pvbus.core.kernel.keys import CONFIRM_DELETION, Key
+from pvbus.core.kernel.records import SETRESULTS, SetResult
 from pvbus.ports.bus import Bus
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.settings import ServiceConfig

@@ -27,7 +27,7 @@ import pygit2
 
 from pvbus.cli.examples import fleet as example
 from pvbus.cli.reading import opened_bus, read_rows
-from pvbus.core.records import LATEST
+from pvbus.core.kernel.records import LATEST
 from tests.e2e.faults.fleet import CLUSTER, REPOSITORY, REVISION, SET, VARIANT, Fleet
 
 LEFT_OUT = frozenset(

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import pytest
 
 from pvbus.cli.reading import opened_bus, read_topic
-from pvbus.core.conditions.publishing import CONDITION_CHANGED
-from pvbus.core.keys import partition
-from pvbus.core.records import CONDITIONS
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.keys import partition
+from pvbus.core.kernel.records import CONDITIONS
+from pvbus.core.kernel.topics import SERVICES
+from pvbus.core.variants.publishing import CONDITION_CHANGED
 from pvbus.ports.bus import Record
 from pvbus.runtime.process.assembly import INPUTS, partition_count
 from pvbus.runtime.process.installation import read_installation

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.topics import SERVICES
 from tests.e2e.kafka.job import ROUNDS_MIN, Job, Killer, settled, wait_for_server
 from tests.e2e.kafka.outcome import State, differences, final_state
 from tests.tools.installation import Installation

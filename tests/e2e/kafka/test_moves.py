@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from pvbus.cli.supervisor import States
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.topics import SERVICES
 from pvbus.runtime.process.assembly import partition_count
 from tests.e2e.kafka.conftest import Installed
 from tests.e2e.kafka.job import addresses, ask

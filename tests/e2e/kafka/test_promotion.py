@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.topics import PROMOTION
+from pvbus.core.kernel.topics import PROMOTION
 from tests.e2e.cli.command import git
 from tests.e2e.kafka.promotion import COUNT, PLAN, Promotion, promotion
 from tests.tools.kafka import KafkaCluster

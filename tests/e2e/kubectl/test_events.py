@@ -2,8 +2,8 @@
 
 import json
 
-from pvbus.core.conditions.recording import Recorder
-from pvbus.core.effects import Create, KindRef, Notice, Patch
+from pvbus.core.kernel.effects import Create, KindRef, Notice, Patch
+from pvbus.core.variants.conditions.recording import Recorder
 from pvbus.ports.cluster import Kind
 from tests.e2e.kubectl.driver import Kubectl
 

@@ -15,7 +15,7 @@ import pytest
 
 from pvbus.cli.examples import platform
 from pvbus.cli.examples.platform import source_of
-from pvbus.core.packaging.references import digest_of_files
+from pvbus.core.platform.packaging.references import digest_of_files
 from tests.e2e.cli.command import Running, running
 from tests.e2e.kubectl.conftest import VERSIONS
 from tests.tools.kubectl import KubectlUnavailableError, find_or_build

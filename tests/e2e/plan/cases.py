@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pvbus.core.following import FOLLOW
+from pvbus.core.variants.following import FOLLOW
 from pvbus.ports.cluster import Kind, Object
 from tests.e2e.plan.world import LiveWorld
 

@@ -16,8 +16,8 @@ from pvbus.cli.live import Export
 from pvbus.cli.plan import Settings
 from pvbus.cli.plandocument import Document, document_of
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
-from pvbus.core.merge.conflicts import CONFLICTS
-from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.variants.merge.conflicts import CONFLICTS
+from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.run import Changes, ObjectName, World, preview
 from tests.e2e.plan.cases import CASES, CLUSTER, FILES, SITE, UPGRADE, Case, repository

@@ -24,7 +24,7 @@ from pvbus.cli.controlplane import control_plane
 from pvbus.cli.live import LiveReader
 from pvbus.cli.manifests import kind_of
 from pvbus.cli.plandocument import Document
-from pvbus.core.topics import SERVICES, topic_specs
+from pvbus.core.kernel.topics import SERVICES, topic_specs
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.preview.run import replaced
 from pvbus.runtime.process.assembly import Service, build_service, run_all, settled

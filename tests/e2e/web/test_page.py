@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.records import LATEST, RESULTS, SETS, UNROLL, VARIANTS, ChildState, ResultRow
+from pvbus.core.kernel.records import LATEST, RESULTS, SETS, UNROLL, VARIANTS, ChildState, ResultRow
 from tests.e2e.cli.command import REPOSITORY, Running, running
 from tests.tools.browser import Browser, BrowserUnavailableError, browser, programs
 from tests.tools.bustables import Row, write_tables

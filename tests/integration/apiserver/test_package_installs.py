@@ -10,7 +10,7 @@ import pytest
 from pvbus.controlplane.apiserver.rbac.users import Account, UserFile, digest_of
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.controlplane.packages.install_hooks import PACKAGE_INSTALL, PackageInstallHooks
-from pvbus.core.packaging.reading import OWNER
+from pvbus.core.platform.packaging.reading import OWNER
 from tests.integration.apiserver.client import Api
 
 INSTALLS = "/apis/packaging.carvel.dev/v1alpha1/namespaces/{}/packageinstalls"

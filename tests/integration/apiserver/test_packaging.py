@@ -3,16 +3,16 @@
 import msgspec
 import pytest
 
-from pvbus.core.packaging.model import Install
-from pvbus.core.packaging.reading import install_of
-from pvbus.core.packaging.rows import (
+from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.packagerows import (
     EstablishedRevision,
     EstablishedRow,
     LockedDependency,
     LockedRevision,
     LockRow,
 )
-from pvbus.core.packaging.statuses import (
+from pvbus.core.platform.packaging.reading import install_of
+from pvbus.core.platform.packaging.statuses import (
     PAGE_BYTES_MAX,
     Runtime,
     carvel_status,
@@ -22,7 +22,7 @@ from pvbus.core.packaging.statuses import (
     revision_status,
     with_times,
 )
-from pvbus.core.resolve.model import api as offer_of
+from pvbus.core.platform.solver.model import api as offer_of
 from tests.integration.apiserver.client import CRDS, Api
 from tests.tools.packagingmanifests import (
     DEFINITIONS,

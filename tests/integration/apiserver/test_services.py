@@ -1,4 +1,4 @@
-"""The services as users of the embedded server: each may do what `pvbus.core.rights` says, and no more."""
+"""The services as users of the embedded server: each may do what `pvbus.core.kernel.rights` says, no more."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,14 @@ from pvbus.controlplane.apiserver.rbac.access import AccessControl
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.core.api.crds import crds
 from pvbus.core.errors import PermanentError
-from pvbus.core.rights import OBSERVED_VERBS, PROMOTION_KINDS, SERVICE_RIGHTS, Request, requests_of, rights_of
+from pvbus.core.kernel.rights import (
+    OBSERVED_VERBS,
+    PROMOTION_KINDS,
+    SERVICE_RIGHTS,
+    Request,
+    requests_of,
+    rights_of,
+)
 from pvbus.ports.cluster import Kind
 from tests.integration.apiserver.client import CORE, Api
 

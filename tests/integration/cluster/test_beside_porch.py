@@ -9,7 +9,7 @@ import pytest
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.doctor.cluster import check_marks
 from pvbus.core.errors import TransientError
-from pvbus.core.rivals import MANAGER, QUIET_SECONDS, RELAPSE_SECONDS
+from pvbus.core.platform.establish.rivals import MANAGER, QUIET_SECONDS, RELAPSE_SECONDS
 from pvbus.ports.cluster import Object, Resource
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.beside import BesidePorch

@@ -15,8 +15,8 @@ from pvbus.cli.install.applying import MANAGER
 from pvbus.cli.install.objects import Object, Options, new
 from pvbus.cli.install.roles import observing
 from pvbus.cli.output import yaml_stream
-from pvbus.core.rights import RIGHTS, Request, requests_of
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.rights import RIGHTS, Request, requests_of
+from pvbus.core.kernel.topics import SERVICES
 from pvbus.ports.cluster import Kind
 from tests.e2e.cli.command import REPOSITORY, Done, pvbus
 from tests.integration.cluster.world import Kubectl

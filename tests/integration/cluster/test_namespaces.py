@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.topics import SERVICES
 from tests.e2e.cli.command import Running, pvbus, running
 from tests.integration.cluster.test_doctor import look, wrong
 from tests.integration.cluster.test_install import BUS, NAMESPACE, Installer

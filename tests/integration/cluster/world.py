@@ -16,7 +16,7 @@ import msgspec
 import yaml
 
 from pvbus.cli.supervisor import States
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.topics import SERVICES
 from pvbus.runtime.process.state import ProcessState
 from tests.e2e.cli.command import Running, running
 from tests.tools.kafka import free_ports

@@ -8,14 +8,14 @@ import msgspec
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.api.crds import carvel_crds, crossplane_crds, packaging_crds
-from pvbus.core.effects import Content
 from pvbus.core.errors import PermanentError, PvbusError
-from pvbus.core.establish.controller import EstablishController
-from pvbus.core.establish.objects import key_of
-from pvbus.core.packaging.kinds import MIRRORED
-from pvbus.core.packaging.rows import EstablishedRow, LockedRevision, LockRow
-from pvbus.core.records import ESTABLISHED, INSTALLS, LOCK
-from pvbus.core.rights import ALL_RIGHTS
+from pvbus.core.kernel.effects import Content
+from pvbus.core.kernel.packagekinds import MIRRORED
+from pvbus.core.kernel.packagerows import EstablishedRow, LockedRevision, LockRow
+from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
+from pvbus.core.kernel.rights import ALL_RIGHTS
+from pvbus.core.platform.establish.controller import EstablishController
+from pvbus.core.platform.establish.objects import key_of
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 from pvbus.runtime.reconcile.effects import perform
 from tests.unit.core.establish.world import package

@@ -15,10 +15,18 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.controlplane.apiserver.server import ApiServer
-from pvbus.core.ingest import checks
-from pvbus.core.keys import check_key, okey, partition, watch_key
-from pvbus.core.records import META, OBJECTS, WATCHES, CheckAnswer, CheckRequest, ObjectRow, WatchRequest
-from pvbus.core.topics import partition_key, topic_specs
+from pvbus.core.kernel.keys import check_key, okey, partition, watch_key
+from pvbus.core.kernel.records import (
+    META,
+    OBJECTS,
+    WATCHES,
+    CheckAnswer,
+    CheckRequest,
+    ObjectRow,
+    WatchRequest,
+)
+from pvbus.core.kernel.topics import partition_key, topic_specs
+from pvbus.core.variants.ingest import checks
 from pvbus.ports.bus import Output
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingest.worker import IngestWorker

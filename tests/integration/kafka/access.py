@@ -14,9 +14,19 @@ from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings, Scram, Tls, client_options
 from pvbus.cli.explain import bus_document
-from pvbus.core.keys import Key
-from pvbus.core.records import CONDITIONS, DLQ, LATEST, META, OBJECTS, PROMOTIONS, SETRESULTS, SETS, TARGETS
-from pvbus.core.topics import ALL_SERVICES, SINK, TOPICS, owned_topics, topic_specs
+from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.records import (
+    CONDITIONS,
+    DLQ,
+    LATEST,
+    META,
+    OBJECTS,
+    PROMOTIONS,
+    SETRESULTS,
+    SETS,
+    TARGETS,
+)
+from pvbus.core.kernel.topics import ALL_SERVICES, SINK, TOPICS, owned_topics, topic_specs
 from pvbus.ports.bus import Bus, Lease, Output
 from pvbus.runtime.process.installation import ensure_installation
 from pvbus.runtime.process.kafka_access import (

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.core.topics import ALL_SERVICES, PROMOTION
+from pvbus.core.kernel.topics import ALL_SERVICES, PROMOTION
 from pvbus.runtime.process.kafka_access import OPERATOR, WEB
 from tests.e2e.cli.small_fleet import Client
 from tests.e2e.proposing import Turns, apply_fleet, proposed_through_kills

@@ -9,8 +9,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.core.errors import PvbusError
-from pvbus.core.records import CONDITIONS
-from pvbus.core.topics import ALL_SERVICES, SINK
+from pvbus.core.kernel.records import CONDITIONS
+from pvbus.core.kernel.topics import ALL_SERVICES, SINK
 from pvbus.ports.bus import TopicSpec
 from pvbus.runtime.process.kafka_access import CONSUMER, OPERATOR, WEB
 from tests.integration.kafka.access import Acl, Guarded, acls_of, prepare, use

@@ -18,9 +18,9 @@ from confluent_kafka.admin import AdminClient
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import settings_of
 from pvbus.cli.subscribers import find_positions
-from pvbus.core.conditions.publishing import CONDITION_CHANGED
-from pvbus.core.keys import partition
-from pvbus.core.records import CONDITIONS, LATEST
+from pvbus.core.kernel.keys import partition
+from pvbus.core.kernel.records import CONDITIONS, LATEST
+from pvbus.core.variants.publishing import CONDITION_CHANGED
 from tests.integration.kafka.consumers import Consumers, following, run
 from tests.tools.events import PARTITIONS, EventWriter, writer
 from tests.tools.installation import pvbus

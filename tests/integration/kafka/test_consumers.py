@@ -29,9 +29,9 @@ from confluent_kafka.admin._resource import ResourceType
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.api.crds import cluster_crds
 from pvbus.core.api.variants import CONFIG_GROUP, Condition
-from pvbus.core.codec import encode_row
-from pvbus.core.keys import partition
-from pvbus.core.records import CONDITIONS, LATEST, RESULTS, ConditionEvent, ResultRow
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.keys import partition
+from pvbus.core.kernel.records import CONDITIONS, LATEST, RESULTS, ConditionEvent, ResultRow
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.process.assembly import partition_count
 from tests.integration.kafka.consumers import (

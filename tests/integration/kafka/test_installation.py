@@ -12,7 +12,7 @@ import pytest
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import KafkaSettings
 from pvbus.core.errors import PermanentError
-from pvbus.core.topics import topic_specs
+from pvbus.core.kernel.topics import topic_specs
 from pvbus.runtime.process.installation import ensure_installation
 from tests.tools.installation import pvbus
 from tests.tools.kafka import KafkaCluster, tool

@@ -14,9 +14,9 @@ from pvbus.adapters.kafka.membership import KafkaMembership
 from pvbus.adapters.kafka.settings import producer_options
 from pvbus.core.errors import FencedError
 from pvbus.ports.bus import Bus, Lease, Output
-from pvbus.testing.bus_contract import GROUP, PARTITIONS, expect, holder, settled
-from pvbus.testing.bus_contract_worker import Worker, all_owned
 from tests.contract.bus.kafka_harness import KafkaHarness
+from tests.kit.bus_contract import GROUP, PARTITIONS, expect, holder, settled
+from tests.kit.bus_contract_worker import Worker, all_owned
 from tests.tools.kafka import KafkaCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]

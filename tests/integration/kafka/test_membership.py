@@ -9,7 +9,8 @@ from aiokafka import AIOKafkaProducer
 from pvbus.adapters.kafka.settings import producer_options
 from pvbus.core.errors import FencedError
 from pvbus.ports.bus import Lease, Output
-from pvbus.testing.bus_contract import (
+from tests.contract.bus.kafka_harness import KafkaHarness
+from tests.kit.bus_contract import (
     GROUP,
     PARTITIONS,
     TOPICS,
@@ -20,7 +21,6 @@ from pvbus.testing.bus_contract import (
     read_all,
     settled,
 )
-from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.tools.kafka import KafkaCluster, tool
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]

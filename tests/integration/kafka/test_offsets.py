@@ -17,8 +17,8 @@ from confluent_kafka import TopicPartition as ForeignPartition
 from pvbus.adapters.kafka.requests import answered, fetch_offsets
 from pvbus.adapters.kafka.settings import KafkaSettings, client_options, producer_options
 from pvbus.ports.bus import GroupOffsets
-from pvbus.testing.bus_contract import TOPICS
 from tests.contract.bus.kafka_harness import KafkaHarness
+from tests.kit.bus_contract import TOPICS
 from tests.tools.kafka import Broker, KafkaCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]

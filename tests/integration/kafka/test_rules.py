@@ -19,9 +19,9 @@ from pvbus.adapters.kafka.topics import topic_config
 from pvbus.adapters.kafka.writer import Writer
 from pvbus.core.errors import PvbusError, TooLargeError
 from pvbus.ports.bus import Lease, Output
-from pvbus.testing import bus_contract, bus_contract_groups
-from pvbus.testing.bus_contract import OUT, PARTITIONS, expect, holder, read_all
 from tests.contract.bus.kafka_harness import KafkaHarness
+from tests.kit import bus_contract, bus_contract_groups
+from tests.kit.bus_contract import OUT, PARTITIONS, expect, holder, read_all
 from tests.tools.kafka import KafkaCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import settings_of
-from pvbus.core.records import CONDITIONS, DLQ
+from pvbus.core.kernel.records import CONDITIONS, DLQ
 from tests.e2e.cli.command import pvbus, running
 from tests.tools.events import first_times, receiving, until, writer
 from tests.tools.kafka import KafkaCluster

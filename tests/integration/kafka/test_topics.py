@@ -11,7 +11,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.settings import client_options
 from pvbus.core.errors import PermanentError
-from pvbus.core.topics import topic_specs
+from pvbus.core.kernel.topics import topic_specs
 from pvbus.ports.bus import TopicSpec
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.tools.kafka import KafkaCluster

@@ -12,8 +12,8 @@ from pvbus.adapters.kafka.errors import bounded
 from pvbus.adapters.kafka.settings import KafkaSettings
 from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Output
-from pvbus.testing.bus_contract import expect, fold, holder, read_all
 from tests.contract.bus.kafka_harness import KafkaHarness
+from tests.kit.bus_contract import expect, fold, holder, read_all
 from tests.tools.kafka import Broker, KafkaCluster, free_ports
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from pvbus.adapters.kafka.bus import KafkaBus
-from pvbus.core.keys import partition
+from pvbus.core.kernel.keys import partition
 from pvbus.ports.bus import Lease, Output, TopicSpec
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.reconcile.worker import Worker
-from pvbus.testing.bus_contract import settled
 from tests.contract.bus.kafka_harness import KafkaHarness
+from tests.kit.bus_contract import settled
 from tests.tools.kafka import KafkaCluster
 from tests.unit.runtime.fakes import DLQ, IN, OUT, PARTITIONS, SEEN, Fake, FakeCluster, Row
 

@@ -16,7 +16,7 @@ from pvbus.controlplane.packages.repository import PACKAGE_REVISION
 from pvbus.controlplane.packages.settings import SECRET, StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
 from pvbus.ports.cluster import Object
-from pvbus.testing.objects import MemoryObjects
+from tests.kit.objects import MemoryObjects
 
 NAMESPACE = "fleet"
 DEADLINE_SECONDS = 20.0

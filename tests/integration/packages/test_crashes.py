@@ -22,8 +22,8 @@ from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.ports.cluster import Object
-from pvbus.testing.objects import MemoryObjects
 from tests.integration.packages.support import NAMESPACE, World, clone_of, git, refs, revision, running
+from tests.kit.objects import MemoryObjects
 
 BEFORE, PUSHED, STORED = "before", "pushed", "stored"
 POINTS = (BEFORE, PUSHED, STORED)

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.core.keys import OVERRIDE_GATES
+from pvbus.core.kernel.keys import OVERRIDE_GATES
 from pvbus.ports.cluster import Object
 from tests.integration.apiserver.client import Api
 from tests.integration.apiserver.test_access import RBAC, _add, _bound, _role

@@ -12,8 +12,8 @@ from pvbus.adapters.sources.limits import SourceLimits
 from pvbus.controlplane.packages.gitcommand import Credentials, Git, GitError
 from pvbus.controlplane.packages.repository import MIRROR
 from pvbus.core.errors import PermanentError
-from pvbus.core.packaging.pullsecrets import Login
-from pvbus.core.packaging.references import GitFolder
+from pvbus.core.platform.packaging.pullsecrets import Login
+from pvbus.core.platform.packaging.references import GitFolder
 from pvbus.ports.cluster import Object
 from tests.integration.apiserver.client import Api
 from tests.integration.apiserver.test_access import RBAC, _add, _bound, _role, _rule

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pvbus.core.api.variants import Upstream
-from pvbus.core.missing import missing_part
+from pvbus.core.variants.missing import missing_part
 from tests.integration.packages.support import KPTFILE, World, bare, git, push_files
 
 

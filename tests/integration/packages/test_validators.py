@@ -8,7 +8,7 @@ import yaml
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
-from pvbus.core.validators import PREFIX
+from pvbus.core.variants.revisions.validators import PREFIX
 from pvbus.ports.cluster import Object
 from tests.integration.apiserver.client import Api
 from tests.integration.packages.support import (

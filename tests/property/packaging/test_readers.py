@@ -8,12 +8,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pvbus.core.packaging.model import Install
-from pvbus.core.packaging.reading import Problem, carvel_package, install_of, installation_type_of
-from pvbus.core.packaging.rows import ContentRow, LockedRevision, LockRow
-from pvbus.core.packaging.statuses import package_locks
-from pvbus.core.packaging.xpkg import META_GROUP, candidate_of, package_meta
-from pvbus.core.resolve.model import Candidate
+from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.packagerows import ContentRow, LockedRevision, LockRow
+from pvbus.core.platform.packaging.reading import Problem, carvel_package, install_of, installation_type_of
+from pvbus.core.platform.packaging.statuses import package_locks
+from pvbus.core.platform.packaging.xpkg import META_GROUP, candidate_of, package_meta
+from pvbus.core.platform.solver.model import Candidate
 from tests.tools.packagingmanifests import manifests
 
 FIELDS = [

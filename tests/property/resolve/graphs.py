@@ -3,7 +3,7 @@
 from random import Random
 from typing import TypeVar
 
-from pvbus.core.resolve.model import (
+from pvbus.core.platform.solver.model import (
     AnyOf,
     Candidate,
     Conflict,

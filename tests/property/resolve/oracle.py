@@ -5,9 +5,9 @@ from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
-from pvbus.core.resolve.closure import Catalog as Order
-from pvbus.core.resolve.closure import wish_order
-from pvbus.core.resolve.facts import (
+from pvbus.core.platform.solver.closure import Catalog as Order
+from pvbus.core.platform.solver.closure import wish_order
+from pvbus.core.platform.solver.facts import (
     ConflictFact,
     DefectFact,
     DowngradeFact,
@@ -17,8 +17,8 @@ from pvbus.core.resolve.facts import (
     StayFact,
     WishFact,
 )
-from pvbus.core.resolve.masterminds import parse_range, parse_version
-from pvbus.core.resolve.model import (
+from pvbus.core.platform.solver.masterminds import parse_range, parse_version
+from pvbus.core.platform.solver.model import (
     AnyOf,
     Candidate,
     Need,
@@ -29,7 +29,7 @@ from pvbus.core.resolve.model import (
     Requirement,
     Wish,
 )
-from pvbus.core.resolve.semver import ConstraintError, Key
+from pvbus.core.platform.solver.semver import ConstraintError, Key
 
 Location = tuple[str, str]
 Versions = Mapping[Location, Candidate]

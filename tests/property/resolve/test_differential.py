@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pvbus.core.resolve.closure import Catalog, components_of
-from pvbus.core.resolve.model import Problem
-from pvbus.core.resolve.resolving import resolve
-from pvbus.core.resolve.solving import solve
+from pvbus.core.platform.solver.closure import Catalog, components_of
+from pvbus.core.platform.solver.model import Problem
+from pvbus.core.platform.solver.resolving import resolve
+from pvbus.core.platform.solver.solving import solve
 from tests.property.resolve.graphs import random_problem, shuffled
 from tests.property.resolve.oracle import ASSIGNMENTS_MAX, Oracle
 
@@ -69,7 +69,7 @@ def test_the_order_of_the_input_changes_no_byte_of_the_result() -> None:
 
 DIGEST = """
 import hashlib, msgspec
-from pvbus.core.resolve.resolving import resolve
+from pvbus.core.platform.solver.resolving import resolve
 from tests.property.resolve.graphs import random_problem
 texts = [msgspec.json.encode(resolve(random_problem(seed))) for seed in range(60)]
 print(hashlib.sha256(b"".join(texts)).hexdigest())

@@ -17,7 +17,7 @@ from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.gitcommand import Git, GitError
 from pvbus.controlplane.packages.gitrepo import BareMirror
 from pvbus.core.errors import PermanentError
-from pvbus.core.packaging.references import GitFolder
+from pvbus.core.platform.packaging.references import GitFolder
 from tests.tools.gitobjects import FILE, FOLDER, LINK, SUBMODULE, Entry, RawRepository
 
 KPTFILE = b"apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata: {name: p}\n"

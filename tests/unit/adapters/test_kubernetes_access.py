@@ -10,7 +10,7 @@ from aiohttp import web
 from pvbus.adapters.kubernetes.access import is_allowed, request_of
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import PvbusError
-from pvbus.core.rights import Request
+from pvbus.core.kernel.rights import Request
 from tests.unit.adapters.http_servers import SITES, connected, serving, status, write_kubeconfig
 
 GROUP = "example.org"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pvbus.adapters.sources.git import is_allowed
-from pvbus.core.packaging.references import GitFolder, parse
+from pvbus.core.platform.packaging.references import GitFolder, parse
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 
 from pvbus.adapters.prometheus.client import ANSWER_BYTES_MAX, Prometheus
-from pvbus.core.effects import Range, Sample
 from pvbus.core.errors import PermanentError, PvbusError, TransientError, UsageError
+from pvbus.core.kernel.effects import Range, Sample
 from tests.unit.adapters.http_servers import ELSEWHERE, Handler, issue, server_context, serving
 
 HOUR_SECONDS = 3600.0

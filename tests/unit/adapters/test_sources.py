@@ -19,10 +19,10 @@ from pvbus.adapters.sources.limits import SourceLimits
 from pvbus.adapters.sources.oci import Mirror, parse_mirrors
 from pvbus.adapters.sources.session import LimitedSession
 from pvbus.adapters.sources.sources import PackageSources
-from pvbus.core.effects import Content
 from pvbus.core.errors import PermanentError, TransientError
-from pvbus.core.packaging.archives import Limits
-from pvbus.core.packaging.references import Inline, digest_of_files, source_of_revision
+from pvbus.core.kernel.effects import Content
+from pvbus.core.platform.packaging.archives import Limits
+from pvbus.core.platform.packaging.references import Inline, digest_of_files, source_of_revision
 from tests.tools.fakeregistry import (
     FakeRegistry,
     always,
@@ -802,7 +802,7 @@ _WRITER = """
 import sys
 from pathlib import Path
 from pvbus.adapters.sources.cache import ContentCache
-from pvbus.core.effects import Content
+from pvbus.core.kernel.effects import Content
 cache = ContentCache(Path(sys.argv[1]), bytes_max=60_000)
 for turn in range(60):
     digest = f"sha256:{turn % 7:064d}"

@@ -6,7 +6,7 @@ import pytest
 
 from pvbus.controlplane.apiserver import metadata as meta
 from pvbus.controlplane.apiserver import requests as rq
-from pvbus.core import names
+from pvbus.core.api import names
 
 
 def complete(**fields: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pvbus.controlplane.apiserver.rbac.builtin import cluster_roles, completed, 
 from pvbus.controlplane.apiserver.rbac.impersonation import account
 from pvbus.controlplane.apiserver.rbac.policy import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, Policy
 from pvbus.controlplane.apiserver.rbac.rules import Rule, permits, rules_of, uncovered
-from pvbus.core.rights import RIGHTS, requests_of
+from pvbus.core.kernel.rights import RIGHTS, requests_of
 
 PORCH = "porch.kpt.dev"
 READ = Rule(("get",), (PORCH,), ("packagerevisions",))
@@ -68,7 +68,7 @@ def _may(policy: Policy, user: User, asked: Attributes) -> bool:
 
 
 def test_the_services_have_the_rights_of_their_table_and_no_more() -> None:
-    """The accounts may do what `pvbus.core.rights` says; none but inject writes a PackageRevision."""
+    """The accounts may do what `pvbus.core.kernel.rights` says; none but inject writes a PackageRevision."""
     policy = _policy()
     for service, rights in RIGHTS.items():
         user = User(f"system:serviceaccount:pvbus-system:pvbus-{service}", ("system:authenticated",))

@@ -11,7 +11,7 @@ from pvbus.controlplane.apiserver import structural
 from pvbus.controlplane.apiserver.builtin import BUILTIN_KINDS
 from pvbus.controlplane.apiserver.schema import validate_crd
 from pvbus.controlplane.apiserver.structural import compile_schema
-from pvbus.core.patterns import go_pattern
+from pvbus.core.cel.patterns import go_pattern
 
 SHARED = Path(__file__).parents[3] / ".." / "shared"
 

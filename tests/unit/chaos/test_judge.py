@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.records import OBJECTS, TARGETS, VARIANTS, WATCHES
-from pvbus.core.rights import Request
+from pvbus.core.kernel.records import OBJECTS, TARGETS, VARIANTS, WATCHES
+from pvbus.core.kernel.rights import Request
 from pvbus.ports.cluster import Kind, Object
 from tests.chaos.judge import (
     DOUBLED,

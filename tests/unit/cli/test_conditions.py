@@ -10,8 +10,8 @@ import pytest
 from pvbus.cli.conditions import newer_than
 from pvbus.cli.main import run
 from pvbus.core.api.variants import Condition
-from pvbus.core.keys import KEPT_FOR
-from pvbus.core.records import LATEST, OBJECTS, SETS, VARIANTS, ConditionEvent, ObjectRow
+from pvbus.core.kernel.keys import KEPT_FOR
+from pvbus.core.kernel.records import LATEST, OBJECTS, SETS, VARIANTS, ConditionEvent, ObjectRow
 from tests.tools.bustables import Row, write_tables
 
 

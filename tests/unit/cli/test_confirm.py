@@ -11,7 +11,7 @@ from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli import confirm
 from pvbus.cli.main import run
 from pvbus.core.api.variants import Downstream
-from pvbus.core.records import SETRESULTS, SETS, UNROLL, ChildRow, Hold, SetResult
+from pvbus.core.kernel.records import SETRESULTS, SETS, UNROLL, ChildRow, Hold, SetResult
 from tests.tools.bustables import Row, write_tables
 
 ANNOTATION = "pvbus.dev/confirm-deletion"

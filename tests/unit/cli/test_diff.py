@@ -11,8 +11,8 @@ from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli import diff
 from pvbus.cli.main import run
 from pvbus.core.errors import ConflictError
-from pvbus.core.merge.conflicts import annotation
-from pvbus.core.merge.objects import merge
+from pvbus.core.variants.merge.conflicts import annotation
+from pvbus.core.variants.merge.objects import merge
 from pvbus.ports.cluster import Object
 
 Captured = pytest.CaptureFixture[str]

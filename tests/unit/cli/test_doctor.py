@@ -14,8 +14,8 @@ from pvbus.cli.doctor.cluster import rivals_of
 from pvbus.cli.doctor.rights import groups_of, needs_of
 from pvbus.cli.main import run
 from pvbus.core.api.crds import crds
-from pvbus.core.rights import RIGHTS
-from pvbus.core.topics import SERVICES, topic_specs
+from pvbus.core.kernel.rights import RIGHTS
+from pvbus.core.kernel.topics import SERVICES, topic_specs
 from pvbus.ports.cluster import Object, Resource
 from tests.tools.served import Served, serve
 

@@ -9,7 +9,7 @@ import pytest
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli.main import run
-from pvbus.core.keys import EDITED_BY, KEPT_FOR, KEPT_LABEL, SET_UID_LABEL
+from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR, KEPT_LABEL, SET_UID_LABEL
 from pvbus.ports.cluster import Object
 from tests.tools.bustables import write_tables
 

@@ -12,9 +12,8 @@ from pvbus.cli.explain import _renders
 from pvbus.cli.explain_text import STATE_WORDS, repository_lines, variant_lines
 from pvbus.cli.main import run
 from pvbus.core.api.variants import Condition, Downstream
-from pvbus.core.ingest.rows import rows_of
-from pvbus.core.kinds import Kind
-from pvbus.core.records import (
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.records import (
     CONDITIONS,
     LATEST,
     META,
@@ -41,6 +40,7 @@ from pvbus.core.records import (
     TargetRow,
     Verdict,
 )
+from pvbus.core.variants.objectrows import rows_of
 from tests.simulation.parts import REPOSITORY, REVISION, SITE, obj, site, site_set, upstream
 from tests.tools.bustables import Row, write_tables
 from tests.tools.fleetrows import event, task

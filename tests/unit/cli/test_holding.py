@@ -8,7 +8,7 @@ import pytest
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.memory.cluster import REVISION, MemoryCluster
 from pvbus.cli.main import run
-from pvbus.core.keys import HOLD, HOLD_REASON, RETRY
+from pvbus.core.kernel.keys import HOLD, HOLD_REASON, RETRY
 from pvbus.ports.cluster import Kind, Object
 
 Captured = pytest.CaptureFixture[str]

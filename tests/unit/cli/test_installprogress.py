@@ -7,8 +7,8 @@ import pytest
 
 from pvbus.cli.installprogress import InstallObject, Judgement
 from pvbus.cli.progress import Progress, Tally, Trouble
-from pvbus.core.keys import Key
-from pvbus.core.records import INSTALLS
+from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.records import INSTALLS
 from pvbus.ports.bus import Bus, Record
 
 CROSSPLANE, CARVEL = "pkg.crossplane.io/v1", "packaging.carvel.dev/v1alpha1"

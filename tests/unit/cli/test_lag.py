@@ -14,8 +14,8 @@ from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli import lag as lag_module
 from pvbus.cli.lag import LagTable, Row, _cells, _show, _summary, look, troubles_of
 from pvbus.core.errors import TransientError, UsageError
-from pvbus.core.records import SETRESULTS, SETS
-from pvbus.core.topics import SERVICES, topic_specs
+from pvbus.core.kernel.records import SETRESULTS, SETS
+from pvbus.core.kernel.topics import SERVICES, topic_specs
 from pvbus.ports.bus import GroupState, Lease, Output
 from pvbus.runtime.process.assembly import INPUTS, partition_count
 from pvbus.runtime.process.state import LeaseReport, ProcessState, ServiceReport

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pvbus.cli.main import run
-from pvbus.core.packaging.references import Inline, digest_of_files
+from pvbus.core.platform.packaging.references import Inline, digest_of_files
 from tests.tools.fakeregistry import always, fake_registry, refusal
 from tests.tools.images import CRD, META, PACKAGE, basic, pull_secret, xpkg_of
 

@@ -19,8 +19,8 @@ from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input, writ
 from pvbus.cli.plantext import plan_lines
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.errors import UsageError
-from pvbus.core.keys import EDITED_BY
-from pvbus.core.render.controller import RenderController
+from pvbus.core.kernel.keys import EDITED_BY
+from pvbus.core.variants.render.controller import RenderController
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.process.settings import UnrollConfig
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pvbus.cli.progress import Judged, Tally, Trouble, unsettled_repositories
-from pvbus.core.keys import Key
+from pvbus.core.kernel.keys import Key
 
 
 def judged(*conditions: tuple[str, str], generation: int = 2, observed: int = 2, **metadata: Any) -> Judged:

@@ -11,9 +11,9 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli import rolloutorders
 from pvbus.cli.main import run
-from pvbus.core.records import CANDIDATES, ROLLOUTS, CandidateRow
-from pvbus.core.rollout.protocol.rows import Rollout, Target
-from pvbus.core.rollout.protocol.states import RolloutState, TargetState
+from pvbus.core.kernel.records import CANDIDATES, ROLLOUTS, CandidateRow
+from pvbus.core.kernel.rolloutrows import Rollout, Target
+from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.ports.cluster import Resource
 from tests.tools.bustables import Row, write_tables
 

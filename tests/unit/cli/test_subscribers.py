@@ -8,8 +8,8 @@ import pytest
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli.subscribers import NOBODY, Position, find_positions, positions_of, show
 from pvbus.core.errors import UsageError
-from pvbus.core.records import CONDITIONS, LATEST
-from pvbus.core.topics import topic_specs
+from pvbus.core.kernel.records import CONDITIONS, LATEST
+from pvbus.core.kernel.topics import topic_specs
 from pvbus.ports.bus import GroupOffsets, Lease, Output
 from tests.e2e.cli.command import pvbus
 

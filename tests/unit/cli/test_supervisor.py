@@ -8,7 +8,7 @@ import pytest
 from pvbus.cli.children import ChildProcess
 from pvbus.cli.supervisor import States
 from pvbus.core.errors import PermanentError, UsageError
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.topics import SERVICES
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.state import LeaseReport, ProcessState, ServiceReport
 

@@ -9,10 +9,10 @@ import pytest
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.memory.cluster import REVISION, MemoryCluster
 from pvbus.cli.main import run
-from pvbus.core import tasks
 from pvbus.core.errors import ConflictError, PermanentError
-from pvbus.core.keys import TASK_HISTORY, TASKS
-from pvbus.core.tasks import Change, State, Task
+from pvbus.core.kernel.keys import TASK_HISTORY, TASKS
+from pvbus.core.variants.revisions import tasks
+from pvbus.core.variants.revisions.tasks import Change, State, Task
 from pvbus.ports.cluster import Object, Resource
 
 Captured = pytest.CaptureFixture[str]

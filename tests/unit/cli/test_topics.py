@@ -14,7 +14,7 @@ import yaml
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli import topics as command
 from pvbus.cli.main import run
-from pvbus.core.topics import ALL_SERVICES, TOPICS, topic_specs
+from pvbus.core.kernel.topics import ALL_SERVICES, TOPICS, topic_specs
 from pvbus.ports.bus import TopicSpec
 
 KAFKA = "kafka://one:9092,two:9092/blue"

@@ -6,12 +6,20 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.codec import encode_row
-from pvbus.core.content import content_digest
-from pvbus.core.effects import Create, Get, List, Outcome, Update
 from pvbus.core.errors import ConflictError, PermanentError
-from pvbus.core.records import APPROVALS, DESIRED, RELEASES, VARIANTS, Approval, ApprovalRow, ReleaseRow
-from pvbus.core.release.controller import ReleaseController
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.effects import Create, Get, List, Outcome, Update
+from pvbus.core.kernel.records import (
+    APPROVALS,
+    DESIRED,
+    RELEASES,
+    VARIANTS,
+    Approval,
+    ApprovalRow,
+    ReleaseRow,
+)
+from pvbus.core.promotion.release.controller import ReleaseController
+from pvbus.core.variants.revisions.content import content_digest
 from tests.unit.core.promoting import FILES, KEY, NOW, CrashedError, Object, variant
 
 POLICY = "fleet"

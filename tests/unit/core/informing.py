@@ -5,17 +5,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.ingest import commands, events
-from pvbus.core.ingest.commands import Command, Operation
-from pvbus.core.ingest.events import REPLAY_END, Event, Fault
-from pvbus.core.ingest.informer import Informer
-from pvbus.core.ingest.published import Name
-from pvbus.core.ingest.rows import Emission, topics_of
-from pvbus.core.ingest.states import BackingOff, Unserved
-from pvbus.core.keys import CHECK_PREFIX, check_key
-from pvbus.core.kinds import Kind
-from pvbus.core.markers import is_marker
-from pvbus.core.records import (
+from pvbus.core.kernel.keys import CHECK_PREFIX, check_key
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.records import (
     INJECTABLES,
     OBJECTS,
     CheckAnswer,
@@ -24,6 +17,13 @@ from pvbus.core.records import (
     ObjectRow,
     SyncMarker,
 )
+from pvbus.core.variants.ingest import commands, events
+from pvbus.core.variants.ingest.commands import Command, Operation
+from pvbus.core.variants.ingest.events import REPLAY_END, Event, Fault
+from pvbus.core.variants.ingest.informer import Informer
+from pvbus.core.variants.ingest.published import Name
+from pvbus.core.variants.ingest.states import BackingOff, Unserved
+from pvbus.core.variants.objectrows import Emission, topics_of
 
 SITE = Kind("example.org", "Site")
 PARTITIONS = 2

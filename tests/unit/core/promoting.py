@@ -6,13 +6,11 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.codec import encode_row
-from pvbus.core.effects import Get, Outcome, Update
 from pvbus.core.errors import ConflictError, PermanentError
-from pvbus.core.ingest.rows import POLICY, REVISION, SPECIALIZER, VARIANT, rows_of, topics_of
-from pvbus.core.keys import AUTO_LIFECYCLE, sync_key
-from pvbus.core.promote.controller import PromoteController
-from pvbus.core.records import (
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.effects import Get, Outcome, Update
+from pvbus.core.kernel.keys import AUTO_LIFECYCLE, sync_key
+from pvbus.core.kernel.records import (
     CANDIDATES,
     DESIRED,
     OBJECTS,
@@ -27,7 +25,9 @@ from pvbus.core.records import (
     SyncMarker,
     Verdict,
 )
-from pvbus.core.release.controller import ReleaseController
+from pvbus.core.promotion.promote.controller import PromoteController
+from pvbus.core.promotion.release.controller import ReleaseController
+from pvbus.core.variants.objectrows import POLICY, REVISION, SPECIALIZER, VARIANT, rows_of, topics_of
 
 Object = dict[str, Any]
 KEY = "default/web-edge"

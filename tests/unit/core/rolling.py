@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from pvbus.core.api.rollouts import RolloutPolicyStatus
-from pvbus.core.codec import encode_row
-from pvbus.core.effects import Outcome, Put, Update
 from pvbus.core.errors import PermanentError
-from pvbus.core.keys import sync_key
-from pvbus.core.records import APPROVALS, CANDIDATES, POLICIES, ROLLOUTS, CandidateRow, SyncMarker
-from pvbus.core.rollout.controller import POLICY_KIND, RolloutController
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.effects import Outcome, Put, Update
+from pvbus.core.kernel.keys import sync_key
+from pvbus.core.kernel.records import APPROVALS, CANDIDATES, POLICIES, ROLLOUTS, CandidateRow, SyncMarker
+from pvbus.core.promotion.rollout.controller import POLICY_KIND, RolloutController
 
 KEY = "default/web"
 NOW = 1_000_000.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pvbus.core.addresses import address_problem
+from pvbus.core.kernel.addresses import address_problem
 
 
 @pytest.mark.parametrize(

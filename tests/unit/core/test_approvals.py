@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pvbus.core.content import content_digest
-from pvbus.core.inject.former import MADE_BY
-from pvbus.core.keys import RESTORES, WITHDRAWN
-from pvbus.core.records import RELEASES, VARIANTS, DesiredRow
-from pvbus.core.release.controller import OUTCOMES_MAX
+from pvbus.core.kernel.keys import RESTORES, WITHDRAWN
+from pvbus.core.kernel.records import RELEASES, VARIANTS, DesiredRow
+from pvbus.core.promotion.release.controller import OUTCOMES_MAX
+from pvbus.core.variants.revisions.content import content_digest
+from pvbus.core.variants.revisions.former import MADE_BY
 from tests.unit.core.approving import NEW, OLD, OWNER, V1, V2, World, planned, published
 from tests.unit.core.promoting import KEY, CrashedError
 

@@ -6,15 +6,23 @@ import msgspec
 import pytest
 
 from pvbus.core.api.variants import Condition, PackageVariant
-from pvbus.core.attention import ATTENTION, CONFLICT, Need, OpenRevision, needed, variant_needs
-from pvbus.core.conditions.controller import ConditionsController
-from pvbus.core.conditions.sets import set_conditions
-from pvbus.core.inject.ensure import Ensured
-from pvbus.core.inject.report import ensured_conditions
-from pvbus.core.keys import PROPOSED_CONTENT, RETURNED, TASKS, Key
-from pvbus.core.merge.conflicts import Conflict
-from pvbus.core.records import APPROVALS, LATEST, ChildFailure, ConditionEvent, EventTask, Hold, SetResult
-from pvbus.core.render.variant import attention_of
+from pvbus.core.kernel.keys import PROPOSED_CONTENT, RETURNED, TASKS, Key
+from pvbus.core.kernel.records import (
+    APPROVALS,
+    LATEST,
+    ChildFailure,
+    ConditionEvent,
+    EventTask,
+    Hold,
+    SetResult,
+)
+from pvbus.core.variants.attention import ATTENTION, CONFLICT, Need, OpenRevision, needed, variant_needs
+from pvbus.core.variants.conditions.controller import ConditionsController
+from pvbus.core.variants.conditions.sets import set_conditions
+from pvbus.core.variants.inject.ensure import Ensured
+from pvbus.core.variants.inject.report import ensured_conditions
+from pvbus.core.variants.merge.conflicts import Conflict
+from pvbus.core.variants.render.variant import attention_of
 from pvbus.ports.cluster import Object
 from tests.simulation.inject_world import World, owner, package, upstream, variant
 

@@ -2,8 +2,8 @@
 
 import random
 
-from pvbus.core.backoff import Backoff, spread
 from pvbus.core.errors import TransientError
+from pvbus.core.kernel.backoff import Backoff, spread
 
 
 def test_waits_grow_within_their_bounds_and_differ() -> None:

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pvbus.core.codec import encode_row
-from pvbus.core.content import content_digest
-from pvbus.core.keys import HOLD, PROPOSED_CONTENT
-from pvbus.core.records import (
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.keys import HOLD, PROPOSED_CONTENT
+from pvbus.core.kernel.records import (
     CANDIDATES,
     POLICIES,
     PROMOTIONS,
@@ -22,6 +21,7 @@ from pvbus.core.records import (
     ReleaseRow,
     SyncMarker,
 )
+from pvbus.core.variants.revisions.content import content_digest
 from tests.unit.core.promoting import FILES, KEY, NAME, NOW, World, draft, variant
 
 DIGEST = content_digest(FILES)

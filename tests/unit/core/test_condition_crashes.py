@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from pvbus.core.api.variants import Condition
-from pvbus.core.codec import encode_row
-from pvbus.core.conditions.controller import ConditionsController
-from pvbus.core.records import CONDITIONS, LATEST, RESULTS, VARIANTS, ConditionEvent, ResultRow
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.records import CONDITIONS, LATEST, RESULTS, VARIANTS, ConditionEvent, ResultRow
+from pvbus.core.variants.conditions.controller import ConditionsController
 from tests.simulation.parts import VARIANT, obj
 
 KEY = "PackageVariant|default/v"

@@ -6,14 +6,10 @@ import msgspec
 import pytest
 
 from pvbus.core.api.variants import Condition
-from pvbus.core.attention import ATTENTION
-from pvbus.core.codec import encode_row
-from pvbus.core.conditions.controller import ConditionsController, merge
-from pvbus.core.conditions.publishing import WITHDRAWN
-from pvbus.core.conditions.sets import set_conditions
-from pvbus.core.effects import Update
-from pvbus.core.keys import sync_key
-from pvbus.core.records import (
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.effects import Update
+from pvbus.core.kernel.keys import sync_key
+from pvbus.core.kernel.records import (
     CONDITIONS,
     LATEST,
     RESULTS,
@@ -28,6 +24,10 @@ from pvbus.core.records import (
     ResultRow,
     SetResult,
 )
+from pvbus.core.variants.attention import ATTENTION
+from pvbus.core.variants.conditions.controller import ConditionsController
+from pvbus.core.variants.conditions.sets import set_conditions
+from pvbus.core.variants.publishing import WITHDRAWN, merge
 from tests.simulation.parts import SET, VARIANT, marker, obj, site_set
 
 NOTHING = Counts()

@@ -1,8 +1,8 @@
 """Conditions belong to one object: of another uid nothing is published, and each event has its own id."""
 
 from pvbus.core.api.variants import Condition
-from pvbus.core.conditions.publishing import WITHDRAWN
-from pvbus.core.records import RESULTS, VARIANTS, ResultRow
+from pvbus.core.kernel.records import RESULTS, VARIANTS, ResultRow
+from pvbus.core.variants.publishing import WITHDRAWN
 from tests.simulation.parts import VARIANT, obj
 from tests.unit.core.test_conditions import Part
 

@@ -1,8 +1,8 @@
 """Requests for content are shared by the variants of a lease, and go with the last of them."""
 
-from pvbus.core.inject.requests import Requests
-from pvbus.core.keys import watch_key
-from pvbus.core.records import WATCHES, WatchRequest
+from pvbus.core.kernel.keys import watch_key
+from pvbus.core.kernel.records import WATCHES, WatchRequest
+from pvbus.core.variants.inject.requests import Requests
 
 
 def request(name: str) -> WatchRequest:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pvbus.core import cron
+from pvbus.controlplane.packages import cron
 
 
 def at(text: str) -> datetime:

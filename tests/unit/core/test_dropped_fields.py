@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from pvbus.core.api.variants import DownstreamTemplate, PackageVariant, VariantTemplate
-from pvbus.core.echo import ECHO_SECONDS
-from pvbus.core.effects import Create, Outcome, Update
-from pvbus.core.keys import digest
-from pvbus.core.records import DESIRED, DesiredRow
-from pvbus.core.render.controller import DROPPED_RETRY_SECONDS
-from pvbus.core.render.pruning import FIELDS_MAX, dropped_fields
+from pvbus.core.kernel.echo import ECHO_SECONDS
+from pvbus.core.kernel.effects import Create, Outcome, Update
+from pvbus.core.kernel.keys import digest
+from pvbus.core.kernel.records import DESIRED, DesiredRow
+from pvbus.core.variants.render.controller import DROPPED_RETRY_SECONDS
+from pvbus.core.variants.render.pruning import FIELDS_MAX, dropped_fields
 from tests.simulation.inject_world import World, upstream, variant
 from tests.simulation.parts import RenderPart
 from tests.unit.core.test_renderer import VKEY, row, stored

@@ -17,7 +17,7 @@ from pvbus.core.cel import (
     compile_expression,
     set_budget,
 )
-from pvbus.core.patterns import PATTERN_BYTES_MAX, go_pattern
+from pvbus.core.cel.patterns import PATTERN_BYTES_MAX, go_pattern
 from tests.tools.hostile_expressions import HOSTILE, TARGET, Hostile
 
 

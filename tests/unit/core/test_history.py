@@ -6,7 +6,7 @@ from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.editors import editor_of
 from pvbus.controlplane.packages.gitrepo import Commit
 from pvbus.controlplane.packages.layout import Annotation
-from pvbus.core.history import SUBJECT_CHARACTERS_MAX, describe
+from pvbus.core.variants.inject.history import SUBJECT_CHARACTERS_MAX, describe
 
 KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: web\n"
 CONTEXT = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: kptfile.kpt.dev\ndata:\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pvbus.core.keys import next_workspace
+from pvbus.core.kernel.keys import next_workspace
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from pvbus.core.errors import InvariantError
-from pvbus.core.ingest import events
-from pvbus.core.ingest.published import agreed, unwanted, withdrawal
-from pvbus.core.ingest.rows import REVISION, SET
-from pvbus.core.ingest.states import TRANSITIONS, Watching
-from pvbus.core.keys import sync_key
-from pvbus.core.kinds import Kind
-from pvbus.core.records import INJECTABLES, OBJECTS, SETS, SyncMarker
+from pvbus.core.kernel.keys import sync_key
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.records import INJECTABLES, OBJECTS, SETS, SyncMarker
+from pvbus.core.variants.ingest import events
+from pvbus.core.variants.ingest.published import agreed, unwanted, withdrawal
+from pvbus.core.variants.ingest.states import TRANSITIONS, Watching
+from pvbus.core.variants.objectrows import REVISION, SET
 from tests.unit.core.informing import FORBIDDEN, GONE, SILENT, SITE, TRANSIENT, Informed, World
 
 # ---------------------------------------------------------------- lists and markers

@@ -7,9 +7,10 @@ from typing import get_args
 
 import pytest
 
-from pvbus.core.ingest import events
-from pvbus.core.ingest.events import REPLAY_END, Event, Fault
-from pvbus.core.ingest.states import (
+from pvbus.core.kernel.records import CheckRequest
+from pvbus.core.variants.ingest import events
+from pvbus.core.variants.ingest.events import REPLAY_END, Event, Fault
+from pvbus.core.variants.ingest.states import (
     TRANSITIONS,
     BackingOff,
     Completing,
@@ -24,7 +25,6 @@ from pvbus.core.ingest.states import (
     Watching,
     following,
 )
-from pvbus.core.records import CheckRequest
 from tests.unit.core.informing import FORBIDDEN, GONE, SILENT, TRANSIENT, Informed, World
 
 STATES: tuple[type[State], ...] = get_args(State)

@@ -9,13 +9,13 @@ import pytest
 from pvbus.adapters.memory.cluster import REVISION
 from pvbus.core.api.packages import CATALOG
 from pvbus.core.api.variants import DownstreamTarget, PackageVariant
-from pvbus.core.effects import Create, Get, List, Update
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
-from pvbus.core.inject.renderstatus import reported
-from pvbus.core.inject.report import result_row, waiting_conditions
-from pvbus.core.keys import sync_key
-from pvbus.core.kinds import Kind
-from pvbus.core.records import OBJECTS, WATCHES, SyncMarker
+from pvbus.core.kernel.effects import Create, Get, List, Update
+from pvbus.core.kernel.keys import sync_key
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.records import OBJECTS, WATCHES, SyncMarker
+from pvbus.core.variants.inject.renderstatus import reported
+from pvbus.core.variants.inject.report import result_row, waiting_conditions
 from pvbus.ports.cluster import Object
 from tests.simulation.inject_world import (
     KPTFILE,

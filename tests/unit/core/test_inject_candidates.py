@@ -2,9 +2,9 @@
 
 import msgspec
 
-from pvbus.core.inject.view import InjectView, ViewCandidates
-from pvbus.core.keys import okey
-from pvbus.core.records import InjectableRow
+from pvbus.core.kernel.keys import okey
+from pvbus.core.kernel.records import InjectableRow
+from pvbus.core.variants.inject.view import InjectView, ViewCandidates
 
 KIND = ("fleet.example.dev", "v1", "Cluster")
 KEY = okey(KIND[0], KIND[2], "default", "edge-1")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.effects import Get
+from pvbus.core.kernel.effects import Get
 from tests.simulation.draft_world import FIRST, SECOND, UPSTREAM, DraftWorld, repository
 
 RENAMED = {"repo": "azure", "package": "app", "workspaceName": "v1"}

@@ -9,10 +9,10 @@ import pytest
 
 from pvbus.core.api.variants import PackageVariantSpec
 from pvbus.core.errors import ConflictError
-from pvbus.core.ingest.rows import VARIANT, rows_of, topics_of
-from pvbus.core.inject.former import MADE_BY, PROPOSED_BY
-from pvbus.core.keys import HOLD, digest
-from pvbus.core.records import DESIRED, DesiredRow
+from pvbus.core.kernel.keys import HOLD, digest
+from pvbus.core.kernel.records import DESIRED, DesiredRow
+from pvbus.core.variants.objectrows import VARIANT, rows_of, topics_of
+from pvbus.core.variants.revisions.former import MADE_BY, PROPOSED_BY
 from pvbus.ports.cluster import Kind
 from tests.simulation.inject_world import (
     NAMESPACE,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.inject.former import MADE_BY
-from pvbus.core.keys import DELETE_EDITS, EDITED_BY, KEPT_FOR, KEPT_LABEL
+from pvbus.core.kernel.keys import DELETE_EDITS, EDITED_BY, KEPT_FOR, KEPT_LABEL
+from pvbus.core.variants.revisions.former import MADE_BY
 from pvbus.ports.cluster import Object
 from tests.simulation.inject_world import PIPELINE, World, owner, package, upstream, variant
 from tests.unit.core.test_inject_return import again, made_by_set

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from pvbus.core.api.variants import PackageVariant
-from pvbus.core.effects import Create, Delete, Get, Update
 from pvbus.core.errors import ConflictError, PvbusError
-from pvbus.core.ingest.rows import REVISION, VARIANT, rows_of, topics_of
-from pvbus.core.inject.former import MADE_BY
-from pvbus.core.inject.owning import RESOURCES, belongs_to
-from pvbus.core.inject.view import InjectView
-from pvbus.core.records import OBJECTS
+from pvbus.core.kernel.effects import Create, Delete, Get, Update
+from pvbus.core.kernel.records import OBJECTS
+from pvbus.core.variants.inject.view import InjectView
+from pvbus.core.variants.objectrows import REVISION, VARIANT, rows_of, topics_of
+from pvbus.core.variants.revisions.former import MADE_BY
+from pvbus.core.variants.revisions.owning import RESOURCES, belongs_to
 from pvbus.ports.cluster import Kind, Object
 from tests.simulation.inject_world import (
     NAMESPACE,

@@ -5,7 +5,7 @@ The server obeys Porch's rules: no clone into a package that exists, no deletion
 
 import pytest
 
-from pvbus.core.inject.former import MADE_BY
+from pvbus.core.variants.revisions.former import MADE_BY
 from tests.simulation.inject_world import World, owner, package, upstream, variant
 from tests.unit.core.test_inject_return import again
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from pvbus.adapters.memory.cluster import RESOURCES
-from pvbus.core.effects import Get
-from pvbus.core.following import MOVED_TAGS
+from pvbus.core.kernel.effects import Get
+from pvbus.core.variants.following import MOVED_TAGS
 from tests.simulation.draft_world import FIRST, SECOND, UPSTREAM, DraftWorld
 
 NUMBERED: Any = {"lifecycle": "Published", "revision": 1}

@@ -7,7 +7,7 @@ import pytest
 
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import ConflictError, PermanentError
-from pvbus.core.inject.former import MADE_BY, PLACEHOLDER, PROPOSED_BY, made, trace_of
+from pvbus.core.variants.revisions.former import MADE_BY, PLACEHOLDER, PROPOSED_BY, made, trace_of
 from pvbus.ports.cluster import Object
 from tests.simulation.inject_world import NAMESPACE, PIPELINE, World, owner, package, upstream, variant
 

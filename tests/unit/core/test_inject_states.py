@@ -3,7 +3,7 @@
 import pytest
 
 from pvbus.core.errors import InvariantError
-from pvbus.core.inject.states import (
+from pvbus.core.variants.revisions.states import (
     ACTIONS,
     FINDINGS,
     Action,

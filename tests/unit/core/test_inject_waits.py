@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from pvbus.core.api.variants import Downstream, PackageVariant
-from pvbus.core.inject.controller import InjectController
-from pvbus.core.keys import digest, sync_key
-from pvbus.core.records import DESIRED, OBJECTS, RESULTS, VARIANTS, DesiredRow, ResultRow, SyncMarker
+from pvbus.core.kernel.keys import digest, sync_key
+from pvbus.core.kernel.records import DESIRED, OBJECTS, RESULTS, VARIANTS, DesiredRow, ResultRow, SyncMarker
+from pvbus.core.variants.inject.controller import InjectController
 from pvbus.ports.cluster import Kind
 from tests.simulation.inject_world import World, owner, package, upstream, variant
 

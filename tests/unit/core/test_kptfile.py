@@ -6,7 +6,7 @@ from pvbus.controlplane.packages import content
 from pvbus.core.api import kptfile
 from pvbus.core.api.packages import GitLock, PackageCondition
 from pvbus.core.errors import PermanentError
-from pvbus.core.merge import copies
+from pvbus.core.variants.merge import copies
 from tests.unit.core.strictkptfile import UnmetGate, read_strictly, unmet_gates
 
 TEXT = """\

@@ -6,7 +6,7 @@ import pytest
 
 from pvbus.core.api.selectors import matches
 from pvbus.core.api.variants import LabelSelector, LabelSelectorRequirement
-from pvbus.core.unroll.index import SelectorIndex, TargetSelector
+from pvbus.core.variants.unroll.index import SelectorIndex, TargetSelector
 
 SITE = "example.org/Site"
 OBJECTS: dict[str, dict[str, str]] = {

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.merge import fields, packages
-from pvbus.core.merge.conflicts import ABSENT, Conflict, MergeError, annotation, reported
-from pvbus.core.merge.packages import PackageMerge
-from pvbus.core.merge.resolving import unresolved
-from pvbus.core.merge.schemas import KPTFILE, schema_of
+from pvbus.core.variants.merge import fields, packages
+from pvbus.core.variants.merge.conflicts import ABSENT, Conflict, MergeError, annotation, reported
+from pvbus.core.variants.merge.packages import PackageMerge
+from pvbus.core.variants.merge.resolving import unresolved
+from pvbus.core.variants.merge.schemas import KPTFILE, schema_of
 from pvbus.core.yaml import editor
 
 ROOT = {"Kptfile": "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: app\n"}

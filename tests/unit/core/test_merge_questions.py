@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.keys import TASKS
-from pvbus.core.merge import kptfile
+from pvbus.core.kernel.keys import TASKS
+from pvbus.core.variants.merge import kptfile
 from pvbus.core.yaml import editor
 
 A, A2, B, C = ({"question": text} for text in ("a?", "another?", "b?", "c?"))

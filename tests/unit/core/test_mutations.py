@@ -12,7 +12,8 @@ from pvbus.core.api import kptfile
 from pvbus.core.api.packages import PackageCondition
 from pvbus.core.api.variants import Injector, PackageVariant, PackageVariantSetSpec, PackageVariantSpec
 from pvbus.core.errors import PermanentError
-from pvbus.core.inject.mutations import (
+from pvbus.core.kernel.keys import digest
+from pvbus.core.variants.inject.mutations import (
     CandidateListing,
     Mutation,
     injected_from,
@@ -21,10 +22,9 @@ from pvbus.core.inject.mutations import (
     validate_variant,
     wanted,
 )
-from pvbus.core.inject.mutations.injection import UNMATCHED
-from pvbus.core.inject.mutations.pipeline import function_name, is_own
-from pvbus.core.keys import digest
-from pvbus.core.unroll.validation import validate_set
+from pvbus.core.variants.inject.mutations.injection import UNMATCHED
+from pvbus.core.variants.inject.mutations.pipeline import function_name, is_own
+from pvbus.core.variants.unroll.validation import validate_set
 from pvbus.core.yaml import editor
 from tests.unit.core.strictkptfile import read_strictly, unmet_gates
 

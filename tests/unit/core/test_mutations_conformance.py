@@ -12,7 +12,13 @@ import yaml
 
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import PermanentError
-from pvbus.core.inject.mutations import CandidateListing, Mutation, injection_points, mutate, validate_variant
+from pvbus.core.variants.inject.mutations import (
+    CandidateListing,
+    Mutation,
+    injection_points,
+    mutate,
+    validate_variant,
+)
 
 SHARED = Path(__file__).parents[3] / ".." / "shared" / "conformance"
 PACKAGE_CASES = sorted((SHARED / "cases").glob("pv-mutate/*.yaml")) + sorted(

@@ -3,7 +3,7 @@
 import msgspec
 
 from pvbus.core.api.variants import PackageVariantSpec
-from pvbus.core.inject.mutations.validation import validate_variant
+from pvbus.core.variants.inject.mutations.validation import validate_variant
 
 
 def test_a_reserved_key_is_reported_each_time_it_is_listed() -> None:

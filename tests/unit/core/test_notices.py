@@ -3,9 +3,9 @@
 import pytest
 
 from pvbus.core.api.variants import Condition
-from pvbus.core.conditions.notices import NOTE_BYTES_MAX, notice_of
-from pvbus.core.conditions.publishing import Publisher
-from pvbus.core.conditions.recording import (
+from pvbus.core.kernel.effects import Create, KindRef, Notice, Patch
+from pvbus.core.kernel.records import ConditionEvent, EventCause
+from pvbus.core.variants.conditions.recording import (
     OBJECT_BURST,
     OBJECT_SECONDS,
     REPEAT_SECONDS,
@@ -14,8 +14,8 @@ from pvbus.core.conditions.recording import (
     WARNINGS_RESERVE,
     Recorder,
 )
-from pvbus.core.effects import Create, KindRef, Notice, Patch
-from pvbus.core.records import ConditionEvent, EventCause
+from pvbus.core.variants.notices import NOTE_BYTES_MAX, notice_of
+from pvbus.core.variants.publishing import Publisher
 
 NOW = 1_800_000_000.0
 

@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.core.ingest.rows import (
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.records import OBJECTS, SETS, VARIANTS, InjectableRow, ObjectRow
+from pvbus.core.variants.objectrows import (
     CRD,
     REPOSITORY,
     REVISION,
@@ -17,8 +19,6 @@ from pvbus.core.ingest.rows import (
     rows_of,
     topics_of,
 )
-from pvbus.core.kinds import Kind
-from pvbus.core.records import OBJECTS, SETS, VARIANTS, InjectableRow, ObjectRow
 
 SECRET = Kind("", "Secret")
 CONFIG_MAP = Kind("", "ConfigMap")

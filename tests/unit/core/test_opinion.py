@@ -10,9 +10,10 @@ import pytest
 
 from pvbus.core.cel import CelConvertError, CelCostError, CelError, CelEvalError, CelOverloadError
 from pvbus.core.cel.second_opinion import NoAnswerError, answer
-from pvbus.core.conditions.sets import DISPUTED, set_conditions
-from pvbus.core.records import TARGETS
-from pvbus.core.unroll.opinion import (
+from pvbus.core.kernel.records import TARGETS
+from pvbus.core.variants.conditions.sets import set_conditions
+from pvbus.core.variants.notices import DISPUTED
+from pvbus.core.variants.unroll.opinion import (
     ANSWER_CHARACTERS_MAX,
     SAMPLE_TARGETS,
     Opinion,

@@ -6,9 +6,9 @@ import pytest
 
 from pvbus.core.api.variants import DownstreamTemplate, MapExpr, VariantTemplate
 from pvbus.core.cel import EXPRESSION_BYTES_MAX, compilations
-from pvbus.core.effects import Create, Outcome
-from pvbus.core.pacing import COSTLY, SHARE, TURN_COST, UNIT_SECONDS, Pace
-from pvbus.core.records import Root, TargetRow
+from pvbus.core.kernel.effects import Create, Outcome
+from pvbus.core.kernel.records import Root, TargetRow
+from pvbus.core.variants.pacing import COSTLY, SHARE, TURN_COST, UNIT_SECONDS, Pace
 from tests.simulation.parts import REPOSITORY, SITE, RenderPart, UnrollPart, obj
 from tests.unit.core.test_renderer import row
 from tests.unit.core.unrolling import change, part

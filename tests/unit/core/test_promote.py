@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pvbus.core.content import content_digest
-from pvbus.core.keys import AUTO_LIFECYCLE, HOLD, PROPOSED_CONTENT, RETURNED, TASKS
-from pvbus.core.records import PROMOTIONS, RELEASES, DesiredRow, SyncMarker
+from pvbus.core.kernel.keys import AUTO_LIFECYCLE, HOLD, PROPOSED_CONTENT, RETURNED, TASKS
+from pvbus.core.kernel.records import PROMOTIONS, RELEASES, DesiredRow, SyncMarker
+from pvbus.core.variants.revisions.content import content_digest
 from tests.unit.core.promoting import (
     FILES,
     KEY,

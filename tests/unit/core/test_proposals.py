@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from pvbus.core.api.variants import PackageVariant
-from pvbus.core.holds import SetHold
-from pvbus.core.proposals import labels_of, refusal
+from pvbus.core.kernel.holds import SetHold
+from pvbus.core.promotion.proposals import labels_of, refusal
 
 
 def variant(*, annotations: Any = None, status: Any = None, ready: Any = None) -> PackageVariant:

@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pvbus.core.errors import PermanentError
-from pvbus.core.inject.rebasing import rebase
-from pvbus.core.rawtext import bytes_of, no_text, text_of
+from pvbus.core.variants.inject.rebasing import rebase
 from pvbus.core.yaml import editor
+from pvbus.core.yaml.rawtext import bytes_of, no_text, text_of
 
 
 @given(st.binary() | st.text().map(str.encode))

@@ -18,8 +18,8 @@ from pvbus.core.api.variants import (
     VariantTemplate,
 )
 from pvbus.core.cel import compilations
-from pvbus.core.records import Root, TargetRow
-from pvbus.core.render.template import (
+from pvbus.core.kernel.records import Root, TargetRow
+from pvbus.core.variants.template import (
     CompiledTemplate,
     RenderError,
     TargetInputs,

@@ -9,10 +9,10 @@ import yaml
 
 from pvbus.core.api.selectors import matches
 from pvbus.core.api.variants import Downstream, PackageVariantSet
-from pvbus.core.keys import variant_name
-from pvbus.core.records import Root, TargetRow
-from pvbus.core.render.template import RenderError, TargetInputs, TemplateCache, compile_targets, render_row
-from pvbus.core.unroll.validation import validate_set
+from pvbus.core.kernel.keys import variant_name
+from pvbus.core.kernel.records import Root, TargetRow
+from pvbus.core.variants.template import RenderError, TargetInputs, TemplateCache, compile_targets, render_row
+from pvbus.core.variants.unroll.validation import validate_set
 
 SHARED = Path(__file__).parents[3] / ".." / "shared" / "conformance" / "cases"
 pytestmark = [

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from pvbus.core.api.variants import Downstream, DownstreamTemplate, MapExpr, Upstream, VariantTemplate
-from pvbus.core.effects import Create, Delete, Get, Outcome, Update
 from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, TransientError
-from pvbus.core.keys import FINALIZER, HOLD, REMOVAL_CANCELLED, SET_UID_LABEL, sync_key
-from pvbus.core.records import DESIRED, SETRESULTS, ChildResult, Root, TargetRow
-from pvbus.core.records import VARIANTS as VARIANTS_TOPIC
+from pvbus.core.kernel.effects import Create, Delete, Get, Outcome, Update
+from pvbus.core.kernel.keys import FINALIZER, HOLD, REMOVAL_CANCELLED, SET_UID_LABEL, sync_key
+from pvbus.core.kernel.records import DESIRED, SETRESULTS, ChildResult, Root, TargetRow
+from pvbus.core.kernel.records import VARIANTS as VARIANTS_TOPIC
 from tests.simulation.parts import VARIANT, RenderPart, marker
 
 VKEY = "default/alpha-r1-p"

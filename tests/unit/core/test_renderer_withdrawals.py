@@ -1,10 +1,10 @@
 """Withdrawals where something else cannot be written, and what render reports of them."""
 
 from pvbus.core.api.variants import DownstreamTemplate, MapExpr, VariantTemplate
-from pvbus.core.effects import Create, Outcome, Update
 from pvbus.core.errors import PermanentError
-from pvbus.core.keys import REMOVAL_CANCELLED
-from pvbus.core.records import TargetRow
+from pvbus.core.kernel.effects import Create, Outcome, Update
+from pvbus.core.kernel.keys import REMOVAL_CANCELLED
+from pvbus.core.kernel.records import TargetRow
 from tests.simulation.parts import RenderPart
 from tests.unit.core.test_renderer import CHILD, VKEY, applied, row, stored, withdrawn
 

@@ -5,7 +5,7 @@ import pytest
 
 from pvbus.controlplane.packages.render import render, rendering_of
 from pvbus.core.api.packages import CATALOG
-from pvbus.core.inject.renderstatus import recorded, render_status, reported
+from pvbus.core.variants.inject.renderstatus import recorded, render_status, reported
 from tests.unit.packages.test_render import REGISTRY, kptfile, steps, thing
 
 RUN = """status:

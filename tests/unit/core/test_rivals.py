@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.rivals import QUIET_SECONDS, RELAPSE_SECONDS, Mark, last_mark, mark_of, wait_seconds
+from pvbus.core.platform.establish.rivals import (
+    QUIET_SECONDS,
+    RELAPSE_SECONDS,
+    Mark,
+    last_mark,
+    mark_of,
+    wait_seconds,
+)
 
 
 def _object(*managers: tuple[str, str]) -> dict[str, Any]:

@@ -8,10 +8,10 @@ import pytest
 
 from pvbus.core.api.rollouts import Check, ObjectCheck, PersonCheck, QueryCheck
 from pvbus.core.cel import compilations
-from pvbus.core.effects import Effect, Get, KindRef, Query, Range, Sample
 from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
-from pvbus.core.rollout.checking import RECENT_SECONDS, STEPS_MAX, answered
-from pvbus.core.rollout.protocol.rows import Answers, Ask
+from pvbus.core.kernel.effects import Effect, Get, KindRef, Query, Range, Sample
+from pvbus.core.kernel.rolloutrows import Answers, Ask
+from pvbus.core.promotion.rollout.checking import RECENT_SECONDS, STEPS_MAX, answered
 
 NOW = 1_800_000_000.123
 DEPLOYMENT = {"metadata": {"name": "web", "generation": 3}, "status": {"ready": 3, "text": "yes"}}

@@ -7,9 +7,7 @@ import pytest
 
 from pvbus.core.api.rollouts import Check, ObjectCheck, TimeWindow
 from pvbus.core.errors import InvariantError
-from pvbus.core.rollout.protocol.machine import step
-from pvbus.core.rollout.protocol.rehearsal import rehearse
-from pvbus.core.rollout.protocol.rows import (
+from pvbus.core.kernel.rolloutrows import (
     NO_COMMANDS,
     Answers,
     Approve,
@@ -23,8 +21,7 @@ from pvbus.core.rollout.protocol.rows import (
     TargetFacts,
     Withdraw,
 )
-from pvbus.core.rollout.protocol.rules import Rules, WaveRules
-from pvbus.core.rollout.protocol.states import (
+from pvbus.core.kernel.rolloutstates import (
     ROLLOUT_TRANSITIONS,
     TARGET_TRANSITIONS,
     RolloutEvent,
@@ -34,7 +31,10 @@ from pvbus.core.rollout.protocol.states import (
     rollout_after,
     target_after,
 )
-from pvbus.core.rollout.protocol.windows import compiled
+from pvbus.core.promotion.protocol.machine import step
+from pvbus.core.promotion.protocol.rehearsal import rehearse
+from pvbus.core.promotion.protocol.rules import Rules, WaveRules
+from pvbus.core.promotion.protocol.windows import compiled
 
 NOW = 1_000_000.0
 S, T = RolloutState, TargetState

@@ -3,10 +3,10 @@
 import pytest
 
 from pvbus.core.api.rollouts import PastAttempt, TargetCounts
-from pvbus.core.rollout.commanding import commands_of
-from pvbus.core.rollout.history import ATTEMPTS_MAX, noted
-from pvbus.core.rollout.protocol.rows import NO_COMMANDS, Commands, Rollout
-from pvbus.core.rollout.protocol.states import RolloutState
+from pvbus.core.kernel.rolloutrows import NO_COMMANDS, Commands, Rollout
+from pvbus.core.kernel.rolloutstates import RolloutState
+from pvbus.core.promotion.rollout.commanding import commands_of
+from pvbus.core.promotion.rollout.history import ATTEMPTS_MAX, noted
 
 P = "promotion.pvbus.dev/"
 COUNTS = TargetCounts(total=3, proven=3)

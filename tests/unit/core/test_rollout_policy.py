@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from pvbus.core.api.rollouts import RolloutPolicySpec, TimeWindow
-from pvbus.core.rollout.protocol.rules import Rules, WaveRules, rules_of, seconds_of, wave_numbers
-from pvbus.core.rollout.protocol.validation import validate_policy
-from pvbus.core.rollout.protocol.windows import compiled, is_open, opens_at
+from pvbus.core.promotion.protocol.rules import Rules, WaveRules, rules_of, seconds_of, wave_numbers
+from pvbus.core.promotion.protocol.validation import validate_policy
+from pvbus.core.promotion.protocol.windows import compiled, is_open, opens_at
 
 LAST = {"percent": 100}
 OBJECT = {"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "expression": "object.data.ok == 'yes'"}

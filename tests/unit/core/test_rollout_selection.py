@@ -7,7 +7,7 @@ import pytest
 
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.variants import PackageVariant
-from pvbus.core.rollout.protocol.selection import Selection, conditions_of, packages_of, select
+from pvbus.core.promotion.protocol.selection import Selection, conditions_of, packages_of, select
 
 CREATED = "2026-01-01T00:00:00Z"
 NOW = 1_767_225_600.0 + 3600  # an hour later

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from pvbus.core.api.rollouts import RolloutPolicy, RolloutPolicySpec, RolloutPolicyStatus, Wave
-from pvbus.core.effects import Query, Range, Sample
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
-from pvbus.core.records import APPROVALS, ROLLOUTS
-from pvbus.core.rollout.controller import CLOCK_SECONDS, STEP_SECONDS
-from pvbus.core.rollout.report import standing_of
+from pvbus.core.kernel.effects import Query, Range, Sample
+from pvbus.core.kernel.records import APPROVALS, ROLLOUTS
+from pvbus.core.promotion.rollout.controller import CLOCK_SECONDS, STEP_SECONDS
+from pvbus.core.promotion.rollout.report import standing_of
 from tests.unit.core.rolling import KEY, Bench
 
 

@@ -12,12 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.core.codec import encode_row
-from pvbus.core.effects import Outcome, Update
-from pvbus.core.ingest.rows import POLICY, REVISION, SPECIALIZER, VARIANT, rows_of, topics_of
-from pvbus.core.keys import PROPOSED_CONTENT, sync_key
-from pvbus.core.promote.controller import PromoteController
-from pvbus.core.records import (
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.effects import Outcome, Update
+from pvbus.core.kernel.keys import PROPOSED_CONTENT, sync_key
+from pvbus.core.kernel.records import (
     APPROVALS,
     CANDIDATES,
     OBJECTS,
@@ -28,7 +26,9 @@ from pvbus.core.records import (
     ApprovalRow,
     SyncMarker,
 )
-from pvbus.core.rollout.controller import RolloutController
+from pvbus.core.promotion.promote.controller import PromoteController
+from pvbus.core.promotion.rollout.controller import RolloutController
+from pvbus.core.variants.objectrows import POLICY, REVISION, SPECIALIZER, VARIANT, rows_of, topics_of
 from tests.unit.core.promoting import NOW, Object, draft, variant
 
 COUNT, IN_FLIGHT_MAX, HOLD_SECONDS = 1000, 60, 600.0

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from pvbus.core.api.variants import VariantTemplate
-from pvbus.core.records import Root
-from pvbus.core.render.template import CompiledTemplate, TargetInputs
+from pvbus.core.kernel.records import Root
+from pvbus.core.variants.template import CompiledTemplate, TargetInputs
 
 TARGET = Root(name="s1", namespace="ns", labels={"a": "1", "b": "2"}, annotations={"c": "3", "d": "4"})
 INPUTS = TargetInputs("r1", "p1", Root(name="up"), TARGET, list_target=False)

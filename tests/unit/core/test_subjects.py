@@ -6,11 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.core.codec import encode_row
-from pvbus.core.conditions.controller import ConditionsController
-from pvbus.core.effects import Outcome
-from pvbus.core.ingest.rows import POLICY, REPOSITORY, REVISION, rows_of
-from pvbus.core.keys import (
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.effects import Outcome
+from pvbus.core.kernel.keys import (
     CONDITION_ORDER,
     EDITED_BY,
     KEPT_FOR,
@@ -19,9 +17,11 @@ from pvbus.core.keys import (
     reconciled_partition,
     sync_key,
 )
-from pvbus.core.keys import partition as partition_of
-from pvbus.core.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, EventCause, EventTask
-from pvbus.core.tasks import TASKS_MAX
+from pvbus.core.kernel.keys import partition as partition_of
+from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, EventCause, EventTask
+from pvbus.core.variants.conditions.controller import ConditionsController
+from pvbus.core.variants.objectrows import POLICY, REPOSITORY, REVISION, rows_of
+from pvbus.core.variants.revisions.tasks import TASKS_MAX
 from tests.simulation.parts import marker, obj
 
 PARTITIONS = 4

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.codec import encode_row
-from pvbus.core.keys import sync_key
-from pvbus.core.markers import SyncView
-from pvbus.core.records import SyncMarker
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.keys import sync_key
+from pvbus.core.kernel.markers import SyncView
+from pvbus.core.kernel.records import SyncMarker
 
 KEY = sync_key("example.org", "Site")
 KIND = "example.org/Site"

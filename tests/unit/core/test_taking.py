@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.merge.conflicts import ABSENT, Conflict, MergeError
-from pvbus.core.merge.objects import merge
-from pvbus.core.merge.taking import chosen, value_of, with_value
+from pvbus.core.variants.merge.conflicts import ABSENT, Conflict, MergeError
+from pvbus.core.variants.merge.objects import merge
+from pvbus.core.variants.merge.taking import chosen, value_of, with_value
 from pvbus.core.yaml import editor
 
 HEAD = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n"

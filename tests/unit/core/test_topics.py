@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.conditions.controller import ConditionsController
-from pvbus.core.inject.controller import InjectController
-from pvbus.core.keys import (
+from pvbus.core.kernel.keys import (
     CheckKey,
     ChildKey,
     ConditionKey,
@@ -20,8 +18,8 @@ from pvbus.core.keys import (
     partition,
     reconciled_partition,
 )
-from pvbus.core.packaging.rows import ScopedKey
-from pvbus.core.records import (
+from pvbus.core.kernel.packagerows import ScopedKey
+from pvbus.core.kernel.records import (
     APPROVALS,
     CANDIDATES,
     CONDITIONS,
@@ -51,8 +49,7 @@ from pvbus.core.records import (
     SetResult,
     WatchRequest,
 )
-from pvbus.core.render.controller import RenderController
-from pvbus.core.topics import (
+from pvbus.core.kernel.topics import (
     TOPICS,
     broadcast_of,
     child_of,
@@ -63,7 +60,10 @@ from pvbus.core.topics import (
     rows_of,
     topic_specs,
 )
-from pvbus.core.unroll.controller import UnrollController
+from pvbus.core.variants.conditions.controller import ConditionsController
+from pvbus.core.variants.inject.controller import InjectController
+from pvbus.core.variants.render.controller import RenderController
+from pvbus.core.variants.unroll.controller import UnrollController
 
 OKEY = "example.org/Site|default|edge"
 _OKEY = "pkg.crossplane.io/Provider||aws"

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from pvbus.core.api.variants import Downstream
-from pvbus.core.ingest.rows import rows_of
-from pvbus.core.keys import HOLD, colliding_variant_name, variant_name
-from pvbus.core.records import OBJECTS
-from pvbus.core.render.template import CompiledTemplate, TargetInputs
+from pvbus.core.kernel.keys import HOLD, colliding_variant_name, variant_name
+from pvbus.core.kernel.records import OBJECTS
+from pvbus.core.variants.objectrows import rows_of
+from pvbus.core.variants.template import CompiledTemplate, TargetInputs
 from tests.simulation.parts import (
     REPOSITORY,
     REVISION,

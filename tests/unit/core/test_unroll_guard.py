@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.conditions.sets import set_conditions
-from pvbus.core.keys import CONFIRM_DELETION
-from pvbus.core.records import ChildRow, SetResult
-from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.kernel.keys import CONFIRM_DELETION
+from pvbus.core.kernel.records import ChildRow, SetResult
+from pvbus.core.variants.conditions.sets import set_conditions
+from pvbus.core.variants.unroll.removal import RemovalLimits
 from tests.simulation.parts import SITE, UnrollPart, site
 from tests.unit.core.unrolling import change, delete_ordered, fleet, live_on, part, relabel, selecting
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.codec import encode_row
-from pvbus.core.keys import sync_key
-from pvbus.core.records import OBJECTS, SyncMarker
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.keys import sync_key
+from pvbus.core.kernel.records import OBJECTS, SyncMarker
 from tests.simulation.parts import REPOSITORY, SET, SITE, UnrollPart, obj, site, site_set
 from tests.unit.core.unrolling import change, downstreams, live_on, part, reported, selecting
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.effects import CatchUp
-from pvbus.core.keys import CONFIRM_DELETION, HOLD, REMOVALS_MAX
-from pvbus.core.records import OBJECTS, SETRESULTS, SETS, CheckRequest
+from pvbus.core.kernel.effects import CatchUp
+from pvbus.core.kernel.keys import CONFIRM_DELETION, HOLD, REMOVALS_MAX
+from pvbus.core.kernel.records import OBJECTS, SETRESULTS, SETS, CheckRequest
 from tests.simulation.parts import (
     REVISION,
     SET,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.keys import HOLD
-from pvbus.core.records import CheckRequest
-from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.kernel.keys import HOLD
+from pvbus.core.kernel.records import CheckRequest
+from pvbus.core.variants.unroll.removal import RemovalLimits
 from tests.simulation.parts import (
     SET,
     SITE,

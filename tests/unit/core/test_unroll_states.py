@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from pvbus.core.api.variants import Downstream, PackageVariantSet
-from pvbus.core.effects import Put
 from pvbus.core.errors import InvariantError
-from pvbus.core.records import UNROLL, ChildRow, ChildState
-from pvbus.core.unroll.children import Children
-from pvbus.core.unroll.state import SetState
-from pvbus.core.unroll.states import TRANSITIONS, ChildEvent, following
-from pvbus.core.unroll.view import Observed
+from pvbus.core.kernel.effects import Put
+from pvbus.core.kernel.records import UNROLL, ChildRow, ChildState
+from pvbus.core.variants.unroll.children import Children
+from pvbus.core.variants.unroll.state import SetState
+from pvbus.core.variants.unroll.states import TRANSITIONS, ChildEvent, following
+from pvbus.core.variants.unroll.view import Observed
 from tests.unit.core.unrolling import part
 
 NAME = "alpha-r1-s1"

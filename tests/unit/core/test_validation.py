@@ -7,7 +7,7 @@ import pytest
 
 from pvbus.core.api.selectors import matches
 from pvbus.core.api.variants import LabelSelector, LabelSelectorRequirement, PackageVariantSetSpec
-from pvbus.core.unroll.validation import duplicate_downstreams, validate_set
+from pvbus.core.variants.unroll.validation import duplicate_downstreams, validate_set
 
 UPSTREAM = {"repo": "r", "package": "p", "revision": 1}
 LISTED = {"repositories": [{"name": "a"}]}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pvbus.cli.condition import conditions_named
 from pvbus.core.errors import UsageError
-from pvbus.core.validators import (
+from pvbus.core.variants.revisions.validators import (
     FINDINGS_SHOWN_MAX,
     MESSAGE_CHARACTERS_MAX,
     PREFIX,

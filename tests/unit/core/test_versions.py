@@ -2,14 +2,14 @@
 
 import pytest
 
-from pvbus.core import versions
 from pvbus.core.api.variants import Downstream, PackageVariantSetSpec, PackageVariantSpec, Upstream
-from pvbus.core.ingest.rows import REVISION, rows_of, topics_of
-from pvbus.core.inject.mutations import validate_variant
-from pvbus.core.inject.view import InjectView
-from pvbus.core.records import OBJECTS, RevisionFacts
-from pvbus.core.unroll.validation import validate_set
-from pvbus.core.unroll.view import UnrollView
+from pvbus.core.kernel.records import OBJECTS, RevisionFacts
+from pvbus.core.variants import versions
+from pvbus.core.variants.inject.mutations import validate_variant
+from pvbus.core.variants.inject.view import InjectView
+from pvbus.core.variants.objectrows import REVISION, rows_of, topics_of
+from pvbus.core.variants.unroll.validation import validate_set
+from pvbus.core.variants.unroll.view import UnrollView
 from tests.simulation.inject_world import package
 
 PRESENT = ["1.0.0", "1.2.0", "1.2.3", "1.2.9", "1.3.0", "1.10.0", "2.0.0-beta.2", "2.0.0-beta.11", "2.0.0"]

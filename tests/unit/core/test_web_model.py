@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pvbus.core.codec import encode_row
-from pvbus.core.records import LATEST, POLICIES, SETS, UNROLL, VARIANTS, ChildState, Hold
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.records import LATEST, POLICIES, SETS, UNROLL, VARIANTS, ChildState, Hold
 from pvbus.core.web import document, versioned
 from pvbus.core.web.model import TOPICS, Model
 from tests.tools.bustables import Row

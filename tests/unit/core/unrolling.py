@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from pvbus.core.unroll.controller import CHUNK_PUTS
-from pvbus.core.unroll.opinion import Opinions
-from pvbus.core.unroll.removal import RemovalLimits
+from pvbus.core.variants.unroll.controller import CHUNK_PUTS
+from pvbus.core.variants.unroll.opinion import Opinions
+from pvbus.core.variants.unroll.removal import RemovalLimits
 from tests.simulation.parts import (
     REPOSITORY,
     REVISION,

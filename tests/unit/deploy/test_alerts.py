@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pvbus.cli.install.monitoring import ALERTS, rule_groups
-from pvbus.core.topics import PARTITIONS, SERVICES
+from pvbus.core.kernel.topics import PARTITIONS, SERVICES
 
 
 @pytest.fixture(scope="module")

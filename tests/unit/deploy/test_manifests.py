@@ -19,7 +19,7 @@ from pvbus.cli.install.roles import observing, roles
 from pvbus.cli.install.scaling import PER_WORKER, waiting
 from pvbus.cli.output import yaml_stream
 from pvbus.core.errors import UsageError
-from pvbus.core.rights import (
+from pvbus.core.kernel.rights import (
     INSTALLED_LABEL,
     OBSERVED_LABEL,
     PACKAGES,
@@ -28,7 +28,7 @@ from pvbus.core.rights import (
     Request,
     requests_of,
 )
-from pvbus.core.topics import ALL_SERVICES, SERVICES
+from pvbus.core.kernel.topics import ALL_SERVICES, SERVICES
 from pvbus.runtime.process.settings import SERVICE_CONFIGS, PackagesConfig, ServicesConfig, load_config
 from pvbus.telemetry import metrics
 from tests.tools.kubernetesmodels import problems_of

@@ -47,7 +47,7 @@ def test_the_fields_of_crossplanes_installs_are_those_of_the_definitions() -> No
 
 def test_annotations_are_those_that_the_reader_knows() -> None:
     """Each of the table is read, and each that is read is in the document."""
-    reading = (REPOSITORY / "pvbus/core/packaging/reading.py").read_text(encoding="utf-8")
+    reading = (REPOSITORY / "pvbus/core/platform/packaging/reading.py").read_text(encoding="utf-8")
     known = {
         name
         for name in re.findall(r'^[A-Z_]+ = "([a-z.-]+/[a-z-]+)"$', reading, re.M)

@@ -9,12 +9,25 @@ from tests.e2e.cli.command import REPOSITORY
 
 OPERATIONS = REPOSITORY / "docs" / "operations.md"
 SOURCES = (
-    *("pvbus/core/unroll", "pvbus/core/render", "pvbus/core/inject", "pvbus/core/conditions"),
-    *("pvbus/core/effects.py", "pvbus/controlplane/packages/content.py"),
-    *("pvbus/controlplane/packages/leftovers.py", "pvbus/controlplane/packages/render.py"),
-    *("pvbus/controlplane/packages/render.py", "pvbus/controlplane/packages/repository.py"),
-    *("pvbus/controlplane/packages/store.py", "pvbus/cli/failing.py", "pvbus/cli/conditions.py"),
-    *("pvbus/controlplane/packages/skipping.py", "pvbus/core/validators.py", "pvbus/core/attention.py"),
+    "pvbus/core/variants/unroll",
+    "pvbus/core/variants/render",
+    "pvbus/core/variants/inject",
+    "pvbus/core/variants/conditions",
+    "pvbus/core/kernel/effects.py",
+    "pvbus/controlplane/packages/content.py",
+    "pvbus/controlplane/packages/leftovers.py",
+    "pvbus/controlplane/packages/render.py",
+    "pvbus/controlplane/packages/repository.py",
+    "pvbus/controlplane/packages/store.py",
+    "pvbus/cli/failing.py",
+    "pvbus/cli/conditions.py",
+    "pvbus/controlplane/packages/skipping.py",
+    "pvbus/core/variants/revisions/validators.py",
+    "pvbus/core/variants/attention.py",
+    "pvbus/core/variants/notices.py",
+    "pvbus/core/variants/publishing.py",
+    "pvbus/core/variants/readiness.py",
+    "pvbus/core/variants/revisions/holding.py",
 )
 """Where conditions are decided."""
 

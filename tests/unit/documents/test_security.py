@@ -10,8 +10,8 @@ from pvbus.controlplane.apiserver.identity import Attributes
 from pvbus.controlplane.apiserver.rbac.builtin import PEOPLE, cluster_roles
 from pvbus.controlplane.apiserver.rbac.rules import permits, rules_of
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
-from pvbus.core.packaging.kinds import CROSSPLANE_GROUP
-from pvbus.core.rights import ALL_RIGHTS
+from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP
+from pvbus.core.kernel.rights import ALL_RIGHTS
 from tests.e2e.cli.command import REPOSITORY
 
 TEXT = (REPOSITORY / "docs" / "security.md").read_text()

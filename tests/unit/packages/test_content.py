@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pvbus.controlplane.packages import content
 from pvbus.controlplane.packages.layout import KPTFILE
-from pvbus.core.merge import copies
+from pvbus.core.variants.merge import copies
 from pvbus.core.yaml import editor
 
 KPT = """\

@@ -16,7 +16,7 @@ from pvbus.controlplane.packages.gitcommand import Credentials, Git, GitError
 from pvbus.controlplane.packages.render import input_digest, render
 from pvbus.controlplane.packages.settings import git_problem, spec_of
 from pvbus.core.errors import PermanentError
-from pvbus.core.merge import copies
+from pvbus.core.variants.merge import copies
 from pvbus.core.yaml.editor import YamlError
 from tests.unit.packages.support import items
 

@@ -8,7 +8,7 @@ import pytest
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import install_hooks
 from pvbus.controlplane.packages.install_hooks import PACKAGE, PACKAGE_INSTALL, PackageInstallHooks
-from pvbus.testing.objects import MemoryObjects
+from tests.kit.objects import MemoryObjects
 
 DEFINED = {
     "apiVersion": "data.packaging.carvel.dev/v1alpha1",

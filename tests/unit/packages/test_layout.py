@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.layout import Annotation, PackageRef, RenderNote
-from pvbus.core.keys import revision_name
-from pvbus.core.packagepaths import package_problem
+from pvbus.core.kernel.keys import revision_name
+from pvbus.core.kernel.packagepaths import package_problem
 
 LABEL = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
 LIKE_A_VERSION = re.compile(r"\.v[0-9]*(\.[0-9]+)+$")

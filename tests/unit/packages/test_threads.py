@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from pvbus.controlplane.packages import store
-from pvbus.testing.objects import MemoryObjects
+from tests.kit.objects import MemoryObjects
 
 CHECKOUT = Path(__file__).parents[3]
 FIRST_USES = """
 import sys, threading, types
 import msgspec
-from pvbus.core.codec import prepare_types
+from pvbus.core.kernel.codec import prepare_types
 
 sys.setswitchinterval(1e-6)
 found = []

@@ -6,7 +6,7 @@ from pvbus.controlplane.packages.functions.item import Result
 from pvbus.controlplane.packages.functions.yamltext import load
 from pvbus.controlplane.packages.recording import RESULTS_BYTES_MAX, RESULTS_MAX, StepReport, render_status
 from pvbus.controlplane.packages.render import render
-from pvbus.core.validators import PREFIX
+from pvbus.core.variants.revisions.validators import PREFIX
 from tests.unit.packages.test_render import REGISTRY, kptfile, steps, thing
 
 

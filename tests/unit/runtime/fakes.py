@@ -9,7 +9,8 @@ import msgspec
 
 from pvbus.adapters.memory.virtual_time import FreezableClock, run_simulated
 from pvbus.adapters.sqlite.bus import SqliteBus
-from pvbus.core.effects import (
+from pvbus.core.errors import PermanentError, TransientError
+from pvbus.core.kernel.effects import (
     CatchUp,
     Content,
     Create,
@@ -23,8 +24,7 @@ from pvbus.core.effects import (
     Range,
     Reconciliation,
 )
-from pvbus.core.errors import PermanentError, TransientError
-from pvbus.core.keys import partition
+from pvbus.core.kernel.keys import partition
 from pvbus.ports.bus import Output, TopicSpec
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.ports.monitoring import Monitoring

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from pvbus.adapters.kubernetes.reach import Reach
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 from pvbus.core.errors import TransientError
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.topics import SERVICES
 from pvbus.runtime.process.apiserver import (
     PROBE_SECONDS,
     QUIET_SECONDS_MAX,

@@ -10,7 +10,7 @@ import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
-from pvbus.core.rivals import QUIET_SECONDS, RELAPSE_SECONDS
+from pvbus.core.platform.establish.rivals import QUIET_SECONDS, RELAPSE_SECONDS
 from pvbus.ports.cluster import Kind, Listing, Object, Resource, WatchEvent
 from pvbus.runtime.process.beside import UNLOOKED_SECONDS_MAX, BesidePorch
 

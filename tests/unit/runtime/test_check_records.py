@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from pvbus.core.inject.controller import InjectController
-from pvbus.core.keys import check_key, partition
-from pvbus.core.records import OBJECTS, TARGETS, WATCHES, CheckAnswer, CheckRequest
-from pvbus.core.topics import partition_key
+from pvbus.core.kernel.keys import check_key, partition
+from pvbus.core.kernel.records import OBJECTS, TARGETS, WATCHES, CheckAnswer, CheckRequest
+from pvbus.core.kernel.topics import partition_key
+from pvbus.core.variants.inject.controller import InjectController
 from pvbus.ports.bus import Record
 from pvbus.runtime.reconcile.decoding import checked_key
 

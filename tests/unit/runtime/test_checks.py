@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pvbus.core.errors import PermanentError, TransientError
-from pvbus.core.ingest.checks import Checks, names_of
-from pvbus.core.records import CheckRequest
+from pvbus.core.kernel.records import CheckRequest
+from pvbus.core.variants.ingest.checks import Checks, names_of
 from pvbus.ports.cluster import Object
 from tests.unit.runtime.watching import REVISION, SITE, Porch, Server, Watching, revision, simulated, site
 

@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
-from pvbus.core.effects import KindRef, Notice
 from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
+from pvbus.core.kernel.effects import KindRef, Notice
 from pvbus.ports.cluster import Object, Resource
 from pvbus.runtime.process.eventwriter import QUEUE_MAX, REFUSED_SECONDS, EventWriter
 

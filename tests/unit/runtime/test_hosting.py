@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from pvbus.core.errors import PermanentError, TransientError, UsageError
-from pvbus.core.records import MetaRow
+from pvbus.core.kernel.records import MetaRow
 from pvbus.ports.bus import Bus
 from pvbus.runtime.process import hosting
 from pvbus.runtime.process.hosting import grounded, hosted, source_of

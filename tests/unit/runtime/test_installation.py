@@ -7,10 +7,10 @@ import pytest
 
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 from pvbus.adapters.sqlite.bus import SqliteBus
-from pvbus.core.codec import encode_row
 from pvbus.core.errors import PermanentError
-from pvbus.core.records import META, SCHEMA_VERSION, MetaRow
-from pvbus.core.topics import topic_specs
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.records import META, SCHEMA_VERSION, MetaRow
+from pvbus.core.kernel.topics import topic_specs
 from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.process.installation import GROUP, KEY, ensure_installation, read_installation
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from pvbus.core.errors import PermanentError, TransientError
-from pvbus.core.records import INJECTABLES
+from pvbus.core.kernel.records import INJECTABLES
 from pvbus.ports.cluster import GoneError, Kind, Resource
 from pvbus.runtime.ingest.informer import fault_of
 from tests.unit.runtime.watching import REVISION, SITE, Porch, Server, Watching, revision, simulated, site

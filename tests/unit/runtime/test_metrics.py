@@ -15,11 +15,11 @@ from structlog.testing import capture_logs
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.api.variants import Condition
-from pvbus.core.attention import ATTENTION
-from pvbus.core.codec import encode_row
 from pvbus.core.errors import TransientError
-from pvbus.core.keys import partition
-from pvbus.core.records import LATEST, ConditionEvent
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.keys import partition
+from pvbus.core.kernel.records import LATEST, ConditionEvent
+from pvbus.core.variants.attention import ATTENTION
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.assembly import build_service
 from pvbus.runtime.reconcile.worker import Worker

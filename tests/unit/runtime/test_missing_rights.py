@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from pvbus.adapters.kubernetes.access import Refusals
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 from pvbus.core.errors import PermanentError
-from pvbus.core.rights import RIGHTS, Request, requests_of
+from pvbus.core.kernel.rights import RIGHTS, Request, requests_of
 from pvbus.ports.cluster import Resource
 from pvbus.runtime.process.rights import FORGET_SECONDS, LOOK_SECONDS, MissingRights
 

@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.adapters.namespaces import NamespacedReader
 from pvbus.core.errors import FORBIDDEN, PermanentError
-from pvbus.core.kinds import Kind
-from pvbus.core.markers import is_marker
-from pvbus.core.records import OBJECTS, SyncMarker
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.records import OBJECTS, SyncMarker
 from pvbus.ports.cluster import Listing, Object, Resource, WatchEvent
 from tests.unit.runtime.watching import REVISION, SITE, Porch, Server, Watching, revision, simulated, site
 

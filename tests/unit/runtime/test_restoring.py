@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
-from pvbus.core.effects import Put
 from pvbus.core.errors import FencedError, PermanentError, TransientError
-from pvbus.core.keys import partition
-from pvbus.core.records import SyncMarker
+from pvbus.core.kernel.effects import Put
+from pvbus.core.kernel.keys import partition
+from pvbus.core.kernel.records import SyncMarker
 from pvbus.ports.bus import Lease, Record, TopicPartition, TopicSpec
 from pvbus.ports.cluster import GoneError
 from pvbus.runtime.reconcile.leases import Finished, OpenLease, StepLimits, finished

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from pvbus.core.effects import Content, Observation, Observe, Pull
 from pvbus.core.errors import PermanentError, TransientError, UsageError
+from pvbus.core.kernel.effects import Content, Observation, Observe, Pull
 from pvbus.ports.cluster import Kind, Resource
 from pvbus.runtime.process.settings import ServiceConfig, ServicesConfig, SourcesConfig, load_config
 from pvbus.runtime.process.sources import secrets_of, sourced, sources_of

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pvbus.core.effects import Put
-from pvbus.core.records import SETRESULTS, TARGETS, UNROLL, WATCHES
+from pvbus.core.kernel.effects import Put
+from pvbus.core.kernel.records import SETRESULTS, TARGETS, UNROLL, WATCHES
 from pvbus.runtime.reconcile.leases import finished
 from pvbus.runtime.reconcile.steps import by_child
 

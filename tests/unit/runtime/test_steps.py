@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.core.codec import encode_row
-from pvbus.core.effects import Put
-from pvbus.core.keys import partition
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.effects import Put
+from pvbus.core.kernel.keys import partition
 from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.reconcile import leases

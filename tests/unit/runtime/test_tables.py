@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pvbus.core.errors import TransientError
-from pvbus.core.keys import partition
+from pvbus.core.kernel.keys import partition
 from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.reconcile import holder
 from pvbus.runtime.reconcile import worker as worker_module

@@ -15,7 +15,7 @@ from yarl import URL
 
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.errors import TransientError
-from pvbus.core.keys import Key
+from pvbus.core.kernel.keys import Key
 from pvbus.ports.bus import Bus
 from pvbus.runtime.web import server as module
 from pvbus.runtime.web.feed import Feed

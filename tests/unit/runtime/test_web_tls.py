@@ -11,7 +11,7 @@ import pytest
 
 from pvbus.adapters.servingtls import ServingFiles, ServingTls
 from pvbus.adapters.sqlite.bus import SqliteBus
-from pvbus.core.keys import Key
+from pvbus.core.kernel.keys import Key
 from pvbus.runtime.web.feed import Feed
 from pvbus.runtime.web.gate import HEADERS
 from pvbus.runtime.web.server import FILES, Address, PageServer

@@ -10,7 +10,6 @@ import pytest
 
 from pvbus.adapters.kafka.settings import KafkaSettings
 from pvbus.adapters.memory.virtual_time import run_simulated
-from pvbus.core.effects import Put, Reconciliation
 from pvbus.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -18,8 +17,9 @@ from pvbus.core.errors import (
     PermanentError,
     TransientError,
 )
-from pvbus.core.keys import partition
-from pvbus.core.records import DeadLetter
+from pvbus.core.kernel.effects import Put, Reconciliation
+from pvbus.core.kernel.keys import partition
+from pvbus.core.kernel.records import DeadLetter
 from pvbus.ports.bus import Record
 from pvbus.runtime.reconcile import holder
 from pvbus.runtime.reconcile import worker as worker_module

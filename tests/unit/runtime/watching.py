@@ -8,11 +8,10 @@ import msgspec
 
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
-from pvbus.core.ingest.rows import Emission, topics_of
-from pvbus.core.keys import CHECK_PREFIX, check_key, okey
-from pvbus.core.kinds import Kind
-from pvbus.core.markers import is_marker
-from pvbus.core.records import (
+from pvbus.core.kernel.keys import CHECK_PREFIX, check_key, okey
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.records import (
     INJECTABLES,
     OBJECTS,
     CheckAnswer,
@@ -21,6 +20,7 @@ from pvbus.core.records import (
     ObjectRow,
     SyncMarker,
 )
+from pvbus.core.variants.objectrows import Emission, topics_of
 from pvbus.ports.cluster import Listing, Object, Reader, Resource, WatchEvent
 from pvbus.runtime.ingest.informer import InformerShell
 

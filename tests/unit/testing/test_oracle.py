@@ -7,8 +7,8 @@ import pytest
 
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import Downstream, PackageVariant, PackageVariantSet
-from pvbus.core.keys import HOLD, SET_UID_LABEL, colliding_variant_name
-from pvbus.testing.oracle import Expected, Thing, expected_variants
+from pvbus.core.kernel.keys import HOLD, SET_UID_LABEL, colliding_variant_name
+from tests.kit.oracle import Expected, Thing, expected_variants
 
 LONG_AGO, LATER = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
 SITE = "example.org/Site"

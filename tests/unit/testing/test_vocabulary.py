@@ -22,4 +22,4 @@ def test_a_word_of_our_own_is_found_as_a_name(text: str, found: list[str]) -> No
 
 
 def test_a_set_claims_the_name_of_a_variant() -> None:
-    assert list(private_words("pvbus/core/render/controller.py", "claims = []")) == []
+    assert list(private_words("pvbus/core/variants/render/controller.py", "claims = []")) == []

@@ -2,9 +2,9 @@
 
 Those of Kubernetes have its names; of `view`, `edit` and `admin` the rules on kinds that are served here.
 `pvbus-viewer` to `pvbus-approver` are the roles of people; `pvbus-<service>` are the services', from
-`pvbus.core.rights`. What is missing is added at each start, as a real API server does it, but for an object
-with the annotation rbac.authorization.kubernetes.io/autoupdate: "false". The services' roles become exactly
-what they are here, as `pvbus install` makes them on a cluster: another version may have granted more.
+`pvbus.core.kernel.rights`. What is missing is added at each start, as a real API server does it, but for an
+object with the annotation rbac.authorization.kubernetes.io/autoupdate: "false". The services' roles become
+exactly what they are here, as `pvbus install` makes them on a cluster: another version may have granted more.
 
 Source: Kubernetes 1.36, plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go.
 """
@@ -28,7 +28,7 @@ from pvbus.controlplane.apiserver.rbac.rules import (
 )
 from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
-from pvbus.core.rights import OBSERVED_LABEL, OBSERVED_VERBS, PROMOTION_KINDS, SERVICE_RIGHTS
+from pvbus.core.kernel.rights import OBSERVED_LABEL, OBSERVED_VERBS, PROMOTION_KINDS, SERVICE_RIGHTS
 from pvbus.ports.cluster import Kind, Object
 
 AUTO_UPDATE = "rbac.authorization.kubernetes.io/autoupdate"

@@ -13,7 +13,7 @@ from pvbus.controlplane.apiserver.identity import AUTHENTICATED_GROUP, User
 from pvbus.controlplane.apiserver.rbac.builtin import OBSERVED, OBSERVERS, account_of
 from pvbus.controlplane.apiserver.rbac.impersonation import account_groups
 from pvbus.controlplane.apiserver.rbac.policy import ACCOUNT_PREFIX, Binding
-from pvbus.core.rights import SERVICE_RIGHTS
+from pvbus.core.kernel.rights import SERVICE_RIGHTS
 
 
 def tokens(secret: str) -> dict[str, str]:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import msgspec
 
 from pvbus.controlplane.packages.functions.item import Item
-from pvbus.core.content import no_object
 from pvbus.core.errors import PermanentError
+from pvbus.core.variants.revisions.content import no_object
 from pvbus.core.yaml.editor import YamlError, parse
 
 KPTFILE = "Kptfile"

@@ -28,7 +28,7 @@ from pvbus.controlplane.packages.functions.starlark import starlark
 from pvbus.controlplane.packages.functions.upsert_resource import upsert_resource
 from pvbus.controlplane.packages.programs import isolation
 from pvbus.core.errors import PermanentError, UsageError
-from pvbus.core.keys import sha1_head
+from pvbus.core.kernel.keys import sha1_head
 
 BUILTIN_PREFIX = "builtin:"
 

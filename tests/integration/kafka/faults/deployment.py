@@ -20,12 +20,12 @@ from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
-from pvbus.core.conditions.controller import ConditionsController
-from pvbus.core.inject.controller import InjectController
-from pvbus.core.records import LATEST, OBJECTS, UNROLL
-from pvbus.core.render.controller import RenderController
-from pvbus.core.topics import SERVICES
-from pvbus.core.unroll.controller import UnrollController
+from pvbus.core.kernel.records import LATEST, OBJECTS, UNROLL
+from pvbus.core.kernel.topics import SERVICES
+from pvbus.core.variants.conditions.controller import ConditionsController
+from pvbus.core.variants.inject.controller import InjectController
+from pvbus.core.variants.render.controller import RenderController
+from pvbus.core.variants.unroll.controller import UnrollController
 from tests.e2e.faults.fleet import REPOSITORY, REVISION, SET, VARIANT, Fleet
 from tests.tools.busfile import Snapshot
 from tests.tools.installation import environment

@@ -11,9 +11,9 @@ import pytest
 
 from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Bus, Lease
-from pvbus.testing.bus_contract import holder
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.integration.kafka.faults.conftest import FAULTS
+from tests.kit.bus_contract import holder
 from tests.tools.kafka import KafkaCluster, restarted
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(7200)]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from pvbus.core.keys import partition
-from pvbus.core.records import (
+from pvbus.core.kernel.keys import partition
+from pvbus.core.kernel.records import (
     DESIRED,
     DLQ,
     LATEST,
@@ -22,7 +22,7 @@ from pvbus.core.records import (
     VARIANTS,
     WATCHES,
 )
-from pvbus.core.topics import SERVICES, partition_key
+from pvbus.core.kernel.topics import SERVICES, partition_key
 from tests.e2e.faults.fleet import REVISION, SET, VARIANT
 from tests.integration.kafka.faults.conftest import FAULTS
 from tests.integration.kafka.faults.deployment import (

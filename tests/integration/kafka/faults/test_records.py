@@ -13,14 +13,14 @@ import pytest
 from confluent_kafka import Producer
 
 from pvbus.adapters.kafka.bus import KafkaBus
-from pvbus.core.keys import partition
-from pvbus.core.records import DLQ
+from pvbus.core.kernel.keys import partition
+from pvbus.core.kernel.records import DLQ
 from pvbus.ports.bus import TopicSpec
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.reconcile.worker import Worker
-from pvbus.testing.bus_contract import settled
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.integration.kafka.faults.conftest import FAULTS
+from tests.kit.bus_contract import settled
 from tests.tools.kafka import KafkaCluster
 from tests.tools.topicreader import TopicReader
 from tests.unit.runtime.fakes import IN, OUT, PARTITIONS, SEEN, Fake, FakeCluster, Row

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pvbus.core.topics import SERVICES
+from pvbus.core.kernel.topics import SERVICES
 from tests.integration.kafka.faults.conftest import FAULTS
 from tests.integration.kafka.faults.deployment import PARTITIONS, Deployment, ServiceProcess, deployment
 from tests.integration.kafka.faults.victim import STRIKING

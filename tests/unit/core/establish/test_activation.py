@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from pvbus.core.errors import PermanentError
-from pvbus.core.packaging.rows import LockedRevision
+from pvbus.core.kernel.packagerows import LockedRevision
 from tests.unit.core.establish.world import CRD, PARTITION, REVISION, CrashError, World, crd, okey_of
 
 replace = msgspec.structs.replace

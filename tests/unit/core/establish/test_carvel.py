@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from pvbus.core.errors import PermanentError
-from pvbus.core.packaging.rows import EstablishedRow, LockedDependency, LockRow
-from pvbus.core.records import INSTALLS
+from pvbus.core.kernel.packagerows import EstablishedRow, LockedDependency, LockRow
+from pvbus.core.kernel.records import INSTALLS
 from pvbus.ports.cluster import Kind, Object
 from tests.unit.core.establish.world import CRD, INSTALL, PARTITION, CrashError, World, crd
 

@@ -1,7 +1,7 @@
 """What is left in the cluster after an install: neither its objects nor the words of a former failure."""
 
-from pvbus.core.establish.reporting import is_shown
-from pvbus.core.packaging.rows import LockRow
+from pvbus.core.kernel.packagerows import LockRow
+from pvbus.core.platform.establish.reporting import is_shown
 from tests.unit.core.establish.test_carvel import add_install, add_package, config_map, data_of, order
 from tests.unit.core.establish.world import INSTALL, World
 

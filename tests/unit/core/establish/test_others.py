@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pvbus.core.packaging.rows import LockRow
+from pvbus.core.kernel.packagerows import LockRow
 from pvbus.ports.cluster import Object
 from tests.unit.core.establish.test_activation import active
 from tests.unit.core.establish.test_carvel import (

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.core.establish.controller import PAGES
-from pvbus.core.packaging.rows import LockedDependency
-from pvbus.core.records import INSTALLS
+from pvbus.core.kernel.packagerows import LockedDependency
+from pvbus.core.kernel.records import INSTALLS
+from pvbus.core.platform.establish.controller import PAGES
 from pvbus.ports.cluster import Kind, Resource
 from tests.unit.core.establish.test_activation import active, inactive
 from tests.unit.core.establish.test_carvel import KEY, add_install, add_package, config_map, order

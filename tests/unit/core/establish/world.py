@@ -7,12 +7,12 @@ import msgspec
 import yaml
 
 from pvbus.adapters.memory.cluster import MemoryCluster, Write
-from pvbus.core.effects import WRITES, Content, Effect, Outcome, Pull, Put
 from pvbus.core.errors import PermanentError, PvbusError
-from pvbus.core.establish.controller import EstablishController, Installer
-from pvbus.core.establish.objects import key_of
-from pvbus.core.packaging.rows import EstablishedRow, LockedRevision, LockRow
-from pvbus.core.records import ESTABLISHED, INSTALLS, LOCK
+from pvbus.core.kernel.effects import WRITES, Content, Effect, Outcome, Pull, Put
+from pvbus.core.kernel.packagerows import EstablishedRow, LockedRevision, LockRow
+from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
+from pvbus.core.platform.establish.controller import EstablishController, Installer
+from pvbus.core.platform.establish.objects import key_of
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.reconcile.effects import perform
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.locking.children import template_of
-from pvbus.core.packaging.model import Install
-from pvbus.core.packaging.rows import LockRow
+from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.packagerows import LockRow
+from pvbus.core.platform.resolve.children import template_of
 
 SOURCE = "xpkg.example.org/acme/network"
 OWNER = Install(

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pvbus.core.packaging.rows import EstablishedRow
+from pvbus.core.kernel.packagerows import EstablishedRow
 from tests.unit.core.locking.world import REGISTRY, World, install_key, started
 
 PA, PB, PC = (f"{REGISTRY}/{name}" for name in ("pa", "pb", "pc"))

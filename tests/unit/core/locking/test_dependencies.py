@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.locking.plans import Settings
-from pvbus.core.packaging.rows import EstablishedRow
-from pvbus.core.resolve.model import Policy
+from pvbus.core.kernel.packagerows import EstablishedRow
+from pvbus.core.platform.resolve.plans import Settings
+from pvbus.core.platform.solver.model import Policy
 from tests.unit.core.locking.world import REGISTRY, World, install_key, started
 
 AWS, NET, APP = (f"{REGISTRY}/{name}" for name in ("aws", "network", "app"))

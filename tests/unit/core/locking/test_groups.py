@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pvbus.core.locking.deciding import Decider
-from pvbus.core.locking.groups import Groups, Member
-from pvbus.core.locking.plans import Decision
-from pvbus.core.locking.state import ScopeState
-from pvbus.core.packaging.rows import EstablishedRow
+from pvbus.core.kernel.packagerows import EstablishedRow
+from pvbus.core.platform.resolve.deciding import Decider
+from pvbus.core.platform.resolve.groups import Groups, Member
+from pvbus.core.platform.resolve.plans import Decision
+from pvbus.core.platform.resolve.state import ScopeState
 from tests.unit.core.locking.world import REGISTRY, World, install_key, started
 
 NAMES = ("a", "b", "c", "d")

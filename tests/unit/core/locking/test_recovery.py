@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.effects import Effect, Pull
 from pvbus.core.errors import PermanentError
-from pvbus.core.keys import okey
-from pvbus.core.packaging.kinds import MIRRORED
+from pvbus.core.kernel.effects import Effect, Pull
+from pvbus.core.kernel.keys import okey
+from pvbus.core.kernel.packagekinds import MIRRORED
 from tests.unit.core.locking.test_conflicts import PA, PB, PC, definition
 from tests.unit.core.locking.world import PKG, World, install_key, started
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pvbus.core.locking.revisions import (
+from pvbus.core.platform.resolve.revisions import (
     History,
     Intent,
     Request,

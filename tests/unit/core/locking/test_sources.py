@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.packaging.rows import ContentRow
+from pvbus.core.kernel.packagerows import ContentRow
 from tests.unit.core.locking.world import REGISTRY, World, started
 
 AWS, NET = f"{REGISTRY}/aws", f"{REGISTRY}/network"

@@ -7,16 +7,15 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.effects import Content, Effect, Observation, Observe, Outcome, Pull, Put
 from pvbus.core.errors import PermanentError, TransientError
-from pvbus.core.keys import okey, parse_okey, sync_key
-from pvbus.core.kinds import Kind
-from pvbus.core.locking.controller import ResolveController
-from pvbus.core.locking.plans import Settings
-from pvbus.core.locking.state import DIGEST
-from pvbus.core.packaging.kinds import MIRRORED
-from pvbus.core.packaging.rows import WROTE, EstablishedRow, LockedRevision, LockRow, SourceRow
-from pvbus.core.records import ESTABLISHED, INSTALLS, LOCK, SOURCES, SyncMarker
+from pvbus.core.kernel.effects import Content, Effect, Observation, Observe, Outcome, Pull, Put
+from pvbus.core.kernel.keys import okey, parse_okey, sync_key
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.packagekinds import MIRRORED
+from pvbus.core.kernel.packagerows import DIGEST, WROTE, EstablishedRow, LockedRevision, LockRow, SourceRow
+from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK, SOURCES, SyncMarker
+from pvbus.core.platform.resolve.controller import ResolveController
+from pvbus.core.platform.resolve.plans import Settings
 
 PKG = "pkg.crossplane.io"
 REGISTRY = "xpkg.example.org/acme"

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pvbus.core.keys import ObjectKey, okey
-from pvbus.core.packaging.carvel import Facts, KnownPackage, decide, known_package
-from pvbus.core.packaging.model import Install
-from pvbus.core.packaging.reading import Problem, install_of
-from pvbus.core.packaging.rows import LockRow
+from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.keys import ObjectKey, okey
+from pvbus.core.kernel.packagerows import LockRow
+from pvbus.core.platform.packaging.carvel import Facts, KnownPackage, decide, known_package
+from pvbus.core.platform.packaging.reading import Problem, install_of
 
 GROUP, KIND = "packaging.carvel.dev", "PackageInstall"
 OWNER = "kapp-controller.carvel.dev/owner"

@@ -10,7 +10,7 @@ import tracemalloc
 import pytest
 
 from pvbus.core.errors import PermanentError
-from pvbus.core.packaging.archives import (
+from pvbus.core.platform.packaging.archives import (
     Layer,
     Limits,
     check_files,

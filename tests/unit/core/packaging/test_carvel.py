@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.packaging.rows import LockRow
-from pvbus.core.packaging.statuses import dependency_statuses
-from pvbus.core.resolve.model import Policy
+from pvbus.core.kernel.packagerows import LockRow
+from pvbus.core.platform.packaging.statuses import dependency_statuses
+from pvbus.core.platform.solver.model import Policy
 from tests.unit.core.packaging.carvelworld import (
     MAIN_API,
     MAIN_OFFER,

@@ -7,11 +7,11 @@ import pytest
 from pvbus.cli.install.admission import created_installs
 from pvbus.cli.install.objects import Options
 from pvbus.core.cel import Program, compile_expression
-from pvbus.core.packaging.carvel import admission, known_package, served_by
-from pvbus.core.packaging.carvel.naming import NAME_BYTES_MAX, install_name
-from pvbus.core.packaging.carvel.protection import edit_problem
-from pvbus.core.packaging.carvel.structure import REQUIRED_FIELDS, missing_fields, required_fields
-from pvbus.core.packaging.reading import Problem
+from pvbus.core.platform.packaging.carvel import admission, known_package, served_by
+from pvbus.core.platform.packaging.carvel.naming import NAME_BYTES_MAX, install_name
+from pvbus.core.platform.packaging.carvel.protection import edit_problem
+from pvbus.core.platform.packaging.carvel.structure import REQUIRED_FIELDS, missing_fields, required_fields
+from pvbus.core.platform.packaging.reading import Problem
 from tests.unit.core.packaging.carvelworld import (
     MAIN_API,
     MAIN_OFFER,

@@ -4,15 +4,23 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.packaging.model import Install, Override
-from pvbus.core.packaging.reading import (
+from pvbus.core.kernel.installs import Install, Override
+from pvbus.core.platform.packaging.reading import (
     Problem,
     carvel_package,
     install_of,
     installation_type_of,
     split_reference,
 )
-from pvbus.core.resolve.model import AnyOf, Candidate, OfferNeed, PackageNeed, PlatformNeed, Requirement, api
+from pvbus.core.platform.solver.model import (
+    AnyOf,
+    Candidate,
+    OfferNeed,
+    PackageNeed,
+    PlatformNeed,
+    Requirement,
+    api,
+)
 
 DIGEST = "sha256:" + "a" * 64
 

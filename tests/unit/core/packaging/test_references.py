@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pvbus.core.errors import PermanentError
-from pvbus.core.packaging.pullsecrets import Login, login_for, logins_of
-from pvbus.core.packaging.references import (
+from pvbus.core.platform.packaging.pullsecrets import Login, login_for, logins_of
+from pvbus.core.platform.packaging.references import (
     INLINE_CHARACTERS_MAX,
     GitFolder,
     Image,

@@ -5,15 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.core.packaging.model import Install
-from pvbus.core.packaging.rows import (
+from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.packagerows import (
     EstablishedRevision,
     EstablishedRow,
     LockedDependency,
     LockedRevision,
     LockRow,
 )
-from pvbus.core.packaging.statuses import (
+from pvbus.core.platform.packaging.statuses import (
     Runtime,
     carvel_status,
     dependency_statuses,
@@ -23,7 +23,7 @@ from pvbus.core.packaging.statuses import (
     revision_status,
     with_times,
 )
-from pvbus.core.resolve.model import api
+from pvbus.core.platform.solver.model import api
 
 DIGEST = "sha256:" + "a" * 64
 SOURCE = "xpkg.example.org/acme/net"

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from pvbus.core.packaging.rows import ContentRow
-from pvbus.core.packaging.xpkg import candidate_of, package_meta
-from pvbus.core.resolve.model import Candidate, OfferNeed, PackageNeed, PlatformNeed, Requirement, api
+from pvbus.core.kernel.packagerows import ContentRow
+from pvbus.core.platform.packaging.xpkg import candidate_of, package_meta
+from pvbus.core.platform.solver.model import Candidate, OfferNeed, PackageNeed, PlatformNeed, Requirement, api
 
 META = """\
 apiVersion: meta.pkg.crossplane.io/v1

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from pvbus.core.resolve.model import (
+from pvbus.core.platform.solver.model import (
     AnyOf,
     Candidate,
     Installed,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.resolve import blang
-from pvbus.core.resolve.languages import BLANG, K14S, LANGUAGES, Language, highest
-from pvbus.core.resolve.semver import ConstraintError, Version, VersionError
+from pvbus.core.platform.solver import blang
+from pvbus.core.platform.solver.languages import BLANG, K14S, LANGUAGES, Language, highest
+from pvbus.core.platform.solver.semver import ConstraintError, Version, VersionError
 
 VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parents[3] / "data" / "resolve" / "versions.json").read_text(encoding="utf-8")

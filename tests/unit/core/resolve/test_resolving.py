@@ -2,7 +2,7 @@
 
 import pytest
 
-from pvbus.core.resolve.model import (
+from pvbus.core.platform.solver.model import (
     Candidate,
     Conflict,
     Package,
@@ -16,9 +16,9 @@ from pvbus.core.resolve.model import (
     VersionPolicy,
     Wish,
 )
-from pvbus.core.resolve.resolving import resolve
-from pvbus.core.resolve.states import DependencyReport, DependencyState, dependencies_of
-from pvbus.core.resolve.transaction import creations_of, transaction_of
+from pvbus.core.platform.solver.resolving import resolve
+from pvbus.core.platform.solver.states import DependencyReport, DependencyState, dependencies_of
+from pvbus.core.platform.solver.transaction import creations_of, transaction_of
 from tests.unit.core.resolve.problems import MAIN_API, installed, pkg, wish
 
 TREE = (

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from pvbus.core.api.variants import Condition
-from pvbus.core.codec import encode_row
-from pvbus.core.conditions.publishing import Publisher
-from pvbus.core.records import CONDITIONS, LATEST, ConditionEvent
-from pvbus.core.sink.message import Event, Filter, event_of, message_of
+from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.records import CONDITIONS, LATEST, ConditionEvent
+from pvbus.core.variants.publishing import Publisher
+from pvbus.core.variants.sink.message import Event, Filter, event_of, message_of
 
 SOURCE = "/pvbus/prod%eu \N{LATIN SMALL LETTER U WITH DIAERESIS}"
 CONDITION = Condition(type="Ready", status="True", reason="Ready", message="ok")

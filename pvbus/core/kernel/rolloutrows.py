@@ -1,0 +1,180 @@
+"""What a rollout stores, observes and orders.
+
+A policy has one `Rollout` row, and one `Target` row for each of its targets: no row grows with their number.
+A target is named by its PackageVariant, or by its package where it has none.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from pvbus.core.api.rollouts import Check
+from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    """A target's part in the attempt that planned it last.
+
+    revision, digest: what is to be published, its name and the hash of its content. position: its position in
+    the order of the attempt. wave: from 1. good, good_digest: what a rollback publishes again, "" for none.
+    uid: of the PackageVariant that its order was given for, "" before.
+    """
+
+    target: str
+    revision: str
+    digest: str
+    attempt: int
+    position: int
+    wave: int
+    state: TargetState = TargetState.PLANNED
+    good: str = ""
+    good_digest: str = ""
+    uid: str = ""
+
+
+class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    """The state of a policy's rollout.
+
+    wave: from 1; in a rollback that of the rollback. reason, message: why it stopped or rolls back. stops:
+    how often this attempt stopped. tolerated: failing targets that a person accepted. is_started: a person
+    approved the first wave, where that is needed. candidates: hash of the proposed revisions while they
+    settle. phase_seconds: watched time of the settle or hold time. wave_seconds: of the wave, or since the
+    first candidate. seen_at: the clock at the last step, in seconds since 1970; 0 while no time counts. ask:
+    number of the last look at the checks; asked_seconds: phase_seconds when it was asked; is_answered,
+    is_passed: what came of it. unmet: in a hold time, the checks that did not pass then, and why.
+    needs_restart: what this attempt did not prove is not known any more; no other begins before a person
+    restarts it.
+    """
+
+    state: RolloutState = RolloutState.IDLE
+    attempt: int = 0
+    wave: int = 0
+    reason: str = ""
+    message: str = ""
+    stops: int = 0
+    tolerated: int = 0
+    is_started: bool = False
+    candidates: str = ""
+    phase_seconds: float = 0
+    wave_seconds: float = 0
+    seen_at: float = 0
+    ask: int = 0
+    asked_seconds: float = 0
+    is_answered: bool = False
+    is_passed: bool = False
+    unmet: str = ""
+    needs_restart: bool = False
+
+
+class TargetFacts(NamedTuple):
+    """The live facts of a target.
+
+    revision, digest: the open revision. is_proposed: it is proposed, and nothing speaks against its approval.
+    published, published_digest: the latest published revision, "" for none. refused, withdrawn, unrestored:
+    the last attempt in which the approval was refused, the order was confirmed as never to be carried out,
+    and the last good revision could not be published; 0 for none.
+    """
+
+    revision: str = ""
+    digest: str = ""
+    is_proposed: bool = False
+    published: str = ""
+    published_digest: str = ""
+    refused: int = 0
+    withdrawn: int = 0
+    unrestored: int = 0
+
+
+NOTHING = TargetFacts()
+"""A target of which nothing is left."""
+
+
+class Evidence(NamedTuple):
+    """Whether a published revision is good, as looked at after its approval in this attempt was seen."""
+
+    revision: str
+    digest: str
+    attempt: int
+    is_good: bool
+
+
+class Answers(NamedTuple):
+    """The answers to one `Ask`. verdicts: of each check in order; None: it is not known, which passes
+    nothing and fails nothing. words: of each check why it does not pass, "" if it does."""
+
+    attempt: int
+    wave: int
+    number: int
+    verdicts: tuple[bool | None, ...]
+    words: tuple[str, ...] = ()
+
+
+class Commands(NamedTuple):
+    """What people want. Each names what it is for, so that it is done once and never for a later attempt.
+
+    resume: the attempt, and the number of its stop. approve: the attempt, and the wave that passes (0: that
+    the first wave may begin). restart: revisions of this and earlier attempts may be tried again. The others:
+    the attempt.
+    """
+
+    paused: bool = False
+    resume: tuple[int, int] = (0, 0)
+    approve: tuple[int, int] = (0, 0)
+    promote: int = 0
+    abort: int = 0
+    roll_back: int = 0
+    restart: int = 0
+
+
+NO_COMMANDS = Commands()
+
+
+class Approve(msgspec.Struct, frozen=True):
+    """Publish a proposed revision if its content is still this one."""
+
+    target: str
+    revision: str
+    digest: str
+    attempt: int
+
+
+class Withdraw(msgspec.Struct, frozen=True):
+    """Take an approval back, and confirm that it was or will never be carried out."""
+
+    target: str
+    revision: str
+    digest: str
+    attempt: int
+
+
+class Restore(msgspec.Struct, frozen=True):
+    """Publish the content of an earlier revision again."""
+
+    target: str
+    revision: str
+    digest: str
+    attempt: int
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Look at the checks of a wave now, and answer under this number."""
+
+    attempt: int
+    wave: int
+    number: int
+    checks: tuple[Check, ...]
+
+
+Action = Approve | Withdraw | Restore | Ask
+
+
+class Step(NamedTuple):
+    """The outcome of one step. rows: the changed targets, None for a row that goes. actions: all that is to
+    be done now, also what was ordered before and is not done yet. wait_seconds: when to step again if nothing
+    else happens, None for never."""
+
+    rollout: Rollout
+    rows: Mapping[str, Target | None]
+    actions: tuple[Action, ...]
+    wait_seconds: float | None

@@ -1,0 +1,436 @@
+"""Establish: makes the cluster equal to the lock, install by install.
+
+A row of the lock is the order; what was done is a row of its own. The packages of one scope are in one
+partition, and keys run concurrently: while an install writes objects, no other one that has some of these
+objects in its rows begins, so of two installs that both want an object one wins whole, even if the lock were
+wrong. A crash at any effect is repaired by the next run. An install waits until those it needs are healthy.
+"""
+
+from collections.abc import Generator, Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.effects import Effect, Get, Outcome, Put, Reconciliation
+from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.keys import ObjectKey, okey
+from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.packagerows import (
+    OBJECT_OWNED,
+    SCOPE,
+    WROTE,
+    EstablishedRevision,
+    EstablishedRow,
+    LockRow,
+    ScopedKey,
+)
+from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
+from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of
+from pvbus.core.platform.establish import carvel, crossplane, installs, others, reporting, revisions, waiting
+from pvbus.core.platform.establish.objects import Object, annotation
+from pvbus.core.platform.establish.outcome import Carried
+from pvbus.core.platform.establish.state import InstallData
+from pvbus.core.platform.packaging.carvel.objects import GLOBAL_NAMESPACE
+from pvbus.core.platform.packaging.reading import Problem, install_of
+from pvbus.core.platform.packaging.statuses import Status
+
+Installer = Literal["pvbus", "others"]
+"""Who installs: pvbus, or Crossplane and kapp-controller, for which pvbus decides."""
+
+NAMESPACE = "crossplane-system"
+"""Where runtimes and pull secrets of Crossplane's family are."""
+BUSY_SECONDS = 0.2
+"""Until an install looks again whether another one has written the objects that both have."""
+RETRY_SECONDS = 60.0
+PAGES = f"{SCOPE}|"
+"""The key of the lock's pages: no install has it."""
+BESIDE = "AnotherInstaller"
+"""The reason as Crossplane or kapp-controller installs the same package."""
+
+_row = msgspec.json.Decoder(LockRow)
+_done = msgspec.json.Decoder(EstablishedRow)
+
+
+class EstablishController:
+    """The lock in, the cluster out. See `pvbus.core.kernel.effects.Controller`."""
+
+    name = "establish"
+    inputs = inputs_of(name)
+    memory = memory_of(name)
+    broadcast = broadcast_of(name)
+
+    def __init__(self, installer: Installer = "pvbus", *, namespace: str = NAMESPACE) -> None:
+        self.evaluations = 0
+        self._installer = installer
+        self._namespace = namespace
+        self._keys: dict[int, dict[str, InstallData]] = {}
+        self._busy: dict[int, dict[str, frozenset[str]]] = {}
+        self._needed_by: dict[int, dict[str, set[str]]] = {}
+        self._paged_at = 0.0
+
+    # ------------------------------------------------------------ records in
+
+    def open(self, partition: int) -> None:
+        self._keys[partition] = {}
+        self._busy[partition] = {}
+        self._needed_by[partition] = {}
+
+    def close(self, partition: int) -> None:
+        self._keys.pop(partition, None)
+        self._busy.pop(partition, None)
+        self._needed_by.pop(partition, None)
+
+    def keys(self, partition: int) -> Iterable[str]:
+        found = [key for key, data in self._keys.get(partition, {}).items() if data.row or data.done]
+        return [*found, PAGES] if found else []
+
+    def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
+        table = self._keys.get(partition)
+        if table is None or is_marker(key):
+            return ()
+        data = table.setdefault(key, InstallData())
+        edited: list[str] = []
+        if topic == INSTALLS:
+            edited = self._observed(table, key, data, value)
+        elif topic == LOCK:
+            self._decide(partition, key, data, _row.decode(value) if value is not None else None)
+        else:
+            data.done = _done.decode(value) if value is not None else None
+        dirty = [key] if data.row is not None or data.done is not None else []
+        if data.is_empty:
+            del table[key]
+        dirty += edited
+        if topic == LOCK and ScopedKey.parse(key).rest.startswith(f"{revisions.GROUP}/"):
+            dirty.append(PAGES)
+        return [*dirty, *self._waiting_for(partition, key)] if topic == ESTABLISHED else dirty
+
+    def _observed(
+        self, table: dict[str, InstallData], key: str, data: InstallData, value: bytes | None
+    ) -> list[str]:
+        """Apply an object; return the installs whose revision it is, if a person has deleted or edited it."""
+        name = _object_key(key)
+        if name.group != revisions.GROUP or not name.kind.endswith("Revision"):
+            data.observe(value)
+            return []
+        former = revisions.stray_of(data.object()) if data.raw is not None else ""
+        data.observe(value)
+        obj = data.object() if data.raw is not None else None
+        stray = revisions.stray_of(obj) if obj is not None else ""
+        for parent, is_stray in ((former, False), (stray, True)):
+            if parent:
+                table.setdefault(parent, InstallData()).strays[name.name] = is_stray
+        found = [stray] if stray and stray != former else []
+        if obj is None or not annotation(obj, WROTE):
+            found += self._with_revision(table, name)
+        for each in found:
+            table[each].look_again()
+        return found
+
+    @staticmethod
+    def _with_revision(table: dict[str, InstallData], revision: ObjectKey) -> list[str]:
+        """Return the installs whose row has a revision of this name."""
+        kind, found = revision.kind.removesuffix("Revision"), []
+        for key, data in table.items():
+            names = (each.name for each in data.row.revisions) if data.row is not None else ()
+            if revision.name in names and _object_key(key).kind == kind:
+                found.append(key)
+        return found
+
+    def store(self, partition: int, put: Put) -> Iterable[str]:
+        table = self._keys.get(partition)
+        if put.topic != ESTABLISHED or table is None:
+            return ()
+        data = table.setdefault(put.key, InstallData())
+        data.done = put.row if isinstance(put.row, EstablishedRow) else None
+        if data.is_empty:
+            del table[put.key]
+        return [put.key, *self._waiting_for(partition, put.key)]
+
+    def _decide(self, partition: int, key: str, data: InstallData, row: LockRow | None) -> None:
+        """Apply a row of the lock, and remember what it needs."""
+        needed_by = self._needed_by[partition]
+        for need in data.row.dependencies if data.row is not None else ():
+            needed_by.get(need.install, set()).discard(key)
+        for need in row.dependencies if row is not None else ():
+            if need.install:
+                needed_by.setdefault(need.install, set()).add(key)
+        data.decide(row)
+
+    def _waiting_for(self, partition: int, key: str) -> list[str]:
+        """Return the installs that depend on this one."""
+        return sorted(self._needed_by[partition].get(ScopedKey.parse(key).rest, ()))
+
+    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+        return ()  # the row of a package with too many objects for the bus: the shell logs it
+
+    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
+        return ()  # what was established stays; the shell logs it
+
+    # ------------------------------------------------------------ deciding
+
+    def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
+        table, busy = self._keys[partition], self._busy[partition]
+        if key == PAGES:
+            return (yield from self._paged(table, now))
+        data = table.get(key)
+        if data is None:
+            return Outcome()
+        self.evaluations += 1
+        if data.row is None:
+            return Outcome((Put(ESTABLISHED, key, None),), "changed") if data.done is not None else Outcome()
+        # Carvel's rows have no revisions: what its installs write is in their own rows before it is written.
+        known = [each.objects for each in data.row.revisions]
+        known += [each.objects for each in data.done.revisions] if data.done is not None else []
+        wanted = frozenset(name for objects in known for name in objects)
+        if any(wanted & objects for each, objects in busy.items() if each != key):
+            return Outcome(
+                result="waiting",
+                waiting=("another install that has one of its objects",),
+                again_after=BUSY_SECONDS,
+            )
+        busy[key] = wanted
+        try:
+            return (yield from self._carried_out(partition, key, data, now))
+        finally:
+            busy.pop(key, None)
+
+    def _carried_out(
+        self, partition: int, key: str, data: InstallData, now: float
+    ) -> Generator[Effect, Any, Outcome]:
+        table = self._keys[partition]
+        row, order, before = data.row, data.order, _before(_object_key(key), data)
+        changes = data.changes
+        assert row is not None
+        try:
+            needed_by = self._waiting_for(partition, key)
+            done = yield from self._carried(table, key, data, row, now, needed_by)
+        except PermanentError as error:
+            done = Carried(before.revisions, False, False, error.reason, str(error), (), RETRY_SECONDS)
+        if done is None:
+            return Outcome()
+        if done.is_over:
+            return Outcome((Put(ESTABLISHED, key, None),), "changed") if data.done is not None else Outcome()
+        new = EstablishedRow(
+            uid=row.uid,
+            order=order,
+            revisions=done.revisions,
+            is_healthy=done.is_healthy,
+            is_created=installs.is_made(data.object() if data.raw is not None else None, _object_key(key))
+            or not row.uid,
+            reason=done.reason,
+            message=done.message,
+        )
+        if done.references or done.runtime is not None:
+            data.references, data.runtime = done.references, done.runtime
+        is_current = changes == data.changes  # what was changed meanwhile was not looked at
+        if is_current and done.is_healthy and not done.waiting and done.again_after is not None:
+            data.looked_at, data.look_after = now, done.again_after
+        puts = (Put(ESTABLISHED, key, new),) if new != data.done else ()
+        if not puts and self._installer == "pvbus":  # a row that is committed is reported, no other one
+            yield from self._reported(table, key, data, done, now)
+        result = "changed" if puts else "waiting" if done.waiting else "unchanged"
+        return Outcome(puts, result, again_after=done.again_after, waiting=done.waiting)
+
+    def _carried(
+        self,
+        table: dict[str, InstallData],
+        key: str,
+        data: InstallData,
+        row: LockRow,
+        now: float,
+        needed_by: Iterable[str],
+    ) -> Generator[Effect, Any, Carried | None]:
+        """Carry the row of one install out; None if nothing is to be said of it yet.
+
+        needed_by: keys of the installs that depend on it.
+        """
+        name = _object_key(key)
+        before = _before(name, data)
+        if row.status == "removed":
+            holders = (table.get(each) for each in needed_by)
+            needed = any(each and each.row and each.row.status != "removed" for each in holders)
+            if name.kind == carvel.INSTALL.kind and (over := (yield from carvel.ended(name, before))):
+                return over
+            done = yield from installs.ended(name, row, is_needed=needed)
+            # What it has is deleted once it is being deleted, so the row remembers that until then.
+            return done if done.is_over else done._replace(revisions=before.revisions)
+        if not row.uid:
+            if row.status != "locked" or not row.template:
+                return None
+            return (yield from installs.made(name, row))
+        if data.raw is None or (data.object().get("metadata") or {}).get("uid") != row.uid:
+            return None  # the mirror, or the lock, is behind
+        obj = data.object()
+        install = install_of(obj, namespace=self._namespace)
+        if isinstance(install, Problem) or install.is_deleted or install.is_paused:
+            return None
+        drift = yield from installs.updated(name, row, obj)
+        is_locked = row.status == "locked"
+        if not is_locked and (self._installer == "others" or not _is_kept_whole(install, row, before)):
+            return _unchanged(before, row.reason or row.status.capitalize(), row.message)
+        kind = installs.kind_of_key(name)
+        if self._installer == "others":
+            live: Object | None = yield Get(kind, name.namespace, name.name)
+            if live is None or live["metadata"].get("uid") != row.uid:
+                return None
+            done = yield from others.followed(install, kind, live, row)
+            return done._replace(message="; ".join(filter(None, (done.message, drift))))
+        if is_locked and (unmet := self._unmet(table, ScopedKey.parse(key).rest)):
+            if before.order != data.order or not before.is_healthy:
+                message = f"waits for {unmet}"
+                return Carried(before.revisions, False, False, "WaitingForDependencies", message, (unmet,))
+        if data.looked_at and data.looked_at <= now < data.looked_at + data.look_after:
+            wait = data.looked_at + data.look_after - now
+            return _unchanged(before, before.reason, before.message)._replace(again_after=wait)
+        live = yield Get(kind, name.namespace, name.name)
+        if live is None or live["metadata"].get("uid") != row.uid:
+            return None
+        rival, seconds = others.rival_of(install, live, now)
+        if rival:
+            return Carried(before.revisions, before.is_healthy, False, BESIDE, rival, (), seconds)
+        done = yield from self._written(table, data, install, live, row, before)
+        if not is_locked:
+            return _kept_whole(done, row, before)
+        return done._replace(message="; ".join(filter(None, (done.message, drift))))
+
+    def _written(
+        self,
+        table: dict[str, InstallData],
+        data: InstallData,
+        install: Install,
+        live: Object,
+        row: LockRow,
+        before: EstablishedRow,
+    ) -> Generator[Effect, Any, Carried]:
+        """Compare the cluster with the row, or with what an install has that is refused, and write."""
+        if install.family == "crossplane":
+            strays = sorted(each for each, is_stray in data.strays.items() if is_stray)
+            return (yield from crossplane.carried(install, live, row, before, self._namespace, strays))
+        if row.status != "locked":
+            row = msgspec.structs.replace(row, version=before.revisions[-1].name)
+        return (yield from carvel.carried(install, live, row, before, self._package(table, install, row)))
+
+    def _reported(
+        self, table: dict[str, InstallData], key: str, data: InstallData, done: Carried, now: float
+    ) -> Generator[Effect, Any, None]:
+        """Write the statuses of an install and of its revisions where they differ from what is mirrored."""
+        row, name = data.row, _object_key(key)
+        if data.raw is None or row is None or done.reason == BESIDE:
+            return
+        obj = data.object()
+        install = install_of(obj, namespace=self._namespace)
+        if isinstance(install, Problem) or install.uid != row.uid:
+            return
+        found = {need.install for need in row.dependencies if need.install}
+        healthy = {each for each in found if self._is_healthy(table, each)}
+        wanted = reporting.install_status(install, row, data.done, healthy)
+        is_carvel = install.family == "carvel"
+        kind = installs.kind_of_key(name)
+        if not reporting.is_shown(obj, wanted):
+            yield from reporting.reported(
+                kind, name.namespace, name.name, row.uid, wanted, now, is_whole=is_carvel
+            )
+        if is_carvel:
+            return
+        kind = revisions.kind_of_revisions(install)
+        uids = {each.name: each.uid for each in data.done.revisions} if data.done is not None else {}
+        statuses = reporting.revision_statuses(row, data.done, data.runtime, data.references)
+        for each, status in statuses.items():
+            if uids.get(each) and not _is_shown(table, okey(kind.group, kind.kind, "", each), status):
+                yield from reporting.reported(kind, "", each, uids[each], status, now)
+
+    def _paged(self, table: dict[str, InstallData], now: float) -> Generator[Effect, Any, Outcome]:
+        """Write the pages of the lock, at most one time a second."""
+        if now < self._paged_at + reporting.PAGES_SECONDS and self._paged_at <= now:
+            return Outcome(again_after=self._paged_at + reporting.PAGES_SECONDS - now)
+        self._paged_at = now
+        rows = {
+            ScopedKey.parse(key).rest: data.row
+            for key, data in table.items()
+            if data.row is not None and _object_key(key).group == revisions.GROUP
+        }
+        is_changed = yield from reporting.paged(rows, now)
+        # Nobody watches the pages: what a person has changed in them is put right by the next look.
+        again = crossplane.LOOK_SECONDS if rows else None
+        return Outcome(result="changed" if is_changed else "unchanged", again_after=again)
+
+    def _package(self, table: dict[str, InstallData], install: Install, row: LockRow) -> Object | None:
+        """Return the Carvel Package of an install's version: of its namespace, else of the common one."""
+        kind, namespace = carvel.PACKAGE, ObjectKey.parse(install.okey).namespace
+        for where in (namespace, GLOBAL_NAMESPACE):
+            key = ScopedKey(SCOPE, okey(kind.group, kind.kind, where, f"{install.package}.{row.version}"))
+            data = table.get(str(key))
+            if data is not None and data.raw is not None:
+                return data.object()
+        return None
+
+    @staticmethod
+    def _is_healthy(table: dict[str, InstallData], rest: str) -> bool:
+        data = table.get(str(ScopedKey(SCOPE, rest)))
+        return data is not None and data.done is not None and data.done.is_healthy
+
+    def _unmet(self, table: dict[str, InstallData], rest: str) -> str:
+        """Return the installs that are needed and not healthy yet, in words. rest: of the key."""
+
+        def needs(each: str) -> list[str]:
+            data = table.get(str(ScopedKey(SCOPE, each)))
+            found = data.row.dependencies if data is not None and data.row is not None else ()
+            needed = [need.install for need in found if need.install and not need.is_optional]
+            return [other for other in needed if not self._is_healthy(table, other)]
+
+        return ", ".join(map(_title, waiting.unmet(rest, needs) if needs(rest) else ()))
+
+
+def _before(name: ObjectKey, data: InstallData) -> EstablishedRow:
+    """Return what is established of an install; without a row, the objects that a PackageInstall notes."""
+    if data.done is not None or data.raw is None or name.kind != carvel.INSTALL.kind:
+        return data.done or EstablishedRow()
+    objects = carvel.noted(data.object())
+    version = data.row.version if data.row is not None else ""
+    entry = EstablishedRevision(name=version, state="pending", objects=objects)
+    return EstablishedRow(revisions=(entry,) if objects else ())
+
+
+def _title(rest: str) -> str:
+    key = ObjectKey.parse(rest)
+    return f"{key.kind} {key.namespace}/{key.name}" if key.namespace else f"{key.kind} {key.name}"
+
+
+def _object_key(key: str) -> ObjectKey:
+    return ObjectKey.parse(ScopedKey.parse(key).rest)
+
+
+def _unchanged(before: EstablishedRow, reason: str, message: str) -> Carried:
+    """Return an outcome that leaves what is established as it is."""
+    return Carried(before.revisions, before.is_healthy, reason=reason, message=message)
+
+
+def _is_kept_whole(install: Install, row: LockRow, before: EstablishedRow) -> bool:
+    """Whether an install that does not get what it asks for has a version in the cluster that is put right.
+
+    Not if another install has one of its objects, by the lock: it is not for this one to write them.
+    """
+    if row.status not in ("refused", "broken") or row.reason == OBJECT_OWNED:
+        return False
+    whole = {each.name: each for each in before.revisions if each.state == "established"}
+    if install.family == "carvel":
+        return bool(whole)
+    active = next((each for each in row.revisions if each.is_active), None)
+    return active is not None and active.name in whole and {*active.objects} == {*whole[active.name].objects}
+
+
+def _kept_whole(done: Carried, row: LockRow, before: EstablishedRow) -> Carried:
+    """Return the outcome for an install that is refused: what it has, and why it does not get more."""
+    is_whole = any(each.state == "established" for each in done.revisions)
+    return done._replace(
+        revisions=done.revisions if is_whole else before.revisions,
+        reason=row.reason or row.status.capitalize(),
+        message="; ".join(filter(None, (row.message, done.message))),
+    )
+
+
+def _is_shown(table: dict[str, InstallData], rest: str, status: Status) -> bool:
+    """Return whether the mirror has an object with this status."""
+    data = table.get(str(ScopedKey(SCOPE, rest)))
+    return data is not None and data.raw is not None and reporting.is_shown(data.object(), status)

@@ -1,0 +1,316 @@
+"""Carries a lock's row out for Crossplane's family: revisions, their objects, their runtimes.
+
+The order of an upgrade: the new revision's object, inactive; every check; its objects, each of which goes
+from the former revision to the new one in one update; the former one inactive, then the new one active; what
+only the former one has is released; its Deployment goes, then the new one's comes. A row that may not be
+established any more changes nothing: what was established stays.
+"""
+
+from collections.abc import Generator, Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pvbus.core.errors import FORBIDDEN, PermanentError
+from pvbus.core.kernel.effects import Content, Effect, Pull
+from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.packagerows import WROTE, EstablishedRevision, EstablishedRow, LockedRevision, LockRow
+from pvbus.core.platform.establish import applying, revisions, runtime
+from pvbus.core.platform.establish.applying import NotYetError, RefusedError
+from pvbus.core.platform.establish.objects import Object, annotation, key_of, title
+from pvbus.core.platform.establish.outcome import Carried
+from pvbus.core.platform.establish.owners import Owner
+from pvbus.core.platform.packaging.statuses import Runtime
+from pvbus.core.platform.packaging.xpkg import Packaged, packaged
+
+SOON_SECONDS = 1.0
+REFUSED_SECONDS = 60.0
+"""A conflict may end by a change of an object that nobody watches, as may a lack of rights."""
+PENDING = "Pending"
+RUNTIME_SECONDS = 30.0
+"""Between two looks at a Deployment that is not available yet. A look reads all objects of the package."""
+LOOK_SECONDS = 600.0
+"""Objects of packages are not watched: what is changed in them by hand is put right after so long."""
+
+
+class _Run(NamedTuple):
+    """One reconciliation. live: the revisions' objects by name."""
+
+    install: Install
+    obj: Object
+    row: LockRow
+    before: EstablishedRow
+    namespace: str
+    live: dict[str, Object]
+
+    @property
+    def kind(self) -> Any:
+        return revisions.kind_of_revisions(self.install)
+
+    @property
+    def siblings(self) -> set[str]:
+        known = {each.name for each in self.row.revisions} | {each.name for each in self.before.revisions}
+        return known | set(self.live)
+
+    def former(self, name: str) -> EstablishedRevision:
+        found = next((each for each in self.before.revisions if each.name == name), None)
+        return found or EstablishedRevision(name=name)
+
+    def owner(self, name: str) -> Owner:
+        """Return a revision as an owner; one whose object is gone has no uid."""
+        live = self.live.get(name)
+        kind = self.kind
+        uid = live["metadata"].get("uid", "") if live is not None else self.former(name).uid
+        return Owner(f"{kind.group}/{kind.version}", kind.kind, name, uid)
+
+
+def carried(
+    install: Install,
+    obj: Object,
+    row: LockRow,
+    before: EstablishedRow,
+    namespace: str,
+    strays: Iterable[str] = (),
+) -> Generator[Effect, Any, Carried]:
+    """Carry a row out. obj: the install's object. namespace: of runtimes. strays: see `revisions.listed`."""
+    live = yield from revisions.listed(install, Owner.of(obj), strays)
+    run = _Run(install, obj, row, before, namespace, live)
+    for locked in sorted(row.revisions, key=lambda each: (each.is_active, each.revision)):
+        live[locked.name] = yield from revisions.ensured(install, obj, locked, live.get(locked.name))
+    active = next((each for each in row.revisions if each.is_active), None)
+    if active is None:
+        done = yield from _inactive(run, row.revisions)
+        return Carried(
+            _in_order(run, done), reason="InactivePackageRevision", message="no revision is active"
+        )
+    return (yield from _activated(run, active))
+
+
+class _Whole(NamedTuple):
+    """A revision whose objects are all its own. keys, references: of them. workloads: what is still to be
+    started."""
+
+    keys: tuple[str, ...]
+    references: tuple[Object, ...]
+    workloads: list[applying.Item]
+    gap: str
+
+
+def _activated(run: _Run, active: LockedRevision) -> Generator[Effect, Any, Carried]:
+    """Make a revision the active one: all of it, or nothing changes."""
+    try:
+        whole = yield from _made_whole(run, active)
+    except RefusedError as refusal:
+        return (yield from _refused(run, active, refusal.reason, refusal.message))
+    except NotYetError as leaving:
+        return _pending(run, active, str(leaving))
+    done = yield from _switched_on(run, active, whole)
+    yield from _collected(run)
+    established = _entry(run, active.name, "established", whole.keys)
+    runs = _health_of(whole.workloads) or (Runtime("Unknown", whole.gap) if whole.gap else None)
+    return Carried(
+        _in_order(run, [*done, established]),
+        True,
+        message=whole.gap,
+        again_after=RUNTIME_SECONDS if whole.workloads and runs and runs.health != "True" else LOOK_SECONDS,
+        references=whole.references,
+        runtime=runs,
+    )
+
+
+def _health_of(workloads: Iterable[applying.Item]) -> Runtime | None:
+    """Return whether what runs a package is available, by its Deployment before this run."""
+    for item in workloads:
+        status = (item.live or {}).get("status") or {}
+        for condition in status.get("conditions") or ():
+            if condition.get("type") == "Available":
+                answer: Any = condition.get("status", "Unknown")
+                return Runtime(answer, str(condition.get("message") or ""))
+        return Runtime("Unknown", "its Deployment does not say whether it is available")
+    return None
+
+
+def _made_whole(run: _Run, locked: LockedRevision) -> Generator[Effect, Any, _Whole]:
+    """Check all objects of a revision, then write them. Raises RefusedError or NotYetError."""
+    owner = run.owner(locked.name)
+    content = yield from content_of(run.install, locked)
+    given = list(content.objects.values())
+    image = image_of(locked)
+    ran = yield from runtime.startable(
+        runtime.runtime_of(run.install, content.meta, given, locked.name, image, run.namespace)
+    )
+    objects = [_labelled(run.install, each) for each in given]
+    try:
+        items = yield from applying.compared([*objects, *ran.accounts], owner, run.siblings)
+        workloads = yield from applying.compared(ran.workloads, owner, ())
+        yield from applying.checked([*items, *workloads])
+    except PermanentError as error:
+        raise RefusedError(error.reason, f"{error}: nothing was changed") from error
+    yield from applying.written(items)
+    apart = {key_of(each) for each in ran.accounts}
+    own = [item.new for item in items if key_of(item.new) not in apart]
+    references = tuple(
+        {"apiVersion": each["apiVersion"], "kind": each["kind"], "name": each["metadata"]["name"]}
+        for each in own
+    )
+    return _Whole(tuple(map(key_of, own)), references, workloads, ran.gap)
+
+
+def _switched_on(
+    run: _Run, active: LockedRevision, whole: _Whole
+) -> Generator[Effect, Any, list[EstablishedRevision]]:
+    """Switch the other revisions off, then this one on; return the entries of the others."""
+    others = [each for each in run.row.revisions if each.name != active.name]
+    done = yield from _inactive(run, others)
+    for name in sorted(set(run.live) - {each.name for each in run.row.revisions}):
+        # One that the lock has dropped meanwhile goes last, and must not be active beside the new one.
+        run.live[name] = yield from revisions.switched(run.kind, run.live[name], None, "Inactive")
+    live = run.live[active.name]
+    run.live[active.name] = yield from revisions.switched(run.kind, live, active, "Active")
+    yield from applying.written(whole.workloads)
+    return done
+
+
+def image_of(locked: LockedRevision) -> str:
+    """Return the image of a package, "" if it is a folder of git."""
+    if not locked.source or locked.source.startswith("git+"):
+        return ""
+    return f"{locked.source}@{locked.digest}"
+
+
+def _labelled(install: Install, obj: Object) -> Object:
+    """Return an object with the labels and annotations that an install gives to all of its objects."""
+    meta = dict(obj["metadata"])
+    if install.common_labels:
+        meta["labels"] = {**(meta.get("labels") or {}), **dict(install.common_labels)}
+    if install.common_annotations:
+        meta["annotations"] = {**(meta.get("annotations") or {}), **dict(install.common_annotations)}
+    return {**obj, "metadata": meta}
+
+
+def content_of(install: Install, locked: LockedRevision) -> Generator[Effect, Any, Packaged]:
+    """Return the content of a revision, with the objects that the lock has only. Raises RefusedError."""
+    try:
+        content: Content = yield Pull(locked.source or install.package, locked.digest, install.secrets)
+        found = packaged(content.files)
+    except PermanentError as error:
+        raise RefusedError(error.reason, str(error)) from error
+    missing = [key for key in locked.objects if key not in found.objects]
+    if missing:
+        raise RefusedError(
+            "InvalidContent", f"the content has no {title(missing[0])}, which the lock says it has"
+        )
+    return Packaged(found.meta, {key: found.objects[key] for key in locked.objects})
+
+
+# ---------------------------------------------------------------- what is not active
+
+
+def _inactive(
+    run: _Run, others: Iterable[LockedRevision]
+) -> Generator[Effect, Any, list[EstablishedRevision]]:
+    """Switch revisions off, stop their runtimes, and give up their control; return their entries."""
+    done = []
+    for locked in others:
+        former, owner = run.former(locked.name), run.owner(locked.name)
+        live = run.live[locked.name]
+        run.live[locked.name] = yield from revisions.switched(run.kind, live, locked, "Inactive")
+        if former.state != "released" or former.uid != owner.uid:
+            yield from runtime.stopped(owner, run.namespace)
+        keys = dict.fromkeys((*former.objects, *locked.objects))
+        owned = yield from applying.released_objects(keys, owner)
+        done.append(_entry(run, locked.name, "released", owned))
+    return done
+
+
+def _collected(run: _Run) -> Generator[Effect, Any, None]:
+    """Delete revisions that are not in the lock any more, and with them what only they own.
+
+    Only after the active one is whole. One that a user has just activated is left to the lock's next row.
+    """
+    retained = {each.name for each in run.row.revisions}
+    for name, live in sorted(run.live.items()):
+        if name in retained or (revisions.is_users(live, None) and revisions.desired_state(live) == "Active"):
+            continue
+        yield from runtime.stopped(run.owner(name), run.namespace)
+        yield from revisions.removed(run.kind, live)
+
+
+# ---------------------------------------------------------------- failures
+
+
+def _refused(run: _Run, active: LockedRevision, reason: str, message: str) -> Generator[Effect, Any, Carried]:
+    """End without a change. What was whole before stays whole, or becomes so again; else nothing is left."""
+    former = run.former(active.name)
+    if former.state == "established":
+        return _failed(run, active, reason, message)
+    whole = next((each for each in run.before.revisions if each.state == "established"), None)
+    locked = next((each for each in run.row.revisions if whole and each.name == whole.name), None)
+    try:
+        if locked is not None:
+            yield from applying.written((yield from _returned(run, active, locked)))
+    except RefusedError as refusal:
+        message = f"{message}; {locked.name if locked else ''} cannot be put back: {refusal.message}"
+    except NotYetError as leaving:
+        return _pending(run, active, f"{message}; {leaving}")
+    yield from applying.taken_back(active.objects, run.owner(active.name))
+    yield from runtime.stopped(run.owner(active.name), run.namespace)
+    return _failed(run, active, reason, message)
+
+
+def _returned(
+    run: _Run, active: LockedRevision, locked: LockedRevision
+) -> Generator[Effect, Any, list[applying.Item]]:
+    """Give everything back to the revision that was whole before; return what is still to be started."""
+    before = yield from _made_whole(run, locked)
+    live = run.live[active.name]
+    run.live[active.name] = yield from revisions.switched(run.kind, live, active, "Inactive")
+    live = run.live[locked.name]
+    run.live[locked.name] = yield from revisions.switched(run.kind, live, locked, "Active")
+    return before.workloads
+
+
+def _failed(run: _Run, active: LockedRevision, reason: str, message: str) -> Carried:
+    """Return an outcome in which the other revisions are as they were, and this one has failed."""
+    former = run.former(active.name)
+    state = "established" if former.state == "established" else "failed"
+    entries = _replaced(run, active, state, reason, message)
+    # A registry that refuses does not make unhealthy what is whole; somebody who took an object away does.
+    is_healthy = state == "established" and reason not in (applying.CONFLICT, FORBIDDEN)
+    return Carried(entries, is_healthy, reason=reason, message=message, again_after=REFUSED_SECONDS)
+
+
+def _pending(run: _Run, active: LockedRevision, message: str) -> Carried:
+    """Return an outcome that goes on soon."""
+    former = run.former(active.name)
+    state = "established" if former.state == "established" else "pending"
+    entries = _replaced(run, active, state, PENDING, message)
+    return Carried(entries, False, False, PENDING, message, (message,), SOON_SECONDS)
+
+
+def _replaced(
+    run: _Run, active: LockedRevision, state: Any, reason: str, message: str
+) -> tuple[EstablishedRevision, ...]:
+    """Return the entries of the row before, with that of this revision changed."""
+    entries = {each.name: each for each in run.before.revisions if each.name in run.live}
+    entries[active.name] = msgspec.structs.replace(
+        run.former(active.name),
+        uid=run.owner(active.name).uid,
+        wrote=annotation(run.live[active.name], WROTE),
+        state=state,
+        reason=reason,
+        message=message,
+    )
+    return _in_order(run, entries.values())
+
+
+def _entry(run: _Run, name: str, state: Any, keys: Iterable[str]) -> EstablishedRevision:
+    live = run.live[name]
+    wrote: Any = annotation(live, WROTE)
+    uid = live["metadata"].get("uid", "")
+    return EstablishedRevision(name=name, uid=uid, wrote=wrote, state=state, objects=tuple(keys))
+
+
+def _in_order(run: _Run, entries: Iterable[EstablishedRevision]) -> tuple[EstablishedRevision, ...]:
+    numbers = {each.name: each.revision for each in run.row.revisions}
+    return tuple(sorted(entries, key=lambda each: (numbers.get(each.name, 0), each.name)))

@@ -1,0 +1,129 @@
+"""Installs that exist for others: made from the lock's template, handed on, moved, and removed.
+
+Such an install has an annotation that names the install that it was made for, the first of its holders. An
+object that has another owner in it, or none, is a user's: it is left alone.
+"""
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from pvbus.core.kernel.effects import Create, Delete, Effect, Get, KindRef, Update
+from pvbus.core.kernel.keys import ObjectKey, digest
+from pvbus.core.kernel.packagerows import LockRow, ScopedKey
+from pvbus.core.platform.establish.objects import CONTENT, Object, annotation, contains, with_annotations
+from pvbus.core.platform.establish.outcome import Carried
+from pvbus.core.platform.packaging.carvel.facts import ORPHANED
+from pvbus.core.platform.packaging.reading import CROSSPLANE_OWNER, INSTALL_GROUP, OWNER
+
+VERSIONS: Mapping[tuple[str, str], str] = {
+    ("pkg.crossplane.io", "Package"): "v1beta1",
+    ("pkg.crossplane.io", "Provider"): "v1",
+    ("pkg.crossplane.io", "Configuration"): "v1",
+    ("pkg.crossplane.io", "Function"): "v1",
+    (INSTALL_GROUP, "PackageInstall"): "v1alpha1",
+}
+SOON_SECONDS = 2.0
+"""After a write of an install, until its echo changes the lock."""
+
+
+def kind_of_key(key: ObjectKey) -> KindRef:
+    """Return the kind of an install, at the version that pvbus reads and writes."""
+    return KindRef(key.group, key.kind, VERSIONS.get((key.group, key.kind), ""))
+
+
+def owner_annotation(key: ObjectKey) -> str:
+    return OWNER if key.group == INSTALL_GROUP else CROSSPLANE_OWNER
+
+
+def holder_of(row: LockRow) -> str:
+    """Return the first holder of an install as `<kind>/<name>`, "" without."""
+    if not row.holders:
+        return ""
+    first = row.holders[0]
+    key = ObjectKey.parse(ScopedKey.parse(first).rest if first.count("|") > 2 else first)
+    return f"{key.kind}/{key.name}"
+
+
+def is_made(live: Mapping[str, Any] | None, key: ObjectKey) -> bool:
+    """Return whether an install is there for others."""
+    return live is not None and bool(annotation(live, owner_annotation(key)))
+
+
+def made(key: ObjectKey, row: LockRow) -> Generator[Effect, Any, Carried]:
+    """Make an install that does not exist yet. One that a user has made meanwhile is left as it is."""
+    kind = kind_of_key(key)
+    live: Object | None = yield Get(kind, key.namespace, key.name)
+    if live is None:
+        yield Create(kind, _new(kind, key, row))
+    waiting = "the lock to know the install that was made"
+    return Carried(reason="Creating", message=waiting, waiting=(waiting,), again_after=SOON_SECONDS)
+
+
+def _new(kind: KindRef, key: ObjectKey, row: LockRow) -> Object:
+    """Return an install as the template says: a spec, or a spec with metadata of its own."""
+    meta: Object = {"name": key.name}
+    if key.namespace:
+        meta["namespace"] = key.namespace
+    meta["annotations"] = {owner_annotation(key): holder_of(row), CONTENT: digest(row.template)}
+    return {
+        "apiVersion": f"{kind.group}/{kind.version}",
+        "kind": kind.kind,
+        "metadata": meta,
+        "spec": dict(row.template),
+    }
+
+
+def updated(key: ObjectKey, row: LockRow, obj: Object) -> Generator[Effect, Any, str]:
+    """Hand an install on to its present holder, and give it the template of the lock.
+
+    Returns in words how it differs from the template by a change that is not ours, "" if it does not.
+    """
+    if not is_made(obj, key):
+        return ""
+    if not row.holders:
+        if row.reason == ORPHANED:
+            orphan: Object | None = yield Get(kind_of_key(key), key.namespace, key.name)
+            if orphan is not None and is_made(orphan, key):
+                yield Update(
+                    kind_of_key(key), with_annotations(orphan, {owner_annotation(key): None, CONTENT: None})
+                )
+        return ""
+    changes: dict[str, str | None] = {}
+    if annotation(obj, owner_annotation(key)) != holder_of(row):
+        changes[owner_annotation(key)] = holder_of(row)
+    spec, drift = obj.get("spec") or {}, ""
+    if row.template and annotation(obj, CONTENT) != digest(row.template):
+        changes[CONTENT] = digest(row.template)
+        spec = {**spec, **row.template}
+    elif row.template and not contains(spec, row.template):
+        fields = [name for name, value in row.template.items() if not contains(spec.get(name), value)]
+        drift = f"somebody has changed spec.{', spec.'.join(fields)} of an install that others need"
+    if changes:
+        live: Object | None = yield Get(kind_of_key(key), key.namespace, key.name)
+        if live is not None and live["metadata"].get("uid") == obj["metadata"].get("uid"):
+            yield Update(
+                kind_of_key(key),
+                {**with_annotations(live, changes), "spec": {**(live.get("spec") or {}), **spec}},
+            )
+    return drift
+
+
+def ended(key: ObjectKey, row: LockRow, *, is_needed: bool) -> Generator[Effect, Any, Carried]:
+    """Remove an install that nobody holds any more, or release it, as the lock says.
+
+    is_needed: whether another install depends on it. A user's install is left alone.
+    """
+    kind = kind_of_key(key)
+    live: Object | None = yield Get(kind, key.namespace, key.name)
+    if live is None or (row.uid and live["metadata"].get("uid") != row.uid):
+        return Carried(is_over=True)
+    if not is_made(live, key):
+        return Carried(is_over=not live["metadata"].get("deletionTimestamp"))
+    meta = live["metadata"]
+    if row.removal == "delete" or (row.removal == "keep-if-used" and not is_needed):
+        if not meta.get("deletionTimestamp"):
+            yield Delete(kind, key.namespace, key.name, meta.get("uid", ""), meta.get("resourceVersion", ""))
+        waiting = "the install to be gone"
+        return Carried(reason="Deleting", waiting=(waiting,), message=waiting, again_after=SOON_SECONDS)
+    yield Update(kind, with_annotations(live, {owner_annotation(key): None, CONTENT: None}))
+    return Carried(is_over=True)

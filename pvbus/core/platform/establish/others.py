@@ -1,0 +1,98 @@
+"""Where Crossplane and kapp-controller install: what pvbus leaves to them, and how it knows that they work.
+
+Two installers of one package undo each other's writes. So in the mode `pvbus` nothing is written to an
+install whose status another installer has written lately, by its mark in managedFields, as
+`pvbus.core.platform.establish.rivals` has it for Porch. In the mode `others` nothing is written but installs
+for dependencies and, for Crossplane, the switch that leaves dependencies to pvbus: a status of ours would be
+overwritten.
+"""
+
+from collections.abc import Generator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pvbus.core.kernel.effects import Effect, KindRef, Update
+from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.packagerows import EstablishedRevision, LockRow
+from pvbus.core.platform.establish.objects import Object
+from pvbus.core.platform.establish.outcome import Carried
+from pvbus.core.platform.establish.rivals import Mark, mark_by, wait_seconds
+
+MANAGER = "pvbus"
+"""What the names of our own programs begin with."""
+LOOK_SECONDS = 60.0
+
+_THEIRS = {"crossplane": ("Crossplane", "crossplane"), "carvel": ("kapp-controller", "kapp-controller")}
+"""Who installs a family, and the name of its program. The command line of Crossplane has the same name, but
+writes no status."""
+_SKIP = "skipDependencyResolution"
+
+
+def rival_of(install: Install, live: Object, now: float) -> tuple[str, float]:
+    """Return why nothing may be written to an install, in words, and for how many seconds; "" if it may.
+
+    live: the install's object with its managedFields. now: seconds since 1970.
+    """
+    name, program = _THEIRS[install.family]
+    mark = mark_by(
+        live, lambda entry: entry.get("manager") == program and entry.get("subresource") == "status"
+    )
+    ours = mark_by(live, lambda entry: str(entry.get("manager", "")).startswith(MANAGER))
+    seconds = wait_seconds(mark, now, beside=_is_after(mark, ours))
+    if mark is None or not seconds:
+        return "", 0.0
+    at = datetime.fromtimestamp(mark.at, UTC)
+    return (
+        f"{name} wrote the status at {at:%Y-%m-%dT%H:%M:%SZ}, so it installs this package, too: nothing is "
+        f"written. Set PVBUS_INSTALLER to others to have it install what pvbus decides, or stop {name}",
+        seconds,
+    )
+
+
+def _is_after(mark: Mark | None, ours: Mark | None) -> bool:
+    return mark is not None and ours is not None and mark.at >= ours.at
+
+
+def followed(install: Install, kind: KindRef, live: Object, row: LockRow) -> Generator[Effect, Any, Carried]:
+    """Leave an install to others, and report what they report. live: the install's object."""
+    name, _ = _THEIRS[install.family]
+    spec = live.get("spec") or {}
+    if install.family == "crossplane" and spec.get(_SKIP) is not True:
+        live = yield Update(kind, {**live, "spec": {**spec, _SKIP: True}})
+    is_healthy, message = _health(install, live, row)
+    active = next((each for each in row.revisions if each.is_active), None)
+    entry = EstablishedRevision(
+        name=active.name if active is not None else row.version,
+        state="established" if is_healthy else "pending",
+        objects=active.objects if active is not None and is_healthy else (),
+        message=message,
+    )
+    waiting = () if is_healthy else (f"{name} to install it",)
+    return Carried(
+        (entry,), is_healthy, False, "" if is_healthy else "Installing", message, waiting, LOOK_SECONDS
+    )
+
+
+def _health(install: Install, live: Mapping[str, Any], row: LockRow) -> tuple[bool, str]:
+    """Return whether others report success for the version of the lock, and else what they say."""
+    status = live.get("status") or {}
+    conditions = {each.get("type"): each for each in status.get("conditions") or ()}
+    needed: tuple[str, ...] = ("Installed", "Healthy")
+    if install.family == "carvel":
+        needed, is_current = ("ReconcileSucceeded",), status.get("version") == row.version
+        is_seen = status.get("observedGeneration") in (None, live["metadata"].get("generation"))
+    else:
+        is_current, is_seen = True, True
+        if active := next((each for each in row.revisions if each.is_active), None):
+            current = str(status.get("currentIdentifier") or "")
+            is_current = not current or active.digest in current or current.endswith(f":{active.version}")
+    for name in needed:
+        condition = conditions.get(name) or {}
+        if condition.get("status") != "True":
+            return (
+                False,
+                f"{name}: {condition.get('message') or condition.get('reason') or 'not reported yet'}",
+            )
+    return (
+        (True, "") if is_current and is_seen else (False, "what is installed is not the locked version yet")
+    )

@@ -1,0 +1,149 @@
+"""Writes what users read: the statuses of installs and of revisions, and the pages of the lock.
+
+A status is written only where it differs from the live one, so that a mirror that is behind costs a read and
+no write. Fields that are not ours stay. Where others install, statuses are theirs.
+"""
+
+from collections.abc import Collection, Generator, Iterable, Mapping
+from typing import Any
+
+from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.effects import Create, Delete, Effect, Get, KindRef, List, Update
+from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.packagerows import EstablishedRow, LockRow
+from pvbus.core.platform.establish.objects import Object, contains
+from pvbus.core.platform.packaging.statuses import (
+    Runtime,
+    Status,
+    carvel_status,
+    lock_status,
+    package_locks,
+    package_status,
+    revision_status,
+    with_times,
+)
+from pvbus.core.variants.publishing import stamp
+
+PAGES = KindRef("pkg.crossplane.io", "PackageLock", "v1beta1")
+PAGES_SECONDS = 1.0
+"""Between two writes of the lock's pages: they are as large as the lock, which changes with each install."""
+
+
+def install_status(
+    install: Install, row: LockRow, done: EstablishedRow | None, healthy: Collection[str]
+) -> Status:
+    """Return the status of an install, without times. A healthy one says what was not done, if anything."""
+    is_carvel = install.family == "carvel"
+    status = carvel_status(install, row, done, healthy) if is_carvel else package_status(install, row, done)
+    if done is None or not done.is_healthy or not done.message:
+        return status
+    healthy_type = "ReconcileSucceeded" if is_carvel else "Healthy"
+    conditions = [
+        {**each, "message": done.message}
+        if each["type"] == healthy_type and not each.get("message")
+        else each
+        for each in status["conditions"]
+    ]
+    return {**status, "conditions": conditions}
+
+
+def revision_statuses(
+    row: LockRow,
+    done: EstablishedRow | None,
+    runtime: Runtime | None,
+    references: Iterable[Mapping[str, Any]],
+) -> dict[str, Status]:
+    """Return the status of every revision by name. references: of the active one's objects."""
+    found = {}
+    for each in row.revisions:
+        known = list(references) if each.is_active else []
+        found[each.name] = revision_status(each, row, done, runtime=runtime, references=known)
+    return found
+
+
+OPTIONAL = ("dependencies", "usefulErrorMessage")
+"""Fields of a status that are ours and not always there: without a value now, a former one goes."""
+
+
+def is_shown(obj: Mapping[str, Any], wanted: Status) -> bool:
+    """Return whether an object has this status already, whenever its conditions changed."""
+    live = obj.get("status") or {}
+    if any(field in live and field not in wanted for field in OPTIONAL):
+        return False
+    fields = {name: value for name, value in wanted.items() if name != "conditions"}
+    return contains(live, fields) and all(
+        any(_is_same(condition, one) for one in live.get("conditions") or ())
+        for condition in wanted.get("conditions") or ()
+    )
+
+
+def _is_same(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
+    return all(
+        (wanted.get(field) or "") == (live.get(field) or "")
+        for field in ("type", "status", "reason", "message")
+    )
+
+
+def reported(
+    kind: KindRef, namespace: str, name: str, uid: str, wanted: Status, now: float, *, is_whole: bool = False
+) -> Generator[Effect, Any, bool]:
+    """Write a status if it differs; return whether it did.
+
+    uid: of the object that is meant. is_whole: whether conditions of other types are removed, as
+    PackageInstalls have exactly one.
+    """
+    live: Object | None = yield Get(kind, namespace, name)
+    if live is None or live["metadata"].get("uid") != uid:
+        return False
+    before = live.get("status") or {}
+    present = list(before.get("conditions") or ())
+    types = {each["type"] for each in wanted.get("conditions") or ()}
+    others = [] if is_whole else [each for each in present if each.get("type") not in types]
+    if is_shown(live, wanted) and len(present) == len(types) + len(others):
+        return False
+    conditions = wanted.get("conditions") or []
+    timed = conditions if is_whole else with_times([*map(_complete, conditions)], present, stamp(now))
+    left = {name: value for name, value in before.items() if name not in OPTIONAL}
+    status = {**left, **wanted, "conditions": [*others, *timed]}
+    yield Update(kind, {**live, "status": status}, "status")
+    return True
+
+
+def _complete(condition: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a condition with every field that our definitions of the kinds require."""
+    return {"reason": "", "message": "", **condition}
+
+
+def paged(rows: Mapping[str, LockRow], now: float) -> Generator[Effect, Any, bool]:
+    """Write the lock's pages where they differ; return whether one did. rows: by okey of the install.
+
+    Without a row there is no page, unless there was one before.
+    """
+    try:
+        listed: list[Object] = yield List(PAGES, "")
+    except PermanentError as error:
+        if error.reason == "NoMatch":
+            return False  # a cluster of Carvel's packages alone
+        raise
+    live = {each["metadata"]["name"]: each for each in listed}
+    if not (rows or live):
+        return False
+    pages = package_locks(rows)
+    is_changed = False
+    for page in pages:
+        name = page["metadata"]["name"]
+        found = live.pop(name, None)
+        if found is None:
+            found = yield Create(PAGES, page)
+            is_changed = True
+        elif (found.get("spec") or {}) != page["spec"]:
+            found = yield Update(PAGES, {**found, "spec": page["spec"]})
+            is_changed = True
+        if name == "lock":
+            uid = found["metadata"].get("uid", "")
+            is_changed |= yield from reported(PAGES, "", name, uid, lock_status(rows), now)
+    for name, obj in live.items():
+        if name.startswith("lock-") and name.removeprefix("lock-").isdigit():
+            yield Delete(PAGES, "", name, obj["metadata"].get("uid", ""))
+            is_changed = True
+    return is_changed

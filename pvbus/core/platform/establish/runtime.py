@@ -1,0 +1,179 @@
+"""The runtime of a provider: a Deployment, its ServiceAccount, and a ClusterRole of its own with a binding.
+
+The role has what the controller needs for the kinds of its package, and what the package asks for, no more.
+The API server decides whether we may grant that: it refuses a role with rights that our own account lacks,
+and the dry run before the first write reports this. Source: Crossplane, internal/controller/pkg/runtime and
+internal/controller/rbac/provider/roles.
+
+Not made here: the runtime of a Function, which serves gRPC with certificates that Crossplane issues.
+"""
+
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pvbus.core.kernel.effects import Delete, Discover, Effect, KindRef
+from pvbus.core.kernel.installs import Install
+from pvbus.core.platform.establish import applying
+from pvbus.core.platform.establish.objects import CRD, Object, kind_of
+from pvbus.core.platform.establish.owners import Owner, controls
+
+RBAC = "rbac.authorization.k8s.io"
+_KINDS = (
+    KindRef("apps", "Deployment", "v1"),
+    KindRef(RBAC, "ClusterRoleBinding", "v1"),
+    KindRef(RBAC, "ClusterRole", "v1"),
+    KindRef("", "ServiceAccount", "v1"),
+)
+"""In the order of removal: first what runs."""
+
+_OWN = ("get", "list", "watch", "update", "patch", "create")
+"""What a provider does with its own kinds; managed resources are deleted by their users."""
+_SYSTEM_RULES: tuple[Object, ...] = (
+    {"apiGroups": [""], "resources": ["secrets", "configmaps", "events"], "verbs": ["*"]},
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["*"]},
+)
+"""What every provider needs beside them. Source: Crossplane, rulesSystemExtra."""
+_METRICS_PORT = 8080
+FUNCTION = "Function"
+
+
+class Runtime(NamedTuple):
+    """What runs a package. accounts: ServiceAccount, role and binding. workloads: what runs in its name. gap:
+    what is asked for and not done here, in words, "" if nothing is."""
+
+    accounts: tuple[Object, ...] = ()
+    workloads: tuple[Object, ...] = ()
+    gap: str = ""
+
+
+def runtime_of(
+    install: Install,
+    meta: Mapping[str, Any],
+    packaged: Iterable[Object],
+    name: str,
+    image: str,
+    namespace: str,
+) -> Runtime:
+    """Return the runtime of a package. meta: its manifest. name: of the revision. image: of the package."""
+    kind, spec = str(meta.get("kind")), meta.get("spec") or {}
+    controller = spec.get("controller") or {}
+    if kind == FUNCTION:
+        return Runtime(gap="the function is not started: only Crossplane starts functions")
+    if kind != "Provider":
+        return Runtime()
+    gaps = []
+    if install.runtime_config:
+        gaps.append(f"runtimeConfigRef {install.runtime_config} has no effect")
+    image = str(controller.get("image") or image)
+    if not image:
+        return Runtime(gap="nothing is started: the package has no image of a controller")
+    rules = (*_rules_of(packaged), *_SYSTEM_RULES, *_asked(spec))
+    labels = {
+        "pkg.crossplane.io/revision": name[:63],
+        "pkg.crossplane.io/provider": install.okey.split("|")[2][:63],
+    }
+    accounts = (_account(install, name, namespace), _role(name, rules), _binding(name, namespace))
+    deployment = _deployment(install, name, namespace, image, labels)
+    return Runtime(accounts, (deployment,), "; ".join(gaps))
+
+
+def startable(wanted: Runtime) -> Generator[Effect, Any, Runtime]:
+    """Return a runtime; without its objects if the API server has none of their kinds, as ours has not."""
+    for obj in wanted.workloads:
+        served = yield Discover(kind_of(obj))
+        if served is None:
+            gap = f"nothing is started: the API server has no {obj['kind']}s"
+            return Runtime(gap="; ".join(filter(None, (wanted.gap, gap))))
+    return wanted
+
+
+def _rules_of(packaged: Iterable[Object]) -> list[Object]:
+    """Return the rules for the kinds that a package defines, one per group."""
+    groups: dict[str, list[str]] = {}
+    for obj in packaged:
+        kind, spec = kind_of(obj), obj.get("spec") or {}
+        plural = (spec.get("names") or {}).get("plural")
+        if (kind.group, kind.kind) == CRD and plural:
+            groups.setdefault(str(spec.get("group")), []).append(str(plural))
+    rules: list[Object] = []
+    for group, plurals in sorted(groups.items()):
+        resources = [f"{each}{part}" for each in sorted(plurals) for part in ("", "/status", "/finalizers")]
+        rules.append({"apiGroups": [group], "resources": resources, "verbs": list(_OWN)})
+    return rules
+
+
+def _asked(spec: Mapping[str, Any]) -> list[Object]:
+    """Return the rules that a package asks for, in Crossplane's spelling or as `permissions`."""
+    controller, permissions = spec.get("controller") or {}, spec.get("permissions") or {}
+    return [*(controller.get("permissionRequests") or ()), *(permissions.get("rules") or ())]
+
+
+def role_name(revision: str) -> str:
+    return f"crossplane:provider:{revision}:system"
+
+
+def _account(install: Install, name: str, namespace: str) -> Object:
+    meta: Object = {"name": name, "namespace": namespace}
+    if install.account_annotations:
+        meta["annotations"] = dict(install.account_annotations)
+    account: Object = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta}
+    if install.secrets:
+        account["imagePullSecrets"] = [{"name": each.rpartition("/")[2]} for each in install.secrets]
+    return account
+
+
+def _role(name: str, rules: Iterable[Object]) -> Object:
+    meta = {"name": role_name(name)}
+    return {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": meta, "rules": list(rules)}
+
+
+def _binding(name: str, namespace: str) -> Object:
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": role_name(name)},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role_name(name)},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+    }
+
+
+def _deployment(install: Install, name: str, namespace: str, image: str, labels: Mapping[str, str]) -> Object:
+    container = {
+        "name": "package-runtime",
+        "image": image,
+        "imagePullPolicy": install.pull_policy,
+        "ports": [{"name": "metrics", "containerPort": _METRICS_PORT, "protocol": "TCP"}],
+        "env": [{"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "privileged": False,
+            "runAsNonRoot": True,
+            "runAsUser": 2000,
+            "runAsGroup": 2000,
+        },
+    }
+    pod: Object = {"serviceAccountName": name, "containers": [container]}
+    if install.secrets:
+        pod["imagePullSecrets"] = [{"name": each.rpartition("/")[2]} for each in install.secrets]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": namespace, "labels": dict(labels)},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": dict(labels)},
+            "template": {"metadata": {"labels": dict(labels)}, "spec": pod},
+        },
+    }
+
+
+def stopped(revision: Owner, namespace: str) -> Generator[Effect, Any, None]:
+    """Delete the runtime of a revision: what has its names, and is controlled by it."""
+    for kind in _KINDS:
+        name = role_name(revision.name) if kind.group == RBAC else revision.name
+        where = "" if kind.group == RBAC else namespace
+        live = yield from applying.read(kind, where, name)
+        if live is None or not controls(revision, live) or live["metadata"].get("deletionTimestamp"):
+            continue
+        meta = live["metadata"]
+        yield Delete(kind, where, name, meta.get("uid", ""), meta.get("resourceVersion", ""))

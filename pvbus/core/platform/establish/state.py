@@ -1,0 +1,69 @@
+"""What is known of one install: its object, its row in the lock, and what was done."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from pvbus.core.kernel.keys import digest
+from pvbus.core.kernel.packagerows import EstablishedRow, LockRow
+from pvbus.core.platform.packaging.statuses import Runtime
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class InstallData:
+    """The rows of one key.
+
+    looked_at: when the cluster was last compared with the lock's row, seconds since 1970, 0 to do so at once.
+    look_after: seconds until it is again. changes: how often what is to be looked at has changed. strays:
+    names of revisions, and whether they lack the label of their install. references, runtime: of the active
+    revision, as they were then.
+    """
+
+    def __init__(self) -> None:
+        self.raw: bytes | None = None
+        self.row: LockRow | None = None
+        self.done: EstablishedRow | None = None
+        self.looked_at = 0.0
+        self.look_after = 0.0
+        self.changes = 0
+        self.strays: dict[str, bool] = {}
+        self.order = ""
+        self.references: tuple[Mapping[str, Any], ...] = ()
+        self.runtime: Runtime | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.raw is None and self.row is None and self.done is None and not any(self.strays.values())
+
+    def decide(self, row: LockRow | None) -> None:
+        self.row = row
+        self.look_again()
+        self.order = digest(row) if row is not None else ""
+
+    def observe(self, raw: bytes | None) -> None:
+        before, self.raw = self.raw, raw
+        if self.row is None or before is None or raw is None or _asked(before) != _asked(raw):
+            self.look_again()
+
+    def look_again(self) -> None:
+        """Compare the cluster with the lock's row at once, also if that is being done now."""
+        self.looked_at = 0.0
+        self.changes += 1
+
+    def object(self) -> dict[str, Any]:
+        """Return the install's object, a copy of the caller's own."""
+        assert self.raw is not None
+        return _decode(self.raw)
+
+
+def _asked(raw: bytes) -> Any:
+    """Return what of an object matters beside its status."""
+    obj = _decode(raw)
+    meta = {
+        name: value
+        for name, value in (obj.get("metadata") or {}).items()
+        if name not in ("resourceVersion", "managedFields", "generation")
+    }
+    return meta, obj.get("spec")

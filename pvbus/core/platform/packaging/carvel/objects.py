@@ -1,0 +1,96 @@
+"""Reads Carvel's Packages, installs and served APIs from objects."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pvbus.core.kernel.installs import Install
+from pvbus.core.platform.packaging.carvel.builtin import BUILTIN_OFFERS
+from pvbus.core.platform.packaging.carvel.facts import GROUP, KIND, Facts, KnownPackage
+from pvbus.core.platform.packaging.carvel.structure import REQUIRED_FIELDS, RequiredFields, required_fields
+from pvbus.core.platform.packaging.reading import Problem, carvel_package, install_of, installation_type_of
+from pvbus.core.platform.solver.model import api
+
+GLOBAL_NAMESPACE = "kapp-controller-packaging-global"
+"""Packages of this namespace can be installed from every namespace. Source: kapp-controller's default."""
+
+
+def known_package(obj: Mapping[str, Any], *, everywhere: str = GLOBAL_NAMESPACE) -> KnownPackage | Problem:
+    """Read a Package of Carvel.
+
+    everywhere: the namespace whose Packages every namespace can use, as it can those of files that name none.
+    """
+    found = carvel_package(obj)
+    if isinstance(found, Problem):
+        return found
+    name, candidate = found
+    metadata = obj["metadata"]
+    fields: RequiredFields = ()
+    text = (metadata.get("annotations") or {}).get(REQUIRED_FIELDS)
+    if text is not None:
+        try:
+            fields = required_fields(str(text))
+        except ValueError as exc:
+            defect = f"{candidate.defect}; {exc}" if candidate.defect else str(exc)
+            candidate = msgspec.structs.replace(candidate, defect=defect)
+    namespace = metadata.get("namespace") or everywhere
+    return KnownPackage(
+        "" if namespace == everywhere else namespace, name, candidate, installation_type_of(obj), fields
+    )
+
+
+class Served(NamedTuple):
+    """APIs of CustomResourceDefinitions: offers, as `api` writes them, and the schema of each."""
+
+    offers: frozenset[str]
+    schemas: Mapping[str, Mapping[str, Any]]
+
+
+def served_by(definitions: Iterable[Mapping[str, Any]]) -> Served:
+    """Return the APIs that CustomResourceDefinitions serve."""
+    schemas: dict[str, Mapping[str, Any]] = {}
+    for each in definitions:
+        spec = each["spec"]
+        for version in spec.get("versions") or ():
+            if version.get("served"):
+                offer = api(f"{spec['group']}/{version['name']}", spec["names"]["kind"])
+                schemas[offer] = (version.get("schema") or {}).get("openAPIV3Schema") or {}
+    return Served(frozenset(schemas), schemas)
+
+
+class ReadObjects(NamedTuple):
+    """facts: without rows. problems: of objects that cannot be read, and are left out."""
+
+    facts: Facts
+    problems: tuple[Problem, ...]
+
+
+def facts_of(objects: Iterable[Mapping[str, Any]], offers: Collection[str] = BUILTIN_OFFERS) -> ReadObjects:
+    """Read PackageInstalls, Packages and CustomResourceDefinitions; other kinds are passed over.
+
+    offers: APIs that are served beside those of the definitions.
+    """
+    installs: dict[str, Install] = {}
+    packages: list[KnownPackage] = []
+    definitions: list[Mapping[str, Any]] = []
+    problems: list[Problem] = []
+    for obj in objects:
+        kind = (str(obj.get("apiVersion")).partition("/")[0], obj.get("kind"))
+        if kind == (GROUP, KIND):
+            install = install_of(obj)
+            if isinstance(install, Problem):
+                problems.append(install)
+            else:
+                installs[install.okey] = install
+        elif kind == ("data.packaging.carvel.dev", "Package"):
+            package = known_package(obj)
+            if isinstance(package, Problem):
+                problems.append(package)
+            else:
+                packages.append(package)
+        elif kind == ("apiextensions.k8s.io", "CustomResourceDefinition"):
+            definitions.append(obj)
+    served = served_by(definitions)
+    facts = Facts(installs, tuple(packages), {}, served.offers | frozenset(offers), served.schemas)
+    return ReadObjects(facts, tuple(problems))

@@ -1,0 +1,82 @@
+"""What a decision asks of sources: what their tags name, contents, and the secrets to read them with."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from pvbus.core.kernel.packagerows import SourceRow
+from pvbus.core.platform.resolve.state import Demand, ScopeState
+
+
+class Asking:
+    """Collects what one decision asks."""
+
+    def __init__(self, state: ScopeState) -> None:
+        self._state = state
+        self._tags: dict[str, dict[str, str]] = {}
+        self._secrets: dict[str, dict[str, None]] = {}
+
+    def observe(self, source: str, secrets: Iterable[str]) -> None:
+        """Ask for the versions of a source. secrets: read with it, after those of earlier calls."""
+        self._secrets.setdefault(source, {}).update(dict.fromkeys(secrets))
+
+    def digest(self, source: str, tag: str) -> str:
+        """Return what a tag names, "" while that is not known: then it is asked for."""
+        if not tag:
+            return ""
+        self._tags.setdefault(source, {})[tag] = ""
+        row = self._state.sources.get(source)
+        return row.digests.get(tag, "") if row else ""
+
+    def content(self, source: str, digest: str) -> None:
+        """Ask for a content, unless a tag that was asked for has it."""
+        row = self._state.sources.get(source)
+        asked = self._tags.setdefault(source, {})
+        if row is None or digest not in row.digests.values():
+            asked[digest] = digest
+
+    def demands(self) -> dict[str, Demand]:
+        return {source: Demand(tuple(secrets)) for source, secrets in self._secrets.items()}
+
+    def rows(self, known: Iterable[str]) -> dict[str, SourceRow | None]:
+        """Return the rows of sources that change; None removes the row of a source without a question.
+
+        The write of a row makes resolve observe its source. So a question is written only for a source that
+        is to be observed: if it stood in the row before, nothing would be written, nor observed, later.
+        known: the sources that the decision is on.
+        """
+        changed: dict[str, SourceRow | None] = {}
+        for source, wanted in self._secrets.items():
+            row = self._state.sources.get(source) or SourceRow()
+            asked = {t: d for t, d in self._tags.get(source, {}).items() if t not in row.digests}
+            secrets = tuple(wanted)
+            is_late = row.observed_at > 0 and secrets != row.secrets
+            is_new = row.observed_at == 0 and source not in (self._state.demands or ())
+            if asked or is_late or is_new:
+                digests = {**row.digests, **asked}
+                failures = 0 if is_late else row.failures
+                changed[source] = msgspec.structs.replace(
+                    row, digests=digests, observed_at=0, failures=failures
+                )
+        for source in known:
+            if source in self._state.sources and source not in self._secrets and source not in self._tags:
+                changed[source] = None
+        return changed
+
+    def unneeded(
+        self,
+        known: Iterable[str],
+        rows: Mapping[str, SourceRow | None],
+        retained: Collection[tuple[str, str]],
+    ) -> Iterable[str]:
+        """Yield the contents that neither a tag nor a revision names any more.
+
+        known: the sources that the decision is on. rows: that change. retained: sources and digests of
+        revisions.
+        """
+        for source in known:
+            row = rows.get(source, self._state.sources.get(source))
+            named = set(row.digests.values()) if row else set()
+            for digest in self._state.contents.get(source, {}):
+                if digest not in named and (source, digest) not in retained:
+                    yield f"{source}|{digest}"

@@ -1,0 +1,93 @@
+"""The installs that are created for dependencies: their kind, their name and their spec."""
+
+import hashlib
+import re
+from collections.abc import Container, Mapping
+from typing import Any
+
+from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.packagerows import LockRow
+from pvbus.core.platform.resolve.state import ScopeState
+
+NAME_CHARACTERS_MAX = 63
+_HASH_CHARACTERS = 8
+_KINDS = {"provider": "Provider", "configuration": "Configuration", "function": "Function"}
+_INSTALL_KINDS = frozenset({*_KINDS.values(), "Package"})
+
+
+def child_kind(state: ScopeState, holder: tuple[str, str], child: str, digest: str) -> str:
+    """Return the kind of the install that a dependency asks for, else the kind of the package itself.
+
+    holder: the source and digest of what has the dependency. digest: of the child's content.
+    """
+    content = state.content(*holder)
+    for item in _items(content.meta if content else {}):
+        for field, kind in _KINDS.items():
+            if item.get(field) == child:
+                return kind
+        if item.get("package") == child and item.get("kind") in _INSTALL_KINDS:
+            return str(item["kind"])
+    own = state.content(child, digest)
+    found = own.meta.get("kind") if own else ""
+    return found if found in _INSTALL_KINDS else "Provider"
+
+
+def _items(meta: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    spec = meta.get("spec")
+    items = spec.get("dependsOn") if isinstance(spec, Mapping) else ()
+    return [each for each in items or () if isinstance(each, Mapping)]
+
+
+def child_name(package: str, taken: Container[str]) -> str:
+    """Return the name of an install for a package: its path without the registry, of git the name of the
+    repository and the folder, with a hash if that is taken or too long.
+
+    Source: Crossplane names a dependency after its repository, for example `acme-network`.
+    """
+    path = _git_path(package) if package.startswith("git+") else package.partition("/")[2] or package
+    whole = re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")
+    if 0 < len(whole) <= NAME_CHARACTERS_MAX and whole not in taken:
+        return whole
+    count = 0
+    while True:
+        digest = hashlib.sha256(f"{package}|{count}".encode()).hexdigest()[:_HASH_CHARACTERS]
+        name = f"{whole[: NAME_CHARACTERS_MAX - _HASH_CHARACTERS - 1].rstrip('-')}-{digest}".lstrip("-")
+        if name not in taken:
+            return name
+        count += 1
+
+
+def _git_path(package: str) -> str:
+    location, _, folder = package.partition("://")[2].partition("//")
+    return f"{location.rpartition('/')[2].removesuffix('.git')}/{folder}"
+
+
+def template_of(
+    row: LockRow, owner: Install | None, parent: LockRow | None, *, is_there: bool
+) -> Mapping[str, Any]:
+    """Return the spec of an install that is created, or was.
+
+    It gets the pull secrets and policies of its owner when it is made; later, and if it is there already,
+    only its version follows, once it is known. parent: the row of an owner that was created itself.
+    """
+    former = dict(row.template)
+    if is_there and not row.digest:
+        return former
+    if not former and not is_there:
+        former = _passed_on(owner) if owner is not None else dict(parent.template if parent else {})
+    version = f":{row.version}" if row.version and not row.version.startswith("sha256:") else ""
+    pinned = f"@{row.digest}" if row.digest and not version else ""
+    return {**former, "package": f"{row.package}{version}{pinned}"}
+
+
+def _passed_on(owner: Install) -> dict[str, Any]:
+    passed: dict[str, Any] = {"package": ""}
+    if owner.secrets:
+        passed["packagePullSecrets"] = [{"name": each.partition("/")[2]} for each in owner.secrets]
+    if owner.pull_policy != "IfNotPresent":
+        passed["packagePullPolicy"] = owner.pull_policy
+    if owner.is_manual:
+        passed["revisionActivationPolicy"] = "Manual"
+    if owner.history_max != 1:
+        passed["revisionHistoryLimit"] = owner.history_max
+    return passed

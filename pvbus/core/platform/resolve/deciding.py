@@ -1,0 +1,102 @@
+"""The decisions on a scope: on the groups in which something has changed, and on Carvel's installs."""
+
+from collections.abc import Iterable
+
+from pvbus.core.kernel.packagerows import (
+    LockRow,
+)
+from pvbus.core.platform.resolve.carvel import carvel_rows
+from pvbus.core.platform.resolve.decision import GroupDecision
+from pvbus.core.platform.resolve.groups import Changes, Groups, Member, installs_of, sources_of
+from pvbus.core.platform.resolve.plans import Decision, Settings
+from pvbus.core.platform.resolve.solutions import ComponentCache, Solver
+from pvbus.core.platform.resolve.state import Demand, ScopeState
+
+
+class Decider:
+    """Decides for one scope; keeps the solutions of components that have not changed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.solver = Solver()
+        self.carvel = ComponentCache()
+        self._groups = Groups()
+        self._offers: frozenset[str] = frozenset()
+        self._demands: dict[str, Demand] = {}
+        self._waits: dict[str, Member] = {}
+        self._disowned: set[str] = set()
+        self._is_recovering = False
+
+    @property
+    def solved(self) -> int:
+        """Number of components solved so far."""
+        return self.solver.solved + self.carvel.solved
+
+    def decide(self, state: ScopeState) -> Decision:
+        """Return what changes. Caller: only while no kind is pending.
+
+        Only the groups are decided on in which something has changed. What is not stored afterwards is
+        decided on again.
+        """
+        changes = state.changes
+        is_all = changes.is_all or state.offers() != self._offers or self._is_recovering
+        deciding = self._deciding(state, None if is_all else self._affected(changes))
+        found = deciding.decision()
+        if deciding.is_recovering and not is_all:  # nobody must get an object of what is not read
+            is_all = True
+            deciding = self._deciding(state, None)
+            found = deciding.decision()
+        self._is_recovering = deciding.is_recovering
+        decision = self._merged(deciding, found)
+        self._offers = state.offers()
+        rows: dict[str, LockRow | None] = {}
+        if is_all or changes.is_carvel:
+            self.carvel.forget()
+            rows = carvel_rows(state, self.carvel, self._settings.policy, self._settings.platforms)
+        changes.clear()
+        changes.is_carvel = bool(rows)
+        changes.members.update(_changed_by(decision))
+        return decision._replace(rows={**decision.rows, **rows})
+
+    def _affected(self, changes: Changes) -> set[Member]:
+        changed = set(changes.members)
+        if changes.is_owning:
+            changed.update(Member("install", okey) for okey in self._disowned)
+        return self._groups.linked(changed)
+
+    def _deciding(self, state: ScopeState, only: set[Member] | None) -> "GroupDecision":
+        """Return a decision for groups, with those that have become one with them."""
+        while True:
+            deciding = GroupDecision(state, self.solver, self._settings, only)
+            deciding.prepare()
+            if only is None:
+                return deciding
+            more = self._groups.linked(each for link in deciding.links() for each in link) - only
+            only |= more
+            if not any(each.kind == "install" for each in more):
+                return deciding
+
+    def _merged(self, deciding: "GroupDecision", decision: Decision) -> Decision:
+        """Keep what a decision found, beside what was found for other groups; return it for all."""
+        only = deciding.only
+        if only is None:
+            self._groups, self._demands, self._waits = Groups(), {}, {}
+            self._disowned.clear()
+        else:
+            for source in sources_of(only):
+                self._demands.pop(source, None)
+            self._waits = {text: each for text, each in self._waits.items() if each not in only}
+            self._disowned.difference_update(installs_of(only))
+        self._groups.replace(only or (), deciding.links())
+        self._demands.update(decision.demands)
+        self._waits.update(deciding.waits)
+        self._disowned.update(deciding.disowned())
+        self.solver.keep(None if only is None else set(sources_of(only)))
+        return decision._replace(demands=self._demands, waiting=tuple(self._waits))
+
+
+def _changed_by(decision: Decision) -> Iterable[Member]:
+    for okey in decision.rows:
+        yield Member("install", okey)
+    for source in (*decision.sources, *(each.rpartition("|")[0] for each in decision.contents)):
+        yield Member("source", source)

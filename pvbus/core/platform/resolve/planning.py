@@ -1,0 +1,114 @@
+"""Finds what there is to decide on: the installs of some groups, with what the lock has of them."""
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.packagerows import LockRow, is_ending
+from pvbus.core.platform.packaging.reading import Problem
+from pvbus.core.platform.resolve.asking import Asking
+from pvbus.core.platform.resolve.groups import Member, installs_of
+from pvbus.core.platform.resolve.plans import Plan, faulty, history_of, is_ours, removed, shown, with_objects
+from pvbus.core.platform.resolve.revisions import rebuilt, request_of
+from pvbus.core.platform.resolve.state import ScopeState
+
+Only = Collection[Member] | None
+"""The groups that a decision is on; None for all."""
+
+
+class Planned(NamedTuple):
+    """rows: of installs that are not decided on, as they are gone, going, or cannot be read; None ends one.
+    plans: of all others. by_package: the install that counts for a package. ending: the former install of a
+    package, while it is there."""
+
+    rows: dict[str, LockRow | None]
+    plans: dict[str, Plan]
+    by_package: dict[str, str]
+    ending: dict[str, str]
+
+
+def planned(state: ScopeState, only: Only, asking: Asking) -> Planned:
+    """Return what there is to decide on; ask for what tags name."""
+    found = Planned(_gone(state, only), {}, {}, {})
+    _add_installed(found, state, only, asking)
+    for okey in locked(state, only):
+        row = state.lock[okey]
+        if okey not in state.installs and okey not in found.rows and row.holders and row.status != "removed":
+            found.plans[okey] = Plan(okey, None, row, history_of(row))
+    for okey in (*locked(state, only), *found.rows):
+        ending = found.rows.get(okey, state.lock.get(okey))
+        if ending is not None and ending.status == "removed" and okey not in found.plans:
+            found.ending.setdefault(ending.package, okey)
+    for plan in in_order(found.plans.values(), state):
+        first = found.by_package.setdefault(plan.package, plan.okey)
+        if first != plan.okey:
+            plan.fault = (
+                "refused",
+                "DuplicatePackage",
+                f"{shown(first)} installs {plan.package} already",
+            )
+    return found
+
+
+def locked(state: ScopeState, only: Only) -> Iterable[str]:
+    """Return the installs of these groups that have a row in the lock, in the lock's order."""
+    if only is None:
+        return [okey for okey in state.lock if is_ours(okey)]
+    return sorted(okey for okey in installs_of(only) if is_ours(okey) and okey in state.lock)
+
+
+def in_order(plans: Iterable[Plan], state: ScopeState) -> list[Plan]:
+    """Return plans: who has revisions first, then by age, so that the first one wins a conflict."""
+
+    def order(plan: Plan) -> tuple[object, ...]:
+        seen = state.installs.get(plan.okey)
+        return (not plan.history.revisions, seen.created if seen else "~", plan.okey)
+
+    return sorted(plans, key=order)
+
+
+def _gone(state: ScopeState, only: Only) -> dict[str, LockRow | None]:
+    """Order the end of what has no install any more, and forget what establish has ended."""
+    rows: dict[str, LockRow | None] = {}
+    for okey in locked(state, only):
+        row = state.lock[okey]
+        if okey in state.installs:
+            continue
+        is_to_be_made = bool(row.holders) and not row.uid and row.status != "removed"
+        if is_to_be_made or not state.is_gone(okey):
+            continue
+        if okey not in state.established:
+            rows[okey] = None
+        elif row.status != "removed":
+            rows[okey] = removed(row)
+    return rows
+
+
+def _add_installed(found: Planned, state: ScopeState, only: Only, asking: Asking) -> None:
+    for okey in _installed(state, only):
+        seen, row = state.installs[okey], state.lock.get(okey)
+        if isinstance(seen.install, Problem):
+            found.rows[okey] = faulty(row, "broken", "InvalidInstall", seen.install.message)
+        elif seen.install.is_deleted:
+            found.rows[okey] = removed(row or LockRow(status="removed", package=seen.install.package))
+        elif not is_ending(seen.install, row, is_established=okey in state.established):
+            found.plans[okey] = _plan_of(okey, seen.install, row, state, asking)
+
+
+def _installed(state: ScopeState, only: Only) -> Iterable[str]:
+    """Return the installs of these groups that exist."""
+    if only is None:
+        return [okey for okey in state.installs if is_ours(okey)]
+    return sorted(okey for okey in installs_of(only) if is_ours(okey) and okey in state.installs)
+
+
+def _plan_of(okey: str, install: Install, row: LockRow | None, state: ScopeState, asking: Asking) -> Plan:
+    if row is not None and row.package == install.package:
+        history = history_of(row)
+    else:
+        history = rebuilt(state.seen_revisions(okey), state.installs[okey].current)
+    plan = Plan(okey, install, row, with_objects(history, state, install.package))
+    if not install.is_paused:
+        plan.request = request_of(plan.history, state.seen_revisions(okey))
+        plan.pin = install.digest or asking.digest(install.package, install.tag)
+    return plan

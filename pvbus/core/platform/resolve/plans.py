@@ -1,0 +1,119 @@
+"""What the decision on a scope is made of: settings, the plan for each install, and its outcome."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.keys import ObjectKey
+from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP as PKG
+from pvbus.core.kernel.packagerows import (
+    LockedRevision,
+    LockRow,
+    LockStatus,
+    SourceRow,
+)
+from pvbus.core.platform.resolve.revisions import (
+    History,
+    Request,
+)
+from pvbus.core.platform.resolve.solutions import Part
+from pvbus.core.platform.resolve.state import Demand, ScopeState
+from pvbus.core.platform.solver.model import Chosen, Outcome, Policy, Wish
+
+
+class Settings(NamedTuple):
+    """How to choose, and what the cluster runs: names of platforms with their versions."""
+
+    policy: Policy = Policy(versions="minimal-change")
+    platforms: tuple[tuple[str, str], ...] = ()
+
+
+class Decision(NamedTuple):
+    """rows: the lock's rows that change, by okey; None ends one. sources: rows of sources that change.
+    contents: `<source>|<digest>` of those that nobody needs any more. demands: what is asked of each source.
+    waiting: what some install waits for, in words."""
+
+    rows: Mapping[str, LockRow | None]
+    sources: Mapping[str, SourceRow | None]
+    contents: tuple[str, ...]
+    demands: Mapping[str, Demand]
+    waiting: tuple[str, ...] = ()
+
+
+class Plan:
+    """An install, and what is decided for it so far. install: None for one that establish is to create.
+
+    pin: the digest that it names, itself or by its tag; "" while that is not known. outcome: of its wish.
+    chosen: the version that its package has in the solution, None while that is not known. wait: for what, in
+    words. is_stuck: whether somebody has to do something before that comes.
+    """
+
+    def __init__(self, okey: str, install: Install | None, row: LockRow | None, history: History) -> None:
+        self.okey = okey
+        self.install = install
+        self.row = row
+        self.history = history
+        self.package = install.package if install else row.package if row else ""
+        self.request = Request()
+        self.pin = ""
+        self.wish: Wish | None = None
+        self.outcome: Outcome | None = None
+        self.part: Part | None = None
+        self.chosen: Chosen | None = None
+        self.holders: tuple[str, ...] = row.holders if row else ()
+        if install is not None and not install.owner:
+            self.holders = ()  # it is a user's, or a user took it over
+        elif install is not None and row is None:
+            self.holders = (install.owner,)  # the lock was lost: the object says whom it was made for
+        self.wait = ""
+        self.is_stuck = False
+        self.fault: tuple[LockStatus, str, str] | None = None
+
+    @property
+    def is_created(self) -> bool:
+        """Whether pvbus decides its version: it was made for others."""
+        return bool(self.holders)
+
+    @property
+    def is_pinned(self) -> bool:
+        return (
+            self.install is not None and bool(self.install.tag or self.install.digest) and not self.is_created
+        )
+
+    @property
+    def is_manual(self) -> bool:
+        return self.install.is_manual if self.install else False
+
+
+def is_ours(okey: str) -> bool:
+    return okey.startswith(f"{PKG}/")
+
+
+def history_of(row: LockRow) -> History:
+    return History(row.revisions, row.observed)
+
+
+def with_objects(history: History, state: ScopeState, package: str) -> History:
+    """Return a history with the objects of the contents that were read."""
+    found: list[LockedRevision] = []
+    for each in history.revisions:
+        content = state.content(package, each.digest)
+        found.append(msgspec.structs.replace(each, objects=content.objects) if content else each)
+    return history._replace(revisions=tuple(found))
+
+
+def removed(row: LockRow) -> LockRow:
+    return msgspec.structs.replace(row, status="removed", reason="Removed", message="", dependencies=())
+
+
+def faulty(row: LockRow | None, status: LockStatus, reason: str, message: str) -> LockRow:
+    found = row or LockRow(status="broken")
+    return msgspec.structs.replace(found, status=status, reason=reason, message=message)
+
+
+def shown(okey: str) -> str:
+    """Name an object as kubectl does: `Provider aws`, `Role team/reader`."""
+    key = ObjectKey.parse(okey)
+    return f"{key.kind} {key.namespace}{'/' if key.namespace else ''}{key.name}"

@@ -1,0 +1,273 @@
+"""The tables of one scope: what is in the cluster, at the sources, and in the lock."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.markers import SyncView
+from pvbus.core.kernel.packagekinds import (
+    CARVEL_INSTALL,
+    CARVEL_PACKAGE,
+    CRD,
+    CROSSPLANE_REVISIONS,
+    INSTALLS,
+    MIRRORED,
+)
+from pvbus.core.kernel.packagerows import (
+    DIGEST,
+    PARENT_LABEL,
+    WROTE,
+    ContentRow,
+    EstablishedRow,
+    LockRow,
+    SourceRow,
+)
+from pvbus.core.platform.packaging.carvel import KnownPackage, known_package
+from pvbus.core.platform.packaging.reading import Problem, install_of, split_reference
+from pvbus.core.platform.resolve.groups import Changes
+from pvbus.core.platform.resolve.revisions import RevisionObject
+from pvbus.core.platform.solver.model import api
+
+NAMESPACE = "crossplane-system"
+
+
+class InstallObject(NamedTuple):
+    """An install's object. created: its creationTimestamp. current: the active revision in its status."""
+
+    install: Install | Problem
+    created: str
+    current: str
+
+
+class Demand(NamedTuple):
+    """What is asked of a source. secrets: to be tried in order."""
+
+    secrets: tuple[str, ...]
+
+
+class ScopeState:
+    """The rows of one scope, with what was read of them. A change forgets what rests on it."""
+
+    def __init__(self, namespace: str = NAMESPACE) -> None:
+        """namespace: of the pull secrets of Crossplane's installs."""
+        self._namespace = namespace
+        self.installs: dict[str, InstallObject] = {}
+        self.revisions: dict[tuple[str, str], dict[str, RevisionObject]] = {}
+        self.definitions: dict[str, frozenset[str]] = {}
+        self.packages: dict[str, KnownPackage] = {}
+        self.schemas: dict[str, Mapping[str, Mapping[str, Any]]] = {}
+        self.sources: dict[str, SourceRow] = {}
+        self.contents: dict[str, dict[str, ContentRow]] = {}
+        self.lock: dict[str, LockRow] = {}
+        self.established: dict[str, EstablishedRow] = {}
+        self.sync = SyncView(1)
+        self.demands: Mapping[str, Demand] | None = None
+        self.touched: set[str] = set()
+        self.owners: dict[str, dict[str, None]] = {}
+        self.changes = Changes()
+        self._named: dict[str, str] = {}
+        self._offers: frozenset[str] | None = None
+
+    # ------------------------------------------------------------ records in
+
+    def observe(self, okey: str, value: bytes | None) -> tuple[bool, set[str]]:
+        """Apply an object of the cluster; return whether that matters for a decision, and the sources that
+        its old and its new form name."""
+        group, _, rest = okey.partition("/")
+        kind = Kind(group, rest.partition("|")[0])
+        obj = msgspec.json.decode(value) if value is not None else None
+        if kind in INSTALLS:
+            return self._observe_install(kind, okey, obj)
+        if kind in CROSSPLANE_REVISIONS:
+            return self._observe_revision(kind, okey, obj), set()
+        if kind == CARVEL_PACKAGE:
+            found = known_package(obj) if obj is not None else None
+            self.packages.pop(okey, None)
+            if isinstance(found, KnownPackage):
+                self.packages[okey] = found
+            self.changes.is_carvel = True
+        elif kind == CRD:
+            return self._observe_definition(okey, obj), set()
+        return True, set()
+
+    def _observe_install(self, kind: Kind, okey: str, obj: Mapping[str, Any] | None) -> tuple[bool, set[str]]:
+        before, after = self.installs.pop(okey, None), None
+        if obj is not None:
+            metadata, status = obj.get("metadata") or {}, obj.get("status") or {}
+            self.installs[okey] = after = InstallObject(
+                install_of(obj, namespace=self._namespace),
+                _text(metadata.get("creationTimestamp")),
+                _text(status.get("currentRevision")),
+            )
+        if before is not None and after is not None and okey in self.lock:
+            before = before._replace(current=after.current)  # it matters only where the lock was lost
+        if before == after:
+            return False, set()
+        self.changes.install(okey)
+        self.changes.is_carvel |= kind == CARVEL_INSTALL
+        named = set()
+        for seen in (before, after):
+            if seen is not None and isinstance(seen.install, Install) and seen.install.family == "crossplane":
+                named.add(seen.install.package)
+        self.touched.update(named)
+        return True, named
+
+    def _observe_revision(self, kind: Kind, okey: str, obj: Mapping[str, Any] | None) -> bool:
+        before, name = self._named.pop(okey, None), okey.rpartition("|")[2]
+        former = self.revisions[kind.kind, before].pop(name, None) if before is not None else None
+        parent = _parent(obj) if obj is not None else ""
+        seen = seen_of(obj) if obj is not None else None
+        if parent and seen is not None:
+            self._named[okey] = parent
+            self.revisions.setdefault((kind.kind, parent), {})[name] = seen
+        if (before or "", former) == (parent if seen is not None else "", seen):
+            return False
+        for each in filter(None, (before, parent)):
+            self.changes.install(f"{kind.group}/{kind.kind.removesuffix('Revision')}||{each}")
+        return True
+
+    def _observe_definition(self, okey: str, obj: Mapping[str, Any] | None) -> bool:
+        offers = _offers(obj) if obj is not None else frozenset()
+        before = self.definitions.pop(okey, frozenset())
+        is_read = self.schemas.pop(okey, None) is not None
+        if offers:
+            self.definitions[okey] = offers
+        if offers == before and not is_read:
+            return False
+        self._offers, self.changes.is_carvel = None, True
+        return True
+
+    def set_established(self, okey: str, row: EstablishedRow | None) -> bool:
+        """Apply what establish did; return whether a decision depends on it: on whether there is a row."""
+        before = self.established.pop(okey, None)
+        if row is not None:
+            self.established[okey] = row
+        if (before is None) == (row is None):
+            return False
+        self.changes.install(okey)
+        self.changes.is_carvel |= okey.startswith(f"{CARVEL_INSTALL}|")
+        return True
+
+    def set_source(self, source: str, row: SourceRow | None) -> None:
+        self.touched.add(source)
+        self.changes.source(source)
+        if row is None:
+            self.sources.pop(source, None)
+        else:
+            self.sources[source] = row
+
+    def set_content(self, source: str, digest: str, row: ContentRow | None) -> None:
+        self.touched.add(source)
+        self.changes.source(source)
+        contents = self.contents.setdefault(source, {})
+        if row is None:
+            contents.pop(digest, None)
+        else:
+            contents[digest] = row
+
+    def set_lock(self, okey: str, row: LockRow | None) -> None:
+        before = self.lock.pop(okey, None)
+        for each in objects_of(before):
+            owners = self.owners[each]
+            owners.pop(okey, None)
+            if not owners:
+                del self.owners[each]
+        for each in objects_of(row):
+            self.owners.setdefault(each, {})[okey] = None
+        if objects_of(before) != objects_of(row):
+            self._offers, self.changes.is_owning = None, True
+        self.changes.install(okey)
+        self.changes.is_carvel |= okey.startswith(f"{CARVEL_INSTALL}|")
+        if row is not None:
+            self.lock[okey] = row
+        self.touched.update(each.package for each in (before, row) if each is not None)
+
+    # ------------------------------------------------------------ reading
+
+    def content(self, source: str, digest: str) -> ContentRow | None:
+        return self.contents.get(source, {}).get(digest)
+
+    def offers(self) -> frozenset[str]:
+        """Return the API kinds that are there without a package: no install has their definitions."""
+        if self._offers is None:
+            found = (offers for okey, offers in self.definitions.items() if okey not in self.owners)
+            self._offers = frozenset(offer for offers in found for offer in offers)
+        return self._offers
+
+    def owner_beside(self, obj: str, okey: str) -> str | None:
+        """Return another install that an object belongs to by the lock, None if there is none."""
+        return min((each for each in self.owners.get(obj, ()) if each != okey), default=None)
+
+    def unread_schemas(self) -> list[str]:
+        """Return the definitions whose schemas matter: a dependency needs fields of their kinds."""
+        wanted = {offer for each in self.packages.values() for offer, _ in each.fields}
+        return sorted(
+            okey for okey, each in self.definitions.items() if each & wanted and okey not in self.schemas
+        )
+
+    def seen_revisions(self, okey: str) -> list[RevisionObject]:
+        """Return the objects of an install's revisions."""
+        head, _, name = okey.rpartition("|")
+        kind = head.partition("|")[0].rpartition("/")[2]
+        return list(self.revisions.get((f"{kind}Revision", name), {}).values())
+
+    def pending(self) -> Iterator[str]:
+        """Yield the kinds that are asked for, and of which it is not known which objects there are."""
+        for kind in MIRRORED:
+            marker = self.sync.marker(str(kind))
+            if marker is None or marker.state not in ("ok", "unavailable"):
+                yield str(kind)
+
+    def is_gone(self, okey: str) -> bool:
+        """Tell whether an object that has no row does not exist."""
+        head, namespace, _ = okey.split("|")
+        return okey not in self.installs and self.sync.ok(head, namespace)
+
+
+def objects_of(row: LockRow | None) -> set[str]:
+    """Return the objects of all revisions that are kept."""
+    return {each for revision in (row.revisions if row else ()) for each in revision.objects}
+
+
+def seen_of(obj: Mapping[str, Any]) -> RevisionObject | None:
+    """Read a revision's object; None if it does not say which content it is of."""
+    metadata, spec = obj.get("metadata") or {}, obj.get("spec") or {}
+    annotations = metadata.get("annotations") or {}
+    source, tag, pinned = split_reference(_text(spec.get("image")) or _text(spec.get("package")))
+    digest = _text(annotations.get(DIGEST)) or pinned
+    if not digest:
+        return None
+    number, generation = spec.get("revision"), metadata.get("generation")
+    return RevisionObject(
+        name=_text(metadata.get("name")),
+        digest=digest,
+        revision=number if isinstance(number, int) else 0,
+        version=tag,
+        source=source,
+        desired=_text(spec.get("desiredState")) or "Inactive",
+        wrote=_text(annotations.get(WROTE)),
+        generation=generation if isinstance(generation, int) else 0,
+    )
+
+
+def _parent(obj: Mapping[str, Any]) -> str:
+    """Return the name of a revision's install: of its controller, or else of its label."""
+    metadata = obj.get("metadata") or {}
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            return _text(owner.get("name"))
+    return _text((metadata.get("labels") or {}).get(PARENT_LABEL))
+
+
+def _offers(obj: Mapping[str, Any]) -> frozenset[str]:
+    spec = obj.get("spec") or {}
+    kind = _text((spec.get("names") or {}).get("kind"))
+    versions = [each for each in spec.get("versions") or () if each.get("served")]
+    return frozenset(api(f"{spec.get('group')}/{each.get('name')}", kind) for each in versions)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,138 @@
+"""The best solution of a component, and why the wishes that it does not grant are impossible."""
+
+from typing import NamedTuple
+
+from pvbus.core.platform.solver.closure import Catalog, Component
+from pvbus.core.platform.solver.explaining import minimal
+from pvbus.core.platform.solver.facts import Fact, WishFact
+from pvbus.core.platform.solver.graph import Graph, Root
+from pvbus.core.platform.solver.model import Chosen, Edge, Explanation, Outcome, Requirement, flattened
+from pvbus.core.platform.solver.questions import Questions
+from pvbus.core.platform.solver.search import Clause, SearchLimitError
+from pvbus.core.platform.solver.wording import explained
+
+
+class Solution(NamedTuple):
+    """refusals: for each wish that is not granted its index and the facts that exclude it."""
+
+    outcomes: tuple[Outcome, ...]
+    chosen: tuple[Chosen, ...]
+    refusals: tuple[tuple[int, tuple[Fact, ...]], ...] = ()
+
+
+def solve(catalog: Catalog, component: Component) -> Solution:
+    """Return what becomes of the wishes of a component, and the versions that are to be there."""
+    graph = Graph(catalog, component)
+    questions = Questions(graph, catalog.policy.conflicts_max)
+    counted = _changes(graph) if catalog.policy.versions == "minimal-change" else []
+    questions.search.count(counted)
+    try:
+        found = questions.solve()
+        assert found, "granting no wish is always possible"
+        refused = {
+            index: _behind(graph, questions, index, root)
+            for index, root in enumerate(graph.roots)
+            if not questions.search.is_true(root.granted)
+        }
+        granted = [_status(questions, root) for root in graph.roots]
+        chosen = _fewest_changes(graph, questions, counted)
+        refused = {index: minimal(catalog, component, facts) for index, facts in refused.items()}
+    except SearchLimitError:
+        return Solution(tuple(Outcome(wish=wish, status="undecided") for wish in component.wishes), ())
+    explanations = {index: explained(catalog, facts) for index, facts in refused.items()}
+    outcomes = tuple(
+        _outcome(graph, root, status, chosen, explanations.get(index))
+        for index, (root, status) in enumerate(zip(graph.roots, granted, strict=True))
+    )
+    refusals = tuple((index, tuple(facts)) for index, facts in refused.items())
+    return Solution(outcomes, tuple(_chosen(graph, chosen, index) for index in chosen), refusals)
+
+
+def _status(questions: Questions, root: Root) -> str:
+    if questions.search.is_true(root.granted):
+        return "granted"
+    return "stays" if root.stays is not None and questions.search.is_true(root.stays) else "quarantined"
+
+
+def _behind(graph: Graph, questions: Questions, index: int, root: Root) -> list[Fact]:
+    """Return facts that exclude a wish, the wish among them; they are enough, and mostly not too many."""
+    bits, decisions = questions.search.facts_behind(2 * root.granted + 1)
+    bits |= 1 << graph.fact(WishFact(index, root.wish))
+    for other, earlier in enumerate(graph.roots):
+        if earlier.granted in decisions:
+            bits |= 1 << graph.fact(WishFact(other, earlier.wish))
+        if earlier.stays is not None and earlier.stays in decisions:
+            bits |= 1 << graph.fact(graph.stay_fact(earlier))
+    return [fact for number, fact in enumerate(graph.facts) if bits >> number & 1]
+
+
+def _changes(graph: Graph) -> list[int]:
+    """Return the variables that change an installed package."""
+    return [
+        variable
+        for node in graph.nodes
+        if node.installed is not None
+        for variable in node.variables
+        if variable != node.variables[node.installed]
+    ]
+
+
+def _fewest_changes(graph: Graph, questions: Questions, counted: list[int]) -> dict[int, int]:
+    """Return the chosen variables, with as few changes as the wishes that are granted allow."""
+    best = questions.chosen()
+    if not counted:
+        return best
+    search, counts = questions.search, set(counted)
+    answered = [
+        2 * variable + (not search.is_true(variable))
+        for root in graph.roots
+        for variable in (root.granted, root.stays)
+        if variable is not None and not search.is_open(variable)
+    ]
+    for literal in answered:
+        search.add(Clause([literal], 0))
+    while (changes := sum(variable in counts for variable in best.values())) > 0:
+        if not search.bound(changes - 1) or not questions.solve():
+            break
+        best = questions.chosen()
+    return best
+
+
+def _outcome(
+    graph: Graph, root: Root, status: str, chosen: dict[int, int], explanation: Explanation | None
+) -> Outcome:
+    node = graph.nodes[root.node]
+    version = ""
+    if status == "quarantined":
+        version = node.candidates[node.installed].version if node.installed is not None else ""
+        return Outcome(wish=root.wish, status="quarantined", version=version, explanation=explanation)
+    version = graph.candidate(chosen[root.node]).version
+    if status == "granted":
+        return Outcome(wish=root.wish, status="granted", version=version)
+    return Outcome(wish=root.wish, status="stays", version=version, explanation=explanation)
+
+
+def _chosen(graph: Graph, chosen: dict[int, int], index: int) -> Chosen:
+    node, candidate = graph.nodes[index], graph.candidate(chosen[index])
+    return Chosen(
+        target=node.location[0],
+        package=node.location[1],
+        version=candidate.version,
+        digest=candidate.digest,
+        edges=tuple(_edge(graph, chosen, index, each) for each in candidate.requirements),
+    )
+
+
+def _edge(graph: Graph, chosen: dict[int, int], index: int, requirement: Requirement) -> Edge:
+    """Find what meets a requirement: the first alternative in the order of preference that is met."""
+    node = graph.nodes[index]
+    for leaf in graph.preferred(node, flattened(requirement.need)):
+        met = graph.met(node, leaf)
+        if met.always:
+            return Edge(requirement=requirement, status="exists")
+        for variable in met.variables:
+            owner = graph.owners[variable]
+            if chosen.get(owner) == variable:
+                target, package = graph.nodes[owner].location
+                return Edge(requirement=requirement, status="met", target=target, provider=package)
+    return Edge(requirement=requirement, status="unmet")

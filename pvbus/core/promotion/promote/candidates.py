@@ -1,0 +1,270 @@
+"""What the rollouts of a namespace know of one variant: a CandidateRow for each policy that selects it.
+
+The policy of the highest rank has the target; the others are told which one that is. A policy that lost a
+target, or does not select it any more, still learns what its last order came to: it waits for that.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from pvbus.core.api.variants import Condition, PackageVariant
+from pvbus.core.kernel.holds import SetHold
+from pvbus.core.kernel.keys import PROPOSED_CONTENT, digest
+from pvbus.core.kernel.messages import SEPARATOR, cut
+from pvbus.core.kernel.records import Approval, CandidateRow
+from pvbus.core.promotion.promote.policies import Policy
+from pvbus.core.promotion.promote.verdicts import DELETED, PROPOSED, as_object
+from pvbus.core.promotion.promote.view import PublishedRevision
+from pvbus.core.promotion.proposals import labels_of
+from pvbus.core.promotion.protocol.selection import NOT_SELECTED, LeftOut, Package, is_for, order_of, standing
+from pvbus.core.variants.readiness import readiness
+from pvbus.core.variants.revisions.observed import ObservedRevision
+
+READY = "Ready"
+_SET = "PackageVariantSet"
+
+
+class Revision(NamedTuple):
+    """A revision whose content a rollout is about. noted: the digest in its annotation, "" if it has none."""
+
+    name: str
+    row_digest: str
+    noted: str
+
+
+class Subject(NamedTuple):
+    """What the rows are made of. proposed: the newest proposal. published: the latest published revision.
+    is_newer_open: the variant has an open revision. outcomes: of the last orders, by policy."""
+
+    variant: PackageVariant
+    package: Package | None
+    proposed: ObservedRevision | None
+    published: PublishedRevision | None
+    is_newer_open: bool
+    outcomes: Mapping[str, Approval]
+
+    def revisions(self, doubtful: Mapping[str, str]) -> Iterator[Revision]:
+        """Yield the revisions whose content must be known. doubtful: see `doubtful_notes`."""
+        if self.proposed is not None:
+            name, row = self.proposed.name, self.proposed.row
+            noted = row.annotations.get(PROPOSED_CONTENT, "")
+            yield Revision(name, row.digest, noted if doubtful.get(name) != noted else "")
+        if self.published is not None:
+            name, noted = self.published.name, self.published.content
+            yield Revision(name, self.published.row_digest, noted if doubtful.get(name) != noted else "")
+
+
+class Candidates(NamedTuple):
+    """rows: by policy. due: when a delay is over, in seconds since the epoch, None if none runs."""
+
+    rows: dict[str, CandidateRow]
+    due: float | None
+
+    def hashes(self) -> dict[str, str]:
+        return {policy: digest(row) for policy, row in self.rows.items()}
+
+
+def subject_of(
+    variant: PackageVariant,
+    revisions: Sequence[ObservedRevision],
+    published: PublishedRevision | None,
+    *,
+    set_on_hold: SetHold | None = None,
+    outcomes: Mapping[str, Approval],
+) -> Subject:
+    """Gather what is known of a variant. revisions: its open ones; those of a former downstream package are
+    no part of it, as is the published one of such a package."""
+    downstream = variant.spec.downstream
+    mine = [
+        each
+        for each in revisions
+        if downstream is None
+        or (each.facts.repository, each.facts.package) == (downstream.repo, downstream.package)
+    ]
+    proposals = (each for each in mine if each.facts.lifecycle == PROPOSED)
+    proposed = max(proposals, key=lambda each: (each.row.created, each.name), default=None)
+    package = None
+    if mine or published is not None:
+        package = _package(variant, proposed, published, mine, set_on_hold)
+    return Subject(variant, package, proposed, published, bool(mine), outcomes)
+
+
+def _package(
+    variant: PackageVariant,
+    proposed: ObservedRevision | None,
+    published: PublishedRevision | None,
+    mine: Sequence[ObservedRevision],
+    set_on_hold: SetHold | None,
+) -> Package:
+    shown = proposed if proposed is not None else published or mine[0]
+    if isinstance(shown, PublishedRevision):
+        repository, labels = shown.downstream.repo, shown.labels
+    else:
+        repository, labels = shown.facts.repository, shown.row.labels
+    owners = variant.metadata.owner_references
+    return Package(
+        variant.metadata.name,
+        repository,
+        as_object(proposed) if proposed is not None else None,
+        {"metadata": {"name": published.name}} if published is not None else None,
+        labels_of(variant, {"metadata": {"labels": labels}}),
+        variant,
+        next((owner.name for owner in owners if owner.kind == _SET), ""),
+        set_on_hold,
+    )
+
+
+def doubtful_notes(
+    revisions: Sequence[ObservedRevision], subject: Subject, before: Mapping[str, str]
+) -> dict[str, str]:
+    """Return by name the notes of drafts that promote proposed and a person rejected. Proposed by a person,
+    such a draft may have other content than its note says. before: what was returned last."""
+    names = [each.name for each in (subject.proposed, subject.published) if each is not None]
+    notes = {name: before[name] for name in names if name in before}
+    for each in revisions:
+        noted = each.row.annotations.get(PROPOSED_CONTENT)
+        if noted and each.facts.lifecycle != PROPOSED:
+            notes[each.name] = noted
+    return notes
+
+
+def is_asked_for(subject: Subject, policies: Sequence[Policy]) -> bool:
+    """Tell whether any policy has to know of a variant."""
+    package = subject.package
+    return any(
+        each.name in subject.outcomes or (package is not None and is_for(each.spec, package))
+        for each in policies
+    )
+
+
+def candidates(
+    subject: Subject, policies: Sequence[Policy], contents: Mapping[str, str], now: float
+) -> Candidates:
+    """Return the rows of a variant. policies: by rank. contents: content digest by name of a revision."""
+    rows, dues = {}, []
+    package, winner = subject.package, ""
+    for policy in policies:
+        known = _known(subject, subject.outcomes.get(policy.name), contents)
+        if package is None or not is_for(policy.spec, package):
+            if policy.name in subject.outcomes:
+                rows[policy.name] = replace(known, reason=NOT_SELECTED, message="it is not selected any more")
+        elif winner:
+            rows[policy.name] = replace(known, winner=winner)
+        else:
+            winner = policy.name
+            rows[winner], due = _won(subject, policy, package, contents, now)
+            dues += [due] if due else []
+    return Candidates(rows, min(dues, default=None))
+
+
+def _known(subject: Subject, outcome: Approval | None, contents: Mapping[str, str]) -> CandidateRow:
+    """Return the row of a policy without the target: the outcome of its order, if it gave one."""
+    uid, published = subject.variant.metadata.uid, subject.published
+    if outcome is None:
+        return CandidateRow(uid=uid)
+    name = published.name if published is not None else ""
+    return CandidateRow(uid=uid, published=name, published_digest=contents.get(name, ""), **_outcome(outcome))
+
+
+def _outcome(approval: Approval | None) -> dict[str, Any]:
+    """Return the fields of a row that say what the policy's last order came to."""
+    if approval is None:
+        return {}
+    fields = {
+        ("approve", "refused"): "refused",
+        ("withdraw", "withdrawn"): "withdrawn",
+        ("approve", "withdrawn"): "withdrawn",
+        ("restore", "unrestored"): "unrestored",
+    }
+    field = fields.get((approval.order, approval.outcome))
+    return {field: approval.attempt, "failure": approval.message} if field else {}
+
+
+def _won(
+    subject: Subject, policy: Policy, package: Package, contents: Mapping[str, str], now: float
+) -> tuple[CandidateRow, float]:
+    """Return the row of the policy that has the target, and when its delay is over (0: it has none)."""
+    left_out = _left_out(subject, policy, package, contents, now)
+    is_good, verdict = evidence(policy.spec.conditions, subject)
+    canary, places, _ = order_of(policy.spec, package)
+    revision = subject.proposed.name if subject.proposed is not None else ""
+    published = subject.published.name if subject.published is not None else ""
+    row = CandidateRow(
+        uid=subject.variant.metadata.uid,
+        canary=canary,
+        places=places,
+        revision=revision,
+        digest=contents.get(revision, ""),
+        is_proposed=bool(revision) and left_out is None,
+        reason=left_out.reason if left_out is not None else "",
+        message=cut(left_out.message) if left_out is not None else "",
+        published=published,
+        published_digest=contents.get(published, ""),
+        is_good=is_good,
+        verdict=cut(verdict),
+        **_outcome(subject.outcomes.get(policy.name)),
+    )
+    return row, left_out.due if left_out is not None else 0
+
+
+def _left_out(
+    subject: Subject, policy: Policy, package: Package, contents: Mapping[str, str], now: float
+) -> LeftOut | None:
+    """Return why nothing may be approved now, None if nothing speaks against it."""
+    proposed = subject.proposed
+    name = proposed.name if proposed is not None else ""
+    if policy.problems:
+        return LeftOut(package.name, name, "InvalidSpec", SEPARATOR.join(policy.problems))
+    if subject.variant.metadata.deletion_timestamp or (proposed is not None and proposed.row.deleted):
+        return LeftOut(package.name, name, DELETED, "it is being deleted")
+    if proposed is None:
+        return None
+    if not contents.get(name):
+        return LeftOut(package.name, name, "ContentUnknown", "its files could not be read")
+    return standing(policy.spec, package, now)
+
+
+# ------------------------------------------------------------ evidence
+
+
+def evidence(types: Sequence[str], subject: Subject) -> tuple[bool | None, str]:
+    """Return whether the published revision is good, and why not: False if a condition is False, None if one
+    is missing. types: of the conditions; Ready, also without any, is that of the variant."""
+    if subject.published is None:
+        return None, ""
+    found = [_one(type_, subject, subject.published) for type_ in types or (READY,)]
+    for verdict in (False, None):
+        words = [why for is_met, why in found if is_met is verdict]
+        if words:
+            return verdict, SEPARATOR.join(words)
+    return True, ""
+
+
+def _one(type_: str, subject: Subject, published: PublishedRevision) -> tuple[bool | None, str]:
+    if type_ == READY:
+        return _ready(subject, published)
+    found = [each for each in published.conditions if each.type == type_]
+    if len(found) != 1:
+        return None, f"{published.name} has {len(found) or 'no'} conditions {type_}"
+    status = {"True": True, "False": False}.get(found[0].status)
+    return status, _words(found[0])
+
+
+def _ready(subject: Subject, published: PublishedRevision) -> tuple[bool | None, str]:
+    """The variant's Ready says something of the published revision while that is the one it is about."""
+    variant = subject.variant
+    if subject.is_newer_open and published.name not in {
+        target.name for target in variant.status.downstream_targets
+    }:
+        return None, "Ready is of a newer revision"
+    ready = next((each for each in variant.status.conditions if each.type == READY), None)
+    if ready is None or ready.observed_generation < variant.metadata.generation:
+        return None, "Ready: the services have not done the variant's last change yet"
+    is_ready, why, is_failing = readiness(variant)
+    return (True if is_ready else False if is_failing else None), f"Ready: {why}"
+
+
+def _words(condition: Condition) -> str:
+    return f"{condition.type} is {condition.status} ({condition.reason}): {condition.message}"

@@ -1,0 +1,355 @@
+"""Promote: from PackageVariants and their revisions to verdicts and candidates, one decision per variant.
+
+It writes nothing to the cluster. A verdict with an order is carried out by release, if that runs and the
+revision still is what the verdict was made on. Candidates are what the rollouts of RolloutPolicies know of a
+variant. They stay as they are while the policies are not known completely; no verdict waits for these.
+"""
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pvbus.core.api.variants import CONFIG_GROUP, PackageVariant
+from pvbus.core.errors import PermanentError, PvbusError
+from pvbus.core.kernel.effects import Effect, Get, Outcome, Put, Reconciliation
+from pvbus.core.kernel.holds import SetHold
+from pvbus.core.kernel.keys import PROPOSED_CONTENT, ChildKey, Key, watch_key
+from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.messages import cut
+from pvbus.core.kernel.records import (
+    CANDIDATES,
+    DESIRED,
+    OBJECTS,
+    POLICIES,
+    PROMOTIONS,
+    RELEASES,
+    VARIANTS,
+    WATCHES,
+    DesiredRow,
+    PromotionRow,
+    ReleaseRow,
+    Verdict,
+    WatchRequest,
+)
+from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of
+from pvbus.core.promotion.promote.barrier import Opening, opening, served_types
+from pvbus.core.promotion.promote.candidates import (
+    Revision,
+    candidates,
+    doubtful_notes,
+    is_asked_for,
+    subject_of,
+)
+from pvbus.core.promotion.promote.policies import PolicyView
+from pvbus.core.promotion.promote.state import PromoteState
+from pvbus.core.promotion.promote.verdicts import REJECTED, Subject, as_object, judge, rejected, was_proposed
+from pvbus.core.promotion.promote.view import PromoteView
+from pvbus.core.promotion.proposals import labels_of
+from pvbus.core.variants.objectrows import POLICY, SPECIALIZER
+from pvbus.core.variants.revisions.content import content_digest
+from pvbus.core.variants.revisions.holding import SET_KIND, holder_of
+from pvbus.core.variants.revisions.observed import ObservedRevision
+from pvbus.core.variants.revisions.owning import RESOURCES
+
+VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
+ASKED_KINDS: tuple[Kind, ...] = (SPECIALIZER, POLICY)
+
+_variant = msgspec.json.Decoder(PackageVariant)
+_desired = msgspec.json.Decoder(DesiredRow)
+_promotion = msgspec.json.Decoder(PromotionRow)
+_release = msgspec.json.Decoder(ReleaseRow)
+
+UNREADABLE_RETRY_SECONDS = 60.0  # files that the API server does not give may be readable later
+
+
+class Promoted(NamedTuple):
+    """The candidates of a variant. known, contents: as in its PromotionRow. again_after: seconds, or None."""
+
+    puts: tuple[Put, ...]
+    known: dict[str, str]
+    contents: dict[str, str]
+    again_after: float | None = None
+
+
+class PromoteController:
+    """Revisions in, verdicts and candidates out. See `pvbus.core.kernel.effects.Controller`."""
+
+    name = "promote"
+    inputs = inputs_of(name)
+    memory = memory_of(name)
+    broadcast = broadcast_of(name)
+
+    def __init__(self, *, partitions: int, returns: bool = True) -> None:
+        """returns: whether a proposal that loses its readiness goes back to Draft."""
+        self.evaluations = 0
+        self._returns = returns
+        self._view = PromoteView(partitions)
+        self._policies = PolicyView(partitions)
+        self._keys: dict[int, dict[str, PromoteState]] = {}
+        self._sync: dict[int, SyncView] = {}
+        self._asked: set[str] = set()
+        self._asking: set[str] = set()
+
+    # ------------------------------------------------------------ records in
+
+    def open(self, partition: int) -> None:
+        self._keys[partition] = {}
+        self._sync[partition] = SyncView(1)
+        self._forget_asking(partition)
+
+    def close(self, partition: int) -> None:
+        self._keys.pop(partition, None)
+        self._sync.pop(partition, None)
+
+    def keys(self, partition: int) -> Iterable[str]:
+        return [key for key, seen in self._keys.get(partition, {}).items() if seen.raw or seen.row]
+
+    def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
+        if topic == OBJECTS:
+            dirty = self._view.load(partition, key, value)
+            return self._all_keys() if dirty is None else dirty
+        if topic == POLICIES:
+            changed = self._policies.load(partition, key, value)
+            return self._all_keys() if changed is None else self._keys_in(changed)
+        if topic == WATCHES:
+            self._asked.discard(key) if value is None else self._asked.add(key)
+            return ()
+        table = self._keys.get(partition)
+        if table is None:
+            return ()
+        if is_marker(key):
+            is_news = topic == VARIANTS and self._sync[partition].load(partition, key, value)
+            return [each for each, seen in table.items() if seen.raw is None] if is_news else ()
+        seen = table.setdefault(key, PromoteState())
+        if topic == VARIANTS:
+            seen.raw = value
+        elif topic == DESIRED:
+            seen.desired = _desired.decode(value) if value is not None else None
+        elif topic == RELEASES:
+            is_changed = seen.take(_release.decode(value) if value is not None else None)
+            if not is_changed and not seen.is_empty:
+                return ()
+        else:
+            seen.row = _promotion.decode(value) if value is not None else None
+        if seen.is_empty:
+            del table[key]
+        return (key,)
+
+    def _all_keys(self) -> list[str]:
+        return [key for partition in self._keys for key in self.keys(partition)]
+
+    def _keys_in(self, namespaces: Iterable[str]) -> list[str]:
+        heads = tuple(f"{namespace}/" for namespace in namespaces)
+        return [key for key in self._all_keys() if key.startswith(heads)] if heads else []
+
+    def store(self, partition: int, put: Put) -> Iterable[str]:
+        if put.topic == PROMOTIONS and partition in self._keys:
+            seen = self._keys[partition].setdefault(put.key, PromoteState())
+            seen.row = put.row if isinstance(put.row, PromotionRow) else None
+        return ()
+
+    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+        self._forget_asking(partition)
+        return ()  # a row is short: a verdict per open revision, with messages cut; the shell logs it
+
+    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
+        return ()  # the last verdict stays, and no order can be wrong by age; the shell logs it
+
+    # ------------------------------------------------------------ deciding
+
+    def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
+        asks = self._asks(partition)
+        try:
+            outcome = yield from self._decided(partition, key, now)
+        except PvbusError:
+            self._forget_asking(partition)  # the requests are lost with the outcome
+            raise
+        if not asks:
+            return outcome
+        result = "changed" if outcome.result == "unchanged" else outcome.result
+        return outcome._replace(puts=(*asks, *outcome.puts), result=result)
+
+    def _decided(self, partition: int, key: str, now: float) -> Reconciliation:
+        seen, namespace = self._keys[partition].get(key), Key.parse(key).namespace
+        if seen is None or not (seen.row or self._view.has_open(key) or self._is_target(key, seen)):
+            return Outcome()
+        if seen.raw is None:
+            return self._gone(partition, key, seen)
+        unlisted = self._view.unlisted(namespace)
+        if unlisted:
+            return Outcome(result="waiting", waiting=(unlisted,))
+        variant = _variant.decode(seen.raw)
+        revisions = self._view.revisions_of(key, variant.metadata.uid)
+        verdicts, dues = [], []
+        for revision in revisions:
+            subject = self._subject(seen, variant, revision, now)
+            self.evaluations += 1
+            verdict = yield from self._compared(subject, seen.former(revision.name))
+            verdicts.append(msgspec.structs.replace(verdict, message=cut(verdict.message)))
+            if subject.opening.until is not None:
+                dues.append(max(subject.opening.until - now, 0.1))
+        promoted = yield from self._promoted(key, seen, variant, revisions, now)
+        if promoted.again_after is not None:
+            dues.append(promoted.again_after)
+        puts = (*promoted.puts, *self._changes(key, seen, variant, tuple(verdicts), promoted))
+        return Outcome(puts, "changed" if puts else "unchanged", min(dues, default=None))
+
+    def _gone(self, partition: int, key: str, seen: PromoteState) -> Outcome:
+        """Withdraw the rows of a variant that is gone, once the list of variants is complete."""
+        if seen.row is None:
+            return Outcome()
+        if not self._sync[partition].ok(VARIANT_KIND, Key.parse(key).namespace):
+            return Outcome(result="waiting", waiting=("the list of PackageVariants",))
+        puts = (Put(CANDIDATES, _candidate_key(key, policy), None) for policy in seen.row.candidates)
+        return Outcome((*puts, Put(PROMOTIONS, key, None)), "changed")
+
+    def _asks(self, partition: int) -> tuple[Put, ...]:
+        """Request from ingest what it watches for promote alone, once per lease."""
+        puts = []
+        for kind in ASKED_KINDS:
+            request = WatchRequest(group=kind.group, kind=kind.kind, requester=f"{self.name}-{partition}")
+            key = watch_key(request)
+            if key not in self._asked and key not in self._asking:
+                self._asking.add(key)
+                puts.append(Put(WATCHES, key, request))
+        return tuple(puts)
+
+    def _forget_asking(self, partition: int) -> None:
+        self._asking = {key for key in self._asking if not key.endswith(f"|{self.name}-{partition}")}
+
+    def _subject(
+        self, seen: PromoteState, variant: PackageVariant, revision: ObservedRevision, now: float
+    ) -> Subject:
+        specializers = self._view.specializers(revision.namespace)
+        labels = labels_of(variant, as_object(revision))
+        hidden = self._view.hidden()
+        opened = Opening(hidden) if hidden else opening(revision, labels, specializers, now)
+        return Subject(
+            variant,
+            revision,
+            opened,
+            set_on_hold=_set_on_hold(variant, seen),
+            served=served_types(specializers),
+            returns=self._returns,
+        )
+
+    @staticmethod
+    def _compared(subject: Subject, former: Verdict | None) -> Generator[Effect, Any, Verdict]:
+        """Judge a revision; compare a draft that was proposed before with what was proposed then."""
+        verdict, revision = judge(subject), subject.revision
+        if verdict.order != "propose" or not was_proposed(revision):
+            return verdict
+        if former is not None and (former.row_digest, former.reason) == (verdict.row_digest, REJECTED):
+            return former
+        resources = yield Get(RESOURCES, revision.namespace, revision.name)
+        files = resources["spec"].get("resources") or {} if resources is not None else {}
+        if content_digest(files) == revision.row.annotations[PROPOSED_CONTENT]:
+            return rejected(verdict, revision.namespace)
+        return verdict
+
+    # ------------------------------------------------------------ candidates
+
+    def _is_target(self, key: str, seen: PromoteState) -> bool:
+        """Tell whether a variant without open revisions may be a rollout's concern."""
+        has_any = self._view.has_published(key) or seen.release is not None
+        return has_any and bool(self._policies.of(Key.parse(key).namespace))
+
+    def _promoted(
+        self,
+        key: str,
+        seen: PromoteState,
+        variant: PackageVariant,
+        revisions: Sequence[ObservedRevision],
+        now: float,
+    ) -> Generator[Effect, Any, Promoted]:
+        """Decide what the rollouts know of a variant; without a complete list of policies nothing changes."""
+        before = dict(seen.row.candidates) if seen.row is not None else {}
+        read = dict(seen.row.contents) if seen.row is not None else {}
+        namespace, uid = Key.parse(key).namespace, variant.metadata.uid
+        if not self._policies.is_known(namespace):
+            return Promoted((), before, read)
+        subject = subject_of(
+            variant,
+            revisions,
+            self._view.published_of(key, uid, variant.spec.downstream),
+            set_on_hold=_set_on_hold(variant, seen),
+            outcomes=seen.outcomes(uid),
+        )
+        policies, contents, is_read = self._policies.of(namespace), {}, True
+        doubtful = doubtful_notes(revisions, subject, read)
+        if not is_asked_for(subject, policies):
+            read = {}
+        else:
+            wanted = tuple(subject.revisions(doubtful))
+            read = yield from _read(namespace, wanted, read)
+            contents = {each.name: each.noted or read.get(each.row_digest, "") for each in wanted}
+            is_read = all(contents.values())
+        self.evaluations += len(policies)
+        found = candidates(subject, policies, contents, now)
+        known = found.hashes()
+        puts = [
+            Put(CANDIDATES, _candidate_key(key, policy), row)
+            for policy, row in found.rows.items()
+            if known[policy] != before.get(policy)
+        ]
+        puts += [Put(CANDIDATES, _candidate_key(key, gone), None) for gone in before if gone not in known]
+        dues = [] if is_read else [UNREADABLE_RETRY_SECONDS]
+        if found.due is not None:
+            dues.append(max(found.due - now, 0.1))
+        return Promoted(tuple(puts), known, {**read, **doubtful}, min(dues, default=None))
+
+    @staticmethod
+    def _changes(
+        key: str,
+        seen: PromoteState,
+        variant: PackageVariant,
+        verdicts: tuple[Verdict, ...],
+        promoted: Promoted,
+    ) -> tuple[Put, ...]:
+        row = None
+        if verdicts or promoted.known:
+            row = PromotionRow(
+                uid=variant.metadata.uid,
+                generation=variant.metadata.generation,
+                verdicts=verdicts,
+                candidates=promoted.known,
+                contents=promoted.contents,
+            )
+        return () if row == seen.row else (Put(PROMOTIONS, key, row),)
+
+
+def _candidate_key(key: str, policy: str) -> str:
+    namespace, variant = Key.parse(key)
+    return str(ChildKey(str(Key(namespace, policy)), variant))
+
+
+def _set_on_hold(variant: PackageVariant, seen: PromoteState) -> SetHold | None:
+    """Return the hold of the variant's set."""
+    holder = holder_of(variant, seen.desired)
+    is_set = holder is not None and holder.kind == SET_KIND
+    return SetHold(holder.key.name, holder.reason) if holder is not None and is_set else None
+
+
+def _read(
+    namespace: str, wanted: Iterable[Revision], read: dict[str, str]
+) -> Generator[Effect, Any, dict[str, str]]:
+    """Read the files of revisions without a noted digest, each once. Returns content digests by row digest.
+
+    One that cannot be read is left out: it must not keep the variant's drafts from being proposed.
+    """
+    found = {}
+    for each in wanted:
+        if each.noted:
+            continue
+        if each.row_digest in read:
+            found[each.row_digest] = read[each.row_digest]
+            continue
+        try:
+            resources = yield Get(RESOURCES, namespace, each.name)
+        except PermanentError:
+            continue
+        if resources is not None:
+            found[each.row_digest] = content_digest(resources["spec"].get("resources") or {})
+    return found

@@ -1,0 +1,40 @@
+"""The state that promote holds for one variant."""
+
+from collections.abc import Mapping
+
+from pvbus.core.kernel.records import Approval, DesiredRow, PromotionRow, ReleaseRow, Verdict
+
+
+class PromoteState:
+    """raw: the PackageVariant. desired: the row of its set, for the hold. row: the last decision.
+    release: outcomes of the rollouts' orders, None if there are none."""
+
+    __slots__ = ("desired", "raw", "release", "row")
+
+    def __init__(self) -> None:
+        self.raw: bytes | None = None
+        self.desired: DesiredRow | None = None
+        self.row: PromotionRow | None = None
+        self.release: ReleaseRow | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.raw is None and self.desired is None and self.row is None and self.release is None
+
+    def take(self, row: ReleaseRow | None) -> bool:
+        """Take the outcomes of release; return whether those of a rollout changed."""
+        before = self.release
+        has_any = row is not None and bool(row.approvals)
+        self.release = ReleaseRow(uid=row.uid, approvals=row.approvals) if row and has_any else None
+        return self.release != before
+
+    def outcomes(self, uid: str) -> Mapping[str, Approval]:
+        """Return the outcomes of orders for this very variant, by policy."""
+        if self.release is None or self.release.uid != uid:
+            return {}
+        return {each.policy: each for each in self.release.approvals}
+
+    def former(self, revision: str) -> Verdict | None:
+        """Return the last verdict on a revision."""
+        verdicts = self.row.verdicts if self.row is not None else ()
+        return next((verdict for verdict in verdicts if verdict.revision == revision), None)

@@ -1,0 +1,167 @@
+"""Decides what becomes of one open revision of a variant: nothing, propose it, or make it a draft again.
+
+A draft is proposed once per content. What promote has proposed has the annotation PROPOSED_CONTENT: a draft
+that still has it was rejected by a person, and stays a draft until its content changes or the annotation is
+removed. Taken back by promote itself, it has lost the annotation, and is proposed again once it is ready.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from pvbus.core.api.variants import PackageVariant
+from pvbus.core.kernel.holds import SetHold
+from pvbus.core.kernel.keys import AUTO_LIFECYCLE, PROPOSED_CONTENT, Key
+from pvbus.core.kernel.records import Verdict
+from pvbus.core.promotion.promote.barrier import Opening
+from pvbus.core.promotion.proposals import refusal
+from pvbus.core.variants.revisions import tasks
+from pvbus.core.variants.revisions.observed import ObservedRevision
+
+PROPOSING = "Proposing"
+PROPOSED = "Proposed"
+PROPOSED_BY_HAND = "ProposedByHand"
+RETURNING = "Returning"
+REJECTED = "Rejected"
+NOT_OPTED_IN = "NotOptedIn"
+NOT_CURRENT = "NotCurrent"
+NOT_OPENED = "NotOpened"
+DELETED = "Deleted"
+GATE_NOT_MET = "GateNotMet"
+
+LOSSES = frozenset({GATE_NOT_MET, "NotRendered", "UpgradeConflict"})
+"""Reasons of a `Refusal` for which a proposal goes back to Draft. A hold is none: it writes nothing."""
+BLOCKING = frozenset({"NotDraft", "UpstreamChanged", "LaterRevision"})
+"""Reasons of a variant's Ready for which inject needs a draft, and finds a proposal."""
+
+
+class Subject(NamedTuple):
+    """What a verdict is made on. set_on_hold: the hold of the variant's set. served:
+    condition types that a PackageSpecializer of the namespace reports. returns: whether a proposal that loses
+    its readiness goes back to Draft."""
+
+    variant: PackageVariant
+    revision: ObservedRevision
+    opening: Opening
+    set_on_hold: SetHold | None = None
+    served: frozenset[str] = frozenset()
+    returns: bool = True
+
+
+def judge(subject: Subject) -> Verdict:
+    """Return the verdict, on the rows alone: a draft that was proposed before is to be compared, too."""
+    verdict = Verdict(revision=subject.revision.name, row_digest=subject.revision.row.digest, reason="")
+    if subject.revision.row.deleted or subject.variant.metadata.deletion_timestamp:
+        return replace(verdict, reason=DELETED, message="it is being deleted")
+    if subject.revision.facts.lifecycle == PROPOSED:
+        return _proposal(subject, verdict)
+    return _draft(subject, verdict)
+
+
+def was_proposed(revision: ObservedRevision) -> bool:
+    """Return whether promote has proposed a revision, and has not taken it back."""
+    return bool(revision.row.annotations.get(PROPOSED_CONTENT))
+
+
+def rejected(verdict: Verdict, namespace: str) -> Verdict:
+    """Return the verdict on a draft whose content was proposed before."""
+    message = (
+        "this content was proposed before, and rejected: it is proposed again when the content changes, or "
+        f"at once with: kubectl annotate -n {namespace} packagerevision {verdict.revision} "
+        f"{PROPOSED_CONTENT}-"
+    )
+    return replace(verdict, reason=REJECTED, message=message, order="")
+
+
+def _draft(subject: Subject, verdict: Verdict) -> Verdict:
+    variant, revision = subject.variant, subject.revision
+    if not _is_opted_in(variant, revision):
+        message = (
+            "it is not opted in: kubectl annotate "
+            f"-n {revision.namespace} packagevariant {variant.metadata.name} {AUTO_LIFECYCLE}=true"
+        )
+        return replace(verdict, reason=NOT_OPTED_IN, message=message)
+    refused = refusal(variant, as_object(revision), set_on_hold=subject.set_on_hold)
+    if refused is not None:
+        note = _unserved(subject) if refused.reason == GATE_NOT_MET else ""
+        return replace(verdict, reason=refused.reason, message=f"{refused.message}{note}")
+    if revision.name not in {target.name for target in variant.status.downstream_targets}:
+        message = f"{Key(revision.namespace, variant.metadata.name)} does not report it as its revision"
+        return replace(verdict, reason=NOT_CURRENT, message=message)
+    if subject.opening.closed:
+        return replace(verdict, reason=NOT_OPENED, message=subject.opening.closed)
+    return replace(verdict, reason=PROPOSING, message="it is ready", order="propose")
+
+
+def _proposal(subject: Subject, verdict: Verdict) -> Verdict:
+    if not was_proposed(subject.revision):
+        return replace(
+            verdict, reason=PROPOSED_BY_HAND, message="a person proposed it: it waits for approval"
+        )
+    lost = _lost(subject)
+    if not lost:
+        return replace(verdict, reason=PROPOSED, message="it waits for approval")
+    if not subject.returns:
+        message = f"it waits for approval, but lost its readiness: {lost}"
+        return replace(verdict, reason=PROPOSED, message=message)
+    return replace(verdict, reason=RETURNING, message=lost, order="return")
+
+
+def _lost(subject: Subject) -> str:
+    """Return why a proposal is no longer ready, "" if it is, or if that is not known yet."""
+    refused = refusal(subject.variant, as_object(subject.revision), set_on_hold=subject.set_on_hold)
+    if refused is None:
+        return ""
+    if refused.reason in LOSSES:
+        return f"{refused.reason}: {refused.message}"
+    ready = next((c for c in subject.variant.status.conditions if c.type == "Ready"), None)
+    if (
+        refused.reason != "OnHold"
+        and ready is not None
+        and ready.status == "False"
+        and ready.reason in BLOCKING
+        and ready.observed_generation >= subject.variant.metadata.generation
+    ):
+        return f"{ready.reason}: {ready.message}"
+    return ""
+
+
+def _is_opted_in(variant: PackageVariant, revision: ObservedRevision) -> bool:
+    """The revision's own annotation comes first: "false" leaves one draft out."""
+    own = revision.row.annotations.get(AUTO_LIFECYCLE)
+    return (own if own is not None else variant.metadata.annotations.get(AUTO_LIFECYCLE)) == "true"
+
+
+def _unserved(subject: Subject) -> str:
+    """Name the gates that nothing has reported, and no program says it will."""
+    facts = subject.revision.facts
+    reported = {condition.type for condition in facts.conditions}
+    known = {*reported, *subject.served, *facts.tasks}  # of a task the question says who is waited for
+    missing = [gate for gate in facts.gates if gate not in known]
+    if not missing:
+        return ""
+    names = ", ".join(dict.fromkeys(missing))
+    return f"; no PackageSpecializer of the namespace reports {names}: does a program run that sets it?"
+
+
+def as_object(revision: ObservedRevision) -> dict[str, Any]:
+    """Return the parts of a PackageRevision that proposals and rollouts are decided on."""
+    facts = revision.facts
+    conditions: list[Mapping[str, str]] = [
+        {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message}
+        for c in facts.conditions
+    ]
+    return {
+        "metadata": {
+            "name": revision.name,
+            "labels": dict(revision.row.labels),
+            "annotations": dict(revision.row.annotations),
+            "creationTimestamp": revision.row.created,
+        },
+        "spec": {
+            "readinessGates": [{"conditionType": gate} for gate in facts.gates],
+            "packageMetadata": {"annotations": tasks.annotation_of(facts.questions)},
+        },
+        "status": {"conditions": conditions},
+    }

@@ -1,0 +1,179 @@
+"""The broadcast tables of promote: the revisions of variants, and the PackageSpecializers.
+
+Of revisions that a PackageVariant owns, drafts and proposals are held whole, published ones in a few fields.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from pvbus.core.api.packages import PUBLISHED
+from pvbus.core.api.variants import CONFIG_GROUP, Condition, Downstream
+from pvbus.core.kernel.keys import PROPOSED_CONTENT, ObjectKey
+from pvbus.core.kernel.markers import SyncView, is_marker, marker_kind
+from pvbus.core.kernel.records import ObjectOwner, ObjectRow
+from pvbus.core.variants.objectrows import REVISION, SPECIALIZER
+from pvbus.core.variants.revisions.former import PLACEHOLDER
+from pvbus.core.variants.revisions.observed import ObservedRevision
+
+REVISION_KIND = f"{REVISION.group}/{REVISION.kind}"
+SPECIALIZER_KIND = f"{SPECIALIZER.group}/{SPECIALIZER.kind}"
+LIFECYCLES = ("Draft", "Proposed")
+NOT_SERVED = "no matches"  # begins the API's words for a kind that it does not know
+
+_row = msgspec.json.Decoder(ObjectRow)
+
+
+class PublishedRevision(msgspec.Struct, frozen=True, gc=False):
+    """What rollouts need of a published revision: a variant may have many. uid: of the variant. content: the
+    digest of its files, "" if promote did not propose it."""
+
+    name: str
+    number: int
+    uid: str
+    downstream: Downstream
+    row_digest: str
+    content: str
+    labels: Mapping[str, str]
+    conditions: tuple[Condition, ...]
+
+
+class PromoteView:
+    """Revisions by the key of their variant, and specializers by namespace and name."""
+
+    def __init__(self, partitions: int) -> None:
+        self._sync = SyncView(partitions)
+        self._open: dict[str, dict[str, ObservedRevision]] = {}
+        self._published: dict[str, tuple[PublishedRevision, ...]] = {}
+        self._owners: dict[str, str] = {}
+        self._specializers: dict[str, dict[str, ObjectRow]] = {}
+
+    def load(self, partition: int, key: str, value: bytes | None) -> Iterable[str] | None:
+        """Apply a record of `pvbus.objects`; return the variants that it concerns, None for all.
+
+        A specializer concerns every variant of its namespace: these change rarely.
+        """
+        if is_marker(key):
+            known = marker_kind(key) in (REVISION_KIND, SPECIALIZER_KIND)
+            return None if known and self._sync.load(partition, key, value) else ()
+        if key.startswith(f"{REVISION_KIND}|"):
+            return self._load_revision(key, _row.decode(value) if value is not None else None)
+        if key.startswith(f"{SPECIALIZER_KIND}|"):
+            name = ObjectKey.parse(key)
+            table = self._specializers.setdefault(name.namespace, {})
+            if value is None:
+                table.pop(name.name, None)
+            else:
+                table[name.name] = _row.decode(value)
+            return [vkey for vkey in self._open if vkey.startswith(f"{name.namespace}/")]
+        return ()
+
+    def _load_revision(self, key: str, row: ObjectRow | None) -> Iterable[str]:
+        name = ObjectKey.parse(key)
+        before = self._owners.pop(key, "")
+        if before:
+            self._drop(before, name.name)
+        owner = _owner_of(row) if row is not None else None
+        if row is None or row.revision is None or owner is None:
+            return (before,) if before else ()
+        after = sys.intern(f"{name.namespace}/{owner.name}")
+        self._owners[key] = after
+        if row.revision.lifecycle in PUBLISHED:
+            fresh = _published(name.name, row, owner.uid)
+            self._published[after] = (*self._published.get(after, ()), fresh)
+        else:
+            revision = ObservedRevision(name.namespace, name.name, row, row.revision)
+            self._open.setdefault(after, {})[name.name] = revision
+        return {vkey for vkey in (before, after) if vkey}
+
+    def _drop(self, vkey: str, name: str) -> None:
+        """Forget a revision of a variant."""
+        drafts = self._open.get(vkey, {})
+        drafts.pop(name, None)
+        if not drafts:
+            self._open.pop(vkey, None)
+        left = tuple(each for each in self._published.get(vkey, ()) if each.name != name)
+        if left:
+            self._published[vkey] = left
+        else:
+            self._published.pop(vkey, None)
+
+    def revisions_of(self, vkey: str, uid: str) -> list[ObservedRevision]:
+        """Return the open revisions of this very variant, by name."""
+        table = self._open.get(vkey, {})
+        return [table[name] for name in sorted(table) if table[name].owned_by(uid)]
+
+    def published_of(
+        self, vkey: str, uid: str, downstream: Downstream | None = None
+    ) -> PublishedRevision | None:
+        """Return the latest published revision of this very variant in a downstream package."""
+        mine = [
+            each
+            for each in self._published.get(vkey, ())
+            if each.uid == uid and downstream in (None, each.downstream)
+        ]
+        return max(mine, key=lambda each: each.number, default=None)
+
+    def has_open(self, vkey: str) -> bool:
+        return vkey in self._open
+
+    def has_published(self, vkey: str) -> bool:
+        return vkey in self._published
+
+    def specializers(self, namespace: str) -> Mapping[str, ObjectRow]:
+        return self._specializers.get(namespace, {})
+
+    def unlisted(self, namespace: str) -> str:
+        """Return what is not listed completely in a namespace, in words, "" if all is.
+
+        A kind that is unavailable will not be listed soon: see `hidden`.
+        """
+        if not self._sync.ok(REVISION_KIND, namespace):
+            return _problem("PackageRevisions", self._sync.problem(REVISION_KIND, namespace))
+        marker = self._sync.marker(SPECIALIZER_KIND)
+        if marker is not None and marker.state == "unavailable":
+            return ""
+        if self._sync.ok(SPECIALIZER_KIND, namespace):
+            return ""
+        return _problem("PackageSpecializers", self._sync.problem(SPECIALIZER_KIND, namespace))
+
+    def hidden(self) -> str:
+        """Return why the PackageSpecializers may not be read, "" if they may, or are not installed."""
+        marker = self._sync.marker(SPECIALIZER_KIND)
+        if marker is None or marker.state != "unavailable" or marker.message.startswith(NOT_SERVED):
+            return ""
+        return (
+            f"ingest cannot list the PackageSpecializers ({marker.message}): pvbus doctor says what it lacks"
+        )
+
+
+def _problem(kinds: str, why: str) -> str:
+    return f"the list of {kinds}" + (f" ({why})" if why else "")
+
+
+def _owner_of(row: ObjectRow) -> ObjectOwner | None:
+    """Return the variant that owns a revision which is open or published, None for any other object."""
+    if row.revision is None or row.revision.revision == PLACEHOLDER:
+        return None
+    if (row.revision.lifecycle or LIFECYCLES[0]) not in (*LIFECYCLES, *PUBLISHED):
+        return None
+    for owner in row.owners:
+        if owner.kind == "PackageVariant" and owner.api_version.startswith(f"{CONFIG_GROUP}/"):
+            return owner
+    return None
+
+
+def _published(name: str, row: ObjectRow, uid: str) -> PublishedRevision:
+    facts = row.revision
+    assert facts is not None
+    return PublishedRevision(
+        name,
+        facts.revision,
+        sys.intern(uid),
+        Downstream(repo=sys.intern(facts.repository), package=sys.intern(facts.package)),
+        row.digest,
+        row.annotations.get(PROPOSED_CONTENT, ""),
+        row.labels,
+        facts.conditions,
+    )

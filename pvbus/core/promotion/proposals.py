@@ -1,0 +1,139 @@
+"""Decides which open package revisions of a fleet a person may propose, approve or reject.
+
+The server enforces the order of the lifecycles, and in deployment repositories the readiness gates. Conflicts
+and a stale upstream are the client's to check, and the gates elsewhere and on Porch's own server.
+
+Source of the moves and of the readiness gates: Porch v1.5.8, pkg/cli/commands/rpkg/{propose,approve}.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pvbus.core.api.variants import PackageVariant
+from pvbus.core.kernel.holds import SetHold, because, hold_reason, is_held
+from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.messages import part
+from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict
+from pvbus.core.variants.revisions import gates
+
+Object = dict[str, Any]
+
+
+class Move(NamedTuple):
+    """A change of lifecycle. noun: what it moves. subresource: the one to write it through. is_checked: it
+    may be refused."""
+
+    verb: str
+    past: str
+    noun: str
+    before: str
+    after: str
+    subresource: str = ""
+    is_checked: bool = True
+
+
+PROPOSE = Move("propose", "proposed", "draft", "Draft", "Proposed")
+APPROVE = Move("approve", "approved", "proposal", "Proposed", "Published", "approval")
+REJECT = Move("reject", "rejected", "proposal", "Proposed", "Draft", "approval", is_checked=False)
+
+
+class Refusal(NamedTuple):
+    reason: str
+    message: str
+
+
+def labels_of(variant: PackageVariant, revision: Object) -> Mapping[str, str]:
+    """Return the labels that a selector sees: the variant's, and over them the revision's."""
+    return {**variant.metadata.labels, **(revision["metadata"].get("labels") or {})}
+
+
+def conflicts_of(revision: Object) -> list[Conflict]:
+    """Return the conflicts of the last upgrade that nobody has settled, and its warnings."""
+    text = (revision["metadata"].get("annotations") or {}).get(CONFLICTS) or "[]"
+    try:
+        return msgspec.json.decode(text, type=list[Conflict])
+    except msgspec.MsgspecError:
+        return [Conflict(file=f"the annotation {CONFLICTS}, which cannot be read")]
+
+
+def refusal(
+    variant: PackageVariant, revision: Object, *, set_on_hold: SetHold | None = None
+) -> Refusal | None:
+    """Return why a revision may be neither proposed nor approved, None if it may.
+
+    set_on_hold: the hold of the variant's set.
+    """
+    found = (
+        _held(variant, set_on_hold),
+        _in_conflict(variant, revision),
+        _unrendered(variant, revision),
+        gate_refusal(revision),
+        _unready(variant),
+    )
+    return next(filter(None, found), None)
+
+
+def _held(variant: PackageVariant, set_on_hold: SetHold | None) -> Refusal | None:
+    key = Key(variant.metadata.namespace, variant.metadata.name)
+    annotations = variant.metadata.annotations
+    if is_held(annotations):
+        return Refusal("OnHold", f"it is on hold{because(hold_reason(annotations))}: pvbus unhold {key}")
+    if set_on_hold is not None:
+        address, reason = Key(key.namespace, set_on_hold.name), because(set_on_hold.reason)
+        return Refusal("OnHold", f"its set is on hold{reason}: pvbus unhold --set {address}")
+    return None
+
+
+def _in_conflict(variant: PackageVariant, revision: Object) -> Refusal | None:
+    count = sum(not each.is_warning for each in conflicts_of(revision))
+    if not count:
+        return None
+    words = "1 conflict" if count == 1 else f"{count} conflicts"
+    key = Key(variant.metadata.namespace, variant.metadata.name)
+    return Refusal("UpgradeConflict", f"{words} of its upgrade to settle: pvbus diff {key}")
+
+
+def _unrendered(variant: PackageVariant, revision: Object) -> Refusal | None:
+    """Porch's own server has no condition Rendered on a revision: the variant reports the error."""
+    rendered = _conditions(revision).get("Rendered")
+    if rendered is not None and rendered.get("status") != "True":
+        why = rendered.get("message") or rendered.get("reason") or "its pipeline has not run"
+        return Refusal("NotRendered", part(str(why)))
+    for target in variant.status.downstream_targets:
+        error = (target.render_status or {}).get("error")
+        if target.name == revision["metadata"]["name"] and rendered is None and error:
+            return Refusal("NotRendered", part(str(error)))
+    return None
+
+
+def gate_refusal(revision: Object) -> Refusal | None:
+    """Return which readiness gates of a revision are not met, None if all are."""
+    unmet = gates.unmet_of(revision)
+    return Refusal("GateNotMet", gates.words(unmet)) if unmet else None
+
+
+def has_failed(variant: PackageVariant, revision: Object) -> bool:
+    """Return whether a revision's pipeline has failed. One that waits for its first save has not: to save it
+    would render it without what its variant puts into it."""
+    is_deferred = _conditions(revision).get("Rendered", {}).get("reason") == "Deferred"
+    return not is_deferred and _unrendered(variant, revision) is not None
+
+
+def is_ready(variant: PackageVariant) -> bool:
+    return _unready(variant) is None
+
+
+def _unready(variant: PackageVariant) -> Refusal | None:
+    """A variant that is not ready may have a draft that does not follow its upstream."""
+    ready = next((c for c in variant.status.conditions if c.type == "Ready"), None)
+    if ready is None or ready.observed_generation < variant.metadata.generation:
+        return Refusal("NotUpToDate", "the services have not done its last change yet: try again in a moment")
+    if ready.status != "True":
+        return Refusal("NotUpToDate", f"its variant is not ready ({ready.reason}): {part(ready.message)}")
+    return None
+
+
+def _conditions(revision: Object) -> Mapping[str, Object]:
+    return {str(condition.get("type")): dict(condition) for condition in gates.conditions_of(revision)}

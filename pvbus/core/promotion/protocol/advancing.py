@@ -1,0 +1,113 @@
+"""How an attempt goes on: orders approvals, waits, passes waves, or publishes former revisions again."""
+
+from pvbus.core.kernel.rolloutstates import RolloutEvent, RolloutState, TargetEvent, TargetState
+from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT, OPEN, PUBLISHED
+from pvbus.core.promotion.protocol.turn import Turn
+from pvbus.core.promotion.protocol.windows import is_open
+
+
+def advance(turn: Turn) -> None:
+    """Go on until something has to happen first: an empty wave takes no step of its own."""
+    if turn.commands.paused:
+        return
+    while advance_once(turn):
+        pass
+
+
+def advance_once(turn: Turn) -> bool:
+    """Take one transition, if one is due; return whether another may be due at once."""
+    match turn.rollout.state:
+        case RolloutState.ROLLING:
+            order(turn)
+            if any(row.state in OPEN for row in turn.below(turn.rollout.wave)):
+                return False
+            turn.move(
+                RolloutEvent.PROVEN,
+                phase_seconds=0.0,
+                ask=turn.rollout.ask + 1,
+                asked_seconds=0.0,
+                is_answered=False,
+                is_passed=False,
+            )
+            return True
+        case RolloutState.HOLDING:
+            return hold(turn)
+        case RolloutState.ROLLING_BACK:
+            return undo(turn)
+    return False
+
+
+def order(turn: Turn) -> None:
+    """Order the approval of the wave's targets, as many as may be in flight."""
+    is_promoted = turn.commands.promote == turn.rollout.attempt
+    if turn.rules.needs_start and not turn.rollout.is_started and not is_promoted:
+        return
+    if not is_promoted and not is_open(turn.wave.windows, turn.now):
+        return
+    free = turn.free(IN_FLIGHT)
+    waiting = (row for row in turn.below(turn.rollout.wave) if row.state is TargetState.PLANNED)
+    for row in sorted(waiting, key=lambda row: row.position)[:free]:
+        turn.turn_target(row, TargetEvent.ORDER)
+
+
+def hold(turn: Turn) -> bool:
+    """Pass a wave whose targets are proven good, or look at its checks again."""
+    if any(row.state in OPEN for row in turn.below(turn.rollout.wave)):
+        turn.move(RolloutEvent.REOPENED)
+        return True
+    if not is_over(turn):
+        ask_again(turn)
+        return False
+    if all(row.wave <= turn.rollout.wave for row in turn.current):
+        turn.move(RolloutEvent.FINISHED, phase_seconds=0.0, wave_seconds=0.0)
+        return False
+    turn.move(RolloutEvent.PASSED, wave=turn.rollout.wave + 1, wave_seconds=0.0)
+    return True
+
+
+def is_over(turn: Turn) -> bool:
+    """Tell whether a wave passes: with its hold time, its checks and a person, unless nothing was done in
+    it or a person wants the rest at once."""
+    rollout, wave = turn.rollout, turn.wave
+    tried = (*PUBLISHED, *FAILING)
+    if not any(row.wave == rollout.wave and row.state in tried for row in turn.current):
+        return True
+    if turn.commands.promote == rollout.attempt:
+        return True
+    if rollout.phase_seconds < wave.hold_seconds:
+        return False
+    is_fresh = rollout.is_passed and rollout.asked_seconds >= wave.hold_seconds
+    if wave.asked and not is_fresh:
+        return False
+    return not wave.needs_person or turn.commands.approve == (rollout.attempt, rollout.wave)
+
+
+def ask_again(turn: Turn) -> None:
+    """Ask for the checks again when the last answer is old, or from before the end of the hold time."""
+    if turn.wave.asked and turn.rollout.is_answered and turn.rollout.phase_seconds >= turn.next_ask():
+        turn.set(
+            ask=turn.rollout.ask + 1,
+            asked_seconds=turn.rollout.phase_seconds,
+            is_answered=False,
+            is_passed=False,
+        )
+
+
+def undo(turn: Turn) -> bool:
+    """Publish the last good revisions of the rollback's wave again; go on when all of it is done."""
+    wave = turn.below(turn.rollout.wave)
+    free = turn.free((TargetState.UNDOING,))
+    published = sorted((row for row in wave if row.state in PUBLISHED), key=lambda row: row.position)
+    stranded = [row for row in published if not row.good]
+    for row in stranded:
+        turn.turn_target(row, TargetEvent.STRAND)
+    for row in [row for row in published if row.good][:free]:
+        turn.turn_target(row, TargetEvent.UNDO)
+    busy = (TargetState.CANCELLING, TargetState.UNDOING, *PUBLISHED)
+    if any(row.state in busy for row in turn.below(turn.rollout.wave)):
+        return False
+    if any(row.wave > turn.rollout.wave for row in turn.current):
+        turn.set(wave=turn.rollout.wave + 1)
+        return True
+    turn.move(RolloutEvent.RESTORED, phase_seconds=0.0, wave_seconds=0.0)
+    return False

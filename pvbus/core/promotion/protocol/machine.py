@@ -1,0 +1,232 @@
+"""Takes a rollout one step: (rules, state, live facts, evidence, commands, clock) -> (new state, actions).
+
+The step is level-based: it looks at what is, so it may be repeated with the same input, or skipped. A row is
+written before its action is carried out, and the action is repeated until the live facts show it done.
+"""
+
+from collections.abc import Mapping
+from itertools import zip_longest
+
+from pvbus.core.kernel.keys import digest
+from pvbus.core.kernel.messages import SEPARATOR, cut
+from pvbus.core.kernel.rolloutrows import (
+    NO_COMMANDS,
+    Answers,
+    Commands,
+    Evidence,
+    Rollout,
+    Step,
+    Target,
+    TargetFacts,
+)
+from pvbus.core.kernel.rolloutstates import (
+    RolloutEvent,
+    RolloutState,
+    TargetEvent,
+    TargetState,
+    rollout_after,
+)
+from pvbus.core.promotion.protocol.advancing import advance
+from pvbus.core.promotion.protocol.observing import FAILING, good_of, is_candidate, is_refused, observed
+from pvbus.core.promotion.protocol.rules import Rules, wave_numbers
+from pvbus.core.promotion.protocol.turn import ADVANCING, ENDED, Turn
+
+UNMET_CHARACTERS_MAX = 1_000
+"""Of the text on the checks of a wave: a message stays readable, and a row small."""
+SETTLE_TIMES_MAX = 10
+"""Revisions that keep changing are waited for at most this many settle times."""
+
+_ABORTABLE = (*ADVANCING, RolloutState.STOPPED)
+_UNDOABLE = (*_ABORTABLE, RolloutState.COMPLETED, RolloutState.ABORTED)
+
+
+def step(
+    rules: Rules,
+    rollout: Rollout,
+    rows: Mapping[str, Target],
+    seen: Mapping[str, TargetFacts],
+    evidence: Mapping[str, Evidence],
+    *,
+    now: float,
+    answers: Answers | None = None,
+    commands: Commands = NO_COMMANDS,
+) -> Step:
+    """Take one step.
+
+    seen: by target, in the order of the rollout. evidence: by target, the latest. now: seconds since 1970.
+    """
+    turn = Turn(rules, rollout, rows, now, commands)
+    observe(turn, seen, evidence)
+    was_over = turn.rollout.state in ENDED
+    obey(turn)
+    if was_over and turn.rollout.state not in ENDED:
+        observe(turn, seen, evidence)  # an attempt that had ended is rolled back
+    if answers is not None:
+        take(turn, answers)
+    judge(turn)
+    proceed(turn, seen)
+    turn.stop_clock()
+    return Step(turn.rollout, turn.changes(rows), tuple(turn.actions()), turn.wait_seconds())
+
+
+def proceed(turn: Turn, seen: Mapping[str, TargetFacts]) -> None:
+    """Settle, plan and advance, until something has to happen first."""
+    while True:
+        if turn.rollout.state in ENDED:
+            settle(turn, seen)
+        is_over = turn.rollout.state in ENDED
+        advance(turn)
+        if is_over or turn.rollout.state not in ENDED:
+            return
+
+
+def observe(turn: Turn, seen: Mapping[str, TargetFacts], evidence: Mapping[str, Evidence]) -> None:
+    """Bring the targets up to date. After the end of an attempt only orders that were taken back matter."""
+    is_over = turn.rollout.state in ENDED
+    for row in turn.current:
+        if is_over and row.state is not TargetState.CANCELLING:
+            continue
+        facts, found = seen.get(row.target), evidence.get(row.target)
+        while (event := observed(turn.rows[row.target], facts, found)) is not None:
+            if (
+                event is TargetEvent.CANCELLED
+                and turn.rollout.state in _ABORTABLE
+                and not is_refused(row, facts)
+            ):
+                event = TargetEvent.WITHDRAWN  # by somebody else than the attempt: the next one may have it
+            turn.turn_target(turn.rows[row.target], event)
+
+
+def obey(turn: Turn) -> None:
+    """Do what people want of this attempt."""
+    state, attempt, wanted = turn.rollout.state, turn.rollout.attempt, turn.commands
+    if not attempt:
+        return
+    if wanted.roll_back == attempt and state in _UNDOABLE:
+        roll_back(turn, "RollBackRequested", "a person asked for it")
+    elif wanted.abort == attempt and state in _ABORTABLE:
+        give_up(turn)
+        turn.move(RolloutEvent.ABORTED, reason="Aborted", message="a person asked for it")
+    elif wanted.resume == (attempt, turn.rollout.stops) and state is RolloutState.STOPPED:
+        failing = sum(row.state in FAILING for row in turn.current)
+        turn.move(
+            RolloutEvent.RESUMED,
+            reason="",
+            message="",
+            tolerated=failing,
+            wave_seconds=0.0,
+            phase_seconds=0.0,
+        )
+    if wanted.approve == (attempt, 0):
+        turn.set(is_started=True)
+
+
+def take(turn: Turn, answers: Answers) -> None:
+    """Take the answers to the outstanding look at the checks; any other answer is old."""
+    here = (turn.rollout.attempt, turn.rollout.wave, turn.rollout.ask)
+    if turn.rollout.state is not RolloutState.HOLDING or turn.rollout.is_answered or answers[:3] != here:
+        return
+    failed, unmet = _in_words(turn, answers, False), _in_words(turn, answers, None)
+    is_whole = len(answers.verdicts) == len(turn.wave.asked)
+    turn.set(is_answered=True, is_passed=is_whole and all(answers.verdicts), unmet=unmet)
+    if failed:
+        fail(turn, "CheckFailed", f"wave {turn.rollout.wave}: failed checks: {failed}")
+
+
+def _in_words(turn: Turn, answers: Answers, verdict: bool | None) -> str:
+    """Return the names of the checks with a verdict, each with the reason if one is given."""
+    found = [
+        f"{check.name} ({words})" if words else check.name
+        for check, given, words in zip_longest(turn.wave.asked, answers.verdicts, answers.words)
+        if check is not None and given is verdict
+    ]
+    return cut(SEPARATOR.join(found), UNMET_CHARACTERS_MAX)
+
+
+def judge(turn: Turn) -> None:
+    """Fail an attempt that is beyond its budget or its time."""
+    if turn.rollout.state not in ADVANCING:
+        return
+    failing = sum(row.state in FAILING for row in turn.current)
+    limit = max(turn.rules.failing_max, turn.rollout.tolerated)
+    if failing > limit:
+        words = "1 target fails" if failing == 1 else f"{failing} targets fail"
+        fail(turn, "TooManyFailing", f"{words}, {limit} may")
+    elif 0 < turn.wave.timeout_seconds <= turn.rollout.wave_seconds:
+        fail(
+            turn, "WaveTimeout", f"wave {turn.rollout.wave} took longer than {turn.wave.timeout_seconds:g} s"
+        )
+
+
+def fail(turn: Turn, reason: str, message: str) -> None:
+    """Stop or roll back, as the policy wants."""
+    turn.set(reason=reason, message=message, stops=turn.rollout.stops + 1)
+    if turn.rules.rolls_back:
+        roll_back(turn, reason, message)
+    else:
+        turn.move(RolloutEvent.FAILED)
+
+
+def roll_back(turn: Turn, reason: str, message: str) -> None:
+    """Begin the rollback of an attempt with its first wave."""
+    give_up(turn)
+    turn.move(RolloutEvent.ROLLED_BACK, wave=1, reason=reason, message=message)
+
+
+def give_up(turn: Turn) -> None:
+    """End the approvals of an attempt: take orders back, and skip what was not ordered."""
+    for row in turn.current:
+        if row.state is TargetState.ORDERED:
+            turn.turn_target(row, TargetEvent.CANCEL)
+        elif row.state in (TargetState.PLANNED, TargetState.LEFT, TargetState.REFUSED):
+            turn.turn_target(row, TargetEvent.SKIP)
+
+
+def settle(turn: Turn, seen: Mapping[str, TargetFacts]) -> None:
+    """Begin an attempt when the proposed revisions are the same for the settle time."""
+    is_held = turn.rollout.needs_restart and turn.commands.restart < turn.rollout.attempt
+    due = {
+        target: facts
+        for target, facts in seen.items()
+        if not is_held and is_candidate(turn.rows.get(target), facts, turn.commands.restart)
+    }
+    if not due:
+        turn.set(candidates="", phase_seconds=0.0, wave_seconds=0.0)
+        return
+    candidates = digest([f"{target} {facts.revision} {facts.digest}" for target, facts in due.items()])
+    if not turn.rollout.candidates:
+        turn.set(candidates=candidates, phase_seconds=0.0, wave_seconds=0.0)
+    elif candidates != turn.rollout.candidates:
+        turn.set(candidates=candidates, phase_seconds=0.0)
+    waited = turn.rollout.wave_seconds >= turn.rules.settle_seconds * SETTLE_TIMES_MAX
+    if turn.rollout.phase_seconds < turn.rules.settle_seconds and not waited:
+        return
+    if not turn.commands.paused and not any(row.state is TargetState.CANCELLING for row in turn.current):
+        plan(turn, due, seen)
+
+
+def plan(turn: Turn, due: Mapping[str, TargetFacts], seen: Mapping[str, TargetFacts]) -> None:
+    """Begin an attempt. Rows of targets of which nothing is left go."""
+    attempt = turn.rollout.attempt + 1
+    former = {target: row for target, row in turn.rows.items() if target in seen}
+    turn.rows = dict(former)
+    for position, ((target, facts), wave) in enumerate(
+        zip(due.items(), wave_numbers(turn.rules, len(due)), strict=True)
+    ):
+        good, good_digest = good_of(former.get(target), facts)
+        turn.rows[target] = Target(
+            target=target,
+            revision=facts.revision,
+            digest=facts.digest,
+            attempt=attempt,
+            position=position,
+            wave=wave,
+            good=good,
+            good_digest=good_digest,
+        )
+    turn.rollout = Rollout(
+        state=rollout_after(turn.rollout.state, RolloutEvent.PLANNED),
+        attempt=attempt,
+        wave=1,
+        ask=turn.rollout.ask,
+    )

@@ -1,0 +1,89 @@
+"""What the live facts and the evidence mean for one target of a rollout."""
+
+from pvbus.core.kernel.rolloutrows import NOTHING, Evidence, Target, TargetFacts
+from pvbus.core.kernel.rolloutstates import TargetEvent, TargetState
+
+PUBLISHED = (TargetState.APPROVED, TargetState.PROVEN, TargetState.FAILED)
+"""The planned revision is published."""
+OPEN = (TargetState.PLANNED, TargetState.ORDERED, TargetState.CANCELLING, TargetState.APPROVED)
+"""A wave with such a target is not over."""
+IN_FLIGHT = (TargetState.ORDERED, TargetState.CANCELLING, TargetState.APPROVED)
+FAILING = (TargetState.FAILED, TargetState.REFUSED)
+_UNTRIED = (TargetState.PROVEN, TargetState.LEFT, TargetState.GONE)
+"""States that say nothing against the content of the row."""
+_VERDICTS = {True: TargetEvent.GOOD, False: TargetEvent.BAD, None: TargetEvent.UNKNOWN}
+_AFTER = {
+    TargetEvent.GOOD: TargetState.PROVEN,
+    TargetEvent.BAD: TargetState.FAILED,
+    TargetEvent.UNKNOWN: TargetState.APPROVED,
+}
+
+
+def observed(row: Target, seen: TargetFacts | None, evidence: Evidence | None) -> TargetEvent | None:
+    """Return what happened to a target, None if nothing did."""
+    seen = seen or NOTHING
+    is_published = (seen.published, seen.published_digest) == (row.revision, row.digest)
+    is_proposed = seen.is_proposed and (seen.revision, seen.digest) == (row.revision, row.digest)
+    match row.state:
+        case TargetState.PLANNED | TargetState.LEFT | TargetState.ORDERED | TargetState.REFUSED if (
+            is_published
+        ):
+            return TargetEvent.PUBLISHED
+        case TargetState.PLANNED:
+            return None if is_proposed else TargetEvent.WITHDRAWN
+        case TargetState.LEFT:
+            return TargetEvent.RETURNED if is_proposed else None
+        case TargetState.ORDERED if is_refused(row, seen):
+            return TargetEvent.REFUSED
+        case TargetState.ORDERED | TargetState.REFUSED:
+            return None if is_proposed else TargetEvent.WITHDRAWN
+        case TargetState.CANCELLING:
+            return _cancelled(row, seen, is_published)
+        case TargetState.UNDOING:
+            return _restored(row, seen, is_published)
+        case state if state in PUBLISHED:
+            event = _VERDICTS[verdict(row, evidence)] if is_published else TargetEvent.REPLACED
+            return None if _AFTER.get(event) is state else event
+    return None
+
+
+def verdict(row: Target, evidence: Evidence | None) -> bool | None:
+    """Return what evidence says of a target; None where it is of another revision, content or attempt."""
+    if evidence is None or evidence[:3] != (row.revision, row.digest, row.attempt):
+        return None
+    return evidence.is_good
+
+
+def _cancelled(row: Target, seen: TargetFacts, is_published: bool) -> TargetEvent | None:
+    if is_published:
+        return TargetEvent.PUBLISHED
+    return TargetEvent.CANCELLED if row.attempt in (seen.withdrawn, seen.refused) else None
+
+
+def is_refused(row: Target, seen: TargetFacts | None) -> bool:
+    """Tell whether the server refused the approval in the attempt of the row."""
+    return seen is not None and seen.refused == row.attempt
+
+
+def _restored(row: Target, seen: TargetFacts, is_published: bool) -> TargetEvent | None:
+    if seen.published_digest == row.good_digest:
+        return TargetEvent.RESTORED
+    if not is_published:
+        return TargetEvent.REPLACED
+    return TargetEvent.STRAND if seen.unrestored == row.attempt else None
+
+
+def is_candidate(row: Target | None, seen: TargetFacts, restart: int) -> bool:
+    """Tell whether a proposed revision may be planned: its content was not in vain in a former attempt."""
+    if not seen.is_proposed:
+        return False
+    return row is None or row.state in _UNTRIED or row.digest != seen.digest or row.attempt <= restart
+
+
+def good_of(row: Target | None, seen: TargetFacts) -> tuple[str, str]:
+    """Return the name and digest of the last good revision: the published one, unless an attempt published it
+    and it was not proven."""
+    if row is not None and row.state is not TargetState.PROVEN:
+        if (seen.published, seen.published_digest) == (row.revision, row.digest):
+            return row.good, row.good_digest
+    return seen.published, seen.published_digest

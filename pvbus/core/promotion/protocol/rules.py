@@ -1,0 +1,115 @@
+"""Compiles the spec of a RolloutPolicy to the rules that a rollout follows."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pvbus.core.api.rollouts import Check, RolloutPolicySpec, Wave
+from pvbus.core.cel import CelEvalError
+from pvbus.core.cel.conversions import to_duration
+from pvbus.core.cel.values import NANOS
+from pvbus.core.promotion.protocol.windows import Window, compiled
+
+SETTLE = "30s"
+QUERY_WINDOW = "5m"
+CONDITIONS = ("Ready",)
+ALL_PERCENT = 100
+LOOK_SECONDS_MAX = 60.0
+"""Watched time between two steps at most. Longer, and a jump of the clock ends a hold time; shorter, and
+services step for nothing while they hold."""
+CHECK_SECONDS = 30.0
+"""Watched time between two looks at the checks of a wave: a few Prometheus scrapes."""
+
+
+class WaveRules(NamedTuple):
+    """One wave. percent, number: one of them is not 0. timeout_seconds: 0 for none. needs_person: of Manual
+    policies and of checks."""
+
+    percent: int = ALL_PERCENT
+    number: int = 0
+    hold_seconds: float = 0
+    timeout_seconds: float = 0
+    checks: tuple[Check, ...] = ()
+    windows: tuple[Window, ...] = ()
+    needs_person: bool = False
+
+    def size(self, targets: int) -> int:
+        """Return how many of the targets are approved when this wave is over, with those of earlier waves."""
+        if self.number:
+            return min(self.number, targets)
+        return -(-targets * self.percent // ALL_PERCENT)
+
+    @property
+    def asked(self) -> tuple[Check, ...]:
+        """The checks that are looked up; a person's answer is not."""
+        return tuple(check for check in self.checks if check.person is None)
+
+
+class Rules(NamedTuple):
+    """A compiled policy. needs_start: a person approves the first wave, too. in_flight_max: 0: no limit.
+
+    look_seconds: watched time between two steps at most. check_seconds: between two looks at the checks.
+    """
+
+    waves: tuple[WaveRules, ...] = (WaveRules(),)
+    canaries: int = 0
+    settle_seconds: float = 0
+    needs_start: bool = False
+    in_flight_max: int = 0
+    failing_max: int = 0
+    rolls_back: bool = False
+    look_seconds: float = LOOK_SECONDS_MAX
+    check_seconds: float = CHECK_SECONDS
+
+
+def rules_of(spec: RolloutPolicySpec) -> Rules:
+    """Compile a spec that `validation.validate_policy` found nothing wrong with."""
+    is_manual = spec.approval in ("", "Manual")
+    waves = spec.waves or (Wave(percent=ALL_PERCENT),)
+    policy_windows = tuple(map(compiled, spec.windows))
+    last = len(waves) - 1
+    return Rules(
+        waves=tuple(
+            WaveRules(
+                percent=wave.percent or 0,
+                number=wave.count or 0,
+                hold_seconds=seconds_of(wave.hold),
+                timeout_seconds=seconds_of(wave.timeout),
+                checks=wave.checks,
+                windows=tuple(map(compiled, wave.windows)) or policy_windows,
+                needs_person=(is_manual and index < last)
+                or any(check.person is not None for check in wave.checks),
+            )
+            for index, wave in enumerate(waves)
+        ),
+        canaries=len(spec.canaries),
+        settle_seconds=seconds_of(spec.settle or SETTLE),
+        needs_start=is_manual,
+        in_flight_max=spec.budgets.max_in_flight,
+        failing_max=spec.budgets.max_failing,
+        rolls_back=spec.budgets.on_failure == "RollBack",
+    )
+
+
+def wave_numbers(rules: Rules, targets: int) -> Iterator[int]:
+    """Yield the wave of each target, from 1, in the order of the rollout."""
+    placed = 0
+    for number, wave in enumerate(rules.waves, 1):
+        size = wave.size(targets)
+        if number == 1:
+            size = max(size, min(rules.canaries, targets))
+        for _ in range(size - placed):
+            yield number
+        placed = max(placed, size)
+
+
+def seconds_of(text: str) -> float:
+    """Return a duration in seconds; 0 for "". Raises: ValueError with the reason."""
+    if not text:
+        return 0.0
+    try:
+        nanos = to_duration(text).nanos
+    except CelEvalError:
+        raise ValueError(f'"{text}" is no duration such as 90s or 1h30m') from None
+    if nanos < 0:
+        raise ValueError(f'"{text}" is negative: a duration is 0 or more')
+    return nanos / NANOS

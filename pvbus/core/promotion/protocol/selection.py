@@ -1,0 +1,288 @@
+"""Which proposed revisions a policy is for, which of them may be approved, and in which order.
+
+Annotations of a PackageRevision that Nephio's approval controller reads are read here, too.
+
+Source of their meaning: nephio-project/nephio, controllers/pkg/reconcilers/approval/reconciler.go. The
+differences are in docs/rollouts.md.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from pvbus.core.api.packages import PUBLISHED
+from pvbus.core.api.rollouts import RolloutPolicy, RolloutPolicySpec
+from pvbus.core.api.selectors import matches
+from pvbus.core.api.variants import Condition, LabelSelector, PackageVariant
+from pvbus.core.kernel.holds import SetHold
+from pvbus.core.kernel.messages import first_of
+from pvbus.core.kernel.rolloutrows import TargetFacts
+from pvbus.core.promotion.proposals import Refusal, gate_refusal, labels_of, refusal
+from pvbus.core.promotion.protocol.rules import seconds_of
+from pvbus.core.promotion.protocol.validation import validate_policy
+
+POLICY_ANNOTATION = "approval.nephio.org/policy"
+DELAY_ANNOTATION = "approval.nephio.org/delay"
+NOT_SELECTED = "NotSelected"
+"""The reason of a candidate that its policy does not select any more, but gave an order for."""
+SHOWN_MAX = 3
+NO_HOLDS: Mapping[str, SetHold] = {}
+_LAST = "9999"  # a policy without creation time is of a file: any stored one is older
+
+Object = Mapping[str, Any]
+
+
+class Package(NamedTuple):
+    """One target: a package with its open and published revisions. variant, set_name: its PackageVariant and
+    the set of that, None and "" for a package of nobody. set_on_hold: the hold of that set."""
+
+    name: str
+    repository: str
+    proposed: Object | None
+    published: Object | None
+    labels: Mapping[str, str]
+    variant: PackageVariant | None = None
+    set_name: str = ""
+    set_on_hold: SetHold | None = None
+
+
+class LeftOut(NamedTuple):
+    """A proposed revision of a policy that is not to be approved now. due: when it will be, in seconds since
+    1970; 0 if time does not change it."""
+
+    target: str
+    revision: str
+    reason: str
+    message: str
+    due: float = 0
+
+
+class Selection(NamedTuple):
+    """What a policy is for. seen: by target, in the order of its rollout. lost: target -> the policy that has
+    it instead. problems: of its spec; then nothing is approved."""
+
+    policy: RolloutPolicy
+    seen: dict[str, TargetFacts]
+    left_out: list[LeftOut]
+    lost: dict[str, str]
+    problems: list[str]
+
+
+def select(policies: Iterable[RolloutPolicy], packages: Sequence[Package], now: float) -> list[Selection]:
+    """Give each package to one policy of its namespace: highest priority, then the oldest, then by name.
+
+    A policy with problems has no packages, but keeps those it would have from others: a typing error must not
+    hand a fleet over to a policy with other waves.
+    """
+    ranked = sorted(policies, key=rank)
+    owners: dict[str, RolloutPolicy] = {}
+    selections = []
+    for policy in ranked:
+        wanted = [package for package in packages if is_for(policy.spec, package)]
+        lost = {each.name: owners[each.name].metadata.name for each in wanted if each.name in owners}
+        mine = [each for each in wanted if each.name not in owners]
+        owners |= {each.name: policy for each in mine}
+        problems = validate_policy(policy.spec)
+        seen, left_out = _seen(policy.spec, [] if problems else mine, now)
+        selections.append(Selection(policy, seen, left_out, lost, problems))
+    return selections
+
+
+def rank(policy: RolloutPolicy) -> tuple[int, str, str]:
+    """Return the sort key of policies: of those that select a package, the first has it."""
+    return -policy.spec.priority, policy.metadata.creation_timestamp or _LAST, policy.metadata.name
+
+
+def is_for(spec: RolloutPolicySpec, package: Package) -> bool:
+    """Tell whether a policy selects a package."""
+    wanted = spec.revisions
+    return (
+        (not wanted.set or wanted.set == package.set_name)
+        and (not wanted.repositories or package.repository in wanted.repositories)
+        and matches(wanted.selector or LabelSelector(), package.labels)
+    )
+
+
+def _seen(
+    spec: RolloutPolicySpec, packages: Iterable[Package], now: float
+) -> tuple[dict[str, TargetFacts], list[LeftOut]]:
+    seen, left_out = {}, []
+    for package in sorted(packages, key=lambda package: order_of(spec, package)):
+        why = None
+        if package.proposed is not None:
+            why = standing(spec, package, now)
+        if why is not None:
+            left_out.append(why)
+        seen[package.name] = TargetFacts(
+            revision=_name(package.proposed),
+            digest=content_of(package.proposed),
+            is_proposed=package.proposed is not None and why is None,
+            published=_name(package.published),
+            published_digest=content_of(package.published),
+        )
+    return seen, left_out
+
+
+def order_of(spec: RolloutPolicySpec, package: Package) -> tuple[int, tuple[int, ...], str]:
+    """Return the position of a package in the rollout: canaries, then by labels, then by name."""
+    canaries = spec.canaries
+    canary = canaries.index(package.name) if package.name in canaries else len(canaries)
+    places = []
+    for order in spec.order:
+        value = package.labels.get(order.label, "")
+        places.append(order.values.index(value) if value in order.values else len(order.values))
+    return canary, tuple(places), package.name
+
+
+def standing(spec: RolloutPolicySpec, package: Package, now: float) -> LeftOut | None:
+    """Return why a proposed revision is not to be approved now, None if nothing speaks against it."""
+    revision = package.proposed
+    assert revision is not None
+    refused = _refusal(package, revision) or _of_policy(spec, package, revision)
+    if refused is not None:
+        return LeftOut(package.name, _name(revision), refused.reason, refused.message)
+    return _delayed(spec, package, revision, now)
+
+
+def _refusal(package: Package, revision: Object) -> Refusal | None:
+    if package.variant is None:
+        return gate_refusal(dict(revision))
+    return refusal(package.variant, dict(revision), set_on_hold=package.set_on_hold)
+
+
+def _of_policy(spec: RolloutPolicySpec, package: Package, revision: Object) -> Refusal | None:
+    """An unknown value of the annotation approves nothing, as in Nephio."""
+    annotation = _annotations(revision).get(POLICY_ANNOTATION)
+    if annotation not in (None, "initial", "always"):
+        return Refusal("InvalidPolicy", f'{POLICY_ANNOTATION} is "{annotation}": give initial or always')
+    approval = annotation or spec.approval.lower()
+    if approval == "initial" and package.published is not None:
+        return Refusal(
+            "NotInitial", f"{_name(package.published)} is published: only first revisions are approved"
+        )
+    return None
+
+
+def _delayed(spec: RolloutPolicySpec, package: Package, revision: Object, now: float) -> LeftOut | None:
+    text = _annotations(revision).get(DELAY_ANNOTATION, spec.delay)
+    name = _name(revision)
+    try:
+        delay = seconds_of(text)
+    except ValueError as exc:
+        return LeftOut(package.name, name, "InvalidDelay", f"{DELAY_ANNOTATION}: {exc}")
+    if not delay:
+        return None
+    created = _created(revision)
+    if created is None:
+        return LeftOut(
+            package.name, name, "Delayed", f"its creation time is not known, and it waits for {text}"
+        )
+    if now >= created + delay:
+        return None
+    return LeftOut(package.name, name, "Delayed", f"it is younger than {text}", created + delay)
+
+
+def conditions_of(selection: Selection) -> Iterator[Condition]:
+    """Yield the conditions that say whether a policy is in force."""
+    problems, lost = selection.problems, selection.lost
+    generation = selection.policy.metadata.generation
+    yield Condition(
+        type="Accepted",
+        status="False" if problems else "True",
+        reason="InvalidSpec" if problems else "Valid",
+        message="; ".join(problems),
+        observed_generation=generation,
+    )
+    winners = sorted(set(lost.values()))
+    yield Condition(
+        type="Overlapping",
+        status="True" if lost else "False",
+        reason="OtherPolicyWins" if lost else "NoOverlap",
+        message=f"{len(lost)} of its targets ({first_of(sorted(lost), SHOWN_MAX)}) belong to "
+        f"{', '.join(winners)}: the highest priority wins, then the oldest policy"
+        if lost
+        else "",
+        observed_generation=generation,
+    )
+
+
+def packages_of(
+    revisions: Iterable[Object],
+    variants: Iterable[PackageVariant],
+    held_sets: Mapping[str, SetHold] = NO_HOLDS,
+) -> list[Package]:
+    """Group the revisions of a namespace by package. held_sets: holds of sets, by name.
+
+    A variant of a file may have no uid: then its revisions name it.
+    """
+    owners = {variant.metadata.uid or variant.metadata.name: variant for variant in variants}
+    groups: dict[tuple[str, str], list[Object]] = {}
+    for revision in revisions:
+        spec = revision["spec"]
+        groups.setdefault((spec.get("repository", ""), spec.get("packageName", "")), []).append(revision)
+    return [
+        _package(package_key, members, owners, held_sets) for package_key, members in sorted(groups.items())
+    ]
+
+
+def _package(
+    package_key: tuple[str, str],
+    members: Sequence[Object],
+    owners: Mapping[str, PackageVariant],
+    held_sets: Mapping[str, SetHold],
+) -> Package:
+    proposed = [each for each in members if each["spec"].get("lifecycle") == "Proposed"]
+    published = [each for each in members if each["spec"].get("lifecycle") in PUBLISHED]
+    newest = max(proposed, key=_age, default=None)
+    latest = max(published, key=lambda each: each["spec"].get("revision", 0), default=None)
+    shown = newest or latest or members[0]
+    variant = _owner(shown, owners)
+    if variant is None:
+        return Package(
+            "/".join(package_key), package_key[0], newest, latest, shown["metadata"].get("labels") or {}
+        )
+    set_name = next((o.name for o in variant.metadata.owner_references if o.kind == "PackageVariantSet"), "")
+    return Package(
+        variant.metadata.name,
+        package_key[0],
+        newest,
+        latest,
+        labels_of(variant, dict(shown)),
+        variant,
+        set_name,
+        held_sets.get(set_name),
+    )
+
+
+def _owner(revision: Object, owners: Mapping[str, PackageVariant]) -> PackageVariant | None:
+    for reference in revision["metadata"].get("ownerReferences") or ():
+        if reference.get("kind") == "PackageVariant":
+            for key in (reference.get("uid"), reference.get("name")):
+                if key in owners:
+                    return owners[key]
+    return None
+
+
+def content_of(revision: Object | None) -> str:
+    """Return the commit that a revision's content is in, "" where the server does not say."""
+    lock = ((revision or {}).get("status") or {}).get("selfLock") or {}
+    return str((lock.get("git") or {}).get("commit") or "")
+
+
+def _age(revision: Object) -> tuple[str, str]:
+    return revision["metadata"].get("creationTimestamp") or "", _name(revision)
+
+
+def _name(revision: Object | None) -> str:
+    return "" if revision is None else str(revision["metadata"]["name"])
+
+
+def _annotations(revision: Object) -> Mapping[str, str]:
+    return revision["metadata"].get("annotations") or {}
+
+
+def _created(revision: Object) -> float | None:
+    try:
+        return datetime.fromisoformat(revision["metadata"].get("creationTimestamp") or "").timestamp()
+    except ValueError:
+        return None

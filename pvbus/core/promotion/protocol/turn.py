@@ -1,0 +1,139 @@
+"""One step of a rollout in the making: copies of its rows, and how they change."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from pvbus.core.kernel.rolloutrows import (
+    Action,
+    Approve,
+    Ask,
+    Commands,
+    Restore,
+    Rollout,
+    Target,
+    Withdraw,
+)
+from pvbus.core.kernel.rolloutstates import (
+    RolloutEvent,
+    RolloutState,
+    TargetEvent,
+    TargetState,
+    rollout_after,
+    target_after,
+)
+from pvbus.core.promotion.protocol.observing import IN_FLIGHT
+from pvbus.core.promotion.protocol.rules import Rules, WaveRules
+from pvbus.core.promotion.protocol.windows import opens_at
+
+ENDED = (RolloutState.IDLE, RolloutState.COMPLETED, RolloutState.ABORTED, RolloutState.ROLLED_BACK)
+ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
+
+
+class Turn:
+    """The work of one step. It changes copies; every change of state goes through the tables of `states`."""
+
+    def __init__(
+        self, rules: Rules, rollout: Rollout, rows: Mapping[str, Target], now: float, commands: Commands
+    ) -> None:
+        self.rules, self.now, self.commands = rules, now, commands
+        self.rows: dict[str, Target] = dict(rows)
+        elapsed = min(max(0.0, now - rollout.seen_at), rules.look_seconds) if rollout.seen_at else 0.0
+        self.elapsed = 0.0 if commands.paused else elapsed
+        self.rollout = msgspec.structs.replace(
+            rollout,
+            phase_seconds=rollout.phase_seconds + self.elapsed,
+            wave_seconds=rollout.wave_seconds + self.elapsed,
+        )
+
+    def set(self, **fields: object) -> None:
+        self.rollout = msgspec.structs.replace(self.rollout, **fields)
+
+    def move(self, event: RolloutEvent, **fields: object) -> None:
+        self.set(state=rollout_after(self.rollout.state, event), **fields)
+
+    def turn_target(self, row: Target, event: TargetEvent) -> None:
+        self.rows[row.target] = msgspec.structs.replace(row, state=target_after(row.state, event))
+
+    @property
+    def current(self) -> list[Target]:
+        """The targets of the current attempt."""
+        return [row for row in self.rows.values() if row.attempt == self.rollout.attempt]
+
+    @property
+    def wave(self) -> WaveRules:
+        """The rules of the current wave. A policy that lost waves in the middle keeps to its last one."""
+        waves = self.rules.waves
+        return waves[min(self.rollout.wave, len(waves)) - 1]
+
+    def below(self, wave: int) -> list[Target]:
+        """The targets of the current attempt in this wave and earlier ones."""
+        return [row for row in self.current if row.wave <= wave]
+
+    def free(self, busy: Iterable[TargetState]) -> int | None:
+        """Return how many more targets may be in flight, None for any number."""
+        if not self.rules.in_flight_max:
+            return None
+        return max(0, self.rules.in_flight_max - sum(row.state in busy for row in self.current))
+
+    def next_ask(self) -> float:
+        asked, hold = self.rollout.asked_seconds, self.wave.hold_seconds
+        later = asked + self.rules.check_seconds
+        return min(later, hold) if asked < hold else later
+
+    def actions(self) -> Iterable[Action]:
+        """Yield all that is ordered and not yet done."""
+        for row in sorted(self.current, key=lambda row: row.position):
+            content = (row.target, row.revision, row.digest, row.attempt)
+            if row.state is TargetState.ORDERED:
+                yield Approve(*content)
+            elif row.state is TargetState.CANCELLING:
+                yield Withdraw(*content)
+            elif row.state is TargetState.UNDOING:
+                yield Restore(row.target, row.good, row.good_digest, row.attempt)
+        rollout, asked = self.rollout, self.wave.asked if self.rollout.wave else ()
+        if rollout.state is RolloutState.HOLDING and asked and not rollout.is_answered:
+            yield Ask(rollout.attempt, rollout.wave, rollout.ask, asked)
+
+    def changes(self, before: Mapping[str, Target]) -> dict[str, Target | None]:
+        """Return the rows that differ, None for one that is gone."""
+        changed: dict[str, Target | None] = {
+            target: row for target, row in self.rows.items() if before.get(target) != row
+        }
+        return changed | {target: None for target in before if target not in self.rows}
+
+    def stop_clock(self) -> None:
+        """Note the time if it counts; forget what was counted where nothing is."""
+        self.set(seen_at=self.now if self.is_timed() else 0.0)
+        if self.rollout.state is not RolloutState.HOLDING:
+            self.set(unmet="")
+        if self.rollout.state not in ADVANCING and not self.rollout.candidates:
+            self.set(phase_seconds=0.0, wave_seconds=0.0)
+
+    def is_timed(self) -> bool:
+        """Tell whether time counts: settle and hold times, and a wave's once something of it is in flight."""
+        if self.commands.paused:
+            return False
+        match self.rollout.state:
+            case RolloutState.HOLDING:
+                return True
+            case RolloutState.ROLLING:
+                is_busy = any(row.state in IN_FLIGHT for row in self.current)
+                return is_busy and self.wave.timeout_seconds > 0
+        return self.rollout.state in ENDED and bool(self.rollout.candidates)
+
+    def wait_seconds(self) -> float | None:
+        """Return when time alone may change something, at most `look_seconds` ahead while it counts."""
+        rollout, dues = self.rollout, []
+        if self.is_timed():
+            dues.append(self.rules.look_seconds)
+            if rollout.state in ENDED:
+                dues.append(self.rules.settle_seconds - rollout.phase_seconds)
+            elif self.wave.timeout_seconds:
+                dues.append(self.wave.timeout_seconds - rollout.wave_seconds)
+            if rollout.state is RolloutState.HOLDING:
+                dues.append(self.wave.hold_seconds - rollout.phase_seconds)
+                dues.append(self.next_ask() - rollout.phase_seconds)
+        if rollout.state is RolloutState.ROLLING and not self.commands.paused:
+            dues.append(opens_at(self.wave.windows, self.now) - self.now)
+        return min((due for due in dues if due > 0), default=None)

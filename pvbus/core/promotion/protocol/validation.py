@@ -1,0 +1,135 @@
+"""Validation of a RolloutPolicy's spec: everything that a schema cannot state, with all problems at once."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from pvbus.core.api.rollouts import Check, ObjectCheck, QueryCheck, RolloutPolicySpec, TimeWindow, Wave
+from pvbus.core.api.selectors import NAME, selector_problems
+from pvbus.core.cel import CelCompileError, compile_expression
+from pvbus.core.promotion.protocol.rules import ALL_PERCENT, seconds_of
+from pvbus.core.promotion.protocol.windows import compiled
+
+T = TypeVar("T")
+
+OBJECT_VARIABLES = ("object",)
+"""What the expression of an object check reads."""
+
+
+def validate_policy(spec: RolloutPolicySpec) -> list[str]:
+    """Return all problems, each with its field path."""
+    return list(_problems(spec))
+
+
+def _problems(spec: RolloutPolicySpec) -> Iterator[str]:
+    if spec.revisions.selector is not None:
+        yield from selector_problems(spec.revisions.selector, "spec.revisions.selector")
+    for field, text in (("spec.delay", spec.delay), ("spec.settle", spec.settle)):
+        yield from _refused(field, seconds_of, text)
+    yield from _repeated(spec.canaries, "spec.canaries")
+    for i, order in enumerate(spec.order):
+        if not NAME.fullmatch(order.label.rpartition("/")[2]):
+            yield f'spec.order[{i}].label "{order.label}" is not a valid label key'
+        yield from _repeated(order.values, f"spec.order[{i}].values")
+    yield from _sizes(spec.waves)
+    for i, wave in enumerate(spec.waves):
+        yield from _wave(wave, f"spec.waves[{i}]")
+    yield from _windows(spec.windows, "spec.windows")
+
+
+def _sizes(waves: tuple[Wave, ...]) -> Iterator[str]:
+    """Shares count the targets of earlier waves, so they rise and end with all."""
+    count = percent = 0
+    for i, wave in enumerate(waves):
+        field = f"spec.waves[{i}]"
+        if (wave.percent is None) == (wave.count is None):
+            yield f"{field} must specify one of `percent` and `count`"
+        elif wave.count is not None:
+            if percent:
+                yield f"{field}.count comes after a wave with percent: give counts first, or percent only"
+            elif wave.count <= count:
+                yield (
+                    f"{field}.count {wave.count} does not exceed the {count} of the wave before it: each "
+                    "count includes the waves before it"
+                )
+            count = wave.count
+        elif wave.percent is not None:
+            if wave.percent <= percent:
+                yield (
+                    f"{field}.percent {wave.percent} does not exceed the {percent} of the wave before it: "
+                    "each percent includes the waves before it"
+                )
+            percent = wave.percent
+    if waves and waves[-1].percent != ALL_PERCENT:
+        yield (
+            f"spec.waves[{len(waves) - 1}].percent must be 100 in the last wave: otherwise some targets are "
+            "never approved"
+        )
+
+
+def _wave(wave: Wave, field: str) -> Iterator[str]:
+    for name, text in (("hold", wave.hold), ("timeout", wave.timeout)):
+        yield from _refused(f"{field}.{name}", seconds_of, text)
+    if not any((*_refused("", seconds_of, wave.hold), *_refused("", seconds_of, wave.timeout))):
+        hold, timeout = seconds_of(wave.hold), seconds_of(wave.timeout)
+        if timeout and timeout <= hold:
+            yield (
+                f"{field}.timeout {wave.timeout} is not longer than its hold {wave.hold}: "
+                "the wave always fails"
+            )
+    yield from _repeated([check.name for check in wave.checks], f"{field}.checks, names")
+    for j, check in enumerate(wave.checks):
+        yield from _check(check, f"{field}.checks[{j}]")
+    yield from _windows(wave.windows, f"{field}.windows")
+
+
+def _check(check: Check, field: str) -> Iterator[str]:
+    if sum(way is not None for way in (check.object, check.query, check.person)) != 1:
+        yield f"{field} must specify one of `object`, `query` and `person`"
+    if check.object is not None:
+        yield from _object(check.object, f"{field}.object")
+    if check.query is not None:
+        yield from _query(check.query, f"{field}.query")
+
+
+def _object(check: ObjectCheck, field: str) -> Iterator[str]:
+    for name, text in (("apiVersion", check.api_version), ("kind", check.kind), ("name", check.name)):
+        if not text:
+            yield f"{field}.{name} cannot be empty"
+    try:
+        kind = compile_expression(check.expression, variables=OBJECT_VARIABLES).kind
+    except CelCompileError as exc:
+        yield f"{field}.expression: {exc}"
+        return
+    if kind not in ("bool", "dyn"):
+        yield f"{field}.expression gives a {kind}: compare it with something, so that it gives true or false"
+
+
+def _query(check: QueryCheck, field: str) -> Iterator[str]:
+    yield from _refused(f"{field}.window", seconds_of, check.window)
+    if not check.expression.strip():
+        yield f"{field}.expression cannot be empty"
+    if check.min is None and check.max is None:
+        yield f"{field} must specify `min`, `max` or both: otherwise every value passes"
+    for name, value in (("min", check.min), ("max", check.max)):
+        if value is not None and not math.isfinite(value):
+            yield f"{field}.{name} is no finite number"
+    if check.min is not None and check.max is not None and check.min > check.max:
+        yield f"{field}.min {check.min:g} is above max {check.max:g}: no value passes"
+
+
+def _windows(windows: tuple[TimeWindow, ...], field: str) -> Iterator[str]:
+    for i, window in enumerate(windows):
+        yield from _refused(f"{field}[{i}]", compiled, window)
+
+
+def _refused(field: str, read: Callable[[T], object], value: T) -> Iterator[str]:
+    try:
+        read(value)
+    except ValueError as exc:
+        yield f"{field}: {exc}"
+
+
+def _repeated(values: tuple[str, ...] | list[str], field: str) -> Iterator[str]:
+    for value in dict.fromkeys(value for value in values if values.count(value) > 1):
+        yield f'{field}: "{value}" is given more than once'

@@ -1,0 +1,206 @@
+"""Release: carries out the orders of promote and of rollouts, and writes the lifecycle of PackageRevisions.
+
+It decides nothing. `lifecycles` has promote's orders, `approvals` and `restoring` those of rollouts. Each is
+carried out at most once, whatever is repeated, and whenever a process ends. Their outcomes are one row per
+variant; the last outcome of each policy stays, as its rollout reports why a target failed.
+"""
+
+from collections.abc import Generator, Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pvbus.core.api.variants import PackageVariant
+from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.effects import Effect, Outcome, Put, Reconciliation
+from pvbus.core.kernel.keys import Key, TargetKey
+from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.records import (
+    APPROVALS,
+    DESIRED,
+    PROMOTIONS,
+    RELEASES,
+    VARIANTS,
+    Approval,
+    ApprovalRow,
+    Carried,
+    DesiredRow,
+    PromotionRow,
+    ReleaseRow,
+)
+from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of
+from pvbus.core.promotion.release import approvals, lifecycles
+from pvbus.core.promotion.release.orders import GONE, HELD, Order
+from pvbus.core.promotion.release.state import ReleaseState
+from pvbus.core.variants.revisions.holding import Holder, holder_of, unheld, until_held
+
+REFUSED_RETRY_SECONDS = 60.0  # a write that the API server refuses may be allowed later (RBAC, webhooks)
+LOOK_AGAIN_SECONDS = 10.0
+"""At an order on another state: its sender sees the new state and changes its order. If the state is the old
+one again before that, the order stands, and no record comes."""
+OUTCOMES_MAX = 10
+"""Of rollouts, in a row. A policy that is gone leaves its last one; more would only make the row longer."""
+CHANGED = "promote to decide on the PackageVariant as it is now"
+
+_variant = msgspec.json.Decoder(PackageVariant)
+_desired = msgspec.json.Decoder(DesiredRow)
+_promotion = msgspec.json.Decoder(PromotionRow)
+_approval = msgspec.json.Decoder(ApprovalRow)
+_release = msgspec.json.Decoder(ReleaseRow)
+
+
+class _Part(NamedTuple):
+    """The outcomes of one sender's orders, and what keeps the others waiting."""
+
+    done: tuple[Any, ...] = ()
+    waiting: tuple[str, ...] = ()
+    result: str = ""
+    again_after: float | None = None
+
+
+class ReleaseController:
+    """Orders in, lifecycles out. See `pvbus.core.kernel.effects.Controller`."""
+
+    name = "release"
+    inputs = inputs_of(name)
+    memory = memory_of(name)
+    broadcast = broadcast_of(name)
+    evaluations = 0
+
+    def __init__(self) -> None:
+        self._keys: dict[int, dict[str, ReleaseState]] = {}
+
+    # ------------------------------------------------------------ records in
+
+    def open(self, partition: int) -> None:
+        self._keys[partition] = {}
+
+    def close(self, partition: int) -> None:
+        self._keys.pop(partition, None)
+
+    def keys(self, partition: int) -> Iterable[str]:
+        table = self._keys.get(partition, {})
+        return [key for key, seen in table.items() if seen.is_asked]
+
+    def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
+        table = self._keys.get(partition)
+        if table is None or is_marker(key):
+            return ()
+        policy = ""
+        if topic == APPROVALS:
+            key, policy = TargetKey.parse(key)
+        seen = table.setdefault(key, ReleaseState())
+        if topic == VARIANTS:
+            seen.raw = value
+        elif topic == DESIRED:
+            seen.desired = _desired.decode(value) if value is not None else None
+        elif topic == PROMOTIONS:
+            if not seen.take(_promotion.decode(value) if value is not None else None):
+                return ()
+        elif topic == APPROVALS:
+            seen.orders.pop(policy, None)
+            row = _approval.decode(value) if value is not None else None
+            if row is not None and row.order != "stranded":
+                seen.orders[policy] = row
+        else:
+            seen.row = _release.decode(value) if value is not None else None
+        if seen.is_empty:
+            del table[key]
+            return ()
+        return (key,) if seen.is_asked else ()
+
+    def store(self, partition: int, put: Put) -> Iterable[str]:
+        if put.topic == RELEASES and partition in self._keys:
+            seen = self._keys[partition].setdefault(put.key, ReleaseState())
+            seen.row = put.row if isinstance(put.row, ReleaseRow) else None
+        return ()
+
+    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+        return ()  # a row is short: an outcome per order, with a message that is cut; the shell logs it
+
+    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
+        return ()  # the order stays on the bus as one that nobody has carried out; the shell logs it
+
+    # ------------------------------------------------------------ carrying out
+
+    def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
+        seen = self._keys[partition].get(key)
+        if seen is None:
+            return Outcome()
+        if seen.is_over:
+            return Outcome((Put(RELEASES, key, None),), "changed") if seen.row is not None else Outcome()
+        if not seen.has_orders:
+            return Outcome()
+        return (yield from until_held(_carried_out(Key.parse(key), seen), lambda: _holder(seen)))
+
+
+def _carried_out(key: Key, seen: ReleaseState) -> Reconciliation:
+    if seen.raw is None:
+        return Outcome(result="waiting", waiting=(GONE,))
+    variant = _variant.decode(seen.raw)
+    row = ReleaseRow(uid=variant.metadata.uid)
+    if seen.row is not None and seen.row.uid == row.uid:
+        row = seen.row
+    proposals = yield from _proposals(key, seen, variant)
+    ended = yield from _approvals(seen, variant, row.approvals)
+    row = msgspec.structs.replace(row, carried=proposals.done or row.carried, approvals=ended.done)
+    wanted = row if row.carried or row.approvals else None
+    puts = () if wanted == seen.row else (Put(RELEASES, str(key), wanted),)
+    waiting = (*proposals.waiting, *ended.waiting)
+    again = min((one.again_after for one in (proposals, ended) if one.again_after), default=None)
+    result = proposals.result or ("waiting" if waiting else "changed" if puts else "unchanged")
+    return Outcome(puts, result, again_after=again, waiting=waiting)
+
+
+def _holder(seen: ReleaseState) -> Holder | None:
+    return holder_of(_variant.decode(seen.raw), seen.desired) if seen.raw is not None else None
+
+
+def _proposals(key: Key, seen: ReleaseState, variant: PackageVariant) -> Generator[Effect, Any, _Part]:
+    """Carry out promote's orders."""
+    promotion, meta = seen.promotion, variant.metadata
+    orders = [verdict for verdict in promotion.verdicts if verdict.order] if promotion is not None else []
+    if promotion is None or not orders:
+        return _Part()
+    if (meta.uid, meta.generation) != (promotion.uid, promotion.generation) or meta.deletion_timestamp:
+        return _Part(waiting=(CHANGED,))
+    if holder := _holder(seen):
+        return _Part(waiting=(unheld(holder),))
+    done: list[Carried] = []
+    for verdict in orders:
+        carried = yield from lifecycles.carried(key.namespace, verdict)
+        done += [carried] if carried is not None else []
+    if any(one.outcome == "refused" for one in done):
+        return _Part(tuple(done), (), "failed", REFUSED_RETRY_SECONDS)
+    if len(done) < len(orders):
+        waiting = ("promote to decide on the revision as it is now",)
+        return _Part(tuple(done), waiting, "", LOOK_AGAIN_SECONDS)
+    return _Part(tuple(done))
+
+
+def _approvals(
+    seen: ReleaseState, variant: PackageVariant, before: tuple[Approval, ...]
+) -> Generator[Effect, Any, _Part]:
+    """Carry out the orders of rollouts. The outcome of a policy stays until its next order has one."""
+    done: list[Approval] = []
+    waiting: list[str] = []
+    again = None
+    holder = _holder(seen)
+    for policy, row in sorted(seen.orders.items()):
+        order = Order(policy, row, variant, bool(holder), partial(_stands, seen, policy, row))
+        former = next((each for each in before if each.policy == policy), None)
+        ended = yield from approvals.carried(order, former)
+        if isinstance(ended, str):
+            waiting.append(unheld(holder) if ended == HELD else ended)
+            again = again if ended in (GONE, HELD) else LOOK_AGAIN_SECONDS
+        elif not approvals.is_lasting(ended):
+            again = LOOK_AGAIN_SECONDS
+        outcome = former if isinstance(ended, str) else ended
+        done += [outcome] if outcome is not None else []
+    done += [each for each in before if each.policy not in seen.orders]
+    return _Part(tuple(done[: max(OUTCOMES_MAX, len(seen.orders))]), tuple(dict.fromkeys(waiting)), "", again)
+
+
+def _stands(seen: ReleaseState, policy: str, row: ApprovalRow) -> bool:
+    return seen.orders.get(policy) == row

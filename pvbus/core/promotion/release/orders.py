@@ -1,0 +1,86 @@
+"""A rollout's order for one PackageVariant, and what the ways to carry it out share."""
+
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Literal, NamedTuple
+
+from pvbus.core.api.variants import PackageVariant
+from pvbus.core.errors import ConflictError, PermanentError
+from pvbus.core.kernel.effects import Effect, Get, Update
+from pvbus.core.kernel.messages import cut
+from pvbus.core.kernel.records import Approval, ApprovalRow
+from pvbus.core.variants.revisions.content import content_digest
+from pvbus.core.variants.revisions.former import PLACEHOLDER
+from pvbus.core.variants.revisions.owning import PUBLISHED, RESOURCES, REVISION, Object, lifecycle_of
+
+GONE = "the PackageVariant of the orders"
+HELD = "hold"
+"""Stands for the end of the hold, which its caller names."""
+
+Ending = Generator[Effect, Any, "Approval | str"]
+"""Ends with the outcome, or with the event that the order waits for, in words."""
+
+
+class RefusedError(Exception):
+    """The API server refuses a write; the text says why."""
+
+
+class Order(NamedTuple):
+    """policy: the name of the RolloutPolicy. is_held: the variant is on hold. is_current: tells whether the
+    order still stands: another one may arrive between two effects."""
+
+    policy: str
+    row: ApprovalRow
+    variant: PackageVariant
+    is_held: bool
+    is_current: Callable[[], bool]
+
+    @property
+    def namespace(self) -> str:
+        return self.variant.metadata.namespace
+
+    def ended(
+        self, outcome: Literal["done", "refused", "withdrawn", "unrestored"], message: str = ""
+    ) -> Approval:
+        assert self.row.order != "stranded"  # which is no order
+        return Approval(
+            policy=self.policy,
+            attempt=self.row.attempt,
+            order=self.row.order,
+            revision=self.row.revision,
+            digest=self.row.digest,
+            outcome=outcome,
+            message=cut(message),
+        )
+
+
+def digest_of_files(order: Order, name: str) -> Generator[Effect, Any, str]:
+    """Return the digest of a revision's content. Raises: ConflictError if it is gone."""
+    resources = yield Get(RESOURCES, order.namespace, name)
+    if resources is None:
+        raise ConflictError(f"PackageRevisionResources {order.namespace}/{name} are gone")
+    return content_digest(resources["spec"].get("resources") or {})
+
+
+def latest(live: Iterable[Object]) -> Object | None:
+    """Return the published revision with the highest number; one whose deletion is proposed counts."""
+    published = [
+        obj for obj in live if lifecycle_of(obj) in PUBLISHED and obj["spec"].get("revision", 0) > PLACEHOLDER
+    ]
+    return max(published, key=lambda obj: int(obj["spec"].get("revision", 0)), default=None)
+
+
+def publish(live: Object) -> Generator[Effect, Any, Object]:
+    """Approve a proposed revision as it was read. Raises: RefusedError; ConflictError if it has changed."""
+    approved = {**live, "spec": {**live["spec"], "lifecycle": "Published"}}
+    return (yield from written(Update(REVISION, approved, subresource="approval")))
+
+
+def written(effect: Effect) -> Generator[Effect, Any, Object]:
+    """Write. Raises: RefusedError; ConflictError if the object has changed or is gone."""
+    try:
+        after: Object = yield effect
+    except PermanentError as error:
+        if error.reason == "NotFound":
+            raise ConflictError(str(error)) from error
+        raise RefusedError(str(error)) from error
+    return after

@@ -1,0 +1,129 @@
+"""Publishes the content of a former revision again, as a new revision of the package.
+
+The new revision is an edit of the former one, under a workspace name that policy, attempt and content give:
+each step finds what an earlier one has done. While it is a draft it has no owner, so its variant, which would
+bring its content up to date, leaves it alone; it gets the variant as its owner in the write that proposes it.
+The content is compared before it is proposed and before it is approved: a pipeline may have changed it.
+
+What a person has published since is not overruled. What the API server refuses stays as it is for a person,
+and the outcome names it.
+"""
+
+from pvbus.core.api.variants import PORCH_GROUP
+from pvbus.core.errors import ConflictError
+from pvbus.core.kernel.effects import Create, Update
+from pvbus.core.kernel.keys import RESTORES, digest
+from pvbus.core.promotion.release.orders import (
+    Ending,
+    Order,
+    RefusedError,
+    digest_of_files,
+    latest,
+    publish,
+    written,
+)
+from pvbus.core.variants.revisions import former
+from pvbus.core.variants.revisions.making import CAUSE, edit_task
+from pvbus.core.variants.revisions.owning import (
+    PUBLISHED,
+    REVISION,
+    Object,
+    belongs_to,
+    is_terminating,
+    lifecycle_of,
+    list_package,
+    owner_reference,
+)
+
+WORKSPACE_DIGITS = 8
+"""Of the hash in a workspace name. Rollbacks of two policies with the same attempt number must differ."""
+AGAIN = "the rollout to take notice of its new order"
+
+
+def workspace_of(order: Order) -> str:
+    row = order.row
+    hashed = digest((order.policy, row.attempt, row.revision, row.digest))
+    return f"rollback-{row.attempt}-{hashed[:WORKSPACE_DIGITS]}"
+
+
+def restored(order: Order) -> Ending:
+    """Publish the content of the order's revision, unless the latest published one has it."""
+    downstream, row = order.variant.spec.downstream, order.row
+    if downstream is None:
+        return order.ended("unrestored", "the PackageVariant has no downstream")
+    live = yield from list_package(order.namespace, downstream)
+    last = latest(live)
+    if last is not None and not belongs_to(last, order.variant):
+        message = f"{last['metadata']['name']}, which the variant does not own, was published since"
+        return order.ended("unrestored", message)
+    if last is not None and (yield from digest_of_files(order, last["metadata"]["name"])) == row.digest:
+        return order.ended("done")
+    if not order.is_current():
+        return AGAIN
+    workspace = workspace_of(order)
+    made = next((obj for obj in live if obj["spec"].get("workspaceName") == workspace), None)
+    if made is None:
+        source = next((obj for obj in live if obj["metadata"]["name"] == row.revision), None)
+        if source is None or lifecycle_of(source) not in PUBLISHED:
+            return order.ended("unrestored", f"PackageRevision {row.revision} is not published any more")
+        made = yield from written(Create(REVISION, _edit_of(order, source, workspace)))
+    if is_terminating(made):
+        raise ConflictError(f"PackageRevision {made['metadata']['name']} is being deleted")
+    if lifecycle_of(made) in PUBLISHED:
+        message = f"{made['metadata']['name']} restored it, but is not the last published revision any more"
+        return order.ended("unrestored", message)
+    return (yield from _released(order, made))
+
+
+def _released(order: Order, made: Object) -> Ending:
+    """Propose and approve the new revision, as far as that is not done."""
+    name = made["metadata"]["name"]
+    if (yield from digest_of_files(order, name)) != order.row.digest:
+        message = (
+            f"{name} was made from {order.row.revision}, but has other content: its pipeline or somebody "
+            "else changed it; propose and approve it by hand, or delete it"
+        )
+        return order.ended("unrestored", message)
+    try:
+        if lifecycle_of(made) == "Draft":
+            if not order.is_current():
+                return AGAIN
+            made = yield from written(Update(REVISION, _proposal(order, made)))
+        if not order.is_current():
+            return AGAIN
+        yield from publish(made)
+    except RefusedError as error:
+        message = f"{error}; PackageRevision {name} has the content: approve it by hand, or delete it"
+        return order.ended("unrestored", message)
+    return order.ended("done")
+
+
+def _edit_of(order: Order, source: Object, workspace: str) -> Object:
+    spec, row = order.variant.spec, order.row
+    cause = (
+        f"RolloutPolicy {order.namespace}/{order.policy}, attempt {row.attempt}: rollback to {row.revision}"
+    )
+    return {
+        "apiVersion": f"{PORCH_GROUP}/v1alpha1",
+        "kind": "PackageRevision",
+        "metadata": {
+            "namespace": order.namespace,
+            "labels": dict(spec.labels or {}),
+            "annotations": {**(spec.annotations or {}), CAUSE: cause, RESTORES: row.revision},
+        },
+        "spec": {
+            "packageName": source["spec"]["packageName"],
+            "repository": source["spec"]["repository"],
+            "workspaceName": workspace,
+            "lifecycle": "Draft",
+            "tasks": [edit_task(source)],
+        },
+    }
+
+
+def _proposal(order: Order, made: Object) -> Object:
+    meta = made["metadata"]
+    annotations = {**(meta.get("annotations") or {}), former.MADE_BY: former.record_of(order.variant)}
+    owners = [each for each in meta.get("ownerReferences") or () if not each.get("controller")]
+    owned = {**meta, "annotations": annotations, "ownerReferences": [*owners, owner_reference(order.variant)]}
+    return {**made, "metadata": owned, "spec": {**made["spec"], "lifecycle": "Proposed"}}

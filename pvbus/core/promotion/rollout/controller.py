@@ -1,0 +1,248 @@
+"""Rollout: carries RolloutPolicies out, one rollout per policy.
+
+A policy's live facts and evidence come from promote, target by target; its orders go to release. A row is
+written before its order, in one step of the bus, and the protocol decides from the rows and the facts alone.
+So a restart goes on where the rows are, and writes nothing where nothing has changed.
+
+A step looks at every target. So steps are taken at most a few times a second, and less often for many
+targets: what changes meanwhile is one step. The status of a policy follows its rows.
+"""
+
+import math
+from collections.abc import Generator, Iterable
+from typing import Any
+
+import msgspec
+
+from pvbus.core.api.promotion import PROMOTION_GROUP
+from pvbus.core.api.rollouts import RolloutPolicy
+from pvbus.core.errors import ConflictError, PermanentError
+from pvbus.core.kernel.echo import ECHO_SECONDS
+from pvbus.core.kernel.effects import Effect, KindRef, Outcome, Put, Reconciliation, Update
+from pvbus.core.kernel.keys import ChildKey, Key, is_child
+from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.records import CANDIDATES, POLICIES, ROLLOUTS, CandidateRow
+from pvbus.core.kernel.rolloutrows import Answers, Ask, Rollout, Target
+from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of
+from pvbus.core.promotion.protocol.machine import step
+from pvbus.core.promotion.protocol.rules import Rules
+from pvbus.core.promotion.rollout.checking import answered
+from pvbus.core.promotion.rollout.orders import end_puts, step_puts
+from pvbus.core.promotion.rollout.report import body_of, status_of
+from pvbus.core.promotion.rollout.state import STATUS_SECONDS, RolloutData
+
+POLICY = KindRef(PROMOTION_GROUP, "RolloutPolicy", "v1alpha1")
+POLICY_KIND = f"{POLICY.group}/{POLICY.kind}"
+
+STEP_SECONDS = 0.2
+"""Between two steps of a policy. Longer, and each wave of a small fleet takes that much longer."""
+STEP_SECONDS_PER_TARGET = 1e-4
+"""A step takes 5 us per target: at 10,000 targets one is taken each second, for 5 % of a processor."""
+CLOCK_SECONDS = 30.0
+"""A step that only counts time is written after so long. Half of what counts at most between two steps, so
+that a restart loses nothing."""
+SOON_SECONDS = 0.01  # a timer of 0 would not let other keys run
+REFUSED_SECONDS = 60.0  # a status that the API server refuses may be allowed later
+
+_policy = msgspec.json.Decoder(RolloutPolicy)
+_candidate = msgspec.json.Decoder(CandidateRow)
+_rollout = msgspec.json.Decoder(Rollout)
+_target = msgspec.json.Decoder(Target)
+
+
+class RolloutController:
+    """Candidates in, approvals out. See `pvbus.core.kernel.effects.Controller`."""
+
+    name = "rollout"
+    inputs = inputs_of(name)
+    memory = memory_of(name)
+    broadcast = broadcast_of(name)
+
+    def __init__(self) -> None:
+        self.evaluations = 0
+        self._keys: dict[int, dict[str, RolloutData]] = {}
+        self._sync: dict[int, SyncView] = {}
+
+    # ------------------------------------------------------------ records in
+
+    def open(self, partition: int) -> None:
+        self._keys[partition] = {}
+        self._sync[partition] = SyncView(1)
+
+    def close(self, partition: int) -> None:
+        self._keys.pop(partition, None)
+        self._sync.pop(partition, None)
+
+    def keys(self, partition: int) -> Iterable[str]:
+        return list(self._keys.get(partition, {}))
+
+    def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
+        table = self._keys.get(partition)
+        if table is None:
+            return ()
+        if is_marker(key):
+            changed = topic == POLICIES and self._sync[partition].load(partition, key, value)
+            return [each for each, data in table.items() if data.raw is None] if changed else ()
+        name = ChildKey.parse(key).skey if is_child(key) else key
+        data = table.get(name) or RolloutData()
+        if topic == POLICIES:
+            data.observe(value)
+        elif topic == CANDIDATES:
+            row = _candidate.decode(value) if value is not None else None
+            data.candidates.load(ChildKey.parse(key).variant, row)
+            data.is_touched = True
+        elif is_child(key):
+            _remember(data, key, _target.decode(value) if value is not None else None)
+        else:
+            _remember(data, key, _rollout.decode(value) if value is not None else None)
+        if data.is_empty:
+            table.pop(name, None)
+        else:
+            table[name] = data
+        return (name,)
+
+    def store(self, partition: int, put: Put) -> Iterable[str]:
+        table = self._keys.get(partition)
+        if put.topic == ROLLOUTS and table is not None:
+            name = ChildKey.parse(put.key).skey if is_child(put.key) else put.key
+            data = table.setdefault(name, RolloutData())
+            _remember(data, put.key, put.row)
+            if data.is_empty:
+                del table[name]
+        return ()
+
+    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+        return ()  # a row is short: names, numbers, and a message of one line; the shell logs it
+
+    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
+        return ()  # nothing is approved then, and the status stays; the shell logs it
+
+    # ------------------------------------------------------------ deciding
+
+    def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
+        data = self._keys[partition].get(key)
+        if data is None:
+            return Outcome()
+        name = Key.parse(key)
+        if data.wanted is None:
+            return self._gone(partition, name, data)
+        puts = yield from self._stepped(name, data, now)
+        if puts:
+            return Outcome(puts, "changed", again_after=0)
+        result = yield from _reported(data, now)
+        return Outcome(result=result, again_after=_again_after(data, now))
+
+    def _gone(self, partition: int, key: Key, data: RolloutData) -> Outcome:
+        """End the rollout of a policy that is gone, once the list of policies is complete."""
+        puts = tuple(end_puts(key, data.rollout, data.rows))
+        if not puts:
+            return Outcome()
+        if not self._sync[partition].ok(POLICY_KIND, key.namespace):
+            return Outcome(result="waiting", waiting=("the list of RolloutPolicies",))
+        return Outcome(puts, "changed")
+
+    def _stepped(self, key: Key, data: RolloutData, now: float) -> Generator[Effect, Any, tuple[Put, ...]]:
+        """Take a step if one is due; return what it changes. Look at the checks if nothing else is to do."""
+        if data.wanted is None or data.wanted.rules is None or now < _next_step(data, now):
+            return ()
+        puts, asks = self._step(key, data, data.wanted.rules, now)
+        if puts or not asks:
+            return puts
+        answers = yield from answered(asks[0], now, namespace=key.namespace)
+        if data.wanted is None or data.wanted.rules is None:  # changed meanwhile
+            return ()
+        return self._step(key, data, data.wanted.rules, now, answers)[0]
+
+    def _step(
+        self, key: Key, data: RolloutData, rules: Rules, now: float, answers: Answers | None = None
+    ) -> tuple[tuple[Put, ...], list[Ask]]:
+        """Take a step; return what it changes, and the look at the checks that it wants."""
+        assert data.wanted is not None
+        rollout = data.present
+        taken = step(
+            rules,
+            rollout,
+            data.rows,
+            data.candidates.seen(data.rows),
+            data.candidates.evidence(rollout.attempt),
+            now=now,
+            answers=answers,
+            commands=data.wanted.commands,
+        )
+        self.evaluations += len(data.rows)
+        data.shown, data.is_stale, data.stepped_at = taken.rollout, True, now
+        if _only_counts_time(rollout, taken.rollout, now):
+            taken = taken._replace(rollout=rollout)
+        puts = tuple(step_puts(key, rollout, data.rows, taken, data.candidates))
+        data.is_touched = bool(puts)
+        waits = [now + taken.wait_seconds] if taken.wait_seconds is not None else []
+        waits += [rollout.seen_at + rules.look_seconds] if rollout.seen_at else []
+        data.due = min(waits, default=math.inf)
+        return puts, [action for action in taken.actions if isinstance(action, Ask)]
+
+
+def _remember(data: RolloutData, key: str, row: Any) -> None:
+    """Apply a row of the rollout, or of one of its targets."""
+    data.is_touched = data.is_stale = True
+    if not is_child(key):
+        data.rollout = row
+    elif row is None:
+        data.rows.pop(ChildKey.parse(key).variant, None)
+    else:
+        data.rows[row.target] = row
+
+
+def _only_counts_time(before: Rollout, after: Rollout, now: float) -> bool:
+    """Tell whether a step has only counted time, so little that it need not be written."""
+    counted = {"phase_seconds": 0.0, "wave_seconds": 0.0, "seen_at": 0.0}
+    replace = msgspec.structs.replace
+    return (
+        bool(before.seen_at and after.seen_at)
+        and 0 <= now - before.seen_at < CLOCK_SECONDS
+        and replace(before, **counted) == replace(after, **counted)
+    )
+
+
+def _next_step(data: RolloutData, now: float) -> float:
+    """Return when the next step is due, in seconds since 1970."""
+    if now < data.stepped_at:  # the clock was set back
+        return now
+    targets = max(len(data.rows), len(data.candidates))
+    earliest = data.stepped_at + max(STEP_SECONDS, STEP_SECONDS_PER_TARGET * targets)
+    return earliest if data.is_touched else max(earliest, data.due)
+
+
+def _again_after(data: RolloutData, now: float) -> float | None:
+    """Return when time alone may make something due."""
+    dues = [data.report_at] if data.is_stale else []
+    if data.wanted is not None and data.wanted.rules is not None:
+        dues.append(_next_step(data, now))
+    due = min(dues, default=math.inf)
+    return max(due - now, SOON_SECONDS) if due < math.inf else None
+
+
+def _reported(data: RolloutData, now: float) -> Generator[Effect, Any, str]:
+    """Write the status if it differs and may be written; return the result of the reconciliation."""
+    if not data.is_stale or data.wanted is None or data.reported_at <= now < data.report_at:
+        return "unchanged"
+    seen = data.raw
+    stored = data.stored(now)
+    present = _policy.decode(stored).status
+    rollout = data.shown or data.present
+    status = status_of(data.wanted, rollout, data.rows, data.candidates, now, present)
+    data.is_stale, data.reported_at, data.report_at = False, now, now + STATUS_SECONDS
+    if status == present:
+        return "unchanged"
+    try:
+        written = yield Update(POLICY, body_of(stored, status), "status")
+    except ConflictError:
+        # What it conflicts with may have been observed while the request was on its way: then none follows.
+        data.is_stale, data.response = True, None
+        if data.raw is seen:
+            data.report_at = now + ECHO_SECONDS
+        return "conflict"
+    except PermanentError:  # the shell logs it, and tries again; what changes meanwhile is not held up
+        data.is_stale, data.report_at = True, now + REFUSED_SECONDS
+        raise
+    data.response, data.expires = msgspec.json.encode(written), now + ECHO_SECONDS
+    return "changed"

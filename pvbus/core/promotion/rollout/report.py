@@ -1,0 +1,207 @@
+"""The status of a RolloutPolicy: its phase, counts, conditions, and the last attempts.
+
+It is of one size for any fleet. Its messages have no numbers that change with every target: these are in
+`targets`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from heapq import nsmallest
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pvbus.core.api.rollouts import RolloutPolicy, RolloutPolicyStatus, TargetCounts
+from pvbus.core.api.variants import Condition
+from pvbus.core.kernel.messages import SEPARATOR, cut, part
+from pvbus.core.kernel.rolloutrows import Rollout, Target
+from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
+from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT
+from pvbus.core.promotion.protocol.rules import Rules, WaveRules
+from pvbus.core.promotion.protocol.selection import Selection, conditions_of
+from pvbus.core.promotion.protocol.windows import is_open, opens_at
+from pvbus.core.promotion.rollout.candidates import Candidates
+from pvbus.core.promotion.rollout.history import noted
+from pvbus.core.promotion.rollout.recovery import LOST
+from pvbus.core.promotion.rollout.state import Wanted
+from pvbus.core.variants.publishing import merge, stamp
+
+PROGRESSING = "Progressing"
+MESSAGE_CHARACTERS_MAX = 2_000
+"""The history has a message of each attempt, and the status stays small."""
+FAILURES_SHOWN_MAX = 3
+
+_COUNTED: Mapping[TargetState, str] = {
+    **dict.fromkeys((TargetState.PLANNED,), "waiting"),
+    **dict.fromkeys(IN_FLIGHT, "in_flight"),
+    TargetState.PROVEN: "proven",
+    **dict.fromkeys(FAILING, "failing"),
+    TargetState.UNDOING: "failing",
+    TargetState.STRANDED: "failing",
+    TargetState.UNDONE: "rolled_back",
+    **dict.fromkeys((TargetState.LEFT, TargetState.GONE, TargetState.SKIPPED), "left"),
+}
+
+
+class Progress(NamedTuple):
+    """Whether a rollout goes on by itself, why or why not as a word, and in a sentence."""
+
+    is_going_on: bool
+    reason: str
+    message: str
+
+
+def standing_of(policy: RolloutPolicy, *, paused: bool) -> str:
+    """Say where a policy's rollout is: "attempt 3 is Holding in wave 2 of 4"."""
+    status = policy.status
+    if not status.attempt:
+        return "no attempt yet"
+    wave = f" in wave {status.wave} of {max(len(policy.spec.waves), 1)}"
+    if status.phase == RolloutState.ROLLING_BACK:
+        wave += " of the rollback"  # its waves are those of the attempt, and count from 1 again
+    elif status.phase == RolloutState.ROLLED_BACK:
+        wave = ""
+    return f"attempt {status.attempt} is {status.phase}{wave}{', paused' if paused else ''}"
+
+
+def status_of(
+    wanted: Wanted,
+    rollout: Rollout,
+    rows: Mapping[str, Target],
+    candidates: Candidates,
+    now: float,
+    stored: RolloutPolicyStatus,
+) -> RolloutPolicyStatus:
+    """Return the status of a policy. stored: the present one."""
+    counts = counts_of(rollout, rows.values())
+    shown = msgspec.structs.replace(rollout, message=cut(rollout.message, MESSAGE_CHARACTERS_MAX))
+    generation = wanted.policy.metadata.generation
+    selection = Selection(wanted.policy, {}, [], candidates.lost, wanted.problems)
+    progress = progress_of(wanted, shown, counts, now)
+    going = Condition(
+        type=PROGRESSING,
+        status="True" if progress.is_going_on else "False",
+        reason=progress.reason,
+        message=cut(progress.message, MESSAGE_CHARACTERS_MAX),
+        observed_generation=generation,
+    )
+    if rollout.state is RolloutState.STOPPED:
+        going = msgspec.structs.replace(
+            going, message=_with_failures(going.message, rollout, rows, candidates)
+        )
+    desired = (*(_with_unread(each, wanted) for each in conditions_of(selection)), going)
+    return RolloutPolicyStatus(
+        conditions=merge(stored.conditions, desired, now),
+        observed_generation=generation,
+        phase=rollout.state.value,
+        attempt=rollout.attempt,
+        wave=rollout.wave,
+        stops=rollout.stops,
+        targets=counts,
+        history=noted(stored.history, shown, counts, stamp(now)),
+    )
+
+
+def _with_unread(condition: Condition, wanted: Wanted) -> Condition:
+    """Say which orders in the annotations cannot be read: their writer waits for something."""
+    condition = msgspec.structs.replace(condition, message=cut(condition.message, MESSAGE_CHARACTERS_MAX))
+    if condition.type != "Accepted" or condition.status != "True" or not wanted.unread:
+        return condition
+    message = cut("; ".join(wanted.unread), MESSAGE_CHARACTERS_MAX)
+    return msgspec.structs.replace(condition, reason="UnreadableOrder", message=message)
+
+
+def _with_failures(message: str, rollout: Rollout, rows: Mapping[str, Target], candidates: Candidates) -> str:
+    """Name the first failing targets, with what they fail of."""
+    failing = (t for t, row in rows.items() if row.attempt == rollout.attempt and row.state in FAILING)
+    shown = nsmallest(FAILURES_SHOWN_MAX, failing)
+    words = SEPARATOR.join(part(f"{target}: {candidates.failure(target)}") for target in shown)
+    return cut(f"{message}{words and f' ({words})'}", MESSAGE_CHARACTERS_MAX)
+
+
+def counts_of(rollout: Rollout, rows: Iterable[Target]) -> TargetCounts:
+    """Count the targets of the current attempt."""
+    states = Counter(row.state for row in rows if row.attempt == rollout.attempt)
+    found: Counter[str] = Counter()
+    for state, number in states.items():
+        found[_COUNTED[state]] += number
+    return TargetCounts(total=states.total(), **found)
+
+
+def progress_of(wanted: Wanted, rollout: Rollout, counts: TargetCounts, now: float) -> Progress:
+    """Return whether a rollout goes on, and what it waits for."""
+    rules = wanted.rules
+    if rules is None:
+        return Progress(False, "InvalidSpec", "nothing is ordered before the spec is valid")
+    if wanted.commands.paused and rollout.state is not RolloutState.STOPPED:
+        return Progress(False, "Paused", "nothing is ordered, and no time counts; what was ordered goes on")
+    match rollout.state:
+        case RolloutState.ROLLING:
+            return _rolling(wanted, rules, rollout, counts, now)
+        case RolloutState.HOLDING:
+            return _holding(wanted, rules, rollout)
+        case RolloutState.STOPPED:
+            why = f"{rollout.message}. A person resumes, aborts or rolls it back"
+            return Progress(False, rollout.reason, why)
+        case RolloutState.ROLLING_BACK:
+            return Progress(
+                True, rollout.reason, f"the last good revisions are published again: {rollout.message}"
+            )
+    return _over(wanted, rules, rollout)
+
+
+def _over(wanted: Wanted, rules: Rules, rollout: Rollout) -> Progress:
+    if rollout.candidates:
+        settled = f"the proposed revisions have not changed for {rules.settle_seconds:g} s"
+        return Progress(True, "Settling", f"the waves are planned when {settled}")
+    if rollout.needs_restart and wanted.commands.restart < rollout.attempt:
+        why = f"the bus was emptied, and with it what attempt {rollout.attempt} did not prove"
+        return Progress(False, LOST, f"{why}: a person has to restart it ({_command(wanted, 'restart')})")
+    if rollout.state is RolloutState.IDLE:
+        return Progress(False, "NothingProposed", "no revision that may be approved is proposed")
+    return Progress(False, rollout.state.value, rollout.message)
+
+
+def _rolling(wanted: Wanted, rules: Rules, rollout: Rollout, counts: TargetCounts, now: float) -> Progress:
+    is_promoted = wanted.commands.promote == rollout.attempt
+    wave = _wave(rules, rollout)
+    if rules.needs_start and not rollout.is_started and not is_promoted:
+        why = "the first wave begins when a person approves it"
+        return Progress(False, "WaitsForPerson", f"{why}: {_command(wanted, 'approve')}")
+    if not is_promoted and not counts.in_flight and not is_open(wave.windows, now):
+        opens = datetime.fromtimestamp(opens_at(wave.windows, now), UTC)
+        return Progress(False, "OutsideWindows", f"the next time window opens at {opens:%Y-%m-%dT%H:%M:%SZ}")
+    return Progress(True, "Approving", f"wave {rollout.wave} of {len(rules.waves)}")
+
+
+def _holding(wanted: Wanted, rules: Rules, rollout: Rollout) -> Progress:
+    wave = _wave(rules, rollout)
+    where = f"wave {rollout.wave} of {len(rules.waves)} is proven good"
+    if rollout.phase_seconds < wave.hold_seconds:
+        return Progress(True, "Holding", f"{where}, and is held for {wave.hold_seconds:g} s")
+    if wave.asked and not (rollout.is_passed and rollout.asked_seconds >= wave.hold_seconds):
+        waits = rollout.unmet or ", ".join(check.name for check in wave.asked)
+        return Progress(True, "ChecksPending", f"{where}; these checks must pass: {waits}")
+    if wave.needs_person and wanted.commands.approve != (rollout.attempt, rollout.wave):
+        asked = " ".join(check.person.question for check in wave.checks if check.person is not None)
+        why = f"{where}, and waits for a person{asked and f': {asked}'}"
+        return Progress(False, "WaitsForPerson", f"{why} ({_command(wanted, 'approve')})")
+    return Progress(True, "Holding", where)
+
+
+def _wave(rules: Rules, rollout: Rollout) -> WaveRules:
+    return rules.waves[min(rollout.wave, len(rules.waves)) - 1]
+
+
+def _command(wanted: Wanted, name: str) -> str:
+    meta = wanted.policy.metadata
+    return f"pvbus rollout {name} {meta.namespace}/{meta.name}"
+
+
+def body_of(stored: bytes, status: RolloutPolicyStatus) -> dict[str, Any]:
+    """Return the policy with its status, as it is written. The definition requires a message, also an empty
+    one."""
+    written = msgspec.to_builtins(status)
+    written["conditions"] = [{"message": "", **each} for each in written.get("conditions", ())]
+    return {**msgspec.json.decode(stored), "status": written}

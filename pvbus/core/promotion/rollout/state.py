@@ -1,0 +1,113 @@
+"""The state that the service rollout holds for one policy."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from pvbus.core.api.rollouts import RolloutPolicy
+from pvbus.core.kernel.echo import is_awaited
+from pvbus.core.kernel.rolloutrows import Commands, Rollout, Target
+from pvbus.core.promotion.protocol.rules import Rules, rules_of
+from pvbus.core.promotion.protocol.validation import validate_policy
+from pvbus.core.promotion.rollout.candidates import Candidates
+from pvbus.core.promotion.rollout.commanding import commands_of
+from pvbus.core.promotion.rollout.recovery import recovered
+
+STATUS_SECONDS = 1.0
+"""Between two writes of a status: it follows a rollout, and is no load for the API server."""
+
+_policy = msgspec.json.Decoder(RolloutPolicy)
+
+
+class Wanted(NamedTuple):
+    """A policy as people wrote it. rules: None if its spec is not valid, for these problems. unread: what is
+    wrong with the orders in its annotations."""
+
+    policy: RolloutPolicy
+    problems: list[str]
+    rules: Rules | None
+    commands: Commands
+    unread: list[str]
+
+    @classmethod
+    def of(cls, raw: bytes) -> "Wanted":
+        policy = _policy.decode(raw)
+        problems = validate_policy(policy.spec)
+        commands, unread = commands_of(policy.metadata.annotations)
+        return cls(policy, problems, None if problems else rules_of(policy.spec), commands, unread)
+
+    def is_as(self, other: "Wanted | None") -> bool:
+        """Tell whether nothing but the status differs."""
+        return (
+            other is not None
+            and (self.policy.metadata.uid, self.policy.spec, self.commands, self.unread)
+            == (other.policy.metadata.uid, other.policy.spec, other.commands, other.unread)
+            and self.policy.metadata.deletion_timestamp == other.policy.metadata.deletion_timestamp
+        )
+
+
+class RolloutData:
+    """wanted: the policy, None if there is none. raw: the policy as seen last; response: as the server
+    answered our own write, which counts until expires or the next echo. rollout, rows: as on the bus.
+
+    shown: the rollout after the last step, with the time that is not written yet. is_touched: something has
+    changed since the last step that changed nothing. stepped_at, due: time of the last step, and of the next
+    one at the latest. is_stale: the status may differ from the rows. reported_at: when it was compared
+    last; report_at: when it may be written next.
+    """
+
+    __slots__ = (
+        "candidates",
+        "due",
+        "expires",
+        "is_stale",
+        "is_touched",
+        "raw",
+        "report_at",
+        "reported_at",
+        "response",
+        "rollout",
+        "rows",
+        "shown",
+        "stepped_at",
+        "wanted",
+    )
+
+    def __init__(self) -> None:
+        self.wanted: Wanted | None = None
+        self.raw: bytes | None = None
+        self.response: bytes | None = None
+        self.expires = 0.0
+        self.rollout: Rollout | None = None
+        self.rows: dict[str, Target] = {}
+        self.candidates = Candidates()
+        self.shown: Rollout | None = None
+        self.is_touched = self.is_stale = True
+        self.stepped_at = self.due = self.reported_at = self.report_at = 0.0
+
+    @property
+    def present(self) -> Rollout:
+        """The rollout as it is."""
+        if self.rollout is not None or self.wanted is None:
+            return self.rollout or Rollout()
+        return recovered(self.wanted.policy.status)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.raw is None and self.rollout is None and not self.rows and not self.candidates
+
+    def observe(self, raw: bytes | None) -> None:
+        """Apply the policy as it is; a change of its status alone is no reason for a step."""
+        wanted = Wanted.of(raw) if raw is not None else None
+        if wanted is None or not wanted.is_as(self.wanted):
+            self.is_touched = True
+        self.raw, self.response, self.wanted, self.is_stale = raw, None, wanted, True
+        self.report_at = min(self.report_at, self.reported_at + STATUS_SECONDS)  # a conflict is over
+
+    def stored(self, now: float) -> bytes:
+        """Return the policy as last seen: the response to our own write counts until its echo."""
+        if self.response is not None and not is_awaited(self.expires, now):
+            self.response = None
+        raw = self.response if self.response is not None else self.raw
+        assert raw is not None
+        return raw

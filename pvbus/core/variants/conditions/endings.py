@@ -1,0 +1,50 @@
+"""Says why a PackageVariant or a set is gone, for the last events of its conditions.
+
+What a set removes has the reason of its order, which render records when it deletes the object. Who deletes
+an object otherwise is in the audit log of the API server alone.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from pvbus.core.api.variants import ObjectMeta
+from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.records import DesiredRow
+
+DECIDED_TO_REMOVE = b'"why":'
+"""In the JSON of a decision to remove a PackageVariant, and of no other; the topic has all decisions."""
+
+
+class _Former(msgspec.Struct):
+    metadata: ObjectMeta
+
+
+_former = msgspec.json.Decoder(_Former)
+
+
+class End(NamedTuple):
+    """message: why an object went. set_name: the set that made it, "" if none did or it is not known."""
+
+    message: str
+    set_name: str = ""
+
+
+def end_of(kind: str, key: Key, uid: str, former: bytes | None, removed: DesiredRow) -> End:
+    """Return the end of an object. uid: of the last one with events. former: as last seen, None if it went
+    while nobody looked. removed: the last decision of a set to remove an object of this name."""
+    if kind != "PackageVariant":
+        return End("a person or another program deleted it")
+    if removed.why and removed.uid == uid:
+        return End(removed.why, removed.set_name)
+    if former is None:
+        return End("it went while pvbus did not look")
+    owners = _former.decode(former).metadata.owner_references
+    set_name = next((owner.name for owner in owners if owner.kind == "PackageVariantSet"), "")
+    if not set_name:
+        return End("a person or another program deleted it; no PackageVariantSet made it")
+    return End(
+        f"PackageVariantSet {key.namespace}/{set_name} did not remove it: a person or another program did, "
+        "or that set is deleted",
+        set_name,
+    )

@@ -1,0 +1,72 @@
+"""Merges a new upstream, or a later published revision, into an open draft.
+
+The new upstream is merged as the upgrade task merges it into a published package.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pvbus.core.errors import PermanentError
+from pvbus.core.variants.inject.locks import OPEN_REFS
+from pvbus.core.variants.merge import copies
+from pvbus.core.variants.merge.conflicts import MergeError
+from pvbus.core.variants.merge.packages import RESOURCE_MERGE, PackageMerge, Texts
+from pvbus.core.yaml.editor import YamlError
+
+_NO_TEXT = "\ufffd"
+"""Stands in the API for bytes that are no text; to write it would destroy them."""
+
+
+def rebase(
+    name: str, old: Texts, local: Texts, new: Texts, lock: Mapping[str, Any], *, deployment: bool
+) -> PackageMerge:
+    """Merge the files of a draft. name: of the draft. lock: `selfLock` of the new upstream.
+
+    deployment: its package context is generated. Raises: PermanentError if the files cannot be merged.
+    """
+    git = lock.get("git") or {}
+    if missing := [key for key in ("repo", "directory", "ref", "commit") if not git.get(key)]:
+        raise _refused(name, f"its status.selfLock has no {', '.join(missing)}")
+    olds, news = copies.upstream_texts(old), copies.upstream_texts(new)
+
+    def merge() -> PackageMerge:
+        return copies.upgraded(olds, local, news, lock, RESOURCE_MERGE, deployment=deployment)
+
+    return _checked(local, merge, lambda why: _refused(name, why, git["ref"]))
+
+
+def with_edit(name: str, base: Texts, edited: Texts, local: Texts) -> PackageMerge:
+    """Merge a published edit into a draft: what both changed gets the draft's value, as if the draft had
+    been made from the edit. base: what both were made from. Raises: PermanentError as `rebase`."""
+
+    def refused(why: str) -> PermanentError:
+        message = (
+            f'the later published revision cannot be merged into the draft "{name}": {why}; delete the draft '
+            "to have it made anew"
+        )
+        return PermanentError(message, reason="NotMergeable")
+
+    return _checked(local, lambda: copies.rejoined(base, edited, local), refused)
+
+
+def _checked(
+    local: Texts, merge: Callable[[], PackageMerge], refused: Callable[[str], PermanentError]
+) -> PackageMerge:
+    try:
+        merged = merge()
+    except (MergeError, YamlError) as error:
+        raise refused(str(error)) from error
+    for path, text in merged.texts.items():
+        if _NO_TEXT in text and text != local.get(path):
+            raise refused(f"{path} is no text")
+    return merged
+
+
+def _refused(name: str, why: str, ref: str = "") -> PermanentError:
+    """ref: of the new upstream; the package store merges published ones only."""
+    publish = "publish the upstream, and then it," if ref.startswith(OPEN_REFS) else "publish it"
+    message = (
+        f'the changed upstream cannot be merged into the draft "{name}": {why}; {publish} to have the '
+        "package store merge it, or delete it to have it made anew"
+    )
+    return PermanentError(message, reason="NotMergeable")

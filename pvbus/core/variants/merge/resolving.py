@@ -1,0 +1,60 @@
+"""Tells which conflicts of a merge are open: the package still holds what the merge took."""
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from pvbus.core.variants.merge.conflicts import ABSENT, Conflict, shown
+from pvbus.core.variants.merge.packages import Texts
+from pvbus.core.variants.merge.taking import beside, value_of
+from pvbus.core.yaml.editor import YamlError
+
+_COUNTED = re.compile(r"and \d+ more")
+
+_canonical = msgspec.json.Encoder(order="sorted")
+
+
+def unresolved(conflicts: Iterable[Conflict], texts: Texts) -> tuple[Conflict, ...]:
+    """Return the conflicts whose value is still the taken one, and the warnings whose elements are both
+    there. A person resolves one by changing it."""
+    return tuple(conflict for conflict in conflicts if _is_open(conflict, texts))
+
+
+def carried(conflicts: Iterable[Conflict], texts: Texts) -> Iterator[Conflict]:
+    """Yield open conflicts as they are after a later merge, which may have taken a newer upstream value."""
+    for conflict in conflicts:
+        new = conflict.new
+        if conflict.field and conflict.taken == "upstream":
+            with suppress(YamlError):  # else the report stays as it is
+                new = value_of(conflict, texts.get(conflict.file))
+        yield msgspec.structs.replace(conflict, new=new)
+
+
+def _is_open(conflict: Conflict, texts: Texts) -> bool:
+    if conflict.is_warning:
+        text = texts.get(conflict.file)
+        try:
+            return all(value_of(one, text) is not ABSENT for one in (conflict, beside(conflict)))
+        except YamlError:
+            return True
+    taken = conflict.local if conflict.taken == "local" else conflict.new
+    if not conflict.object and conflict.old is conflict.local is conflict.new is ABSENT:  # of a sub-package
+        is_there = any(path.startswith(f"{conflict.file}/") for path in texts)
+        return is_there or _COUNTED.fullmatch(conflict.file) is not None
+    try:
+        present = value_of(conflict, texts.get(conflict.file))
+    except YamlError:  # no one can tell
+        return True
+    if conflict.object and not conflict.field:  # rendering may change an object, so only its presence counts
+        return (present is ABSENT) == (taken is ABSENT)
+    return _is_same(present, taken)
+
+
+def _is_same(present: Any, taken: Any) -> bool:
+    """Compare a value with one that was in the annotation, which may be cut."""
+    if present is ABSENT or taken is ABSENT:
+        return present is taken
+    return _canonical.encode(shown(present)) == _canonical.encode(shown(taken))

@@ -1,0 +1,28 @@
+"""Whether a PackageVariant is ready at its present generation."""
+
+from pvbus.core.api.variants import PackageVariant
+
+UNREADY_CHARACTERS_MAX = 300
+
+
+WORKING_REASONS = frozenset({"Waiting", "OnHold", "Terminating", "Reconciling"})  # of Ready=False: no failure
+
+
+def readiness(living: PackageVariant | None) -> tuple[bool, str, bool]:
+    """Return whether a PackageVariant is ready at its present generation, why not (`Reason: message`), and
+    whether it reports a failure."""
+    if living is None:
+        return False, "", False
+    found = {condition.type: condition for condition in living.status.conditions}
+    ready, stalled = found.get("Ready"), found.get("Stalled")
+    for one in (ready, stalled):
+        if one is not None and 0 < one.observed_generation < living.metadata.generation:
+            return False, "Reconciling: its conditions are of an earlier generation", False
+    if stalled is not None and stalled.status == "True":
+        return False, f"{stalled.reason}: {stalled.message}"[:UNREADY_CHARACTERS_MAX], True
+    if ready is None:
+        return False, "Reconciling: it has no condition Ready yet", False
+    if ready.status == "True":
+        return True, "", False
+    words = f"{ready.reason}: {ready.message}"[:UNREADY_CHARACTERS_MAX]
+    return False, words, ready.reason not in WORKING_REASONS

@@ -1,0 +1,583 @@
+"""Render: from the targets' rows to PackageVariants, one decision per variant key.
+
+All rows for one PackageVariant are held here, so conflicts between two sets over a name are decided in
+one place. The living PackageVariant's owner wins while it has a row: present, or the order to remove
+it, which frees the name. If there is no PackageVariant, the older set wins. One that has no owner, or
+another owner, is never overwritten.
+"""
+
+from collections.abc import Generator, Iterable
+from typing import Any
+
+import msgspec
+
+from pvbus.core.api.variants import CONFIG_GROUP, PackageVariant, PackageVariantSpec
+from pvbus.core.cel import Budget
+from pvbus.core.errors import ConflictError, PermanentError, TooLargeError
+from pvbus.core.kernel.echo import ECHO_SECONDS
+from pvbus.core.kernel.effects import (
+    INTERNAL_ERROR,
+    Create,
+    Delete,
+    Effect,
+    Get,
+    KindRef,
+    Outcome,
+    Put,
+    Reconciliation,
+    Update,
+)
+from pvbus.core.kernel.holds import held_variant, is_held
+from pvbus.core.kernel.keys import (
+    ChildKey,
+    Key,
+    TargetKey,
+    digest,
+)
+from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.records import (
+    DESIRED,
+    SETRESULTS,
+    TARGETS,
+    VARIANTS,
+    ChildResult,
+    DesiredRow,
+    TargetRow,
+)
+from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of
+from pvbus.core.variants.pacing import TURN_COST, Pace
+from pvbus.core.variants.readiness import readiness
+from pvbus.core.variants.render.pruning import dropped_fields
+from pvbus.core.variants.render.state import RenderState
+from pvbus.core.variants.render.variant import (
+    attention_of,
+    cancel,
+    carried,
+    controller_uid,
+    is_cancelled,
+    new_variant,
+)
+from pvbus.core.variants.template import RenderError, TemplateCache, compile_ahead, render_row
+
+VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
+SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
+VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
+DROPPED_RETRY_SECONDS = 600.0
+"""After so long a spec of which the API server drops fields is written again: its definition may have them by
+then. Until it has, nothing changes; of 10,000 variants it is 17 requests per second."""
+
+REFUSED_RETRY_SECONDS = 60.0  # a write that the API server refuses may be allowed later (RBAC, webhooks)
+LOOK_AGAIN_SECONDS = 10.0  # at a set that changed after its order: the withdrawal may still come
+ORDER_SECONDS = 60.0  # how long an order is valid: the data behind it gets older
+SKEW_SECONDS = 5.0  # an order from further in the future has an unknown age
+SPEC_SHARE = 0.5
+"""The share of a bus record for the spec of a PackageVariant. The rest is for its metadata, its status and
+the users' additions. A row that is too large is not written: the bus keeps the old one, and no service sees
+the deletion, the hold or the resourceVersion of the PackageVariant any more."""
+SPEC_BYTES_MAX = 500_000  # that share of the default record limit
+REASONS = {
+    "error": "UnexpectedError",
+    "refused": "UnexpectedError",
+    "held": "OnHold",
+    "defect": INTERNAL_ERROR,
+}
+
+_target = msgspec.json.Decoder(TargetRow)
+_desired = msgspec.json.Decoder(DesiredRow)
+
+
+class RenderController:
+    """Targets in, PackageVariants out. See `pvbus.core.kernel.effects.Controller`."""
+
+    name = "render"
+    inputs = inputs_of(name)
+    memory = memory_of(name)
+    broadcast = broadcast_of(name)
+
+    def __init__(self, *, spec_bytes_max: int = SPEC_BYTES_MAX) -> None:
+        """spec_bytes_max: limit for a PackageVariant's spec as JSON; see `SPEC_SHARE`."""
+        self.evaluations = 0
+        self._spec_bytes_max = spec_bytes_max
+        self._templates = TemplateCache()
+        self._pace = Pace()
+        self._keys: dict[int, dict[str, RenderState]] = {}
+        self._sync: dict[int, SyncView] = {}
+
+    # ------------------------------------------------------------ records in
+
+    def open(self, partition: int) -> None:
+        self._keys[partition] = {}
+        self._sync[partition] = SyncView(1)
+
+    def close(self, partition: int) -> None:
+        self._keys.pop(partition, None)
+        self._sync.pop(partition, None)
+
+    def keys(self, partition: int) -> Iterable[str]:
+        return [key for key, seen in self._keys.get(partition, {}).items() if seen.claims or seen.desired]
+
+    def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
+        table = self._keys.get(partition)
+        if table is None:
+            return ()
+        if is_marker(key):
+            changed = topic == VARIANTS and self._sync[partition].load(partition, key, value)
+            return self.keys(partition) if changed else ()
+        vkey, set_name = TargetKey.parse(key) if topic == TARGETS else (key, "")
+        seen = table.get(vkey)
+        if seen is None:
+            seen = table[vkey] = RenderState()
+        if topic == TARGETS:
+            if value is None:
+                seen.claims.pop(set_name, None)
+            else:
+                seen.claims[set_name] = _target.decode(value)
+        elif topic == DESIRED:
+            seen.desired = _desired.decode(value) if value is not None else None
+        else:
+            seen.variant, seen.response = value, None
+        if not (seen.claims or seen.desired or seen.variant):
+            del table[vkey]
+            self._pace.forget(vkey)
+        return (vkey,)
+
+    def store(self, partition: int, put: Put) -> Iterable[str]:
+        if put.topic == DESIRED and partition in self._keys:
+            seen = self._keys[partition].setdefault(put.key, RenderState())
+            seen.desired = put.row if isinstance(put.row, DesiredRow) else None
+        return ()
+
+    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+        return ()  # no row here grows with its input beyond the bus's limit; the shell logs it
+
+    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
+        seen = self._keys[partition].get(key)
+        if seen is None:
+            return ()
+        living = seen.living(now)
+        if living is None:
+            present = (row for row in seen.claims.values() if row.state == "present")
+            winner = min(present, key=_age, default=None)
+        else:
+            winner = seen.claims.get(_owner(seen, living) or "")
+        if winner is None or winner.state != "present":
+            return ()
+        return self._reported(Key.parse(key), seen, winner, living, outcome="defect", error=message).puts
+
+    # ------------------------------------------------------------ deciding
+
+    def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
+        seen = self._keys[partition].get(key)
+        if seen is None or (not seen.claims and seen.desired is None):
+            return Outcome()
+        if not self._sync[partition].ok(VARIANT_KIND, Key.parse(key).namespace):
+            return Outcome(result="waiting", waiting=("PackageVariants are being listed",))
+        if seen.claims:
+            outcome = yield from self._claimed(Key.parse(key), seen, now)
+        else:
+            outcome = self._release(key, seen)
+        if seen.response is not None and outcome.again_after is None:
+            # Its echo may have come before the response, so do not rely on it.
+            return outcome._replace(again_after=max(seen.expires - now, 0.1))
+        return outcome
+
+    def _release(self, key: str, seen: RenderState) -> Outcome:
+        """Drop the rows of a key that no set has a row for; leave the PackageVariant alone."""
+        desired = seen.desired
+        assert desired is not None
+        rows = [_result_key(Key.parse(key), name) for name in desired.reported]
+        puts = [Put(DESIRED, key, None), *(Put(SETRESULTS, row, None) for row in rows)]
+        return Outcome(tuple(puts), "changed")
+
+    def _claimed(self, key: Key, seen: RenderState, now: float) -> Reconciliation:
+        """Decide between the rows of all sets: the owner of the living object comes first."""
+        living = seen.living(now)
+        owner = _owner(seen, living) if living is not None else None
+        if owner is not None and seen.claims[owner].state != "present":
+            act = self._removed if seen.claims[owner].state == "removed" else self._withdrawn
+            return (yield from act(key, seen, owner, now))
+        present = [row for row in seen.claims.values() if row.state == "present"]
+        if not present:
+            return self._end(key, seen, _gone(seen), {})
+        if living is None:
+            winner = min(present, key=_age)
+        elif owner is not None:
+            winner = seen.claims[owner]
+        else:
+            return self._conflict(key, seen, living)
+        return (yield from self._present(key, seen, winner, living, now))
+
+    def _present(
+        self, key: Key, seen: RenderState, winner: TargetRow, living: PackageVariant | None, now: float
+    ) -> Reconciliation:
+        """Bring the PackageVariant in line with the claim that may write."""
+        if living is not None and living.metadata.deletion_timestamp:
+            return self._terminating(key, seen, winner, living, now)
+        if living is not None and is_held(living.metadata.annotations):
+            return self._reported(
+                key,
+                seen,
+                winner,
+                living,
+                outcome="held",
+                error=held_variant(key, living.metadata.annotations),
+            )
+        desired = seen.desired
+        if desired is not None and desired.input_digest == winner.digest:
+            if desired.outcome == "error" and (living is None or is_cancelled(winner, living)):
+                return self._reported(key, seen, winner, living, outcome="error", error=desired.error)
+            if living is not None and self._is_applied(desired, winner, living):
+                again = seen.offered + DROPPED_RETRY_SECONDS - now if desired.dropped else None
+                if again is None or again > 0:
+                    reported = self._reported(
+                        key, seen, winner, living, spec_digest=desired.spec_digest, dropped=desired.dropped
+                    )
+                    return reported if again is None else _again(reported, again)
+        if (later := self._turn(key, winner, now)) is not None:
+            return later
+        try:
+            spec = self._spec(key, winner)
+        except RenderError as error:
+            return (yield from self._not_written(key, seen, winner, now, outcome="error", error=str(error)))
+        try:
+            written = yield from self._write(key, seen, winner, spec, living, now)
+        except PermanentError as error:
+            if error.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
+                raise ConflictError(str(error)) from error
+            return (yield from self._not_written(key, seen, winner, now, outcome="refused", error=str(error)))
+        if written is None:
+            return self._reported(key, seen, winner, living, spec_digest=digest(spec))
+        seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
+        living = seen.living(now)
+        stored = living.spec if living is not None else spec  # what others can see, and go on with
+        dropped = dropped_fields(spec, stored)
+        reported = self._reported(key, seen, winner, living, spec_digest=digest(stored), dropped=dropped)
+        if not dropped:
+            return reported
+        seen.offered = now
+        return _again(reported, DROPPED_RETRY_SECONDS)
+
+    def _turn(self, key: Key, winner: TargetRow, now: float) -> Outcome | None:
+        """Return what to do instead of an evaluation, if others go first; None if it is the key's turn."""
+        origin = f"{key.namespace}/{winner.set_name}"
+        if wait := self._pace.wait(str(key), origin, now):
+            words = "other keys go first, as the expressions of its set cost much"
+            return Outcome(result="waiting", again_after=wait, waiting=(words,))
+        if winner.template is None or self._templates.has(winner.template):
+            return None
+        spent = 0
+        for cost in compile_ahead((winner.template,)):
+            spent += cost
+            if spent >= TURN_COST:
+                self._pace.note(origin, spent)
+                return Outcome(again_after=0)
+        return None
+
+    def _spec(self, key: Key, winner: TargetRow) -> PackageVariantSpec:
+        """Evaluate a template. Raises RenderError."""
+        budget = Budget()
+        try:
+            self.evaluations += 1
+            return render_row(winner, self._templates, budget)
+        finally:
+            self._pace.note(f"{key.namespace}/{winner.set_name}", budget.charged)
+
+    def _not_written(
+        self, key: Key, seen: RenderState, winner: TargetRow, now: float, *, outcome: str, error: str
+    ) -> Reconciliation:
+        """Report why the spec is not written; the withdrawal of an order is written all the same."""
+        living, refused = yield from self._withdraw(seen, winner, now)
+        reported = self._reported(key, seen, winner, living, outcome=outcome, error=error)
+        if refused or outcome == "refused":
+            return reported._replace(again_after=REFUSED_RETRY_SECONDS)
+        return reported
+
+    def _terminating(
+        self,
+        key: Key,
+        seen: RenderState,
+        winner: TargetRow,
+        living: PackageVariant,
+        now: float,
+    ) -> Outcome:
+        """Wait until the former PackageVariant is gone, but evaluate the template: removals wait until
+        every target of the set was evaluated, so one stuck deletion must not block them."""
+        if (later := self._turn(key, winner, now)) is not None:
+            return later
+        try:
+            self._spec(key, winner)
+        except RenderError as error:
+            return self._reported(key, seen, winner, living, outcome="error", error=str(error))
+        reported = self._reported(key, seen, winner, living, outcome="waiting")
+        return reported._replace(result="waiting", waiting=("the former PackageVariant is terminating",))
+
+    @staticmethod
+    def _is_applied(desired: DesiredRow, winner: TargetRow, living: PackageVariant) -> bool:
+        return (
+            desired.outcome == "applied"
+            and desired.spec_digest == digest(living.spec)
+            and is_cancelled(winner, living)
+        )
+
+    def _write(
+        self,
+        key: Key,
+        seen: RenderState,
+        winner: TargetRow,
+        spec: PackageVariantSpec,
+        living: PackageVariant | None,
+        now: float,
+    ) -> Generator[Effect, Any, dict[str, Any] | None]:
+        """Create the object, or replace its spec as last seen; write nothing if it is equal.
+
+        Raises: PermanentError if the API server refuses the write, or if the spec is too large.
+        """
+        raw = seen.stored(now)
+        is_same = living is not None and digest(living.spec) == digest(spec)
+        if not is_same:
+            self._require_size(spec)
+        if living is None or raw is None:
+            created: dict[str, Any] = yield Create(VARIANT, new_variant(key, winner, spec))
+            return created
+        if is_same and is_cancelled(winner, living):
+            return None
+        obj = msgspec.json.decode(raw)
+        obj["spec"] = msgspec.to_builtins(spec)
+        if winner.cancelled:
+            cancel(obj, winner.cancelled)
+        updated: dict[str, Any] = yield Update(VARIANT, obj)
+        return updated
+
+    def _require_size(self, spec: PackageVariantSpec) -> None:
+        size = len(msgspec.json.encode(spec))
+        if size > self._spec_bytes_max:
+            raise TooLargeError(
+                f"the spec has {size} bytes, more than the {self._spec_bytes_max} that leave room for the "
+                "rest of the PackageVariant in a record of the bus: make it smaller, or raise the bus's "
+                "record limit"
+            )
+
+    def _conflict(self, key: Key, seen: RenderState, living: PackageVariant) -> Outcome:
+        error = f'PackageVariant "{key.name}" exists and belongs to {_belonging(seen, living)}'
+        row = DesiredRow(outcome="conflict", uid=living.metadata.uid, error=error)
+        return self._end(key, seen, row, {}, conflict=error)
+
+    def _reported(
+        self,
+        key: Key,
+        seen: RenderState,
+        winner: TargetRow,
+        living: PackageVariant | None,
+        *,
+        spec_digest: str = "",
+        outcome: str = "applied",
+        error: str = "",
+        dropped: tuple[str, ...] = (),
+    ) -> Outcome:
+        """Report the result to every set that has a row, and record the decision."""
+        ready, unready, failing = readiness(living)
+        result = ChildResult(
+            set_uid=winner.set_uid,
+            evaluated=winner.digest,
+            applied=winner.digest if outcome == "applied" else "",
+            reason=REASONS.get(outcome, ""),
+            error=error,
+            expression_failed=outcome == "error",
+            ready=ready,
+            unready=unready,
+            failing=failing,
+            cancelled=carried(winner, living),
+            attention=attention_of(living),
+        )
+        row = DesiredRow(
+            set_name=winner.set_name,
+            set_uid=winner.set_uid,
+            input_digest="" if outcome in ("refused", "defect") else winner.digest,
+            spec_digest=spec_digest or (seen.desired.spec_digest if seen.desired else ""),
+            outcome=outcome,  # type: ignore[arg-type]  # callers pass values of the field's type
+            uid=living.metadata.uid if living is not None else "",
+            error=error,
+            dropped=dropped,
+        )
+        return self._end(key, seen, row, {winner.set_name: result})
+
+    def _end(
+        self,
+        key: Key,
+        seen: RenderState,
+        row: DesiredRow,
+        results: dict[str, ChildResult],
+        *,
+        conflict: str = "",
+    ) -> Outcome:
+        """Report to every set that has a row, and record the decision.
+
+        results: by set, for the sets of this decision; the others get a result for their own row.
+        conflict: why no set may write, "" if one may.
+        """
+        living = seen.variant is not None or seen.response is not None
+        puts: list[Put] = []
+        reported: dict[str, str] = {}
+        for name, claim in seen.claims.items():
+            result = results.get(name)
+            if result is None and claim.state == "present":
+                other = conflict or f'PackageVariant "{key.name}" is made by the set "{row.set_name}"'
+                result = ChildResult(
+                    set_uid=claim.set_uid, evaluated=claim.digest, reason="TargetConflict", error=other
+                )
+            elif result is None:  # this set has no object here: there is nothing to withdraw
+                result = ChildResult(set_uid=claim.set_uid, cancelled=claim.cancelled)
+            reported[name] = digest(result)
+            if seen.desired is None or seen.desired.reported.get(name) != reported[name]:
+                puts.append(Put(SETRESULTS, _result_key(key, name), result))
+        before = seen.desired.reported if seen.desired is not None else {}
+        for name in before:
+            if name not in reported:
+                puts.append(Put(SETRESULTS, _result_key(key, name), None))
+        row = msgspec.structs.replace(row, reported=reported)
+        if row != seen.desired:
+            puts.append(Put(DESIRED, str(key), row))
+        word = "failed" if row.error and living else "changed"
+        return Outcome(tuple(puts), word if puts or word == "failed" else "unchanged")
+
+    # ------------------------------------------------------------ removing
+
+    def _withdrawn(self, key: Key, seen: RenderState, name: str, now: float) -> Reconciliation:
+        """Write only the annotation that withdraws the last order."""
+        claim = seen.claims[name]
+        living, error = yield from self._withdraw(seen, claim, now)
+        outcome = "held" if claim.on_hold else "withdrawn"
+        result = ChildResult(set_uid=claim.set_uid, error=error, cancelled=carried(claim, living))
+        row = DesiredRow(
+            set_name=claim.set_name,
+            set_uid=claim.set_uid,
+            outcome=outcome,  # type: ignore[arg-type]  # one of two values of the field's type
+            uid=living.metadata.uid if living is not None else "",
+            error=error,
+            on_hold=claim.on_hold,
+            hold_reason=claim.hold_reason,
+        )
+        end = self._end(key, seen, row, {name: result})
+        return end._replace(again_after=REFUSED_RETRY_SECONDS) if error else end
+
+    @staticmethod
+    def _withdraw(
+        seen: RenderState, claim: TargetRow, now: float
+    ) -> Generator[Effect, Any, tuple[PackageVariant | None, str]]:
+        """Write the withdrawal annotation of a row, if the living object lacks it.
+
+        Returns the object afterwards, and the API server's error if it refuses the write, else "".
+        """
+        raw, living = seen.stored(now), seen.living(now)
+        if raw is None or living is None or living.metadata.deletion_timestamp:
+            return living, ""
+        if is_cancelled(claim, living):
+            return living, ""
+        obj = msgspec.json.decode(raw)
+        cancel(obj, claim.cancelled)
+        try:
+            written = yield Update(VARIANT, obj)
+        except PermanentError as refused:
+            if refused.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
+                raise ConflictError(str(refused)) from refused
+            return living, str(refused)
+        seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
+        return seen.living(now), ""
+
+    def _removed(self, key: Key, seen: RenderState, name: str, now: float) -> Reconciliation:
+        """Carry out a set's order to delete: only on its own object, only while the order is fresh, and only
+        after a live read of the set."""
+        order, living = seen.claims[name], seen.living(now)
+        assert living is not None
+        result = ChildResult(set_uid=order.set_uid, cancelled=carried(order, living))
+        row = DesiredRow(
+            set_name=order.set_name,
+            set_uid=order.set_uid,
+            outcome="removed",
+            uid=living.metadata.uid,
+            why=order.why,
+        )
+        if living.metadata.deletion_timestamp:
+            return self._end(key, seen, row, {name: result})
+        if not -SKEW_SECONDS <= now - order.ordered <= ORDER_SECONDS:
+            expired = msgspec.structs.replace(result, expired=order.ordered)
+            row = msgspec.structs.replace(row, outcome="expired")
+            return self._end(key, seen, row, {name: expired})
+        until_expired = max(order.ordered + ORDER_SECONDS - now, 0) + 0.1
+        if is_held(living.metadata.annotations):
+            row = msgspec.structs.replace(
+                row, outcome="held", error=held_variant(key, living.metadata.annotations)
+            )
+            return self._end(key, seen, row, {name: result})._replace(again_after=until_expired)
+        current = yield Get(SET, key.namespace, order.set_name)
+        if (
+            current is None
+            or current["metadata"].get("deletionTimestamp")
+            or current["metadata"]["uid"] != order.set_uid
+            or current["metadata"].get("generation", 0) != order.generation
+            or is_held(current["metadata"].get("annotations"))
+        ):
+            waiting = ("the set to withdraw or repeat its order",)
+            again = min(LOOK_AGAIN_SECONDS, until_expired)
+            return Outcome(result="waiting", waiting=waiting, again_after=again)
+        yield Delete(
+            VARIANT,
+            key.namespace,
+            key.name,
+            uid=living.metadata.uid,
+            resource_version=living.metadata.resource_version,
+            not_after=order.ordered + ORDER_SECONDS,
+        )
+        return self._end(key, seen, row, {name: result})
+
+
+def _result_key(key: Key, set_name: str) -> str:
+    """Return the key of the row that reports a child to its set."""
+    return str(ChildKey(f"{key.namespace}/{set_name}", key.name))
+
+
+def _owner(seen: RenderState, living: PackageVariant) -> str | None:
+    """Return the name of the set that controls the living object, if it has a row."""
+    uid = controller_uid(living)
+    for name, claim in seen.claims.items():
+        if claim.set_uid == uid:
+            return name
+    return None
+
+
+def _age(claim: TargetRow) -> tuple[str, str]:
+    """Order claims by their sets, the oldest first."""
+    return claim.set_created, claim.set_uid
+
+
+def _belonging(seen: RenderState, living: PackageVariant) -> str:
+    """Say in words whose an object is, and what can be done for the sets that want it."""
+    remedy = "delete or rename it, or change this set's downstream"
+    owner = next((each for each in living.metadata.owner_references if each.controller), None)
+    if owner is None:
+        return f"no controller (created by hand?); {remedy}"
+    if owner.kind == "PackageVariantSet" and owner.name in seen.claims:
+        return (
+            f"a former PackageVariantSet {owner.name}, of uid {owner.uid}; if that is deleted, the garbage "
+            "collector of the cluster removes the variant, and this set makes it again"
+        )
+    return f"{owner.kind} {owner.name}; {remedy}"
+
+
+def _gone(seen: RenderState) -> DesiredRow:
+    """Return the decision on a PackageVariant that is gone: why it was removed stays with its uid."""
+    row = DesiredRow(outcome="removed", on_hold=_on_hold(seen))
+    before = seen.desired
+    if before is None or before.outcome != "removed":
+        return row
+    return msgspec.structs.replace(row, uid=before.uid, why=before.why)
+
+
+def _on_hold(seen: RenderState) -> bool:
+    return any(claim.on_hold for claim in seen.claims.values())
+
+
+def _again(outcome: Outcome, seconds: float) -> Outcome:
+    """Return an outcome that is looked at again after so long at the latest."""
+    earlier = outcome.again_after if outcome.again_after is not None else seconds
+    return outcome._replace(again_after=min(earlier, seconds))

@@ -1,0 +1,70 @@
+"""Builds and reads PackageVariants for render: owner, readiness, withdrawal annotation."""
+
+from typing import Any
+
+import msgspec
+
+from pvbus.core.api.variants import SET_API, VARIANT_API, PackageVariant, PackageVariantSpec
+from pvbus.core.kernel.keys import FINALIZER, REMOVAL_CANCELLED, SET_UID_LABEL, Key
+from pvbus.core.kernel.messages import part
+from pvbus.core.kernel.records import TargetRow
+from pvbus.core.variants.attention import ATTENTION
+from pvbus.core.variants.readiness import UNREADY_CHARACTERS_MAX
+
+
+def cancel(obj: dict[str, Any], token: str) -> None:
+    """Set the annotation that withdraws an order."""
+    metadata = obj["metadata"]
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), REMOVAL_CANCELLED: token}
+
+
+def is_cancelled(claim: TargetRow, living: PackageVariant) -> bool:
+    """Return whether the living object has the withdrawal token of a row, or the row has none."""
+    return not claim.cancelled or living.metadata.annotations.get(REMOVAL_CANCELLED) == claim.cancelled
+
+
+def carried(claim: TargetRow, living: PackageVariant | None) -> str:
+    """Return the living object's withdrawal token; without an object, the row's counts as written."""
+    return living.metadata.annotations.get(REMOVAL_CANCELLED, "") if living is not None else claim.cancelled
+
+
+def attention_of(living: PackageVariant | None) -> str:
+    """Return what about a PackageVariant waits for a person, "" if nothing does."""
+    conditions = living.status.conditions if living is not None else ()
+    found = next((each for each in conditions if (each.type, each.status) == (ATTENTION, "True")), None)
+    return part(found.message.partition(": ")[2], UNREADY_CHARACTERS_MAX) if found is not None else ""
+
+
+def controller_uid(obj: PackageVariant) -> str:
+    """Return the uid of an object's controller, "" if it has none."""
+    for reference in obj.metadata.owner_references:
+        if reference.controller:
+            return reference.uid
+    return ""
+
+
+def new_variant(key: Key, row: TargetRow, spec: PackageVariantSpec) -> dict[str, Any]:
+    """Build the PackageVariant of a set as Porch does: name, label, controller reference, finalizer."""
+    metadata: dict[str, Any] = {
+        "name": key.name,
+        "namespace": key.namespace,
+        "labels": {SET_UID_LABEL: row.set_uid},
+        "finalizers": [FINALIZER],
+        "ownerReferences": [
+            {
+                "apiVersion": SET_API,
+                "kind": "PackageVariantSet",
+                "name": row.set_name,
+                "uid": row.set_uid,
+                "controller": True,
+            }
+        ],
+    }
+    if row.cancelled:
+        metadata["annotations"] = {REMOVAL_CANCELLED: row.cancelled}
+    return {
+        "apiVersion": VARIANT_API,
+        "kind": "PackageVariant",
+        "metadata": metadata,
+        "spec": msgspec.to_builtins(spec),
+    }

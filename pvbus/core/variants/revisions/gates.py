@@ -1,0 +1,157 @@
+"""Readiness of a package revision: which of its gates are not met, and why.
+
+A gate names a condition type. It is met if exactly one condition has this type, and its status is True. The
+commands and the package store ask here, so that they never disagree.
+
+Source of gates and conditions: kpt v1.0.0-beta.62, pkg/api/kptfile/v1/types.go. Porch's commands take one of
+several conditions of a type; here they count as not met, because nobody can say which one is right.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.keys import CONDITION_ORDER
+from pvbus.core.kernel.messages import part
+from pvbus.core.variants.revisions import tasks
+
+Object = Mapping[str, Any]
+NO_QUESTIONS: Mapping[str, str] = {}
+Order = Mapping[str, tuple[str, ...]]
+"""By condition type, the types that come before it."""
+
+
+class Unmet(NamedTuple):
+    """A gate that is not met. why: for people."""
+
+    type: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.type} ({self.why})"
+
+
+def unmet_gates(
+    gates: Iterable[str], conditions: Iterable[Object], questions: Mapping[str, str] = NO_QUESTIONS
+) -> list[Unmet]:
+    """Return the gates that are not met, each once, in order. gates: condition types; questions: what people
+    are asked, by type."""
+    by_type: dict[str, list[Object]] = {}
+    for condition in conditions:
+        by_type.setdefault(str(condition.get("type")), []).append(condition)
+    found = ((gate, _why(by_type.get(gate, []), questions.get(gate, ""))) for gate in dict.fromkeys(gates))
+    return [Unmet(gate, why) for gate, why in found if why]
+
+
+def unmet_of(revision: Object) -> list[Unmet]:
+    """Return the gates of a PackageRevision that are not met."""
+    return unmet_gates(
+        gates_of(revision), conditions_of(revision), tasks.questions(tasks.annotations_of(revision))
+    )
+
+
+def gates_of(revision: Object) -> list[str]:
+    """Return the condition types that a PackageRevision requires."""
+    gates = (revision.get("spec") or {}).get("readinessGates") or ()
+    return [str(gate.get("conditionType")) for gate in gates]
+
+
+def conditions_of(revision: Object) -> list[Object]:
+    return list((revision.get("status") or {}).get("conditions") or ())
+
+
+def words(unmet: Iterable[Unmet]) -> str:
+    return f"unmet readiness gates: {', '.join(map(str, unmet))}"
+
+
+def _why(conditions: list[Object], question: str) -> str:
+    """Return why a gate with these conditions is not met, "" if it is. An open question comes first: a
+    blueprint may ask without a condition, and an upgrade replaces the condition that has it."""
+    if not conditions:
+        return part(question) or "nothing was reported of it yet"
+    if len(conditions) > 1:
+        return f"{len(conditions)} conditions have this type: set it anew to leave one"
+    (condition,) = conditions
+    status = condition.get("status")
+    if status == "True":
+        return ""
+    said = str(condition.get("message") or condition.get("reason") or f"its status is {status}")
+    if not question or status in tasks.ANSWERS or said == question:
+        return part(said)
+    return part(f"{question}; {said}")
+
+
+def merged(present: Iterable[Object], changes: Iterable[Object]) -> list[Object]:
+    """Return conditions with some replaced by type, in their position; new types come last.
+
+    All others stay as they are, so that writers of different types agree. Of the changed types one remains.
+    """
+    wanted = {str(change["type"]): change for change in changes}
+    found: list[Object] = []
+    placed: set[str] = set()
+    for condition in present:
+        type_ = str(condition.get("type"))
+        if type_ not in wanted:
+            found.append(condition)
+        elif type_ not in placed:
+            found.append(wanted[type_])
+            placed.add(type_)
+    return [*found, *(change for type_, change in wanted.items() if type_ not in placed)]
+
+
+# ---------------------------------------------------------------- conditions that depend on others
+
+
+def predecessors(revision: Object) -> Order:
+    """Return the order of conditions that a package declares.
+
+    They are a JSON object in an annotation of the Kptfile, because kpt refuses further fields of a gate or
+    a condition. Raises: PermanentError("InvalidOrder").
+    """
+    metadata = (revision.get("spec") or {}).get("packageMetadata") or {}
+    return order_in(metadata.get("annotations") or {})
+
+
+def order_in(annotations: Mapping[str, str]) -> Order:
+    """Return the order that the annotations of a Kptfile declare. Raises: PermanentError("InvalidOrder")."""
+    text = annotations.get(CONDITION_ORDER)
+    if not text:
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, tuple[str, ...]])
+    except msgspec.MsgspecError as error:
+        example = '{"Deployed": ["Certified", "Tested"]}'
+        raise PermanentError(
+            f"the package's annotation {CONDITION_ORDER} is not like {example}: {error}",
+            reason="InvalidOrder",
+        ) from None
+
+
+def awaited(after: Order, conditions: Iterable[Object], type_: str) -> list[Unmet]:
+    """Return what a condition comes after, directly or through others, and what is not True of it.
+
+    A condition in a circle waits for itself.
+    """
+    found = all_before(after, type_)
+    if type_ in found:
+        return [Unmet(type_, f"it comes after itself: correct {CONDITION_ORDER}")]
+    return unmet_gates(found, conditions)
+
+
+def all_before(after: Order, type_: str) -> list[str]:
+    """Return what a condition comes after, directly or through others; in a circle, itself too."""
+    found: dict[str, None] = {}
+    left = list(after.get(type_, ()))
+    while left:
+        before = left.pop(0)
+        if before not in found:
+            found[before] = None
+            left += after.get(before, ())
+    return list(found)
+
+
+def engaged(after: Order, conditions: Iterable[Object], type_: str) -> bool:
+    """Return whether whoever resolves a condition may begin: all that it comes after is True."""
+    return not awaited(after, conditions, type_)
