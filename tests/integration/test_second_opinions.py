@@ -14,7 +14,7 @@ from pvbus.core.variants.conditions.sets import set_conditions
 from pvbus.core.variants.notices import DISPUTED
 from pvbus.core.variants.unroll.opinion import OUTCOMES, Opinion, Question, Sample
 from pvbus.runtime.opinion.asking import WORK, AskedQuestion, OpinionProcess
-from tests.unit.core.unrolling import change, part
+from tests.unit.core.variants.unrolling import change, part
 
 MISBEHAVING = "tests.tools.opinionwork"
 MANY = {"labels": {f"k{number:03}": "v" for number in range(100)}}

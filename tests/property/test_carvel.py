@@ -12,7 +12,15 @@ import pytest
 from pvbus.core.kernel.installs import Install
 from pvbus.core.platform.packaging.carvel import Facts, KnownPackage, decide
 from pvbus.core.platform.solver.languages import CARVEL
-from tests.unit.core.packaging.carvelworld import REMOVAL, STRATEGY, World, full, install, key, package
+from tests.unit.core.platform.packaging.carvelworld import (
+    REMOVAL,
+    STRATEGY,
+    World,
+    full,
+    install,
+    key,
+    package,
+)
 
 NAMES = ("a", "b", "c", "d", "e")
 VERSIONS = ("1.0.0", "1.1.0", "2.0.0")

@@ -19,7 +19,16 @@ from pvbus.core.variants.ingest import events
 from pvbus.core.variants.ingest.commands import Operation
 from pvbus.core.variants.ingest.events import Event
 from pvbus.core.variants.objectrows import Emission
-from tests.unit.core.informing import FORBIDDEN, GONE, PARTITIONS, SILENT, TRANSIENT, Informed, Object, World
+from tests.unit.core.variants.informing import (
+    FORBIDDEN,
+    GONE,
+    PARTITIONS,
+    SILENT,
+    TRANSIENT,
+    Informed,
+    Object,
+    World,
+)
 
 NAMES = ("a", "b", "c")
 names = st.sampled_from(NAMES)

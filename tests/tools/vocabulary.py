@@ -43,7 +43,7 @@ CLASSES_ONLY = frozenset({"seen", "load", "touched", "mirror"})
 """Common English as a function or a variable; as a class it names nothing."""
 SETS_CLAIM = (
     "pvbus/core/variants/render/",
-    "tests/unit/core/test_render",
+    "tests/unit/core/variants/test_render",
     "tests/property/",
     "tests/kit/oracle",
 )

@@ -1,0 +1,1 @@
+"""What every controller stands on: effects, keys, rows, topics, markers, rights."""

@@ -1,0 +1,1 @@
+"""The services that install packages that depend on each other, and what they share."""

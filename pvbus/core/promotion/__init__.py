@@ -1,0 +1,1 @@
+"""The services that propose, roll out and release, and what they share."""

@@ -1,0 +1,1 @@
+"""The services that make and keep variants, and what they share."""

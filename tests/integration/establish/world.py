@@ -18,7 +18,7 @@ from pvbus.core.platform.establish.controller import EstablishController
 from pvbus.core.platform.establish.objects import key_of
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 from pvbus.runtime.reconcile.effects import perform
-from tests.unit.core.establish.world import package
+from tests.unit.core.platform.establish.world import package
 
 PARTITION = 0
 ACCOUNT = "system:serviceaccount:pvbus-system:pvbus-establish"

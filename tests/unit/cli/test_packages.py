@@ -11,7 +11,7 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli.main import run
 from tests.e2e.cli.command import REPOSITORY
-from tests.unit.core.packaging.carvelworld import OWNER, REMOVAL
+from tests.unit.core.platform.packaging.carvelworld import OWNER, REMOVAL
 
 Captured = pytest.CaptureFixture[str]
 EXAMPLE = str(REPOSITORY / "examples" / "dependencies" / "carvel.yaml")

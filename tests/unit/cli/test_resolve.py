@@ -93,7 +93,7 @@ def test_the_example_of_the_document_prints_what_the_document_says(
 def test_the_documents_sentences_are_those_of_the_unit_tests() -> None:
     """Each reason that the document shows is the expectation of a test."""
     document = (REPOSITORY / "docs" / "dependencies.md").read_text(encoding="utf-8")
-    tests = (REPOSITORY / "tests/unit/core/resolve/test_resolving.py").read_text(encoding="utf-8")
+    tests = (REPOSITORY / "tests/unit/core/platform/solver/test_resolving.py").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```text\n(.*?)^```$", document, re.M | re.S)
     for line in block.splitlines():
         assert line in tests or line.replace("pkg needs", "pkg 1.0.0 needs") in tests, line

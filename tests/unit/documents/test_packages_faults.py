@@ -8,13 +8,18 @@ import pytest
 from tests.unit.documents.test_promotion_faults import ROOT, names_in
 
 ADAPTER = "unit/adapters/test_sources.py"
-LAYERS, XPKG = "unit/core/packaging/test_archives.py", "unit/core/packaging/test_xpkg.py"
-CONFLICTS, RECOVERY = "unit/core/locking/test_conflicts.py", "unit/core/locking/test_recovery.py"
-SOURCES, REVISIONS = "unit/core/locking/test_sources.py", "unit/core/locking/test_revisions.py"
-ACTIVATION, PEOPLE = "unit/core/establish/test_activation.py", "unit/core/establish/test_people.py"
-CARVEL, REPORTING = "unit/core/establish/test_carvel.py", "unit/core/establish/test_reporting.py"
+LAYERS = "unit/core/platform/packaging/test_archives.py"
+XPKG = "unit/core/platform/packaging/test_xpkg.py"
+CONFLICTS = "unit/core/platform/resolve/test_conflicts.py"
+RECOVERY = "unit/core/platform/resolve/test_recovery.py"
+SOURCES = "unit/core/platform/resolve/test_sources.py"
+REVISIONS = "unit/core/platform/resolve/test_revisions.py"
+ACTIVATION = "unit/core/platform/establish/test_activation.py"
+PEOPLE = "unit/core/platform/establish/test_people.py"
+CARVEL = "unit/core/platform/establish/test_carvel.py"
+REPORTING = "unit/core/platform/establish/test_reporting.py"
 READERS = "property/packaging/test_readers.py"
-NAMES = "unit/core/locking/test_names.py"
+NAMES = "unit/core/platform/resolve/test_names.py"
 WORLD = "simulation/test_packages.py"
 STORM = f"{WORLD}::test_after_any_storm_packages_are_as_the_rules_say_and_a_restart_is_silent"
 KILLS = f"{WORLD}::test_a_kill_at_any_await_ends_as_if_there_had_been_none"
@@ -117,13 +122,13 @@ FAULTS: dict[str, tuple[str, ...]] = {
         STORM,
     ),
     "packages that need each other in a cycle": (
-        "unit/core/resolve/test_resolving.py::test_cycles_are_reported_and_are_one_step",
+        "unit/core/platform/solver/test_resolving.py::test_cycles_are_reported_and_are_one_step",
         f"{PEOPLE}::test_packages_that_need_each_other_do_not_wait_for_each_other",
         STORM,
     ),
     "a range that cannot be read": (
-        "unit/core/resolve/test_languages.py::test_what_is_no_range_is_refused_in_words",
-        "unit/core/resolve/test_resolving.py::test_a_wish_whose_range_cannot_be_read_is_refused_alone",
+        "unit/core/platform/solver/test_languages.py::test_what_is_no_range_is_refused_in_words",
+        "unit/core/platform/solver/test_resolving.py::test_a_wish_whose_range_cannot_be_read_is_refused_alone",
         f"{CONFLICTS}::test_a_dependency_whose_range_cannot_be_read_breaks_its_package_alone",
     ),
     "a range that no version meets": (
@@ -156,8 +161,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "an object of a package that a person edits or deletes": (STORM,),
     "an install made for others that a person edits, or deletes": (
         f"{CARVEL}::test_an_edit_of_an_install_for_others_is_reported",
-        "unit/core/locking/test_dependencies.py::test_a_created_install_that_somebody_deletes_is_made_again",
-        "unit/core/packaging/test_carvel.py::test_an_annotation_alone_does_not_let_an_install_be_deleted",
+        "unit/core/platform/resolve/test_dependencies.py::test_a_created_install_that_somebody_deletes_is_made_again",
+        "unit/core/platform/packaging/test_carvel.py::test_an_annotation_alone_does_not_let_an_install_be_deleted",
         STORM,
     ),
     "an order that changes while it is carried out": (
@@ -191,8 +196,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
         f"{SOURCES}::test_an_install_is_not_ended_while_its_kind_is_not_listed",
     ),
     "Crossplane or kapp-controller beside pvbus": (
-        "unit/core/establish/test_others.py::test_nothing_is_written_beside_crossplane",
-        "unit/core/establish/test_others.py::test_nothing_is_written_beside_kapp_controller",
+        "unit/core/platform/establish/test_others.py::test_nothing_is_written_beside_crossplane",
+        "unit/core/platform/establish/test_others.py::test_nothing_is_written_beside_kapp_controller",
     ),
 }
 

@@ -22,13 +22,13 @@ Kptfile that is no YAML
 Kptfile that cannot be used
     unit/packages/test_render.py::test_a_kptfile_that_cannot_be_used_is_no_exception
 Kptfile that is no YAML, in an upgrade
-    unit/core/test_merge.py::test_a_kptfile_that_cannot_be_read_is_refused
+    unit/core/variants/test_merge.py::test_a_kptfile_that_cannot_be_read_is_refused
 objects that are there twice, in an upgrade
     integration/packages/test_bad_packages.py::test_an_object_that_is_there_twice_refuses_the_upgrade_and_leaves_nothing
 files that are no objects
     unit/packages/test_render.py::test_what_is_no_kubernetes_object_fails_with_its_file
 files that are no YAML, in an upgrade
-    unit/core/test_merge.py::test_a_file_that_is_no_yaml_is_taken_whole
+    unit/core/variants/test_merge.py::test_a_file_that_is_no_yaml_is_taken_whole
 binary files
     integration/packages/test_resources.py::test_what_is_no_text_comes_through_a_clone_and_an_update_byte_for_byte
 binary files, in an upgrade

@@ -1,0 +1,1 @@
+"""What other services and wings may use of a package revision."""

@@ -1,0 +1,126 @@
+"""Beside Crossplane and kapp-controller: who installs, how that is known, and what is left to them."""
+
+from typing import Any
+
+from pvbus.core.kernel.packagerows import LockRow
+from pvbus.ports.cluster import Object
+from tests.unit.core.platform.establish.test_activation import active
+from tests.unit.core.platform.establish.test_carvel import (
+    CHILD,
+    KEY,
+    add_install,
+    add_package,
+    child_row,
+    config_map,
+    order,
+)
+from tests.unit.core.platform.establish.world import CRD, INSTALL, PROVIDER, World, crd, okey_of
+
+PA = f"cluster|{okey_of('pa')}"
+
+
+def mark(manager: str, time: str, subresource: str = "status") -> Object:
+    return {"manager": manager, "operation": "Update", "time": time, "subresource": subresource}
+
+
+def provider(world: World, *marks: Object) -> None:
+    obj = world.add_install("pa")
+    obj["metadata"]["managedFields"] = list(marks)
+    world.cluster.put(obj)
+    world.order("pa", active(world.publish("d1", [crd("One")])))
+    world.mirror()
+
+
+def test_nothing_is_written_beside_crossplane() -> None:
+    """A status that Crossplane has just written means that it installs; the words say what to set."""
+    world = World()
+    provider(world, mark("crossplane", "1970-01-01T00:16:20Z"))
+    outcome = world.reconcile(PA, now=1000.0)
+    assert world.changes == []
+    row = world.row("pa")
+    assert row.reason == "AnotherInstaller"
+    assert "PVBUS_INSTALLER to others" in row.message
+    assert outcome.again_after == 40.0
+    world.reconcile(PA, now=1041.0)
+    assert world.row("pa").is_healthy
+
+
+def test_an_answer_to_our_own_write_counts_for_longer() -> None:
+    """Who writes after we did is at work now: an idle installer shows itself only so."""
+    world = World()
+    provider(
+        world,
+        mark("pvbus-establish", "1970-01-01T00:14:00Z"),
+        mark("crossplane", "1970-01-01T00:14:10Z"),
+    )
+    outcome = world.reconcile(PA, now=1000.0)
+    assert world.changes == []
+    assert outcome.again_after == 450.0
+
+
+def test_the_command_line_of_crossplane_is_no_installer() -> None:
+    """It makes installs, under the same name, and writes no status."""
+    world = World()
+    provider(world, mark("crossplane", "1970-01-01T00:16:39Z", ""))
+    world.reconcile(PA, now=1000.0)
+    assert world.row("pa").is_healthy
+
+
+def test_nothing_is_written_beside_kapp_controller() -> None:
+    """Likewise for Carvel's installs."""
+    world = World()
+    add_install(world)
+    add_package(world, "1.0.0", [config_map("settings")])
+    obj = world.cluster.peek(INSTALL, "team", "app")
+    assert obj is not None
+    obj["metadata"]["managedFields"] = [mark("kapp-controller", "1970-01-01T00:16:39Z")]
+    order(world, "1.0.0")
+    world.mirror()
+    world.reconcile(KEY, now=1000.0)
+    assert world.changes == []
+    assert "kapp-controller" in world.done[KEY].message
+
+
+def report(world: World, **conditions: str) -> None:
+    obj = world.cluster.peek(PROVIDER, "", "pa")
+    assert obj is not None
+    found: list[dict[str, Any]] = [{"type": name, "status": status} for name, status in conditions.items()]
+    world.cluster.put({**obj, "status": {"conditions": found}})
+
+
+def test_others_install_what_the_lock_says() -> None:
+    """Only the switch that leaves dependencies to pvbus is written; their conditions are ours to report."""
+    world = World(installer="others")
+    world.add_install("pa")
+    world.order("pa", active(world.publish("d1", [crd("One")])))
+    world.settle()
+    assert [(write.verb, write.kind) for write in world.changes] == [("update", "Provider")]
+    obj = world.cluster.peek(PROVIDER, "", "pa")
+    assert obj is not None
+    assert obj["spec"]["skipDependencyResolution"] is True
+    assert world.live(CRD, "ones.example.org") is None
+    assert not world.row("pa").is_healthy
+    report(world, Installed="True", Healthy="False")
+    world.settle()
+    assert not world.row("pa").is_healthy
+    report(world, Installed="True", Healthy="True")
+    world.settle()
+    assert world.row("pa").is_healthy
+
+
+def test_others_get_the_installs_of_dependencies() -> None:
+    """They are made from the lock, and are healthy when kapp-controller says so of the locked version."""
+    world = World(installer="others")
+    child_row(world, "app", version="1.0.0")
+    world.settle()
+    obj = world.cluster.peek(INSTALL, "team", "child")
+    assert obj is not None
+    status = {"conditions": [{"type": "ReconcileSucceeded", "status": "True"}], "version": "0.9.0"}
+    world.cluster.put({**obj, "status": status})
+    child_row(world, "app", version="1.0.0")
+    world.settle()
+    assert not world.done[CHILD].is_healthy
+    world.cluster.put({**obj, "status": {**status, "version": "1.0.0"}})
+    world.settle()
+    assert world.done[CHILD].is_healthy
+    assert isinstance(world.lock[CHILD], LockRow)

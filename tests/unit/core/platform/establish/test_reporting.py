@@ -1,0 +1,193 @@
+"""Statuses of installs and revisions, and the pages of the lock: written where they differ, not else."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from pvbus.core.kernel.packagerows import LockedDependency
+from pvbus.core.kernel.records import INSTALLS
+from pvbus.core.platform.establish.controller import PAGES
+from pvbus.ports.cluster import Kind, Resource
+from tests.unit.core.platform.establish.test_activation import active, inactive
+from tests.unit.core.platform.establish.test_carvel import KEY, add_install, add_package, config_map, order
+from tests.unit.core.platform.establish.world import (
+    INSTALL,
+    PARTITION,
+    PROVIDER,
+    REVISION,
+    World,
+    crd,
+    okey_of,
+)
+
+PAGE = Kind("pkg.crossplane.io", "PackageLock")
+
+
+def conditions(world: World, kind: Kind, name: str, namespace: str = "") -> dict[str, tuple[str, str]]:
+    obj = world.cluster.peek(kind, namespace, name)
+    assert obj is not None
+    found = obj.get("status", {}).get("conditions", ())
+    return {each["type"]: (each["status"], each.get("reason", "")) for each in found}
+
+
+def test_an_install_reports_its_revision_and_whether_it_is_healthy() -> None:
+    """Installed and Healthy have Crossplane's words; the revision lists its objects."""
+    world = World()
+    world.add_install("pa")
+    world.order("pa", active(world.publish("d1", [crd("One")])))
+    world.settle()
+    assert conditions(world, PROVIDER, "pa") == {
+        "Installed": ("True", "ActivePackageRevision"),
+        "Healthy": ("True", "HealthyPackageRevision"),
+    }
+    obj = world.cluster.peek(PROVIDER, "", "pa")
+    assert obj is not None
+    assert obj["status"]["currentRevision"] == "rev-d1"
+    assert conditions(world, REVISION, "rev-d1") == {"RevisionHealthy": ("True", "HealthyPackageRevision")}
+    revision = world.cluster.peek(REVISION, "", "rev-d1")
+    assert revision is not None
+    assert revision["status"]["objectRefs"] == [
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "name": "ones.example.org",
+        }
+    ]
+
+
+def test_the_loser_of_a_conflict_reports_the_owner() -> None:
+    """The words of the refusal are in the statuses of the install and of its revision."""
+    world = World()
+    for name in ("pa", "pb"):
+        world.add_install(name)
+    world.order("pa", active(world.publish("d1", [crd("One")])))
+    world.order("pb", active(world.publish("d2", [crd("One")])))
+    world.settle()
+    for kind, name in ((PROVIDER, "pb"), (REVISION, "rev-d2")):
+        obj = world.cluster.peek(kind, "", name)
+        assert obj is not None
+        messages = [each.get("message", "") for each in obj["status"]["conditions"]]
+        assert any("controlled by ProviderRevision rev-d1" in text for text in messages), name
+    assert conditions(world, PROVIDER, "pb")["Healthy"] == ("False", "UnhealthyPackageRevision")
+
+
+def test_a_refused_install_is_reported_and_stays_as_it_was() -> None:
+    """A lock that refuses an update changes the status alone."""
+    world = World()
+    world.add_install("pa")
+    first = active(world.publish("d1", [crd("One")]))
+    world.order("pa", first)
+    world.settle()
+    changes = len(world.changes)
+    world.order("pa", first, status="refused", reason="Conflict", message="pb has Two")
+    world.settle()
+    assert len(world.changes) == changes
+    assert conditions(world, PROVIDER, "pa")["Healthy"] == ("False", "UnhealthyPackageRevision")
+    assert conditions(world, PROVIDER, "pa")["Installed"][0] == "True"
+
+
+def test_a_mirror_that_is_behind_causes_no_second_write() -> None:
+    """The live status is compared before it is written, as the mirror does not show the last write yet."""
+    world = World()
+    world.add_install("pa")
+    world.order("pa", active(world.publish("d1", [crd("One")])))
+    world.settle()
+    world.start()
+    behind = world.cluster.peek(PROVIDER, "", "pa")
+    assert behind is not None
+    old = msgspec.json.encode({**behind, "status": {}})
+    key = f"cluster|{okey_of('pa')}"
+    world.controller.load(INSTALLS, PARTITION, key, old)
+    requests = world.requests
+    for _ in range(2):
+        world.reconcile(key)
+    assert world.requests == requests
+
+
+def test_others_conditions_and_fields_stay() -> None:
+    """Only what pvbus reports is replaced."""
+    world = World()
+    obj = world.add_install("pa")
+    theirs = {"type": "Theirs", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"}
+    world.cluster.put({**obj, "status": {"conditions": [theirs], "other": 1}})
+    world.order("pa", active(world.publish("d1", [crd("One")])))
+    world.settle()
+    live = world.cluster.peek(PROVIDER, "", "pa")
+    assert live is not None
+    assert theirs in live["status"]["conditions"]
+    assert live["status"]["other"] == 1
+
+
+def test_a_time_changes_only_with_the_answer() -> None:
+    """lastTransitionTime stays while the condition has one answer, whatever it says beside it."""
+    world = World()
+    world.add_install("pa")
+    first = world.publish("d1", [crd("One")])
+    world.order("pa", active(first))
+    world.settle()
+    obj = world.cluster.peek(PROVIDER, "", "pa")
+    assert obj is not None
+    for each in obj["status"]["conditions"]:
+        each["lastTransitionTime"] = "2020-01-01T00:00:00Z"
+    world.order("pa", inactive(first))
+    world.settle()
+    live = world.cluster.peek(PROVIDER, "", "pa")
+    assert live is not None
+    times = {each["type"]: each["lastTransitionTime"] for each in live["status"]["conditions"]}
+    assert times["Installed"] != "2020-01-01T00:00:00Z"
+
+
+def test_a_package_install_has_one_condition() -> None:
+    """kapp-controller's conditions exclude each other, so a former one goes."""
+    world = World()
+    add_install(world)
+    add_package(world, "1.0.0", [config_map("settings")])
+    need = LockedDependency(
+        condition="FoundPackageInstall", install="packaging.carvel.dev/PackageInstall|team|x"
+    )
+    order(world, "1.0.0", dependencies=(need,))
+    world.settle()
+    assert conditions(world, INSTALL, "app", "team") == {"Reconciling": ("True", "WaitingForDependencies")}
+    order(world, "1.0.0")
+    world.settle()
+    assert conditions(world, INSTALL, "app", "team") == {"ReconcileSucceeded": ("True", "")}
+    assert world.done[KEY].is_healthy
+
+
+def pages(world: World, now: float) -> dict[str, Any]:
+    world.reconcile(PAGES, now=now)
+    return {obj["metadata"]["name"]: obj for obj in world.cluster.objects_of(PAGE)}
+
+
+def test_the_pages_of_the_lock_follow_it() -> None:
+    """They have every package and owner; a write a second at most, and none if nothing changed."""
+    world = World()
+    world.cluster.serve(Resource("pkg.crossplane.io", "v1beta1", "PackageLock", "packagelocks", False))
+    world.add_install("pa")
+    first = active(world.publish("d1", [crd("One")]))
+    world.order("pa", first)
+    assert PAGES in world.controller.load(
+        "pvbus.lock", PARTITION, "cluster|pkg.crossplane.io/Provider||x", None
+    )
+    found = pages(world, 1000.0)
+    assert found["lock"]["spec"]["customResourceDefinitions"] == {"ones.example.org": "rev-d1"}
+    assert found["lock"]["status"]["conditions"][0]["type"] == "Resolved"
+    writes = len(world.cluster.writes)
+    assert world.reconcile(PAGES, now=1000.4).again_after == pytest.approx(0.6)
+    pages(world, 1002.0)
+    assert len(world.cluster.writes) == writes
+    world.cluster.put(
+        {"apiVersion": "pkg.crossplane.io/v1beta1", "kind": "PackageLock", "metadata": {"name": "lock-2"}}
+    )
+    world.order("pa", inactive(first))
+    found = pages(world, 1004.0)
+    assert set(found) == {"lock"}
+    assert "customResourceDefinitions" not in found["lock"]["spec"]
+
+
+def test_a_cluster_without_the_kind_of_the_lock_has_no_pages() -> None:
+    """Where only Carvel's packages are, nothing is written and nothing fails."""
+    world = World()
+    assert world.reconcile(PAGES).result == "unchanged"
+    assert world.cluster.writes == []

@@ -1,0 +1,277 @@
+"""Installs that are created for dependencies: what they inherit, who holds them, and when they go."""
+
+from typing import Any
+
+import pytest
+
+from pvbus.core.kernel.packagerows import EstablishedRow
+from pvbus.core.platform.resolve.plans import Settings
+from pvbus.core.platform.solver.model import Policy
+from tests.unit.core.platform.resolve.world import REGISTRY, World, install_key, started
+
+AWS, NET, APP = (f"{REGISTRY}/{name}" for name in ("aws", "network", "app"))
+
+
+def needs(package: str, version: str = ">=1.0.0") -> dict[str, str]:
+    return {"provider": package, "version": version}
+
+
+def network(world: World, **spec: Any) -> None:
+    world.registry.publish(AWS, "v1.0.0")
+    world.registry.publish(NET, "v1.0.0", depends=(needs(AWS),))
+    world.install("network", f"{NET}:v1.0.0", **spec)
+    world.run()
+
+
+def test_a_dependency_gets_an_install_of_the_kind_that_is_asked_for() -> None:
+    world = started()
+    world.registry.publish(AWS, "v1.0.0", kind="Function")
+    depends = ({"apiVersion": "pkg.crossplane.io/v1", "kind": "Function", "package": AWS, "version": "*"},)
+    world.registry.publish(NET, "v1.0.0", depends=depends)
+    world.install("network", f"{NET}:v1.0.0", "Configuration")
+    world.run()
+    row = world.row("acme-aws", "Function")
+    assert (row.uid, row.holders) == ("", (install_key("network", "Configuration"),))
+    assert row.template["package"] == f"{AWS}:v1.0.0"
+
+
+def test_a_whole_chain_is_locked_in_one_step() -> None:
+    world = started()
+    world.registry.publish(AWS, "v1.0.0")
+    world.registry.publish(NET, "v1.0.0", depends=(needs(AWS),))
+    world.registry.publish(APP, "v1.0.0", depends=(needs(NET),))
+    world.install("app", f"{APP}:v1.0.0")
+    world.run()
+    assert world.row("acme-network").holders == (install_key("app"),)
+    assert world.row("acme-aws").holders == (install_key("acme-network"),)
+    assert [each.condition for each in world.row("app").dependencies] == ["OwnedPackageInstall"]
+
+
+def test_pull_secrets_and_policies_pass_down_to_a_created_install() -> None:
+    world = started()
+    network(
+        world,
+        packagePullSecrets=[{"name": "login"}],
+        packagePullPolicy="Always",
+        revisionHistoryLimit=3,
+    )
+    assert world.row("acme-aws").template == {
+        "package": f"{AWS}:v1.0.0",
+        "packagePullSecrets": [{"name": "login"}],
+        "packagePullPolicy": "Always",
+        "revisionHistoryLimit": 3,
+    }
+
+
+def test_an_install_that_is_there_is_used_and_nothing_passes_down() -> None:
+    world = started()
+    world.registry.publish(AWS, "v1.0.0")
+    world.install("mine", f"{AWS}:v1.0.0")
+    world.run()
+    network(world, packagePullSecrets=[{"name": "login"}])
+    assert world.row("mine").template == {}
+    assert world.row("mine").holders == ()
+    (need,) = world.row("network").dependencies
+    assert (need.condition, need.install) == ("FoundPackageInstall", install_key("mine"))
+    assert install_key("acme-aws") not in world.lock
+
+
+def test_a_dependency_by_digest_gets_exactly_that_content() -> None:
+    world = started()
+    digest = world.registry.publish(AWS, "v1.0.0")
+    world.registry.publish(AWS, "v1.1.0", salt="new")
+    world.registry.publish(NET, "v1.0.0", depends=(needs(AWS, digest),))
+    world.install("network", f"{NET}:v1.0.0")
+    world.run()
+    assert world.row("network").status == "locked"
+    assert world.active("acme-aws") == digest
+
+
+def test_a_dependency_on_an_api_is_met_by_the_cluster() -> None:
+    world = started()
+    depends = ({"crd": {"apiVersion": "example.org/v1", "kind": "Bucket"}},)
+    world.registry.publish(NET, "v1.0.0", depends=depends)
+    world.install("network", f"{NET}:v1.0.0")
+    world.run()
+    assert world.row("network").status == "refused"
+    assert "example.org/v1 Bucket" in world.row("network").dependencies[0].message
+    key = "apiextensions.k8s.io/CustomResourceDefinition||buckets.example.org"
+    world.put(
+        key,
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": "buckets.example.org"},
+            "spec": {
+                "group": "example.org",
+                "names": {"kind": "Bucket"},
+                "versions": [{"name": "v1", "served": True}],
+            },
+        },
+    )
+    world.run()
+    assert [each.condition for each in world.row("network").dependencies] == ["ExistingGVK"]
+
+
+@pytest.mark.parametrize(("version", "status"), [("2.1.0", "locked"), ("1.9.0", "refused")])
+def test_a_dependency_on_the_platform_is_held_against_its_version(version: str, status: str) -> None:
+    world = started(Settings(platforms=(("crossplane", version),)))
+    world.registry.publish(NET, "v1.0.0", crossplane=">=2.0.0")
+    world.install("network", f"{NET}:v1.0.0")
+    world.run()
+    assert world.row("network").status == status
+
+
+def test_the_platform_is_left_out_of_account_if_the_install_says_so() -> None:
+    world = started(Settings(platforms=(("crossplane", "1.9.0"),)))
+    world.registry.publish(NET, "v1.0.0", crossplane=">=2.0.0")
+    world.install("network", f"{NET}:v1.0.0", ignoreCrossplaneConstraints=True)
+    world.run()
+    assert world.row("network").status == "locked"
+
+
+def test_dependencies_are_left_out_of_account_if_the_install_says_so() -> None:
+    world = started()
+    network(world, skipDependencyResolution=True)
+    assert world.row("network").status == "locked"
+    assert world.row("network").dependencies == ()
+    assert install_key("acme-aws") not in world.lock
+
+
+def test_a_second_holder_keeps_what_the_first_one_leaves() -> None:
+    world = started()
+    network(world)
+    world.registry.publish(APP, "v1.0.0", depends=(needs(AWS),))
+    world.install("app", f"{APP}:v1.0.0")
+    world.run()
+    assert world.row("acme-aws").holders == (install_key("network"), install_key("app"))
+    world.remove(install_key("network"))
+    world.run()
+    assert world.row("acme-aws").holders == (install_key("app"),)
+
+
+@pytest.mark.parametrize(
+    ("removal", "status", "holders"),
+    [
+        ("orphan", "locked", ()),
+        ("delete", "removed", ("network",)),
+        ("keep-if-used", "removed", ("network",)),
+    ],
+)
+def test_what_only_one_install_held_stays_or_goes_as_it_says(
+    removal: str, status: str, holders: tuple[str, ...]
+) -> None:
+    world = started()
+    world.registry.publish(AWS, "v1.0.0")
+    world.registry.publish(NET, "v1.0.0", depends=(needs(AWS),))
+    world.install("network", f"{NET}:v1.0.0", annotations={"pvbus.dev/dependency-removal": removal})
+    world.run()
+    child = world.install("acme-aws", f"{AWS}:v1.0.0", annotations={"pvbus.dev/owner": "Provider/network"})
+    world.report(child, EstablishedRow(is_healthy=True))
+    world.run()
+    assert world.row("acme-aws").uid
+    world.remove(install_key("network"))
+    world.run()
+    row = world.row("acme-aws")
+    assert (row.status, row.holders) == (status, tuple(install_key(each) for each in holders))
+
+
+def test_an_install_that_was_released_and_not_removed_is_decided_on_like_a_users() -> None:
+    """Establish keeps what something needs after all, without an owner."""
+    world = started()
+    world.registry.publish(AWS, "v1.0.0")
+    world.registry.publish(NET, "v1.0.0", depends=(needs(AWS),))
+    world.install("network", f"{NET}:v1.0.0", annotations={"pvbus.dev/dependency-removal": "keep-if-used"})
+    world.run()
+    owner = {"pvbus.dev/owner": "Provider/network"}
+    child = world.install("acme-aws", f"{AWS}:v1.0.0", annotations=owner)
+    world.report(child, EstablishedRow(is_healthy=True))
+    world.run()
+    world.remove(install_key("network"))
+    world.run()
+    assert world.row("acme-aws").status == "removed"
+    world.install("acme-aws", f"{AWS}:v1.0.0")
+    world.report(child, None)
+    world.run()
+    row = world.row("acme-aws")
+    assert (row.status, row.version, row.holders) == ("locked", "v1.0.0", ())
+
+
+def test_a_created_install_that_somebody_deletes_is_made_again() -> None:
+    world = started()
+    network(world)
+    child = world.install("acme-aws", f"{AWS}:v1.0.0", annotations={"pvbus.dev/owner": "Provider/network"})
+    world.run()
+    assert world.row("acme-aws").uid
+    world.remove(child)
+    world.run()
+    assert (world.row("acme-aws").uid, world.row("acme-aws").status) == ("", "locked")
+
+
+@pytest.mark.parametrize("is_established", [True, False])
+def test_an_install_that_is_deleted_by_hand_comes_back_under_its_name(is_established: bool) -> None:
+    """Only once it is gone, with its revisions and objects: two installs of one package would refuse each
+    other's objects."""
+    world = started()
+    network(world)
+    owner = {"pvbus.dev/owner": "Provider/network"}
+    child = world.install("acme-aws", f"{AWS}:v1.0.0", annotations=owner)
+    if is_established:
+        world.report(child, EstablishedRow(is_healthy=True))
+    world.run()
+    going = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    world.install("acme-aws", f"{AWS}:v1.0.0", annotations=owner, metadata=going)
+    world.run()
+    assert world.row("acme-aws").status == "removed"
+    assert sorted(world.lock) == [child, install_key("network")]
+    (need,) = world.row("network").dependencies
+    assert need.install == child
+    world.remove(child)
+    world.run()
+    if is_established:
+        assert world.row("acme-aws").status == "removed"
+        world.report(child, None)
+        world.run()
+    row = world.row("acme-aws")
+    assert (row.status, row.uid, row.holders) == ("locked", "", (install_key("network"),))
+    assert sorted(world.lock) == [child, install_key("network")]
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("highest", "v1.1.0"), ("minimal-change", "v1.0.0")])
+def test_a_new_version_of_a_dependency_is_taken_as_the_policy_says(policy: str, expected: str) -> None:
+    world = started(Settings(Policy(versions=policy)))  # type: ignore[arg-type]
+    network(world)
+    world.registry.publish(AWS, "v1.1.0", salt="new")
+    world.pass_time(400)
+    assert world.row("acme-aws").version == expected
+
+
+def test_a_dependency_moves_if_a_new_holder_needs_that() -> None:
+    world = started()
+    network(world)
+    world.registry.publish(AWS, "v1.1.0", salt="new")
+    world.pass_time(400)
+    world.registry.publish(APP, "v1.0.0", depends=(needs(AWS, ">=1.1.0"),))
+    world.install("app", f"{APP}:v1.0.0")
+    world.run()
+    assert world.row("acme-aws").version == "v1.1.0"
+    assert world.row("acme-aws").template["package"] == f"{AWS}:v1.1.0"
+    assert [each.revision for each in world.row("acme-aws").revisions] == [1, 2]
+
+
+def test_only_components_in_which_something_changed_are_solved() -> None:
+    world = started()
+    for index in range(60):
+        source = f"{REGISTRY}/p{index}"
+        world.registry.publish(source, "v1.0.0")
+        world.registry.publish(f"{REGISTRY}/c{index}", "v1.0.0", depends=(needs(source),))
+        world.install(f"c{index}", f"{REGISTRY}/c{index}:v1.0.0", "Configuration")
+    world.run()
+    assert len(world.lock) == 120
+    solved = world.controller.evaluations
+    world.registry.publish(f"{REGISTRY}/p7", "v1.1.0", salt="new")
+    source_key = f"cluster|{REGISTRY}/p7"
+    world.now += 400
+    world.mark(source_key)
+    world.run()
+    assert world.controller.evaluations == solved + 1

@@ -1,0 +1,233 @@
+"""What resolve asks of sources, and when."""
+
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from pvbus.core.kernel.packagerows import ContentRow
+from tests.unit.core.platform.resolve.world import REGISTRY, World, started
+
+AWS, NET = f"{REGISTRY}/aws", f"{REGISTRY}/network"
+SECRET = "crossplane-system/login"
+
+
+def installed(**spec: Any) -> World:
+    world = started()
+    world.registry.publish(AWS, "v1.0.0")
+    world.install("aws", f"{AWS}:v1.0.0", **spec)
+    world.run()
+    return world
+
+
+def test_a_moved_tag_makes_a_revision_after_the_interval() -> None:
+    world = installed()
+    first = world.active("aws")
+    second = world.registry.publish(AWS, "v1.0.0", salt="moved")
+    world.run()
+    assert world.active("aws") == first
+    world.pass_time(400)
+    assert world.active("aws") == second
+    assert [each.revision for each in world.row("aws").revisions] == [1, 2]
+
+
+def test_looking_again_at_the_same_content_changes_no_lock() -> None:
+    world = installed()
+    before, pulls = dict(world.lock), len(world.registry.pulls)
+    world.pass_time(400)
+    world.pass_time(400)
+    assert world.registry.observations.count(AWS) >= 3
+    assert world.lock == before
+    assert len(world.registry.pulls) == pulls
+
+
+def test_a_manual_policy_keeps_the_active_revision_until_a_user_activates_the_new_one() -> None:
+    world = installed(revisionActivationPolicy="Manual")
+    row = world.row("aws")
+    assert [each.is_active for each in row.revisions] == [False]
+    assert row.reason == "AwaitsActivation"
+    world.activate(row.revisions[0])
+    assert world.active("aws") == row.revisions[0].digest
+    second = world.registry.publish(AWS, "v1.1.0", salt="new")
+    world.install("aws", f"{AWS}:v1.1.0", revisionActivationPolicy="Manual")
+    world.run()
+    assert world.active("aws") == row.revisions[0].digest
+    assert world.row("aws").version == "v1.0.0"
+    new = world.row("aws").revisions[-1]
+    assert new.digest == second
+    world.activate(new)
+    assert world.active("aws") == second
+    assert world.row("aws").version == "v1.1.0"
+
+
+def test_an_old_revision_can_be_activated_again_and_stays_so() -> None:
+    world = installed(revisionHistoryLimit=0)
+    old = world.row("aws").revisions[0]
+    world.registry.publish(AWS, "v1.1.0", salt="new")
+    world.install("aws", f"{AWS}:v1.1.0", revisionHistoryLimit=0)
+    world.run()
+    assert world.active("aws") != old.digest
+    world.activate(world.row("aws").revisions[0])
+    assert world.active("aws") == old.digest
+    assert [each.revision for each in world.row("aws").revisions] == [2, 3]
+    world.pass_time(400)
+    assert world.active("aws") == old.digest
+
+
+def test_a_refused_pull_is_tried_again_at_once_with_another_secret_for_the_same_content() -> None:
+    world = started()
+    digest = world.registry.publish(AWS, "v1.0.0")
+    world.registry.refusing[AWS] = SECRET
+    world.install("aws", f"{AWS}:v1.0.0")
+    world.run()
+    row = world.row("aws")
+    assert row.status == "waiting"
+    assert "not allowed" in row.message
+    world.install("aws", f"{AWS}:v1.0.0", packagePullSecrets=[{"name": "login"}])
+    world.run()
+    assert world.active("aws") == digest
+    assert [each.revision for each in world.row("aws").revisions] == [1]
+
+
+def test_failures_are_repeated_more_and_more_seldom() -> None:
+    world = started()
+    world.registry.publish(AWS, "v1.0.0")
+    world.registry.down.add(AWS)
+    world.install("aws", f"{AWS}:v1.0.0")
+    world.run()
+    waits = []
+    for _ in range(12):
+        waits.append(max(world.timers.values()) - world.now)
+        world.pass_time(waits[-1])
+    assert all(later > 1.5 * sooner for sooner, later in pairwise(waits[:6]))
+    assert 240 <= waits[-1] <= 330
+    world.registry.down.clear()
+    world.pass_time(waits[-1] + 100)
+    assert world.row("aws").status == "locked"
+
+
+def test_a_source_that_fails_for_a_moment_changes_nothing_that_is_locked() -> None:
+    world = installed()
+    before = dict(world.lock)
+    world.registry.down.add(AWS)
+    for _ in range(5):
+        world.pass_time(400)
+    assert world.lock == before
+
+
+def test_a_mistyped_tag_is_told_and_leaves_what_is_installed() -> None:
+    """The present version stays, and the row says what is waited for until the tag is right again."""
+    world = installed()
+    before = world.row("aws")
+    world.install("aws", f"{AWS}:v9.9.9")
+    world.run()
+    row = world.row("aws")
+    assert (row.status, row.reason) == ("locked", "Waiting")
+    assert row.message == f"waits for the tag v9.9.9, which {AWS} does not have"
+    assert (row.version, row.revisions) == (before.version, before.revisions)
+    world.install("aws", f"{AWS}:v1.0.0")
+    world.run()
+    assert (world.row("aws").reason, world.row("aws").message) == ("", "")
+    assert world.row("aws").revisions == before.revisions
+
+
+def test_a_version_that_comes_later_is_installed_and_no_longer_waited_for() -> None:
+    world = installed()
+    world.install("aws", f"{AWS}:v1.1.0")
+    world.run()
+    assert world.row("aws").reason == "Waiting"
+    second = world.registry.publish(AWS, "v1.1.0", salt="new")
+    world.pass_time(400)
+    assert world.active("aws") == second
+    assert world.row("aws").reason == ""
+
+
+def test_an_upgrade_that_has_to_be_read_first_writes_no_row_for_the_wait() -> None:
+    """What comes by itself in a moment is not worth a write, and each upgrade has it."""
+    world = installed()
+    world.registry.publish(AWS, "v1.1.0", salt="new")
+    world.install("aws", f"{AWS}:v1.1.0")
+    seen = [world.row("aws").reason]
+    while world.dirty:
+        world.step(world.dirty.popleft())
+        seen.append(world.row("aws").reason)
+    assert world.row("aws").version == "v1.1.0"
+    assert set(seen) == {""}
+
+
+def test_only_what_can_be_chosen_is_pulled() -> None:
+    world = started()
+    for number in range(30):
+        world.registry.publish(AWS, f"v1.{number}.0", salt=str(number))
+    world.registry.publish(NET, "v1.0.0", depends=({"provider": AWS, "version": ">=1.0.0"},))
+    world.install("network", f"{NET}:v1.0.0")
+    world.run()
+    assert world.row("acme-aws").version == "v1.29.0"
+    assert len(world.registry.pulls) == 2
+
+
+def test_a_version_whose_content_is_broken_is_passed_over() -> None:
+    world = started()
+    world.registry.publish(AWS, "v1.0.0")
+    world.registry.broken.add(world.registry.publish(AWS, "v1.1.0", salt="new"))
+    world.registry.publish(NET, "v1.0.0", depends=({"provider": AWS, "version": ">=1.0.0"},))
+    world.install("network", f"{NET}:v1.0.0")
+    world.run()
+    assert world.row("acme-aws").version == "v1.0.0"
+    defects = [each.defect for each in world.sources.values() if isinstance(each, ContentRow)]
+    assert "the image has no layer" in defects
+
+
+def test_what_nobody_asks_for_is_forgotten() -> None:
+    world = installed()
+    assert world.sources
+    key = next(iter(world.lock))
+    world.remove(key)
+    world.run()
+    assert world.lock == {}
+    assert world.sources == {}
+
+
+def test_a_restart_asks_and_writes_nothing() -> None:
+    world = installed()
+    asked, steps = len(world.registry.observations), len(world.steps)
+    world.begin()
+    world.sync()
+    world.run()
+    assert len(world.registry.observations) == asked
+    assert [step for step in world.steps[steps:] if step[0].topic != "pvbus.watches"] == []
+
+
+def test_a_lost_lock_is_read_from_the_cluster_before_anything_is_written() -> None:
+    world = installed(revisionHistoryLimit=0)
+    world.registry.publish(AWS, "v1.1.0", salt="new")
+    world.install("aws", f"{AWS}:v1.1.0", revisionHistoryLimit=0)
+    world.run()
+    before = world.row("aws")
+    for each in before.revisions:
+        world.put_revision(each)
+    world.lock, world.sources, world.steps = {}, {}, []
+    world.begin()
+    world.run()
+    assert world.lock == {}, "no list of the cluster is complete yet"
+    world.sync()
+    world.run()
+    after = world.row("aws")
+    assert after.revisions == before.revisions
+    first = next(put.row for step in world.steps for put in step if put.topic == "pvbus.lock")
+    assert {each.digest for each in first.revisions} == {each.digest for each in before.revisions}  # type: ignore[union-attr]
+
+
+def test_an_install_is_not_ended_while_its_kind_is_not_listed() -> None:
+    world = installed()
+    before = dict(world.lock)
+    world.sync("unavailable")
+    world.remove(next(iter(world.lock)))
+    world.run()
+    assert world.lock == before
+
+
+def test_every_row_can_be_read_back() -> None:
+    world = installed()
+    for row in (*world.lock.values(), *world.sources.values()):
+        assert msgspec.json.decode(msgspec.json.encode(row), type=type(row)) == row

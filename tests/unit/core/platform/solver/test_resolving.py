@@ -1,0 +1,440 @@
+"""The worked examples of the two proposals that concern resolving, and what a solution says."""
+
+import pytest
+
+from pvbus.core.platform.solver.model import (
+    Candidate,
+    Conflict,
+    Package,
+    PackageNeed,
+    PlatformNeed,
+    Policy,
+    Problem,
+    Requirement,
+    Resolution,
+    Target,
+    VersionPolicy,
+    Wish,
+)
+from pvbus.core.platform.solver.resolving import resolve
+from pvbus.core.platform.solver.states import DependencyReport, DependencyState, dependencies_of
+from pvbus.core.platform.solver.transaction import creations_of, transaction_of
+from tests.unit.core.platform.solver.problems import MAIN_API, installed, pkg, wish
+
+TREE = (
+    pkg("pkg", {"1.0.0": ["pkg1 >=1.0.0", "pkg3 =1.0.0"]}),
+    pkg("pkg1", {"1.0.0": ["pkg2 >=1.0.0"]}),
+    pkg("pkg2", {"1.0.0": []}),
+    pkg("pkg3", {"1.0.0": []}),
+)
+
+
+def versions(resolution: Resolution) -> dict[str, str]:
+    return {each.package: each.version for each in resolution.chosen}
+
+
+def sentence(resolution: Resolution, index: int = -1) -> str:
+    explanation = resolution.outcomes[index].explanation
+    assert explanation is not None
+    return explanation.sentence
+
+
+def reports(problem: Problem) -> dict[str, DependencyReport]:
+    resolution = resolve(problem)
+    index = [outcome.wish.package for outcome in resolution.outcomes].index("pkg")
+    found = dependencies_of(problem, resolution)[index]
+    return {str(index): each for index, each in enumerate(found)}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("direct", [["pkg -> pkg1", "pkg -> pkg3"], ["pkg1 -> pkg2"]]),
+        ("closure", [["pkg -> pkg1", "pkg -> pkg3", "pkg -> pkg2"]]),
+    ],
+)
+def test_the_two_trees_of_carvels_proposal(strategy: str, expected: list[list[str]]) -> None:
+    """Each install creates its direct dependencies only, or, as a strategy, the first creates the whole
+    closure.
+    """
+    problem = Problem(packages=TREE, wishes=(wish("pkg"),))
+    rounds = creations_of(problem, resolve(problem), "direct" if strategy == "direct" else "closure")
+    assert [[f"{each.owner[1]} -> {each.package}" for each in made] for made in rounds] == expected
+
+
+def test_what_is_installed_and_matches_is_used() -> None:
+    """Use case 1: no new installation, and the state says that an install was found."""
+    problem = Problem(packages=TREE, wishes=(wish("pkg"),), installed=(installed("pkg1 1.0.0"),))
+    actions = {each.package: each.action for each in transaction_of(problem, resolve(problem)).actions}
+    assert actions == {"pkg": "install", "pkg1": "keep", "pkg2": "install", "pkg3": "install"}
+    assert reports(problem)["0"].state is DependencyState.FOUND
+    assert reports(problem)["1"].state is DependencyState.OWNED
+
+
+def test_what_is_absent_is_installed_before_what_needs_it() -> None:
+    """Use case 2: dependencies come in earlier steps."""
+    problem = Problem(packages=TREE, wishes=(wish("pkg"),))
+    actions = transaction_of(problem, resolve(problem)).actions
+    steps = {each.package: each.step for each in actions}
+    assert {each.action for each in actions} == {"install"}
+    assert steps == {"pkg2": 0, "pkg3": 0, "pkg1": 1, "pkg": 2}
+
+
+def test_a_version_that_does_not_fit_moves_when_every_holder_allows_it() -> None:
+    """Use case 3: the installed dependency is upgraded, as the other holder allows it."""
+    packages = (
+        pkg("pkg", {"1.0.0": ["dep >=2.0.0"]}),
+        pkg("other", {"1.0.0": ["dep >=1.0.0"]}),
+        pkg("dep", {"1.0.0": [], "2.0.0": [], "3.0.0": []}),
+    )
+    state = (installed("other 1.0.0"), installed("dep 1.0.0"))
+    policy = Policy(versions="minimal-change")
+    problem = Problem(packages=packages, wishes=(wish("pkg"), wish("other")), installed=state, policy=policy)
+    actions = {
+        each.package: (each.action, each.after) for each in transaction_of(problem, resolve(problem)).actions
+    }
+    assert actions == {"dep": ("upgrade", "2.0.0"), "other": ("keep", "1.0.0"), "pkg": ("install", "1.0.0")}
+
+
+def test_a_version_that_another_holder_needs_stays_and_is_reported() -> None:
+    """Use case 3, refused: the other holder goes on, and the newcomer names it."""
+    packages = (
+        pkg("pkg", {"1.0.0": ["dep >=2.0.0"]}),
+        pkg("other", {"1.0.0": ["dep <2.0.0"]}),
+        pkg("dep", {"1.0.0": [], "2.0.0": []}),
+    )
+    state = (installed("other 1.0.0"), installed("dep 1.0.0"))
+    problem = Problem(packages=packages, wishes=(wish("pkg"), wish("other")), installed=state)
+    resolution = resolve(problem)
+    assert [each.status for each in resolution.outcomes] == ["granted", "quarantined"]
+    assert versions(resolution) == {"other": "1.0.0", "dep": "1.0.0"}
+    assert sentence(resolution) == "other 1.0.0 needs dep <2.0.0, but pkg 1.0.0 needs dep >=2.0.0"
+    assert reports(problem)["0"].state is DependencyState.REQUIRES_DIFFERENT_VERSION
+
+
+@pytest.mark.parametrize(
+    ("packages", "state", "words"),
+    [
+        ((), DependencyState.UNKNOWN_PACKAGE, "pkg 1.0.0 needs dep >=2.0.0, but no package dep is known"),
+        (
+            (pkg("dep", {"1.0.0": [], "1.1.0": []}),),
+            DependencyState.UNKNOWN_VERSION,
+            "pkg 1.0.0 needs dep >=2.0.0, but dep has only 1.0.0 and 1.1.0",
+        ),
+    ],
+    ids=["no package", "no version"],
+)
+def test_what_no_package_fulfils_fails(
+    packages: tuple[Package, ...], state: DependencyState, words: str
+) -> None:
+    """Use case 4: the installation fails, with the reason."""
+    problem = Problem(packages=(pkg("pkg", {"1.0.0": ["dep >=2.0.0"]}), *packages), wishes=(wish("pkg"),))
+    resolution = resolve(problem)
+    assert resolution.chosen == ()
+    assert sentence(resolution) == words
+    assert reports(problem)["0"].state is state
+
+
+SEED = (
+    pkg("pkg", {"1.0.0": [f"offer {MAIN_API} or pkg2 >=1.0.0", "pkg3 =0.1.0", "?pkg4 =0.2.0"]}),
+    pkg("pkg2", {"1.0.0": [], "1.1.0": []}),
+    pkg("pkg3", {"0.1.0": []}),
+)
+
+
+@pytest.mark.parametrize(
+    ("offers", "state", "expected"),
+    [
+        ((), (), {"pkg": "1.0.0", "pkg2": "1.1.0", "pkg3": "0.1.0"}),
+        ((MAIN_API,), (), {"pkg": "1.0.0", "pkg3": "0.1.0"}),
+        ((), ("pkg2 1.0.0",), {"pkg": "1.0.0", "pkg2": "1.1.0", "pkg3": "0.1.0"}),
+    ],
+    ids=["nothing is there", "the API is there", "the package is there"],
+)
+def test_an_alternative_is_what_exists_then_the_first(
+    offers: tuple[str, ...], state: tuple[str, ...], expected: dict[str, str]
+) -> None:
+    """The example of the proposal with an API or a package; the optional fourth package is unknown, and
+    reported.
+    """
+    problem = Problem(
+        packages=SEED,
+        wishes=(wish("pkg"),),
+        installed=tuple(installed(each) for each in state),
+        targets=(Target(offers=offers),),
+    )
+    assert versions(resolve(problem)) == expected
+    assert reports(problem)["0"].state is (
+        DependencyState.EXISTING_GVK if offers else DependencyState.FOUND if state else DependencyState.OWNED
+    )
+    assert reports(problem)["2"].state is DependencyState.UNMET
+
+
+def test_an_installed_later_alternative_wins_over_an_absent_earlier_one() -> None:
+    """`or` installs nothing while something that is there serves."""
+    packages = (pkg("pkg", {"1.0.0": ["a or b"]}), pkg("a", {"1.0.0": []}), pkg("b", {"1.0.0": []}))
+    without = Problem(packages=packages, wishes=(wish("pkg"),))
+    with_b = Problem(packages=packages, wishes=(wish("pkg"),), installed=(installed("b 1.0.0"),))
+    assert versions(resolve(without)) == {"pkg": "1.0.0", "a": "1.0.0"}
+    assert versions(resolve(with_b)) == {"pkg": "1.0.0", "b": "1.0.0"}
+
+
+PROVIDER = pkg("provider", {"1.0.0": []}, {"1.0.0": (MAIN_API,)})
+SECOND = pkg("second", {"1.0.0": []}, {"1.0.0": (MAIN_API,)})
+CONSUMER = pkg("pkg", {"1.0.0": [f"offer {MAIN_API}"]})
+
+
+@pytest.mark.parametrize(
+    ("packages", "search", "wishes", "expected"),
+    [
+        ((PROVIDER,), False, ("pkg",), {}),
+        ((PROVIDER,), False, ("pkg", "provider"), {"pkg": "1.0.0", "provider": "1.0.0"}),
+        ((PROVIDER,), True, ("pkg",), {"pkg": "1.0.0", "provider": "1.0.0"}),
+        ((PROVIDER, SECOND), True, ("pkg",), {}),
+        ((PROVIDER, SECOND), True, ("pkg", "second"), {"pkg": "1.0.0", "second": "1.0.0"}),
+    ],
+    ids=["search is off", "a user wants it", "search is on", "ambiguous", "a user chose"],
+)
+def test_an_api_is_provided_by_a_package_that_has_a_reason_to_be_there(
+    packages: tuple[Package, ...], search: bool, wishes: tuple[str, ...], expected: dict[str, str]
+) -> None:
+    """Nothing is installed for an API unless the search is on and there is one provider; else the user is
+    asked.
+    """
+    problem = Problem(
+        packages=(CONSUMER, *packages),
+        wishes=tuple(wish(each) for each in wishes),
+        policy=Policy(search=search),
+    )
+    assert versions(resolve(problem)) == expected
+    if not expected and search:
+        report = reports(problem)["0"]
+        assert (report.state, report.candidates) == (DependencyState.AMBIGUOUS, ("provider", "second"))
+
+
+def test_an_optional_dependency_is_installed_where_it_can_be_and_never_blocks() -> None:
+    """It is there if it fits, and left out if it does not."""
+    packages = (
+        pkg("pkg", {"1.0.0": ["?extra", "base <2.0.0"]}),
+        pkg("extra", {"1.0.0": ["base >=1.0.0"], "2.0.0": ["base >=2.0.0"]}),
+        pkg("base", {"1.0.0": [], "2.0.0": []}),
+    )
+    fits = resolve(Problem(packages=packages, wishes=(wish("pkg"),)))
+    assert versions(fits) == {"pkg": "1.0.0", "extra": "1.0.0", "base": "1.0.0"}
+    only_two = (packages[0], pkg("extra", {"2.0.0": ["base >=2.0.0"]}), packages[2])
+    left_out = resolve(Problem(packages=only_two, wishes=(wish("pkg"),)))
+    assert versions(left_out) == {"pkg": "1.0.0", "base": "1.0.0"}
+
+
+def test_an_explanation_names_the_pin() -> None:
+    """The sentence of two packages that need the third in ranges that exclude each other."""
+    packages = (
+        pkg("A", {"2.1.0": ["B >=3"]}),
+        pkg("B", {"2.0.0": [], "3.0.0": []}),
+        pkg("C", {"1.4.0": ["B <3"]}),
+    )
+    resolution = resolve(Problem(packages=packages, wishes=(wish("A"), wish("C =1.4.0", pinned=True))))
+    assert sentence(resolution) == "A 2.1.0 needs B >=3, but C 1.4.0, pinned by you, needs B <3"
+    assert versions(resolution) == {"C": "1.4.0", "B": "2.0.0"}
+
+
+def test_a_broken_package_stops_only_what_needs_it() -> None:
+    """A missing dependency quarantines its holder and the holder's holder; everything else is installed."""
+    packages = (
+        pkg("top", {"1.0.0": ["broken"]}),
+        pkg("broken", {"1.0.0": ["gone"]}),
+        pkg("fine", {"1.0.0": ["shared"]}),
+        pkg("shared", {"1.0.0": []}),
+    )
+    state = (installed("top 1.0.0"), installed("broken 1.0.0"))
+    problem = Problem(packages=packages, wishes=(wish("top"), wish("fine")), installed=state)
+    resolution = resolve(problem)
+    assert versions(resolution) == {"fine": "1.0.0", "shared": "1.0.0"}
+    assert resolution.components == 2
+    held = {each.package: each.action for each in transaction_of(problem, resolution).actions}
+    assert held == {"fine": "install", "shared": "install", "top": "hold", "broken": "hold"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("highest", {"a": "3.0.0", "b": "3.0.0", "c": "2.0.0"}),
+        ("minimal-change", {"a": "2.0.0", "b": "1.0.0", "c": "2.0.0"}),
+        ("lowest-satisfying", {"a": "2.0.0", "b": "1.0.0", "c": "1.0.0"}),
+    ],
+)
+def test_each_policy_chooses_among_what_is_possible(policy: VersionPolicy, expected: dict[str, str]) -> None:
+    """`a` has to rise from 1.0.0, `b` may stay at 1.0.0, and `c` is new."""
+    packages = (
+        pkg("a", {"1.0.0": [], "2.0.0": [], "3.0.0": []}),
+        pkg("b", {"1.0.0": [], "2.0.0": [], "3.0.0": []}),
+        pkg("c", {"1.0.0": [], "2.0.0": []}),
+    )
+    problem = Problem(
+        packages=packages,
+        wishes=(wish("a >=2.0.0"), wish("b"), wish("c")),
+        installed=(installed("a 1.0.0"), installed("b 1.0.0")),
+        policy=Policy(versions=policy),
+    )
+    assert versions(resolve(problem)) == expected
+
+
+def test_the_fewest_installed_packages_change() -> None:
+    """A newer first package would move two others; an older one of it moves none."""
+    packages = (
+        pkg("a", {"1.0.0": [], "2.0.0": ["b >=2.0.0", "c >=2.0.0"], "3.0.0": []}),
+        pkg("b", {"1.0.0": [], "2.0.0": []}),
+        pkg("c", {"1.0.0": [], "2.0.0": []}),
+    )
+    problem = Problem(
+        packages=packages,
+        wishes=(wish("a >=2.0.0"), wish("b"), wish("c")),
+        installed=tuple(installed(f"{name} 1.0.0") for name in "abc"),
+        policy=Policy(versions="minimal-change"),
+    )
+    assert versions(resolve(problem)) == {"a": "3.0.0", "b": "1.0.0", "c": "1.0.0"}
+
+
+def test_downgrades_need_permission() -> None:
+    """Without it the reason is named, with it the lower version is chosen."""
+    packages = (pkg("a", {"1.0.0": [], "2.0.0": []}),)
+    problem = Problem(packages=packages, wishes=(wish("a <2.0.0"),), installed=(installed("a 2.0.0"),))
+    resolution = resolve(problem)
+    assert resolution.outcomes[0].status == "stays"
+    assert (
+        sentence(resolution) == "you want a <2.0.0, but a 2.0.0 is installed, and downgrades are not allowed"
+    )
+    allowed = Problem(
+        packages=packages, wishes=problem.wishes, installed=problem.installed, policy=Policy(downgrades=True)
+    )
+    assert transaction_of(allowed, resolve(allowed)).actions[0].action == "downgrade"
+
+
+def test_cycles_are_reported_and_are_one_step() -> None:
+    """Two packages that need each other are installed together."""
+    packages = (pkg("a", {"1.0.0": ["b"]}), pkg("b", {"1.0.0": ["a"]}), pkg("c", {"1.0.0": ["a"]}))
+    problem = Problem(packages=packages, wishes=(wish("c"),))
+    resolution = resolve(problem)
+    assert resolution.cycles == ((("", "a"), ("", "b")),)
+    assert {each.package: each.step for each in transaction_of(problem, resolution).actions} == {
+        "a": 0,
+        "b": 0,
+        "c": 1,
+    }
+
+
+def test_a_need_in_another_target_is_installed_there_and_first() -> None:
+    """The database cluster comes before the application clusters."""
+    packages = (pkg("app", {"1.0.0": ["db >=1.0.0@data"]}), pkg("db", {"1.0.0": []}))
+    problem = Problem(packages=packages, wishes=(wish("app@east"), wish("app@west")))
+    actions = transaction_of(problem, resolve(problem)).actions
+    assert [(each.step, each.package, each.target) for each in actions] == [
+        (0, "db", "data"),
+        (1, "app", "east"),
+        (1, "app", "west"),
+    ]
+
+
+def test_a_digest_names_one_content() -> None:
+    """A need by digest and a need by range of the same package hold together."""
+    digest = "sha256:" + "a" * 64
+    packages = (
+        Package(
+            name="a",
+            candidates=(
+                Candidate(
+                    version="1.0.0",
+                    requirements=(Requirement(need=PackageNeed(package="b", digest=digest)),),
+                ),
+            ),
+        ),
+        Package(name="b", candidates=(Candidate(version="1.0.0", digest=digest), Candidate(version="2.0.0"))),
+    )
+    assert versions(resolve(Problem(packages=packages, wishes=(wish("a"), wish("b >=1.0.0"))))) == {
+        "a": "1.0.0",
+        "b": "1.0.0",
+    }
+
+
+def test_the_platform_limits_versions_unless_it_is_ignored() -> None:
+    """The highest version that the platform allows is chosen; the switch lets the highest of all through."""
+    new = Candidate(
+        version="2.0.0",
+        requirements=(Requirement(need=PlatformNeed(platform="crossplane", range=">=2.0.0")),),
+    )
+    packages = (Package(name="a", candidates=(Candidate(version="1.0.0"), new)),)
+    targets = (Target(platforms=(("crossplane", "1.20.0"),)),)
+    for ignore, expected in ((False, "1.0.0"), (True, "2.0.0")):
+        problem = Problem(
+            packages=packages, wishes=(wish("a"),), targets=targets, policy=Policy(ignore_platforms=ignore)
+        )
+        assert versions(resolve(problem)) == {"a": expected}
+    strict = resolve(Problem(packages=packages, wishes=(wish("a >=2"),), targets=targets))
+    assert sentence(strict) == "you want a >=2, but a 2.0.0 needs crossplane >=2.0.0"
+
+
+def test_a_conflict_excludes_its_package() -> None:
+    """The newcomer loses, and the explanation says who excludes it."""
+    packages = (
+        Package(
+            name="a",
+            candidates=(Candidate(version="1.0.0", conflicts=(Conflict(package="b", range="<2.0.0"),)),),
+        ),
+        pkg("b", {"1.0.0": []}),
+    )
+    problem = Problem(packages=packages, wishes=(wish("a"), wish("b")))
+    resolution = resolve(problem)
+    assert versions(resolution) == {"a": "1.0.0"}
+    assert (
+        sentence(resolution) == "you want a; you want b; a 1.0.0 excludes b <2.0.0: these exclude each other"
+    )
+
+
+def test_a_transaction_is_refused_by_another_state() -> None:
+    """What it was made for is part of it."""
+    problem = Problem(packages=TREE, wishes=(wish("pkg"),), installed=(installed("pkg1 1.0.0"),))
+    made = transaction_of(problem, resolve(problem))
+    assert made.is_current({("", "pkg1"): "1.0.0"})
+    assert not made.is_current({("", "pkg1"): "1.0.1"})
+    assert not made.is_current({})
+
+
+def test_a_search_that_takes_too_long_decides_nothing() -> None:
+    """At the limit of conflicts nothing is installed, and nothing that is there is removed."""
+    packages = (
+        pkg("a", {"1.0.0": ["c <2.0.0"], "2.0.0": ["c <2.0.0"]}),
+        pkg("b", {"1.0.0": ["c >=2.0.0"]}),
+        pkg("c", {"1.0.0": [], "2.0.0": []}),
+    )
+    problem = Problem(
+        packages=packages,
+        wishes=(wish("a"), wish("b")),
+        installed=(installed("b 1.0.0"),),
+        policy=Policy(conflicts_max=0, unneeded="delete"),
+    )
+    resolution = resolve(problem)
+    assert {each.status for each in resolution.outcomes} == {"undecided"}
+    assert [each.action for each in transaction_of(problem, resolution).actions] == ["hold"]
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(packages=(TREE[0], TREE[0])),
+        Problem(installed=(installed("a 1.0.0"), installed("a 2.0.0"))),
+        Problem(targets=(Target(), Target())),
+        Problem(packages=(Package(name="a", candidates=(Candidate(version="1"), Candidate(version="1"))),)),
+        Problem(packages=(Package(name="a", candidates=(), language="klingon"),)),
+    ],
+)
+def test_what_is_given_twice_or_unknown_is_refused(problem: Problem) -> None:
+    """A problem with two meanings has no solution."""
+    with pytest.raises(ValueError, match=r"twice|no language"):
+        resolve(problem)
+
+
+def test_a_wish_whose_range_cannot_be_read_is_refused_alone() -> None:
+    """The others are granted."""
+    problem = Problem(packages=TREE, wishes=(Wish(package="pkg", range="no range"), wish("pkg2")))
+    resolution = resolve(problem)
+    assert [each.status for each in resolution.outcomes] == ["quarantined", "granted"]

@@ -1,0 +1,553 @@
+"""What promote and release do to a draft: a table of verdicts, and accidents between the two."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from pvbus.core.kernel.keys import AUTO_LIFECYCLE, HOLD, PROPOSED_CONTENT, RETURNED, TASKS
+from pvbus.core.kernel.records import PROMOTIONS, RELEASES, DesiredRow, SyncMarker
+from pvbus.core.variants.revisions.content import content_digest
+from tests.unit.core.promotion.promoting import (
+    FILES,
+    KEY,
+    NAME,
+    CrashedError,
+    World,
+    draft,
+    specializer,
+    variant,
+)
+
+DIGEST = content_digest(FILES)
+MET: Any = {"gates": ("ip",), "conditions": (("ip", "True"),)}
+UNMET: Any = {"gates": ("ip",), "conditions": (("ip", "False"),)}
+OPT_OUT: Any = {"annotations": {AUTO_LIFECYCLE: "false"}}
+OPT_IN: Any = {"annotations": {AUTO_LIFECYCLE: "true"}}
+
+
+@pytest.mark.parametrize(
+    ("of", "revision", "reason", "words", "moves"),
+    [
+        (variant(), draft(), "Proposed", "waits for approval", ["Proposed"]),
+        (variant(), draft(**MET), "Proposed", "waits for approval", ["Proposed"]),
+        (variant(opted_in=False), draft(), "NotOptedIn", "auto-lifecycle-mgmt=true", []),
+        (variant(opted_in=False), draft(**MET), "NotOptedIn", "packagevariant web-edge", []),
+        (variant(opted_in=False), draft(**OPT_IN), "Proposed", "waits", ["Proposed"]),
+        (variant(), draft(**OPT_OUT), "NotOptedIn", "not opted in", []),
+        (variant(), draft(**UNMET), "GateNotMet", "unmet readiness gates: ip", []),
+        (
+            variant(),
+            draft(gates=("ip",)),
+            "GateNotMet",
+            "no PackageSpecializer of the namespace reports ip",
+            [],
+        ),
+        (variant(), draft(gates=("ip",), conditions=(("ip", "Unknown"),)), "GateNotMet", "ip", []),
+        (variant(), draft(conditions=(("Rendered", "False"),)), "NotRendered", "pipeline has not run", []),
+        (variant(annotations={**OPT_IN["annotations"], HOLD: "true"}), draft(), "OnHold", "pvbus unhold", []),
+        (
+            variant(ready={"status": "False", "message": "no upstream"}),
+            draft(),
+            "NotUpToDate",
+            "no upstream",
+            [],
+        ),
+        (
+            variant(ready={"observedGeneration": 1}),
+            draft(),
+            "NotUpToDate",
+            "have not done its last change",
+            [],
+        ),
+        (variant(deletionTimestamp="2026-01-02T03:04:05Z"), draft(), "Deleted", "being deleted", []),
+        (variant(), draft(deletionTimestamp="2026-01-02T03:04:05Z"), "Deleted", "being deleted", []),
+        (variant(), draft(lifecycle="Proposed"), "ProposedByHand", "a person proposed it", []),
+        (variant(), draft(lifecycle="Proposed", **UNMET), "ProposedByHand", "a person proposed it", []),
+    ],
+)
+def test_what_becomes_of_a_revision(
+    of: Any, revision: Any, reason: str, words: str, moves: list[str]
+) -> None:
+    world = World(revision, of)
+    world.settle()
+    assert (world.verdict.reason, world.server.moves) == (reason, moves)
+    assert words in world.verdict.message
+
+
+def test_a_gate_that_a_person_is_asked_for_is_no_programs() -> None:
+    """The verdict has the question, though no condition has it; of another gate it still names no program."""
+    asked = draft(gates=("licensed", "ip"))
+    question = '{"licensed": {"question": "Is it?", "owner": "ann", "due": "2030-01-01"}}'
+    asked["spec"]["packageMetadata"] = {"annotations": {TASKS: question}}
+    world = World(asked)
+    world.settle()
+    assert world.verdict.message == (
+        "unmet readiness gates: licensed (ann is asked: Is it? (due 2030-01-01)), "
+        "ip (nothing was reported of it yet); no PackageSpecializer of the namespace reports ip: "
+        "does a program run that sets it?"
+    )
+
+
+def test_a_revision_that_its_variant_does_not_report_yet_is_left_alone() -> None:
+    """Porch shows a draft before the variant's content is in it; the status names it afterwards."""
+    of = variant()
+    of["status"]["downstreamTargets"] = [{"name": "another"}]
+    world = World(draft(), of)
+    world.settle()
+    assert (world.verdict.reason, world.server.moves) == ("NotCurrent", [])
+
+
+@pytest.mark.parametrize("lifecycle", ["Published", "DeletionProposed"])
+def test_a_published_revision_has_no_verdict(lifecycle: str) -> None:
+    world = World(draft(lifecycle=lifecycle))
+    world.settle()
+    assert (PROMOTIONS, KEY) not in world.rows
+    assert world.server.moves == []
+
+
+def test_a_revision_of_a_former_variant_of_that_name_has_no_verdict() -> None:
+    world = World(draft(), variant(uid="another"))
+    world.settle()
+    assert (PROMOTIONS, KEY) not in world.rows
+
+
+def test_a_set_on_hold_holds_its_variants_drafts() -> None:
+    world = World(draft())
+    world.desired = DesiredRow(set_name="web", uid="uid-v", on_hold=True)
+    world.settle()
+    assert (world.verdict.reason, world.server.moves) == ("OnHold", [])
+    assert "pvbus unhold --set default/web" in world.verdict.message
+    world.desired = replace(world.desired, on_hold=False)
+    world.settle()
+    assert world.server.moves == ["Proposed"]
+
+
+# ------------------------------------------------------------ once
+
+
+def test_a_proposal_notes_its_content_in_the_same_write() -> None:
+    world = World(draft(annotations={"a": "b", RETURNED: "it was unready"}))
+    world.settle()
+    assert world.server.revision is not None
+    assert world.server.revision["metadata"]["annotations"] == {"a": "b", PROPOSED_CONTENT: DIGEST}
+
+
+def test_a_rejected_content_stays_a_draft_and_is_read_once() -> None:
+    world = World(draft())
+    world.settle()
+    world.move("Draft")
+    world.server.gets.clear()
+    world.settle(rounds=20)
+    assert (world.server.moves, world.verdict.reason) == (["Proposed"], "Rejected")
+    assert f"{PROPOSED_CONTENT}-" in world.verdict.message
+    assert world.server.gets == ["PackageRevisionResources"]
+
+
+@pytest.mark.parametrize("has_commits", [True, False])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_rejected_draft_is_proposed_again_when_its_content_changes(
+    restarted: bool, *, has_commits: bool
+) -> None:
+    """Porch's database cache has no commits of drafts: there only the resourceVersion changes."""
+    world = World(draft())
+    world.settle()
+    world.move("Draft")
+    world.settle()
+    assert world.verdict.reason == "Rejected"
+    world.server.files["a.yaml"] = "a: 2\n"
+    if has_commits:
+        world.commit("another")
+    else:
+        world.server.change(lambda obj: None)
+    if restarted:
+        world.restart()
+    world.settle()
+    assert world.server.moves == ["Proposed", "Proposed"]
+
+
+def test_a_condition_is_no_content() -> None:
+    """A program that reports again, or whose condition goes and comes, does not overrule a person."""
+    world = World(draft(**MET))
+    world.settle()
+    world.move("Draft")
+    for status in ("False", "True"):
+        world.set_condition("ip", status)
+        world.settle()
+    assert (world.server.moves, world.verdict.reason) == (["Proposed"], "Rejected")
+
+
+def test_a_person_asks_again_by_removing_the_annotation() -> None:
+    world = World(draft())
+    world.settle()
+    world.move("Draft")
+    world.settle()
+    world.annotate({PROPOSED_CONTENT: None})
+    world.settle()
+    assert world.server.moves == ["Proposed", "Proposed"]
+
+
+@pytest.mark.parametrize("crash_after", [1, 2, 3])
+@pytest.mark.parametrize("meanwhile", ["nothing", "rejected", "deleted"])
+def test_a_crash_at_any_effect_of_release_proposes_once(crash_after: int, meanwhile: str) -> None:
+    """The third effect is the write: its step is lost. A person who rejects it then is not overruled."""
+    world = World(draft())
+    world.run(world.promote)
+    world.run(world.promote)
+    with pytest.raises(CrashedError):
+        world.run(world.release, crash_after=crash_after)
+    was_written = world.server.moves == ["Proposed"]
+    assert was_written == (crash_after == 3)
+    if meanwhile == "deleted":
+        world.server.revision = None
+    elif meanwhile == "rejected" and was_written:
+        world.move("Draft")
+    world.restart()
+    for _ in range(3):  # release is there before promote
+        world.run(world.release)
+    world.settle()
+    proposed_later = [] if meanwhile == "deleted" else ["Proposed"]
+    assert world.server.moves == (["Proposed"] if was_written else proposed_later)
+
+
+def test_an_order_on_an_older_state_does_nothing() -> None:
+    """Each of these is written after promote has decided, and before release reads."""
+    edits: dict[str, Any] = {
+        "gate": lambda obj: obj["spec"].update(readinessGates=[{"conditionType": "late"}]),
+        "opt out": lambda obj: obj["metadata"].update(annotations={AUTO_LIFECYCLE: "false"}),
+        "commit": lambda obj: obj["status"].update(selfLock={"git": {"commit": "new"}}),
+        "owner": lambda obj: obj["metadata"].update(ownerReferences=[]),
+        "deletion": lambda obj: obj["metadata"].update(deletionTimestamp="2026-01-02T03:04:05Z"),
+    }
+    for name, edit in edits.items():
+        world = World(draft())
+        world.run(world.promote)
+        world.run(world.promote)
+        world.server.change(edit)
+        outcome = world.run(world.release)
+        assert outcome is not None
+        assert (outcome.result, world.server.moves) == ("waiting", []), name
+
+
+def test_a_change_between_read_and_write_is_a_conflict_and_no_proposal() -> None:
+    world = World(draft())
+    world.run(world.promote)
+    world.run(world.promote)
+    world.server.before_write = lambda: world.server.change(
+        lambda obj: obj["spec"].update(readinessGates=[{"conditionType": "late"}])
+    )
+    assert world.run(world.release) is None
+    assert world.server.moves == []
+
+
+@pytest.mark.parametrize("change", [{"generation": 3}, {"uid": "another"}, {"annotations": {HOLD: "true"}}])
+def test_an_order_for_a_variant_that_has_changed_is_not_carried_out(change: Any) -> None:
+    world = World(draft())
+    world.run(world.promote)
+    world.run(world.promote)
+    world.variant = variant(**change)
+    world.observe()
+    outcome = world.run(world.release)
+    assert outcome is not None
+    assert (outcome.result, world.server.moves) == ("waiting", [])
+
+
+def test_a_refusal_of_the_api_server_is_reported_and_tried_again() -> None:
+    world = World(draft())
+    world.server.refuses = "unmet gates: late"
+    world.settle()
+    assert world.outcome is not None
+    assert [(each.outcome, each.message) for each in world.outcome.carried] == [
+        ("refused", "unmet gates: late")
+    ]
+    world.server.refuses = ""
+    world.settle()
+    assert world.server.moves == ["Proposed"]
+
+
+def test_rows_end_with_their_variant_and_not_before_its_list_is_complete() -> None:
+    world = World(draft())
+    world.settle()
+    world.variant = None
+    world.server.revision = None
+    world.markers["config.porch.kpt.dev/PackageVariant"] = SyncMarker(state="syncing", epoch=1)
+    world.settle()
+    assert (PROMOTIONS, KEY) in world.rows
+    world.markers["config.porch.kpt.dev/PackageVariant"] = SyncMarker(state="ok", epoch=2)
+    world.settle()
+    assert not {(PROMOTIONS, KEY), (RELEASES, KEY)} & world.rows.keys()
+
+
+# ------------------------------------------------------------ back to Draft
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (
+            lambda obj: obj["status"].update(conditions=[{"type": "ip", "status": "False"}]),
+            "GateNotMet: unmet",
+        ),
+        (lambda obj: obj["status"].update(conditions=[]), "GateNotMet: unmet readiness gates: ip"),
+        (
+            lambda obj: obj["status"]["conditions"].append({"type": "Rendered", "status": "False"}),
+            "NotRendered",
+        ),
+    ],
+)
+def test_a_proposal_that_loses_its_readiness_is_a_draft_with_the_reason(edit: Any, why: str) -> None:
+    world = World(draft(**MET))
+    world.settle()
+    world.server.change(edit)
+    world.settle()
+    assert world.server.moves == ["Proposed", "Draft"]
+    assert world.server.revision is not None
+    annotations = world.server.revision["metadata"]["annotations"]
+    assert annotations[RETURNED].startswith(why)
+    assert PROPOSED_CONTENT not in annotations
+    world.set_condition("ip", "True")
+    world.settle()
+    assert world.server.moves == ["Proposed", "Draft", "Proposed"]
+
+
+def test_a_proposal_that_keeps_its_variant_from_a_change_is_taken_back() -> None:
+    """Inject changes drafts only: it says so in the variant's condition Ready."""
+    world = World(draft())
+    world.settle()
+    needs_draft = {"status": "False", "reason": "UpstreamChanged", "message": "the upstream is now v2"}
+    world.variant = variant(ready=needs_draft)
+    world.settle()
+    assert world.server.moves == ["Proposed", "Draft"]
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        variant(ready={"status": "False", "reason": "Waiting"}),
+        variant(ready={"observedGeneration": 1}),
+        variant(annotations={HOLD: "true"}, ready={"status": "False", "reason": "UpstreamChanged"}),
+        variant(opted_in=False),
+    ],
+)
+def test_what_is_no_loss_of_readiness_leaves_a_proposal_alone(of: Any) -> None:
+    world = World(draft())
+    world.settle()
+    world.variant = of
+    world.settle()
+    assert (world.server.moves, world.verdict.reason) == (["Proposed"], "Proposed")
+
+
+def test_the_setting_leaves_unready_proposals_to_people() -> None:
+    world = World(draft(**MET), returns=False)
+    world.settle()
+    world.set_condition("ip", "False")
+    world.settle()
+    assert world.server.moves == ["Proposed"]
+    assert "lost its readiness: GateNotMet" in world.verdict.message
+
+
+def test_a_proposal_of_a_person_is_never_taken_back() -> None:
+    world = World(draft(lifecycle="Proposed", **MET))
+    world.settle()
+    world.set_condition("ip", "False")
+    world.settle()
+    assert world.server.moves == []
+
+
+def test_a_proposal_that_is_approved_in_the_middle_is_not_taken_back() -> None:
+    world = World(draft(**MET))
+    world.settle()
+    world.set_condition("ip", "False")
+    world.observe()
+    world.run(world.promote)
+    world.move("Published")
+    world.run(world.release)
+    assert world.server.moves == ["Proposed"]
+
+
+# ------------------------------------------------------------ any history
+
+STEPS = st.sampled_from(
+    [
+        *("look", "look", "look", "reject", "reject", "ready"),
+        *("promote", "release", "observe", "restart", "crash", "unready", "edit", "hold", "unhold"),
+    ]
+)
+"""look: one round of all; alone, its parts come in any order. The frequent ones make most of a history."""
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_after_any_history_no_content_is_proposed_again_that_a_person_rejected(steps: list[str]) -> None:
+    """At most once per attempt: a new attempt takes new content, or promote's own return to Draft."""
+    world = World(draft(**MET))
+    proposed: set[str] = set()
+    number = 0
+    for step in steps:
+        assert world.server.revision is not None
+        before = len(world.server.moves)
+        match step:
+            case "look":
+                world.settle(rounds=1)
+            case "promote":
+                world.run(world.promote)
+            case "release":
+                world.run(world.release)
+            case "crash":
+                try:
+                    world.run(world.release, crash_after=3)
+                except CrashedError:
+                    world.restart()
+            case "observe":
+                world.observe()
+            case "restart":
+                world.restart()
+            case "ready" | "unready":
+                world.set_condition("ip", "True" if step == "ready" else "False")
+            case "reject" if world.server.revision["spec"]["lifecycle"] == "Proposed":
+                world.move("Draft")
+            case "edit" if world.server.revision["spec"]["lifecycle"] == "Draft":
+                number += 1
+                world.server.files["a.yaml"] = f"a: {number}\n"
+                world.commit(str(number))
+            case "hold" | "unhold":
+                value = "true" if step == "hold" else "false"
+                world.variant = variant(annotations={AUTO_LIFECYCLE: "true", HOLD: value})
+        for move in world.server.moves[before:]:
+            content = content_digest(world.server.files)
+            if move == "Proposed":
+                assert content not in proposed, steps
+                assert world.server.revision["status"]["conditions"][0]["status"] == "True"
+                proposed.add(content)
+            else:
+                proposed.discard(content)
+
+
+# ------------------------------------------------------------ the opening barrier
+
+
+ACKNOWLEDGED = {"acknowledged.promotion.pvbus.dev/ipam": NAME}
+LATER = 10_000.0
+
+
+@pytest.mark.parametrize(
+    ("spec", "annotations", "seconds", "moves", "words"),
+    [
+        (
+            {},
+            {},
+            0,
+            [],
+            "default/ipam has not acknowledged it yet; after 2026-01-02T03:14:05Z it stays closed",
+        ),
+        ({"afterDeadline": "Open"}, {}, 0, [], "it is proposed without"),
+        ({}, ACKNOWLEDGED, 0, ["Proposed"], ""),
+        ({}, {"acknowledged.promotion.pvbus.dev/ipam": "another"}, 0, [], "has not acknowledged it yet"),
+        ({}, {"acknowledged.promotion.pvbus.dev/other": NAME}, 0, [], "has not acknowledged it yet"),
+        ({}, {}, LATER, [], "within 600 s: see whether its program runs"),
+        ({"afterDeadline": "Open"}, {}, LATER, ["Proposed"], ""),
+        ({"afterDeadline": "Open", "deadlineSeconds": 20_000}, {}, LATER, [], "it is proposed without"),
+        ({"selector": {"matchLabels": {"region": "asia"}}}, {}, 0, [], "has not acknowledged it yet"),
+        ({"selector": {"matchLabels": {"region": "europe"}}}, {}, 0, ["Proposed"], ""),
+        ({"selector": {"matchLabels": {"own": "label"}}}, {}, 0, [], "has not acknowledged it yet"),
+        (
+            {"selector": {"matchExpressions": [{"key": "region", "operator": "Is"}]}},
+            {},
+            0,
+            [],
+            'its selector is invalid: spec.selector.matchExpressions[0].operator "Is"',
+        ),
+        ({"deadlineSeconds": "soon"}, {}, 0, [], "its selector is invalid"),
+    ],
+)
+def test_a_draft_waits_for_each_specializer_that_selects_it(
+    spec: Any, annotations: Any, seconds: float, moves: list[str], words: str
+) -> None:
+    revision = draft(annotations=annotations, labels={"region": "asia"})
+    world = World(revision, variant(labels={"region": "europe", "own": "label"}), specializer(**spec))
+    world.now += seconds
+    world.settle()
+    assert world.server.moves == moves
+    if words:
+        assert world.verdict.reason == "NotOpened"
+        assert words in world.verdict.message
+
+
+def test_the_next_decision_is_at_the_deadline() -> None:
+    world = World(
+        draft(), variant(), specializer(deadlineSeconds=90), specializer("other", deadlineSeconds=300)
+    )
+    world.observe()
+    outcome = world.run(world.promote)
+    assert outcome is not None
+    assert outcome.again_after == pytest.approx(30.0)
+
+
+def test_a_gate_that_a_specializer_reports_is_said_to_be_served() -> None:
+    world = World(draft(gates=("ip",)), variant(), specializer(conditionTypes=["ip"]))
+    world.settle()
+    assert world.verdict.reason == "GateNotMet"
+    assert "no PackageSpecializer" not in world.verdict.message
+
+
+@pytest.mark.parametrize(
+    ("marker", "moves"),
+    [
+        (None, []),
+        (SyncMarker(state="syncing", epoch=1), []),
+        (SyncMarker(state="unavailable", epoch=1, message="packagespecializers is forbidden"), []),
+        (
+            SyncMarker(state="unavailable", epoch=1, message='no matches for kind "PackageSpecializer"'),
+            ["Proposed"],
+        ),
+        (SyncMarker(state="ok", epoch=1), ["Proposed"]),
+    ],
+)
+def test_nothing_is_proposed_before_the_specializers_are_known(
+    marker: SyncMarker | None, moves: list[str]
+) -> None:
+    """A missing row counts only while the list is complete; a kind that is not installed has no objects."""
+    world = World()
+    kind = "promotion.pvbus.dev/PackageSpecializer"
+    del world.markers[kind]
+    world.rows = {at: value for at, value in world.rows.items() if kind not in at[1]}
+    world.restart()
+    world.server.revision = draft()
+    if marker is not None:
+        world.markers[kind] = marker
+    world.settle()
+    assert world.server.moves == moves
+    if marker is not None and "forbidden" in marker.message:
+        assert world.verdict.reason == "NotOpened"
+        assert "packagespecializers is forbidden" in world.verdict.message
+    assert any(topic == "pvbus.watches" for topic, _ in world.rows)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["promote", "release", "observe", "restart", "acknowledge", "gate"]), max_size=30
+    )
+)
+def test_in_any_order_nothing_is_proposed_before_an_acknowledgement(steps: list[str]) -> None:
+    """The program adds its gate in the write that acknowledges: the gate holds from the first moment."""
+    world = World(draft(), variant(), specializer())
+    for step in steps:
+        match step:
+            case "promote":
+                world.run(world.promote)
+            case "release":
+                world.run(world.release)
+            case "observe":
+                world.observe()
+            case "restart":
+                world.restart()
+            case "acknowledge" if not world.server.moves:
+                world.annotate(ACKNOWLEDGED)
+                world.server.change(lambda obj: obj["spec"].update(readinessGates=[{"conditionType": "ip"}]))
+            case "gate":
+                world.set_condition("ip", "True")
+        assert world.server.revision is not None
+        if world.server.moves:
+            assert ACKNOWLEDGED.items() <= world.server.revision["metadata"]["annotations"].items()
+            assert world.server.revision["status"]["conditions"][0]["status"] == "True"
