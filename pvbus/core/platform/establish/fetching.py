@@ -5,7 +5,8 @@ directive of ytt, which returns files as they are, and by kbld without its image
 All else is refused by name: rendering is the business of the tools themselves, in kapp-controller.
 """
 
-from collections.abc import Generator, Iterable, Mapping
+import posixpath
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pvbus.core.errors import PermanentError
@@ -42,7 +43,7 @@ def brought(package: Mapping[str, Any], namespace: str) -> Generator[Effect, Any
         for number, item in enumerate(items):
             for path, data in (yield from _fetched(item, namespace)).items():
                 # One item has its own paths, more have a folder each, as in kapp-controller.
-                files[path if len(items) == 1 else f"{item.get('path') or number}/{path}"] = data
+                files[path if len(items) == 1 else _path(f"{item.get('path') or number}/{path}")] = data
         objects = parsed(_templated(files, steps))
     except PermanentError as error:
         raise RefusedError(error.reason, str(error)) from error
@@ -63,7 +64,7 @@ def _fetched(item: Mapping[str, Any], namespace: str) -> Generator[Effect, Any, 
     match kind:
         case "inline":
             _only(given, "fetch.inline", "paths")
-            return {path: str(text).encode() for path, text in (given.get("paths") or {}).items()}
+            return {_path(path): str(text).encode() for path, text in (given.get("paths") or {}).items()}
         case "image" | "imgpkgBundle":
             field = "url" if kind == "image" else "image"
             _only(given, f"fetch.{kind}", field, "secretRef", "subPath", "tagSelection")
@@ -71,14 +72,25 @@ def _fetched(item: Mapping[str, Any], namespace: str) -> Generator[Effect, Any, 
             files = yield from _pulled(source, tag or "latest", digest, secrets)
         case "git":
             _only(given, "fetch.git", "url", "ref", "secretRef", "subPath", "depth", "lfsSkipSmudge")
-            folder = str(given.get("subPath") or "").strip("/")
+            folder = _path(given.get("subPath"))
             repository = GitFolder(git_url(str(given.get("url") or "")), folder)
             # A branch is written `origin/main` for kapp-controller.
             ref = str(given.get("ref") or "HEAD").removeprefix("origin/")
             return (yield from _pulled(str(repository), ref, "", secrets))
         case _:
             raise RefusedError(NOT_SUPPORTED, f"fetch.{kind} is not done here: {_SET}")
-    return _below(files, str(given.get("subPath") or ""))
+    folder = _path(given.get("subPath"))
+    return {path.removeprefix(f"{folder}/"): data for path, data in files.items() if _is_below(path, folder)}
+
+
+def _path(text: Any) -> str:
+    """Return a path as files have it: `./config/` is `config`, and `.` is "", the folder of all."""
+    path = posixpath.normpath(str(text or "").strip("/"))
+    return "" if path == "." else path
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return not folder or path.startswith(f"{folder}/")
 
 
 def _pulled(source: str, tag: str, digest: str, secrets: tuple[str, ...]) -> Generator[Effect, Any, Files]:
@@ -97,11 +109,6 @@ def _only(given: Mapping[str, Any], where: str, *fields: str) -> None:
         raise RefusedError(
             NOT_SUPPORTED, f"{where}.{(others or ['tagSelection'])[0]} is not done here: {_SET}"
         )
-
-
-def _below(files: Files, folder: str) -> Files:
-    prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
-    return {path.removeprefix(prefix): data for path, data in files.items() if path.startswith(prefix)}
 
 
 def _templated_gaps(steps: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -124,19 +131,27 @@ def _templated(files: Files, steps: Iterable[Mapping[str, Any]]) -> Files:
     for step in steps:
         if "ytt" not in step:
             continue
-        paths = [str(each).strip("/") for each in (step["ytt"] or {}).get("paths") or ()]
+        paths = [_path(path) for path in (step["ytt"] or {}).get("paths") or ()]
         if paths and "-" not in paths:
-            chosen = {
-                path: data
-                for path, data in chosen.items()
-                if any(path == each or path.startswith(f"{each}/") for each in paths)
-            }
+            chosen = _chosen(files, chosen, paths)
         for path, data in sorted(chosen.items()):
             if _YTT_DIRECTIVE in data:
                 raise RefusedError(
                     NOT_SUPPORTED, f"{path} has directives of ytt, which is not run here: {_SET}"
                 )
     return chosen
+
+
+def _chosen(files: Files, chosen: Files, paths: Sequence[str]) -> Files:
+    """Return the files that ytt is given. Raises RefusedError for a path without any, as ytt fails then."""
+    for path in paths:
+        if not any(file == path or _is_below(file, path) for file in files):
+            raise RefusedError("InvalidPackage", f"template.ytt.paths names {path}, which the package lacks")
+    return {
+        file: data
+        for file, data in chosen.items()
+        if any(file == path or _is_below(file, path) for path in paths)
+    }
 
 
 def _deployed_gaps(steps: Iterable[Mapping[str, Any]]) -> list[str]:

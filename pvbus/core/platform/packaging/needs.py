@@ -10,6 +10,7 @@ from typing import Any
 
 from pvbus.core.api.carvel import INSTALLATION_TYPES
 from pvbus.core.platform.packaging.fields import Fields
+from pvbus.core.platform.solver.languages import is_prerelease
 from pvbus.core.platform.solver.model import (
     AnyOf,
     Need,
@@ -182,14 +183,17 @@ def _any_of(fields: Fields, path: str, item: Spec) -> Need | None:
 
 
 def selection(fields: Fields, item: Spec, path: str) -> tuple[str, tuple[str, ...] | None]:
-    """Read Carvel's `versionSelection`; return the range, and the prereleases that `admits` takes."""
+    """Read Carvel's `versionSelection`; return the range, and the prereleases that `admits` takes.
+
+    A range of exactly one version means that version, so it admits it if it is a prerelease.
+    """
     found = fields.mapping(item, path, "versionSelection")
     path = f"{path}.versionSelection"
     fields.known(found, path, {"constraints", "prereleases"})
     text = fields.text(found, path, "constraints")
     text = fields.range(text, f"{path}.constraints", "carvel") if text else ""
     if found.get("prereleases") is None:
-        return text, None
+        return text, () if is_prerelease(text) else None
     prereleases = fields.mapping(found, path, "prereleases")
     fields.known(prereleases, f"{path}.prereleases", {"identifiers"})
     return text, fields.texts(prereleases, f"{path}.prereleases", "identifiers")

@@ -58,6 +58,14 @@ def admits(version: Version, identifiers: tuple[str, ...] | None) -> bool:
     return identifiers is not None and any(part in identifiers for part in version.pre if part)
 
 
+def is_prerelease(text: str) -> bool:
+    """Say whether a range of Carvel's is exactly one version, and that one is a prerelease."""
+    try:
+        return bool(relaxed_version(text.strip().lstrip("=").lstrip()).pre)
+    except VersionError:
+        return False
+
+
 def highest(texts: Iterable[str], constraints: str, identifiers: tuple[str, ...] | None) -> str | None:
     """Return the version that Carvel's selection chooses, None if there is none. Raises ConstraintError.
 
@@ -89,5 +97,6 @@ __all__ = [
     "VersionRange",
     "admits",
     "highest",
+    "is_prerelease",
     "relaxed_version",
 ]

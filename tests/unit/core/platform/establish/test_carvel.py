@@ -231,6 +231,42 @@ def test_what_is_not_done_here_is_refused_by_name(spec: Mapping[str, Any], words
     assert world.changes == []
 
 
+@pytest.mark.parametrize(
+    ("file", "path"),
+    [
+        ("config.yml", "."),
+        ("config.yml", "./"),
+        ("config.yml", "config.yml"),
+        ("config.yml", "./config.yml"),
+        ("./config.yml", "config.yml"),
+        ("config/app/all.yml", "config"),
+        ("config/app/all.yml", "./config/"),
+        ("config/app/all.yml", "config/./app"),
+        ("config/app/all.yml", "config/../config"),
+    ],
+)
+def test_a_path_is_the_same_in_all_its_spellings(file: str, path: str) -> None:
+    """As for ytt: `.` is all files, and `./config` is `config`."""
+    world = World()
+    add_install(world)
+    fetch = [{"inline": {"paths": {file: yaml.safe_dump(config_map("settings", "1"))}}}]
+    add_package(world, "1.0.0", [], fetch=fetch, template=[{"ytt": {"paths": [path]}}])
+    order(world, "1.0.0")
+    world.settle()
+    assert data_of(world, "settings") == "1"
+
+
+def test_a_path_without_a_file_is_named_beside_one_that_has_files() -> None:
+    world = World()
+    add_install(world)
+    paths = ["config.yml", "../overlays"]
+    add_package(world, "1.0.0", [config_map("settings", "1")], template=[{"ytt": {"paths": paths}}])
+    order(world, "1.0.0")
+    world.settle()
+    assert (world.done[KEY].reason, data_of(world, "settings")) == ("InvalidPackage", None)
+    assert "template.ytt.paths names ../overlays, which the package lacks" in world.done[KEY].message
+
+
 def test_a_mistyped_path_deletes_nothing() -> None:
     """A version whose files hold no objects is refused, and what was installed stays; one without `fetch`
     has dependencies only, and no objects."""
@@ -244,7 +280,7 @@ def test_a_mistyped_path_deletes_nothing() -> None:
     order(world, "1.1.0")
     world.settle()
     assert world.done[KEY].reason == "InvalidPackage"
-    assert "no objects" in world.done[KEY].message
+    assert "template.ytt.paths names confg, which the package lacks" in world.done[KEY].message
     assert data_of(world, "settings") == "1"
     order(world, "1.2.0")
     world.settle()

@@ -118,6 +118,7 @@ def test_pkg_demo_overrides_a_version_and_does_not_install_an_optional_package()
             {"refName": full("db"), "versionSelection": {"constraints": ">=2.0.0", "prereleases": {}}},
             "2.1.0-rc.1",
         ),
+        ({"refName": full("db"), "versionSelection": {"constraints": "2.1.0-rc.1"}}, "2.1.0-rc.1"),
         ({"name": "other", "versionSelection": {"constraints": "1.0.0"}}, "2.0.0"),
         ({"refName": full("db")}, "2.0.0"),
     ],
@@ -133,6 +134,27 @@ def test_an_override_by_name_alias_or_refname_replaces_the_range(
     assert world.row("app").dependencies[0].version == version
     selection = world.row(f"{full('db')}.{version}").template["packageRef"]["versionSelection"]
     assert selection == {"constraints": version, **({"prereleases": {}} if "-" in version else {})}
+
+
+@pytest.mark.parametrize(
+    ("constraints", "version"),
+    [
+        ("2.1.0-rc.1", "2.1.0-rc.1"),
+        ("=2.1.0-rc.1", "2.1.0-rc.1"),
+        ("== 2.1.0-rc.1", "2.1.0-rc.1"),
+        (">=2.1.0-rc.1", None),
+        ("2.1.0-rc.1 || 1.0.0", "1.0.0"),
+        ("2.1.0-rc.2", None),
+    ],
+)
+def test_exactly_one_prerelease_needs_no_selection_of_prereleases(
+    constraints: str, version: str | None
+) -> None:
+    """A range that has more than this version admits none, as before."""
+    packages = [package("app", each) for each in ("1.0.0", "2.1.0-rc.1")]
+    world = World(packages, [install("app", constraints=constraints)]).settle()
+    row = world.row("app")
+    assert (row.version or None) == version
 
 
 def test_what_is_said_by_name_comes_before_what_is_said_by_refname() -> None:
