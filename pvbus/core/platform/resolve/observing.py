@@ -66,11 +66,11 @@ def observed(state: ScopeState, key: ScopedKey, now: float, seconds: float) -> R
             content: Content = yield Pull(key.rest, digest, demand.secrets)
         except PermanentError as exc:
             if exc.reason in RETRIED:
-                row = _failed(msgspec.structs.replace(row, failures=failures), exc, demand.secrets, now)
+                row = _unpulled(row, digest, exc, failures, demand.secrets, now)
             else:
                 puts.append(Put(SOURCES, f"{key}|{digest}", ContentRow(defect=str(exc))))
         except TransientError as exc:
-            row = _failed(msgspec.structs.replace(row, failures=failures), exc, demand.secrets, now)
+            row = _unpulled(row, digest, exc, failures, demand.secrets, now)
         else:
             puts.append(Put(SOURCES, f"{key}|{digest}", package_meta(content.files)))
     current = state.sources.get(key.rest)
@@ -119,6 +119,19 @@ def _seen(row: SourceRow, answer: Observation, secrets: tuple[str, ...], now: fl
 def _missing(state: ScopeState, source: str, row: SourceRow) -> Iterator[str]:
     found = dict.fromkeys(digest for digest in row.digests.values() if digest)
     return (digest for digest in found if state.content(source, digest) is None)
+
+
+def _unpulled(
+    row: SourceRow,
+    digest: str,
+    error: PermanentError | TransientError,
+    failures: int,
+    secrets: tuple[str, ...],
+    now: float,
+) -> SourceRow:
+    """failures: of earlier looks; several contents that cannot be pulled in one look are one more."""
+    row = msgspec.structs.replace(row, failures=failures, refusals={**row.refusals, digest: str(error)})
+    return _failed(row, error, secrets, now)
 
 
 def _failed(

@@ -83,8 +83,9 @@ def _candidate(
     content = state.content(source, digest) if digest else None
     if content is not None:
         return candidate_of(text, digest, content)
-    is_asked = digest or tag in row.digests
-    defect = f"cannot be pulled: {row.message}" if is_asked and row.is_refused else ""
+    is_asked = digest in row.digests.values() if digest else tag in row.digests
+    why = row.refusals.get(digest, row.message)
+    defect = f"cannot be pulled: {why}" if is_asked and row.is_refused else ""
     return Candidate(version=text, digest=digest, provides=() if defect else wanted, defect=defect)
 
 

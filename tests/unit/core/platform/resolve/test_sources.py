@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from pvbus.core.kernel.packagerows import ContentRow
-from tests.unit.core.platform.resolve.world import REGISTRY, World, started
+from tests.unit.core.platform.resolve.world import REGISTRY, World, digest_of, started
 
 AWS, NET = f"{REGISTRY}/aws", f"{REGISTRY}/network"
 SECRET = "crossplane-system/login"
@@ -176,6 +176,26 @@ def test_a_version_whose_content_is_broken_is_passed_over() -> None:
     assert world.row("acme-aws").version == "v1.0.0"
     defects = [each.defect for each in world.sources.values() if isinstance(each, ContentRow)]
     assert "the image has no layer" in defects
+
+
+def test_a_content_that_is_missing_fails_only_what_needs_it() -> None:
+    """Both need a content of one repository by its digest. What fails has its own error in its message."""
+    world = started()
+    present, missing = world.registry.publish(AWS, "v1.0.0"), digest_of("missing")
+    for name, digest in (("broken", missing), ("good", present)):
+        depends = (
+            {"apiVersion": "pkg.crossplane.io/v1", "kind": "Provider", "package": AWS, "version": digest},
+        )
+        world.registry.publish(f"{REGISTRY}/{name}", "v1.0.0", depends=depends)
+        world.install(name, f"{REGISTRY}/{name}:v1.0.0")
+    world.run()
+    assert (world.row("good").status, world.row("broken").status) == ("locked", "refused")
+    assert world.active("acme-aws") == present
+    assert (
+        f"{missing} cannot be installed: cannot be pulled: there is no such image"
+        in world.row("broken").message
+    )
+    assert world.source(AWS).refusals.keys() == {missing}
 
 
 def test_what_nobody_asks_for_is_forgotten() -> None:
