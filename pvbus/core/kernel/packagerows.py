@@ -86,10 +86,9 @@ class SourceRow(_Row, frozen=True, kw_only=True):
 
     tags: every version or tag that it has. digests: what a tag that was asked for was then, "" while it is
     not known; all these contents are read. observed_at: seconds since 1970, 0 to observe it at once.
-    message: why it could not be observed or pulled, "" if it was. refusals: why a content could not be pulled,
-    by digest. failures: in a row. secrets: the pull
-    secrets with which that was, so that others are tried at once. is_refused: the source said no, or has
-    not answered for long.
+    message: why it could not be observed or pulled, "" if it was. refusals: by digest, why a content could
+    not be pulled. failures: in a row. secrets: the pull secrets with which that was, so that others are tried
+    at once. is_refused: the source said no, or has not answered for long.
     """
 
     tags: tuple[str, ...] = ()

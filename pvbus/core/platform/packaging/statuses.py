@@ -21,9 +21,22 @@ from pvbus.core.kernel.packagerows import (
     LockedRevision,
     LockRow,
 )
+from pvbus.core.platform.solver.model import Explanation
 
 Status = dict[str, Any]
 Answer = Literal["True", "False", "Unknown"]
+
+
+def refusal_words(explanation: Explanation | None, switch: str = "") -> str:
+    """Return why an install is refused. switch: what leaves the versions of platforms out of account."""
+    if explanation is None:
+        return "it cannot be installed"
+    if not explanation.unknown_platforms:
+        return explanation.sentence
+    names = ", ".join(f"{name}=<version>" for name in explanation.unknown_platforms)
+    either = f", or {switch} in the install" if switch else ""
+    return f"{explanation.sentence}: set {names} in PVBUS_PLATFORMS{either}"
+
 
 API_WORD = "API "
 """How an offer of an API kind begins; see `pvbus.core.platform.solver.model.api`."""

@@ -11,6 +11,7 @@ import msgspec
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP as PKG
 from pvbus.core.kernel.packagerows import OBJECT_OWNED, WAITING, LockedDependency, LockRow, Removal
+from pvbus.core.platform.packaging.statuses import refusal_words
 from pvbus.core.platform.resolve.asking import Asking
 from pvbus.core.platform.resolve.children import child_kind, child_name, template_of
 from pvbus.core.platform.resolve.groups import Link, Member, sources_of
@@ -356,8 +357,7 @@ class GroupDecision:
         if outcome is not None and outcome.status != "granted":
             if outcome.status == "undecided":
                 return "SearchLimit", "the search for a solution was given up"
-            sentence = outcome.explanation.sentence if outcome.explanation else "it cannot be installed"
-            return "Conflict", sentence
+            return "Conflict", refusal_words(outcome.explanation, "ignoreCrossplaneConstraints: true")
         content = self._state.content(plan.package, target) if target else None
         if target and (active is None or target != active.digest) and content is None:
             return "UnknownContent", f"the content {target} was not read"

@@ -177,10 +177,14 @@ class Chosen(Model, frozen=True, kw_only=True):
 
 
 class Explanation(Model, frozen=True, kw_only=True):
-    """Why a wish cannot be granted: all reasons together, none of which can be left out."""
+    """Why a wish cannot be granted: all reasons together, none of which can be left out.
+
+    unknown_platforms: which they name, and of which no version is known.
+    """
 
     sentence: str
     reasons: tuple[str, ...]
+    unknown_platforms: tuple[str, ...] = ()
 
 
 class Outcome(Model, frozen=True, kw_only=True):

@@ -34,7 +34,12 @@ LISTED_MAX = 3
 def explained(catalog: Catalog, facts: Sequence[Fact]) -> Explanation:
     """Put facts that exclude each other into words."""
     words = _Words(catalog, facts)
-    return Explanation(sentence=words.sentence(), reasons=tuple(words.reason(fact) for fact in facts))
+    unknown = {words.unknown_platform(fact) for fact in facts if isinstance(fact, NeedFact)} - {""}
+    return Explanation(
+        sentence=words.sentence(),
+        reasons=tuple(words.reason(fact) for fact in facts),
+        unknown_platforms=tuple(sorted(unknown)),
+    )
 
 
 class _Words:
@@ -123,11 +128,21 @@ class _Words:
         """Return a fact on a package as a part of a sentence."""
         if isinstance(fact, NeedFact):
             holder = self._holder(fact)
-            pinned = self._pin_of(fact.location)
-            return (
-                f"{holder}, pinned by you, {needs_words(fact)}" if pinned else f"{holder} {needs_words(fact)}"
-            )
+            pinned = ", pinned by you," if self._pin_of(fact.location) else ""
+            return f"{holder}{pinned} {self._needs(fact)}"
         return self.reason(fact)
+
+    def unknown_platform(self, fact: NeedFact) -> str:
+        """Return the platform that a requirement is on if no version of it is known, else ""."""
+        need = fact.requirement.need
+        if not isinstance(need, PlatformNeed):
+            return ""
+        known = {name for name, _ in self._catalog.target(fact.location[0]).platforms}
+        return "" if need.platform in known else need.platform
+
+    def _needs(self, fact: NeedFact) -> str:
+        unknown = self.unknown_platform(fact)
+        return needs_words(fact) + (f", and no version of {unknown} is known" if unknown else "")
 
     def _pin_of(self, location: Location) -> Wish | None:
         for fact in self._facts:
@@ -163,7 +178,7 @@ class _Words:
             case StayFact():
                 return f"{shown(fact.location, fact.version)}, which is installed, stays"
             case NeedFact():
-                return f"{self._holder(fact)} {needs_words(fact)}"
+                return f"{self._holder(fact)} {self._needs(fact)}"
             case ConflictFact():
                 other = f"{fact.conflict.package} {fact.conflict.range}".rstrip()
                 return f"{self._holder(fact)} excludes {other}"

@@ -27,6 +27,7 @@ from pvbus.core.platform.packaging.carvel.naming import install_name
 from pvbus.core.platform.packaging.carvel.problem import Foreign, Question, override_of, question_of
 from pvbus.core.platform.packaging.carvel.reports import Outlook, dependencies_met, dependencies_open
 from pvbus.core.platform.packaging.carvel.restrictions import refusals_of
+from pvbus.core.platform.packaging.statuses import refusal_words
 from pvbus.core.platform.solver.languages import relaxed_version
 from pvbus.core.platform.solver.model import Chosen, Outcome, PackageNeed, Problem, Resolution
 from pvbus.core.platform.solver.resolving import resolve
@@ -364,7 +365,7 @@ class _Round:
             return "", ""
         if outcome.status == "undecided":
             return "Undecided", "the search for versions was given up: too many combinations"
-        sentence = outcome.explanation.sentence if outcome.explanation else ""
+        sentence = refusal_words(outcome.explanation)
         conditions = [each.condition for each in self._open_dependencies(self._presents[okey], {})]
         for condition in ("UnknownPackage", "UnknownPackageVersion"):
             if condition in conditions:

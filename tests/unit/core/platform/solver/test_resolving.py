@@ -2,6 +2,7 @@
 
 import pytest
 
+from pvbus.core.platform.packaging.statuses import refusal_words
 from pvbus.core.platform.solver.model import (
     Candidate,
     Conflict,
@@ -371,6 +372,20 @@ def test_the_platform_limits_versions_unless_it_is_ignored() -> None:
         assert versions(resolve(problem)) == {"a": expected}
     strict = resolve(Problem(packages=packages, wishes=(wish("a >=2"),), targets=targets))
     assert sentence(strict) == "you want a >=2, but a 2.0.0 needs crossplane >=2.0.0"
+
+
+def test_a_platform_without_a_known_version_is_said_to_be_unknown() -> None:
+    """Its versions were not too low: nobody has said which one there is."""
+    need = Requirement(need=PlatformNeed(platform="crossplane", range=">=2.0.0"))
+    packages = (Package(name="a", candidates=(Candidate(version="2.0.0", requirements=(need,)),)),)
+    refused = resolve(Problem(packages=packages, wishes=(wish("a"),), targets=(Target(),)))
+    words = "you want a, but a 2.0.0 needs crossplane >=2.0.0, and no version of crossplane is known"
+    assert sentence(refused) == words
+    (outcome,) = refused.outcomes
+    assert outcome.explanation is not None
+    assert outcome.explanation.unknown_platforms == ("crossplane",)
+    advice = "set crossplane=<version> in PVBUS_PLATFORMS, or the switch in the install"
+    assert refusal_words(outcome.explanation, "the switch") == f"{words}: {advice}"
 
 
 def test_a_conflict_excludes_its_package() -> None:
