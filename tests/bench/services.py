@@ -63,12 +63,14 @@ async def against_api_server(
     """Services as `pvbus run` has them, with health and metrics."""
     config = ServicesConfig(bus=bus, kubeconfig=kubeconfig, log_level="warning")
     async with hosting.hosted(names, config) as host:
-        looking = asyncio.create_task(host.beside.run())  # before its first look nothing is written
+        # Before the first look of one nothing is written, and sets wait for the opinion of the other.
+        beside = [asyncio.create_task(each.run()) for each in (host.beside, host.opinions)]
         try:
             yield list(host.services.values()), host.bus
         finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -234,6 +234,12 @@ PANELS = (
         "Two versions only while an upgrade goes on.",
         (Query("count by (version) (pvbus_build_info)", "{{version}}"),),
     ),
+    Panel(
+        "Second opinions on expressions",
+        "ops",
+        "`disputed`: cel-python has another answer; the condition ExpressionDisputed of the set has both.",
+        (Query("sum by (outcome) (rate(pvbus_second_opinions_total[$__rate_interval]))", "{{outcome}}"),),
+    ),
 )
 
 

@@ -8,12 +8,13 @@ and the bytes of questions that wait. What exceeds a bound is left out and count
 import asyncio
 import pickle
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.apiserver.workers import Workers
 from pvbus.core.variants.unroll.opinion import OUTCOMES, Opinion, Question, Sample
 from pvbus.telemetry import logs, metrics
+
+if TYPE_CHECKING:
+    from pvbus.controlplane.apiserver.workers import Workers
 
 WORK: Final = "pvbus.runtime.opinion.work"
 SECONDS_MAX: Final = 30.0
@@ -62,7 +63,9 @@ class OpinionProcess:
         waiting_bytes_max: int = WAITING_BYTES_MAX,
     ) -> None:
         """work: the module that the process runs."""
-        self._workers = Workers(seconds_max, MEMORY_BYTES, work=work)
+        self._work = work
+        self._seconds_max = seconds_max
+        self._workers: Workers | None = None
         self._idle_seconds = idle_seconds
         self._waiting_bytes_max = waiting_bytes_max
         self._waiting: deque[AskedQuestion] = deque()
@@ -102,7 +105,7 @@ class OpinionProcess:
                     if not asked.is_cancelled:
                         self._answer(asked, await self._opinion(asked))
         finally:
-            await self._workers.stop()
+            await self._stop()
 
     async def _wait(self) -> None:
         """Wait for a question; end the process meanwhile if none comes."""
@@ -110,18 +113,29 @@ class OpinionProcess:
             async with asyncio.timeout(self._idle_seconds):
                 await self._asked.wait()
         except TimeoutError:
-            await self._workers.stop()
+            await self._stop()
             await self._asked.wait()
         self._asked.clear()
 
+    async def _stop(self) -> None:
+        if self._workers is not None:
+            await self._workers.stop()
+
     async def _opinion(self, asked: AskedQuestion) -> Opinion:
+        from pvbus.controlplane.apiserver.hooks import (
+            StatusError,
+        )  # only who is asked needs the server's parts
+        from pvbus.controlplane.apiserver.workers import Workers
+
+        if self._workers is None:
+            self._workers = Workers(self._seconds_max, MEMORY_BYTES, work=self._work)
         try:
             return Opinion(*await self._workers.run("opinion", asked.content))
         except (
             StatusError,
             RuntimeError,
             ValueError,
-        ) as exc:  # it hung, died or has a bug: the set needs none of it
+        ) as exc:  # it hung, died or has a bug: the set needs none
             self._log.warning("a second opinion is left out", error=str(exc))
             return Opinion(left_out=asked.size)
 
