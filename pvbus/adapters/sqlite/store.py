@@ -111,11 +111,10 @@ def _not_opened(exc: Exception, path: str) -> PvbusError:
     error = translated(exc, path) if isinstance(exc, sqlite3.Error) else None
     if isinstance(error, PermanentError):
         return error
-    return PermanentError(
-        f"{path} cannot be opened as a bus: {exc}: check that its folder is there, that it is a file that "
-        "may be written, and that the disk has room",
-        reason="CannotOpen",
-    )
+    advice = "check that its folder is there, that it is a file that may be written, and that there is room"
+    if getattr(exc, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+        advice = "the process that has it may be stopped in the middle of a write; let it go on and try again"
+    return PermanentError(f"{path} cannot be opened as a bus: {exc}: {advice}", reason="CannotOpen")
 
 
 class Store:

@@ -52,6 +52,18 @@ async def test_a_file_of_an_older_version_is_refused_and_kept(tmp_path: Path) ->
     assert path.read_bytes() == before
 
 
+async def test_a_file_that_another_process_keeps_locked_is_said_to_be_so(tmp_path: Path) -> None:
+    path = tmp_path / "bus.db"
+    await (await SqliteBus.open(path)).close()
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    db.execute("BEGIN EXCLUSIVE")
+    error = await refusal(path)
+    db.close()
+    assert error.reason == "CannotOpen"
+    assert "the process that has it may be stopped in the middle of a write" in str(error)
+
+
 async def test_another_programs_database_is_refused_and_kept(tmp_path: Path) -> None:
     path = database(tmp_path / "photos.db", "CREATE TABLE photos (id)", "INSERT INTO photos VALUES (1)")
     assert (await refusal(path)).reason == "NotABus"

@@ -117,6 +117,9 @@ def test_ctrl_c_while_the_program_is_read_shows_no_trace(tmp_path: Path) -> None
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        ),  # a shell's `&` ignores it
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "imported\n"
