@@ -20,9 +20,11 @@ from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
+from pvbus.core.kernel.keys import KEPT_FOR
 from pvbus.core.kernel.records import LATEST, OBJECTS, UNROLL
 from pvbus.core.kernel.topics import SERVICES
 from pvbus.core.variants.conditions.controller import ConditionsController
+from pvbus.core.variants.conditions.subjects import KEPT_TYPE
 from pvbus.core.variants.inject.controller import InjectController
 from pvbus.core.variants.render.controller import RenderController
 from pvbus.core.variants.unroll.controller import UnrollController
@@ -249,9 +251,9 @@ class Deployment:
         return [name for name, value in found if float(value)]
 
     async def _untold(self, now: Snapshot) -> list[str]:
-        """Compare the last events with the conditions that the API server has, and with the lifecycles and
-        gates of the variants' revisions. Messages count: one that only counts is published some seconds
-        later."""
+        """Compare the last events with the conditions that the API server has, with the lifecycles and gates
+        of the variants' revisions, and with the drafts that stayed. Messages count: one that only counts is
+        published some seconds later."""
         latest = {
             (event["kind"], event["name"], event["condition"]["type"]): (
                 event["condition"]["status"],
@@ -270,6 +272,8 @@ class Deployment:
         }
         for obj in await self.fleet.all(REVISION):
             name, spec = obj["metadata"]["name"], obj["spec"]
+            if KEPT_FOR in obj["metadata"].get("annotations", {}) and spec["lifecycle"] not in PUBLISHED:
+                present[REVISION.kind, name, KEPT_TYPE] = ("True", "")
             if all(owner["kind"] != VARIANT.kind for owner in obj["metadata"].get("ownerReferences", ())):
                 continue
             present[REVISION.kind, name, "Published"] = (str(spec["lifecycle"] in PUBLISHED), "")
