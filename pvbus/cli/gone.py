@@ -50,10 +50,9 @@ async def _last_event(bus: Bus, kind: Kind, key: Key) -> ConditionEvent | None:
 def gone_lines(kind: str, name: str, gone: Document, hint: str = "") -> Iterator[str]:
     """Yield the end of an object. hint: what else the name may be, "" for nothing."""
     if not gone["at"]:
-        days = (
-            f"{gone['keptDays']:g} days, for which the bus keeps events" if gone["keptDays"] else "any time"
-        )
-        yield f"  {name}: no such {kind}, and no event of one from {days}; check namespace and name{hint}"
+        retention = f", which keeps events for {gone['keptDays']:g} days," if gone["keptDays"] else ""
+        unknown = f"no such {kind}, and the bus{retention} has no event of it"
+        yield f"  {name}: {unknown}; check namespace and name{hint}"
         return
     yield f"  gone since {gone['at']}: {gone['why'] or 'the event does not say why'}"
     if gone["setAt"]:

@@ -464,12 +464,12 @@ def test_what_does_not_exist_is_said_with_its_name(tmp_path: Path, capsys: Captu
     for arguments, said in (
         (
             ["default/wbe"],
-            "default/wbe: no such PackageVariant, and no event of one from 7 days, for which the bus keeps "
-            "events; check namespace and name (a set: --set)",
+            "default/wbe: no such PackageVariant, and the bus, which keeps events for 7 days, has no event "
+            "of it; check namespace and name (a set: --set)",
         ),
         (
             ["--set", "default/wbe"],
-            "default/wbe: no such PackageVariantSet, and no event of one from 7 days, ",
+            "default/wbe: no such PackageVariantSet, and the bus, which keeps events for 7 days, has ",
         ),
         (["--repository", "default/blu"], "Repository default/blu\n  there is no "),
     ):
