@@ -7,7 +7,7 @@ still busy.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -96,9 +96,13 @@ class States(NamedTuple):
         found = (item for process in self.processes for item in process.services.items())
         return [line for name, report in found for line in defect_lines(name, report.defects)]
 
-    def next_timer_seconds(self, name: str) -> float | None:
-        timers = [report.next_timer_seconds for report in self._reports(name)]
-        return min((seconds for seconds in timers if seconds is not None), default=None)
+    def has_timer_within(self, seconds: Mapping[str, float]) -> bool:
+        """Return whether a timer of one of these services ends within its seconds."""
+        return any(
+            report.next_timer_seconds is not None and report.next_timer_seconds <= limit
+            for name, limit in seconds.items()
+            for report in self._reports(name)
+        )
 
 
 def _rests(report: ServiceReport, horizon_seconds: float) -> bool:

@@ -34,6 +34,7 @@ from pvbus.cli.webpage import page_of
 from pvbus.core.api.crds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.core.kernel.topics import PLATFORM, PROMOTION, SERVICES
+from pvbus.core.platform.establish.reporting import PAGES_SECONDS
 from pvbus.ports.cluster import Cluster, Kind
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.begin import configure_process
@@ -63,6 +64,10 @@ Timers of the services within HORIZON_SECONDS count as work; later retries do no
 
 HORIZON_SECONDS = 6.0
 """Longer than the removal delay, so that `--once` also waits for removals."""
+
+WORK_TIMERS_SECONDS = {"unroll": HORIZON_SECONDS, "establish": PAGES_SECONDS}
+"""Timers that mean work to come, by service, and how near they are then: removals and roll-ups, and the pages
+of the lock. Those of the other services look at finished work again."""
 
 LATE_SECONDS = 10.0
 """How much later than its timeout `--once` ends by force, at the latest: a full disk or a server without an
@@ -408,14 +413,12 @@ async def _watch(
 
 
 async def _is_done(supervisor: Supervisor, states: States, progress: Progress) -> bool:
-    """Return whether no work is in progress, before and after the API server confirms that all is ready.
-
-    Only unroll's timers mean work to come (removals, roll-ups); the others check finished work again.
-    """
-    unroll = states.next_timer_seconds("unroll")
-    if unroll is not None and unroll <= HORIZON_SECONDS:
-        return False
-    if not states.is_settled() or await _troubles(supervisor, progress):
+    """Return whether no work is in progress, before and after the API server confirms that all is ready."""
+    if (
+        states.has_timer_within(WORK_TIMERS_SECONDS)
+        or not states.is_settled()
+        or await _troubles(supervisor, progress)
+    ):
         return False
     return (await supervisor.states()).is_settled()
 

@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -39,9 +40,9 @@ class Fleet:
 
 def write_counts(data: Path) -> tuple[int, int]:
     """Return the API server's resource version and the number of records ever written to the bus."""
-    with sqlite3.connect(data / "apiserver" / "objects.db") as objects:
+    with closing(sqlite3.connect(data / "apiserver" / "objects.db")) as objects:
         version = objects.execute("SELECT rv FROM revision").fetchone()[0]
-    with sqlite3.connect(data / "bus.db") as bus:
+    with closing(sqlite3.connect(data / "bus.db")) as bus:
         records = bus.execute("SELECT sum(next) FROM lanes").fetchone()[0]
     return version, records
 

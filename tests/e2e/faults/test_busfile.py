@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -130,9 +131,9 @@ def sql(*statements: str) -> Callable[[sqlite3.Connection], None]:
 def test_a_broken_promise_is_named(
     file: Path, damage: Callable[[sqlite3.Connection], None], said: str
 ) -> None:
-    with sqlite3.connect(file) as db:
+    with closing(sqlite3.connect(file)) as db:
         damage(db)
-    db.close()
+        db.commit()
     assert said in "\n".join(Snapshot.of(file).problems())
 
 
@@ -141,7 +142,7 @@ def test_a_broken_promise_is_named(
 )
 def test_what_was_committed_and_is_taken_back_is_named(file: Path, table: str) -> None:
     before = Snapshot.of(file)
-    with sqlite3.connect(file) as db:
+    with closing(sqlite3.connect(file)) as db:
         db.execute(f"UPDATE {table}")
-    db.close()
+        db.commit()
     assert " went from " in "\n".join(Snapshot.of(file).problems_since(before))

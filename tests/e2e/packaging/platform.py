@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -178,14 +178,14 @@ class Platform:
     def written(self) -> dict[str, str]:
         """Return the resourceVersion of every object, and the last one that was given, from the server's
         file."""
-        with sqlite3.connect(self._database) as objects:
+        with closing(sqlite3.connect(self._database)) as objects:
             rows = objects.execute("SELECT kind, namespace, name, rv FROM objects")
             found = {f"{kind} {namespace}/{name}": str(version) for kind, namespace, name, version in rows}
             return {**found, "last": str(objects.execute("SELECT rv FROM revision").fetchone()[0])}
 
     def generations(self) -> dict[str, int]:
         """Return the generation of every object: it rises with each change of a spec."""
-        with sqlite3.connect(self._database) as objects:
+        with closing(sqlite3.connect(self._database)) as objects:
             rows = objects.execute("SELECT kind, namespace, name, data FROM objects")
             return {
                 f"{kind} {namespace}/{name}": json.loads(data)["metadata"].get("generation", 0)

@@ -9,7 +9,7 @@ import ssl
 import stat
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -208,9 +208,8 @@ async def test_data_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     await server.start()
     await server.stop()
     path = tmp_path / "apiserver" / "objects.db"
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version = 99")
-    database.close()
     with pytest.raises(PermanentError, match="written by a newer pvbus"):
         await ApiServer(tmp_path, tls=False).start()
     path.write_bytes(b"this is no database, but it is long enough to be looked at as one" * 50)

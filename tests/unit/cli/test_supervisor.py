@@ -76,13 +76,19 @@ def test_when_nothing_is_left_to_do(reason: str, found: States, settled: bool) -
 
 
 def test_who_is_busy_is_named() -> None:
-    """Work under way, or a lease without a holder; of several processes the earliest timer counts."""
+    """Work under way, or a lease without a holder."""
     halves = (report(range(5), timer=9.0), report(range(5, ALL.stop), timer=3.0))
     assert states(*halves).busy() == []
-    assert states(*halves).next_timer_seconds("unroll") == 3.0
     assert states(report(idle=False)).busy() == ["unroll"]
     assert states(halves[0]).busy() == ["unroll"]
-    assert states(report()).next_timer_seconds("render") is None
+
+
+def test_a_timer_is_work_to_come_in_the_services_that_are_given() -> None:
+    """Of several processes the earliest counts."""
+    halves = states(report(range(5), timer=9.0), report(range(5, ALL.stop), timer=3.0))
+    assert halves.has_timer_within({"unroll": 3.0})
+    assert not halves.has_timer_within({"unroll": 2.9, "render": 9.0})
+    assert not states(report()).has_timer_within({"unroll": 9.0})
 
 
 async def test_a_child_that_refuses_its_settings_says_which() -> None:
