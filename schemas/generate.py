@@ -16,12 +16,10 @@ from typing import Any
 import msgspec
 import yaml
 
+from pvbus.cli.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.core.api.crds import (
-    carvel_crds,
     cluster_crds,
-    crossplane_crds,
     open_api,
-    packaging_crds,
     promotion_crds,
 )
 from pvbus.core.api.rollouts import RolloutPolicy

@@ -27,11 +27,11 @@ from pvbus.cli.controlplaneprocess import ControlPlaneProcess
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
 from pvbus.cli.examples import fleet, platform
 from pvbus.cli.functions import functions_of, isolation_problem
+from pvbus.cli.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.progress import Progress, Tally, Trouble, judge, unsettled_repositories
 from pvbus.cli.supervisor import States, Supervisor, supervisor_of
 from pvbus.cli.webpage import page_of
-from pvbus.core.api.crds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.core.kernel.topics import PLATFORM, PROMOTION, SERVICES
 from pvbus.core.platform.establish.reporting import PAGES_SECONDS

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pvbus.core.api.crds import carvel_crds, crossplane_crds, packaging_crds
+from pvbus.cli.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.core.yaml.editor import values
 
 DEFINITIONS = (*packaging_crds(), *crossplane_crds(), *carvel_crds())

@@ -6,6 +6,7 @@ from pvbus.cli.install.dashboard import config_map
 from pvbus.cli.install.monitoring import prometheus_rule, service_monitor
 from pvbus.cli.install.network import api_server_policies, policies
 from pvbus.cli.install.objects import Object, Options, new
+from pvbus.cli.install.packagekinds import packaging_crds
 from pvbus.cli.install.packages import package_store
 from pvbus.cli.install.roles import (
     accounts,
@@ -17,7 +18,7 @@ from pvbus.cli.install.roles import (
 )
 from pvbus.cli.install.scaling import PER_WORKER, scaled_objects
 from pvbus.cli.install.workloads import settings, workloads
-from pvbus.core.api.crds import cluster_crds, packaging_crds, promotion_crds
+from pvbus.core.api.crds import cluster_crds, promotion_crds
 from pvbus.core.kernel.rights import PLATFORM_KINDS, PLATFORM_RIGHTS, PROMOTION_KINDS, PROMOTION_RIGHTS
 from pvbus.core.kernel.topics import PLATFORM, PROMOTION
 

@@ -13,15 +13,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
-from pvbus.core.api import (
-    carvel,
-    carvel_schema,
-    constraints,
-    crossplane,
-    crossplane_schema,
-    descriptions,
-    rollouts_schema,
-)
+from pvbus.core.api import constraints, descriptions, rollouts_schema
 from pvbus.core.api.descriptions import OBJECT_FIELDS
 from pvbus.core.api.packages import (
     PackageRev,
@@ -45,14 +37,9 @@ from pvbus.core.api.variants import (
 Schema = dict[str, Any]
 ApiType = type[msgspec.Struct]
 
-_SCHEMAS = (rollouts_schema, crossplane_schema, carvel_schema)
-DESCRIPTIONS = dict(descriptions.DESCRIPTIONS)
-SHAPES = dict(constraints.SHAPES)
-TYPE_SHAPES = dict(constraints.TYPE_SHAPES)
-for _schema in _SCHEMAS:
-    DESCRIPTIONS |= _schema.DESCRIPTIONS
-    SHAPES |= _schema.SHAPES
-    TYPE_SHAPES |= _schema.TYPE_SHAPES
+DESCRIPTIONS = {**descriptions.DESCRIPTIONS, **rollouts_schema.DESCRIPTIONS}
+SHAPES = {**constraints.SHAPES, **rollouts_schema.SHAPES}
+TYPE_SHAPES = {**constraints.TYPE_SHAPES, **rollouts_schema.TYPE_SHAPES}
 _SCALARS: Mapping[Any, str] = {str: "string", int: "integer", bool: "boolean", float: "number"}
 _FIELD_TYPES: Mapping[tuple[ApiType, str], Any] = {(DownstreamTarget, "render_status"): RenderStatus}
 """Fields that the code does not decode, although their schema is known."""
@@ -71,8 +58,6 @@ class _Kind(NamedTuple):
     versions: tuple[_Version, ...]
     short_names: tuple[str, ...] = ()
     group: str = CONFIG_GROUP
-    categories: tuple[str, ...] = ()
-    is_cluster_scoped: bool = False
 
 
 _REPOSITORY_COLUMNS = (
@@ -141,97 +126,6 @@ _PROMOTION_KINDS = (
     ),
 )
 
-_PACKAGE_COLUMNS = (
-    ("Installed", "string", ".status.conditions[?(@.type=='Installed')].status"),
-    ("Healthy", "string", ".status.conditions[?(@.type=='Healthy')].status"),
-    ("Package", "string", ".spec.package"),
-    ("Age", "date", ".metadata.creationTimestamp"),
-)
-_REVISION_COLUMNS = (
-    ("Healthy", "string", ".status.conditions[?(@.type=='RevisionHealthy')].status"),
-    ("Runtime", "string", ".status.conditions[?(@.type=='RuntimeHealthy')].status"),
-    ("Image", "string", ".spec.image"),
-    ("State", "string", ".spec.desiredState"),
-    ("Dep-found", "string", ".status.foundDependencies"),
-    ("Dep-installed", "string", ".status.installedDependencies"),
-    ("Revision", "string", ".spec.revision"),
-    ("Age", "date", ".metadata.creationTimestamp"),
-)
-_LOCK_COLUMNS = (("Age", "date", ".metadata.creationTimestamp"),)
-_PACKAGE_LOCK_COLUMNS = (
-    ("Resolved", "string", ".status.conditions[?(@.type=='Resolved')].status"),
-    *_LOCK_COLUMNS,
-)
-_DATA_COLUMNS = (
-    ("PackageMetadata name", "string", ".spec.refName"),
-    ("Version", "string", ".spec.version"),
-    ("Age", "date", ".metadata.creationTimestamp"),
-)
-_METADATA_COLUMNS = (
-    ("Display name", "string", ".spec.displayName"),
-    ("Categories", "string", ".spec.categories"),
-    ("Short description", "string", ".spec.shortDescription"),
-    ("Age", "date", ".metadata.creationTimestamp"),
-)
-_INSTALL_COLUMNS = (
-    ("Package name", "string", ".spec.packageRef.refName"),
-    ("Package version", "string", ".status.version"),
-    ("Description", "string", ".status.friendlyDescription"),
-    ("Age", "date", ".metadata.creationTimestamp"),
-)
-
-
-def _pkg(plural: str, type_: ApiType, columns: tuple[tuple[str, str, str], ...], *categories: str) -> _Kind:
-    version = "v1" if type_.__struct_defaults__[0] == crossplane.PKG_API else "v1beta1"
-    return _Kind(
-        plural,
-        (_Version(version, type_, columns=columns),),
-        group=crossplane.PKG_GROUP,
-        categories=categories,
-        is_cluster_scoped=True,
-    )
-
-
-_PACKAGING_KINDS = (
-    _pkg("packages", crossplane.Package, _PACKAGE_COLUMNS, "crossplane", "pkg"),
-    _pkg("packagerevisions", crossplane.PackageRevision, _REVISION_COLUMNS, "crossplane", "pkgrev"),
-    _pkg("packagelocks", crossplane.PackageLock, _PACKAGE_LOCK_COLUMNS),
-)
-_CROSSPLANE_KINDS = (
-    _pkg("providers", crossplane.Provider, _PACKAGE_COLUMNS, "crossplane", "pkg"),
-    _pkg("configurations", crossplane.Configuration, _PACKAGE_COLUMNS, "crossplane", "pkg"),
-    _pkg("functions", crossplane.Function, _PACKAGE_COLUMNS, "crossplane", "pkg"),
-    _pkg("providerrevisions", crossplane.ProviderRevision, _REVISION_COLUMNS, "crossplane", "pkgrev"),
-    _pkg(
-        "configurationrevisions", crossplane.ConfigurationRevision, _REVISION_COLUMNS, "crossplane", "pkgrev"
-    ),
-    _pkg("functionrevisions", crossplane.FunctionRevision, _REVISION_COLUMNS, "crossplane", "pkgrev"),
-    _pkg("locks", crossplane.Lock, _LOCK_COLUMNS),
-)
-_CARVEL_KINDS = (
-    _Kind(
-        "packages",
-        (_Version("v1alpha1", carvel.Package, columns=_DATA_COLUMNS),),
-        ("pkg",),
-        carvel.DATA_GROUP,
-        ("carvel",),
-    ),
-    _Kind(
-        "packagemetadatas",
-        (_Version("v1alpha1", carvel.PackageMetadata, columns=_METADATA_COLUMNS),),
-        ("pkgm",),
-        carvel.DATA_GROUP,
-        ("carvel",),
-    ),
-    _Kind(
-        "packageinstalls",
-        (_Version("v1alpha1", carvel.PackageInstall, columns=_INSTALL_COLUMNS),),
-        ("pkgi",),
-        carvel.INSTALL_GROUP,
-        ("carvel",),
-    ),
-)
-
 _PACKAGE_REV = _Kind("packagerevs", (_Version("v1alpha1", PackageRev),))
 
 
@@ -258,22 +152,6 @@ def promotion_crds() -> list[Schema]:
     return [_definition(kind) for kind in _PROMOTION_KINDS]
 
 
-def packaging_crds() -> list[Schema]:
-    """Return the CustomResourceDefinitions of Package, PackageRevision and PackageLock, which no other
-    project has."""
-    return [_definition(kind) for kind in _PACKAGING_KINDS]
-
-
-def crossplane_crds() -> list[Schema]:
-    """Return those of the kinds that Crossplane ships, for a cluster without Crossplane."""
-    return [_definition(kind) for kind in _CROSSPLANE_KINDS]
-
-
-def carvel_crds() -> list[Schema]:
-    """Return those of Carvel's kinds, for a cluster without kapp-controller."""
-    return [_definition(kind) for kind in _CARVEL_KINDS]
-
-
 def open_api() -> dict[str, Schema]:
     """Return, by kind, the OpenAPI v3 schemas of the kinds that no CustomResourceDefinition defines."""
     found = {}
@@ -298,8 +176,6 @@ def _definition(kind: _Kind) -> Schema:
     names: Schema = {"kind": word, "listKind": f"{word}List", "plural": kind.plural, "singular": word.lower()}
     if kind.short_names:
         names["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        names["categories"] = list(kind.categories)
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -307,7 +183,7 @@ def _definition(kind: _Kind) -> Schema:
         "spec": {
             "group": kind.group,
             "names": names,
-            "scope": "Cluster" if kind.is_cluster_scoped else "Namespaced",
+            "scope": "Namespaced",
             "versions": [_version(version) for version in kind.versions],
         },
     }

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.core.api.crds import carvel_crds, crossplane_crds, packaging_crds
+from pvbus.cli.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.core.errors import PermanentError, PvbusError
 from pvbus.core.kernel.effects import Content
 from pvbus.core.kernel.packagekinds import MIRRORED

@@ -8,7 +8,6 @@ side by side.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pvbus.core.api.carvel import INSTALLATION_TYPES
 from pvbus.core.platform.packaging.fields import Fields
 from pvbus.core.platform.solver.languages import is_prerelease
 from pvbus.core.platform.solver.model import (
@@ -38,6 +37,16 @@ _PACKAGE_FIELDS = frozenset(
         *("valuesSchema", "includedSoftware"),
     }
 )
+
+INSTALLATION_TYPES = {
+    "onePerCluster": "onePerCluster",
+    "onePerNamespace": "onePerNamespace",
+    "noRestrictions": "noRestrictions",
+    "OnePerCluster": "onePerCluster",
+    "OnePerNamespace": "onePerNamespace",
+    "NoRestrictions": "noRestrictions",
+}
+"""Every spelling of an installationType, and the seed's."""
 
 OR_DEPTH_MAX = 16
 """How often alternatives may be nested: nobody needs two levels, and Python's stack ends at some hundreds."""

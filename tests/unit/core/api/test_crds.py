@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from pvbus.cli.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.core.api.crds import (
-    carvel_crds,
     crds,
-    crossplane_crds,
     open_api,
-    packaging_crds,
     porch_crds,
 )
 

@@ -4,12 +4,16 @@ from typing import Any
 
 import pytest
 
+from pvbus.cli.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.core.kernel.installs import Install, Override
+from pvbus.core.platform.packaging.fields import MEANINGLESS, Fields
 from pvbus.core.platform.packaging.reading import (
     Problem,
     carvel_package,
     install_of,
     installation_type_of,
+    read_carvel_package,
+    read_install,
     split_reference,
 )
 from pvbus.core.platform.solver.model import (
@@ -475,3 +479,30 @@ def test_a_reference_to_a_folder_of_git_is_split_at_its_end(
 ) -> None:
     """A user or a port in an address is no digest and no tag."""
     assert split_reference(reference) == expected
+
+
+READ = {
+    crd["metadata"]["name"]: (
+        f"{crd['spec']['group']}/{crd['spec']['versions'][0]['name']}",
+        crd["spec"]["names"]["kind"],
+        set(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]),
+    )
+    for crd in (*packaging_crds(), *crossplane_crds(), *carvel_crds())
+    if crd["spec"]["names"]["plural"]
+    in ("configurations", "functions", "packageinstalls", "packages", "providers")
+}
+
+
+@pytest.mark.parametrize("name", sorted(READ))
+def test_the_strict_reader_knows_every_field_of_a_definition(name: str) -> None:
+    """A file that the API server takes is one that `pvbus resolve` takes, too."""
+    version, kind, names = READ[name]
+    fields = Fields(is_strict=True)
+    obj = {"apiVersion": version, "kind": kind, "spec": dict.fromkeys((*names, "madeUp"))}
+    if version.startswith("data."):
+        read_carvel_package(fields, obj)
+    else:
+        read_install(fields, obj, namespace="")
+    assert [str(problem) for problem in fields.problems if MEANINGLESS in str(problem)] == [
+        f"spec.madeUp: {MEANINGLESS}"
+    ]
