@@ -95,6 +95,12 @@ def rollup(skey: str, hold: Hold | None = None, **counts: int) -> Row:
     return SETRESULTS, skey, SetResult(uid="u", generation=1, hold=hold, counts=Counts(**counts))
 
 
+def disputed(skey: str) -> Row:
+    """Return the condition of a set whose expressions cel-python evaluates otherwise."""
+    message = "cel-python, another implementation of CEL, gives other results than pvbus: one of them"
+    return event(SET, skey, "ExpressionDisputed", "True", "SecondOpinion", message=message)
+
+
 def rollout(name: str, phase: str, wave: int, counts: Mapping[str, int], message: str = "") -> Row:
     """Return the row of a RolloutPolicy with three waves, in its third attempt."""
     namespace, _, short = name.partition("/")
@@ -169,6 +175,7 @@ def fleet(count: int) -> Iterator[Row]:
     yield rollup(sets[0], hold)
     yield event(SET, sets[0], "Ready", "False", "DeletionHeld")
     yield rollup(sets[1])
+    yield disputed(sets[1])
     yield event(SET, sets[1], "Ready", "False", "VariantsNotReady")
     for n in range(count):
         yield from _variant(sets[n % 5 == 4], n)
@@ -196,6 +203,9 @@ def _variant(skey: str, n: int) -> Iterator[Row]:
         case 27:
             yield ready(name)
             yield event(VARIANT, name, ATTENTION, "True", "UpgradeConflict", message="one thing waits")
+        case 35:
+            yield ready(name)
+            yield event(VARIANT, name, "FieldsDropped", "True", "UnknownField", message="no such field")
         case _:
             yield ready(name)
     yield lifecycle(name, f"edge-{region}.{short}.v1", "Published" if n % 3 else "Draft")

@@ -12,7 +12,14 @@ from pvbus.core.kernel.records import ConditionEvent
 COUNTS_TYPE = "TargetsApplied"
 
 
+FIELDS_DROPPED = "FieldsDropped"
+
+
 DISPUTED = "ExpressionDisputed"
+
+
+WARNINGS = frozenset({FIELDS_DROPPED, DISPUTED})
+"""Conditions that ask a person to look while they are True, and change nothing else."""
 
 REPOSITORY = "Repository"
 
@@ -32,9 +39,7 @@ KINDS = {
 }
 """The kinds that have notices."""
 
-TROUBLES = frozenset(
-    {"Stalled", "DeletionHeld", "UpgradeConflict", "AttentionNeeded", "FieldsDropped", "ExpressionDisputed"}
-)
+TROUBLES = WARNINGS | {"Stalled", "DeletionHeld", "UpgradeConflict", "AttentionNeeded"}
 """Conditions that are trouble while they are True."""
 
 NEEDS = frozenset({"Ready", "ConfigInjected"})

@@ -1,11 +1,11 @@
 """The model as the page gets it: the whole, or what changed since a version.
 
 Rows are lists, and texts that repeat are numbers in the lists `texts` and `labels` of the same document. A
-variant is `[name, set, state, lifecycle, reason, labels]`, a set `[name, state, reason, hold]`, where hold is
-null or `[count, token]`. An open task is `[name, revision, type, variant, state, question, owner, ticket,
-due, due time in seconds since 1970 or null, since, note, blocks, command]`; name is its key, blocks are
-numbers of gates. A draft that stayed when its variant went is `[name, variant, note]`. Rollouts are objects,
-see `pvbus.core.web.rollouts`.
+variant is `[name, set, state, lifecycle, reason, labels, warning]`, a set `[name, state, reason, hold,
+warning]`, where hold is null or `[count, token]`, and warning the type of a condition or "". An open task is
+`[name, revision, type, variant, state, question, owner, ticket, due, due time in seconds since 1970 or null,
+since, note, blocks, command]`; name is its key, blocks are numbers of gates. A draft that stayed when its
+variant went is `[name, variant, note]`. Rollouts are objects, see `pvbus.core.web.rollouts`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -97,13 +97,14 @@ def _variant(name: str, row: VariantRow, texts: _Numbers, labels: _Numbers) -> l
         texts.of(row.lifecycle),
         texts.of(_reason(row, state)),
         labels.of(row.labels),
+        texts.of(row.warning),
     ]
 
 
 def _set(name: str, row: SetRow, texts: _Numbers) -> list[Any]:
     state = row.state
     hold = [row.hold.count, row.hold.token] if row.hold is not None else None
-    return [name, texts.of(state.value), texts.of(_reason(row, state)), hold]
+    return [name, texts.of(state.value), texts.of(_reason(row, state)), hold, texts.of(row.warning)]
 
 
 def _task(name: str, asked: Question, texts: _Numbers) -> list[Any]:

@@ -32,7 +32,7 @@ from pvbus.core.kernel.records import (
 )
 from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.conditions.subjects import KEPT_TYPE
-from pvbus.core.variants.notices import LIFECYCLE_TYPE
+from pvbus.core.variants.notices import LIFECYCLE_TYPE, WARNINGS
 from pvbus.core.web.states import OPEN_FIRST, State, counted, lifecycle_of, set_state, variant_state
 from pvbus.core.web.tasks import Question, TaskRow, question_of
 from pvbus.core.web.versioned import Versioned
@@ -40,6 +40,8 @@ from pvbus.core.web.versioned import Versioned
 TOPICS = (SETS, VARIANTS, UNROLL, SETRESULTS, LATEST, POLICIES)
 VARIANT, SET, REVISION = "PackageVariant", "PackageVariantSet", "PackageRevision"
 NOT_REPORTED = "NotReported"
+SHOWN = WARNINGS | {"Ready", "Stalled", "OnHold", ATTENTION}
+"""The conditions that rows are made of."""
 TEXTS_MIN, TEXTS_SHARE = 10_000, 4
 """Of shared texts: more than these, and so many for each variant, are mostly of variants that are gone."""
 
@@ -91,11 +93,12 @@ class _Facts(msgspec.Struct, gc=False):
     on_hold: bool = False
     attention: bool = False
     reason: str = ""  # of Ready
+    warning: str = ""  # the condition of WARNINGS that is True
 
     @property
     def reported(self) -> bool:
         """Whether a condition is known of it."""
-        return bool(self.reason or self.stalled or self.on_hold or self.attention)
+        return bool(self.reason or self.stalled or self.on_hold or self.attention or self.warning)
 
 
 class VariantRow(_Facts, gc=False):
@@ -267,7 +270,7 @@ class Model:
                 self._load_revision(name, _event.decode(value) if value is not None else None)
             else:
                 self._load_task(f"{name}|{type_}", value)
-        elif type_ not in ("Ready", "Stalled", "OnHold", ATTENTION):
+        elif type_ not in SHOWN:
             return
         elif kind == VARIANT:
             variant = self._variant(name)
@@ -315,6 +318,9 @@ class Model:
                 row.on_hold = is_true
             case "AttentionNeeded":
                 row.attention = is_true
+            case warning if warning in WARNINGS:
+                if is_true or row.warning == warning:
+                    row.warning = self._shared(warning) if is_true else ""
             case "Ready":
                 is_known = condition is not None and condition.status != "Unknown"
                 row.ready = is_true

@@ -243,6 +243,25 @@ def test_rollouts(shown: Shown) -> None:
     page.until_text("There is no RolloutPolicy")
 
 
+def test_warnings(shown: Shown) -> None:
+    """A set and a variant with a warning have it beside their reason, and in words; one that ends goes."""
+    page = shown.page
+    page.until_text("VariantsNotReady \u26a0 ExpressionDisputed", "table")
+    page.click("a[href='#/set/default/cache']")
+    page.until_text("ExpressionDisputed: see the conditions", "dl")
+    page.until_text("gives other results than pvbus", "table")
+    shown.write((LATEST, "PackageVariantSet|default/cache|ExpressionDisputed", None))
+    page.until(lambda: "ExpressionDisputed" not in page.text("#main"), "the warning is gone")
+    shown.view()
+    page.run(
+        "const i = document.querySelector('input'); i.value = 'fieldsdropped';"
+        "i.dispatchEvent(new Event('input'))"
+    )
+    page.until_text("7 variants of 400")
+    page.click("button[aria-pressed=false]:not(.legend button)")
+    page.until_text("Reconciled \u26a0 FieldsDropped", ".group, #main")
+
+
 def test_kept_drafts(shown: Shown) -> None:
     """Which drafts stayed, of which variant, and who edited them; one that is taken up again goes."""
     page = shown.page

@@ -21,6 +21,7 @@ from pvbus.core.variants.inject.mutations import Injected, problem_of
 from pvbus.core.variants.inject.state import Pass
 from pvbus.core.variants.inject.view import InjectView
 from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict, where
+from pvbus.core.variants.notices import FIELDS_DROPPED
 from pvbus.core.variants.revisions.observed import ObservedRevision
 from pvbus.core.variants.versions import is_range
 
@@ -29,7 +30,6 @@ Conditions = list[Condition]
 OWNED_BY_OTHER = "OwnedByOther"
 INVALID = "Invalid"
 """Of an error 422: the server refuses the content until somebody changes it."""
-FIELDS_DROPPED = "FieldsDropped"
 
 
 def condition(kind: str, status: bool, reason: str, message: str, variant: PackageVariant) -> Condition:

@@ -43,6 +43,8 @@ const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count ==
 const clock = (time) => time.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const byName = (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0);
 const withState = (state) => el("span", {}, glyph(state), ` ${state}`);
+const warned = (row) => (row.warning ? `\u26a0 ${row.warning}` : "");
+const reasonOf = (row) => [row.reason, warned(row)].filter(Boolean).join(" ");
 
 function command(given) {
   const text = plain(given);  // what is copied is what is seen
@@ -159,15 +161,15 @@ function apply(message) {
       ticket: texts[ticket], due: texts[due], dueAt, since: texts[since], note: texts[note], blocks: blocks.map((gate) => texts[gate]), answer,
     });
   }
-  for (const [name, set, state, lifecycle, reason, label] of message.variants || []) {
+  for (const [name, set, state, lifecycle, reason, label, warning] of message.variants || []) {
     fleet.variants.set(name, {
       name, set: texts[set], state: texts[state], lifecycle: texts[lifecycle], reason: texts[reason],
-      labels: labels[label],
+      labels: labels[label], warning: texts[warning],
     });
   }
   if (message.whole || (message.gone || []).length || fleet.variants.size !== before) fleet.names = null;
-  for (const [name, state, reason, hold] of message.sets || []) {
-    fleet.sets.set(name, { name, state: texts[state], reason: texts[reason], hold });
+  for (const [name, state, reason, hold, warning] of message.sets || []) {
+    fleet.sets.set(name, { name, state: texts[state], reason: texts[reason], hold, warning: texts[warning] });
   }
 }
 
@@ -269,7 +271,7 @@ function matcher(text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   return (row) => words.every((word) => {
     const at = word.indexOf("=");
-    if (at < 0) return row.name.toLowerCase().includes(word) || row.reason.toLowerCase().includes(word);
+    if (at < 0) return [row.name, row.reason, row.warning].some((each) => each.toLowerCase().includes(word));
     const value = valueOf(row, word.slice(0, at), true);
     return value !== undefined && value.toLowerCase() === word.slice(at + 1);
   });
@@ -315,7 +317,7 @@ function tally(rows) {
 }
 
 const inWords = (counts) => [...counts].filter(([, n]) => n).map(([state, n]) => `${n.toLocaleString("en")} ${state}`).join(", ");
-const about = (row) => [row.name, row.state, row.reason && row.reason !== "NotReported" ? row.reason : "", row.lifecycle,
+const about = (row) => [row.name, row.state, row.reason && row.reason !== "NotReported" ? row.reason : "", warned(row), row.lifecycle,
   ...Object.entries(row.labels).map(([key, value]) => `${key}=${value}`)].filter(Boolean).join(" \u00b7 ");
 
 class Cells {  // the variants of one group: a canvas, with one option for the keyboard and screen readers
@@ -490,7 +492,7 @@ class FleetView {
     const lines = sets.slice(0, ROWS_MAX).map((set) => {
       const [all, ready] = counts.get(set.name) || [0, 0];
       return el("tr", {}, el("td", {}, link("set", set.name)), el("td", { class: "state" }, withState(set.state)),
-        el("td", {}, set.reason), el("td", { class: "number" }, all.toLocaleString("en")), el("td", { class: "number" }, ready.toLocaleString("en")));
+        el("td", {}, reasonOf(set)), el("td", { class: "number" }, all.toLocaleString("en")), el("td", { class: "number" }, ready.toLocaleString("en")));
     });
     const mark = JSON.stringify([sets.slice(0, ROWS_MAX), sets.map((set) => counts.get(set.name))]);
     if (mark === this.setsMark) return;  // a row that is replaced would lose the keyboard's focus
@@ -505,7 +507,7 @@ class FleetView {
     if (this.listMark === mark) return;
     this.listMark = mark;
     const lines = rows.slice(0, ROWS_MAX).map((row) => el("tr", {}, el("td", {}, link("variant", row.name)),
-      el("td", { class: "state" }, withState(row.state)), el("td", {}, row.reason), el("td", {}, row.lifecycle),
+      el("td", { class: "state" }, withState(row.state)), el("td", {}, reasonOf(row)), el("td", {}, row.lifecycle),
       el("td", {}, Object.entries(row.labels).map(([key, value]) => `${key}=${value}`).join(", "))));
     const more = rows.length > ROWS_MAX ? el("p", {}, `and ${plural(rows.length - ROWS_MAX, "more variant")}: filter them`) : null;
     this.cells.clear();
@@ -560,7 +562,7 @@ class ObjectView {
     const mark = JSON.stringify([row || null, tasks, kept]);
     if (mark === this.mark) return;
     this.mark = mark;
-    const facts = row ? [["State", withState(row.state)], ["Reason", row.reason]] : [["State", fleet.loaded ? "not in the fleet" : "being read"]];
+    const facts = row ? [["State", withState(row.state)], ["Reason", row.reason], ["Warning", row.warning && `${warned(row)}: see the conditions`]] : [["State", fleet.loaded ? "not in the fleet" : "being read"]];
     if (row && this.kind === "variant") {
       const labels = Object.entries(row.labels).map(([key, value]) => `${key}=${value}`).join(", ");
       facts.push(["Set", row.set ? link("set", row.set) : "made by no set"], ["Lifecycle", row.lifecycle || "no package revision"], ["Labels", labels || "none"]);

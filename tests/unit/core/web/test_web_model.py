@@ -62,7 +62,12 @@ def plain(document: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
 
 def sets_of(document: dict[str, Any]) -> dict[str, Any]:
     texts = document["texts"]
-    return {name: (texts[state], texts[reason], hold) for name, state, reason, hold in document["sets"]}
+    return {name: (texts[state], texts[reason], hold) for name, state, reason, hold, _ in document["sets"]}
+
+
+def warnings_of(document: dict[str, Any]) -> dict[str, str]:
+    """Return the warnings of variants and sets by name."""
+    return {row[0]: document["texts"][row[-1]] for row in (*document["variants"], *document["sets"])}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +151,33 @@ def test_a_revision_changes_its_lifecycle() -> None:
     loaded([lifecycle(NAME, "edge.web.v1", "Draft")], model)
     tombstone: Row = (LATEST, f"{REVISION}|default/edge.web.v1|Published", None)
     assert plain(whole(loaded([tombstone], model)))[NAME][2] == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "topic", "type_"),
+    [(SET, SKEY, SETS, "ExpressionDisputed"), (VARIANT, NAME, VARIANTS, "FieldsDropped")],
+)
+def test_a_warning_shows_beside_the_state_until_it_is_false_or_gone(
+    kind: str, name: str, topic: str, type_: str
+) -> None:
+    """It changes no state, comes with the changes of a version, and alone makes no row."""
+
+    def warn(status: str) -> Row:
+        return event(kind, name, type_, status, "Any")
+
+    model = loaded([warn("True")])
+    assert warnings_of(whole(model)) == {}
+    before = model.version
+    loaded([obj(topic, name), ready(name, kind=kind)], model)
+    news = changes(model, before)
+    assert news is not None
+    assert warnings_of(news) == {name: type_}
+    assert [row[1 if kind == SET else 2] for row in (*news["variants"], *news["sets"])] == [
+        news["texts"].index("ready")
+    ]
+    for gone in (warn("False"), (LATEST, f"{kind}|{name}|{type_}", None)):
+        assert warnings_of(whole(loaded([gone], model))) == {name: ""}
+        assert warnings_of(whole(loaded([warn("True")], model))) == {name: type_}
 
 
 def test_the_state_of_a_set() -> None:
