@@ -7,7 +7,7 @@ which a clone records origins, no line may be gone. `PVBUS_TEST_PACKAGES` is the
 import asyncio
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.core.errors import PermanentError
+from pvbus.core.variants.inject.rebasing import rebase
 from pvbus.core.yaml.rawtext import no_text, text_of
 from pvbus.ports.cluster import Object
 from tests.integration.packages.support import World, bare, clone_of, git, revision, running
@@ -66,7 +68,8 @@ MODULES = st.just(Entry(MODULE, b"1234567890123456789012345678901234567890"))
 ENTRIES = st.one_of(FILES, FILES, FILES, LINKS, MODULES)
 TREES = st.dictionaries(st.sampled_from(PATHS), st.one_of(FILES, FILES, FILES, FILES, LINKS), max_size=5)
 ODD = st.dictionaries(st.sampled_from(PATHS), ENTRIES, max_size=2)
-CHANGES = st.dictionaries(st.sampled_from(PATHS), st.none() | FILES | LINKS, max_size=4)
+CHANGED = st.one_of(st.none(), FILES, FILES, FILES, FILES, FILES, LINKS, MODULES)
+CHANGES = st.dictionaries(st.sampled_from(PATHS), CHANGED, max_size=4)
 
 
 def is_yaml(path: str) -> bool:
@@ -178,19 +181,19 @@ async def go_through(stores: Stores, package: str, old: Tree, changes: Mapping[s
     await world.until(lambda: world.revision(f"blue.{package}.v1") and world.revision(f"blue.{package}.v2"))
     wanted = revision("edge", package, "ws", clone_of(f"blue.{package}.v1"))
     if bad := problems(old):
-        await assert_refused(world, wanted, bad)
+        await assert_refused(world.create(wanted), bad)
         return
     draft = await world.create(wanted)
     upstream = read(blue, f"{package}/v1:{package}")
     stores.assert_copied(upstream, read(edge, f"drafts/{package}/ws:{package}"))
+    follower = f"{package}-f"
+    await world.create(revision("edge", follower, "ws", clone_of(f"blue.{package}.v1")))
 
     files = await world.files(f"edge.{package}.ws")
     before = git(edge, "rev-parse", f"drafts/{package}/ws")
     await world.put(files, {})
     assert git(edge, "rev-parse", f"drafts/{package}/ws") == before
-    rendered = draft["status"]["conditions"][0]
-    if rendered["status"] != "True":
-        assert any(path in rendered["message"] for path in old)
+    if is_unrendered(draft, old):
         return
     assert not any(
         is_yaml(path) and entry.mode != LINK and no_text(text_of(entry.data)) for path, entry in old.items()
@@ -201,27 +204,76 @@ async def go_through(stores: Stores, package: str, old: Tree, changes: Mapping[s
         assert mine["moved.bin"].data == upstream["logo.png"].data
     await world.publish(world.present(f"edge.{package}.ws"))
     assert read(edge, f"main:{package}") == mine
+    await rebase_and_publish(stores, follower, package, new)
 
     names = (f"edge.{package}.ws", f"blue.{package}.v1", f"blue.{package}.v2")
     wanted = revision("edge", package, "next", upgrade_of(*names))
     if bad := problems({**new, "own.txt": Entry(PLAIN, b"")}):
-        await assert_refused(world, wanted, bad)
+        await assert_refused(world.create(wanted), bad)
         return
     await world.create(wanted)
-    later = read(blue, f"{package}/v2:{package}")
     upgraded = read(edge, f"drafts/{package}/next:{package}")
-    for path in upstream.keys() | mine.keys() | later.keys():
+    assert_merged(upstream, mine, read(blue, f"{package}/v2:{package}"), upgraded)
+
+
+def assert_merged(old: Tree, local: Tree, new: Tree, result: Tree) -> None:
+    for path in old.keys() | local.keys() | new.keys():
         if is_yaml(path):
-            assert (path in upgraded) == (path in later), path
+            assert (path in result) == (path in new), path
         else:
-            assert upgraded.get(path) == merged(upstream.get(path), mine.get(path), later.get(path)), path
-    assert upgraded.keys() <= upstream.keys() | mine.keys() | later.keys()
+            assert result.get(path) == merged(old.get(path), local.get(path), new.get(path)), path
+    assert result.keys() <= old.keys() | local.keys() | new.keys()
 
 
-async def assert_refused(world: World, wanted: Object, bad: list[str]) -> None:
+def is_unrendered(draft: Object, files: Iterable[str]) -> bool:
+    """Whether the pipeline has failed, as it may if its message names one of the files."""
+    rendered = draft["status"]["conditions"][0]
+    assert rendered["status"] == "True" or any(path in rendered["message"] for path in files)
+    return bool(rendered["status"] != "True")
+
+
+async def rebase_and_publish(stores: Stores, follower: str, package: str, upstream: Tree) -> None:
+    """Bring an open draft to the second revision of its upstream, as inject does, and publish it on a branch
+    that has moved since the draft was made. upstream: the second revision."""
+    world, blue, edge = stores
+    draft, first, second = f"edge.{follower}.ws", f"blue.{package}.v1", f"blue.{package}.v2"
+    await world.put(await world.files(draft), {"own.txt": "own\n"})
+    mine = read(edge, f"drafts/{follower}/ws:{follower}")
+    resources = await world.files(draft)
+    bad = problems({**upstream, "own.txt": Entry(PLAIN, b"")})
+    if any(
+        entry.mode == MODULE for entry in upstream.values()
+    ):  # a text shows none: it is refused as a whole
+        await assert_refused(world.files(second), bad)
+        return
+    old, local, new = [(await world.files(name))["spec"]["resources"] for name in (first, draft, second)]
+    lock = world.present(second)["status"]["selfLock"]
+    if marked := [path for path, text in new.items() if "\ufffd" in text and text != local.get(path)]:
+        with pytest.raises(PermanentError) as refused:
+            rebase(draft, old, local, new, lock, deployment=False)
+        assert any(path in str(refused.value) for path in marked), refused.value
+        return
+    texts = rebase(draft, old, local, new, lock, deployment=False).texts
+    changes = {path: texts.get(path) for path in texts.keys() | local.keys()}
+    if bad:
+        await assert_refused(world.put(resources, changes), bad)
+        assert read(edge, f"drafts/{follower}/ws:{follower}") == mine
+        return
+    await world.put(resources, changes)
+    rebased = read(edge, f"drafts/{follower}/ws:{follower}")
+    assert_merged(read(blue, f"{package}/v1:{package}"), mine, read(blue, f"{package}/v2:{package}"), rebased)
+    if is_unrendered(world.present(draft), upstream):
+        return
+    others = read(edge, f"main:{package}")
+    await world.publish(world.present(draft))
+    assert read(edge, f"main:{follower}") == rebased
+    assert read(edge, f"main:{package}") == others
+
+
+async def assert_refused(request: Awaitable[Object], bad: list[str]) -> None:
     """The refusal is of the content, and names one of the bad paths."""
     with pytest.raises(StatusError) as refused:
-        await world.create(wanted)
+        await request
     assert refused.value.code == 422, refused.value.message
     assert any(repr(path[:60])[1:-1] in refused.value.message for path in bad), refused.value.message
 
