@@ -44,20 +44,37 @@ async def is_allowed(cluster: Creates, request: Request, user: Mapping[str, Any]
     return bool(answer.get("status", {}).get("allowed"))
 
 
+IMPERSONATE = Request("impersonate", "", "serviceaccounts")
+
+
 class Refusals:
-    """The requests that were answered with 403, by the name of the client, without their namespaces."""
+    """The requests that were answered with 403, by the name of the client, without their namespaces.
+
+    One in another name says that the client may not use the name, or that the name may not do this: the
+    client is noted for the right to use it, and the account, with the namespace, for what was asked.
+    """
 
     def __init__(self) -> None:
         self._found: set[tuple[str, Request]] = set()
+        self._of_accounts: set[tuple[str, str, Request]] = set()
 
-    def note(self, agent: str, method: str, path: str, *, watches: bool = False) -> None:
+    def note(self, agent: str, method: str, path: str, *, watches: bool = False, user: str = "") -> None:
         request = request_of(method, path, watches=watches)
-        if request is not None:
-            self._found.add((agent, request._replace(namespace="")))
+        if request is None:
+            return
+        if user:
+            self._of_accounts.add((agent, user, request))
+            request = IMPERSONATE
+        self._found.add((agent, request._replace(namespace="")))
 
     def take(self) -> set[tuple[str, Request]]:
         """Return those since the last call."""
         found, self._found = self._found, set()
+        return found
+
+    def take_of_accounts(self) -> set[tuple[str, str, Request]]:
+        """Return what was refused in the name of others since the last call: client, account, request."""
+        found, self._of_accounts = self._of_accounts, set()
         return found
 
 

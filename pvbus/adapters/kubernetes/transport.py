@@ -183,7 +183,7 @@ class Transport:
             self.reach.failed(exc)
             raise
         if answer.code == 403:
-            self.refusals.note(self._agent, request.method, request.path)
+            self.refusals.note(self._agent, request.method, request.path, user=self._user)
         self.reach.responded(answer.code, answer.error(request.method) if answer.code >= 400 else None)
         return answer
 

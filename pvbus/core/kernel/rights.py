@@ -225,6 +225,7 @@ PLATFORM_RIGHTS: Mapping[str, tuple[Right, ...]] = {
             "make, move and remove installs that others need",
         ),
         Right("packaging.carvel.dev", "packageinstalls/status", ("update",), "report dependencies"),
+        Right("", "namespaces", ("get",), "let a PackageInstall go whose namespace is being deleted"),
         _PULL_SECRETS,
         *(
             Right(

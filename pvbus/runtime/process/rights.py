@@ -6,13 +6,16 @@ service may do by `pvbus.core.kernel.rights`. So one refusal shows everything th
 has another reason, such as a policy for one object, shows nothing. What is missing is looked at in each
 interval until it is granted.
 
+What is refused to an account in whose name a service writes is a missing right of that account, and is
+logged as such, once as long as it is refused.
+
 A service that has none of its rights cannot work at all, and is not ready. With some it does a part. Kinds
 that sets select or packages inject do not count for that: who made them sees their conditions.
 """
 
 from collections.abc import Mapping
 
-from pvbus.adapters.kubernetes.access import is_allowed
+from pvbus.adapters.kubernetes.access import IMPERSONATE, is_allowed
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import PvbusError
 from pvbus.core.kernel.rights import OBSERVED_LABEL, Request, Right, requests_of, rights_of
@@ -44,6 +47,7 @@ class MissingRights:
         self._own = {name: self._requests_of(name) for name in clusters}
         self._missing: dict[str, frozenset[Request]] = {name: frozenset() for name in self._own}
         self._refused_at: dict[str, dict[Request, float]] = {name: {} for name in self._own}
+        self._accounts_refused_at: dict[tuple[str, str, Request], float] = {}
         self._log = get_logger("host")
 
     def _requests_of(self, service: str) -> frozenset[Request]:
@@ -74,6 +78,7 @@ class MissingRights:
 
     async def run(self) -> None:
         refused: set[tuple[str, Request]] = set()
+        of_accounts: set[tuple[str, str, Request]] = set()
         while True:
             now = self._clock.monotonic()
             for service in self._own:
@@ -82,8 +87,27 @@ class MissingRights:
                 self._refused_at[service].update(dict.fromkeys(new, now))
                 if new or self._missing[service]:
                     await self._look(service, self._asked(service, new, now))
-            refused = {each for cluster in self._clusters.values() for each in cluster.refusals.take()}
+            self._log_accounts(of_accounts, now)
+            shared = [cluster.refusals for cluster in self._clusters.values()]
+            refused = {each for refusals in shared for each in refusals.take()}
+            of_accounts = {each for refusals in shared for each in refusals.take_of_accounts()}
             await self._clock.sleep(LOOK_SECONDS)
+
+    def _log_accounts(self, refused: set[tuple[str, str, Request]], now: float) -> None:
+        """Log what accounts lack, unless the service lacks the right to act in their name."""
+        refused_at = self._accounts_refused_at
+        for agent, account, request in sorted(refused):
+            service = agent.removeprefix(AGENT)
+            namespace = request.namespace if self._namespaces else ""
+            if IMPERSONATE._replace(namespace=namespace) in self._missing.get(service, ()):
+                continue
+            if now - refused_at.get((agent, account, request), -FORGET_SECONDS) >= FORGET_SECONDS:
+                may_not = f"{_title(request)} as {account}"
+                remedy = "bind a Role or a ClusterRole that grants it to this account"
+                self._log.error("an account lacks a right", service=service, may_not=may_not, remedy=remedy)
+            refused_at[agent, account, request] = now
+        for key in [key for key, at in refused_at.items() if now - at >= FORGET_SECONDS]:
+            del refused_at[key]
 
     def _asked(self, service: str, new: set[Request], now: float) -> set[Request]:
         """Return what to look at: all of the role after a refusal, and what is missing and still wanted."""

@@ -13,7 +13,7 @@ from pvbus.cli.install.objects import NAMESPACE, Options
 from pvbus.core.kernel.rights import ALL_RIGHTS, requests_of
 from tests.e2e.cli.command import git
 from tests.e2e.cluster.test_run_cluster import kubectl as kubectl
-from tests.e2e.packaging.platform import INSTALLED, UPGRADED, Platform, message_of, owners_of
+from tests.e2e.packaging.platform import INSTALLED, UPGRADED, Platform, is_created, message_of, owners_of
 from tests.tools.auditlog import AuditEvent
 from tests.tools.packagestore import create
 from tests.tools.realcluster import RealCluster, real_cluster_of
@@ -116,6 +116,7 @@ def test_a_platform_lives_on_a_real_api_server(
         ("clusterroles", "create")
     }
     what_only_a_removed_package_owned_is_collected(platform)
+    a_namespace_goes_whose_account_has_lost_its_rights(platform)
     assert unused(cluster) == set()
 
 
@@ -161,6 +162,16 @@ def what_only_a_removed_package_owned_is_collected(platform: Platform) -> None:
     found = platform.brought()
     assert "CompositeResourceDefinition/reports.legacy.example.dev" in found
     assert found["ConfigMap/metrics"]["data"] == {"interval": "30s"}
+
+
+def a_namespace_goes_whose_account_has_lost_its_rights(platform: Platform) -> None:
+    """Its PackageInstalls say what they lack, and do not hold it."""
+    platform.kubectl("delete", "clusterrolebinding", "platform-packages")
+    (name,) = (each["metadata"]["name"] for each in platform.items("packageinstalls") if not is_created(each))
+    platform.kubectl("delete", "packageinstall", name, "--wait=false")
+    account = "system:serviceaccount:platform:"
+    platform.until(lambda: account in message_of(platform.get("packageinstall", name), "DeleteFailed"))
+    platform.kubectl("delete", "namespace", "platform", "--timeout=60s")
 
 
 def unused(cluster: RealCluster) -> set[str]:

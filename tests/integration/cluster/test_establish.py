@@ -61,3 +61,9 @@ async def test_a_package_install_has_the_rights_of_its_account(packages: RealClu
     """Writes are judged as the account's, all or nothing, and are undone with the install."""
     async with world_of(packages) as world:
         await scenarios.check_carvel(world, "carvel-team")
+
+
+async def test_an_install_without_rights_holds_no_namespace(packages: RealCluster) -> None:
+    """Its deletion fails with the account, the right and the way out; with the namespace it just goes."""
+    async with world_of(packages) as world:
+        await scenarios.check_deletion_without_rights(world, "lost-team")

@@ -12,6 +12,7 @@ from pvbus.ports.cluster import Kind, Object
 from tests.integration.establish.world import (
     NAMESPACE,
     PKG,
+    RBAC,
     LiveWorld,
     definition,
     granted,
@@ -213,6 +214,61 @@ async def check_carvel(world: LiveWorld, name: str) -> None:
     await world.settle(key)
     assert await world.get("v1", "ConfigMap", "settings", name) is None
     assert await world.client.get(resource, name, "app") is None
+
+
+async def check_deletion_without_rights(world: LiveWorld, name: str) -> None:
+    """The account loses its rights: the deletion is refused aloud, and not at all once the namespace goes."""
+    await granted(world.client)
+    await world.create(namespace(name))
+    role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"}
+    binding = await world.create(
+        {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "installer", "namespace": name},
+            "roleRef": role,
+            "subjects": [{"kind": "ServiceAccount", "name": "installer", "namespace": name}],
+        }
+    )
+    await world.create(_carvel_package(name, "1.0.0", ("ConfigMap",)))
+    spec = {"serviceAccountName": "installer", "packageRef": {"refName": "app.example.org"}}
+    obj = await world.create(
+        {
+            "apiVersion": "packaging.carvel.dev/v1alpha1",
+            "kind": "PackageInstall",
+            "metadata": {"name": "app", "namespace": name},
+            "spec": spec,
+        }
+    )
+    key = await world.order(obj, package="app.example.org", version="1.0.0")
+    await world.settle(key)
+    assert world.done[key].is_healthy, world.done[key]
+
+    bindings = await world.client.resource(Kind(RBAC, "RoleBinding"))
+    installs = await world.client.resource(Kind("packaging.carvel.dev", "PackageInstall"))
+    namespaces = await world.client.resource(Kind("", "Namespace"))
+    assert bindings is not None
+    assert installs is not None
+    assert namespaces is not None
+    await world.client.delete(bindings, name, binding["metadata"]["name"])
+    await world.client.delete(installs, name, "app")
+    await world.order(obj, status="removed")
+    await world.settle(key)
+    live = await world.client.get(installs, name, "app")
+    assert live is not None
+    (condition,) = live["status"]["conditions"]
+    assert condition["type"] == "DeleteFailed"
+    account = f"system:serviceaccount:{name}:installer"
+    for text in (f'User "{account}" cannot get resource "configmaps"', "set spec.noopDelete to true"):
+        assert text in condition["message"]
+
+    await world.client.delete(namespaces, "", name)
+
+    async def is_gone() -> bool:
+        await world.reconcile(key)
+        return await world.client.get(namespaces, "", name) is None
+
+    await until(is_gone, "the install holds the namespace")
 
 
 def _carvel_package(namespace: str, version: str, kinds: tuple[str, ...]) -> Object:

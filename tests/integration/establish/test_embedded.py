@@ -69,3 +69,8 @@ async def test_a_provider_lives_as_the_lock_says(world: LiveWorld) -> None:
 async def test_a_package_install_has_the_rights_of_its_account(world: LiveWorld) -> None:
     """Writes are judged as the account's, all or nothing, and are undone with the install."""
     await scenarios.check_carvel(world, "carvel-team")
+
+
+async def test_an_install_without_rights_holds_no_namespace(world: LiveWorld) -> None:
+    """Its deletion fails with the account, the right and the way out; with the namespace it just goes."""
+    await scenarios.check_deletion_without_rights(world, "lost-team")

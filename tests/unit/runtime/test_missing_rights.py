@@ -8,10 +8,10 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from pvbus.adapters.kubernetes.access import Refusals
+from pvbus.adapters.kubernetes.access import IMPERSONATE, Refusals
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 from pvbus.core.errors import PermanentError
-from pvbus.core.kernel.rights import RIGHTS, Request, requests_of
+from pvbus.core.kernel.rights import PLATFORM_RIGHTS, RIGHTS, Request, requests_of
 from pvbus.ports.cluster import Resource
 from pvbus.runtime.process.rights import FORGET_SECONDS, LOOK_SECONDS, MissingRights
 
@@ -202,3 +202,27 @@ def test_rights_are_looked_at_in_each_namespace_of_the_list() -> None:
         assert (rights.lines("render"), rights.is_useless("render")) == ([], False)
 
     simulated(scenario, "render", namespaces=("blue", "red"))
+
+
+ACCOUNT = "system:serviceaccount:shop:installer"
+ESTABLISH = {request for right in PLATFORM_RIGHTS["establish"] for request in requests_of(right)}
+MAPS = "/api/v1/namespaces/shop/configmaps/one"
+
+
+@pytest.mark.parametrize("may_impersonate", [True, False])
+def test_what_an_account_lacks_is_logged_with_its_name_and_once(may_impersonate: bool) -> None:
+    """Not as a right of the service, which has no need of it; unless it may not act for the account."""
+
+    async def scenario(server: Server, rights: MissingRights) -> None:
+        server.granted = ESTABLISH if may_impersonate else ESTABLISH - {IMPERSONATE}
+        for _ in range(5):  # each minute, as long as the install cannot be deleted
+            server.refusals.note("pvbus-establish", "GET", MAPS, user=ACCOUNT)
+            await asyncio.sleep(60)
+        assert (rights.lines("establish") == []) == may_impersonate
+
+    wanted = (
+        ("error", "an account lacks a right", f"get configmaps in shop as {ACCOUNT}")
+        if may_impersonate
+        else ("error", "a right is missing", "impersonate serviceaccounts")
+    )
+    assert simulated(scenario, "establish") == [wanted]

@@ -7,12 +7,12 @@ annotation of the install say which objects are the install's, so that they are 
 crash, or the loss of the bus.
 """
 
-from collections.abc import Generator, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Generator, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.errors import PermanentError
+from pvbus.core.errors import FORBIDDEN, PermanentError
 from pvbus.core.kernel.effects import Delete, Effect, Get, KindRef, Update
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey
@@ -24,6 +24,7 @@ from pvbus.core.platform.establish.fetching import brought
 from pvbus.core.platform.establish.objects import ADOPTED, CONTENT, Object, annotation, key_of, kind_of, title
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.owners import controller_of
+from pvbus.core.platform.packaging.statuses import DELETE_FAILED, DELETING
 
 INSTALLED_BY = "pvbus.dev/installed-by"
 """On an object of a package: `<namespace>/<name>` of its PackageInstall."""
@@ -37,9 +38,12 @@ KAPP_LABEL = "kapp.k14s.io/app"
 """kapp's mark on an object: which app it belongs to. Source: kapp, pkg/kapp/app/labeled_app.go."""
 PACKAGE = KindRef("data.packaging.carvel.dev", "Package", "v1alpha1")
 INSTALL = KindRef("packaging.carvel.dev", "PackageInstall", "v1alpha1")
+_NAMESPACE = KindRef("", "Namespace", "v1")
 AT_ONCE_SECONDS = 0.01
 SOON_SECONDS = 1.0
 REFUSED_SECONDS = 60.0
+DELETE_AGAIN_SECONDS = 20.0
+"""Nobody watches the rights of accounts, nor namespaces: one that is deleted later is held for so long."""
 LOOK_SECONDS = 600.0
 
 
@@ -59,6 +63,12 @@ def carried(
         if not install.service_account:
             raise RefusedError(
                 "NoServiceAccount", "spec.serviceAccountName is missing: nothing is written without"
+            )
+        if (obj.get("spec") or {}).get("cluster"):
+            raise RefusedError(
+                "NotSupported",
+                "spec.cluster has no effect here: it would be installed in this cluster; remove it, or set "
+                "PVBUS_INSTALLER to others",
             )
         if (obj.get("spec") or {}).get("values"):
             raise RefusedError("NotSupported", "spec.values has no effect here: templates are not rendered")
@@ -88,7 +98,9 @@ def _installed(
     yield from _noted(obj, tuple(dict.fromkeys((*former.objects, *keys))))
     yield from applying.written(items, as_user=user)
     outdated = [key for key in former.objects if key not in keys]
-    yield from _deleted(outdated, name, user)
+    left = yield from _deleted(outdated, name, user)
+    if left.refusals:
+        raise RefusedError(left.reason, f"{_listed(left.refusals)}: the new version does not have it")
     entry = EstablishedRevision(name=row.version, state="established", objects=keys)
     return Carried((entry,), True, message="; ".join(content.gaps), again_after=LOOK_SECONDS)
 
@@ -161,34 +173,50 @@ def _noted(obj: Object, keys: tuple[str, ...]) -> Generator[Effect, Any, None]:
     yield Update(INSTALL, new if is_known else forms.with_annotations(new, {NOTED: text}))
 
 
-def _deleted(keys: Iterable[str], name: ObjectKey, user: str) -> Generator[Effect, Any, bool]:
-    """Delete objects of an install, the last written first; return whether none of them is left.
+class _Left(NamedTuple):
+    """What a deletion has left. waiting: objects that are not gone yet, with what holds them. refusals: why
+    others cannot be deleted. reason: of the first refusal."""
 
-    One that was there before the install stays, as does one that is not the install's any more.
+    waiting: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+    reason: str = ""
+
+
+def _deleted(keys: Iterable[str], name: ObjectKey, user: str) -> Generator[Effect, Any, _Left]:
+    """Delete objects of an install, the last written first; return what is left of them.
+
+    One that was there before the install stays, as does one that is not the install's any more. A refusal
+    does not hold up the others.
     """
-    parsed = sorted(map(ObjectKey.parse, keys), key=_removal_rank)
-    is_over = True
-    for key in parsed:
-        kind = KindRef(key.group, key.kind)
-        live = yield from applying.read(kind, key.namespace, key.name, user)
-        if live is None or annotation(live, INSTALLED_BY) != f"{name.namespace}/{name.name}":
+    waiting, refusals, reason = [], [], ""
+    for key in sorted(keys, key=lambda key: _removal_rank(ObjectKey.parse(key))):
+        try:
+            holds = yield from _object_deleted(ObjectKey.parse(key), name, user)
+        except PermanentError as error:
+            refusals.append(f"{title(key)}: {error}")
+            reason = reason or error.reason
             continue
-        meta = live["metadata"]
-        if annotation(live, ADOPTED):
-            left = forms.with_annotations(live, {INSTALLED_BY: None, ADOPTED: None, CONTENT: None})
-            yield Update(kind, left, as_user=user)
-            continue
-        if not meta.get("deletionTimestamp"):
-            yield Delete(
-                kind,
-                key.namespace,
-                key.name,
-                meta.get("uid", ""),
-                meta.get("resourceVersion", ""),
-                as_user=user,
-            )
-        is_over = is_over and not meta.get("finalizers") and not meta.get("deletionTimestamp")
-    return is_over
+        if holds is not None:
+            waiting.append(f"{title(key)}{f' ({holds})' if holds else ''}")
+    return _Left(tuple(waiting), tuple(refusals), reason)
+
+
+def _object_deleted(key: ObjectKey, name: ObjectKey, user: str) -> Generator[Effect, Any, str | None]:
+    """Delete an object of an install; return which finalizers hold it, None if it is gone or stays."""
+    kind = KindRef(key.group, key.kind)
+    live = yield from applying.read(kind, key.namespace, key.name, user)
+    if live is None or annotation(live, INSTALLED_BY) != f"{name.namespace}/{name.name}":
+        return None
+    meta = live["metadata"]
+    if annotation(live, ADOPTED):
+        left = forms.with_annotations(live, {INSTALLED_BY: None, ADOPTED: None, CONTENT: None})
+        yield Update(kind, left, as_user=user)
+        return None
+    if not meta.get("deletionTimestamp"):
+        uid, version = meta.get("uid", ""), meta.get("resourceVersion", "")
+        yield Delete(kind, key.namespace, key.name, uid, version, as_user=user)
+    finalizers = ", ".join(meta.get("finalizers") or ())
+    return finalizers if finalizers or meta.get("deletionTimestamp") else None
 
 
 def _removal_rank(key: ObjectKey) -> int:
@@ -197,28 +225,66 @@ def _removal_rank(key: ObjectKey) -> int:
 
 
 def ended(key: ObjectKey, before: EstablishedRow) -> Generator[Effect, Any, Carried | None]:
-    """Delete what an install that is being deleted has, then let it go; None if it is not such an install."""
+    """Delete what an install that is being deleted has, then let it go; None if it is not such an install.
+
+    In a namespace that is being deleted, too, it goes whatever is left: it would hold the namespace for ever,
+    as the account and its rights go before it.
+    """
     live: Object | None = yield Get(INSTALL, key.namespace, key.name)
     if live is None or FINALIZER not in (live["metadata"].get("finalizers") or ()):
         return None
     if not live["metadata"].get("deletionTimestamp"):
         return None
     spec = live.get("spec") or {}
-    user = f"system:serviceaccount:{key.namespace}:{spec.get('serviceAccountName', '')}"
-    found = dict.fromkeys((*(each for one in before.revisions for each in one.objects), *noted(live)))
-    if not spec.get("noopDelete"):
-        try:
-            is_over = yield from _deleted(found, key, user)
-        except PermanentError as error:
-            message = f"its objects cannot be deleted as {user}: {error}"
-            return Carried(before.revisions, False, False, "DeleteFailed", message, (), REFUSED_SECONDS)
-        if not is_over:
-            waiting = "its objects to be gone"
-            return Carried(before.revisions, False, False, "Deleting", waiting, (waiting,), SOON_SECONDS)
+    keys = dict.fromkeys((*(each for one in before.revisions for each in one.objects), *noted(live)))
+    if keys and not spec.get("noopDelete"):
+        unfinished = yield from _unfinished(keys, key, spec.get("serviceAccountName") or "")
+        if unfinished is not None and not (yield from _is_namespace_going(key.namespace)):
+            return unfinished._replace(revisions=before.revisions)
     meta = live["metadata"]
     finalizers = [each for each in meta["finalizers"] if each != FINALIZER]
     yield Update(INSTALL, {**live, "metadata": {**meta, "finalizers": finalizers}})
     return Carried(is_over=True)
+
+
+def _unfinished(keys: Iterable[str], name: ObjectKey, account: str) -> Generator[Effect, Any, Carried | None]:
+    """Delete the objects of an install; return the outcome while that is not done, None once it is."""
+    if not account:
+        message = f"spec.serviceAccountName is missing: nothing is deleted without: set it, or {_WAY_OUT}"
+        return Carried(reason=DELETE_FAILED, message=message, again_after=DELETE_AGAIN_SECONDS)
+    user = f"system:serviceaccount:{name.namespace}:{account}"
+    left = yield from _deleted(keys, name, user)
+    if left.refusals:
+        remedy = "give the account these rights, or " if left.reason == FORBIDDEN else ""
+        message = f"{user} cannot delete {_listed(left.refusals)}: {remedy}{_WAY_OUT}"
+        return Carried(reason=DELETE_FAILED, message=message, again_after=DELETE_AGAIN_SECONDS)
+    if left.waiting:
+        waiting = f"its objects to be gone: {_listed(left.waiting)}"
+        return Carried(
+            reason=DELETING, message=f"waits for {waiting}", waiting=(waiting,), again_after=SOON_SECONDS
+        )
+    return None
+
+
+_WAY_OUT = "set spec.noopDelete to true, and the install goes without its objects"
+_LISTED_MAX = 5
+"""Objects that a message names: the same right is missing for most of them."""
+
+
+def _listed(texts: Collection[str]) -> str:
+    more = len(texts) - _LISTED_MAX
+    return "; ".join(list(texts)[:_LISTED_MAX]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _is_namespace_going(name: str) -> Generator[Effect, Any, bool]:
+    """Return whether a namespace is being deleted; not if we may not read it, as that right is new."""
+    try:
+        namespace = yield from applying.read(_NAMESPACE, "", name)
+    except PermanentError as error:
+        if error.reason != FORBIDDEN:
+            raise
+        return False
+    return namespace is not None and bool(namespace["metadata"].get("deletionTimestamp"))
 
 
 def _ended(row: LockRow, former: EstablishedRevision, state: Any, reason: str, message: str) -> Carried:

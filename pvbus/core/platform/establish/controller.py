@@ -319,9 +319,12 @@ class EstablishController:
         if data.raw is None or row is None or done.reason == BESIDE:
             return
         obj = data.object()
-        install = install_of(obj, namespace=self._namespace)
-        if isinstance(install, Problem) or install.uid != row.uid:
+        given = install_of(obj, namespace=self._namespace)
+        install = given.bare if isinstance(given, Problem) else given
+        if install is None or install.uid != row.uid:
             return
+        if isinstance(given, Problem) and install.family != "carvel":
+            return  # the status of Crossplane's names the package
         found = {need.install for need in row.dependencies if need.install}
         healthy = {each for each in found if self._is_healthy(table, each)}
         wanted = reporting.install_status(install, row, data.done, healthy)

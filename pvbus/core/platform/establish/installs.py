@@ -14,6 +14,7 @@ from pvbus.core.platform.establish.objects import CONTENT, Object, annotation, c
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.packaging.carvel.facts import ORPHANED
 from pvbus.core.platform.packaging.reading import CROSSPLANE_OWNER, INSTALL_GROUP, OWNER
+from pvbus.core.platform.packaging.statuses import DELETING
 
 VERSIONS: Mapping[tuple[str, str], str] = {
     ("pkg.crossplane.io", "Package"): "v1beta1",
@@ -124,6 +125,7 @@ def ended(key: ObjectKey, row: LockRow, *, is_needed: bool) -> Generator[Effect,
         if not meta.get("deletionTimestamp"):
             yield Delete(kind, key.namespace, key.name, meta.get("uid", ""), meta.get("resourceVersion", ""))
         waiting = "the install to be gone"
-        return Carried(reason="Deleting", waiting=(waiting,), message=waiting, again_after=SOON_SECONDS)
+        message = f"waits for {waiting}"
+        return Carried(reason=DELETING, waiting=(waiting,), message=message, again_after=SOON_SECONDS)
     yield Update(kind, with_annotations(live, {owner_annotation(key): None, CONTENT: None}))
     return Carried(is_over=True)

@@ -77,14 +77,20 @@ _INSTALL_FIELDS = frozenset(
 
 
 class Problem(NamedTuple):
-    """Why an object cannot be used. okey: of the object. fields: everything that is wrong, in order."""
+    """Why an object cannot be used. okey: of the object. fields: everything that is wrong, in order. bare: an
+    install without what it asks for, which suffices to report the problem, and to end the install."""
 
     okey: str
     fields: tuple[FieldProblem, ...]
+    bare: Install | None = None
 
     @property
     def message(self) -> str:
         return "; ".join(map(str, self.fields))
+
+    @property
+    def is_deleted(self) -> bool:
+        return self.bare is not None and self.bare.is_deleted
 
 
 # ---------------------------------------------------------------- installs
@@ -98,7 +104,8 @@ def install_of(obj: Mapping[str, Any], *, namespace: str = "crossplane-system") 
     fields = Fields(is_strict=False)
     install = read_install(fields, obj, namespace=namespace)
     if install is None or fields.problems:
-        return Problem(_okey(obj), tuple(fields.problems))
+        family: Family = "carvel" if obj.get("apiVersion") == INSTALL else "crossplane"
+        return Problem(_okey(obj), tuple(fields.problems), _common(Fields(is_strict=False), obj, family))
     return install
 
 

@@ -188,14 +188,18 @@ _FAILURES_MAX = 10
 
 # ---------------------------------------------------------------- Carvel
 
+DELETING = "Deleting"
+DELETE_FAILED = "DeleteFailed"
+"""Conditions of an install that is being deleted, and the reasons of its row in ESTABLISHED."""
+
 
 def carvel_status(
     install: Install, lock: LockRow | None, established: EstablishedRow | None, healthy: Collection[str]
 ) -> Status:
     """Return the status of a PackageInstall. healthy: okeys of the installs that are healthy.
 
-    It has exactly one condition, as kapp-controller's has: Deleting, ReconcileFailed, Reconciling or
-    ReconcileSucceeded.
+    It has exactly one condition, as kapp-controller's has: Deleting, DeleteFailed, ReconcileFailed,
+    Reconciling or ReconcileSucceeded.
     """
     state = _carvel_state(install, lock, established, healthy)
     found: Status = {
@@ -203,7 +207,7 @@ def carvel_status(
         "conditions": [condition(state.type, "True", state.reason, state.message)],
         "friendlyDescription": _described(state),
     }
-    if state.type == "ReconcileFailed":
+    if state.type in ("ReconcileFailed", DELETE_FAILED):
         found["usefulErrorMessage"] = state.message
     if lock is not None and lock.version:
         found["version"] = lock.version
@@ -224,7 +228,9 @@ def _carvel_state(
     install: Install, lock: LockRow | None, established: EstablishedRow | None, healthy: Collection[str]
 ) -> _State:
     if install.is_deleted:
-        return _State("Deleting")
+        if established is None or established.reason not in (DELETING, DELETE_FAILED):
+            return _State(DELETING)
+        return _State(established.reason, "", established.message)
     if lock is None or lock.status == "removed":
         return _State("Reconciling")
     if lock.status in ("refused", "broken"):
@@ -244,7 +250,8 @@ def _carvel_state(
 
 def _described(state: _State) -> str:
     words = {
-        "Deleting": "Deleting",
+        DELETING: "Deleting",
+        DELETE_FAILED: "Delete failed",
         "Reconciling": "Reconciling",
         "ReconcileSucceeded": "Reconcile succeeded",
         "ReconcileFailed": "Reconcile failed",

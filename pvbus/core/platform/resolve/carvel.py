@@ -10,6 +10,7 @@ from pvbus.core.kernel.packagekinds import CARVEL_INSTALL, CARVEL_PACKAGE
 from pvbus.core.kernel.packagerows import LockRow
 from pvbus.core.platform.packaging.carvel import Facts, decide
 from pvbus.core.platform.packaging.reading import Problem
+from pvbus.core.platform.resolve.plans import removed
 from pvbus.core.platform.resolve.solutions import ComponentCache
 from pvbus.core.platform.resolve.state import ScopeState
 from pvbus.core.platform.solver.model import Policy
@@ -39,9 +40,10 @@ def carvel_rows(
         policy=policy,
     )
     after: dict[str, LockRow | None] = {**dict.fromkeys(before), **decide(facts, cache.resolve)}
-    for okey, message in unreadable.items():
-        known = before.get(okey) or LockRow(status="broken")
-        after[okey] = _broken(known, message)
+    for okey, problem in unreadable.items():
+        uid = problem.bare.uid if problem.bare is not None else ""
+        known = before.get(okey) or LockRow(status="broken", uid=uid)
+        after[okey] = removed(known) if problem.is_deleted else _broken(known, problem.message)
     return {okey: row for okey, row in after.items() if row != before.get(okey) and _may_change(state, okey)}
 
 
@@ -50,15 +52,15 @@ def _is_listed(state: ScopeState, kind: str) -> bool:
     return marker is not None and marker.state == "ok"
 
 
-def _installs(state: ScopeState) -> tuple[dict[str, Install], dict[str, str]]:
-    """Return the installs, and why others cannot be read."""
+def _installs(state: ScopeState) -> tuple[dict[str, Install], dict[str, Problem]]:
+    """Return the installs, and those that cannot be read."""
     found: dict[str, Install] = {}
-    unreadable: dict[str, str] = {}
+    unreadable: dict[str, Problem] = {}
     for okey, seen in state.installs.items():
         if not okey.startswith(_HEAD):
             continue
         if isinstance(seen.install, Problem):
-            unreadable[okey] = seen.install.message
+            unreadable[okey] = seen.install
         else:
             found[okey] = seen.install
     return found, unreadable

@@ -87,10 +87,11 @@ def _gone(state: ScopeState, only: Only) -> dict[str, LockRow | None]:
 def _add_installed(found: Planned, state: ScopeState, only: Only, asking: Asking) -> None:
     for okey in _installed(state, only):
         seen, row = state.installs[okey], state.lock.get(okey)
-        if isinstance(seen.install, Problem):
+        if seen.install.is_deleted:
+            package = "" if isinstance(seen.install, Problem) else seen.install.package
+            found.rows[okey] = removed(row or LockRow(status="removed", package=package))
+        elif isinstance(seen.install, Problem):
             found.rows[okey] = faulty(row, "broken", "InvalidInstall", seen.install.message)
-        elif seen.install.is_deleted:
-            found.rows[okey] = removed(row or LockRow(status="removed", package=seen.install.package))
         elif not is_ending(seen.install, row, is_established=okey in state.established):
             found.plans[okey] = _plan_of(okey, seen.install, row, state, asking)
 

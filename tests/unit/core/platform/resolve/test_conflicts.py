@@ -4,8 +4,10 @@ import random
 
 import pytest
 
+from pvbus.core.kernel.keys import okey
 from pvbus.core.kernel.packagerows import EstablishedRow
-from tests.unit.core.platform.resolve.world import REGISTRY, World, install_key, started
+from pvbus.core.platform.packaging.reading import INSTALL_GROUP
+from tests.unit.core.platform.resolve.world import PKG, REGISTRY, World, install_key, started
 
 PA, PB, PC = (f"{REGISTRY}/{name}" for name in ("pa", "pb", "pc"))
 AWS = f"{REGISTRY}/aws"
@@ -167,6 +169,29 @@ def test_an_install_that_cannot_be_read_is_broken_alone() -> None:
     world.run()
     assert (world.row("odd").status, world.row("odd").reason) == ("broken", "InvalidInstall")
     assert world.row("pa").status == "locked"
+
+
+@pytest.mark.parametrize("kind", ["Provider", "PackageInstall"])
+def test_an_install_that_cannot_be_read_and_is_deleted_is_ended(kind: str) -> None:
+    """A finalizer holds it until establish is told to end it, so no mistake in its spec may stop that."""
+    world = started()
+    is_carvel = kind == "PackageInstall"
+    group, version = (INSTALL_GROUP, "v1alpha1") if is_carvel else (PKG, "v1")
+    spec = (
+        {"packageRef": {"refName": 7}} if is_carvel else {"package": REGISTRY, "revisionHistoryLimit": "many"}
+    )
+    meta = {"name": "odd", "uid": "u"}
+    obj = {"apiVersion": f"{group}/{version}", "kind": kind, "metadata": meta, "spec": spec}
+    key = okey(group, kind, "", "odd")
+    world.put(key, obj)
+    world.run()
+    assert world.lock[key].status == "broken"
+    world.put(key, {**obj, "metadata": {**meta, "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    world.run()
+    assert world.lock[key].status == "removed"
+    world.remove(key)
+    world.run()
+    assert key not in world.lock
 
 
 def test_a_dependency_whose_range_cannot_be_read_breaks_its_package_alone() -> None:
