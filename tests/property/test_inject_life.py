@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pvbus.adapters.memory.cluster import RESOURCES, REVISION
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.core.kernel.records import RESULTS
 from pvbus.core.variants.inject.later import MERGED, base_name
 from pvbus.core.variants.merge.conflicts import ABSENT, CONFLICTS, reported
 from pvbus.core.yaml import editor
@@ -316,8 +317,7 @@ class Life:
         self.compare()
         done = len(self.world.writes())
         self.world.restart()
-        if state := self.world.controller._keys[0].get(KEY):
-            state.result = None
+        self.world.controller.load(RESULTS, 0, KEY, None)
         self.run(self.world.settle())
         assert self.world.writes()[done:] == []
 

@@ -175,7 +175,9 @@ class UnrollPart:
             self.controller.load(topic, 0, key, value)
         for name, row in self.children.items():
             self.controller.load(UNROLL, 0, f"default/alpha|{name}", encode_row(row))
-        for name, result in former._sets[0]["default/alpha"].children.results.items():
+        state = former.state(0, "default/alpha")
+        assert state is not None
+        for name, result in state.children.results.items():
             self.controller.load(SETRESULTS, 0, f"default/alpha|{name}", encode_row(result))
         self.controller.load(SETRESULTS, 0, "default/alpha", encode_row(self.rollup))
         for key, request in self.requests.items():

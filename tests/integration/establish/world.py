@@ -141,10 +141,11 @@ class LiveWorld:
 
     async def look_again(self, key: str) -> int:
         """Decide a key in a new process; return how many writes that makes."""
-        rows = self.controller._keys[PARTITION]
         fresh = EstablishController(namespace=NAMESPACE)
         fresh.open(PARTITION)
-        for each, data in rows.items():
+        for each in self.controller.keys(PARTITION):
+            if (data := self.controller.state(PARTITION, each)) is None:
+                continue
             for topic, row in ((LOCK, data.row), (ESTABLISHED, data.done)):
                 if row is not None:
                     fresh.load(topic, PARTITION, each, msgspec.json.encode(row))

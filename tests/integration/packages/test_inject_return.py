@@ -66,9 +66,10 @@ class ServedWorld(World):
         return found["Ready"]
 
     def last_result(self) -> Any:
-        result = self.controller._keys[0][KEY].result
-        assert result is not None
-        return result
+        state = self.controller.state(0, KEY)
+        assert state is not None
+        assert state.result is not None
+        return state.result
 
 
 @asynccontextmanager

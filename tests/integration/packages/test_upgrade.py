@@ -13,6 +13,7 @@ from pvbus.controlplane.packages.layout import parse_annotations
 from pvbus.controlplane.packages.resources import ResourcesKind
 from pvbus.core.errors import ConflictError
 from pvbus.core.kernel.effects import Create, Update
+from pvbus.core.kernel.records import RESULTS
 from pvbus.core.variants.following import FOLLOW
 from pvbus.core.variants.merge.conflicts import CONFLICTS
 from pvbus.core.yaml import editor
@@ -413,7 +414,7 @@ class Life:
         """A restart, and one more attempt, leave git as it is."""
         before = git(self.edge, "for-each-ref")
         self.world.restart()
-        self.world.controller._keys[0][f"{NAMESPACE}/v"].result = None
+        self.world.controller.load(RESULTS, 0, f"{NAMESPACE}/v", None)
         await self.world.converge()
         assert git(self.edge, "for-each-ref") == before
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.effects import Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey, okey
@@ -26,7 +27,6 @@ from pvbus.core.kernel.packagerows import (
     ScopedKey,
 )
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
-from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of
 from pvbus.core.platform.establish import carvel, crossplane, installs, others, reporting, revisions, waiting
 from pvbus.core.platform.establish.objects import Object, annotation
 from pvbus.core.platform.establish.outcome import Carried
@@ -52,19 +52,16 @@ _row = msgspec.json.Decoder(LockRow)
 _done = msgspec.json.Decoder(EstablishedRow)
 
 
-class EstablishController:
-    """The lock in, the cluster out. See `pvbus.core.kernel.effects.Controller`."""
+class EstablishController(KeyedController[InstallData]):
+    """The lock in, the cluster out. Where a decision fails, what was established stays."""
 
     name = "establish"
-    inputs = inputs_of(name)
-    memory = memory_of(name)
-    broadcast = broadcast_of(name)
 
     def __init__(self, installer: Installer = "pvbus", *, namespace: str = NAMESPACE) -> None:
+        super().__init__(lambda _: InstallData())
         self.evaluations = 0
         self._installer = installer
         self._namespace = namespace
-        self._keys: dict[int, dict[str, InstallData]] = {}
         self._busy: dict[int, dict[str, frozenset[str]]] = {}
         self._needed_by: dict[int, dict[str, set[str]]] = {}
         self._paged_at = 0.0
@@ -72,21 +69,25 @@ class EstablishController:
     # ------------------------------------------------------------ records in
 
     def open(self, partition: int) -> None:
-        self._keys[partition] = {}
+        super().open(partition)
         self._busy[partition] = {}
         self._needed_by[partition] = {}
 
     def close(self, partition: int) -> None:
-        self._keys.pop(partition, None)
+        super().close(partition)
         self._busy.pop(partition, None)
         self._needed_by.pop(partition, None)
 
     def keys(self, partition: int) -> Iterable[str]:
-        found = [key for key, data in self._keys.get(partition, {}).items() if data.row or data.done]
-        return [*found, PAGES] if found else []
+        installs = [*super().keys(partition)]
+        return [*installs, PAGES] if installs else []
+
+    @staticmethod
+    def has_work(state: InstallData) -> bool:
+        return bool(state.row or state.done)
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
-        table = self._keys.get(partition)
+        table = self._tables.get(partition)
         if table is None or is_marker(key):
             return ()
         data = table.setdefault(key, InstallData())
@@ -138,7 +139,7 @@ class EstablishController:
         return found
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
-        table = self._keys.get(partition)
+        table = self._tables.get(partition)
         if put.topic != ESTABLISHED or table is None:
             return ()
         data = table.setdefault(put.key, InstallData())
@@ -161,16 +162,10 @@ class EstablishController:
         """Return the installs that depend on this one."""
         return sorted(self._needed_by[partition].get(ScopedKey.parse(key).rest, ()))
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
-        return ()  # the row of a package with too many objects for the bus: the shell logs it
-
-    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
-        return ()  # what was established stays; the shell logs it
-
     # ------------------------------------------------------------ deciding
 
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
-        table, busy = self._keys[partition], self._busy[partition]
+        table, busy = self._tables[partition], self._busy[partition]
         if key == PAGES:
             return (yield from self._paged(table, now))
         data = table.get(key)
@@ -198,7 +193,7 @@ class EstablishController:
     def _carried_out(
         self, partition: int, key: str, data: InstallData, now: float
     ) -> Generator[Effect, Any, Outcome]:
-        table = self._keys[partition]
+        table = self._tables[partition]
         row, order, before = data.row, data.order, _before(_object_key(key), data)
         changes = data.changes
         assert row is not None

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.controller import ServiceController
 from pvbus.core.kernel.effects import Get, KindRef, Outcome, Put, Reconciliation
 from pvbus.core.kernel.keys import ObjectKey, watch_key
 from pvbus.core.kernel.keys import partition as partition_of
@@ -17,7 +17,6 @@ from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.packagekinds import MIRRORED
 from pvbus.core.kernel.packagerows import SCOPE, ContentRow, EstablishedRow, LockRow, ScopedKey, SourceRow
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK, SOURCES, WATCHES, WatchRequest
-from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of
 from pvbus.core.platform.packaging.carvel import served_by
 from pvbus.core.platform.resolve.deciding import Decider
 from pvbus.core.platform.resolve.observing import OBSERVE_SECONDS, observed
@@ -33,13 +32,10 @@ CHANGES_SHOWN = 3
 _DEFINITION = KindRef("apiextensions.k8s.io", "CustomResourceDefinition", "v1")
 
 
-class ResolveController:
-    """Installs in, the lock out. See `pvbus.core.kernel.effects.Controller`."""
+class ResolveController(ServiceController):
+    """Installs in, the lock out. Where a decision fails, the lock stays as it is."""
 
     name = "resolve"
-    inputs = inputs_of(name)
-    memory = memory_of(name)
-    broadcast = broadcast_of(name)
 
     def __init__(
         self,
@@ -142,12 +138,6 @@ class ResolveController:
         assert row is None or isinstance(row, SourceRow)
         state.set_source(key.rest, row)
         return (SCOPE, put.key)
-
-    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
-        return ()  # the shell logs it; the rows of a decision are offered again
-
-    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
-        return ()  # the lock stays as it is; the shell logs it
 
     # ------------------------------------------------------------ deciding
 

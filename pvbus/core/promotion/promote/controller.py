@@ -12,11 +12,12 @@ import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, PackageVariant
 from pvbus.core.errors import PermanentError, PvbusError
+from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.effects import Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, ChildKey, Key, watch_key
 from pvbus.core.kernel.kinds import Kind
-from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.messages import cut
 from pvbus.core.kernel.records import (
     CANDIDATES,
@@ -33,7 +34,6 @@ from pvbus.core.kernel.records import (
     Verdict,
     WatchRequest,
 )
-from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of
 from pvbus.core.promotion.promote.barrier import Opening, opening, served_types
 from pvbus.core.promotion.promote.candidates import (
     Revision,
@@ -73,38 +73,35 @@ class Promoted(NamedTuple):
     again_after: float | None = None
 
 
-class PromoteController:
-    """Revisions in, verdicts and candidates out. See `pvbus.core.kernel.effects.Controller`."""
+class PromoteController(KeyedController[PromoteState]):
+    """Revisions in, verdicts and candidates out.
+
+    A row is short: a verdict per open revision, with messages cut. Where a decision fails, the last verdict
+    stays: no order can be wrong by age.
+    """
 
     name = "promote"
-    inputs = inputs_of(name)
-    memory = memory_of(name)
-    broadcast = broadcast_of(name)
+    listed = (VARIANTS,)
 
     def __init__(self, *, partitions: int, returns: bool = True) -> None:
         """returns: whether a proposal that loses its readiness goes back to Draft."""
+        super().__init__(lambda _: PromoteState())
         self.evaluations = 0
         self._returns = returns
         self._view = PromoteView(partitions)
         self._policies = PolicyView(partitions)
-        self._keys: dict[int, dict[str, PromoteState]] = {}
-        self._sync: dict[int, SyncView] = {}
         self._asked: set[str] = set()
         self._asking: set[str] = set()
 
     # ------------------------------------------------------------ records in
 
     def open(self, partition: int) -> None:
-        self._keys[partition] = {}
-        self._sync[partition] = SyncView(1)
+        super().open(partition)
         self._forget_asking(partition)
 
-    def close(self, partition: int) -> None:
-        self._keys.pop(partition, None)
-        self._sync.pop(partition, None)
-
-    def keys(self, partition: int) -> Iterable[str]:
-        return [key for key, seen in self._keys.get(partition, {}).items() if seen.raw or seen.row]
+    @staticmethod
+    def has_work(state: PromoteState) -> bool:
+        return bool(state.raw or state.row)
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
         if topic == OBJECTS:
@@ -116,13 +113,13 @@ class PromoteController:
         if topic == WATCHES:
             self._asked.discard(key) if value is None else self._asked.add(key)
             return ()
-        table = self._keys.get(partition)
+        table = self._tables.get(partition)
         if table is None:
             return ()
         if is_marker(key):
-            is_news = topic == VARIANTS and self._sync[partition].load(partition, key, value)
+            is_news = self._load_marker(topic, partition, key, value)
             return [each for each, seen in table.items() if seen.raw is None] if is_news else ()
-        seen = table.setdefault(key, PromoteState())
+        seen = self._state(partition, key)
         if topic == VARIANTS:
             seen.raw = value
         elif topic == DESIRED:
@@ -137,25 +134,19 @@ class PromoteController:
             del table[key]
         return (key,)
 
-    def _all_keys(self) -> list[str]:
-        return [key for partition in self._keys for key in self.keys(partition)]
-
     def _keys_in(self, namespaces: Iterable[str]) -> list[str]:
         heads = tuple(f"{namespace}/" for namespace in namespaces)
         return [key for key in self._all_keys() if key.startswith(heads)] if heads else []
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
-        if put.topic == PROMOTIONS and partition in self._keys:
-            seen = self._keys[partition].setdefault(put.key, PromoteState())
+        if put.topic == PROMOTIONS and partition in self._tables:
+            seen = self._state(partition, put.key)
             seen.row = put.row if isinstance(put.row, PromotionRow) else None
         return ()
 
     def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
         self._forget_asking(partition)
-        return ()  # a row is short: a verdict per open revision, with messages cut; the shell logs it
-
-    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
-        return ()  # the last verdict stays, and no order can be wrong by age; the shell logs it
+        return super().refused(partition, puts, error)
 
     # ------------------------------------------------------------ deciding
 
@@ -172,7 +163,7 @@ class PromoteController:
         return outcome._replace(puts=(*asks, *outcome.puts), result=result)
 
     def _decided(self, partition: int, key: str, now: float) -> Reconciliation:
-        seen, namespace = self._keys[partition].get(key), Key.parse(key).namespace
+        seen, namespace = self.state(partition, key), Key.parse(key).namespace
         if seen is None or not (seen.row or self._view.has_open(key) or self._is_target(key, seen)):
             return Outcome()
         if seen.raw is None:
@@ -200,7 +191,7 @@ class PromoteController:
         """Withdraw the rows of a variant that is gone, once the list of variants is complete."""
         if seen.row is None:
             return Outcome()
-        if not self._sync[partition].ok(VARIANT_KIND, Key.parse(key).namespace):
+        if not self._is_listed(VARIANTS, partition, VARIANT_KIND, Key.parse(key).namespace):
             return Outcome(result="waiting", waiting=("the list of PackageVariants",))
         puts = (Put(CANDIDATES, _candidate_key(key, policy), None) for policy in seen.row.candidates)
         return Outcome((*puts, Put(PROMOTIONS, key, None)), "changed")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.core.api.variants import PackageVariant
-from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.effects import Effect, Outcome, Put, Reconciliation
 from pvbus.core.kernel.keys import Key, TargetKey
 from pvbus.core.kernel.markers import is_marker
@@ -29,7 +29,6 @@ from pvbus.core.kernel.records import (
     PromotionRow,
     ReleaseRow,
 )
-from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of
 from pvbus.core.promotion.release import approvals, lifecycles
 from pvbus.core.promotion.release.orders import GONE, HELD, Order
 from pvbus.core.promotion.release.state import ReleaseState
@@ -59,38 +58,33 @@ class _Part(NamedTuple):
     again_after: float | None = None
 
 
-class ReleaseController:
-    """Orders in, lifecycles out. See `pvbus.core.kernel.effects.Controller`."""
+class ReleaseController(KeyedController[ReleaseState]):
+    """Orders in, lifecycles out.
+
+    A row is short: an outcome per order, with a message that is cut. Where a decision fails, the order stays
+    on the bus as one that nobody has carried out.
+    """
 
     name = "release"
-    inputs = inputs_of(name)
-    memory = memory_of(name)
-    broadcast = broadcast_of(name)
     evaluations = 0
 
     def __init__(self) -> None:
-        self._keys: dict[int, dict[str, ReleaseState]] = {}
+        super().__init__(lambda _: ReleaseState())
 
     # ------------------------------------------------------------ records in
 
-    def open(self, partition: int) -> None:
-        self._keys[partition] = {}
-
-    def close(self, partition: int) -> None:
-        self._keys.pop(partition, None)
-
-    def keys(self, partition: int) -> Iterable[str]:
-        table = self._keys.get(partition, {})
-        return [key for key, seen in table.items() if seen.is_asked]
+    @staticmethod
+    def has_work(state: ReleaseState) -> bool:
+        return state.is_asked
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
-        table = self._keys.get(partition)
+        table = self._tables.get(partition)
         if table is None or is_marker(key):
             return ()
         policy = ""
         if topic == APPROVALS:
             key, policy = TargetKey.parse(key)
-        seen = table.setdefault(key, ReleaseState())
+        seen = self._state(partition, key)
         if topic == VARIANTS:
             seen.raw = value
         elif topic == DESIRED:
@@ -111,21 +105,15 @@ class ReleaseController:
         return (key,) if seen.is_asked else ()
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
-        if put.topic == RELEASES and partition in self._keys:
-            seen = self._keys[partition].setdefault(put.key, ReleaseState())
+        if put.topic == RELEASES and partition in self._tables:
+            seen = self._state(partition, put.key)
             seen.row = put.row if isinstance(put.row, ReleaseRow) else None
         return ()
-
-    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
-        return ()  # a row is short: an outcome per order, with a message that is cut; the shell logs it
-
-    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
-        return ()  # the order stays on the bus as one that nobody has carried out; the shell logs it
 
     # ------------------------------------------------------------ carrying out
 
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
-        seen = self._keys[partition].get(key)
+        seen = self.state(partition, key)
         if seen is None:
             return Outcome()
         if seen.is_over:

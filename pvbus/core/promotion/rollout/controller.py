@@ -17,13 +17,13 @@ import msgspec
 from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.errors import ConflictError, PermanentError
+from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.echo import ECHO_SECONDS
 from pvbus.core.kernel.effects import Effect, KindRef, Outcome, Put, Reconciliation, Update
 from pvbus.core.kernel.keys import ChildKey, Key, is_child
-from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import CANDIDATES, POLICIES, ROLLOUTS, CandidateRow
 from pvbus.core.kernel.rolloutrows import Answers, Ask, Rollout, Target
-from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of
 from pvbus.core.promotion.protocol.machine import step
 from pvbus.core.promotion.protocol.rules import Rules
 from pvbus.core.promotion.rollout.checking import answered
@@ -50,39 +50,28 @@ _rollout = msgspec.json.Decoder(Rollout)
 _target = msgspec.json.Decoder(Target)
 
 
-class RolloutController:
-    """Candidates in, approvals out. See `pvbus.core.kernel.effects.Controller`."""
+class RolloutController(KeyedController[RolloutData]):
+    """Candidates in, approvals out.
+
+    A row is short: names, numbers, and a message of one line. Where a decision fails, nothing is approved.
+    """
 
     name = "rollout"
-    inputs = inputs_of(name)
-    memory = memory_of(name)
-    broadcast = broadcast_of(name)
+    listed = (POLICIES,)
 
     def __init__(self) -> None:
+        super().__init__(lambda _: RolloutData())
         self.evaluations = 0
-        self._keys: dict[int, dict[str, RolloutData]] = {}
-        self._sync: dict[int, SyncView] = {}
 
     # ------------------------------------------------------------ records in
 
-    def open(self, partition: int) -> None:
-        self._keys[partition] = {}
-        self._sync[partition] = SyncView(1)
-
-    def close(self, partition: int) -> None:
-        self._keys.pop(partition, None)
-        self._sync.pop(partition, None)
-
-    def keys(self, partition: int) -> Iterable[str]:
-        return list(self._keys.get(partition, {}))
-
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
-        table = self._keys.get(partition)
+        table = self._tables.get(partition)
         if table is None:
             return ()
         if is_marker(key):
-            changed = topic == POLICIES and self._sync[partition].load(partition, key, value)
-            return [each for each, data in table.items() if data.raw is None] if changed else ()
+            is_news = self._load_marker(topic, partition, key, value)
+            return [each for each, data in table.items() if data.raw is None] if is_news else ()
         name = ChildKey.parse(key).skey if is_child(key) else key
         data = table.get(name) or RolloutData()
         if topic == POLICIES:
@@ -102,25 +91,19 @@ class RolloutController:
         return (name,)
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
-        table = self._keys.get(partition)
+        table = self._tables.get(partition)
         if put.topic == ROLLOUTS and table is not None:
             name = ChildKey.parse(put.key).skey if is_child(put.key) else put.key
-            data = table.setdefault(name, RolloutData())
+            data = self._state(partition, name)
             _remember(data, put.key, put.row)
             if data.is_empty:
                 del table[name]
         return ()
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
-        return ()  # a row is short: names, numbers, and a message of one line; the shell logs it
-
-    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
-        return ()  # nothing is approved then, and the status stays; the shell logs it
-
     # ------------------------------------------------------------ deciding
 
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
-        data = self._keys[partition].get(key)
+        data = self.state(partition, key)
         if data is None:
             return Outcome()
         name = Key.parse(key)
@@ -137,7 +120,7 @@ class RolloutController:
         puts = tuple(end_puts(key, data.rollout, data.rows))
         if not puts:
             return Outcome()
-        if not self._sync[partition].ok(POLICY_KIND, key.namespace):
+        if not self._is_listed(POLICIES, partition, POLICY_KIND, key.namespace):
             return Outcome(result="waiting", waiting=("the list of RolloutPolicies",))
         return Outcome(puts, "changed")
 
@@ -226,7 +209,8 @@ def _reported(data: RolloutData, now: float) -> Generator[Effect, Any, str]:
     if not data.is_stale or data.wanted is None or data.reported_at <= now < data.report_at:
         return "unchanged"
     seen = data.raw
-    stored = data.stored(now)
+    stored = data.current(now)
+    assert stored is not None
     present = _policy.decode(stored).status
     rollout = data.shown or data.present
     status = status_of(data.wanted, rollout, data.rows, data.candidates, now, present)
@@ -237,12 +221,13 @@ def _reported(data: RolloutData, now: float) -> Generator[Effect, Any, str]:
         written = yield Update(POLICY, body_of(stored, status), "status")
     except ConflictError:
         # What it conflicts with may have been observed while the request was on its way: then none follows.
-        data.is_stale, data.response = True, None
+        data.is_stale = True
+        data.forget_answer()
         if data.raw is seen:
             data.report_at = now + ECHO_SECONDS
         return "conflict"
     except PermanentError:  # the shell logs it, and tries again; what changes meanwhile is not held up
         data.is_stale, data.report_at = True, now + REFUSED_SECONDS
         raise
-    data.response, data.expires = msgspec.json.encode(written), now + ECHO_SECONDS
+    data.write(written, now)
     return "changed"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import msgspec
 
 from pvbus.core.api.rollouts import RolloutPolicy
-from pvbus.core.kernel.echo import is_awaited
+from pvbus.core.kernel.echo import ObservedObject
 from pvbus.core.kernel.rolloutrows import Commands, Rollout, Target
 from pvbus.core.promotion.protocol.rules import Rules, rules_of
 from pvbus.core.promotion.protocol.validation import validate_policy
@@ -46,9 +46,8 @@ class Wanted(NamedTuple):
         )
 
 
-class RolloutData:
-    """wanted: the policy, None if there is none. raw: the policy as seen last; response: as the server
-    answered our own write, which counts until expires or the next echo. rollout, rows: as on the bus.
+class RolloutData(ObservedObject):
+    """wanted: the policy, None if there is none. rollout, rows: as on the bus.
 
     shown: the rollout after the last step, with the time that is not written yet. is_touched: something has
     changed since the last step that changed nothing. stepped_at, due: time of the last step, and of the next
@@ -59,13 +58,10 @@ class RolloutData:
     __slots__ = (
         "candidates",
         "due",
-        "expires",
         "is_stale",
         "is_touched",
-        "raw",
         "report_at",
         "reported_at",
-        "response",
         "rollout",
         "rows",
         "shown",
@@ -74,10 +70,8 @@ class RolloutData:
     )
 
     def __init__(self) -> None:
+        super().__init__()
         self.wanted: Wanted | None = None
-        self.raw: bytes | None = None
-        self.response: bytes | None = None
-        self.expires = 0.0
         self.rollout: Rollout | None = None
         self.rows: dict[str, Target] = {}
         self.candidates = Candidates()
@@ -101,13 +95,6 @@ class RolloutData:
         wanted = Wanted.of(raw) if raw is not None else None
         if wanted is None or not wanted.is_as(self.wanted):
             self.is_touched = True
-        self.raw, self.response, self.wanted, self.is_stale = raw, None, wanted, True
+        super().observe(raw)
+        self.wanted, self.is_stale = wanted, True
         self.report_at = min(self.report_at, self.reported_at + STATUS_SECONDS)  # a conflict is over
-
-    def stored(self, now: float) -> bytes:
-        """Return the policy as last seen: the response to our own write counts until its echo."""
-        if self.response is not None and not is_awaited(self.expires, now):
-            self.response = None
-        raw = self.response if self.response is not None else self.raw
-        assert raw is not None
-        return raw

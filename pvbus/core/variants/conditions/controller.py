@@ -23,11 +23,11 @@ from pvbus.core.api.variants import (
     PackageVariant,
     PackageVariantSet,
 )
-from pvbus.core.errors import PermanentError
-from pvbus.core.kernel.echo import ECHO_SECONDS, is_awaited
+from pvbus.core.kernel.controller import KeyedController
+from pvbus.core.kernel.echo import ObservedObject
 from pvbus.core.kernel.effects import KindRef, Outcome, Put, Reconciliation, Update
 from pvbus.core.kernel.keys import ConditionKey, Key, SubjectKey, is_child
-from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.messages import cut
 from pvbus.core.kernel.records import (
     DESIRED,
@@ -43,7 +43,6 @@ from pvbus.core.kernel.records import (
     ResultRow,
     SetResult,
 )
-from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of
 from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.conditions.endings import DECIDED_TO_REMOVE, end_of
 from pvbus.core.variants.conditions.sets import set_conditions
@@ -77,50 +76,37 @@ class _Traces(msgspec.Struct):
 _traces = msgspec.json.Decoder(_Traces)
 
 
-class ObjectState:
+class ObjectState(ObservedObject):
     """One object: as observed, its result, and its last published events by condition type.
 
     former: the object before it went. removed: the decision of its set to remove it.
     """
 
-    __slots__ = ("expires", "former", "latest", "raw", "removed", "response", "result")
+    __slots__ = ("former", "latest", "removed", "result")
 
     def __init__(self) -> None:
-        self.raw: bytes | None = None
+        super().__init__()
         self.former: bytes | None = None
         self.removed = DesiredRow()
-        self.response: bytes | None = None
-        self.expires = 0.0
         self.result: bytes | None = None
         self.latest: dict[str, ConditionEvent] = {}
 
-    def stored(self, now: float) -> bytes:
-        """Return the object as last seen: the response to our own write counts until its echo."""
-        if self.response is not None and not is_awaited(self.expires, now):
-            self.response = None
-        raw = self.response if self.response is not None else self.raw
-        assert raw is not None
-        return raw
 
-
-class ConditionsController:
-    """Results in, status and events out. See `pvbus.core.kernel.effects.Controller`."""
+class ConditionsController(KeyedController[ObjectState]):
+    """Results in, status and events out. Messages are cut far below the bus's limit."""
 
     name = "conditions"
-    inputs = inputs_of(name)
-    memory = memory_of(name)
-    broadcast = broadcast_of(name)
+    listed = (VARIANTS, SETS)
     evaluations = 0
 
     def __init__(self, *, source: str, partitions: int, children_report: bool = True) -> None:
         """source: `ce_source` of the installation's events. children_report: see
         `pvbus.core.variants.conditions.sets.set_conditions`."""
+        super().__init__(lambda _: ObjectState())
         self._publisher = Publisher(source)
         self._children_report = children_report
         self._subjects = Subjects(partitions)
-        self._states: dict[int, dict[str, ObjectState]] = {}
         self._needing: dict[int, set[str]] = {}
-        self._sync: dict[int, dict[str, SyncView]] = {}
 
     def needing(self, kind: str) -> int:
         """Return how many objects of a kind wait for a person, for metrics."""
@@ -129,27 +115,26 @@ class ConditionsController:
     # ------------------------------------------------------------ records in
 
     def open(self, partition: int) -> None:
-        self._states[partition] = {}
+        super().open(partition)
         self._needing[partition] = set()
-        self._sync[partition] = {VARIANTS: SyncView(1), SETS: SyncView(1)}
 
     def close(self, partition: int) -> None:
-        self._states.pop(partition, None)
+        super().close(partition)
         self._needing.pop(partition, None)
-        self._sync.pop(partition, None)
 
     def keys(self, partition: int) -> Iterable[str]:
-        states = self._states.get(partition)
-        return [] if states is None else list(dict.fromkeys((*states, *self._subjects.keys(partition))))
+        if partition not in self._tables:
+            return []
+        return list(dict.fromkeys((*super().keys(partition), *self._subjects.keys(partition))))
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
         if topic == OBJECTS:
             return self._load_object(partition, key, value)
-        states = self._states.get(partition)
+        states = self._tables.get(partition)
         if states is None:
             return ()
         if is_marker(key):
-            if topic in self._sync[partition] and self._sync[partition][topic].load(partition, key, value):
+            if self._load_marker(topic, partition, key, value):
                 return [k for k, state in states.items() if state.raw is None]
             return ()
         if topic == LATEST:
@@ -160,14 +145,14 @@ class ConditionsController:
             return ()  # the answer to it comes with the object; a row without a reason takes none back
         kind = "PackageVariant" if topic in (RESULTS, VARIANTS, DESIRED) else "PackageVariantSet"
         subject = str(SubjectKey(kind, key))
-        state = states.setdefault(subject, ObjectState())
+        state = self._state(partition, subject)
         if topic == DESIRED:
             state.removed = _desired.decode(value or b"")
         elif topic in (RESULTS, SETRESULTS):
             state.result = value
         else:
             state.former = state.raw if value is None else None
-            state.raw, state.response = value, None
+            state.observe(value)
         return (subject,)
 
     def _load_object(self, partition: int, key: str, value: bytes | None) -> Iterable[str]:
@@ -178,7 +163,7 @@ class ConditionsController:
             begins = str(SubjectKey(kind, ""))
             return [
                 key
-                for number, states in self._states.items()
+                for number, states in self._tables.items()
                 for key in states
                 if key.startswith(begins) and self._subjects.of(number, key) is None
             ]
@@ -188,7 +173,7 @@ class ConditionsController:
     def _remember(self, partition: int, key: str, event: ConditionEvent | None) -> str:
         """Apply a row of `latest`; return the key of its object."""
         owner, condition = ConditionKey.parse(key)
-        state = self._states[partition].setdefault(owner, ObjectState())
+        state = self._state(partition, owner)
         if condition == ATTENTION:
             needing, waits = self._needing[partition], event is not None and event.condition.status == "True"
             needing.add(owner) if waits else needing.discard(owner)
@@ -199,21 +184,15 @@ class ConditionsController:
         return owner
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
-        if put.topic != LATEST or partition not in self._states:
+        if put.topic != LATEST or partition not in self._tables:
             return ()
         event = put.row if isinstance(put.row, ConditionEvent) else None
         return (self._remember(partition, put.key, event),)  # now its status may be written
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
-        return ()  # messages are cut far below the bus's limit; the shell logs it
-
-    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
-        return ()  # only this controller publishes conditions; the shell logs it
-
     # ------------------------------------------------------------ deciding
 
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
-        states = self._states.get(partition)
+        states = self._tables.get(partition)
         if states is None:
             return Outcome()
         kind, name = SubjectKey.parse(key)
@@ -225,16 +204,12 @@ class ConditionsController:
         if state.raw is None:
             return self._gone(partition, kind, key, state, now)
         outcome = yield from self._publish(kind, Key.parse(name), state, now)
-        if state.response is not None:  # its echo may have come before the response, so do not rely on it
-            again = max(state.expires - now, 0.1)
-            if outcome.again_after is not None:
-                again = min(again, outcome.again_after)
-            return outcome._replace(again_after=again)
-        return outcome
+        times = [time for time in (state.echo_seconds(now), outcome.again_after) if time is not None]
+        return outcome._replace(again_after=min(times, default=None))
 
     def _observe(self, partition: int, kind: str, key: str, now: float) -> Outcome:
         """Publish the conditions that other programs wrote, and their ends."""
-        states = self._states[partition]
+        states = self._tables[partition]
         state, subject = states.get(key) or ObjectState(), self._subjects.of(partition, key)
         present = () if subject is None else _dated(subject, state, now)
         if not present and not state.latest:
@@ -264,7 +239,7 @@ class ConditionsController:
     def _gone(self, partition: int, kind: str, key: str, state: ObjectState, now: float) -> Outcome:
         """Publish the last events of an absent object, once its kind's list is complete."""
         topic = VARIANTS if kind == "PackageVariant" else SETS
-        if not self._sync[partition][topic].ok(f"{CONFIG_GROUP}/{kind}", _namespace_of(key)):
+        if not self._is_listed(topic, partition, f"{CONFIG_GROUP}/{kind}", _namespace_of(key)):
             return Outcome(result="waiting", waiting=("objects are being listed",))
         uid = max(state.latest.values(), key=lambda event: event.time).uid if state.latest else ""
         end = end_of(kind, Key.parse(key.partition("|")[2]), uid, state.former, state.removed)
@@ -274,12 +249,13 @@ class ConditionsController:
             message=end.message,
         )
         if not puts and state.result is None:
-            del self._states[partition][key]
+            del self._tables[partition][key]
         return Outcome(puts, "changed" if puts else "unchanged")
 
     def _publish(self, kind: str, key: Key, state: ObjectState, now: float) -> Reconciliation:
         """Publish the transitions; if there are none, write the status."""
-        raw = state.stored(now)
+        raw = state.current(now)
+        assert raw is not None
         obj: PackageVariant | PackageVariantSet
         obj = _variant.decode(raw) if kind == "PackageVariant" else decode_set(raw)[0]
         uid, subject = obj.metadata.uid, str(SubjectKey(kind, str(key)))
@@ -304,7 +280,7 @@ class ConditionsController:
         status = {"conditions": [msgspec.to_builtins(c) for c in conditions], **extra}
         body = {**msgspec.json.decode(raw), "status": status}
         written = yield Update(VARIANT if kind == "PackageVariant" else SET, body, "status")
-        state.response, state.expires = msgspec.json.encode(written), now + ECHO_SECONDS
+        state.write(written, now)
         cause = _cause(state, obj.status.conditions, conditions)
         return Outcome((), "changed", news.again_after, cause=cause)
 

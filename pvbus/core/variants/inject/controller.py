@@ -14,9 +14,11 @@ import msgspec
 from pvbus.core.api.variants import CONFIG_GROUP, Downstream, PackageVariant, Upstream
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.backoff import Backoff
+from pvbus.core.kernel.controller import KeyedController
+from pvbus.core.kernel.echo import ECHO_SECONDS
 from pvbus.core.kernel.effects import INTERNAL_ERROR, Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.kernel.keys import FINALIZER, RETRY, Key, TargetKey, digest, okey, sha1_head, watch_key
-from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import (
     APPROVALS,
     DESIRED,
@@ -30,7 +32,6 @@ from pvbus.core.kernel.records import (
     ResultRow,
     WatchRequest,
 )
-from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of
 from pvbus.core.variants.following import MOVED_TAGS, follows_saves, refuses_moved_tags
 from pvbus.core.variants.inject import report
 from pvbus.core.variants.inject.choosing import NotYetError
@@ -54,7 +55,6 @@ VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
 POINTS_KEPT = 256  # upstream contents whose injection points are cached
 REFUSED_RETRY_SECONDS = 60.0
 TERMINATING_RETRY_SECONDS = 5.0
-ECHO_SECONDS = 10.0  # longest wait for the watch echo of our own write
 WAIT_REPORTED_SECONDS = 2.0  # shorter waits are part of every change; reporting them would make Ready flap
 LIST_REPORTED_SECONDS = 10.0  # the first list of a large cluster takes a while, and blocks every key
 TROUBLE_REPORTED_SECONDS = 5.0  # shorter trouble is the restart of another component
@@ -66,38 +66,32 @@ _result = msgspec.json.Decoder(ResultRow)
 _approval = msgspec.json.Decoder(ApprovalRow)
 
 
-class InjectController:
-    """PackageVariants in, drafts out. See `pvbus.core.kernel.effects.Controller`."""
+class InjectController(KeyedController[InjectState]):
+    """PackageVariants in, drafts out. No row here grows with its input beyond the bus's limit."""
 
     name = "inject"
-    inputs = inputs_of(name)
-    memory = memory_of(name)
-    broadcast = broadcast_of(name)
+    listed = (VARIANTS,)
     evaluations = 0
 
     def __init__(self, *, partitions: int, elapsed: Callable[[], float]) -> None:
         """elapsed: seconds of a monotonic clock."""
+        super().__init__(lambda _: InjectState())
         self.view = InjectView(partitions)
         self._elapsed = elapsed
-        self._keys: dict[int, dict[str, InjectState]] = {}
-        self._sync: dict[int, SyncView] = {}
         self._requests = Requests()
         self._points: OrderedDict[str, InjectionPoints] = OrderedDict()
 
     # ------------------------------------------------------------ records in
 
-    def open(self, partition: int) -> None:
-        self._keys[partition] = {}
-        self._sync[partition] = SyncView(1)
-
     def close(self, partition: int) -> None:
-        for vkey in self._keys.pop(partition, {}):
+        for vkey in self._tables.get(partition, ()):
             self.view.forget(vkey)
         self._requests.close(partition)
-        self._sync.pop(partition, None)
+        super().close(partition)
 
-    def keys(self, partition: int) -> Iterable[str]:
-        return [key for key, seen in self._keys.get(partition, {}).items() if seen.raw or seen.result]
+    @staticmethod
+    def has_work(state: InjectState) -> bool:
+        return bool(state.raw or state.result)
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
         if topic == OBJECTS:
@@ -108,15 +102,14 @@ class InjectController:
         if topic == WATCHES:
             self._requests.load(key, value)
             return ()
-        if partition not in self._keys:
+        if partition not in self._tables:
             return ()
         if is_marker(key):
-            changed = topic == VARIANTS and self._sync[partition].load(partition, key, value)
-            return self.keys(partition) if changed else ()
+            return self.keys(partition) if self._load_marker(topic, partition, key, value) else ()
         policy = ""
         if topic == APPROVALS:
             key, policy = TargetKey.parse(key)
-        seen = self._keys[partition].setdefault(key, InjectState())
+        seen = self._state(partition, key)
         if topic == VARIANTS:
             seen.raw = value
         elif topic == APPROVALS:
@@ -127,28 +120,21 @@ class InjectController:
             self._remember(partition, key, _result.decode(value) if value is not None else None)
         return (key,)
 
-    def _all_keys(self) -> list[str]:
-        return [key for partition in self._keys for key in self.keys(partition)]
-
     def store(self, partition: int, put: Put) -> Iterable[str]:
-        if put.topic == RESULTS and partition in self._keys:
+        if put.topic == RESULTS and partition in self._tables:
             self._remember(partition, put.key, put.row if isinstance(put.row, ResultRow) else None)
         return ()
 
     def _remember(self, partition: int, key: str, row: ResultRow | None) -> None:
-        table = self._keys[partition]
-        seen = table.setdefault(key, InjectState())
+        seen = self._state(partition, key)
         seen.result = row
         if row is not None:
             self._requests.remember(partition, key, row.requests)
         elif seen.raw is None and seen.desired is None:
-            del table[key]
-
-    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
-        return ()  # no row here grows with its input beyond the bus's limit; the shell logs it
+            del self._tables[partition][key]
 
     def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
-        seen = self._keys[partition].get(key)
+        seen = self.state(partition, key)
         if seen is None or seen.raw is None:
             return ()
         one = Pass(partition, key, seen, _variant.decode(seen.raw), now, self._elapsed())
@@ -157,7 +143,7 @@ class InjectController:
     # ------------------------------------------------------------ deciding
 
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
-        seen = self._keys[partition].get(key)
+        seen = self.state(partition, key)
         if seen is None:
             return Outcome()
         if seen.raw is None:
@@ -213,14 +199,14 @@ class InjectController:
         )
 
     def _gone(self, partition: int, key: str, seen: InjectState) -> Outcome:
-        if not self._sync[partition].ok(VARIANT_KIND, Key.parse(key).namespace):
+        if not self._is_listed(VARIANTS, partition, VARIANT_KIND, Key.parse(key).namespace):
             return Outcome(result="waiting", waiting=("the list of PackageVariants",))
         puts = self._requests.change(partition, key, {})
         if seen.result is not None:
             puts.append(Put(RESULTS, key, None))
         self.view.forget(key)
         if not puts and seen.desired is None:
-            del self._keys[partition][key]
+            del self._tables[partition][key]
         return Outcome(tuple(puts), "changed" if puts else "unchanged")
 
     def _terminate(self, one: Pass) -> Reconciliation:

@@ -14,7 +14,7 @@ import msgspec
 from pvbus.core.api.variants import CONFIG_GROUP, PackageVariant, PackageVariantSpec
 from pvbus.core.cel import Budget
 from pvbus.core.errors import ConflictError, PermanentError, TooLargeError
-from pvbus.core.kernel.echo import ECHO_SECONDS
+from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.effects import (
     INTERNAL_ERROR,
     Create,
@@ -34,7 +34,7 @@ from pvbus.core.kernel.keys import (
     TargetKey,
     digest,
 )
-from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import (
     DESIRED,
     SETRESULTS,
@@ -44,7 +44,6 @@ from pvbus.core.kernel.records import (
     DesiredRow,
     TargetRow,
 )
-from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of
 from pvbus.core.variants.pacing import TURN_COST, Pace
 from pvbus.core.variants.readiness import readiness
 from pvbus.core.variants.render.pruning import dropped_fields
@@ -86,47 +85,33 @@ _target = msgspec.json.Decoder(TargetRow)
 _desired = msgspec.json.Decoder(DesiredRow)
 
 
-class RenderController:
-    """Targets in, PackageVariants out. See `pvbus.core.kernel.effects.Controller`."""
+class RenderController(KeyedController[RenderState]):
+    """Targets in, PackageVariants out. No row here grows with its input beyond the bus's limit."""
 
     name = "render"
-    inputs = inputs_of(name)
-    memory = memory_of(name)
-    broadcast = broadcast_of(name)
+    listed = (VARIANTS,)
 
     def __init__(self, *, spec_bytes_max: int = SPEC_BYTES_MAX) -> None:
         """spec_bytes_max: limit for a PackageVariant's spec as JSON; see `SPEC_SHARE`."""
+        super().__init__(lambda _: RenderState())
         self.evaluations = 0
         self._spec_bytes_max = spec_bytes_max
         self._templates = TemplateCache()
         self._pace = Pace()
-        self._keys: dict[int, dict[str, RenderState]] = {}
-        self._sync: dict[int, SyncView] = {}
 
     # ------------------------------------------------------------ records in
 
-    def open(self, partition: int) -> None:
-        self._keys[partition] = {}
-        self._sync[partition] = SyncView(1)
-
-    def close(self, partition: int) -> None:
-        self._keys.pop(partition, None)
-        self._sync.pop(partition, None)
-
-    def keys(self, partition: int) -> Iterable[str]:
-        return [key for key, seen in self._keys.get(partition, {}).items() if seen.claims or seen.desired]
+    @staticmethod
+    def has_work(state: RenderState) -> bool:
+        return bool(state.claims or state.desired)
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
-        table = self._keys.get(partition)
-        if table is None:
+        if partition not in self._tables:
             return ()
         if is_marker(key):
-            changed = topic == VARIANTS and self._sync[partition].load(partition, key, value)
-            return self.keys(partition) if changed else ()
+            return self.keys(partition) if self._load_marker(topic, partition, key, value) else ()
         vkey, set_name = TargetKey.parse(key) if topic == TARGETS else (key, "")
-        seen = table.get(vkey)
-        if seen is None:
-            seen = table[vkey] = RenderState()
+        seen = self._state(partition, vkey)
         if topic == TARGETS:
             if value is None:
                 seen.claims.pop(set_name, None)
@@ -135,23 +120,20 @@ class RenderController:
         elif topic == DESIRED:
             seen.desired = _desired.decode(value) if value is not None else None
         else:
-            seen.variant, seen.response = value, None
-        if not (seen.claims or seen.desired or seen.variant):
-            del table[vkey]
+            seen.observe(value)
+        if not (seen.claims or seen.desired or seen.raw):
+            del self._tables[partition][vkey]
             self._pace.forget(vkey)
         return (vkey,)
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
-        if put.topic == DESIRED and partition in self._keys:
-            seen = self._keys[partition].setdefault(put.key, RenderState())
+        if put.topic == DESIRED and partition in self._tables:
+            seen = self._state(partition, put.key)
             seen.desired = put.row if isinstance(put.row, DesiredRow) else None
         return ()
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
-        return ()  # no row here grows with its input beyond the bus's limit; the shell logs it
-
     def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
-        seen = self._keys[partition].get(key)
+        seen = self.state(partition, key)
         if seen is None:
             return ()
         living = seen.living(now)
@@ -167,19 +149,20 @@ class RenderController:
     # ------------------------------------------------------------ deciding
 
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
-        seen = self._keys[partition].get(key)
+        seen = self.state(partition, key)
         if seen is None or (not seen.claims and seen.desired is None):
             return Outcome()
-        if not self._sync[partition].ok(VARIANT_KIND, Key.parse(key).namespace):
+        if not self._is_listed(VARIANTS, partition, VARIANT_KIND, Key.parse(key).namespace):
             return Outcome(result="waiting", waiting=("PackageVariants are being listed",))
         if seen.claims:
             outcome = yield from self._claimed(Key.parse(key), seen, now)
         else:
             outcome = self._release(key, seen)
-        if seen.response is not None and outcome.again_after is None:
-            # Its echo may have come before the response, so do not rely on it.
-            return outcome._replace(again_after=max(seen.expires - now, 0.1))
-        return outcome
+        return (
+            outcome
+            if outcome.again_after is not None
+            else outcome._replace(again_after=seen.echo_seconds(now))
+        )
 
     def _release(self, key: str, seen: RenderState) -> Outcome:
         """Drop the rows of a key that no set has a row for; leave the PackageVariant alone."""
@@ -247,7 +230,7 @@ class RenderController:
             return (yield from self._not_written(key, seen, winner, now, outcome="refused", error=str(error)))
         if written is None:
             return self._reported(key, seen, winner, living, spec_digest=digest(spec))
-        seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
+        seen.write(written, now)
         living = seen.living(now)
         stored = living.spec if living is not None else spec  # what others can see, and go on with
         dropped = dropped_fields(spec, stored)
@@ -332,7 +315,7 @@ class RenderController:
 
         Raises: PermanentError if the API server refuses the write, or if the spec is too large.
         """
-        raw = seen.stored(now)
+        raw = seen.current(now)
         is_same = living is not None and digest(living.spec) == digest(spec)
         if not is_same:
             self._require_size(spec)
@@ -415,7 +398,7 @@ class RenderController:
         results: by set, for the sets of this decision; the others get a result for their own row.
         conflict: why no set may write, "" if one may.
         """
-        living = seen.variant is not None or seen.response is not None
+        living = seen.is_present
         puts: list[Put] = []
         reported: dict[str, str] = {}
         for name, claim in seen.claims.items():
@@ -468,7 +451,7 @@ class RenderController:
 
         Returns the object afterwards, and the API server's error if it refuses the write, else "".
         """
-        raw, living = seen.stored(now), seen.living(now)
+        raw, living = seen.current(now), seen.living(now)
         if raw is None or living is None or living.metadata.deletion_timestamp:
             return living, ""
         if is_cancelled(claim, living):
@@ -481,7 +464,7 @@ class RenderController:
             if refused.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
                 raise ConflictError(str(refused)) from refused
             return living, str(refused)
-        seen.response, seen.expires = msgspec.json.encode(written), now + ECHO_SECONDS
+        seen.write(written, now)
         return seen.living(now), ""
 
     def _removed(self, key: Key, seen: RenderState, name: str, now: float) -> Reconciliation:

@@ -12,10 +12,11 @@ import msgspec
 from pvbus.core.api.decoding import decode_set
 from pvbus.core.api.variants import Downstream
 from pvbus.core.errors import PermanentError, TooLargeError
+from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.effects import INTERNAL_ERROR, CatchUp, Outcome, Put, Reconciliation
 from pvbus.core.kernel.holds import is_held
 from pvbus.core.kernel.keys import ChildKey, Key, WatchKey, is_check, is_child
-from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import (
     OBJECTS,
     SETRESULTS,
@@ -27,7 +28,6 @@ from pvbus.core.kernel.records import (
     SetResult,
     WatchRequest,
 )
-from pvbus.core.kernel.topics import broadcast_of, inputs_of, memory_of
 from pvbus.core.variants.pacing import Pace
 from pvbus.core.variants.unroll import orders
 from pvbus.core.variants.unroll.facts import facts_of, requester
@@ -50,13 +50,11 @@ _rollup = msgspec.json.Decoder(SetResult)
 _request = msgspec.json.Decoder(WatchRequest)
 
 
-class UnrollController:
-    """Sets in, children out. See `pvbus.core.kernel.effects.Controller`."""
+class UnrollController(KeyedController[SetState]):
+    """Sets in, children out."""
 
     name = "unroll"
-    inputs = inputs_of(name)
-    memory = memory_of(name)
-    broadcast = broadcast_of(name)
+    listed = (SETS,)
 
     def __init__(
         self,
@@ -75,6 +73,7 @@ class UnrollController:
         A pass ends after chunk_puts rows (the size of a step) or turn_targets targets; the next one
         continues.
         """
+        super().__init__(self._new_state_of)
         self.view = UnrollView(partitions)
         self.preparing = Preparing(self.view, turn_targets)
         self._pace = Pace()
@@ -84,38 +83,31 @@ class UnrollController:
         self._chunk_puts = chunk_puts
         self._turn_targets = turn_targets
         self._opinions = opinions
-        self._sets: dict[int, dict[str, SetState]] = {}
         self._states: dict[str, SetState] = {}  # the same, of all leases that are held
-        self._sync: dict[int, SyncView] = {}
         self._requests: dict[str, dict[str, WatchRequest]] = {}
         self._own: dict[int, set[str]] = {}
 
     # ------------------------------------------------------------ records in
 
     def open(self, partition: int) -> None:
-        self._sets[partition] = {}
-        self._sync[partition] = SyncView(1)
+        super().open(partition)
         self._own.pop(partition, None)
 
     def close(self, partition: int) -> None:
-        for state in list(self._sets.get(partition, {}).values()):
+        for state in list(self._tables.get(partition, {}).values()):
             self._drop(partition, state)
             self.view.forget(state.skey)
-        self._sets.pop(partition, None)
-        self._sync.pop(partition, None)
-
-    def keys(self, partition: int) -> Iterable[str]:
-        return list(self._sets.get(partition, ()))
+        super().close(partition)
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
         if topic == OBJECTS:
             return self._load_object(partition, key, value)
         if topic == WATCHES:
             return self._load_request(key, value)
-        if partition not in self._sets:
+        if partition not in self._tables:
             return ()
         if topic == SETS and is_marker(key):
-            self._sync[partition].load(partition, key, value)
+            self._load_marker(topic, partition, key, value)
             return self.keys(partition)
         skey, name = ChildKey.parse(key) if is_child(key) else (key, "")
         state = self._state(partition, skey)
@@ -137,11 +129,8 @@ class UnrollController:
     def evaluations(self) -> int:
         return self.preparing.target_evaluations
 
-    def _state(self, partition: int, skey: str) -> SetState:
-        sets = self._sets[partition]
-        state = sets.get(skey)
-        if state is None:
-            state = sets[skey] = self._states[skey] = SetState(skey)
+    def _new_state_of(self, skey: str) -> SetState:
+        state = self._states[skey] = SetState(skey)
         return state
 
     def _load_object(self, number: int, key: str, value: bytes | None) -> list[str]:
@@ -173,7 +162,7 @@ class UnrollController:
         return ()
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
-        if put.topic not in (UNROLL, SETRESULTS) or partition not in self._sets:
+        if put.topic not in (UNROLL, SETRESULTS) or partition not in self._tables:
             return ()
         if put.topic == UNROLL:
             skey, name = ChildKey.parse(put.key)
@@ -185,7 +174,7 @@ class UnrollController:
 
     def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
         for put in puts:
-            if put.topic == UNROLL and isinstance(put.row, ChildRow) and partition in self._sets:
+            if put.topic == UNROLL and isinstance(put.row, ChildRow) and partition in self._tables:
                 skey, name = ChildKey.parse(put.key)
                 row, reason = put.row, "TooLarge" if isinstance(error, TooLargeError) else "BusRefused"
                 refused = RefusedRows(row.digest, row.target, row.okey, reason, str(error))
@@ -193,7 +182,7 @@ class UnrollController:
                 yield skey
 
     def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
-        state = self._sets[partition].get(key)
+        state = self._tables[partition].get(key)
         if state is None or state.obj is None:
             return ()
         turn = self._turn(state, now, self._elapsed())
@@ -213,7 +202,7 @@ class UnrollController:
     def _pass(self, number: int, skey: str, now: float, *, caught_up: bool) -> Outcome | None:
         """Evaluate once; None asks for a catch-up before removals are ordered."""
         state = self._state(number, skey)
-        if state.obj is None and not self._sync[number].ok(SET_KIND, Key.parse(skey).namespace):
+        if state.obj is None and not self._is_listed(SETS, number, SET_KIND, Key.parse(skey).namespace):
             return Outcome(result="waiting", waiting=("PackageVariantSets are being listed",))
         elapsed = self._elapsed()
         if state.children.taken:
@@ -320,7 +309,7 @@ class UnrollController:
         return Outcome(tuple(puts), "changed", again_after=0)
 
     def _drop(self, number: int, state: SetState) -> None:
-        self._sets[number].pop(state.skey, None)
+        self._tables[number].pop(state.skey, None)
         self._states.pop(state.skey, None)
         self._pace.forget(state.skey)
         if state.consultation is not None:
@@ -424,7 +413,7 @@ class UnrollController:
             own = self._own[number] = set(self._requests.get(requester(number), {}))
         puts = [Put(WATCHES, key, request) for key, request in wanted.items() if key not in own]
         own.update(wanted)
-        states = self._sets[number].values()
+        states = self._tables[number].values()
         if all(other.passed for other in states):
             needed = {key for other in states for key in other.requested}
             puts += [Put(WATCHES, key, None) for key in sorted(own - needed)]

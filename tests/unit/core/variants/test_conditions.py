@@ -482,7 +482,8 @@ def test_latest_restores_what_consumers_know() -> None:
     for event in part.events:
         key = f"PackageVariantSet|default/alpha|{event.condition.type}"
         again.controller.load(LATEST, 0, key, encode_row(event))
-    state = part.controller._states[0]["PackageVariantSet|default/alpha"]
+    state = part.controller.state(0, "PackageVariantSet|default/alpha")
+    assert state is not None
     again.see(msgspec.json.decode(state.raw or b""))
     again.tell(rolled(counts=SOME))
     assert again.run() is None

@@ -13,7 +13,7 @@ from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.effects import Create, Get, List, Update
 from pvbus.core.kernel.keys import sync_key
 from pvbus.core.kernel.kinds import Kind
-from pvbus.core.kernel.records import OBJECTS, WATCHES, SyncMarker
+from pvbus.core.kernel.records import OBJECTS, RESULTS, WATCHES, SyncMarker
 from pvbus.core.variants.inject.renderstatus import reported
 from pvbus.core.variants.inject.report import result_row, waiting_conditions
 from pvbus.ports.cluster import Object
@@ -164,7 +164,7 @@ async def test_an_adoption_that_is_not_observed_yet_is_not_written_again() -> No
     world = World([*upstream(), *package("edge", "app", "by-hand"), variant(adoptionPolicy="adoptExisting")])
     world.observe()
     await world.run()
-    world.controller._keys[0]["default/v"].result = None  # as if the step of the first pass was lost
+    world.controller.load(RESULTS, 0, "default/v", None)  # as if the step of the first pass was lost
     await world.run()
     assert len([effect for effect in world.effects if isinstance(effect, Update)]) == 1
 

@@ -150,7 +150,9 @@ def test_a_second_look_evaluates_and_sends_nothing() -> None:
 
 def test_a_restart_sends_and_writes_nothing() -> None:
     part, thing = applied()
-    desired = part.controller._keys[0][VKEY].desired
+    state = part.controller.state(0, VKEY)
+    assert state is not None
+    desired = state.desired
     again = RenderPart()
     again.controller.load(DESIRED, 0, VKEY, msgspec.json.encode(desired))
     again.target(row(), VKEY)
@@ -444,7 +446,9 @@ def test_a_withdrawal_is_written_and_nothing_else(on_hold: bool) -> None:
     part.variant(stored(effect.object, "3"), VKEY)
     _, effect = part.begin(VKEY)
     assert effect is None
-    desired = part.controller._keys[0][VKEY].desired
+    state = part.controller.state(0, VKEY)
+    assert state is not None
+    desired = state.desired
     assert desired is not None
     assert desired.on_hold is on_hold
 

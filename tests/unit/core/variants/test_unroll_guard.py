@@ -90,7 +90,9 @@ class VisitedRows(dict[str, ChildRow]):
 def removal_calls(number: int, chunk_puts: int) -> int:
     """Remove all variants of a set, from the accident to the last row; return the calls that it took."""
     found = fleet(number, chunk_puts=chunk_puts)
-    children = found.controller._states["default/alpha"].children
+    state = found.controller.state(0, "default/alpha")
+    assert state is not None
+    children = state.children
     children.rows = VisitedRows(children.rows)
     found.steps.clear()
     profile = cProfile.Profile()

@@ -53,7 +53,9 @@ IMPOSSIBLE = [(state, event) for state, event, after in CASES if after == "!"]
 
 def settled() -> SetState:
     """Return what unroll knows of a set with one target, after it evaluated it."""
-    return part(sites=("s1",)).controller._states["default/alpha"]
+    state = part(sites=("s1",)).controller.state(0, "default/alpha")
+    assert state is not None
+    return state
 
 
 def with_child(state: ChildState | None, hold: str = "") -> Children:
