@@ -1,25 +1,14 @@
 """The service `ingest` as a process of its own. What the API server has, as rows of the bus.
 
-    PVBUS_BUS=sqlite:.pvbus/bus.db PVBUS_KUBECONFIG=.pvbus/kubeconfig python -m services.ingest
-
 It writes nothing to the cluster.
-Every setting is a variable; `pvbus.runtime.process.settings.ServiceConfig` has the reasons. Any number of
-these processes may run, each takes its share of the partitions. SIGTERM lets it finish what it holds.
 """
 
 import sys
-from collections.abc import Sequence
 
-from pvbus.runtime.process.hosting import run_process
+from pvbus.runtime.process.hosting import service_main
 from pvbus.runtime.process.settings import ServiceConfig
 
-SERVICE = "ingest"
-
-
-def main(arguments: Sequence[str] = ()) -> int:
-    """Return the exit code: 0 ended by a signal, 1 failed, 2 bad configuration."""
-    return run_process(SERVICE, ServiceConfig, arguments, __doc__)
-
+main = service_main("ingest", ServiceConfig, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -8,19 +8,12 @@ these processes may run, each with a folder of its own; each serves everything. 
 """
 
 import sys
-from collections.abc import Sequence
 
 from pvbus.cli.packagestore import serve_packages
-from pvbus.runtime.process.hosting import run_with_settings
+from pvbus.runtime.process.hosting import process_main
 from pvbus.runtime.process.settings import PackagesConfig
 
-SERVICE = "packages"
-
-
-def main(arguments: Sequence[str] = ()) -> int:
-    """Return the exit code: 0 ended by a signal, 1 failed, 2 bad configuration."""
-    return run_with_settings(SERVICE, PackagesConfig, serve_packages, arguments, __doc__)
-
+main = process_main("packages", PackagesConfig, serve_packages, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -1,25 +1,14 @@
 """The service `promote` as a process of its own. Drafts, as orders to propose them, or to take them back.
 
-    PVBUS_BUS=sqlite:.pvbus/bus.db PVBUS_KUBECONFIG=.pvbus/kubeconfig python -m services.promote
-
 It writes nothing to the cluster: without `release`, nothing is proposed.
-Every setting is a variable; `pvbus.runtime.process.settings.PromoteConfig` has the reasons. Any number of
-these processes may run, each takes its share of the partitions. SIGTERM lets it finish what it holds.
 """
 
 import sys
-from collections.abc import Sequence
 
-from pvbus.runtime.process.hosting import run_process
+from pvbus.runtime.process.hosting import service_main
 from pvbus.runtime.process.settings import PromoteConfig
 
-SERVICE = "promote"
-
-
-def main(arguments: Sequence[str] = ()) -> int:
-    """Return the exit code: 0 ended by a signal, 1 failed, 2 bad configuration."""
-    return run_process(SERVICE, PromoteConfig, arguments, __doc__)
-
+main = service_main("promote", PromoteConfig, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -75,6 +75,8 @@ BUS_RETRY_SECONDS = 1.0
 
 T = TypeVar("T")
 C = TypeVar("C", bound=ProcessConfig)
+Main = Callable[[Sequence[str]], int]
+"""An entry point: arguments -> exit code."""
 
 
 class Host(NamedTuple):
@@ -265,31 +267,45 @@ async def serve(names: Sequence[str], config: ServiceConfig) -> None:
     log.info("stopped", services=list(names))
 
 
-def run_process(name: str, config: type[ServiceConfig], arguments: Sequence[str], about: str) -> int:
-    """Run a service's process and return its exit code. Its only argument is --help."""
-    return run_with_settings(name, config, lambda read: serve([name], read), arguments, about)
+_ABOUT = """{about}
+
+    PVBUS_BUS=sqlite:.pvbus/bus.db PVBUS_KUBECONFIG=.pvbus/kubeconfig python -m services.{name}
+
+Every setting is a variable; `pvbus.runtime.process.settings.{settings}` has the reasons. Any number of
+these processes may run, each takes its share of the partitions. SIGTERM lets it finish what it holds."""
+"""What --help says of a service on the bus, before its settings."""
 
 
-def run_with_settings(
-    name: str,
-    config: type[C],
-    start: Callable[[C], Coroutine[Any, Any, None]],
-    arguments: Sequence[str],
-    about: str,
-) -> int:
-    """Run a process that takes its settings from the environment; return its exit code."""
-    if arguments:
-        return _answer(name, config, arguments, about)
-    begin_process()
-    try:
-        run_watched(start(load_config(config)))
-    except* UsageError as exc:
-        code = _complain(exc, 2)
-    except* PvbusError as exc:
-        code = _complain(exc, 1)
-    else:
-        code = 0
-    return code
+def service_main(name: str, config: type[ServiceConfig], about: str) -> Main:
+    """Return the entry point of a service on the bus. about: what it does."""
+    text = _ABOUT.format(about=about.strip(), name=name, settings=config.__name__)
+    return process_main(name, config, lambda read: serve([name], read), text)
+
+
+def process_main(
+    name: str, config: type[C], start: Callable[[C], Coroutine[Any, Any, None]], about: str
+) -> Main:
+    """Return the entry point of a process that takes its settings from the environment.
+
+    Its only argument is --help, which prints `about` and the settings. It returns the exit code: 0 ended by a
+    signal, 1 failed, 2 bad configuration.
+    """
+
+    def main(arguments: Sequence[str]) -> int:
+        if arguments:
+            return _answer(name, config, arguments, about)
+        begin_process()
+        try:
+            run_watched(start(load_config(config)))
+        except* UsageError as exc:
+            code = _complain(exc, 2)
+        except* PvbusError as exc:
+            code = _complain(exc, 1)
+        else:
+            code = 0
+        return code
+
+    return main
 
 
 def _answer(name: str, config: type[ProcessConfig], arguments: Sequence[str], about: str) -> int:

@@ -84,4 +84,4 @@ def arm(service: str, step: int, point: int, sent: signal.Signals) -> None:
 if __name__ == "__main__":
     name, number, tp, how = sys.argv[1:]
     arm(name, int(number), int(tp), SIGNALS[how])
-    sys.exit(importlib.import_module(f"services.{name}.__main__").main())
+    sys.exit(importlib.import_module(f"services.{name}.__main__").main([]))
