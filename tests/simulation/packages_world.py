@@ -16,7 +16,8 @@ from pvbus.core.kernel.packagerows import EstablishedRow, LockRow, ScopedKey
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Kind, Object, Resource
-from pvbus.runtime.process.assembly import Service, build_service
+from pvbus.runtime.process.assembly import Service, Surroundings, build_service
+from pvbus.runtime.process.settings import ServicesConfig
 from tests.kit.faults import Faults, FaultyBus, FaultyCluster
 from tests.simulation.cluster import CRD, PARTITIONS, WatchedCluster
 from tests.simulation.packages_judge import (
@@ -185,11 +186,9 @@ class PackagesWorld(World):
             bus,
             cluster,
             clock,
+            ServicesConfig(observe_seconds=OBSERVE_SECONDS),
+            Surroundings(sources=self.registries, nonce=self._nonce, jitter=self.faults.random.uniform),
             partitions=PARTITIONS,
-            nonce=self._nonce,
-            jitter=self.faults.random.uniform,
-            sources=self.registries,
-            observe_seconds=OBSERVE_SECONDS,
         )
 
     def add_worker(self, service: str) -> Running:

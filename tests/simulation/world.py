@@ -28,7 +28,8 @@ from pvbus.core.variants.unroll.controller import CHUNK_PUTS, TURN_TARGETS, Unro
 from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Record, TopicPartition
 from pvbus.ports.cluster import Kind, Object
-from pvbus.runtime.process.assembly import Service, build_service
+from pvbus.runtime.process.assembly import Service, Surroundings, build_service
+from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.reconcile.worker import Worker
 from tests.kit.faults import Faults, FaultyBus, FaultyCluster
 from tests.kit.oracle import Expected, Thing
@@ -173,11 +174,10 @@ class World:
         return f"{self.faults.random.getrandbits(128):032x}"
 
     def _build(self, service: str, bus: FaultyBus, cluster: FaultyCluster, clock: ProcessClock) -> Service:
-        options: dict[str, Any] = {"limits": self.limits, "partitions": PARTITIONS}
-        options |= {"nonce": self._nonce, "jitter": self.faults.random.uniform}
-        options["namespaces"] = self.namespaces
+        config = ServicesConfig(**self.limits._asdict(), namespaces=",".join(self.namespaces))
+        around = Surroundings(nonce=self._nonce, jitter=self.faults.random.uniform)
         turns = partial(UnrollController, turn_targets=self.options.turn_targets)
-        built = build_service(service, bus, cluster, clock, **options)
+        built = build_service(service, bus, cluster, clock, config, around, partitions=PARTITIONS)
         if service != "unroll" or self.options.turn_targets == TURN_TARGETS:
             return built
 

@@ -27,7 +27,8 @@ from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.failures import causes
 from pvbus.runtime.preview.packages import StoreRules
-from pvbus.runtime.process.assembly import Service, build_service, run_all, settled
+from pvbus.runtime.process.assembly import Service, Surroundings, build_service, run_all, settled
+from pvbus.runtime.process.settings import ServicesConfig
 
 Only = Literal["sets", "variants"]
 QUIET_SECONDS = 30.0
@@ -123,7 +124,7 @@ class _Run:
     ) -> None:
         self._world = world
         self._only = only
-        self._limits = limits
+        self._config = ServicesConfig(**limits._asdict()) if limits else ServicesConfig()
         self._progress = progress
         self._defects: dict[str, None] = {}
         self._pending = 0
@@ -156,9 +157,9 @@ class _Run:
                 bus.peer(),
                 self._cluster,
                 self._clock,
-                limits=self._limits,
+                self._config,
+                Surroundings(observe=self._observed),
                 children_report=self._only != "sets",
-                observe=self._observed,
             )
             for name in SERVICES_OF[self._only]
         ]

@@ -4,18 +4,15 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.backoff import Jitter
 from pvbus.core.kernel.effects import Controller, Notice
 from pvbus.core.kernel.records import CONDITIONS, META
 from pvbus.core.kernel.topics import ALL_SERVICES, SINK, inputs_of, topic_specs
-from pvbus.core.platform.establish.controller import NAMESPACE as PACKAGE_NAMESPACE
-from pvbus.core.platform.establish.controller import EstablishController, Installer
+from pvbus.core.platform.establish.controller import EstablishController
 from pvbus.core.platform.resolve.controller import ResolveController
-from pvbus.core.platform.resolve.observing import OBSERVE_SECONDS
-from pvbus.core.platform.resolve.plans import Settings as ResolveSettings
 from pvbus.core.promotion.promote.controller import PromoteController
 from pvbus.core.promotion.release.controller import ReleaseController
 from pvbus.core.promotion.rollout.controller import RolloutController
@@ -24,7 +21,6 @@ from pvbus.core.variants.inject.controller import InjectController
 from pvbus.core.variants.render.controller import SPEC_SHARE, RenderController
 from pvbus.core.variants.unroll.controller import CHUNK_PUTS, UnrollController
 from pvbus.core.variants.unroll.opinion import Opinions
-from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
@@ -32,6 +28,7 @@ from pvbus.ports.monitoring import Monitoring
 from pvbus.ports.sources import Sources
 from pvbus.runtime.backoff import uniform
 from pvbus.runtime.ingest.worker import IngestWorker
+from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.reconcile.holder import HeldLease
 from pvbus.runtime.reconcile.worker import Worker
 from pvbus.telemetry import metrics
@@ -67,79 +64,85 @@ class Service(Protocol):
     def leases(self) -> Mapping[int, HeldLease]: ...
 
 
+class Surroundings(NamedTuple):
+    """What a worker meets beside bus, cluster and clock. A simulation and a preview have their own."""
+
+    monitoring: Monitoring | None = None
+    """Answers the queries of rollouts; None if no Prometheus is set."""
+    sources: Sources | None = None
+    """Of packages, for resolve and establish."""
+    opinions: Opinions | None = None
+    """Second ones, for unroll."""
+    tell: Callable[[Notice], None] | None = None
+    """Takes notices for people."""
+    observe: Callable[[Controller], Controller] = lambda controller: controller
+    """Wraps the controller, to see its decisions."""
+    nonce: Callable[[], str] = token_hex
+    """Random hex digits."""
+    jitter: Jitter = uniform
+    """The randomness of ingest's waits."""
+
+
 def build_service(
     name: str,
     bus: Bus,
     cluster: Cluster,
     clock: Clock,
+    config: ServicesConfig | None = None,
+    around: Surroundings | None = None,
     *,
-    limits: RemovalLimits | None = None,
-    source: str = "/pvbus",
     partitions: int | None = None,
-    nonce: Callable[[], str] = token_hex,
-    jitter: Jitter = uniform,
-    namespaces: tuple[str, ...] = (),
     children_report: bool = True,
-    promote_returns: bool = True,
-    monitoring: Monitoring | None = None,
-    sources: Sources | None = None,
-    resolving: ResolveSettings | None = None,
-    observe_seconds: float = OBSERVE_SECONDS,
-    installer: Installer = "pvbus",
-    package_namespace: str = PACKAGE_NAMESPACE,
-    opinions: Opinions | None = None,
-    observe: Callable[[Controller], Controller] = lambda controller: controller,
-    tell: Callable[[Notice], None] | None = None,
 ) -> Service:
     """Build one worker of a service.
 
-    partitions: of the bus; None takes the default. nonce, jitter: sources of random hex digits and of the
-    randomness of ingest's waits; a simulation passes its own. namespaces: those that ingest observes, ()
-    for all. children_report: whether a running service reports if a PackageVariant is Ready.
-    promote_returns: see `PromoteConfig`. monitoring: answers queries, None if no Prometheus is set. sources:
-    of packages, for resolve and establish. resolving, observe_seconds: of resolve; see `ResolveConfig`.
-    installer, package_namespace: of establish; see `EstablishConfig`. opinions: second ones, for unroll.
-    observe: wraps the controller, to see its decisions. tell: takes notices for people.
+    config, around: None takes the defaults. partitions: of the bus; None takes the default. children_report:
+    whether a running service reports if a PackageVariant is Ready.
     """
+    config, around = config or ServicesConfig(), around or Surroundings()
     count = partitions or partition_count()
     if name == "ingest":
-        return IngestWorker(bus, cluster, clock, partitions=count, jitter=jitter, namespaces=namespaces)
+        return IngestWorker(
+            bus, cluster, clock, partitions=count, jitter=around.jitter, namespaces=config.namespace_names
+        )
     makers: dict[str, Callable[[], Controller]] = {
         "unroll": lambda: UnrollController(
             partitions=count,
             elapsed=clock.monotonic,
-            nonce=nonce,
-            limits=limits,
+            nonce=around.nonce,
+            limits=config.limits,
             chunk_puts=min(CHUNK_PUTS, bus.step_records_max),
-            opinions=opinions,
+            opinions=around.opinions,
         ),
         "render": lambda: RenderController(spec_bytes_max=int(bus.record_bytes_max * SPEC_SHARE)),
         "inject": lambda: InjectController(partitions=count, elapsed=clock.monotonic),
         "conditions": lambda: _measured(
-            ConditionsController(source=source, partitions=count, children_report=children_report)
+            ConditionsController(
+                source=config.source or "/pvbus", partitions=count, children_report=children_report
+            )
         ),
-        "promote": lambda: PromoteController(partitions=count, returns=promote_returns),
+        "promote": lambda: PromoteController(partitions=count, returns=config.promote_returns),
         "rollout": RolloutController,
         "release": ReleaseController,
         "resolve": lambda: ResolveController(
             partitions=count,
-            settings=resolving,
-            observe_seconds=observe_seconds,
-            namespace=package_namespace,
+            settings=config.resolving,
+            observe_seconds=config.observe_seconds,
+            namespace=config.package_namespace,
         ),
-        "establish": lambda: EstablishController(installer, namespace=package_namespace),
+        "establish": lambda: EstablishController(config.installer, namespace=config.package_namespace),
     }
     if name not in makers:
         raise UsageError(f'unknown service "{name}": expected one of {", ".join(ALL_SERVICES)}')
     return Worker(
-        lambda: observe(makers[name]()),
+        lambda: around.observe(makers[name]()),
         bus,
         cluster,
         clock,
         partitions=count,
-        monitoring=monitoring,
-        sources=sources,
-        tell=tell,
+        monitoring=around.monitoring,
+        sources=around.sources,
+        tell=around.tell,
     )
 
 

@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.core.errors import PermanentError, PvbusError, TransientError, UsageError
 from pvbus.core.kernel.backoff import spread
 from pvbus.core.kernel.rights import ALL_RIGHTS
 from pvbus.core.kernel.topics import ALL_SERVICES
-from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.backoff import uniform
@@ -23,7 +24,13 @@ from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.failures import causes
 from pvbus.runtime.opinion.asking import OpinionProcess
 from pvbus.runtime.process.apiserver import ApiServerHealth
-from pvbus.runtime.process.assembly import Service, build_service, partition_count, run_all
+from pvbus.runtime.process.assembly import (
+    Service,
+    Surroundings,
+    build_service,
+    partition_count,
+    run_all,
+)
 from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.beside import WRITERS, BesidePorch
 from pvbus.runtime.process.buses import bus_prefix, open_bus
@@ -34,14 +41,9 @@ from pvbus.runtime.process.monitoring import monitored
 from pvbus.runtime.process.rights import AGENT, MissingRights
 from pvbus.runtime.process.settings import (
     ConditionsConfig,
-    EstablishConfig,
-    PlatformConfig,
     ProcessConfig,
-    PromoteConfig,
-    ResolveConfig,
     ServiceConfig,
     ServicesConfig,
-    UnrollConfig,
     host_names,
     load_config,
     settings_text,
@@ -144,23 +146,16 @@ async def hosted(
             instance=socket.gethostname()[:INSTANCE_CHARACTERS_MAX] or "pvbus",
         )
         opinions = OpinionProcess()
+        around = Surroundings(monitoring, sources, opinions, events.tell)
         services = {
             name: build_service(
                 name,
                 buses[name],
                 cluster.named(f"{AGENT}{name}", token=own_token(name, ""), before_write=beside.check),
                 clock,
-                limits=config.limits if isinstance(config, UnrollConfig) else RemovalLimits(),
-                source=source_of(config, incarnation),
+                whole_config(config, source_of(config, incarnation)),
+                around,
                 partitions=partitions,
-                namespaces=config.namespace_names,
-                promote_returns=not isinstance(config, PromoteConfig | ServicesConfig)
-                or config.promote_returns,
-                monitoring=monitoring,
-                sources=sources,
-                tell=events.tell,
-                opinions=opinions,
-                **platform_settings(config),
             )
             for name in names
         }
@@ -183,16 +178,9 @@ async def hosted(
             )
 
 
-def platform_settings(config: ServiceConfig) -> dict[str, Any]:
-    """Return the settings of resolve and establish, as `build_service` takes them."""
-    found: dict[str, Any] = {}
-    if isinstance(config, PlatformConfig | ServicesConfig):
-        found["package_namespace"] = config.package_namespace
-    if isinstance(config, ResolveConfig | ServicesConfig):
-        found.update(resolving=config.resolving, observe_seconds=config.observe_seconds)
-    if isinstance(config, EstablishConfig | ServicesConfig):
-        found["installer"] = config.installer
-    return found
+def whole_config(config: ServiceConfig, source: str) -> ServicesConfig:
+    """Return the settings of one service, with the defaults of the others."""
+    return ServicesConfig(**{**msgspec.structs.asdict(config), "source": source})
 
 
 class Ground(NamedTuple):

@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.core.kernel.records import MetaRow
 from pvbus.ports.bus import Bus
 from pvbus.runtime.process import hosting
-from pvbus.runtime.process.hosting import grounded, hosted, source_of
+from pvbus.runtime.process.hosting import grounded, hosted, source_of, whole_config
 from pvbus.runtime.process.installation import ensure_installation
-from pvbus.runtime.process.settings import ConditionsConfig, ServiceConfig, ServicesConfig
+from pvbus.runtime.process.settings import SERVICE_CONFIGS, ConditionsConfig, ServiceConfig, ServicesConfig
 
 KUBECONFIG = """\
 apiVersion: v1
@@ -104,3 +104,11 @@ async def test_both_starts_of_an_installation_have_one_source(config: ServicesCo
         async with grounded(config) as ground:
             found.append(source_of(config, ground.incarnation))
     assert found[0] == found[1] != "/pvbus/"
+
+
+@pytest.mark.parametrize("type_", sorted(set(SERVICE_CONFIGS.values()), key=str))
+def test_the_settings_of_each_service_are_among_those_of_all(type_: type[ServiceConfig]) -> None:
+    """A setting that several services in one process do not know could not be built of one's own."""
+    own = type_(bus=KAFKA)
+    whole = whole_config(own, "/pvbus/0f1e")
+    assert {**asdict(own), "source": "/pvbus/0f1e"}.items() <= asdict(whole).items()
