@@ -146,7 +146,6 @@ class Cluster(Reader, Protocol):
         *,
         uid: str = "",
         resource_version: str = "",
-        propagation: str = "Background",
     ) -> bool:
         """Delete with preconditions; return False if there was no such object."""
         ...

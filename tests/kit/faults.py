@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, TypeVar
 
 from pvbus.adapters.memory.cluster import MemoryCluster
-from pvbus.adapters.memory.virtual_time import Process, ProcessClock, outside
+from pvbus.adapters.memory.virtual_time import Process, outside
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.adapters.sqlite.reader import SqliteReader
 from pvbus.adapters.sqlite.store import Store
@@ -26,6 +26,7 @@ from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.errors import FORBIDDEN, ConflictError, PermanentError, TransientError
 from pvbus.ports.bus import Lease, Output, Record, TopicPartition
 from pvbus.ports.cluster import Cluster, GoneError, Kind, Listing, Object, Resource, WatchEvent
+from tests.kit.clocks import ProcessClock
 
 T = TypeVar("T")
 LATE_SECONDS = (5.0, 40.0)
@@ -365,7 +366,6 @@ class FaultyCluster:
         *,
         uid: str = "",
         resource_version: str = "",
-        propagation: str = "Background",
     ) -> bool:
         obj = {"kind": resource.kind, "metadata": {"namespace": namespace, "name": name, "uid": uid}}
         return await self._write(

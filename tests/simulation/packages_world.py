@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.adapters.memory.virtual_time import Process, ProcessClock
+from pvbus.adapters.memory.virtual_time import Process
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.kernel.effects import Content, Observation
 from pvbus.core.kernel.packagerows import EstablishedRow, LockRow, ScopedKey
@@ -18,6 +18,7 @@ from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.process.assembly import Service, Surroundings, build_service
 from pvbus.runtime.process.settings import ServicesConfig
+from tests.kit.clocks import ProcessClock
 from tests.kit.faults import Faults, FaultyBus, FaultyCluster
 from tests.simulation.cluster import CRD, PARTITIONS, WatchedCluster
 from tests.simulation.packages_judge import (

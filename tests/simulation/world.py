@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
 from pvbus.adapters.memory.cluster import Write
-from pvbus.adapters.memory.virtual_time import Process, ProcessClock, SimulatedClock
+from pvbus.adapters.memory.virtual_time import Process, SimulatedClock
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.kernel.keys import CONFIRM_DELETION, Key
@@ -31,6 +31,7 @@ from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.process.assembly import Service, Surroundings, build_service
 from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.reconcile.worker import Worker
+from tests.kit.clocks import ProcessClock
 from tests.kit.faults import Faults, FaultyBus, FaultyCluster
 from tests.kit.oracle import Expected, Thing
 from tests.simulation.cluster import (

@@ -253,13 +253,12 @@ class HttpCluster:
         *,
         uid: str = "",
         resource_version: str = "",
-        propagation: str = "Background",
     ) -> bool:
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         options: dict[str, Any] = {
             "kind": "DeleteOptions",
             "apiVersion": "v1",
-            "propagationPolicy": propagation,
+            "propagationPolicy": "Background",
         }
         if uid or resource_version:
             options["preconditions"] = {k: v for k, v in preconditions.items() if v}

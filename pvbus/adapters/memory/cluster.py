@@ -489,7 +489,6 @@ class MemoryCluster:
         *,
         uid: str = "",
         resource_version: str = "",
-        propagation: str = "Background",
     ) -> bool:
         kind = Kind(resource.group, resource.kind)
         current = self.peek(kind, namespace, name)
@@ -554,7 +553,6 @@ class Acting:
         *,
         uid: str = "",
         resource_version: str = "",
-        propagation: str = "Background",
     ) -> bool:
         with self._cluster.in_place_of(self._user, is_dry_run=self._is_dry_run):
             return await self._cluster.delete(

@@ -110,11 +110,6 @@ class Process:
 _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 
 
-def current_process() -> Process | None:
-    """Return the process that runs now; None outside of all processes."""
-    return _PROCESS.get()
-
-
 def outside(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
     """Run a coroutine outside of all processes, as a server or the network does.
 
@@ -234,36 +229,6 @@ class SimulatedClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-
-class FreezableClock(SimulatedClock):
-    """A clock whose sleepers can be held, for tests of one component. For a whole process use `Process`."""
-
-    def __init__(self, epoch: float = EPOCH) -> None:
-        super().__init__(epoch)
-        self._running = asyncio.Event()
-        self._running.set()
-
-    def freeze(self) -> None:
-        self._running.clear()
-
-    def thaw(self) -> None:
-        self._running.set()
-
-    async def sleep(self, seconds: float) -> None:
-        await super().sleep(seconds)
-        await self._running.wait()
-
-
-class ProcessClock(SimulatedClock):
-    """The clocks of one process. Its wall clock can jump (`skew`), its monotonic clock cannot."""
-
-    def __init__(self, epoch: float = EPOCH) -> None:
-        super().__init__(epoch)
-        self.skew = 0.0
-
-    def now(self) -> float:
-        return super().now() + self.skew
 
 
 def run_simulated(main: Coroutine[Any, Any, T], *, context: Mapping[str, Any] | None = None) -> T:

@@ -7,9 +7,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from pathlib import Path
 from unittest.mock import patch
 
-from pvbus.adapters.memory.virtual_time import FreezableClock
 from pvbus.adapters.sqlite import store
 from pvbus.adapters.sqlite.bus import EXPIRE_SECONDS, SqliteBus
+from tests.kit.clocks import FreezableClock
 
 HEARTBEAT_SECONDS = 1.0
 POLL_SECONDS = 0.05

@@ -22,7 +22,7 @@ from pvbus.adapters.sources.sources import PackageSources
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.kernel.effects import Content
 from pvbus.core.platform.packaging.archives import Limits
-from pvbus.core.platform.packaging.references import Inline, digest_of_files, source_of_revision
+from pvbus.core.platform.packaging.references import Inline, digest_of_files
 from tests.tools.fakeregistry import (
     FakeRegistry,
     always,
@@ -621,21 +621,6 @@ async def test_without_a_ref_a_digest_is_found_among_the_versions(
     repository.commit(b"a: 3\n")
     async with sources(tmp_path, local_folders=(str(tmp_path),)) as made:
         assert (await made.pull(repository.source, V1, ())).digest == V1
-
-
-async def test_a_published_revision_of_the_package_store_is_a_source(
-    tmp_path: Path, repository: Repository
-) -> None:
-    described = {"spec": {"git": {"repo": str(repository.folder), "directory": "/team"}}}
-    revision = {
-        "metadata": {"name": "r.app.v1"},
-        "spec": {"packageName": "app", "revision": 1, "lifecycle": "Published"},
-    }
-    source = source_of_revision(described, revision)
-    async with sources(tmp_path, local_folders=(str(tmp_path),)) as made:
-        (digest,) = (await made.observe(source, (), ())).digests.values()
-        assert digest == V1
-        assert (await made.pull(source, digest, ())).files == {"a.yaml": b"a: 1\n"}
 
 
 async def test_links_in_git_are_refused(tmp_path: Path, repository: Repository) -> None:

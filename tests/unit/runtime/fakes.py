@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from pvbus.adapters.memory.virtual_time import FreezableClock, run_simulated
+from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.kernel.effects import (
@@ -30,6 +30,7 @@ from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.ports.monitoring import Monitoring
 from pvbus.ports.sources import Sources
 from pvbus.runtime.reconcile.worker import Worker
+from tests.kit.clocks import FreezableClock
 
 PARTITIONS = 2
 TOMBSTONE_SECONDS = 2400  # not a day: virtual time costs something, too

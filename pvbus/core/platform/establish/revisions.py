@@ -36,12 +36,6 @@ def kind_of_revisions(install: Install) -> KindRef:
     return kind._replace(kind=f"{kind.kind}Revision")
 
 
-def owner_of(kind: KindRef, revision: Object) -> Owner:
-    """Return a revision as an owner of objects."""
-    meta = revision["metadata"]
-    return Owner(f"{kind.group}/{kind.version}", kind.kind, meta["name"], meta.get("uid", ""))
-
-
 def stray_of(revision: Object) -> str:
     """Return the key of the install that a revision belongs to if it has not the label of it, else ""."""
     if ((revision.get("metadata") or {}).get("labels") or {}).get(PARENT_LABEL):

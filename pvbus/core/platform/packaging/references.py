@@ -13,7 +13,7 @@ import binascii
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import msgspec
@@ -153,33 +153,6 @@ def digest_of_files(files: Mapping[str, bytes]) -> str:
             total.update(len(part).to_bytes(8, "big"))
             total.update(part)
     return f"sha256:{total.hexdigest()}"
-
-
-def source_of_revision(repository: Mapping[str, Any], revision: Mapping[str, Any]) -> str:
-    """Return the source of a published PackageRevision of a package store in git.
-
-    repository, revision: the objects Repository and PackageRevision, of which the revision is in the
-    repository. The store publishes folder `team/app` as tag `team/app/v1`, below the repository's directory.
-
-    Raises PermanentError (InvalidSource) if it is not published, or not in git.
-    """
-    name = revision.get("metadata", {}).get("name", "")
-    git, spec = repository.get("spec", {}).get("git") or {}, revision.get("spec", {})
-    if not git.get("repo"):
-        raise PermanentError(f"{name}: its repository is not in git", reason="InvalidSource")
-    if spec.get("lifecycle") not in ("Published", "DeletionProposed"):
-        raise PermanentError(
-            f"{name}: it is not published: only a published revision never changes", reason="InvalidSource"
-        )
-    number = spec.get("revision") or 0
-    version = number if isinstance(number, str) else f"v{number}"
-    if number in (-1, "-1", 0, "main"):
-        raise PermanentError(
-            f"{name}: it follows a branch: take a revision with a number", reason="InvalidSource"
-        )
-    parts = (git.get("directory", ""), spec.get("path", ""), spec.get("packageName", ""))
-    folder = "/".join(part.strip("/") for part in parts if part.strip("/"))
-    return str(GitFolder(git_url(git["repo"]), folder, f"{folder}/{version}"))
 
 
 def git_url(text: str) -> str:

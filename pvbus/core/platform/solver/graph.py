@@ -121,9 +121,6 @@ class Graph:
             self.facts.append(fact)
         return self._fact_indexes[fact]
 
-    def node_at(self, location: Location) -> Node | None:
-        return self._by_location.get(location)
-
     def candidate(self, variable: int) -> Candidate:
         node = self.nodes[self.owners[variable]]
         return node.candidates[variable - node.variables.start]

@@ -150,8 +150,3 @@ def all_before(after: Order, type_: str) -> list[str]:
             found[before] = None
             left += after.get(before, ())
     return list(found)
-
-
-def engaged(after: Order, conditions: Iterable[Object], type_: str) -> bool:
-    """Return whether whoever resolves a condition may begin: all that it comes after is True."""
-    return not awaited(after, conditions, type_)

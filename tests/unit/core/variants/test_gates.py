@@ -6,7 +6,7 @@ import pytest
 
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.keys import TASKS
-from pvbus.core.variants.revisions.gates import awaited, engaged, merged, predecessors, unmet_of
+from pvbus.core.variants.revisions.gates import awaited, merged, predecessors, unmet_of
 
 
 def revision(gates: tuple[str, ...], *conditions: tuple[str, Any]) -> Any:
@@ -132,12 +132,11 @@ ORDER = {"Signed": ("Built",), "Deployed": ("Signed", "Licensed"), "Loop": ("Bac
 def test_a_condition_waits_for_all_that_it_comes_after(type_: str, present: Any, waits_for: Any) -> None:
     found = awaited(ORDER, conditions(**present), type_)
     assert [each.type for each in found] == waits_for
-    assert engaged(ORDER, conditions(**present), type_) == (not waits_for)
 
 
 @pytest.mark.parametrize("first", ["Signed", "Deployed"])
 def test_two_resolvers_act_in_order_whoever_looks_first(first: str) -> None:
-    """Each sets its condition once it is engaged; the order of their looks does not matter."""
+    """Each sets its condition once it waits for none; the order of their looks does not matter."""
     order = {"Signed": ("Built",), "Deployed": ("Signed",)}
     second = {"Signed": "Deployed", "Deployed": "Signed"}[first]
     present: list[Any] = conditions(Built="False")
@@ -145,7 +144,7 @@ def test_two_resolvers_act_in_order_whoever_looks_first(first: str) -> None:
     for look in (first, second, None, first, second, first, second):
         if look is None:
             present = [*merged(present, conditions(Built="True"))]
-        elif look not in acted and engaged(order, present, look):
+        elif look not in acted and not awaited(order, present, look):
             acted.append(look)
             present = [*merged(present, conditions(**{look: "True"}))]
     assert acted == ["Signed", "Deployed"]

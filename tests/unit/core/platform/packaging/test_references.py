@@ -15,7 +15,6 @@ from pvbus.core.platform.packaging.references import (
     Inline,
     digest_of_files,
     parse,
-    source_of_revision,
 )
 
 DIGEST = "sha256:" + "a" * 64
@@ -109,46 +108,6 @@ def test_digests_of_files_differ_whenever_the_files_do() -> None:
 def test_files_in_a_source_have_to_be_texts() -> None:
     with pytest.raises(PermanentError, match="no text in UTF-8"):
         str(Inline({"a": b"\xff"}))
-
-
-def revision(**spec: Any) -> dict[str, Any]:
-    return {
-        "metadata": {"name": "blueprints.app.v2"},
-        "spec": {"packageName": "team/app", "lifecycle": "Published", "revision": 2, **spec},
-    }
-
-
-def repository(**git: Any) -> dict[str, Any]:
-    return {"spec": {"git": {"repo": "https://git.example.org/blueprints.git", **git}}}
-
-
-def test_a_published_revision_has_a_source() -> None:
-    assert source_of_revision(repository(), revision()) == (
-        "git+https://git.example.org/blueprints.git//team/app?ref=team/app/v2"
-    )
-    assert source_of_revision(repository(directory="/kpt/"), revision(lifecycle="DeletionProposed")) == (
-        "git+https://git.example.org/blueprints.git//kpt/team/app?ref=kpt/team/app/v2"
-    )
-    assert source_of_revision(repository(repo="/srv/b.git"), revision()) == (
-        "git+file:///srv/b.git//team/app?ref=team/app/v2"
-    )
-    assert source_of_revision(repository(repo="git@host:a/b.git"), revision()) == (
-        "git+ssh://git@host/a/b.git//team/app?ref=team/app/v2"
-    )
-
-
-@pytest.mark.parametrize(
-    "spec", [{"lifecycle": "Draft"}, {"lifecycle": "Proposed"}, {"revision": -1}, {"revision": 0}]
-)
-def test_a_revision_that_may_change_has_none(spec: dict[str, Any]) -> None:
-    with pytest.raises(PermanentError, match=r"blueprints\.app\.v2") as caught:
-        source_of_revision(repository(), revision(**spec))
-    assert caught.value.reason == "InvalidSource"
-
-
-def test_a_repository_that_is_not_in_git_has_none() -> None:
-    with pytest.raises(PermanentError, match="not in git"):
-        source_of_revision({"spec": {"oci": {"registry": "x"}}}, revision())
 
 
 # Pull secrets
