@@ -18,6 +18,7 @@ from pvbus.core.kernel.topics import partition_key
 from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.conditions.subjects import GROUPS
 from pvbus.core.variants.notices import REVISION
+from pvbus.core.variants.severity import STOPS
 from pvbus.ports.bus import Bus, Record, TopicPartition
 
 COLUMNS = ("TIME", "OBJECT", "TYPE", "STATUS", "REASON", "MESSAGE")
@@ -213,9 +214,7 @@ def newer_than(
 
 def asks_for_attention(event: ConditionEvent) -> bool:
     kind, status = event.condition.type, event.condition.status
-    return (kind == "Ready" and status != "True") or (
-        kind in ("Stalled", "DeletionHeld", "OnHold", ATTENTION) and status == "True"
-    )
+    return (kind == "Ready" and status != "True") or (kind in (*STOPS, ATTENTION) and status == "True")
 
 
 def _events(records: Iterable[Record]) -> list[ConditionEvent]:

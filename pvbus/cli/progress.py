@@ -11,6 +11,7 @@ from pvbus.core.api.variants import CONFIG_GROUP, Condition
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import INSTALLS, RESULTS, SETS, VARIANTS, ResultRow
+from pvbus.core.variants.severity import STOPS
 from pvbus.ports.bus import Bus, Record
 from pvbus.ports.cluster import Cluster, Kind
 
@@ -51,7 +52,7 @@ class Judged(msgspec.Struct):
         """The reason why the object is not ready, as a message."""
         if self.metadata.deletion_timestamp is not None:
             return "is being deleted"
-        for kind in ("Stalled", "DeletionHeld", "OnHold"):
+        for kind in STOPS:
             condition = condition_of(self.status.conditions, kind)
             if condition is not None and condition.status == "True":
                 return f"{kind} ({condition.reason}): {condition.message}"

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from pvbus.core.variants.conditions.sets import set_conditions
-from pvbus.core.variants.notices import DISPUTED
+from pvbus.core.variants.severity import DISPUTED
 from pvbus.core.variants.unroll.opinion import OUTCOMES, Opinion, Question, Sample
 from pvbus.runtime.opinion.asking import WORK, AskedQuestion, OpinionProcess
 from tests.unit.core.variants.unrolling import change, part

@@ -8,24 +8,12 @@ variant.
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.kernel.effects import KindRef, Notice
 from pvbus.core.kernel.records import ConditionEvent
+from pvbus.core.variants.attention import CONFLICT
+from pvbus.core.variants.severity import ON_HOLD, PROGRESS, TROUBLES
 
 COUNTS_TYPE = "TargetsApplied"
 
-
-FIELDS_DROPPED = "FieldsDropped"
-
-
-DISPUTED = "ExpressionDisputed"
-
-
-WARNINGS = frozenset({FIELDS_DROPPED, DISPUTED})
-"""Conditions that ask a person to look while they are True, and change nothing else."""
-
-REPOSITORY = "Repository"
-
-
-REVISION = "PackageRevision"
-
+REPOSITORY, REVISION = "Repository", "PackageRevision"
 
 LIFECYCLE_TYPE = "Published"
 """The condition that represents a revision's lifecycle. True while it is `Published` or
@@ -39,19 +27,14 @@ KINDS = {
 }
 """The kinds that have notices."""
 
-TROUBLES = WARNINGS | {"Stalled", "DeletionHeld", "UpgradeConflict", "AttentionNeeded"}
-"""Conditions that are trouble while they are True."""
+REPORTED = TROUBLES - {ON_HOLD}
+"""Conditions that are reported while they are True: Ready says that an object is on hold."""
 
 NEEDS = frozenset({"Ready", "ConfigInjected"})
-"""Conditions that are trouble while they are False, but for the reasons below."""
+"""Conditions that are reported while they are False, but for the reasons below."""
 
-UNTOLD_REASONS = frozenset(
-    {
-        *("Waiting", "InProgress", "Reconciling", "NothingSelected", "VariantsNotReady", "Terminating"),
-        *("DeletionHeld", "UpgradeConflict"),  # conditions of their own, which say what to do
-    }
-)
-"""Reasons that say that work goes on, or what another notice says."""
+UNTOLD_REASONS = PROGRESS | {"DeletionHeld", CONFLICT}
+"""Reasons that say that work goes on, or that stand in a condition of their own, which says what to do."""
 
 LIFECYCLES = {
     "Draft": "DraftReturned",
@@ -96,7 +79,7 @@ def _content_of(event: ConditionEvent, last: ConditionEvent | None, *, is_stalle
         return _held_ended(event)
     if condition.type in NEEDS | {COUNTS_TYPE} and condition.status == "True":
         return _fulfilled(event, last)
-    is_trouble = (condition.type in TROUBLES and condition.status == "True") or (
+    is_trouble = (condition.type in REPORTED and condition.status == "True") or (
         condition.type in NEEDS and condition.status == "False"
     )
     if not is_trouble or condition.reason in UNTOLD_REASONS or (condition.type == "Ready" and is_stalled):

@@ -17,7 +17,8 @@ from pvbus.core.kernel.effects import Notice, Put
 from pvbus.core.kernel.keys import ConditionKey, Key, SubjectKey, sha1_head
 from pvbus.core.kernel.records import CONDITIONS, LATEST, ConditionEvent, EventCause, EventTask
 from pvbus.core.variants.attention import ATTENTION
-from pvbus.core.variants.notices import COUNTS_TYPE, DISPUTED, notice_of
+from pvbus.core.variants.notices import COUNTS_TYPE, notice_of
+from pvbus.core.variants.severity import DISPUTED
 
 SET_OPTIONAL_TYPES = frozenset({"OnHold", "DeletionHeld", "Removing", COUNTS_TYPE, ATTENTION, DISPUTED})
 """Ours, and absent while they do not apply."""

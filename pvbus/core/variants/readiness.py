@@ -1,11 +1,9 @@
 """Whether a PackageVariant is ready at its present generation."""
 
 from pvbus.core.api.variants import PackageVariant
+from pvbus.core.variants.severity import ON_HOLD, PROGRESS
 
 UNREADY_CHARACTERS_MAX = 300
-
-
-WORKING_REASONS = frozenset({"Waiting", "OnHold", "Terminating", "Reconciling"})  # of Ready=False: no failure
 
 
 def readiness(living: PackageVariant | None) -> tuple[bool, str, bool]:
@@ -25,4 +23,4 @@ def readiness(living: PackageVariant | None) -> tuple[bool, str, bool]:
     if ready.status == "True":
         return True, "", False
     words = f"{ready.reason}: {ready.message}"[:UNREADY_CHARACTERS_MAX]
-    return False, words, ready.reason not in WORKING_REASONS
+    return False, words, ready.reason not in PROGRESS and ready.reason != ON_HOLD

@@ -32,7 +32,8 @@ from pvbus.core.kernel.records import (
 )
 from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.conditions.subjects import KEPT_TYPE
-from pvbus.core.variants.notices import LIFECYCLE_TYPE, WARNINGS
+from pvbus.core.variants.notices import LIFECYCLE_TYPE
+from pvbus.core.variants.severity import ON_HOLD, WARNINGS
 from pvbus.core.web.states import OPEN_FIRST, State, counted, lifecycle_of, set_state, variant_state
 from pvbus.core.web.tasks import Question, TaskRow, question_of
 from pvbus.core.web.versioned import Versioned
@@ -40,7 +41,7 @@ from pvbus.core.web.versioned import Versioned
 TOPICS = (SETS, VARIANTS, UNROLL, SETRESULTS, LATEST, POLICIES)
 VARIANT, SET, REVISION = "PackageVariant", "PackageVariantSet", "PackageRevision"
 NOT_REPORTED = "NotReported"
-SHOWN = WARNINGS | {"Ready", "Stalled", "OnHold", ATTENTION}
+SHOWN = WARNINGS | {"Ready", "Stalled", ON_HOLD, ATTENTION}
 """The conditions that rows are made of."""
 TEXTS_MIN, TEXTS_SHARE = 10_000, 4
 """Of shared texts: more than these, and so many for each variant, are mostly of variants that are gone."""

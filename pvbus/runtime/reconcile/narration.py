@@ -10,13 +10,7 @@ from typing import Any, NamedTuple
 from pvbus.core.kernel.effects import WRITES, Create, Delete, Effect, Patch, Put, Update
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR
 from pvbus.core.kernel.records import CONDITIONS, SETRESULTS, ConditionEvent, SetResult
-from pvbus.core.variants.attention import ATTENTION, CONFLICT
-
-PROGRESS_REASONS = frozenset(("Reconciling", "InProgress", "NothingSelected", "Waiting", "VariantsNotReady"))
-"""Reasons of a condition that is not True yet although nothing failed: a failing variant has its own line."""
-
-TROUBLES = frozenset(("Stalled", "OnHold", "DeletionHeld", ATTENTION, CONFLICT))
-"""Condition types that show trouble if True; all others show it if False."""
+from pvbus.core.variants.severity import PROGRESS, TROUBLES
 
 
 class Line(NamedTuple):
@@ -109,7 +103,7 @@ class Narrator:
             yield Line("lifecycle changed", {**about, **lifecycle})
             return
         trouble = (key, condition.type)
-        if condition.status == bad and condition.reason not in PROGRESS_REASONS:
+        if condition.status == bad and condition.reason not in PROGRESS:
             self._failing.add(trouble)
             yield Line("condition shows a failure", {**fields, "message": condition.message})
         elif trouble in self._failing or (is_trouble and event.previous == bad and condition.status != bad):

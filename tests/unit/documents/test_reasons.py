@@ -27,6 +27,7 @@ SOURCES = (
     "pvbus/core/variants/notices.py",
     "pvbus/core/variants/publishing.py",
     "pvbus/core/variants/readiness.py",
+    "pvbus/core/variants/severity.py",
     "pvbus/core/variants/revisions/holding.py",
 )
 """Where conditions are decided."""

@@ -63,7 +63,10 @@ def event(kind: str, status: str, reason: str = "R", previous: str = "") -> Put:
     [
         (event("Stalled", "True"), "condition shows a failure"),
         (event("DeletionHeld", "True"), "condition shows a failure"),
+        (event("FieldsDropped", "True"), "condition shows a failure"),
+        (event("FieldsDropped", "False"), None),
         (event("Ready", "False", "RenderFailed"), "condition shows a failure"),
+        (event("Ready", "False", "Terminating"), None),
         (event("Ready", "False", "Reconciling"), None),
         (event("Ready", "False", "Waiting"), None),
         (event("Ready", "False", "VariantsNotReady"), None),

@@ -10,7 +10,8 @@ from pvbus.core.kernel.keys import CONFIRM_DELETION, HOLD, Key
 from pvbus.core.kernel.messages import part
 from pvbus.core.kernel.records import Counts, Dispute, SetResult
 from pvbus.core.variants.attention import REMOVALS, VARIANTS, Need, needed
-from pvbus.core.variants.notices import COUNTS_TYPE, DISPUTED
+from pvbus.core.variants.notices import COUNTS_TYPE
+from pvbus.core.variants.severity import DISPUTED
 
 
 def set_conditions(

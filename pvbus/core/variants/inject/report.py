@@ -21,8 +21,8 @@ from pvbus.core.variants.inject.mutations import Injected, problem_of
 from pvbus.core.variants.inject.state import Pass
 from pvbus.core.variants.inject.view import InjectView
 from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict, where
-from pvbus.core.variants.notices import FIELDS_DROPPED
 from pvbus.core.variants.revisions.observed import ObservedRevision
+from pvbus.core.variants.severity import FIELDS_DROPPED
 from pvbus.core.variants.versions import is_range
 
 Conditions = list[Condition]

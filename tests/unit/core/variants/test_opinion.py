@@ -12,7 +12,7 @@ from pvbus.core.cel import CelConvertError, CelCostError, CelError, CelEvalError
 from pvbus.core.cel.second_opinion import NoAnswerError, answer
 from pvbus.core.kernel.records import TARGETS
 from pvbus.core.variants.conditions.sets import set_conditions
-from pvbus.core.variants.notices import DISPUTED
+from pvbus.core.variants.severity import DISPUTED
 from pvbus.core.variants.unroll.opinion import (
     ANSWER_CHARACTERS_MAX,
     SAMPLE_TARGETS,
