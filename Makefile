@@ -21,6 +21,12 @@
 # are used, so the folder may be called anything.
 
 SHELL := /bin/sh
+
+# Images of Python set it to stay small. Without bytecode, each of the thousand processes that the tests start would
+# compile all it imports, and each worker of pytest rewrite every test of every phase: that takes longer than to run
+# many of them. Who changes files faster than the clock tells apart, as the mutants do, sets it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 ARGS ?=
 TESTS ?= tests
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
@@ -65,7 +71,8 @@ demo-rollout: setup-run
 
 # The tests of a real Kafka and of a real API server come after the others: their limits are of real time,
 # which they would have to share. They come file by file, as each Kafka is there for the tests of some files, and
-# the longest files first (tests/conftest.py). What needs both is of Kafka's tests. Each test is of one phase.
+# the longest files first (tests/conftest.py). What needs both is of Kafka's tests. Each test is of one phase, but for
+# the campaign, which people run (make test-kafka).
 # 5 is pytest's code for a selection that is empty, as TESTS may make one of what is left out. None of what is left
 # out is in tests/unit, which has most of the tests: each phase would take half a minute to look through it.
 # The long tests wait for rollouts and restarts half of the time, so there is one more at a time.
@@ -76,6 +83,7 @@ WAITING = -n $$(($(WORKERS) + 1)) --dist loadgroup
 OFTEN = not kafka and not cluster and not long
 LONG = long and not kafka and not cluster
 CLUSTERS = cluster and not kafka
+KAFKAS = kafka and not campaign
 REST = --ignore tests/unit
 PHASE = phase() { \
 	  began=$$(date +%s); name=$$1; shift; \
@@ -93,7 +101,7 @@ test-rest: setup-dev
 	@$(PHASE); \
 	phase "long tests" $(PYTEST) $(WAITING) -m "$(LONG)" $(REST) $(ARGS) $(TESTS); \
 	phase "tests on a real API server" $(PYTEST) $(BY_FILE) -m "$(CLUSTERS)" $(REST) $(ARGS) $(TESTS); \
-	phase "tests on a real Kafka" $(PYTEST) $(BY_FILE) -m kafka $(REST) $(ARGS) $(TESTS)
+	phase "tests on a real Kafka" $(PYTEST) $(BY_FILE) -m "$(KAFKAS)" $(REST) $(ARGS) $(TESTS)
 
 test-all: setup-dev
 	@$(MAKE) --no-print-directory test

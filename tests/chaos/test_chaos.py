@@ -1,6 +1,7 @@
 """`make chaos`, short: both worlds with each kind of fault, and the checker satisfied.
 
-PVBUS_CHAOS_SEED sets another plan. `make test-kafka` runs it, and it needs a real API server, too.
+PVBUS_CHAOS_SEED sets another plan. `make test-kafka` runs it, and it needs a real API server, too;
+`make test-rest` leaves it out.
 """
 
 import os
@@ -36,6 +37,7 @@ def require_programs() -> None:
         pytest.skip(str(error))
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.cluster
 @pytest.mark.slow
