@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 
 from pvbus import __version__
-from pvbus.cli.install import manifests
-from pvbus.cli.install.objects import NAME, Object, Options
-from pvbus.cli.install.roles import accounts, bindings, namespaced_roles, roles
-from pvbus.cli.install.workloads import DIGEST, NEEDS, REPLICAS
-from pvbus.cli.output import yaml_stream
 from pvbus.core.kernel.topics import ALL_SERVICES
+from pvbus.install import manifests
+from pvbus.install.objects import NAME, Object, Options
+from pvbus.install.roles import accounts, bindings, namespaced_roles, roles
+from pvbus.install.workloads import DIGEST, NEEDS, REPLICAS
+from pvbus.runtime.yamltext import yaml_stream
 
 FOLDER = "chart"
 Part = Callable[[Options], Iterator[Object]]

@@ -19,9 +19,8 @@ from prometheus_client import Counter, Info
 from prometheus_client.metrics import MetricWrapperBase
 
 from docs import security
+from docs.apidifferences import KNOWN, NOT_SENT
 from docs.states import MACHINES
-from pvbus.cli.install.monitoring import ALERTS
-from pvbus.cli.install.workloads import NEEDS
 from pvbus.cli.main import COMMANDS, pvbus
 from pvbus.controlplane.apiserver import accepting, connections, frontend, shares
 from pvbus.core.api.variants import Condition
@@ -29,9 +28,10 @@ from pvbus.core.kernel.records import ConditionEvent, EventCause, EventTask
 from pvbus.core.kernel.rights import ALL_RIGHTS
 from pvbus.core.kernel.topics import TOPICS, Topic
 from pvbus.core.variants.publishing import ATTRIBUTES, EVENT_TYPES, LAST_REASONS
+from pvbus.install.monitoring import ALERTS
+from pvbus.install.workloads import NEEDS
 from pvbus.runtime.process import settings
 from pvbus.telemetry import metrics
-from tests.e2e.apicalls.known import KNOWN, NOT_SENT
 
 ROOT = Path(__file__).parent.parent
 FILES = (

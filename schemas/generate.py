@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import yaml
 
-from pvbus.cli.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.core.api.crds import (
     cluster_crds,
     open_api,
@@ -25,6 +24,7 @@ from pvbus.core.api.crds import (
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.kernel.topics import TOPICS, Topic, row_types
+from pvbus.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from schemas import asyncapi, writing
 
 FOLDER = Path(__file__).parent

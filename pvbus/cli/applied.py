@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from pvbus.adapters.files import check_seal, own_file, sealed, write_private
-from pvbus.cli.manifests import Manifest
+from pvbus.adapters.manifests import Manifest
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.ports.cluster import Object
 

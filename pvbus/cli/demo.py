@@ -16,10 +16,10 @@ import click
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
-from pvbus.cli.examples import day2, rollout, story, surroundings
-from pvbus.cli.examples.fleet import CLUSTERS_PER_REGION, CLUSTERS_PER_REGION_MAX
+from pvbus.cli.demos import day2, rollout, story, surroundings
 from pvbus.controlplane.packages.functions.starlark import require_interpreter
 from pvbus.core.errors import PermanentError, TransientError, UsageError
+from pvbus.examples.fleet import CLUSTERS_PER_REGION, CLUSTERS_PER_REGION_MAX
 
 TOOLS = ("git", "kubectl", "sed")
 START_SECONDS_MAX = 600.0

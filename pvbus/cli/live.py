@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pvbus.adapters.manifests import kind_of
 from pvbus.adapters.memory.objects import split_api_version
 from pvbus.cli.datafolder import DataPaths
-from pvbus.cli.manifests import kind_of
 from pvbus.cli.progress import REPOSITORY, SET, VARIANT
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.errors import PermanentError, TransientError, UsageError

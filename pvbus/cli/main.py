@@ -42,7 +42,7 @@ COMMANDS: Mapping[str, str] = {
     "hold": "pvbus.cli.holding:hold",
     "unhold": "pvbus.cli.holding:unhold",
     "retry": "pvbus.cli.retry:retry",
-    "install": "pvbus.cli.install.command:install",
+    "install": "pvbus.cli.install:install",
     "doctor": "pvbus.cli.doctor.command:doctor",
     "lag": "pvbus.cli.lag:lag",
     "topics": "pvbus.cli.topics:topics",

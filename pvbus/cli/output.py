@@ -5,10 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
-import yaml
 
-from pvbus.core.yaml.scalars import has_other_value
-from pvbus.telemetry.terminal import one_line, printable
+from pvbus.runtime.yamltext import yaml_text
+from pvbus.telemetry.terminal import one_line
 
 FORMATS = ("text", "json", "yaml")
 
@@ -18,31 +17,7 @@ def emit(document: Any, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
-        dumped = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
-        click.echo(dumped, nl=False)
-
-
-def yaml_stream(documents: Iterable[Any]) -> str:
-    """Return plain values as one stream of YAML documents, which `kubectl apply -f -` takes."""
-    return yaml.dump_all(
-        documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110, explicit_start=True
-    )
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes shared values in full, without aliases, so that people need not look them up."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Quote a text that kubectl would not read back unchanged: one like a number, or unprintable."""
-    style = '"' if printable(text) != text else "'" if has_other_value(text) else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)
+        click.echo(yaml_text(document), nl=False)
 
 
 def columns(headings: Sequence[str], rows: Iterable[Sequence[str]], *, gap: int = 3) -> None:

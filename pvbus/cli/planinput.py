@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.adapters.manifests import SUFFIXES, Manifest, read_manifests
 from pvbus.adapters.memory.objects import split_api_version
 from pvbus.cli.live import EXPORT_API, EXPORT_KIND, Export
-from pvbus.cli.manifests import SUFFIXES, Manifest, read_manifests
 from pvbus.controlplane.apiserver.structural import Schema, compile_schema
 from pvbus.core.api.crds import crds
 from pvbus.core.api.variants import PORCH_GROUP

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from pvbus.cli.manifests import read_manifests
+from pvbus.adapters.manifests import read_manifests
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.resolvefiles import read_input
 from pvbus.core.errors import UsageError

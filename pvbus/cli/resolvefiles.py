@@ -8,7 +8,7 @@ the solution, and that is not understood, is a problem; so is one that contradic
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pvbus.cli.manifests import Manifest
+from pvbus.adapters.manifests import Manifest
 from pvbus.core.kernel.installs import Install
 from pvbus.core.platform.packaging.fields import Fields
 from pvbus.core.platform.packaging.needs import meta_requirements

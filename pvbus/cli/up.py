@@ -20,21 +20,21 @@ from rich.console import Console
 from rich.status import Status
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.adapters.manifests import Manifest, read_manifests
 from pvbus.cli.applied import AppliedRecord, distinct, identity
 from pvbus.cli.apply import Applied, apply_news
 from pvbus.cli.children import ending, kill_children
 from pvbus.cli.controlplaneprocess import ControlPlaneProcess
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
-from pvbus.cli.examples import fleet, platform
 from pvbus.cli.functions import functions_of, isolation_problem
-from pvbus.cli.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
-from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.progress import Progress, Tally, Trouble, judge, unsettled_repositories
 from pvbus.cli.supervisor import States, Supervisor, supervisor_of
 from pvbus.cli.webpage import page_of
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.core.kernel.topics import PLATFORM, PROMOTION, SERVICES
 from pvbus.core.platform.establish.reporting import PAGES_SECONDS
+from pvbus.examples import fleet, platform
+from pvbus.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.ports.cluster import Cluster, Kind
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.begin import configure_process

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
+from pvbus.adapters.manifests import Manifest, read_manifests
 from pvbus.cli.applied import digest, identity
-from pvbus.cli.manifests import Manifest, read_manifests
 from pvbus.cli.output import FORMATS, emit
 from pvbus.controlplane.apiserver.schema import validate_crd
 from pvbus.controlplane.apiserver.structural import Schema, compile_schema

@@ -18,7 +18,7 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli.apply import apply
 from pvbus.cli.controlplaneprocess import ControlPlaneProcess
-from pvbus.cli.examples import fleet as example
+from pvbus.examples import fleet as example
 from tests.bench import apiserver
 from tests.bench.children import Child, eventually
 

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pvbus.cli.install.packagekinds import crossplane_crds, packaging_crds
+from pvbus.install.packagekinds import crossplane_crds, packaging_crds
 from tests.bench import packagecatalog as catalog
 from tests.bench.children import Child, eventually
 from tests.bench.fleet import Fleet, bus_ends, records_since

@@ -19,7 +19,7 @@ READINGS = 3
 
 def _package(number: int) -> dict[str, str]:
     """Return the example's package as one of a fleet: every package has another name."""
-    folder = files("pvbus.cli.examples") / "fleet_files" / "package"
+    folder = files("pvbus.examples") / "fleet_files" / "package"
     texts = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}
     return {path: text.replace("name: web", f"name: web-{number}") for path, text in texts.items()}
 

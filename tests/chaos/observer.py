@@ -10,7 +10,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from pvbus.cli.examples import fleet as example
+from pvbus.examples import fleet as example
 from pvbus.ports.cluster import Kind, Object
 from tests.chaos.judge import Branch, Edit, Judge
 from tests.chaos.timeline import Timeline

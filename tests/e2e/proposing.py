@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from pvbus.adapters.manifests import Manifest
 from pvbus.cli.apply import apply
-from pvbus.cli.examples import fleet
-from pvbus.cli.manifests import Manifest
 from pvbus.cli.progress import VARIANT
 from pvbus.core.kernel.keys import ACKNOWLEDGED_PREFIX, AUTO_LIFECYCLE, PROPOSED_CONTENT
 from pvbus.core.kernel.topics import PROMOTION
+from pvbus.examples import fleet
 from pvbus.ports.cluster import Kind
 from tests.e2e.cli.small_fleet import REVISION, Client
 from tests.e2e.cli.test_promote import GATE, SPECIALIZER

@@ -17,14 +17,14 @@ import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.apply import apply
-from pvbus.cli.examples import fleet
-from pvbus.cli.install import manifests
-from pvbus.cli.install.objects import NAMESPACE, Options
-from pvbus.cli.install.roles import observing
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.errors import TransientError
 from pvbus.core.kernel.topics import SERVICES
 from pvbus.core.platform.establish.rivals import MANAGER, mark_of
+from pvbus.examples import fleet
+from pvbus.install import manifests
+from pvbus.install.objects import NAMESPACE, Options
+from pvbus.install.roles import observing
 from pvbus.ports.cluster import Kind, Object
 from tests.e2e.cli import small_fleet
 from tests.e2e.cli.command import git

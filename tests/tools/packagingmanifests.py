@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pvbus.cli.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.core.yaml.editor import values
+from pvbus.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 
 DEFINITIONS = (*packaging_crds(), *crossplane_crds(), *carvel_crds())
 PLURALS = {(each["spec"]["group"], each["spec"]["names"]["kind"]): each for each in DEFINITIONS}

@@ -26,12 +26,12 @@ import msgspec
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.apply import apply
 from pvbus.cli.children import ChildProcess
-from pvbus.cli.examples import fleet
 from pvbus.cli.live import REVISION
 from pvbus.cli.progress import REPOSITORY, SET, VARIANT, Judged, condition_of
 from pvbus.cli.supervisor import States
 from pvbus.core.errors import PvbusError, TransientError
 from pvbus.core.kernel.topics import SERVICES
+from pvbus.examples import fleet
 from pvbus.ports.cluster import Cluster, Kind, Object
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.runtime.process.state import ProcessState

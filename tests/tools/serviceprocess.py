@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pvbus.cli.install.objects import NAMESPACE, service_name
+from pvbus.install.objects import NAMESPACE, service_name
 from tests.tools.kafka import _detach, free_ports
 from tests.tools.realcluster import RealCluster
 

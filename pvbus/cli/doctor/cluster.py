@@ -11,8 +11,6 @@ from cryptography import x509
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.doctor.findings import Finding, State, look_at
-from pvbus.cli.install.monitoring import EXPIRY_DAYS_MIN
-from pvbus.cli.install.objects import service_name
 from pvbus.cli.live import REVISION
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.api.variants import PORCH_API, SET_API, VARIANT_API
@@ -21,6 +19,8 @@ from pvbus.core.kernel.rights import PACKAGES as PACKAGES_SERVICE
 from pvbus.core.kernel.topics import PLATFORM, PROMOTION, SERVICES
 from pvbus.core.platform.establish.rivals import QUIET_SECONDS, last_mark
 from pvbus.core.variants.objectrows import REPOSITORY
+from pvbus.install.monitoring import EXPIRY_DAYS_MIN
+from pvbus.install.objects import service_name
 from pvbus.ports.cluster import Kind, Object
 
 CLOCK_SECONDS_MAX = 5.0

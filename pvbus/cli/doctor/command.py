@@ -22,12 +22,12 @@ from pvbus.cli.doctor.cluster import (
 )
 from pvbus.cli.doctor.findings import Finding
 from pvbus.cli.doctor.rights import Account, check_rights, selected
-from pvbus.cli.install.applying import installed_setting
-from pvbus.cli.install.objects import NAMESPACE
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import bus_option, names_of
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.topics import ALL_SERVICES
+from pvbus.install.applying import installed_setting
+from pvbus.install.objects import NAMESPACE
 from pvbus.ports.cluster import Kind, Resource
 from pvbus.runtime.process.settings import split_names, variable_of
 

@@ -9,12 +9,12 @@ import msgspec
 from pvbus.adapters.kubernetes.access import is_allowed
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.doctor.findings import Finding
-from pvbus.cli.install.objects import service_name
 from pvbus.cli.progress import SET
 from pvbus.core.api.variants import PackageVariantSet
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.rights import OBSERVED_LABEL, OBSERVED_VERBS, Request, Right, rights_of
 from pvbus.core.variants.unroll.contexts import selected_kinds
+from pvbus.install.objects import service_name
 from pvbus.ports.cluster import Kind, Resource
 
 AREA = "rights"

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from pvbus.adapters.manifests import read_manifests
 from pvbus.cli.fleet import api_server, kubeconfig_option
-from pvbus.cli.manifests import read_manifests
 from pvbus.cli.reading import data_option
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import Key, okey

@@ -2,7 +2,7 @@
 
     python -m tests.e2e.apicalls [--calls 20000] [--seed 1] [--round 1/17]
 
-Prints each difference that is not listed in `tests.e2e.apicalls.known`, with the shortest calls that show it,
+Prints each difference that is not listed in `docs.apidifferences`, with the shortest calls that show it,
 and then a summary. It ends with 1 if there was one.
 """
 
@@ -10,8 +10,8 @@ import argparse
 import sys
 import time
 
+from docs.apidifferences import KNOWN
 from tests.e2e.apicalls.campaign import Campaign, Failure, run
-from tests.e2e.apicalls.known import KNOWN
 from tests.e2e.apicalls.servers import both
 
 CALLS = 20_000

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from docs.apidifferences import KNOWN, Known
 from tests.e2e.apicalls.calls import Answer, Call, Server
 from tests.e2e.apicalls.generator import calls_of
-from tests.e2e.apicalls.known import KNOWN, Known
 from tests.e2e.apicalls.normal import differences, normal
 from tests.e2e.apicalls.objects import KINDS
 

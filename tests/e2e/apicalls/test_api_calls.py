@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from docs.apidifferences import KNOWN
 from tests.e2e.apicalls.calls import Answer, Call, Server
 from tests.e2e.apicalls.campaign import Campaign, Difference, explained, run
 from tests.e2e.apicalls.generator import VERBS, calls_of
-from tests.e2e.apicalls.known import KNOWN
 from tests.e2e.apicalls.normal import differences
 from tests.e2e.apicalls.servers import both
 from tests.tools.clusterprograms import ClusterUnavailableError

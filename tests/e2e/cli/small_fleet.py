@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.examples import fleet
 from pvbus.cli.progress import SET
 from pvbus.core.errors import ConflictError, TransientError
+from pvbus.examples import fleet
 from pvbus.ports.cluster import Kind, Object
 from tests.e2e.cli.command import git
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.examples import fleet
+from pvbus.examples import fleet
 from pvbus.ports.cluster import Object
 from tests.e2e.cli.command import pvbus, running
 from tests.e2e.cli.small_fleet import Client, name_of, publish

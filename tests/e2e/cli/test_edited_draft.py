@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.adapters.manifests import Manifest
 from pvbus.cli.apply import apply
-from pvbus.cli.manifests import Manifest
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR
 from tests.e2e.cli.command import pvbus, running

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.examples import fleet
 from pvbus.cli.progress import SET, VARIANT
+from pvbus.examples import fleet
 from pvbus.ports.cluster import Kind, Object
 from tests.e2e.cli.command import SECONDS_MAX, git, pvbus, running
 from tests.integration.apiserver.client import eventually

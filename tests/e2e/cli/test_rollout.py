@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.examples import fleet
 from pvbus.cli.progress import VARIANT
 from pvbus.core.api.rollouts import RolloutPolicyStatus, TargetCounts
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE
+from pvbus.examples import fleet
 from pvbus.ports.cluster import Kind
 from tests.e2e.cli.command import pvbus, running
 from tests.e2e.cli.small_fleet import REVISION, SECONDS_MAX, Client, publish

@@ -87,7 +87,7 @@ def test_a_second_opinion_is_a_warning(tmp_path: Path) -> None:
 
 def test_own_definitions_judge_own_kinds(tmp_path: Path) -> None:
     """Inventory objects are checked by the definition beside them."""
-    from pvbus.cli.examples import fleet
+    from pvbus.examples import fleet
 
     folder = Path(fleet.__file__).parent / "fleet_files" / "manifests"
     (tmp_path / "bad.yaml").write_text(

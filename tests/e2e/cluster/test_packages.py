@@ -17,10 +17,10 @@ import pytest
 import yaml
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.install import manifests
-from pvbus.cli.install.objects import NAMESPACE, Options
-from pvbus.cli.install.roles import observing
 from pvbus.core.kernel.topics import ALL_SERVICES, PROMOTION
+from pvbus.install import manifests
+from pvbus.install.objects import NAMESPACE, Options
+from pvbus.install.roles import observing
 from tests.e2e.cli.small_fleet import REVISION, Client
 from tests.e2e.cli.test_rollout import policy
 from tests.e2e.cluster.test_run_cluster import kubectl as kubectl

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pvbus.cli.examples import platform as example
-from pvbus.cli.install import manifests
-from pvbus.cli.install.objects import NAMESPACE, Options
 from pvbus.core.kernel.rights import ALL_RIGHTS, requests_of
+from pvbus.examples import platform as example
+from pvbus.install import manifests
+from pvbus.install.objects import NAMESPACE, Options
 from tests.e2e.cli.command import git
 from tests.e2e.cluster.test_run_cluster import kubectl as kubectl
 from tests.e2e.packaging.platform import INSTALLED, UPGRADED, Platform, is_created, message_of, owners_of

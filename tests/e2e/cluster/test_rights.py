@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.install import manifests
-from pvbus.cli.install.objects import NAMESPACE, Options
-from pvbus.cli.install.roles import observing
 from pvbus.cli.progress import SET
 from pvbus.core.kernel.rights import ALL_RIGHTS, OBSERVED_VERBS, PROMOTION_KINDS, Request, requests_of
 from pvbus.core.kernel.rights import PACKAGES as PACKAGE_STORE
 from pvbus.core.kernel.topics import PROMOTION, SERVICES
+from pvbus.install import manifests
+from pvbus.install.objects import NAMESPACE, Options
+from pvbus.install.roles import observing
 from tests.e2e.cli.small_fleet import PACKAGES, REVISION, Client, name_of
 from tests.e2e.test_rights import delete, main_job, promotion_job, until
 from tests.tools.packagestore import Replica, create, route, wait_until_available

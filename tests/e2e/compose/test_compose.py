@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.adapters.manifests import Manifest
 from pvbus.cli.apply import apply
-from pvbus.cli.examples import fleet
-from pvbus.cli.manifests import Manifest
 from pvbus.cli.progress import VARIANT
 from pvbus.core.kernel.rights import SERVICE_RIGHTS
 from pvbus.core.kernel.topics import ALL_SERVICES, PLATFORM, PROMOTION
+from pvbus.examples import fleet
 from pvbus.ports.cluster import Object
 from tests.e2e.compose.containers import Compose
 from tests.tools.installation import CHECKOUT

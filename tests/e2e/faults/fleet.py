@@ -17,13 +17,13 @@ import msgspec
 import yaml
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.adapters.manifests import Manifest
 from pvbus.cli.apply import apply
-from pvbus.cli.examples import fleet
-from pvbus.cli.manifests import Manifest
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import CONFIG_GROUP, PackageVariant, PackageVariantSet
 from pvbus.core.errors import AlreadyExistsError, ConflictError, TransientError
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_LABEL
+from pvbus.examples import fleet
 from pvbus.ports.cluster import Kind, Object
 from tests.kit.oracle import Expected, Thing, expected_variants
 

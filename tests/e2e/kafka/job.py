@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from pvbus.cli.examples import fleet as example
 from pvbus.cli.supervisor import States
+from pvbus.examples import fleet as example
 from pvbus.runtime.process.state import ProcessState
 from tests.e2e.faults.fleet import CLUSTER, SET, Fleet
 from tests.tools.installation import Installation, children_of

@@ -25,9 +25,9 @@ from typing import Any
 import msgspec
 import pygit2
 
-from pvbus.cli.examples import fleet as example
 from pvbus.cli.reading import opened_bus, read_rows
 from pvbus.core.kernel.records import LATEST
+from pvbus.examples import fleet as example
 from tests.e2e.faults.fleet import CLUSTER, REPOSITORY, REVISION, SET, VARIANT, Fleet
 
 LEFT_OUT = frozenset(

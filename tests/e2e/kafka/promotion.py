@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.adapters.manifests import Manifest
 from pvbus.cli.apply import apply
-from pvbus.cli.examples import fleet
-from pvbus.cli.manifests import Manifest
 from pvbus.cli.progress import VARIANT
 from pvbus.core.kernel.records import APPROVALS, CANDIDATES, ROLLOUTS
 from pvbus.core.kernel.topics import PROMOTION
+from pvbus.examples import fleet
 from tests.e2e.cli.small_fleet import REVISION, Client, publish
 from tests.e2e.cli.test_rollout import POLICY, policy, variant
 from tests.e2e.kafka.promotionjudge import (

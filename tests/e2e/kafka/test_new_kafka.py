@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from pvbus.cli.examples import fleet as example
 from pvbus.core.kernel.records import CONDITIONS
+from pvbus.examples import fleet as example
 from tests.e2e.faults.fleet import REVISION, SET, VARIANT, Spot
 from tests.e2e.faults.world import git
 from tests.e2e.kafka.job import Job, settled, wait_for_server

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.cli.examples import platform
-from pvbus.cli.examples.platform import source_of
 from pvbus.core.platform.packaging.references import digest_of_files
+from pvbus.examples import platform
+from pvbus.examples.platform import source_of
 from tests.e2e.cli.command import Running, running
 from tests.e2e.kubectl.conftest import VERSIONS
 from tests.tools.kubectl import KubectlUnavailableError, find_or_build

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.adapters.manifests import read_manifests
 from pvbus.cli.apply import apply
-from pvbus.cli.manifests import read_manifests
 from pvbus.cli.planinput import admitted, read_input
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.core.errors import UsageError

@@ -15,7 +15,7 @@ from tests.tools.kubectl import KubectlUnavailableError, find_or_build
 from tests.tools.realcluster import RealCluster, real_cluster_of
 
 CRDS = sorted((REPOSITORY / "schemas" / "crds").glob("*.yaml"))
-CLUSTERS_CRD = REPOSITORY / "pvbus/cli/examples/fleet_files/manifests/10-cluster-crd.yaml"
+CLUSTERS_CRD = REPOSITORY / "pvbus/examples/fleet_files/manifests/10-cluster-crd.yaml"
 RIGHTS = Path(__file__).with_name("rights.yaml")
 _numbers = itertools.count(1)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pvbus.cli.install import manifests
-from pvbus.cli.install.objects import Object, Options
+from pvbus.install import manifests
+from pvbus.install.objects import Object, Options
 from tests.e2e.cli.command import REPOSITORY
 from tests.integration.cluster.world import Kubectl
 from tests.tools.clusterprograms import VERSION

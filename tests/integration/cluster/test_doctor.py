@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pvbus.cli.doctor.command import ACCOUNTS
-from pvbus.cli.install.objects import Object
+from pvbus.install.objects import Object
 from tests.e2e.cli.command import pvbus
 from tests.integration.cluster.test_install import BUS, Installer, until
 from tests.integration.cluster.test_install import installer as installer

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pvbus.cli.install import manifests
-from pvbus.cli.install.objects import Object, Options
-from pvbus.cli.output import yaml_stream
+from pvbus.install import manifests
+from pvbus.install.objects import Object, Options
+from pvbus.runtime.yamltext import yaml_stream
 from tests.integration.cluster.world import Kubectl, eventually
 from tests.tools import gomodules
 from tests.tools.realcluster import RealCluster

@@ -10,14 +10,14 @@ import pytest
 import yaml
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.install import manifests
-from pvbus.cli.install.applying import MANAGER
-from pvbus.cli.install.objects import Object, Options, new
-from pvbus.cli.install.roles import observing
-from pvbus.cli.output import yaml_stream
 from pvbus.core.kernel.rights import RIGHTS, Request, requests_of
 from pvbus.core.kernel.topics import SERVICES
+from pvbus.install import manifests
+from pvbus.install.applying import MANAGER
+from pvbus.install.objects import Object, Options, new
+from pvbus.install.roles import observing
 from pvbus.ports.cluster import Kind
+from pvbus.runtime.yamltext import yaml_stream
 from tests.e2e.cli.command import REPOSITORY, Done, pvbus
 from tests.integration.cluster.world import Kubectl
 from tests.tools.realcluster import RealCluster

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.core.errors import PermanentError, PvbusError
 from pvbus.core.kernel.effects import Content
 from pvbus.core.kernel.packagekinds import MIRRORED
@@ -16,6 +15,7 @@ from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
 from pvbus.core.kernel.rights import ALL_RIGHTS
 from pvbus.core.platform.establish.controller import EstablishController
 from pvbus.core.platform.establish.objects import key_of
+from pvbus.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 from pvbus.runtime.reconcile.effects import perform
 from tests.unit.core.platform.establish.world import package

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pvbus.cli.doctor.cluster import authority_of
-from pvbus.cli.install.monitoring import EXPIRY_DAYS_MIN
+from pvbus.install.monitoring import EXPIRY_DAYS_MIN
 from tests.tools.authority import VALID_DAYS, Authority
 
 NOW = datetime.now(UTC)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from pvbus.adapters.manifests import Manifest
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli.apply import apply, merged_into, rank
-from pvbus.cli.manifests import Manifest
 from pvbus.core.errors import UsageError
 
 LIVE: dict[str, Any] = {

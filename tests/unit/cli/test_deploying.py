@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from pvbus.cli.examples import fleet
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.render import render
 from pvbus.core.cel import ROOTS, compile_expression
+from pvbus.examples import fleet
 
 DEPLOYING = Path(__file__).parent.parent.parent.parent / "docs" / "deploying.md"
 PACKAGE = Path(str(fleet._files())) / "package"

@@ -6,11 +6,11 @@ from pathlib import Path
 import pygit2
 import pytest
 
-from pvbus.cli.examples import platform
 from pvbus.core.platform.packaging.reading import Problem, carvel_package, install_of
 from pvbus.core.platform.packaging.references import digest_of_files
 from pvbus.core.platform.packaging.xpkg import candidate_of, package_meta
 from pvbus.core.platform.solver.model import PackageNeed
+from pvbus.examples import platform
 
 
 @pytest.fixture(scope="module")

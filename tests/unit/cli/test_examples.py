@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pygit2
 
-from pvbus.cli.examples import fleet
 from pvbus.cli.validate import problems_of
 from pvbus.core.variants.expressions import expressions_of
+from pvbus.examples import fleet
 
 
 def test_two_machines_get_the_same_commit(tmp_path: Path) -> None:

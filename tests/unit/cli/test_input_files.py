@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pvbus.adapters import manifests
 from pvbus.adapters.kubernetes.connection import Connection
-from pvbus.cli import manifests
-from pvbus.cli.manifests import read_manifests
+from pvbus.adapters.manifests import read_manifests
 from pvbus.core.errors import UsageError
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.settings import ServiceConfig, load_config

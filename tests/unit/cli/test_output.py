@@ -7,8 +7,9 @@ import logging
 import pytest
 import yaml
 
-from pvbus.cli.output import columns, emit, yaml_stream
+from pvbus.cli.output import columns, emit
 from pvbus.core.yaml.reader import values
+from pvbus.runtime.yamltext import yaml_stream
 from pvbus.telemetry import logs
 from pvbus.telemetry.terminal import PrintableStream, one_line, printable
 from tests.tools.yamlanswers import go_answers

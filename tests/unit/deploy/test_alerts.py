@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from pvbus.cli.install.monitoring import ALERTS, rule_groups
 from pvbus.core.kernel.topics import PARTITIONS, SERVICES
+from pvbus.install.monitoring import ALERTS, rule_groups
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,6 @@ import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
 from deploy import generate
-from pvbus.cli.install import manifests
-from pvbus.cli.install.dashboard import PANELS
-from pvbus.cli.install.monitoring import ALERTS, service_monitor
-from pvbus.cli.install.network import policies
-from pvbus.cli.install.objects import Object, Options
-from pvbus.cli.install.roles import observing, roles
-from pvbus.cli.install.scaling import PER_WORKER, waiting
-from pvbus.cli.output import yaml_stream
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.rights import (
     INSTALLED_LABEL,
@@ -29,7 +21,15 @@ from pvbus.core.kernel.rights import (
     requests_of,
 )
 from pvbus.core.kernel.topics import ALL_SERVICES, SERVICES
+from pvbus.install import manifests
+from pvbus.install.dashboard import PANELS
+from pvbus.install.monitoring import ALERTS, service_monitor
+from pvbus.install.network import policies
+from pvbus.install.objects import Object, Options
+from pvbus.install.roles import observing, roles
+from pvbus.install.scaling import PER_WORKER, waiting
 from pvbus.runtime.process.settings import SERVICE_CONFIGS, PackagesConfig, ServicesConfig, load_config
+from pvbus.runtime.yamltext import yaml_stream
 from pvbus.telemetry import metrics
 from tests.tools.kubernetesmodels import problems_of
 from tests.tools.promql import metric_names

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from pvbus.cli.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
+from pvbus.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from tests.e2e.cli.command import REPOSITORY
 
 TEXT = (REPOSITORY / "docs" / "packages.md").read_text(encoding="utf-8")

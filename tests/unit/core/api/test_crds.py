@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from pvbus.cli.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.core.api.crds import (
     crds,
     open_api,
     porch_crds,
 )
+from pvbus.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 
 REPOSITORY = Path(__file__).parents[4]
 PORCH = REPOSITORY / ".." / "shared" / "reference" / "crds"

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from pvbus.cli.install.admission import created_installs
-from pvbus.cli.install.objects import Options
 from pvbus.core.cel import Program, compile_expression
 from pvbus.core.platform.packaging.carvel import admission, known_package, served_by
 from pvbus.core.platform.packaging.carvel.naming import NAME_BYTES_MAX, install_name
 from pvbus.core.platform.packaging.carvel.protection import edit_problem
 from pvbus.core.platform.packaging.carvel.structure import REQUIRED_FIELDS, missing_fields, required_fields
 from pvbus.core.platform.packaging.reading import Problem
+from pvbus.install.admission import created_installs
+from pvbus.install.objects import Options
 from tests.unit.core.platform.packaging.carvelworld import (
     MAIN_API,
     MAIN_OFFER,

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from pvbus.cli.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.core.kernel.installs import Install, Override
 from pvbus.core.platform.packaging.fields import MEANINGLESS, Fields
 from pvbus.core.platform.packaging.reading import (
@@ -25,6 +24,7 @@ from pvbus.core.platform.solver.model import (
     Requirement,
     api,
 )
+from pvbus.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 
 DIGEST = "sha256:" + "a" * 64
 

@@ -7,12 +7,12 @@ has one and the settings say so.
 
 from collections.abc import Iterator
 
-from pvbus.cli.install.network import API_SERVER_PORTS, destinations, policy, port_rule
-from pvbus.cli.install.objects import PORT, PORT_NAME, Object, Options, labels, new, service_name
-from pvbus.cli.install.roles import RBAC, granted, rule_of
-from pvbus.cli.install.workloads import budget, deployment
 from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.kernel.rights import PACKAGES, STORE_RIGHTS, STORE_SECRETS
+from pvbus.install.network import API_SERVER_PORTS, destinations, policy, port_rule
+from pvbus.install.objects import PORT, PORT_NAME, Object, Options, labels, new, service_name
+from pvbus.install.roles import RBAC, granted, rule_of
+from pvbus.install.workloads import budget, deployment
 from pvbus.runtime.process.settings import PackagesConfig
 
 SERVICE = service_name(PACKAGES)

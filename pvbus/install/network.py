@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_network
 
 from pvbus.adapters.kafka.settings import settings_of
-from pvbus.cli.install.objects import NAME, PART_OF, PORT, Object, Options, labels, new, service_name
 from pvbus.core.kernel.addresses import METADATA
 from pvbus.core.kernel.rights import RIGHTS, Right
+from pvbus.install.objects import NAME, PART_OF, PORT, Object, Options, labels, new, service_name
 
 DNS_PORT = 53
 API_SERVER_PORTS = (443, 6443)

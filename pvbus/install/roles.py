@@ -9,9 +9,9 @@ INSTANCE. Roles cannot be aggregated: ingest has one more Role and binding for e
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pvbus.cli.install.objects import Object, new, service_name
 from pvbus.core.kernel.rights import INSTALLED_LABEL, OBSERVED_LABEL, OBSERVED_VERBS, RIGHTS, Right, rights_of
 from pvbus.core.kernel.topics import SERVICES
+from pvbus.install.objects import Object, new, service_name
 
 RBAC = "rbac.authorization.k8s.io"
 _API = f"{RBAC}/v1"

@@ -6,8 +6,8 @@ be installed cannot be said in it, as a policy sees one object only: the lock re
 
 from collections.abc import Iterator
 
-from pvbus.cli.install.objects import Object, Options, new
 from pvbus.core.platform.packaging.reading import INSTALL_GROUP, OWNER
+from pvbus.install.objects import Object, Options, new
 
 POLICY = "pvbus-created-installs"
 

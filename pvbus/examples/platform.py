@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from pvbus.cli.manifests import Manifest, objects_of
+from pvbus.adapters.manifests import Manifest, objects_of
 from pvbus.core.errors import PermanentError
 from pvbus.core.platform.packaging.references import digest_of_files
 from pvbus.runtime.process.settings import ServicesConfig
@@ -45,7 +45,7 @@ PLATFORMS = "crossplane=2.0.0"
 OBSERVE_SECONDS = 5.0
 """Between two looks at the repository, so that a person who tags a version does not wait."""
 
-_MADE_AT = 1_767_225_600  # as in `pvbus.cli.examples.fleet`
+_MADE_AT = 1_767_225_600  # as in `pvbus.examples.fleet`
 
 
 def make(folder: Path, clusters: int = 0) -> list[Manifest]:
@@ -84,7 +84,7 @@ def source_of(path: Path) -> str:
 
 
 def _files() -> Traversable:
-    return files("pvbus.cli.examples") / "platform_files"
+    return files("pvbus.examples") / "platform_files"
 
 
 def _sorted(folder: Traversable) -> list[Traversable]:

@@ -7,9 +7,9 @@ see the keys that are dirty after a restart.
 
 from collections.abc import Iterator, Mapping
 
-from pvbus.cli.install.objects import Object, Options, new, service_name
-from pvbus.cli.install.workloads import REPLICAS
 from pvbus.core.kernel.topics import PARTITIONS
+from pvbus.install.objects import Object, Options, new, service_name
+from pvbus.install.workloads import REPLICAS
 
 PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
 """The Service that prometheus-operator makes. Another one is a patch of the ScaledObjects."""

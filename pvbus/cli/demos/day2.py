@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from pvbus.cli.examples.story import Fleet, Step, condition, counted, first_published, is_settled
+from pvbus.cli.demos.story import Fleet, Step, condition, counted, first_published, is_settled
 from pvbus.cli.live import REVISION
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.variants.merge.conflicts import CONFLICTS

@@ -6,8 +6,8 @@ Each alert names what a person does about it. Expressions have no metric but tho
 
 from typing import NamedTuple
 
-from pvbus.cli.install.objects import NAME, PART_OF, PORT_NAME, Object, new
 from pvbus.core.kernel.topics import PARTITIONS, SERVICES
+from pvbus.install.objects import NAME, PART_OF, PORT_NAME, Object, new
 
 _API = "monitoring.coreos.com/v1"
 SCRAPE_SECONDS = 30

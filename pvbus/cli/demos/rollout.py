@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from pvbus.cli.examples.story import Fleet, Step, condition, counted, first_published, is_settled
+from pvbus.cli.demos.story import Fleet, Step, condition, counted, first_published, is_settled
 from pvbus.cli.live import REVISION
 from pvbus.cli.progress import VARIANT
 from pvbus.core.api.promotion import PROMOTION_GROUP

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from pvbus.cli.install.objects import (
+from pvbus.core.kernel.rights import ALL_RIGHTS
+from pvbus.core.kernel.topics import PLATFORM, SERVICES
+from pvbus.install.objects import (
     KAFKA_FOLDER,
     KAFKA_SECRET,
     OWN_SETTINGS,
@@ -19,8 +21,6 @@ from pvbus.cli.install.objects import (
     new,
     service_name,
 )
-from pvbus.core.kernel.rights import ALL_RIGHTS
-from pvbus.core.kernel.topics import PLATFORM, SERVICES
 from pvbus.runtime.process.settings import ServicesConfig, variable_of
 
 REPLICAS = 2

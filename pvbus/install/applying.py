@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.install.objects import PART_OF, SETTINGS, Object, service_name
-from pvbus.cli.install.roles import INSTANCE
 from pvbus.core.errors import ConflictError, PermanentError, UsageError
+from pvbus.install.objects import PART_OF, SETTINGS, Object, service_name
+from pvbus.install.roles import INSTANCE
 from pvbus.ports.cluster import Kind, Resource
 
 MANAGER = "pvbus-install"

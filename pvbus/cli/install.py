@@ -8,13 +8,14 @@ from pathlib import Path
 import click
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.install.applying import Result, apply_all, installed_setting
-from pvbus.cli.install.manifests import COMPONENTS, OVERLAYS, WITH_PORCH, objects
-from pvbus.cli.install.objects import NAMESPACE, Object, Options
-from pvbus.cli.output import FORMATS, columns, emit, yaml_stream
+from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import names_of
 from pvbus.core.errors import PermanentError, UsageError
+from pvbus.install.applying import Result, apply_all, installed_setting
+from pvbus.install.manifests import COMPONENTS, OVERLAYS, WITH_PORCH, objects
+from pvbus.install.objects import NAMESPACE, Object, Options
 from pvbus.runtime.process.settings import split_names, variable_of
+from pvbus.runtime.yamltext import yaml_stream
 
 _NO_BUS = (
     "say where the services find each other: --bus kafka://HOST:PORT[,HOST:PORT...][/PREFIX], as pods have "

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from pvbus.cli.install.dashboard import config_map
-from pvbus.cli.install.monitoring import prometheus_rule, service_monitor
-from pvbus.cli.install.network import api_server_policies, policies
-from pvbus.cli.install.objects import Object, Options, new
-from pvbus.cli.install.packagekinds import packaging_crds
-from pvbus.cli.install.packages import package_store
-from pvbus.cli.install.roles import (
+from pvbus.core.api.crds import cluster_crds, promotion_crds
+from pvbus.core.kernel.rights import PLATFORM_KINDS, PLATFORM_RIGHTS, PROMOTION_KINDS, PROMOTION_RIGHTS
+from pvbus.core.kernel.topics import PLATFORM, PROMOTION
+from pvbus.install.dashboard import config_map
+from pvbus.install.monitoring import prometheus_rule, service_monitor
+from pvbus.install.network import api_server_policies, policies
+from pvbus.install.objects import Object, Options, new
+from pvbus.install.packagekinds import packaging_crds
+from pvbus.install.packages import package_store
+from pvbus.install.roles import (
     accounts,
     bindings,
     namespaced_roles,
@@ -16,11 +19,8 @@ from pvbus.cli.install.roles import (
     observing_in,
     roles,
 )
-from pvbus.cli.install.scaling import PER_WORKER, scaled_objects
-from pvbus.cli.install.workloads import settings, workloads
-from pvbus.core.api.crds import cluster_crds, promotion_crds
-from pvbus.core.kernel.rights import PLATFORM_KINDS, PLATFORM_RIGHTS, PROMOTION_KINDS, PROMOTION_RIGHTS
-from pvbus.core.kernel.topics import PLATFORM, PROMOTION
+from pvbus.install.scaling import PER_WORKER, scaled_objects
+from pvbus.install.workloads import settings, workloads
 
 WITH_PORCH, STANDALONE = "with-porch", "standalone"
 OVERLAYS = (WITH_PORCH, STANDALONE)

@@ -3,7 +3,7 @@
 import json
 from typing import NamedTuple
 
-from pvbus.cli.install.objects import NAME, Object, new
+from pvbus.install.objects import NAME, Object, new
 
 COLUMNS = 3
 PANEL_WIDTH, PANEL_HEIGHT = 8, 8

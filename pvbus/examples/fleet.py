@@ -10,7 +10,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from pvbus.cli.manifests import Manifest, read_manifests
+from pvbus.adapters.manifests import Manifest, read_manifests
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION
 from pvbus.core.errors import PermanentError
 
@@ -47,7 +47,7 @@ def make(folder: Path, clusters: int = CLUSTERS_PER_REGION) -> list[Manifest]:
 
 
 def _files() -> Traversable:
-    return files("pvbus.cli.examples") / "fleet_files"
+    return files("pvbus.examples") / "fleet_files"
 
 
 def _publish(path: Path) -> None:

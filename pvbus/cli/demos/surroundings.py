@@ -15,8 +15,8 @@ from aiohttp import web
 from pvbus.adapters.files import reason_of
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.condition import Wanted, write
-from pvbus.cli.examples.rollout import ADDRESSED, LICENSED, is_canary
-from pvbus.cli.examples.story import LOOK_SECONDS, NAMESPACE
+from pvbus.cli.demos.rollout import ADDRESSED, LICENSED, is_canary
+from pvbus.cli.demos.story import LOOK_SECONDS, NAMESPACE
 from pvbus.cli.live import REVISION
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.keys import Key
