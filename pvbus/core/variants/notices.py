@@ -2,10 +2,10 @@
 
 A notice is worth a person's look: what was made, became ready, was upgraded or published, is held or fails.
 Work that goes on, counts and repetitions have none. The lifecycle of a package revision is a notice of its
-variant.
+variant; only of a draft that stayed without its variant the revision itself is told.
 """
 
-from pvbus.core.api.variants import CONFIG_GROUP
+from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.kernel.effects import KindRef, Notice
 from pvbus.core.kernel.records import ConditionEvent
 from pvbus.core.variants.attention import CONFLICT
@@ -19,11 +19,16 @@ LIFECYCLE_TYPE = "Published"
 """The condition that represents a revision's lifecycle. True while it is `Published` or
 `DeletionProposed`. The reason is the lifecycle."""
 
+KEPT_TYPE = "Kept"
+"""The condition of a draft that stayed, as people had edited it, when its variant went. The event names that
+variant as its owner."""
+
 VARIANT, SET = "PackageVariant", "PackageVariantSet"
 KINDS = {
     VARIANT: KindRef(CONFIG_GROUP, VARIANT, "v1alpha1"),
     SET: KindRef(CONFIG_GROUP, SET, "v1alpha2"),
     REPOSITORY: KindRef(CONFIG_GROUP, REPOSITORY, "v1alpha1"),
+    REVISION: KindRef(PORCH_GROUP, REVISION, "v1alpha1"),
 }
 """The kinds that have notices."""
 
@@ -56,12 +61,12 @@ def notice_of(
     last: the event before it of the same condition. owner_uid: of the variant that owns a revision.
     is_stalled: the object's condition Stalled is True, and says why it is not ready.
     """
-    if event.kind == REVISION:
-        return _lifecycle(event, last, owner_uid)
     if event.kind not in KINDS:
         return None
     if last is not None and last.uid != event.uid:
         last = None
+    if event.kind == REVISION and event.condition.type != KEPT_TYPE:
+        return _lifecycle(event, last, owner_uid)
     found = _content_of(event, last, is_stalled=is_stalled)
     if found is None:
         return None
@@ -77,7 +82,7 @@ def _content_of(event: ConditionEvent, last: ConditionEvent | None, *, is_stalle
     condition = event.condition
     if event.last:
         return _held_ended(event)
-    if condition.type in NEEDS | {COUNTS_TYPE} and condition.status == "True":
+    if condition.type in NEEDS | {COUNTS_TYPE, KEPT_TYPE} and condition.status == "True":
         return _fulfilled(event, last)
     is_trouble = (condition.type in REPORTED and condition.status == "True") or (
         condition.type in NEEDS and condition.status == "False"
@@ -129,10 +134,9 @@ def _lifecycle(event: ConditionEvent, last: ConditionEvent | None, owner_uid: st
     lifecycle = event.condition.reason
     if event.condition.type != LIFECYCLE_TYPE or not owner_uid or lifecycle not in LIFECYCLES:
         return None
-    if last is not None and last.uid == event.uid and last.condition.reason == lifecycle:
+    if last is not None and last.condition.reason == lifecycle:
         return None
-    is_new = last is None or last.uid != event.uid
-    reason = "DraftCreated" if is_new and lifecycle == "Draft" else LIFECYCLES[lifecycle]
+    reason = "DraftCreated" if last is None and lifecycle == "Draft" else LIFECYCLES[lifecycle]
     note = f"PackageRevision {event.name}: {event.condition.message}"
     return _notice(event, VARIANT, event.variant, owner_uid, reason, note)
 

@@ -31,8 +31,7 @@ from pvbus.core.kernel.records import (
     Hold,
 )
 from pvbus.core.variants.attention import ATTENTION
-from pvbus.core.variants.conditions.subjects import KEPT_TYPE
-from pvbus.core.variants.notices import LIFECYCLE_TYPE
+from pvbus.core.variants.notices import KEPT_TYPE, LIFECYCLE_TYPE
 from pvbus.core.variants.severity import ON_HOLD, WARNINGS
 from pvbus.core.web.states import OPEN_FIRST, State, counted, lifecycle_of, set_state, variant_state
 from pvbus.core.web.tasks import Question, TaskRow, question_of

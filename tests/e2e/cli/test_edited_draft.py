@@ -12,6 +12,7 @@ from pvbus.adapters.manifests import Manifest
 from pvbus.cli.apply import apply
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR
+from pvbus.ports.cluster import Kind
 from tests.e2e.cli.command import pvbus, running
 from tests.e2e.cli.small_fleet import (
     CLUSTERS,
@@ -52,6 +53,12 @@ async def _scenario(folder: Path) -> None:
     async def is_alone() -> bool:
         return await drafts() == {DRAFT} and not await client.items(VARIANT) and not await owned()
 
+    async def is_told() -> bool:
+        return any(
+            (each["reason"], each["involvedObject"]["name"]) == ("Kept", DRAFT)
+            for each in await client.items(Kind("", "Event"))
+        )
+
     async def is_back() -> bool:
         return len(await drafts()) == CLUSTERS and await owned()
 
@@ -63,6 +70,7 @@ async def _scenario(folder: Path) -> None:
         assert resource is not None
         await client.cluster.delete(resource, "default", "web")
         await _until(is_alone)
+        await _until(is_told)
         annotations = (await client.get(REVISION, DRAFT))["metadata"]["annotations"]
         assert annotations[KEPT_FOR] == f"web/{VARIANT_NAME}@"
         assert annotations[EDITED_BY]

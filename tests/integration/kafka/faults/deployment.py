@@ -24,8 +24,8 @@ from pvbus.core.kernel.keys import KEPT_FOR
 from pvbus.core.kernel.records import LATEST, OBJECTS, UNROLL
 from pvbus.core.kernel.topics import SERVICES
 from pvbus.core.variants.conditions.controller import ConditionsController
-from pvbus.core.variants.conditions.subjects import KEPT_TYPE
 from pvbus.core.variants.inject.controller import InjectController
+from pvbus.core.variants.notices import KEPT_TYPE
 from pvbus.core.variants.render.controller import RenderController
 from pvbus.core.variants.unroll.controller import UnrollController
 from tests.e2e.faults.fleet import REPOSITORY, REVISION, SET, VARIANT, Fleet

@@ -50,7 +50,8 @@ def event(
 
 
 FAILS = event(status="False", reason="Error", message="no upstream")
-SET = "PackageVariantSet"
+SET, REVISION = "PackageVariantSet", "PackageRevision"
+RETAINED = event("Kept", "True", "VariantDeleted", "edited by ann", kind=REVISION)
 COUNTED = event("TargetsApplied", "True", "AllApplied", "desired 3", kind=SET)
 
 
@@ -88,6 +89,10 @@ COUNTED = event("TargetsApplied", "True", "AllApplied", "desired 3", kind=SET)
         (event("Ready", "False", "Broken", kind="Repository"), None, ("Broken", True)),
         (event("Ready", "True", kind="Repository", generation=2), event(kind="Repository"), None),
         (event("Progressing", "True", kind="RolloutPolicy"), None, None),
+        (RETAINED, None, ("Kept", False)),
+        (RETAINED, event("Kept", "True", uid="former", kind=REVISION), ("Kept", False)),
+        (RETAINED, RETAINED, None),
+        (event("Kept", "Unknown", "Withdrawn", kind=REVISION, last=True), RETAINED, None),
     ],
 )
 def test_which_transitions_people_are_told_of(
@@ -127,6 +132,14 @@ def test_the_lifecycle_of_a_revision_is_told_of_its_variant(
     if notice is not None:
         assert (notice.kind.kind, notice.name, notice.uid) == ("PackageVariant", "web-eu", "owner")
     assert notice_of(new, None) is None  # of a revision that no variant owns
+
+
+def test_a_draft_that_stayed_is_told_of_itself() -> None:
+    """Its variant is gone, and kubectl would find no Event of that."""
+    notice = notice_of(RETAINED, None)
+    assert notice is not None
+    assert (notice.kind.group, notice.kind.kind) == ("porch.kpt.dev", REVISION)
+    assert (notice.name, notice.uid, notice.note) == ("web", "u", "edited by ann")
 
 
 def test_a_long_message_is_cut_to_what_kubernetes_takes() -> None:
