@@ -14,6 +14,7 @@ from pvbus.cli.progress import SET
 from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows
 from pvbus.core.errors import ConflictError, PermanentError, UsageError
 from pvbus.core.kernel.keys import CONFIRM_DELETION, ChildKey, Key, ObjectKey, is_child
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.kernel.records import SETRESULTS, SETS, UNROLL, ChildRow, ChildState, Hold, SetResult
 from pvbus.core.kernel.topics import partition_key
 from pvbus.ports.bus import Bus
@@ -181,7 +182,7 @@ async def annotate(cluster: Cluster, key: Key, held: Held) -> str:
 
 
 def _token(live: Object) -> str:
-    return str((live["metadata"].get("annotations") or {}).get(CONFIRM_DELETION, ""))
+    return str(annotations_of(live).get(CONFIRM_DELETION, ""))
 
 
 async def _patch(cluster: Cluster, resource: Resource, key: Key, held: Held) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from pvbus.cli.fleet import existing, members_of, variants_of
 from pvbus.cli.progress import SET
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR, Key, maker_of
+from pvbus.core.kernel.objects import annotation
 from pvbus.core.variants.revisions.owning import PUBLISHED, lifecycle_of
 from pvbus.ports.cluster import Cluster, Object
 
@@ -25,7 +26,7 @@ async def edits_of(cluster: Cluster, key: Key) -> Document:
             "editors": editors,
         }
         for each in drafts
-        if (editors := annotation_of(each.revision, EDITED_BY))
+        if (editors := annotation(each.revision, EDITED_BY))
     ]
     return {"set": str(key), "drafts": len(drafts), "edited": found}
 
@@ -49,14 +50,14 @@ def kept_for(revisions: Iterable[Object], key: Key, *, is_set: bool) -> list[Doc
     """Return the drafts that stayed when a variant, or the variants of a set, went."""
     found = []
     for revision in revisions:
-        set_name, variant = maker_of(annotation_of(revision, KEPT_FOR))
+        set_name, variant = maker_of(annotation(revision, KEPT_FOR))
         if key.name == (set_name if is_set else variant) and not revision["metadata"].get("ownerReferences"):
             found.append(
                 {
                     "revision": revision["metadata"]["name"],
                     "lifecycle": lifecycle_of(revision),
                     "variant": f"{key.namespace}/{variant}",
-                    "editors": annotation_of(revision, EDITED_BY),
+                    "editors": annotation(revision, EDITED_BY),
                 }
             )
     return sorted(found, key=lambda each: str(each["revision"]))
@@ -68,8 +69,3 @@ def kept_lines(drafts: Iterable[Document]) -> Iterator[str]:
             f"  kept: {each['revision']} ({each['lifecycle']}) of {each['variant']}, which has left it; "
             f"edited by {each['editors'] or 'somebody'}; applied again, the variant has it back"
         )
-
-
-def annotation_of(revision: Object, name: str) -> str:
-    """Return an annotation of a package revision, "" without it."""
-    return str((revision["metadata"].get("annotations") or {}).get(name, ""))

@@ -8,14 +8,13 @@ import asyncio
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 import msgspec
 
 from pvbus.cli.asking import options_of, tasks_of
-from pvbus.cli.edits import annotation_of, kept_for
+from pvbus.cli.edits import kept_for
 from pvbus.cli.explain_text import repository_lines, set_lines, variant_lines
 from pvbus.cli.failing import VariantFailure, failing_targets, grouped, unready_children
 from pvbus.cli.gone import gone_document
@@ -29,6 +28,7 @@ from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.cel import Budget, CelError, compile_expression, set_budget
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import KEPT_LABEL, Key, sync_key
+from pvbus.core.kernel.objects import annotation, timestamp
 from pvbus.core.kernel.records import (
     DESIRED,
     LATEST,
@@ -175,7 +175,7 @@ def _conflicts(revisions: list[Object]) -> Iterator[Document]:
     """Yield the merge conflicts of upgrades, as the revisions report them."""
     for revision in revisions:
         with suppress(msgspec.DecodeError):
-            reported = msgspec.json.decode(annotation_of(revision, CONFLICTS), type=list[dict[str, Any]])
+            reported = msgspec.json.decode(annotation(revision, CONFLICTS), type=list[dict[str, Any]])
             yield from ({"revision": revision["metadata"]["name"], **conflict} for conflict in reported)
 
 
@@ -183,7 +183,7 @@ def _renders(revisions: list[Object]) -> Iterator[Document]:
     """Yield what the package store remarks on the last render of each revision."""
     for revision in revisions:
         conditions = (revision.get("status") or {}).get("conditions") or ()
-        said = [annotation_of(revision, RENDER_REMARKS)]
+        said = [annotation(revision, RENDER_REMARKS)]
         said += [each.get("message", "") for each in conditions if each.get("type") == RENDER_IDEMPOTENT]
         yield from ({"revision": revision["metadata"]["name"], "remark": text} for text in filter(None, said))
 
@@ -279,7 +279,7 @@ def _removal(child: ChildRow | None, rollup: SetResult | None) -> Document | Non
     """Return the progress of the removal of a variant that no target wants any more, None if it is wanted."""
     if child is None or child.state is ChildState.PRESENT:
         return None
-    since = datetime.fromtimestamp(child.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if child.since else ""
+    since = timestamp(child.since) if child.since else ""
     waits_for = rollup.waiting if rollup is not None else ""
     return {"state": child.state.value, "since": since, "waitsFor": waits_for}
 

@@ -23,6 +23,7 @@ from pvbus.cli.progress import SET
 from pvbus.core.kernel.holds import because, hold_reason
 from pvbus.core.kernel.keys import HOLD, HOLD_REASON
 from pvbus.core.kernel.messages import first_of
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.ports.cluster import Cluster, Object
 
 NAMES_MAX = 3
@@ -83,7 +84,7 @@ def unhold(
 async def held(cluster: Cluster, target: Target, annotations: Mapping[str, str]) -> str:
     """Put a target on hold; return the message."""
     obj = await existing(cluster, target.kind, target.key)
-    present = obj["metadata"].get("annotations") or {}
+    present = annotations_of(obj)
     variants = await variants_of(cluster, obj) if target.kind == SET else []
     also = f" with its {counted(len(variants))}" if target.kind == SET else ""
     if all(present.get(key) == value for key, value in annotations.items()):

@@ -14,6 +14,7 @@ from pvbus.adapters.memory.objects import copy_of, source_of
 from pvbus.cli.live import Export
 from pvbus.controlplane.packages.layout import CAUSE
 from pvbus.core.kernel.keys import CONFIRM_DELETION, EDITED_BY, FINALIZER, KEPT_FOR, SET_UID_LABEL, ObjectKey
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.promotion.proposals import conflicts_of
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.run import Preview, PreviewChild
@@ -181,17 +182,13 @@ def _revision_reason(write: Write) -> str:
     before = (write.before or {}).get("spec") or {}
     if before.get("lifecycle") != spec.get("lifecycle"):
         return f"{of}: {before.get('lifecycle')} becomes {spec.get('lifecycle')}"
-    mark_before, mark = (_annotations(obj or {}).get(KEPT_FOR, "") for obj in (write.before, write.object))
+    mark_before, mark = (annotations_of(obj or {}).get(KEPT_FOR, "") for obj in (write.before, write.object))
     if mark and not mark_before:
-        editors = _annotations(write.object or {}).get(EDITED_BY, "somebody")
+        editors = annotations_of(write.object or {}).get(EDITED_BY, "somebody")
         return f"kept without an owner, as {editors} edited it: {of} goes"
     if _variant_of(write.before or {}) != _variant_of(write.object or {}):
         return f"adopted by {of}" if _variant_of(write.object or {}) else f"released by {of}"
     return of
-
-
-def _annotations(obj: Object) -> Mapping[str, str]:
-    return (obj.get("metadata") or {}).get("annotations") or {}
 
 
 def _task(spec: Object) -> Object:
@@ -315,8 +312,7 @@ def unpreviewable(changes: Sequence[Object]) -> list[str]:
         "confirmation cannot be previewed, as its token belongs to the live system; the removals that it "
         "confirms are shown as held"
         for obj in changes
-        if obj["kind"] == "PackageVariantSet"
-        and CONFIRM_DELETION in (obj["metadata"].get("annotations") or {})
+        if obj["kind"] == "PackageVariantSet" and CONFIRM_DELETION in annotations_of(obj)
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from pvbus.adapters.manifests import Manifest
 from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.platform.packaging.fields import Fields
 from pvbus.core.platform.packaging.needs import meta_requirements
 from pvbus.core.platform.packaging.reading import (
@@ -110,7 +111,7 @@ class Reader:
     # Crossplane
 
     def crossplane_meta(self, obj: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
-        annotations = obj["metadata"].get("annotations") or {}
+        annotations = annotations_of(obj)
         source, version = annotations.get(SOURCE), annotations.get(VERSION)
         for name, value in ((SOURCE, source), (VERSION, version)):
             if not isinstance(value, str) or not value:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pvbus.cli.demos.story import Fleet, Step, condition, counted, first_published, is_settled
 from pvbus.cli.live import REVISION
 from pvbus.cli.progress import SET, VARIANT
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.variants.merge.conflicts import CONFLICTS
 from pvbus.core.variants.revisions.owning import lifecycle_of
 
@@ -153,9 +154,7 @@ async def _upgraded(fleet: Fleet) -> str:
 
 async def _in_conflict(fleet: Fleet) -> str:
     found = [
-        obj["metadata"]["name"]
-        for obj in await fleet.revisions(2)
-        if (obj["metadata"].get("annotations") or {}).get(CONFLICTS)
+        obj["metadata"]["name"] for obj in await fleet.revisions(2) if annotations_of(obj).get(CONFLICTS)
     ]
     return f"{len(found)} of {len(await fleet.revisions(2))} drafts in conflict: {', '.join(found)}"
 

@@ -25,6 +25,7 @@ from pvbus.controlplane.packages.filesets import File, Files, check_files
 from pvbus.controlplane.packages.gitcommand import Failure, Git, GitError, RefUpdate, is_path
 from pvbus.controlplane.packages.packedrefs import replace_packed
 from pvbus.controlplane.packages.pushing import Pusher
+from pvbus.core.kernel.objects import timestamp
 
 # The mirror is our own folder; git itself checks the owner of the remote's.
 pygit2.option(pygit2.enums.Option.SET_OWNER_VALIDATION, False)
@@ -468,4 +469,4 @@ def _is_text(name: str) -> bool:
 def _rfc3339(seconds: int) -> str:
     """Return a time as the API writes it, limited to the years 1970 to 9999."""
     seconds = min(max(seconds, 0), SECONDS_MAX)
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return timestamp(seconds)

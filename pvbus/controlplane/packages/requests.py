@@ -17,6 +17,7 @@ from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositoryS
 from pvbus.controlplane.packages.revisions import Revision, lock_address
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import TransientError
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.ports.cluster import Object
 
 REPOSITORIES = f"repositories.{CONFIG_GROUP}"
@@ -60,7 +61,7 @@ class RevisionRequests:
         obj = await self._repository(namespace, repository)
         if obj is None:
             raise answers.not_found(repository, plural=REPOSITORIES)
-        if (obj["metadata"].get("annotations") or {}).get(MIGRATED) == "true":
+        if annotations_of(obj).get(MIGRATED) == "true":
             raise StatusError(
                 410, "Gone", f'repository "{repository}" is managed by v1alpha2; use the v1alpha2 API'
             )

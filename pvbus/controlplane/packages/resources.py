@@ -19,6 +19,7 @@ from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositoryS
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.revisions import Revision
 from pvbus.core.api.variants import PORCH_API, PORCH_GROUP
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.ports.cluster import Object
 
 PUSH_ON_FAILURE = "porch.kpt.dev/push-on-render-failure"
@@ -114,7 +115,7 @@ class ResourcesKind:
         files = await sync.files(revision)
         made = await self._made(wanted, texts(files), revision)
         failure = _failure(made)
-        policy = (stored["metadata"].get("annotations") or {}).get(PUSH_ON_FAILURE)
+        policy = annotations_of(stored).get(PUSH_ON_FAILURE)
         if failure and policy == "false":
             raise answers.internal(f"{_FAILED} {_NOT_PUSHED} Details: {failure}")
         shown = await self._save(sync, revision, stored, files, made, user, said)

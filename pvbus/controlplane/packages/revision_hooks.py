@@ -42,6 +42,7 @@ from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upstreams import Upstreams
 from pvbus.core.api.kptfile import STATUSES
 from pvbus.core.kernel.keys import DELETE_EDITS, EDITED_BY, OVERRIDE_GATES
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.variants.merge import copies
 from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict, annotation
 from pvbus.core.variants.revisions import validators
@@ -126,8 +127,8 @@ class RevisionHooks:
 
     async def on_update(self, old: Object, new: Object, *, subresource: str, user: str) -> Object:
         name, namespace = old["metadata"]["name"], old["metadata"].get("namespace", "")
-        reason = _annotations(new).get(OVERRIDE_GATES)
-        if reason == _annotations(old).get(OVERRIDE_GATES):
+        reason = annotations_of(new).get(OVERRIDE_GATES)
+        if reason == annotations_of(old).get(OVERRIDE_GATES):
             reason = None  # somebody else may have left it: an override is asked for with the move itself
         if subresource == "approval":
             lifecycle = (new.get("spec") or {}).get("lifecycle", "")
@@ -141,7 +142,7 @@ class RevisionHooks:
         with self._requests.busy(namespace, name):
             await self._requests.check_uninterrupted(old)
             if _is_removed_next(new) or not self._touches_git(old, new):
-                return {**old, "metadata": with_editors(new["metadata"], _annotations(old).get(EDITED_BY))}
+                return {**old, "metadata": with_editors(new["metadata"], annotations_of(old).get(EDITED_BY))}
             sync, revision = await self._requests.current(old)
             await sync.writes.settled(name)
             with sync.writes.writing(name):
@@ -157,7 +158,7 @@ class RevisionHooks:
             return True
         if _lifecycle(old) != layout.DRAFT:
             return False
-        was_deferred, is_deferred = (DEFER_RENDER in _annotations(obj) for obj in (old, new))
+        was_deferred, is_deferred = (DEFER_RENDER in annotations_of(obj) for obj in (old, new))
         return was_deferred != is_deferred or any(
             _part(new, *path) is not None and _part(new, *path) != _part(old, *path)
             for path in (
@@ -222,7 +223,7 @@ class RevisionHooks:
         stored = texts(files)
         was_deferred = revision.note is not None and revision.note.state == "deferred"
         edits = _edits(new, revision.kptfile)
-        is_rendered_now = was_deferred and DEFER_RENDER not in _annotations(new)
+        is_rendered_now = was_deferred and DEFER_RENDER not in annotations_of(new)
         if not edits and not is_rendered_now:
             return None, revision  # only the lifecycle or the metadata changes: reading YAML costs the most
         try:
@@ -294,11 +295,11 @@ def _uncollected(obj: Object, user: str) -> str:
 
     A foreground deletion collects what a variant owns before inject has released what people edited.
     """
-    editors = _annotations(obj).get(EDITED_BY)
+    editors = annotations_of(obj).get(EDITED_BY)
     owners = obj["metadata"].get("ownerReferences") or ()
     if user not in GARBAGE_COLLECTORS or all(owner.get("kind") != "PackageVariant" for owner in owners):
         return ""
-    if not editors or _annotations(obj).get(DELETE_EDITS) == "true":
+    if not editors or annotations_of(obj).get(DELETE_EDITS) == "true":
         return ""
     return (
         f"it has edits of {editors}, which go with no owner: pvbus releases it when it deletes the "
@@ -319,10 +320,6 @@ def _with_conflicts(
 
 def _lifecycle(obj: Object) -> str:
     return (obj.get("spec") or {}).get("lifecycle") or layout.DRAFT
-
-
-def _annotations(obj: Object) -> Mapping[str, str]:
-    return obj["metadata"].get("annotations") or {}
 
 
 def _is_removed_next(obj: Object) -> bool:

@@ -15,6 +15,7 @@ from pvbus.core.api.variants import PackageVariant
 from pvbus.core.kernel.holds import SetHold, because, hold_reason, is_held
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import part
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict
 from pvbus.core.variants.revisions import gates
 
@@ -51,7 +52,7 @@ def labels_of(variant: PackageVariant, revision: Object) -> Mapping[str, str]:
 
 def conflicts_of(revision: Object) -> list[Conflict]:
     """Return the conflicts of the last upgrade that nobody has settled, and its warnings."""
-    text = (revision["metadata"].get("annotations") or {}).get(CONFLICTS) or "[]"
+    text = annotations_of(revision).get(CONFLICTS) or "[]"
     try:
         return msgspec.json.decode(text, type=list[Conflict])
     except msgspec.MsgspecError:

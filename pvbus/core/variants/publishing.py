@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.effects import Notice, Put
 from pvbus.core.kernel.keys import ConditionKey, Key, SubjectKey, sha1_head
+from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.records import CONDITIONS, LATEST, ConditionEvent, EventCause, EventTask
 from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.notices import COUNTS_TYPE, notice_of
@@ -178,7 +179,7 @@ class Publisher:
                 status="Unknown",
                 reason=CONFIRMED if released and last.cause.hold == released else reason,
                 message=message,
-                last_transition_time=stamp(now),
+                last_transition_time=timestamp(now),
                 observed_generation=last.condition.observed_generation,
             )
             event = replace(
@@ -243,11 +244,6 @@ def _event_id(uid: str, condition: Condition, time: str) -> str:
     return sha1_head("\n".join([*seed, condition.message])) + sha1_head("/".join(seed))
 
 
-def stamp(now: float) -> str:
-    """Return a condition's timestamp: RFC 3339 in UTC, whole seconds."""
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def _precise(now: float) -> str:
     return datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -276,7 +272,7 @@ def merge(
     def timed(new: Condition) -> Condition:
         old = before.get(new.type)
         since = old.last_transition_time if old is not None and old.status == new.status else None
-        return replace(new, last_transition_time=since or stamp(now))
+        return replace(new, last_transition_time=since or timestamp(now))
 
     result = []
     for old in present:

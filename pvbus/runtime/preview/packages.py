@@ -46,6 +46,7 @@ from pvbus.controlplane.packages.upgrading import Names, Upstream
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import TransientError
 from pvbus.core.kernel.keys import sha1_head
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.variants.merge import copies
 from pvbus.core.variants.merge.conflicts import CONFLICTS, MergeError, annotation
 from pvbus.core.yaml import editor
@@ -85,7 +86,7 @@ class StoreRules:
         if repository is None:
             raise answers.not_found(wanted.repository, plural=f"repositories.{CONFIG_GROUP}")
         self._check_package(wanted)
-        annotations = repository["metadata"].get("annotations") or {}
+        annotations = annotations_of(repository)
         deployment = bool((repository.get("spec") or {}).get("deployment"))
         carried: content.CarryPolicy = "keep"  # as at Porch's server
         if self._is_embedded:
@@ -106,7 +107,7 @@ class StoreRules:
         new = copy_of({**obj, "metadata": metadata})
         if start.conflicts:
             reported = {CONFLICTS: annotation(start.conflicts)}
-            new["metadata"]["annotations"] = (new["metadata"].get("annotations") or {}) | reported
+            new["metadata"]["annotations"] = annotations_of(new) | reported
         new["spec"]["lifecycle"] = layout.DRAFT
         new["spec"].setdefault("revision", 0)
         git = (repository.get("spec") or {}).get("git") or {}

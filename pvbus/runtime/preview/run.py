@@ -7,7 +7,7 @@ them, so a set has had its children for a while before a removal, as on a live s
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
@@ -20,6 +20,7 @@ from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.effects import Controller, Effect, Outcome, Reconciliation
 from pvbus.core.kernel.keys import ChildKey
+from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.records import UNROLL, ChildRow
 from pvbus.core.kernel.topics import topic_specs
 from pvbus.core.variants.unroll.removal import RemovalLimits
@@ -138,7 +139,7 @@ class _Run:
         self._progress(f"{len(self._cluster.writes)} writes so far")
 
     def _stamp(self) -> str:
-        return datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return timestamp(self._clock.now())
 
     async def result(self, changes: Changes | None) -> Preview:
         if self._world.server is not None:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.effects import Create, Delete, Discover, Effect, Get, KindRef, Update
 from pvbus.core.kernel.keys import ObjectKey
+from pvbus.core.kernel.objects import annotation
 from pvbus.core.platform.establish import objects as forms
-from pvbus.core.platform.establish.objects import ADOPTED, CONTENT, Object, annotation, key_of, kind_of, title
+from pvbus.core.platform.establish.objects import ADOPTED, CONTENT, Object, key_of, kind_of, title
 from pvbus.core.platform.establish.owners import (
     Owner,
     owns,

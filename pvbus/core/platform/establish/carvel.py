@@ -16,12 +16,13 @@ from pvbus.core.errors import FORBIDDEN, PermanentError
 from pvbus.core.kernel.effects import Delete, Effect, Get, KindRef, Update
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey
+from pvbus.core.kernel.objects import annotation
 from pvbus.core.kernel.packagerows import EstablishedRevision, EstablishedRow, LockRow
 from pvbus.core.platform.establish import applying
 from pvbus.core.platform.establish import objects as forms
 from pvbus.core.platform.establish.applying import Item, NotYetError, RefusedError
 from pvbus.core.platform.establish.fetching import brought
-from pvbus.core.platform.establish.objects import ADOPTED, CONTENT, Object, annotation, key_of, kind_of, title
+from pvbus.core.platform.establish.objects import ADOPTED, CONTENT, Object, key_of, kind_of, title
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.owners import controller_of
 from pvbus.core.platform.packaging.statuses import DELETE_FAILED, DELETING

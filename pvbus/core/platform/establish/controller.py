@@ -17,6 +17,7 @@ from pvbus.core.kernel.effects import Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey, okey
 from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.objects import annotation
 from pvbus.core.kernel.packagerows import (
     OBJECT_OWNED,
     SCOPE,
@@ -28,7 +29,7 @@ from pvbus.core.kernel.packagerows import (
 )
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
 from pvbus.core.platform.establish import carvel, crossplane, installs, others, reporting, revisions, waiting
-from pvbus.core.platform.establish.objects import Object, annotation
+from pvbus.core.platform.establish.objects import Object
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.state import InstallData
 from pvbus.core.platform.packaging.carvel.objects import GLOBAL_NAMESPACE

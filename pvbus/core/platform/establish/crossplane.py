@@ -14,10 +14,11 @@ import msgspec
 from pvbus.core.errors import FORBIDDEN, PermanentError
 from pvbus.core.kernel.effects import Content, Effect, Pull
 from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.objects import annotation
 from pvbus.core.kernel.packagerows import WROTE, EstablishedRevision, EstablishedRow, LockedRevision, LockRow
 from pvbus.core.platform.establish import applying, revisions, runtime
 from pvbus.core.platform.establish.applying import NotYetError, RefusedError
-from pvbus.core.platform.establish.objects import Object, annotation, key_of, title
+from pvbus.core.platform.establish.objects import Object, key_of, title
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.owners import Owner
 from pvbus.core.platform.packaging.statuses import Runtime

@@ -9,8 +9,9 @@ from typing import Any
 
 from pvbus.core.kernel.effects import Create, Delete, Effect, Get, KindRef, Update
 from pvbus.core.kernel.keys import ObjectKey, digest
+from pvbus.core.kernel.objects import annotation
 from pvbus.core.kernel.packagerows import LockRow, ScopedKey
-from pvbus.core.platform.establish.objects import CONTENT, Object, annotation, contains, with_annotations
+from pvbus.core.platform.establish.objects import CONTENT, Object, contains, with_annotations
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.packaging.carvel.facts import ORPHANED
 from pvbus.core.platform.packaging.reading import CROSSPLANE_OWNER, INSTALL_GROUP, OWNER

@@ -190,9 +190,3 @@ def with_annotations(live: Object, changes: Mapping[str, str | None]) -> Object:
     merged = {**(live["metadata"].get("annotations") or {}), **changes}
     left = {name: value for name, value in merged.items() if value is not None}
     return {**live, "metadata": {**live["metadata"], "annotations": left}}
-
-
-def annotation(obj: Mapping[str, Any], name: str) -> str:
-    """Return an annotation, "" without."""
-    found = ((obj.get("metadata") or {}).get("annotations") or {}).get(name)
-    return str(found) if found is not None else ""

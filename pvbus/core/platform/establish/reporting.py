@@ -10,6 +10,7 @@ from typing import Any
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Create, Delete, Effect, Get, KindRef, List, Update
 from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.packagerows import EstablishedRow, LockRow
 from pvbus.core.platform.establish.objects import Object, contains
 from pvbus.core.platform.packaging.statuses import (
@@ -22,7 +23,6 @@ from pvbus.core.platform.packaging.statuses import (
     revision_status,
     with_times,
 )
-from pvbus.core.variants.publishing import stamp
 
 PAGES = KindRef("pkg.crossplane.io", "PackageLock", "v1beta1")
 PAGES_SECONDS = 1.0
@@ -102,7 +102,7 @@ def reported(
     if is_shown(live, wanted) and len(present) == len(types) + len(others):
         return False
     conditions = wanted.get("conditions") or []
-    timed = conditions if is_whole else with_times([*map(_complete, conditions)], present, stamp(now))
+    timed = conditions if is_whole else with_times([*map(_complete, conditions)], present, timestamp(now))
     left = {name: value for name, value in before.items() if name not in OPTIONAL}
     status = {**left, **wanted, "conditions": [*others, *timed]}
     yield Update(kind, {**live, "status": status}, "status")

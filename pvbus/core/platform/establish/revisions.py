@@ -12,8 +12,9 @@ from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Create, Delete, Effect, Get, KindRef, List, Update
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import okey
+from pvbus.core.kernel.objects import annotation
 from pvbus.core.kernel.packagerows import DIGEST, PARENT_LABEL, SCOPE, WROTE, LockedRevision, ScopedKey
-from pvbus.core.platform.establish.objects import Object, annotation, contains, group_of
+from pvbus.core.platform.establish.objects import Object, contains, group_of
 from pvbus.core.platform.establish.owners import Owner, controller_of, owns, references_of, taken
 
 GROUP = "pkg.crossplane.io"

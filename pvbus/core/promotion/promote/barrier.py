@@ -5,13 +5,14 @@ write as the readiness gates and conditions that it adds: they are in force as s
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 from pvbus.core.api.promotion import OPEN, PackageSpecializerSpec
 from pvbus.core.api.selectors import matches, selector_problems
 from pvbus.core.kernel.keys import ACKNOWLEDGED_PREFIX
 from pvbus.core.kernel.messages import SEPARATOR
+from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.records import ObjectRow
 from pvbus.core.variants.revisions.observed import ObservedRevision
 
@@ -83,7 +84,7 @@ def _created(row: ObjectRow) -> float:
 def _waits(revision: ObservedRevision, name: str, spec: PackageSpecializerSpec, deadline: float) -> str:
     until = ""
     if deadline != float("inf"):
-        time = datetime.fromtimestamp(deadline, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        time = timestamp(deadline)
         then = "it is proposed without" if spec.after_deadline == OPEN else "it stays closed"
         until = f"; after {time} {then}"
     return f"{_subject(revision, name, spec)} has not acknowledged it yet{until}"

@@ -16,6 +16,7 @@ from pvbus.core.api.selectors import matches
 from pvbus.core.api.variants import Condition, LabelSelector, PackageVariant
 from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.messages import first_of
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.kernel.rolloutrows import TargetFacts
 from pvbus.core.promotion.proposals import Refusal, gate_refusal, labels_of, refusal
 from pvbus.core.promotion.protocol.rules import seconds_of
@@ -152,7 +153,7 @@ def _refusal(package: Package, revision: Object) -> Refusal | None:
 
 def _of_policy(spec: RolloutPolicySpec, package: Package, revision: Object) -> Refusal | None:
     """An unknown value of the annotation approves nothing, as in Nephio."""
-    annotation = _annotations(revision).get(POLICY_ANNOTATION)
+    annotation = annotations_of(revision).get(POLICY_ANNOTATION)
     if annotation not in (None, "initial", "always"):
         return Refusal("InvalidPolicy", f'{POLICY_ANNOTATION} is "{annotation}": give initial or always')
     approval = annotation or spec.approval.lower()
@@ -164,7 +165,7 @@ def _of_policy(spec: RolloutPolicySpec, package: Package, revision: Object) -> R
 
 
 def _delayed(spec: RolloutPolicySpec, package: Package, revision: Object, now: float) -> LeftOut | None:
-    text = _annotations(revision).get(DELAY_ANNOTATION, spec.delay)
+    text = annotations_of(revision).get(DELAY_ANNOTATION, spec.delay)
     name = _name(revision)
     try:
         delay = seconds_of(text)
@@ -275,10 +276,6 @@ def _age(revision: Object) -> tuple[str, str]:
 
 def _name(revision: Object | None) -> str:
     return "" if revision is None else str(revision["metadata"]["name"])
-
-
-def _annotations(revision: Object) -> Mapping[str, str]:
-    return revision["metadata"].get("annotations") or {}
 
 
 def _created(revision: Object) -> float | None:

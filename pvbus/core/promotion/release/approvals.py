@@ -14,6 +14,7 @@ from typing import Any
 from pvbus.core.api.variants import Downstream
 from pvbus.core.kernel.effects import Effect, Get, Update
 from pvbus.core.kernel.keys import WITHDRAWN
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.kernel.records import Approval
 from pvbus.core.promotion.release.orders import (
     GONE,
@@ -122,5 +123,5 @@ def _is_latest(order: Order, live: Object) -> Generator[Effect, Any, bool]:
 def _fenced(order: Order, live: Object) -> Object:
     """Return a proposal with another value of the annotation, so that the write gives it a new version."""
     noted = f"{order.policy}.{order.row.attempt}@{version_of(live)}"
-    annotations = {**(live["metadata"].get("annotations") or {}), WITHDRAWN: noted}
+    annotations = {**annotations_of(live), WITHDRAWN: noted}
     return {**live, "metadata": {**live["metadata"], "annotations": annotations}}

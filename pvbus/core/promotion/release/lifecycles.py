@@ -15,6 +15,7 @@ from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.effects import Effect, Get, Update
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, RETURNED
 from pvbus.core.kernel.messages import cut
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.kernel.records import Carried, Verdict
 from pvbus.core.variants.objectrows import REVISION as REVISION_KIND
 from pvbus.core.variants.objectrows import digest_of
@@ -68,7 +69,7 @@ def _returned(live: Object, why: str) -> Object:
 
 
 def _annotations(live: Object, *, without: str = "") -> dict[str, str]:
-    present = live["metadata"].get("annotations") or {}
+    present = annotations_of(live)
     return {key: value for key, value in present.items() if key != without}
 
 

@@ -15,6 +15,7 @@ import msgspec
 from pvbus.core.api.rollouts import RolloutPolicy, RolloutPolicyStatus, TargetCounts
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.messages import SEPARATOR, cut, part
+from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.rolloutrows import Rollout, Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT
@@ -25,7 +26,7 @@ from pvbus.core.promotion.rollout.candidates import Candidates
 from pvbus.core.promotion.rollout.history import noted
 from pvbus.core.promotion.rollout.recovery import LOST
 from pvbus.core.promotion.rollout.state import Wanted
-from pvbus.core.variants.publishing import merge, stamp
+from pvbus.core.variants.publishing import merge
 
 PROGRESSING = "Progressing"
 MESSAGE_CHARACTERS_MAX = 2_000
@@ -99,7 +100,7 @@ def status_of(
         wave=rollout.wave,
         stops=rollout.stops,
         targets=counts,
-        history=noted(stored.history, shown, counts, stamp(now)),
+        history=noted(stored.history, shown, counts, timestamp(now)),
     )
 
 

@@ -1,10 +1,10 @@
 """What a rollout waits for, in words."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from pvbus.core.api.rollouts import Check, RolloutPolicy
 from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.rolloutrows import Rollout
 from pvbus.core.kernel.rolloutstates import RolloutState
 from pvbus.core.promotion.protocol.rules import QUERY_WINDOW, WaveRules, rules_of
@@ -58,7 +58,7 @@ def _holding(
 def _time(seconds: float) -> str:
     if seconds == float("inf"):
         return "no time at all"
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return timestamp(seconds)
 
 
 def described(check: Check) -> str:

@@ -29,6 +29,7 @@ from pvbus.core.kernel.effects import KindRef, Outcome, Put, Reconciliation, Upd
 from pvbus.core.kernel.keys import ConditionKey, Key, SubjectKey, is_child
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.messages import cut
+from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.records import (
     DESIRED,
     LATEST,
@@ -54,7 +55,6 @@ from pvbus.core.variants.publishing import (
     WITHDRAWN,
     Publisher,
     merge,
-    stamp,
 )
 
 VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
@@ -317,7 +317,7 @@ def _dated(subject: ConditionSubject, state: ObjectState, now: float) -> tuple[C
     """Return an object's conditions with the times of their transitions: the published ones, then theirs."""
     dated = []
     for condition in subject.conditions:
-        time = condition.last_transition_time or stamp(now)
+        time = condition.last_transition_time or timestamp(now)
         last = state.latest.get(condition.type)
         if last is not None and (last.uid, last.condition.status) == (subject.uid, condition.status):
             time = last.condition.last_transition_time or time

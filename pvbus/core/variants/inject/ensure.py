@@ -16,12 +16,13 @@ from typing import Any, NamedTuple, assert_never
 from pvbus.core.api.variants import Downstream, DownstreamTarget, PackageVariant
 from pvbus.core.errors import ConflictError, InvariantError
 from pvbus.core.kernel.effects import Effect, Get, Update
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.variants.following import follows_saves, refuses_moved_tags
 from pvbus.core.variants.inject import locks
 from pvbus.core.variants.inject.choosing import Choosing
 from pvbus.core.variants.inject.later import MERGED, Later, later_than
 from pvbus.core.variants.inject.locks import Lock, Old
-from pvbus.core.variants.inject.look import Look, annotations_of, conflicts_of
+from pvbus.core.variants.inject.look import Look, conflicts_of
 from pvbus.core.variants.inject.mutations import (
     Candidates,
     Injected,

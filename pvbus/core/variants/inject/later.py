@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.kernel.effects import Effect
 from pvbus.core.kernel.keys import RESTORES
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.variants.inject.locks import Lock
 from pvbus.core.variants.inject.view import InjectView
 from pvbus.core.variants.revisions.owning import (
@@ -48,7 +49,7 @@ class Later(NamedTuple):
 
 def base_name(draft: Object) -> str:
     """Return the name of the published revision whose content a draft has, "" if it is a clone or unknown."""
-    annotations = draft["metadata"].get("annotations") or {}
+    annotations = annotations_of(draft)
     return str(annotations.get(MERGED) or _source(draft) or "")
 
 
@@ -86,7 +87,7 @@ def _is_newer(obj: Object, number: int) -> bool:
 
 
 def _is_restored(obj: Object) -> bool:
-    return RESTORES in (obj["metadata"].get("annotations") or {})
+    return RESTORES in annotations_of(obj)
 
 
 def _obstacle(

@@ -1,8 +1,9 @@
 """What an attempt finds out about one of the variant's revisions, and what it tells a person about it."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.variants.following import MOVED_TAGS, UPDATE
 from pvbus.core.variants.inject.later import Later
 from pvbus.core.variants.inject.locks import Lock, Old
@@ -99,7 +100,3 @@ class Look(NamedTuple):
 def conflicts_of(obj: Object) -> tuple[Conflict, ...]:
     """Return the conflicts that are reported on a revision."""
     return reported(annotations_of(obj).get(CONFLICTS, ""))
-
-
-def annotations_of(obj: Object) -> dict[str, Any]:
-    return obj["metadata"].get("annotations") or {}

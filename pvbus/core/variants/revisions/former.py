@@ -16,6 +16,7 @@ from pvbus.core.api.packages import PUBLISHED as PUBLISHED
 from pvbus.core.api.variants import Downstream, PackageVariant
 from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.keys import DELETE_EDITS, EDITED_BY, KEPT_FOR, KEPT_LABEL, WORKSPACE_PREFIX
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.variants.revisions.observed import ObservedRevision
 
 MADE_BY = "pvbus.dev/made-by"
@@ -143,7 +144,7 @@ def take_up(live: Object, variant: PackageVariant) -> None:
         live["spec"] = {**live["spec"], "lifecycle": "Published"}
     forget_proposal(live)
     live["metadata"]["annotations"] = {
-        **(live["metadata"].get("annotations") or {}),
+        **annotations_of(live),
         MADE_BY: record_of(variant),
     }
 
@@ -177,12 +178,12 @@ def note_release(live: Object, variant: PackageVariant) -> None:
 
 def note_proposal(live: Object, variant: PackageVariant) -> None:
     """Record the variant as the proposer of a revision's deletion."""
-    annotations = live["metadata"].get("annotations") or {}
+    annotations = annotations_of(live)
     live["metadata"]["annotations"] = {**annotations, PROPOSED_BY: record_of(variant)}
 
 
 def forget_proposal(live: Object) -> None:
-    annotations = live["metadata"].get("annotations") or {}
+    annotations = annotations_of(live)
     if PROPOSED_BY in annotations:
         live["metadata"]["annotations"] = {k: v for k, v in annotations.items() if k != PROPOSED_BY}
 

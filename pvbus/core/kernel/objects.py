@@ -1,0 +1,21 @@
+"""Reads plain objects as the API server has them."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+
+def annotations_of(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the annotations of an object, {} without any."""
+    return (obj.get("metadata") or {}).get("annotations") or {}
+
+
+def annotation(obj: Mapping[str, Any], name: str) -> str:
+    """Return an annotation, "" without it."""
+    value = annotations_of(obj).get(name)
+    return str(value) if value is not None else ""
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time as Kubernetes writes it: RFC 3339 in UTC, whole seconds. seconds: since 1970."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
