@@ -1,4 +1,4 @@
-"""Sends requests to one API server: sessions, credentials, limits, timeouts.
+"""Sends requests to one API server: sessions, credentials, limits, timeouts, and its warnings in the log.
 
 Bodies are bytes to and from msgspec. The sessions do not read proxy variables (that alone costs four fifths
 of the throughput).
@@ -7,7 +7,8 @@ of the throughput).
 import asyncio
 import copy
 import random
-from collections.abc import AsyncGenerator, Mapping
+import re
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any, NamedTuple
 
@@ -20,9 +21,36 @@ from pvbus.adapters.kubernetes.connection import Access, Connection
 from pvbus.adapters.kubernetes.errors import error_of, lost
 from pvbus.adapters.kubernetes.limit import InflightLimit
 from pvbus.adapters.kubernetes.reach import Reach
-from pvbus.adapters.kubernetes.warning import Warnings
 from pvbus.core.errors import PvbusError, TransientError
 from pvbus.ports.cluster import GoneError, SilentError
+from pvbus.telemetry.logs import get_logger
+
+TEXTS_MAX = 1_000  # a text may name an object: the log must not fill with them
+
+_FORM = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
+
+_log = get_logger("kubernetes")
+
+
+class Warnings:
+    """Logs each distinct text once: deprecated versions, unknown fields, policies of the administrator.
+
+    Source: https://kubernetes.io/docs/reference/using-api/#warnings and RFC 7234, section 5.5.
+    """
+
+    def __init__(self) -> None:
+        self._texts: set[str] = set()
+
+    def note(self, headers: Iterable[str], where: str) -> None:
+        """Take the Warning headers of a response. where: its request."""
+        for header in headers:
+            for quoted in _FORM.findall(header):
+                text = _ESCAPE.sub(r"\1", quoted)
+                if text not in self._texts and len(self._texts) < TEXTS_MAX:
+                    self._texts.add(text)
+                    _log.warning("the API server warns", warning=text, request=where)
+
 
 REQUEST_SECONDS = 30.0
 WATCH_START_SECONDS = 20.0  # until a watch's headers arrive: below the time after which a watch is missed

@@ -13,12 +13,14 @@ import msgspec
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
+from pvbus.adapters.prometheus.client import Prometheus
 from pvbus.core.errors import PermanentError, PvbusError, TransientError, UsageError
 from pvbus.core.kernel.backoff import spread
 from pvbus.core.kernel.rights import ALL_RIGHTS
 from pvbus.core.kernel.topics import ALL_SERVICES
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
+from pvbus.ports.monitoring import Monitoring
 from pvbus.runtime.backoff import uniform
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.failures import causes
@@ -37,11 +39,11 @@ from pvbus.runtime.process.buses import bus_prefix, open_bus
 from pvbus.runtime.process.eventwriter import EventWriter
 from pvbus.runtime.process.health import HealthServer
 from pvbus.runtime.process.installation import ensure_installation
-from pvbus.runtime.process.monitoring import monitored
 from pvbus.runtime.process.rights import AGENT, MissingRights
 from pvbus.runtime.process.settings import (
     ConditionsConfig,
     ProcessConfig,
+    RolloutConfig,
     ServiceConfig,
     ServicesConfig,
     host_names,
@@ -312,3 +314,18 @@ def _complain(error: BaseException, code: int) -> int:
     for cause in causes(error):
         print(f"error: {printable(str(cause))}", file=sys.stderr)
     return code
+
+
+@asynccontextmanager
+async def monitored(config: ServiceConfig) -> AsyncIterator[Monitoring | None]:
+    """Open the Prometheus of the settings; None if none is set. Raises UsageError for an unusable file."""
+    if not isinstance(config, RolloutConfig | ServicesConfig) or not config.prometheus_url:
+        yield None
+        return
+    client = Prometheus(
+        config.prometheus_url, token_file=config.prometheus_token_file, ca_file=config.prometheus_ca_file
+    )
+    try:
+        yield client
+    finally:
+        await client.close()

@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.kernel.effects import Range, Sample
-from pvbus.runtime.process.monitoring import monitored
+from pvbus.runtime.process.hosting import monitored
 from pvbus.runtime.process.settings import RolloutConfig, ServiceConfig, ServicesConfig
 from tests.unit.runtime.fakes import FakeWorld, simulated
 

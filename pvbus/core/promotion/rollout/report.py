@@ -5,14 +5,14 @@ It is of one size for any fleet. Its messages have no numbers that change with e
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.api.rollouts import RolloutPolicy, RolloutPolicyStatus, TargetCounts
+from pvbus.core.api.rollouts import PastAttempt, RolloutPolicy, RolloutPolicyStatus, TargetCounts
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.messages import SEPARATOR, cut, part
 from pvbus.core.kernel.objects import timestamp
@@ -21,9 +21,9 @@ from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
 from pvbus.core.promotion.protocol.selection import Selection, conditions_of
+from pvbus.core.promotion.protocol.turn import ENDED
 from pvbus.core.promotion.protocol.windows import is_open, opens_at
 from pvbus.core.promotion.rollout.candidates import Candidates
-from pvbus.core.promotion.rollout.history import noted
 from pvbus.core.promotion.rollout.recovery import LOST
 from pvbus.core.promotion.rollout.state import Wanted
 from pvbus.core.variants.publishing import merge
@@ -206,3 +206,39 @@ def body_of(stored: bytes, status: RolloutPolicyStatus) -> dict[str, Any]:
     written = msgspec.to_builtins(status)
     written["conditions"] = [{"message": "", **each} for each in written.get("conditions", ())]
     return {**msgspec.json.decode(stored), "status": written}
+
+
+ATTEMPTS_MAX = 10
+
+
+def noted(
+    history: Sequence[PastAttempt], rollout: Rollout, targets: TargetCounts, now: str
+) -> tuple[PastAttempt, ...]:
+    """Return the history with the current attempt as it is. now: RFC 3339 in UTC.
+
+    An attempt that is rolled back after its end goes on, and ends again. One whose end was not seen, as the
+    next one followed at once, ends then.
+    """
+    if not rollout.attempt:
+        return tuple(history)
+    last = history[-1] if history and history[-1].attempt == rollout.attempt else None
+    earlier = history[:-1] if last is not None else _ended(history, now)
+    has_ended = rollout.state in ENDED
+    former = last or PastAttempt(attempt=rollout.attempt, started_at=now)
+    is_same = former.phase == rollout.state
+    current = msgspec.structs.replace(
+        former,
+        phase=rollout.state.value,
+        wave=rollout.wave,
+        reason=rollout.reason,
+        message=rollout.message,
+        ended_at=((former.ended_at if is_same else None) or now) if has_ended else None,
+        targets=(former.targets if is_same and former.targets else targets) if has_ended else None,
+    )
+    return (*earlier[-(ATTEMPTS_MAX - 1) :], current)
+
+
+def _ended(history: Sequence[PastAttempt], now: str) -> Sequence[PastAttempt]:
+    if not history or history[-1].ended_at:
+        return history
+    return (*history[:-1], msgspec.structs.replace(history[-1], ended_at=now))

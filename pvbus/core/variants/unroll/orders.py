@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from pvbus.core.api.variants import PackageVariantSet
 from pvbus.core.kernel.effects import Put
 from pvbus.core.kernel.holds import because, hold_reason
 from pvbus.core.kernel.keys import HOLD, ObjectKey, check_key
-from pvbus.core.kernel.records import SETRESULTS, WATCHES, CheckRequest, ChildState, Hold
-from pvbus.core.variants.unroll.contexts import Contexts, selected_kinds
-from pvbus.core.variants.unroll.reasons import removal_reason
+from pvbus.core.kernel.messages import part
+from pvbus.core.kernel.records import SETRESULTS, WATCHES, CheckRequest, ChildRow, ChildState, Hold
+from pvbus.core.variants.unroll.contexts import Contexts, describe_object, selected_kinds
 from pvbus.core.variants.unroll.removal import Check, RemovalLimits, confirmed_tokens, hold_of
 from pvbus.core.variants.unroll.report import EVALUATION, roll_up
 from pvbus.core.variants.unroll.standings import is_undecided
@@ -320,3 +321,28 @@ def _request_puts(state: SetState, view: UnrollView, wanted: Mapping[str, CheckR
     state.asked = {key: request.nonce for key, request in wanted.items()}
     puts = [Put(WATCHES, key, wanted[key]) for key, nonce in state.asked.items() if asked.get(key) != nonce]
     return puts + [Put(WATCHES, key, None) for key in sorted(asked) if key not in wanted]
+
+
+def removal_reason(obj: PackageVariantSet, contexts: Contexts, row: ChildRow) -> str:
+    """Return why a child is removed, as the targets and their objects are at the order.
+
+    row: of the child, which no target wants.
+    """
+    meta = obj.metadata
+    confirmed = "; a person confirmed it" if row.hold else ""
+    by = f"PackageVariantSet {meta.namespace}/{meta.name} (generation {meta.generation}) removed it"
+    return part(f"{by}: {_cause(contexts, row)}{confirmed}")
+
+
+def _cause(contexts: Contexts, row: ChildRow) -> str:
+    downstream = f"package {row.downstream.package} in repository {row.downstream.repo}"
+    if not row.okey:
+        return f"no target names {downstream} any more"
+    name, key = describe_object(row.okey), ObjectKey.parse(row.okey)
+    if f"{key.group}/{key.kind}" in selected_kinds(contexts.spec) and row.okey not in contexts.view.objects:
+        return f"{name}, the object of its target, is deleted"
+    others = (contexts.by_key[context].downstream for context in sorted(contexts.by_object.get(row.okey, ())))
+    renamed = next(filter(None, others), None)
+    if renamed is not None:
+        return f"{name} gives package {renamed.package} in repository {renamed.repo} now, before {downstream}"
+    return f"no target selects {name} any more"

@@ -6,7 +6,7 @@ from pvbus.core.api.rollouts import PastAttempt, TargetCounts
 from pvbus.core.kernel.rolloutrows import NO_COMMANDS, Commands, Rollout
 from pvbus.core.kernel.rolloutstates import RolloutState
 from pvbus.core.promotion.rollout.commanding import commands_of
-from pvbus.core.promotion.rollout.history import ATTEMPTS_MAX, noted
+from pvbus.core.promotion.rollout.report import ATTEMPTS_MAX, noted
 
 P = "promotion.pvbus.dev/"
 COUNTS = TargetCounts(total=3, proven=3)
