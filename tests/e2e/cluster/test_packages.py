@@ -3,13 +3,13 @@
 import asyncio
 import http.client
 import json
-import os
 import shutil
 import ssl
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,12 +17,14 @@ import pytest
 import yaml
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR, KEPT_LABEL
 from pvbus.core.kernel.topics import ALL_SERVICES, PROMOTION
 from pvbus.install import manifests
 from pvbus.install.objects import NAMESPACE, Options
 from pvbus.install.roles import observing
 from tests.e2e.cli.small_fleet import REVISION, Client
 from tests.e2e.cli.test_rollout import policy
+from tests.e2e.cluster.packagesworld import APPROVER, EDITOR, GROUP, SECONDS_MAX, World
 from tests.e2e.cluster.test_run_cluster import kubectl as kubectl
 from tests.e2e.proposing import apply_fleet, proposed_through_kills
 from tests.tools.auditlog import accepted
@@ -43,117 +45,7 @@ from tests.tools.serviceprocess import ServiceProcess, account_of, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400, func_only=True)]
 
-GROUP = "porch.kpt.dev"
 NAME = "blue.web.v1"
-EDITOR, APPROVER = "ann", "bob"
-RULES: dict[str, list[dict[str, Any]]] = {
-    EDITOR: [
-        {"apiGroups": [GROUP], "resources": ["packagerevisions", "packagerevisionresources"], "verbs": ["*"]},
-        {"apiGroups": [GROUP], "resources": ["packagerevisions/approval"], "verbs": ["get"]},
-    ],
-    APPROVER: [
-        {"apiGroups": [GROUP], "resources": ["packagerevisions"], "verbs": ["get", "list", "watch"]},
-        {
-            "apiGroups": [GROUP],
-            "resources": ["packagerevisions/approval"],
-            "verbs": ["get", "update", "patch"],
-        },
-    ],
-}
-RBAC = "rbac.authorization.k8s.io"
-SECONDS_MAX = 90
-
-
-class World:
-    """A cluster with the package store and one repository. kubectl runs as the user that is named."""
-
-    def __init__(self, cluster: RealCluster, replica: Replica, binary: Path, folder: Path) -> None:
-        self.cluster = cluster
-        self.replica = replica
-        self.folder = folder
-        self.git = folder / "blue.git"
-        self._binary = binary
-        self._configs = {"": cluster.kubeconfig}
-        for user, rules in RULES.items():
-            self._configs[user] = cluster.kubeconfig_of(user)
-            self.apply(
-                _rbac("Role", user) | {"rules": rules},
-                {
-                    **_rbac("RoleBinding", user),
-                    "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": user},
-                    "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
-                },
-            )
-        subprocess.run(["git", "init", "--quiet", "--bare", "--initial-branch=main", self.git], check=True)
-        spec = {"type": "git", "git": {"repo": str(self.git), "branch": "main", "createBranch": True}}
-        self.apply(self._object("config.porch.kpt.dev/v1alpha1", "Repository", "blue", spec))
-
-    def _object(self, version: str, kind: str, name: str, spec: Any) -> dict[str, Any]:
-        metadata = {"name": name, "namespace": "default"}
-        return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
-
-    def run(self, user: str, *arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [self._binary, "--namespace=default", *arguments],
-            input=stdin,
-            env=self.environment(user),
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_MAX,
-            check=False,
-        )
-
-    def environment(self, user: str) -> dict[str, str]:
-        path = os.environ["PATH"]
-        return {"PATH": path, "HOME": str(self.folder), "KUBECONFIG": str(self._configs[user])}
-
-    def command(self, *arguments: str) -> list[str]:
-        return [str(self._binary), "--namespace=default", *arguments]
-
-    def kubectl(self, user: str, *arguments: str, stdin: str = "") -> str:
-        done = self.run(user, *arguments, stdin=stdin)
-        assert done.returncode == 0, f"{arguments}: {done.stderr}{self.replica.output[-2000:]}"
-        return done.stdout
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self.kubectl("", *arguments, "-o", "json"))
-
-    def apply(self, *objects: Any) -> None:
-        self.kubectl("", "apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
-
-    def draft(self, user: str, package: str) -> str:
-        """Create a draft of a new package, and return its name."""
-        spec = {
-            "repository": "blue",
-            "packageName": package,
-            "workspaceName": "v1",
-            "lifecycle": "Draft",
-            "tasks": [{"type": "init", "init": {"description": "made by a test"}}],
-        }
-        made = self._object(f"{GROUP}/v1alpha1", "PackageRevision", "", spec)
-        del made["metadata"]["name"]
-        self.kubectl(user, "create", "-f", "-", stdin=yaml.safe_dump(made))
-        return f"blue.{package}.v1"
-
-    def propose(self, user: str, name: str) -> None:
-        self.kubectl(user, "patch", "packagerevision", name, *lifecycle("Proposed"))
-
-    def approve(self, user: str, name: str) -> "subprocess.CompletedProcess[str]":
-        return self.run(
-            user, "patch", "packagerevision", name, "--subresource=approval", *lifecycle("Published")
-        )
-
-    def authors(self, ref: str = "main", remote: Path | None = None) -> list[str]:
-        log = ["git", "-C", str(remote or self.git), "log", "--format=%an", ref]
-        return subprocess.run(log, check=True, capture_output=True, text=True).stdout.split("\n")
-
-
-def _rbac(kind: str, name: str) -> dict[str, Any]:
-    return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": {"name": name}}
-
-
-def lifecycle(value: str) -> tuple[str, str, str]:
-    return "--type=merge", "-p", json.dumps({"spec": {"lifecycle": value}})
 
 
 @pytest.fixture(scope="module")
@@ -178,9 +70,7 @@ def test_approval_is_a_right_of_its_own_and_git_names_who_used_it(world: World) 
     """An editor drafts, saves and proposes, and may not approve; the approver may do nothing else."""
     name = world.draft(EDITOR, "web")
     assert name == NAME
-    files = json.loads(world.kubectl(EDITOR, "get", "packagerevisionresources", name, "-o", "json"))
-    files["spec"]["resources"]["note.txt"] = "by hand\n"
-    world.kubectl(EDITOR, "replace", "-f", "-", stdin=json.dumps(files))
+    world.save(EDITOR, name, "by hand\n")
     world.propose(EDITOR, name)
     refused = world.approve(EDITOR, name)
     assert refused.returncode == 1
@@ -264,10 +154,12 @@ class Proposed(NamedTuple):
     """A fleet whose drafts were proposed while the services of promotion were killed. All services run.
 
     turns: how often each has to have become a proposal, by its name. draft: the one that nobody opted in.
+    services: by name.
     """
 
     turns: Counter[str]
     draft: str
+    services: Mapping[str, ServiceProcess]
 
 
 @pytest.fixture(scope="module")
@@ -299,7 +191,7 @@ async def _proposed(world: World, services: Mapping[str, ServiceProcess]) -> Pro
     finally:
         await client.cluster.close()
     (draft,) = (name for name in map(_name_of_draft, revisions) if name.startswith("edge-"))
-    return Proposed(turns, draft)
+    return Proposed(turns, draft, services)
 
 
 def _name_of_draft(revision: Any) -> str:
@@ -401,6 +293,110 @@ def _published(world: World) -> list[str]:
         if obj["spec"]["lifecycle"] == "Published" and obj["spec"].get("revision", 0) > 0
     ]
     return sorted(name for name in found if name.startswith("edge-"))
+
+
+# ------------------------------------------------------------ the garbage collector
+
+
+@pytest.mark.parametrize("how", ["background", "foreground", "forced"])
+def test_what_a_person_edited_outlives_its_set_and_the_garbage_collector(
+    world: World, proposed: Proposed, how: str
+) -> None:
+    """The draft stays without an owner, marked and named; all else goes. The collector is refused where it
+    comes before pvbus, as it does where somebody takes the finalizers away, and does not try without end.
+    Applied again, the variant has its draft back."""
+    name = f"kept-{how}"
+    packages = [f"{name}-{number}" for number in range(3)]
+    variants = [f"{name}-blue-{package}" for package in packages]
+    world.publish(f"{name}-base")
+    since = world.cluster.audit.end()
+    world.apply(_set_of(world, name, packages))
+    until(lambda: _rendered(world, packages).keys() == set(packages), lambda: _drafts(world, packages))
+    draft = _rendered(world, packages)[packages[1]]
+    world.save(EDITOR, draft, "mine\n")
+    with _forced(world, proposed.services["inject"], variants if how == "forced" else []):
+        cascade = "background" if how == "forced" else how
+        world.kubectl("", "delete", "packagevariantset", name, f"--cascade={cascade}", TIMEOUT)
+        until(lambda: list(_drafts(world, packages)) == [draft], lambda: _drafts(world, packages))
+        if how == "forced":
+            until(lambda: _deletions(world, draft, since) != [], lambda: _drafts(world, packages))
+    if how != "forced":
+        until(lambda: not _owners(_drafts(world, packages)[draft]), lambda: _drafts(world, packages))
+        metadata = _drafts(world, packages)[draft]["metadata"]
+        assert metadata["annotations"][KEPT_FOR] == f"{name}/{variants[1]}@"
+        assert metadata["labels"][KEPT_LABEL] == "true"
+    assert _drafts(world, packages)[draft]["metadata"]["annotations"][EDITED_BY] == EDITOR
+    assert not {*variants} & {*world.kubectl("", "get", "packagevariants", "-o", "name").split("/")}
+    former = _drafts(world, packages)[draft]["metadata"].get("ownerReferences")
+    world.apply(_set_of(world, name, packages))
+    until(lambda: _rendered(world, packages).keys() == set(packages), lambda: _drafts(world, packages))
+    until(
+        lambda: (
+            _owners(_drafts(world, packages)[draft]) == [variants[1]]
+            and _drafts(world, packages)[draft]["metadata"]["ownerReferences"] != former
+        ),
+        lambda: _drafts(world, packages),
+    )
+    assert _rendered(world, packages)[packages[1]] == draft
+    assert KEPT_FOR not in _drafts(world, packages)[draft]["metadata"]["annotations"]
+    assert world.files(draft)["note.txt"] == "mine\n"
+    codes = _deletions(world, draft, since)
+    assert set(codes) <= {409}
+    assert len(codes) <= REFUSALS_MAX
+
+
+@contextmanager
+def _forced(world: World, inject: ServiceProcess, variants: list[str]) -> Iterator[None]:
+    """Take the finalizers of variants away while inject, which sets them, is away."""
+    if variants:
+        inject.kill()
+        for variant in variants:
+            patch = json.dumps({"metadata": {"finalizers": None}})
+            world.kubectl("", "patch", "packagevariant", variant, "--type=merge", "-p", patch)
+    yield
+    if variants:
+        inject.start(wait=False)
+
+
+REFUSALS_MAX = 20
+"""The garbage collector waits twice as long after each refusal, from 5 ms: the 20th is 40 minutes later."""
+
+
+def _deletions(world: World, name: str, since: int) -> list[int]:
+    """Return what was answered to those who wanted to delete a revision."""
+    events = [event for event in world.cluster.audit.events(since) if event.object_ref.name == name]
+    return [event.response_status.code for event in events if event.verb == "delete"]
+
+
+def _set_of(world: World, name: str, packages: list[str]) -> dict[str, Any]:
+    """Return a set that makes these packages of `<name>-base`, all in the repository of the world."""
+    upstream = {"repo": "blue", "package": f"{name}-base", "revision": 1}
+    targets = [{"repositories": [{"name": "blue", "packageNames": packages}]}]
+    spec = {"upstream": upstream, "targets": targets}
+    return world.object("config.porch.kpt.dev/v1alpha2", "PackageVariantSet", name, spec)
+
+
+def _drafts(world: World, packages: list[str]) -> dict[str, Any]:
+    """Return the open revisions of packages, by name."""
+    return {
+        obj["metadata"]["name"]: obj
+        for obj in world.json("get", "packagerevisions")["items"]
+        if obj["spec"]["packageName"] in packages
+    }
+
+
+def _rendered(world: World, packages: list[str]) -> dict[str, str]:
+    """Return the names of the drafts that are ready, by package."""
+    return {
+        obj["spec"]["packageName"]: name
+        for name, obj in _drafts(world, packages).items()
+        if ("Rendered", "True")
+        in [(each["type"], each["status"]) for each in obj.get("status", {}).get("conditions", ())]
+    }
+
+
+def _owners(obj: Any) -> list[str]:
+    return [owner["name"] for owner in obj["metadata"].get("ownerReferences", ())]
 
 
 # ------------------------------------------------------------ past kube-apiserver
