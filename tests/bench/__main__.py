@@ -3,9 +3,9 @@
     python -m tests.bench [NAME...] [--small] [--json FILE]
 
 Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, resolve, proposals, rollouts,
-packages, page, cluster, kafka, kafka-events, kafka-large, kafka-workers. Those of Kafka start one, `cluster`
-a kube-apiserver, and `page` a browser; they are left out where that cannot be had. --small does the same
-with few objects, to see that it works: its times mean nothing.
+deletions, packages, page, cluster, kafka, kafka-events, kafka-large, kafka-workers. Those of Kafka start one,
+`cluster` a kube-apiserver, and `page` a browser; they are left out where that cannot be had. --small does the
+same with few objects, to see that it works: its times mean nothing.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from typing import Protocol
 from tests.bench.affected import affected
 from tests.bench.cel import cel
 from tests.bench.cluster import cluster
+from tests.bench.deletions import deletions
 from tests.bench.kafka import kafka_fleet
 from tests.bench.kafka_events import kafka_events
 from tests.bench.kafka_large import kafka_large
@@ -66,6 +67,7 @@ SCENARIOS: dict[str, Scenario] = {
     "resolve": resolving,
     "proposals": proposals,
     "rollouts": rollouts,
+    "deletions": deletions,
     "packages": packages,
     "page": page,
     "cluster": cluster,
