@@ -4,7 +4,7 @@
 # make run-cluster   the services on a real Kubernetes API server, with the example fleet (Go)
 # make demo-rollout   a release of 200 variants in waves, and its rollback (kubectl, git; Debian's prometheus)
 # make test    all tests but those of a real Kafka or API server and the long campaigns: a quarter of an hour
-# make test-fast   the unit and property tests alone
+# make test-fast   the unit and property tests but the slow ones: a minute and a half
 # make test-rest   what `make test` leaves out: first the long, then those of a real API server, then of Kafka
 # make test-all   both, so all tests    make check   format, lint, types, layers, schemas, documents
 # make sbom    what pvbus is made of, as CycloneDX, in sbom.cdx.json
@@ -95,7 +95,7 @@ test: setup-dev
 	$(PYTEST) $(EMBEDDED) -m "$(OFTEN)" $(ARGS) $(TESTS)
 
 test-fast: setup-dev
-	$(PYTEST) $(EMBEDDED) -m "$(OFTEN)" $(ARGS) tests/unit tests/property
+	$(PYTEST) $(EMBEDDED) -m "$(OFTEN) and not slow" $(ARGS) tests/unit tests/property
 
 test-rest: setup-dev
 	@$(PHASE); \

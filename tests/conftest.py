@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import structlog
+from _pytest.nodeid import NodeId
 from hypothesis import settings
 
 from tests.tools.stalls import WATCHED, reason_for, stalls_found
@@ -36,6 +37,7 @@ Folders stay whole, as their tests share a Kafka."""
 SHARED = Path(__file__).parent.parent.parent / "shared"
 
 
+@pytest.hookimpl(trylast=True)  # xdist names groups before
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what reads the shared folder where there is none; with it, every such test counts.
 
@@ -47,12 +49,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.filterwarnings(f"ignore:{leak}:ResourceWarning"))
     if hasattr(config, "workerinput"):
         items.sort(key=_turn)
+        if config.option.loadgroup:
+            _keep_groups(items)
     if SHARED.is_dir() or os.environ.get("PVBUS_CONFORMANCE"):
         return
     needing = [item for item in items if item.get_closest_marker("shared")]
     if needing:
         config.hook.pytest_deselected(items=needing)
         items[:] = [item for item in items if not item.get_closest_marker("shared")]
+
+
+def _keep_groups(items: list[pytest.Item]) -> None:
+    """Give the tests of a group the names by which they are shared out among workers: `test@group`.
+
+    xdist 3.8 writes them where pytest 9.2 does not look. Then each worker builds what a group shares, and
+    tests that need one port run at once.
+    """
+    for item in items:
+        if item.get_closest_marker("xdist_group"):
+            item._id = NodeId.parse(getattr(item, "_nodeid", ""))
+            if "@" not in item.nodeid:
+                raise pytest.UsageError(f"{item.name} has lost its group: xdist names it elsewhere")
 
 
 def _turn(item: pytest.Item) -> int:

@@ -395,6 +395,7 @@ def lives(examples: int, events: int) -> None:
     one_life()
 
 
+@pytest.mark.slow
 def test_a_variant_lives_as_its_model_says() -> None:
     lives(25, 20)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -224,6 +225,7 @@ def test_equal_packages_merge_to_themselves(old: Any, both: Any) -> None:
     assert not outcome.conflicts
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(PACKAGES, PACKAGES, PACKAGES)
 def test_merging_the_same_upstream_package_twice_changes_nothing(old: Any, local: Any, new: Any) -> None:

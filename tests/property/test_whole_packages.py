@@ -278,6 +278,7 @@ async def assert_refused(request: Awaitable[Object], bad: list[str]) -> None:
     assert any(repr(path[:60])[1:-1] in refused.value.message for path in bad), refused.value.message
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120 + 5 * PACKAGES)
 def test_any_package_arrives_whole_or_is_refused(tmp_path: Path) -> None:
     blue, edge = bare(tmp_path / "blue.git"), bare(tmp_path / "edge.git")

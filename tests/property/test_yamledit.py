@@ -185,6 +185,7 @@ def keeps(lines: list[str], text: str) -> bool:
     return all(line in remaining for line in lines)
 
 
+@pytest.mark.slow
 @given(st.data(), st.dictionaries(words, lines_values, min_size=1, max_size=4), lines_values, styles)
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_lines_outside_the_edit_stay_in_their_order(

@@ -4,6 +4,7 @@ import copy
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -107,6 +108,7 @@ PAIRS = SCHEMAS.flatmap(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(PAIRS)
 def test_the_quick_answer_is_right(pair: tuple[Any, Any]) -> None:

@@ -36,6 +36,7 @@ def problems() -> list[tuple[int, Problem]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_the_solution_is_the_best_one_and_explanations_are_minimal() -> None:
     """Of all assignments that the rules allow the resolver finds the first in the documented order; and the

@@ -41,6 +41,7 @@ def test_a_word_like_no_command_is_answered_with_all(capsys: pytest.CaptureFixtu
     assert all(command in error for command in COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["--help", "validate many.yaml", "validate many.yaml -o yaml"])
 def test_a_reader_that_has_seen_enough_ends_it_silently(tmp_path: Path, command: str) -> None:
     """`| head -1` and `| true` get no error, and no trace at the end of Python."""
@@ -88,6 +89,7 @@ def test_hostile_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
     assert not set(shown) & set("\x1b\x07\u202e")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "unused"),
     [

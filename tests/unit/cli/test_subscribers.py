@@ -53,6 +53,7 @@ def test_a_line_for_each_group_and_topic(capsys: pytest.CaptureFixture[str]) -> 
     assert ["team", CONDITIONS, "1", "-", "5", "0", "0"] in lines
 
 
+@pytest.mark.slow
 async def test_the_groups_of_a_bus_in_a_file_are_found(tmp_path: Path) -> None:
     """Those that have read a public topic, and no others; without topics the message says what to do."""
     bus = await SqliteBus.open(str(tmp_path / "bus.db"))
@@ -93,6 +94,7 @@ def test_nobody_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == f"{NOBODY}\n"
 
 
+@pytest.mark.slow
 def test_it_is_not_about_services(tmp_path: Path) -> None:
     refused = pvbus("lag", "sink", "--subscribers", cwd=tmp_path)
     assert refused.code == 2

@@ -91,6 +91,7 @@ def test_a_timer_is_work_to_come_in_the_services_that_are_given() -> None:
     assert not states(report()).has_timer_within({"unroll": 9.0})
 
 
+@pytest.mark.slow
 async def test_a_child_that_refuses_its_settings_says_which() -> None:
     """Bad usage comes through as such, with the child's own words."""
     with pytest.raises(UsageError, match='invalid bus URL "nonsense"'):
@@ -98,6 +99,7 @@ async def test_a_child_that_refuses_its_settings_says_which() -> None:
             pass
 
 
+@pytest.mark.slow
 async def test_a_child_that_cannot_begin_says_why(tmp_path: Path) -> None:
     """Anything else that keeps it from serving is an error, with the child's own words, too."""
     (tmp_path / "bus.db").write_text("this is no database, and never was " * 200)

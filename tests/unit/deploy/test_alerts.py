@@ -250,6 +250,7 @@ def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_not() -> None:
         assert {bool(case.fires) for case in CASES if case.alert == alert.name} == {True, False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.alert}: {case.reason}")
 def test_an_alert_fires_when_it_should(promtool: str, tmp_path: Path, case: Case) -> None:
     """promtool wants the labels of what fires; whether it fires at all is asked as a query."""

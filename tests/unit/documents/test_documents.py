@@ -188,6 +188,7 @@ def test_a_state_machine_has_a_row_per_pair(name: str, row: str) -> None:
     assert len(lines) == 2 + sum(map(len, machine.transitions.values()))
 
 
+@pytest.mark.slow
 def test_generated_parts_are_up_to_date() -> None:
     """In a process of its own, as `make check` asks: other tests change what commands show by default."""
     command = [sys.executable, "-m", "docs.generate", "--check"]

@@ -84,6 +84,7 @@ _TEXTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["Kptfile", "file.yaml", "file.json"])
 @pytest.mark.parametrize("case", _TEXTS)
 def test_a_text_costs_its_package_only_and_soon(case: str, file: str) -> None:

@@ -104,6 +104,7 @@ any_configs = st.none() | objects_of(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(BUILTINS))
 @PATIENT
 @given(given_objects=st.lists(any_objects, max_size=3), config=any_configs)

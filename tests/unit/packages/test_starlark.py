@@ -185,6 +185,7 @@ _HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @needs_interpreter
 @pytest.mark.parametrize("name", _HOSTILE)
 def test_a_script_made_to_harm_fails_in_a_sentence(name: str) -> None:
@@ -203,6 +204,7 @@ def test_names_that_hide_their_order_stay_texts() -> None:
     assert changed.value["spec"] == {"\u202e\u200b\x00": "\u202e"}
 
 
+@pytest.mark.slow
 @needs_interpreter
 def test_a_script_that_computes_for_too_long_is_ended_and_not_run_again(
     monkeypatch: pytest.MonkeyPatch,

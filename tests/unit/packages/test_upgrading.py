@@ -62,6 +62,7 @@ def noted(path: str, text: str) -> str:
 FOLDERS = sorted(path.parent for path in CATALOG.glob("**/Kptfile")) if CATALOG.is_dir() else []
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(CATALOG)))
 def test_a_nephio_package_takes_upstreams_change_and_keeps_the_rendered_one(folder: Path) -> None:

@@ -229,6 +229,7 @@ def test_away_for_half_of_the_tombstones_time_all_tables_are_read_anew(seconds: 
     simulated(scenario)
 
 
+@pytest.mark.slow
 def test_a_worker_that_keeps_up_is_never_emptied() -> None:
     async def scenario(world: FakeWorld) -> None:
         worker, fake, *_ = world.worker()

@@ -55,6 +55,7 @@ def run(
     return tool.main(["--workers", "2"]), capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_tool_says_what_became_of_each_mutation(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +88,7 @@ def test_the_tool_is_content_when_all_are_killed(
     assert (code, "1 of 1 killed" in text) == (0, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", ["red", "missing"])
 def test_tests_that_fail_by_themselves_prove_nothing(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], test: str

@@ -57,6 +57,7 @@ def test_cel_python_takes_trees_as_deep_as_we_allow(text: str) -> None:
     assert answer(PYTHON, text, TABLE["inputs"]) == compile_expression(text).evaluate(TABLE["inputs"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [999, 1_000, 1_001, 9_999, 10_000, 10_001, 10_002])
 @pytest.mark.parametrize(
     "text",

@@ -37,6 +37,7 @@ def spent(text: str, target: Any = TARGET) -> tuple[int, CelError | None]:
     return budget.spent, None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile", HOSTILE, ids=[hostile.name for hostile in HOSTILE])
 def test_a_hostile_expression_ends_at_the_limit(hostile: Hostile) -> None:
     """Counted cost, the same each time: an error that says so, or an answer below the limit."""

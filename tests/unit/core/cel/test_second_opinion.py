@@ -49,6 +49,7 @@ def test_no_text_breaks_it(text: str) -> None:
     assert isinstance(syntax_disagreement(text), str)
 
 
+@pytest.mark.slow
 def test_other_commands_do_not_load_cel_python() -> None:
     """It takes 250 ms; only an expression that is validated is worth them."""
     code = (

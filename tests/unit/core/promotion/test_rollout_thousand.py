@@ -226,6 +226,7 @@ def test_a_thousand_proposals_are_approved_in_four_waves_with_the_canaries_first
     assert sorted(fleet.began) == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wave", [1, 3])
 def test_a_bad_target_stops_a_thousand_in_its_wave(wave: int) -> None:
     """Nothing is ordered after it is known; what a person resumes goes on to the end, each approved once."""

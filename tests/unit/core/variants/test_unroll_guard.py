@@ -108,6 +108,7 @@ def removal_calls(number: int, chunk_puts: int) -> int:
     return sum(entry.callcount for entry in profile.getstats())
 
 
+@pytest.mark.slow
 def test_the_work_of_removals_is_in_proportion_to_their_number() -> None:
     """Each pass costs what it writes, so it does not matter how many chunks there are: 5,000 in chunks of 250
     are as many as 20,000 in those of the service."""

@@ -156,6 +156,7 @@ VALUES = st.recursive(
 RESULTS = st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(ERROR, VALUES)), max_size=8)
 
 
+@pytest.mark.slow
 @given(RESULTS, st.text(max_size=800))
 def test_no_result_breaks_a_condition_or_makes_it_long(results: list[Any], error: str) -> None:
     (found,) = conditions_of([Validator(AT, "t")], {AT: Report(results, error)}, "why", "as validated")

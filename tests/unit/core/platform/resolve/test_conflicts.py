@@ -236,6 +236,7 @@ def hundred(seed: int) -> World:
     return world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_of_a_hundred_installers_at_once_each_is_granted_whole_or_not_at_all(seed: int) -> None:
     world = hundred(seed)
@@ -248,6 +249,7 @@ def test_of_a_hundred_installers_at_once_each_is_granted_whole_or_not_at_all(see
                 assert owners.setdefault(each, key) == key, "an object has two owners"
 
 
+@pytest.mark.slow
 def test_a_hundred_installers_at_once_get_a_result_as_if_they_came_one_by_one() -> None:
     world = hundred(0)
     again = started()
