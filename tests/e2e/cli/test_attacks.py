@@ -9,14 +9,10 @@ import time
 import urllib.request
 from pathlib import Path
 
-import pytest
-
 from pvbus.core.kernel.records import OBJECTS
 from tests.e2e.cli.command import Running, pvbus, running
 from tests.tools.marked import MARK, malformed
 from tests.tools.marked import answers as answers_to
-
-pytestmark = pytest.mark.timeout(180)
 
 SENTINEL = "s3ntinel-that-is-nowhere-else"
 MANIFESTS = f"""\

@@ -12,7 +12,7 @@ from pvbus.runtime.process.hosting import BUS_SECONDS_MAX
 from tests.e2e.cli.command import Running, pvbus, running
 from tests.tools.kafka import free_ports
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SERVICES = ("conditions", "ingest", "inject", "render", "unroll")
 

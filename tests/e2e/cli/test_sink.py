@@ -11,14 +11,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
 from aiohttp import web
 
 from pvbus.adapters.sqlite.bus import SqliteBus
 from tests.e2e.cli.command import Running, pvbus, running
 from tests.tools.events import WebhookReceiver, first_times, receiving, until, writer
-
-pytestmark = pytest.mark.timeout(180)
 
 
 def sink(folder: Path, url: str, **settings: str) -> Any:

@@ -16,8 +16,6 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.ports.cluster import Kind
 from tests.e2e.cli.command import Running, environment, pvbus, running
 
-pytestmark = pytest.mark.timeout(180)
-
 INVENTORY = """\
 apiVersion: v1
 kind: Namespace

@@ -19,8 +19,6 @@ from tests.tools.bustables import write_tables
 from tests.tools.certificate import make_pair
 from tests.tools.fleetrows import fleet
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def fleet_of(url: str) -> dict[str, Any]:
     """Sign in as a browser does, and return the fleet once the bus is read."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.cli.command import environment, pvbus
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.long]
+pytestmark = [pytest.mark.long]
 
 
 def test_a_clock_that_is_wrong_by_an_hour_stops_nothing(tmp_path: Path) -> None:

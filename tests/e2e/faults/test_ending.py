@@ -14,8 +14,6 @@ from pvbus.controlplane.apiserver.datafolder import DataFolder
 from tests.e2e.cli.command import environment, pvbus, running
 from tests.tools.installation import Installation, children_of, words_of
 
-pytestmark = pytest.mark.timeout(180)
-
 SECONDS_MAX = 20.0
 """The promise is 5 s on a machine of one's own; without it, the cases here took minutes, or never ended."""
 

@@ -18,7 +18,7 @@ from tests.e2e.faults.world import CONFIG_MAP, NAMESPACE, World
 from tests.tools.installation import Installation, api_server_of, services_of
 
 pytestmark = [
-    pytest.mark.timeout(180),
+    pytest.mark.xdist_group("limits"),  # they share an installation
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux sets the limits of other processes"),
 ]
 

@@ -18,8 +18,6 @@ FOLDER = b"/FOLDER"
 WRITTEN = ("PackageVariant", "PackageVariantSet", "PackageRevision", "Cluster")
 """Not Repositories, whose full sync is due an hour after the recorded one."""
 
-pytestmark = pytest.mark.timeout(180)
-
 
 class Stored(NamedTuple):
     """What is in a data folder. objects: the stored bytes by kind and name. refs: of all its repositories."""

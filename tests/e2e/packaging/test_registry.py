@@ -11,7 +11,7 @@ from tests.e2e.packaging.platform import Platform, kubectl_or_skip, owners_of
 from tests.tools import registry
 from tests.tools.images import Built, Pusher, basic, pull_secret, xpkg_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.kubectl, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.kubectl]
 
 REPOSITORY = "network"
 CRD = "networks.network.example.dev"
