@@ -6,6 +6,9 @@ from pvbus.adapters.memory.virtual_time import run_simulated
 from tests.simulation.mass_deletion import EDITED_EACH, WIDE_LEFT, Deletion, delete_together
 
 FEW, MANY = 20, 80
+GROWTH_MAX = 1.1
+"""Of the cost per set: records differ by a few in a hundred with the moment of each report. A cost that is
+quadratic is 4 times as high."""
 
 
 @pytest.fixture(scope="module")
@@ -37,5 +40,5 @@ def test_the_guard_of_a_set_that_stays_says_what_it_holds(deletions: dict[int, D
 def test_each_set_costs_the_same_however_many_go(deletions: dict[int, Deletion]) -> None:
     """Requests to the cluster, and records of the bus: four times as many sets cost no more than that."""
     few, many = deletions[FEW].deleting, deletions[MANY].deleting
-    assert many.writes <= few.writes * MANY / FEW
-    assert many.records <= few.records * MANY / FEW
+    assert many.writes <= few.writes * GROWTH_MAX * MANY / FEW
+    assert many.records <= few.records * GROWTH_MAX * MANY / FEW
