@@ -130,6 +130,17 @@ def test_the_platform_is_left_out_of_account_if_the_install_says_so() -> None:
     assert world.row("network").status == "locked"
 
 
+def test_a_platform_of_which_no_version_is_known_is_refused_with_both_ways_out() -> None:
+    world = started()
+    world.registry.publish(NET, "v1.0.0", crossplane=">=v1.14.0")
+    world.install("network", f"{NET}:v1.0.0")
+    world.run()
+    row = world.row("network")
+    assert row.status == "refused"
+    assert "no version of crossplane is known" in row.message
+    assert "crossplane=<version> in PVBUS_PLATFORMS, or ignoreCrossplaneConstraints: true" in row.message
+
+
 def test_dependencies_are_left_out_of_account_if_the_install_says_so() -> None:
     world = started()
     network(world, skipDependencyResolution=True)
