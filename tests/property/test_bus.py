@@ -4,6 +4,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -176,7 +177,7 @@ class FileBusMachine(BusMachine):
         self.folder.cleanup()
 
 
-TestMemoryBus = MemoryBusMachine.TestCase
+TestMemoryBus = pytest.mark.slow(MemoryBusMachine.TestCase)
 TestMemoryBus.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
-TestFileBus = FileBusMachine.TestCase
+TestFileBus = pytest.mark.slow(FileBusMachine.TestCase)
 TestFileBus.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)

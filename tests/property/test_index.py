@@ -145,7 +145,7 @@ class Model(RuleBasedStateMachine):
             assert self.index.matches(owner) == self.matches(owner)
 
 
-TestModel = Model.TestCase
+TestModel = pytest.mark.slow(Model.TestCase)
 TestModel.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
 
 

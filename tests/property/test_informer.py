@@ -8,6 +8,7 @@ judged when it is emitted; at the end faults stop, and the rows must equal the w
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
@@ -269,8 +270,8 @@ class AggregatedMachine(ObservedMachine):
     aggregated = True
 
 
-TestObserved = ObservedMachine.TestCase
-TestAggregated = AggregatedMachine.TestCase
+TestObserved = pytest.mark.slow(ObservedMachine.TestCase)
+TestAggregated = pytest.mark.slow(AggregatedMachine.TestCase)
 for case in (TestObserved, TestAggregated):
     case.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 del case  # or it would be collected as a test

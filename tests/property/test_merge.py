@@ -210,6 +210,7 @@ def values(texts: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(PACKAGES, PACKAGES)
 def test_a_package_that_one_side_left_alone_is_the_others(one: Any, other: Any) -> None:
@@ -217,6 +218,7 @@ def test_a_package_that_one_side_left_alone_is_the_others(one: Any, other: Any) 
     assert values(packages.merge(one, one, other).texts) == values(other)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(PACKAGES, PACKAGES)
 def test_equal_packages_merge_to_themselves(old: Any, both: Any) -> None:

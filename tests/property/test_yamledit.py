@@ -103,6 +103,7 @@ def edited(
     return editor.assign(document, (*path, key), item), root["root"], verb, (*path, key)
 
 
+@pytest.mark.slow
 @given(st.data(), mappings, values, st.sampled_from([None, '"', "'"]), st.sampled_from([None, False, True]))
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_an_edit_gives_the_value_asked_for_in_any_style(
@@ -118,6 +119,7 @@ def test_an_edit_gives_the_value_asked_for_in_any_style(
     assert editor.same(read(after.text), wanted)
 
 
+@pytest.mark.slow
 @given(st.data(), mappings, st.lists(values, min_size=2, max_size=3), st.sampled_from([None, False, True]))
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_edits_that_are_read_once_give_what_they_give_one_by_one(

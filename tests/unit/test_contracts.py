@@ -29,6 +29,7 @@ def test_regenerating_changes_no_file() -> None:
     assert generate.differences(generate.files()) == []
 
 
+@pytest.mark.slow
 def test_the_check_names_a_stale_a_missing_and_a_left_over_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

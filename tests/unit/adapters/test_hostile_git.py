@@ -99,6 +99,7 @@ def _remote(made: RawRepository) -> GitRemote:
     return GitRemote(GitFolder(f"file://{made.folder}", "pkg", "main"), SourceLimits(seconds_max=SECONDS_MAX))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS_MAX)
 @pytest.mark.parametrize("name", _CASES)
 def test_what_a_folder_holds_is_read_or_refused(tmp_path: Path, name: str) -> None:

@@ -38,6 +38,7 @@ class Seats:
         return no_sites()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seats", [1, 5])
 async def test_few_requests_are_refused_however_few_seats_there_are(tmp_path: Path, seats: int) -> None:
     """64 at once, as a worker sends them: each one succeeds, and the seats are busy with those served.

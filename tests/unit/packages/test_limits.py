@@ -109,6 +109,7 @@ _NESTING = """\
 _TWICE = _NESTING.replace("[data.a]", "[data.b, data.c]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "replacement", "file"),
     [

@@ -114,6 +114,7 @@ def test_objects_are_added_and_removed_with_the_modules_that_there_are() -> None
     ]
 
 
+@pytest.mark.slow
 @needs_interpreter
 @pytest.mark.parametrize(
     ("script", "problem"),

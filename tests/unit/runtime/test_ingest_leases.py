@@ -247,6 +247,7 @@ def test_away_for_half_of_the_tombstones_time_ingest_reads_its_requests_anew(
     simulated(scenario, monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_mirror_that_was_not_caught_up_for_too_long_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World) -> None:
         store = world.bus._store

@@ -58,6 +58,7 @@ async def ready(server: ApiServer) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
+@pytest.mark.slow
 async def test_a_stall_is_measured_logged_with_its_code_and_makes_unready(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

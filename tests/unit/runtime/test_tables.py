@@ -197,6 +197,7 @@ async def forget_tombstone(world: FakeWorld, key: str, topic: str) -> None:
     await store.write(lambda: store.db.execute("DELETE FROM log WHERE value IS NULL"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "is_anew"), [(-150, False), (5, True)], ids=["shorter than half", "longer than half"]
 )

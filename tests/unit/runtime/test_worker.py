@@ -523,6 +523,7 @@ def test_a_worker_that_failed_leaves_at_once_and_without_a_second_error() -> Non
     assert noise == []
 
 
+@pytest.mark.slow
 def test_a_bus_that_is_away_for_very_long_does_not_end_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a lease could not be restored, it is tried again."""
     monkeypatch.setattr(holder, "AGAIN_SECONDS", (0.001, 0.001))

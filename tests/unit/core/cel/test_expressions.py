@@ -291,6 +291,7 @@ def test_the_deepest_trees_fit_on_the_stack(text: str) -> None:
     assert (kind, result.strip("a")) in (("result", ""), ("result", "deep"))
 
 
+@pytest.mark.slow
 def test_each_text_of_one_thousand_sets_is_compiled_once() -> None:
     """A restart with five different expressions in each set."""
     texts = [

@@ -195,6 +195,7 @@ def test_an_activation_can_be_cut_at_any_effect() -> None:
     assert every_cut(first_install, check_first) > 15
 
 
+@pytest.mark.slow
 def test_an_upgrade_can_be_cut_at_any_effect() -> None:
     """Likewise of an upgrade; no object is deleted on the way, and never are two revisions active."""
     assert every_cut(upgraded, check_upgraded) > 30
@@ -278,6 +279,7 @@ def test_nothing_is_collected_before_the_active_revision_is_whole() -> None:
     assert world.states("pa") == {"rev-d1": "Active", "rev-d3": "Inactive"}
 
 
+@pytest.mark.slow
 def test_of_two_installs_that_want_the_same_objects_one_wins_whole() -> None:
     """With a wrong lock, and a crash at random effects of both, 100 times: never does one install half."""
     winners = set()
