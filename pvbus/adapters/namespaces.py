@@ -89,7 +89,7 @@ class NamespacedReader:
 
         self._require_namespaced(resource)
         answers = await asyncio.gather(*map(read, self._namespaces))
-        return self._joined(resource, dict(zip(self._namespaces, answers, strict=True)))
+        return self._join(resource, dict(zip(self._namespaces, answers, strict=True)))
 
     def _require_namespaced(self, resource: Resource) -> None:
         if not resource.namespaced:
@@ -100,7 +100,7 @@ class NamespacedReader:
                 reason=CLUSTER_SCOPED,
             )
 
-    def _joined(self, resource: Resource, answers: Mapping[str, Listing | PermanentError]) -> Listing:
+    def _join(self, resource: Resource, answers: Mapping[str, Listing | PermanentError]) -> Listing:
         listings = {name: each for name, each in answers.items() if isinstance(each, Listing)}
         refused = tuple(
             Refusal(namespace=name, message=f"{each}; {remedy(resource, name)}")

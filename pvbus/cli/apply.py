@@ -79,7 +79,7 @@ async def apply_news(
     changed = sum(
         news[key] == "changed" or (news[key] == "same" and effects[key] != "same") for key in effects
     )
-    remarks = [*await _same_remarks(cluster, same, record), *await _left_remarks(cluster, left, record)]
+    remarks = [*await _same_remarks(cluster, same, record), *await _report_remains(cluster, left, record)]
     record.save()
     return Applied(applied, changed, len(manifests) - applied - changed, tuple(remarks))
 
@@ -99,7 +99,7 @@ async def _same_remarks(cluster: Cluster, same: Sequence[Manifest], record: Appl
     return remarks
 
 
-async def _left_remarks(
+async def _report_remains(
     cluster: Cluster, left: Mapping[str, AppliedEntry], record: AppliedRecord
 ) -> list[str]:
     """Report objects that remain although their manifest is gone; forget deleted ones."""

@@ -83,7 +83,7 @@ class ChildProcess:
         assert self._process is not None
         return self._process.pid
 
-    async def ended(self) -> int:
+    async def wait_until_ended(self) -> int:
         """Wait until the child ends; return its exit code, or minus the signal that killed it."""
         assert self._process is not None
         return await self._process.wait()

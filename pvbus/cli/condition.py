@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from pvbus.cli.fleet import connected, existing, kubeconfig_option, persist, served
+from pvbus.cli.fleet import existing, kubeconfig_option, persist, require_served, run_connected
 from pvbus.cli.live import REVISION
 from pvbus.cli.output import columns, emit
 from pvbus.cli.reading import data_option
@@ -108,7 +108,7 @@ def set_(
     is True; Unknown is always set.
     """
     wanted = Wanted(revision_named(name), conditions_named(assignments, reason, message), in_order)
-    written = asyncio.run(connected(data, kubeconfig, partial(write, wanted=wanted)))
+    written = asyncio.run(run_connected(data, kubeconfig, partial(write, wanted=wanted)))
     if output == "json":
         emit({"changed": written.changed, **document_of(wanted.key, written.revision, {})}, output)
         return
@@ -158,7 +158,7 @@ def get(name: str, types: Sequence[str], watch: bool, output: str, kubeconfig: s
             last = found
             await asyncio.sleep(WATCH_SECONDS)
 
-    asyncio.run(connected(data, kubeconfig, show))
+    asyncio.run(run_connected(data, kubeconfig, show))
 
 
 class _Shown(NamedTuple):
@@ -302,7 +302,7 @@ def _same(one: Object, other: Object) -> bool:
 
 async def _update(cluster: Cluster, revision: Object) -> Object:
     """Write a revision; its status alone for who may not write the rest. Porch's server has no such right."""
-    resource = await served(cluster, REVISION)
+    resource = await require_served(cluster, REVISION)
     try:
         return await cluster.update(resource, revision)
     except PermanentError as error:

@@ -8,7 +8,7 @@ import msgspec
 
 from pvbus.cli.output import columns
 from pvbus.cli.progress import KINDS, Judged, condition_of
-from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows, topic_on
+from pvbus.cli.reading import bus_option, data_option, open_existing_bus, read_rows, topic_on
 from pvbus.core.api.variants import Condition
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import KEPT_FOR, Key, ObjectKey, maker_of, okey
@@ -83,16 +83,16 @@ async def _conditions(
             return False
         return not not_ready or asks_for_attention(event)
 
-    async with opened_bus(data, bus_url) as bus:
+    async with open_existing_bus(data, bus_url) as bus:
         # The end offsets first, so that changes during the read of the table are shown, too.
         begin = await _ends(bus)
         latest = await _latest(bus, name)
         if name is not None and not latest:
-            names += await _kept_for(bus, Key.parse(name))
+            names += await _read_drafts_that_stayed(bus, Key.parse(name))
             latest = {key: row for each in names for key, row in (await _latest(bus, each)).items()}
         shown = [event for event in latest.values() if wanted(event)]
         if not_ready:
-            shown += await _unreported(bus, name, shown)
+            shown += await _read_unreported(bus, name, shown)
         shown.sort(key=lambda e: (e.namespace, e.name, e.kind, e.time, e.condition.type))
         code = 0 if name is None or latest else await _nothing_of(bus, name)
         if shown:
@@ -120,7 +120,7 @@ async def _latest(bus: Bus, name: str | None) -> dict[str, ConditionEvent]:
     }
 
 
-async def _kept_for(bus: Bus, key: Key) -> list[str]:
+async def _read_drafts_that_stayed(bus: Bus, key: Key) -> list[str]:
     """Return the drafts that stayed when a variant, or the variants of a set, went: what is left of it."""
     found = []
     for name, value in (await read_rows(bus, OBJECTS)).items():
@@ -135,7 +135,9 @@ async def _kept_for(bus: Bus, key: Key) -> list[str]:
     return sorted(found)
 
 
-async def _unreported(bus: Bus, name: str | None, shown: Iterable[ConditionEvent]) -> list[ConditionEvent]:
+async def _read_unreported(
+    bus: Bus, name: str | None, shown: Iterable[ConditionEvent]
+) -> list[ConditionEvent]:
     """Return an event for each set and variant that is not ready and that has no event yet."""
     known = {(event.kind, event.namespace, event.name) for event in shown}
     found = []

@@ -11,7 +11,7 @@ import msgspec
 from pvbus.cli.fleet import api_server, kubeconfig_option, named
 from pvbus.cli.output import columns
 from pvbus.cli.progress import SET
-from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows
+from pvbus.cli.reading import bus_option, data_option, open_existing_bus, read_rows
 from pvbus.core.errors import ConflictError, PermanentError, UsageError
 from pvbus.core.kernel.keys import CONFIRM_DELETION, ChildKey, Key, ObjectKey, is_child
 from pvbus.core.kernel.objects import annotations_of
@@ -97,17 +97,17 @@ def _is_terminal() -> bool:
 
 
 async def _read(data: str, bus_url: str | None, key: Key) -> Held:
-    async with opened_bus(data, bus_url) as bus:
-        return await held_of(bus, key)
+    async with open_existing_bus(data, bus_url) as bus:
+        return await read_held(bus, key)
 
 
-async def held_of(bus: Bus, key: Key) -> Held:
+async def read_held(bus: Bus, key: Key) -> Held:
     """Read the held deletions of a set. Raises NothingHeldError."""
     result = await _result(bus, key)
     for _ in range(READS_MAX):
         if result.hold is None:
             break
-        rows = await _held_rows(bus, key)
+        rows = await _read_held_rows(bus, key)
         before, result = result, await _result(bus, key)
         if result.hold == before.hold and result.hold is not None:
             return Held(result.uid, result.hold, rows)
@@ -125,7 +125,7 @@ async def _result(bus: Bus, key: Key) -> SetResult:
     raise NothingHeldError("there is no PackageVariantSet of this name; check namespace and name")
 
 
-async def _held_rows(bus: Bus, key: Key) -> dict[str, ChildRow]:
+async def _read_held_rows(bus: Bus, key: Key) -> dict[str, ChildRow]:
     found = await read_rows(bus, UNROLL, key=str(key))
     rows = {
         ChildKey.parse(name).variant: msgspec.json.decode(value, type=ChildRow)

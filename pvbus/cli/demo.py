@@ -91,7 +91,7 @@ def _run_story(story_run: Coroutine[Any, Any, None]) -> None:
     """Run a story. SIGTERM and SIGHUP end it as Ctrl-C does, and with it all that it has started."""
     received: list[int] = []
 
-    async def guarded() -> None:
+    async def run_guarded() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
 
@@ -104,7 +104,7 @@ def _run_story(story_run: Coroutine[Any, Any, None]) -> None:
         await story_run
 
     try:
-        asyncio.run(guarded())
+        asyncio.run(run_guarded())
     except asyncio.CancelledError:
         if not received:
             raise
@@ -127,7 +127,7 @@ async def _day2(folder: DataPaths, pause: bool, clusters: int | None) -> None:
     if clusters is None:
         await _tell(folder, day2.steps(*_places(folder)), pause)
         return
-    async with _started(folder, clusters):
+    async with _run_up(folder, clusters):
         await _tell(folder, day2.steps(*_places(folder)), pause)
 
 
@@ -135,13 +135,13 @@ async def _rollout(folder: DataPaths, pause: bool, clusters: int) -> None:
     folder.make()
     work = folder.root / "prometheus"
     errors = work / "errors"
-    async with surroundings.monitored(work, errors) as url:
+    async with surroundings.open_monitoring(work, errors) as url:
         click.echo(
             f"Prometheus: {url}"
             if url
             else "prometheus is not on PATH (Debian's package prometheus): the checks look at an object"
         )
-        async with _started(folder, clusters, "--promote", PVBUS_PROMETHEUS_URL=url):
+        async with _run_up(folder, clusters, "--promote", PVBUS_PROMETHEUS_URL=url):
             steps = rollout.steps(*_places(folder), shlex.quote(str(errors)) if url else "")
             async with _programs(folder):
                 await _tell(folder, steps, pause)
@@ -169,7 +169,7 @@ def _places(folder: DataPaths) -> tuple[str, str, str]:
 
 
 @asynccontextmanager
-async def _started(folder: DataPaths, clusters: int, *more: str, **settings: str) -> AsyncIterator[None]:
+async def _run_up(folder: DataPaths, clusters: int, *more: str, **settings: str) -> AsyncIterator[None]:
     """Run `pvbus up` with the example fleet, and end it. Raises PermanentError if it ends by itself."""
     folder.make()
     arguments = ["up", "--data", str(folder.root), "--example", "fleet", "--clusters", str(clusters), *more]

@@ -10,7 +10,15 @@ import msgspec
 
 from pvbus.cli.edits import edit_lines, edits_of
 from pvbus.cli.explain_text import conflict_value, is_warning
-from pvbus.cli.fleet import Member, connected, existing, kubeconfig_option, members_of, named, served
+from pvbus.cli.fleet import (
+    Member,
+    existing,
+    kubeconfig_option,
+    members_of,
+    named,
+    require_served,
+    run_connected,
+)
 from pvbus.cli.live import FILES, REVISION
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.plandocument import unified
@@ -87,7 +95,7 @@ def diff(
     if bool(name) == bool(set_name) or (set_name and (take or upstream)):
         raise UsageError("name one variant (NAMESPACE/VARIANT), or list a set's edits (--set NAMESPACE/SET)")
     if set_name:
-        edits = asyncio.run(connected(data, kubeconfig, partial(edits_of, key=named(set_name))))
+        edits = asyncio.run(run_connected(data, kubeconfig, partial(edits_of, key=named(set_name))))
         if output == "text":
             click.echo("\n".join(edit_lines(edits)))
         else:
@@ -98,9 +106,11 @@ def diff(
         raise UsageError("--take settles the conflict in one FIELD: give both, or none to see the conflicts")
     if take and field:
         work = partial(settle, key=key, side=take, field=field, where=where or "")
-        click.echo(asyncio.run(connected(data, kubeconfig, work)))
+        click.echo(asyncio.run(run_connected(data, kubeconfig, work)))
         return 0
-    document = asyncio.run(connected(data, kubeconfig, partial(compared, key=key, upstream=upstream)))
+    document = asyncio.run(
+        run_connected(data, kubeconfig, partial(compare_sides, key=key, upstream=upstream))
+    )
     if output == "text":
         _print(document)
     else:
@@ -138,13 +148,13 @@ def _at(variant: Object, end: str) -> str:
 
 
 async def files_of(cluster: Cluster, namespace: str, name: str) -> Object:
-    found = await cluster.get(await served(cluster, FILES), namespace, name)
+    found = await cluster.get(await require_served(cluster, FILES), namespace, name)
     if found is None:
         raise PermanentError(f"the files of PackageRevision {namespace}/{name} are gone: try again")
     return found
 
 
-async def compared(cluster: Cluster, key: Key, *, upstream: bool) -> Object:
+async def compare_sides(cluster: Cluster, key: Key, *, upstream: bool) -> Object:
     """Return the document of `-o json`."""
     found = await revisions_of(cluster, key)
     if len(found.drafts) > 1:
@@ -179,7 +189,7 @@ def _texts(files: Object) -> Mapping[str, str]:
 async def _upstream_of(cluster: Cluster, variant: Object, member: Member) -> str:
     """Return the name of the revision that a revision records as its upstream; of a draft or branch that has
     gone on, or of one that is gone, `<revision>@<commit>`."""
-    resource = await served(cluster, REVISION)
+    resource = await require_served(cluster, REVISION)
     selector = _at(variant, "upstream")
     listing = await cluster.list(resource, member.key.namespace, field_selector=selector)
     lock = _lock(member.revision, "upstreamLock")
@@ -189,7 +199,7 @@ async def _upstream_of(cluster: Cluster, variant: Object, member: Member) -> str
         is_fixed = not commit or own.get("commit") == commit or int(obj["spec"].get("revision") or 0) > 0
         if ref and own.get("ref") == ref and is_fixed:
             return str(obj["metadata"]["name"])
-    files = await served(cluster, FILES)
+    files = await require_served(cluster, FILES)
     for obj in listing.items if commit else ():
         at = f"{obj['metadata']['name']}@{commit}"
         if await cluster.get(files, member.key.namespace, at) is not None:
@@ -209,7 +219,7 @@ def _lock(revision: Object, which: str) -> Object:
 async def settle(cluster: Cluster, key: Key, side: str, field: str, where: str) -> str:
     """Settle one conflict; return the message. Raises PermanentError."""
     try:
-        return await _twice(partial(_settled, cluster, key, side, field, where))
+        return await _twice(partial(_settle, cluster, key, side, field, where))
     except ConflictError as exc:
         raise PermanentError(f"{key}: others write to the draft at the same time ({exc}): try again") from exc
     except (MergeError, YamlError) as exc:
@@ -225,7 +235,7 @@ async def _twice(attempt: Callable[[], Awaitable[Returned]]) -> Returned:
         return await attempt()
 
 
-async def _settled(cluster: Cluster, key: Key, side: str, field: str, where: str) -> str:
+async def _settle(cluster: Cluster, key: Key, side: str, field: str, where: str) -> str:
     found = await revisions_of(cluster, key)
     draft = next((each for each in found.drafts if conflicts_of(each.revision)), None)
     if draft is None:
@@ -269,7 +279,7 @@ async def _put(cluster: Cluster, draft: Member, conflict: Conflict, side: str) -
     if after is not None:
         texts[conflict.file] = after
     files["spec"]["resources"] = texts
-    saved = await cluster.update(await served(cluster, FILES), files)
+    saved = await cluster.update(await require_served(cluster, FILES), files)
     status = render_status(saved)
     if status and status["error"]:
         raise PermanentError(
@@ -315,7 +325,7 @@ async def _remove(cluster: Cluster, draft: Member, conflict: Conflict) -> int:
     if left:
         annotations[CONFLICTS] = msgspec.json.encode(left).decode()
     live["metadata"]["annotations"] = annotations
-    await cluster.update(await served(cluster, REVISION), live)
+    await cluster.update(await require_served(cluster, REVISION), live)
     return len(left)
 
 

@@ -17,11 +17,11 @@ from pvbus.cli.asking import options_of, tasks_of
 from pvbus.cli.edits import kept_for
 from pvbus.cli.explain_text import repository_lines, set_lines, variant_lines
 from pvbus.cli.failing import VariantFailure, failing_targets, grouped, unready_children
-from pvbus.cli.gone import gone_document
+from pvbus.cli.gone import read_gone
 from pvbus.cli.live import REVISION
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.progress import SET, VARIANT
-from pvbus.cli.reading import bus_option, data_option, live_object, live_objects, opened_bus, read_rows
+from pvbus.cli.reading import bus_option, data_option, live_object, live_objects, open_existing_bus, read_rows
 from pvbus.controlplane.packages.content import RENDER_IDEMPOTENT
 from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.core.api.packages import RENDER_REMARKS
@@ -128,7 +128,7 @@ async def _repository(key: Key, kubeconfig: str | None, data: str) -> Document:
 async def _explain(
     key: Key, is_set: bool, kubeconfig: str | None, data: str, bus_url: str | None
 ) -> Document:
-    async with opened_bus(data, bus_url) as bus:
+    async with open_existing_bus(data, bus_url) as bus:
         document = await bus_document(bus, key, is_set=is_set, hints=options_of(data, kubeconfig))
     live = await live_object(data, kubeconfig, SET if is_set else VARIANT, key)
     document["live"] = live if isinstance(live, dict) else None
@@ -158,10 +158,10 @@ async def bus_document(bus: Bus, key: Key, *, is_set: bool, hints: str = "") -> 
     if not is_set:
         names = (*document["revisions"], *(each["revision"] for each in document["promotion"]))
         document["tasks"] = await tasks_of(bus, key.namespace, names, hints)
-    document["gone"] = None if document["known"] else await gone_document(bus, kind, key)
+    document["gone"] = None if document["known"] else await read_gone(bus, kind, key)
     document["conditions"] = await _conditions(bus, kind, key)
     document["liveNote"] = ""
-    document["waitsFor"] += await _unlisted(bus, kind, key)
+    document["waitsFor"] += await _note_if_unlisted(bus, kind, key)
     return document
 
 
@@ -195,7 +195,7 @@ async def _conditions(bus: Bus, kind: Kind, key: Key) -> list[Document]:
     return [msgspec.to_builtins(event.condition) for event in events]
 
 
-async def _unlisted(bus: Bus, kind: Kind, key: Key) -> list[str]:
+async def _note_if_unlisted(bus: Bus, kind: Kind, key: Key) -> list[str]:
     """Return a note if the list of the kind is not complete yet, or leaves the namespace out.
 
     Every partition has the marker; one is read.

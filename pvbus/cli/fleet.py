@@ -95,7 +95,7 @@ async def annotate(cluster: Cluster, kind: Kind, obj: Object, annotations: Mappi
     """Set annotations of an object; None removes one. Raises ConflictError if it was recreated meanwhile."""
     meta = obj["metadata"]
     patch = {"metadata": {"uid": meta["uid"], "annotations": annotations}}
-    await cluster.patch(await served(cluster, kind), meta["namespace"], meta["name"], patch)
+    await cluster.patch(await require_served(cluster, kind), meta["namespace"], meta["name"], patch)
 
 
 @asynccontextmanager
@@ -113,14 +113,14 @@ async def api_server(data: str, kubeconfig: str | None) -> AsyncIterator[Cluster
         await cluster.close()
 
 
-async def connected(
+async def run_connected(
     data: str, kubeconfig: str | None, work: Callable[[Cluster], Awaitable[Result]]
 ) -> Result:
     async with api_server(data, kubeconfig) as cluster:
         return await work(cluster)
 
 
-async def served(cluster: Cluster, kind: Kind) -> Resource:
+async def require_served(cluster: Cluster, kind: Kind) -> Resource:
     resource = await cluster.resource(kind)
     if resource is None:
         raise PermanentError(f"the API server does not serve {kind.kind} ({kind.group}): check --kubeconfig")
@@ -129,7 +129,7 @@ async def served(cluster: Cluster, kind: Kind) -> Resource:
 
 async def existing(cluster: Cluster, kind: Kind, key: Key) -> Object:
     """Read an object. Raises PermanentError if it does not exist."""
-    found = await cluster.get(await served(cluster, kind), *key)
+    found = await cluster.get(await require_served(cluster, kind), *key)
     if found is None:
         raise PermanentError(f"there is no {kind.kind} {key}: check namespace and name")
     return found
@@ -151,7 +151,9 @@ async def set_of(cluster: Cluster, variant: Object) -> Object | None:
     """Read the set that made a variant, None if none did or it is gone."""
     for owner in variant["metadata"].get("ownerReferences") or ():
         if owner.get("kind") == SET.kind:
-            return await cluster.get(await served(cluster, SET), key_of(variant).namespace, owner["name"])
+            return await cluster.get(
+                await require_served(cluster, SET), key_of(variant).namespace, owner["name"]
+            )
     return None
 
 
@@ -177,7 +179,9 @@ async def variants_of(cluster: Cluster, owner: Object) -> list[Object]:
     """List the variants of a set, by name."""
     meta = owner["metadata"]
     selector = f"{SET_UID_LABEL}={meta['uid']}"
-    listing = await cluster.list(await served(cluster, VARIANT), meta["namespace"], label_selector=selector)
+    listing = await cluster.list(
+        await require_served(cluster, VARIANT), meta["namespace"], label_selector=selector
+    )
     return sorted(listing.items, key=lambda obj: str(obj["metadata"]["name"]))
 
 
@@ -185,7 +189,7 @@ async def members_of(
     cluster: Cluster, namespace: str, variants: Sequence[Object], field_selector: str = ""
 ) -> list[Member]:
     """List the revisions of these variants of a namespace, except those that are being deleted."""
-    resource = await served(cluster, REVISION)
+    resource = await require_served(cluster, REVISION)
     by_owner: dict[str, list[Object]] = {}
     for obj in (await cluster.list(resource, namespace, field_selector=field_selector)).items:
         for reference in obj["metadata"].get("ownerReferences") or ():
@@ -202,8 +206,8 @@ async def members_of(
 
 async def current(cluster: Cluster, member: Member) -> Member | None:
     """Read a variant and its revision again; None if one of them is gone."""
-    variant = await cluster.get(await served(cluster, VARIANT), *member.key)
-    revision = await cluster.get(await served(cluster, REVISION), member.key.namespace, member.name)
+    variant = await cluster.get(await require_served(cluster, VARIANT), *member.key)
+    revision = await cluster.get(await require_served(cluster, REVISION), member.key.namespace, member.name)
     if variant is None or revision is None:
         return None
     return Member(msgspec.convert(variant, PackageVariant), revision)

@@ -18,7 +18,7 @@ DAY_SECONDS = 86_400
 _event = msgspec.json.Decoder(ConditionEvent)
 
 
-async def gone_document(bus: Bus, kind: Kind, key: Key) -> Document:
+async def read_gone(bus: Bus, kind: Kind, key: Key) -> Document:
     """Return when and why an object that is not there went.
 
     at, why: "" if no event is left. set, setAt: the set that made a variant, and when that went itself.

@@ -9,11 +9,11 @@ import click
 from pvbus.cli.fleet import (
     Target,
     annotate,
-    connected,
     counted,
     existing,
     key_of,
     on_hold,
+    run_connected,
     set_of,
     target_of,
     target_options,
@@ -58,7 +58,9 @@ def hold(
     target = target_of(name, set_name, namespace)
     annotations = {HOLD: "true", **({HOLD_REASON: reason} if reason else {})}
     click.echo(
-        asyncio.run(connected(data, kubeconfig, partial(held, target=target, annotations=annotations)))
+        asyncio.run(
+            run_connected(data, kubeconfig, partial(put_on_hold, target=target, annotations=annotations))
+        )
     )
 
 
@@ -78,10 +80,10 @@ def unhold(
 ) -> None:
     """Take a variant or a set off hold: the services do what has become due meanwhile."""
     target = target_of(name, set_name, namespace)
-    click.echo(asyncio.run(connected(data, kubeconfig, partial(released, target=target))))
+    click.echo(asyncio.run(run_connected(data, kubeconfig, partial(take_off_hold, target=target))))
 
 
-async def held(cluster: Cluster, target: Target, annotations: Mapping[str, str]) -> str:
+async def put_on_hold(cluster: Cluster, target: Target, annotations: Mapping[str, str]) -> str:
     """Put a target on hold; return the message."""
     obj = await existing(cluster, target.kind, target.key)
     present = annotations_of(obj)
@@ -94,18 +96,18 @@ async def held(cluster: Cluster, target: Target, annotations: Mapping[str, str])
     return f"{target} is on hold{also}{reason}; to go on: pvbus unhold {target.arguments}"
 
 
-async def released(cluster: Cluster, target: Target) -> str:
+async def take_off_hold(cluster: Cluster, target: Target) -> str:
     """Take a target off hold; return the message, with what holds it or its variants still."""
     obj = await existing(cluster, target.kind, target.key)
     was_held = on_hold(obj)
     if was_held:
         await annotate(cluster, target.kind, obj, {HOLD: None, HOLD_REASON: None})
     words = "is no longer on hold" if was_held else "was not on hold"
-    still = await (_held_variants(cluster, obj) if target.kind == SET else _held_set(cluster, obj))
+    still = await (_read_held_variants(cluster, obj) if target.kind == SET else _read_held_set(cluster, obj))
     return f"{target} {words}{still}"
 
 
-async def _held_variants(cluster: Cluster, owner: Object) -> str:
+async def _read_held_variants(cluster: Cluster, owner: Object) -> str:
     metas = [each["metadata"] for each in await variants_of(cluster, owner) if on_hold(each)]
     names = [f"{meta['name']}{because(hold_reason(meta.get('annotations')))}" for meta in metas]
     if not names:
@@ -113,7 +115,7 @@ async def _held_variants(cluster: Cluster, owner: Object) -> str:
     return f"; {counted(len(names))} of it on hold by themselves: {first_of(names, NAMES_MAX)}"
 
 
-async def _held_set(cluster: Cluster, variant: Object) -> str:
+async def _read_held_set(cluster: Cluster, variant: Object) -> str:
     owner = await set_of(cluster, variant)
     if owner is None or not on_hold(owner):
         return ""

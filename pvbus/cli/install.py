@@ -11,7 +11,7 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import names_of
 from pvbus.core.errors import PermanentError, UsageError
-from pvbus.install.applying import Result, apply_all, installed_setting
+from pvbus.install.applying import Result, apply_all, read_installed_setting
 from pvbus.install.manifests import COMPONENTS, OVERLAYS, WITH_PORCH, objects
 from pvbus.install.objects import NAMESPACE, Object, Options
 from pvbus.runtime.process.settings import split_names, variable_of
@@ -110,11 +110,11 @@ async def _install(
     cluster = await HttpCluster.connect(Path(kubeconfig) if kubeconfig else None, context, strict=True)
     try:
         if not options.bus:
-            bus = await installed_setting(cluster, options.namespace, variable_of("bus"))
+            bus = await read_installed_setting(cluster, options.namespace, variable_of("bus"))
             options = options._replace(bus=bus)
         if not is_limited:
             with contextlib.suppress(PermanentError):  # without the right to look; applying it will say so
-                text = await installed_setting(cluster, options.namespace, variable_of("namespaces"))
+                text = await read_installed_setting(cluster, options.namespace, variable_of("namespaces"))
                 options = options._replace(namespaces=split_names(text))
         return await apply_all(cluster, _made(overlay, options, components), options.namespace)
     finally:

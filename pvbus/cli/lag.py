@@ -17,7 +17,7 @@ import msgspec
 
 from pvbus.cli import subscribers as readers
 from pvbus.cli.output import FORMATS, columns, emit
-from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus
+from pvbus.cli.reading import NOTHING, bus_option, data_option, open_existing_bus
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.core.kernel.topics import ALL_SERVICES, PLATFORM, PROMOTION, SERVICES, SINK
 from pvbus.ports.bus import Bus, GroupState, TopicPartition
@@ -162,7 +162,7 @@ def lag(
 async def _lag(
     names: Sequence[str], show: Show, *, watch: bool, check: bool, data: str, lease_name: str | None
 ) -> int:
-    async with opened_bus(data, lease_name) as bus:
+    async with open_existing_bus(data, lease_name) as bus:
         names = names or [*SERVICES, *await _running(bus, (*PROMOTION, *PLATFORM, SINK))]
         while watch:
             await _watch_once(partial(look, bus, names), show)
@@ -178,7 +178,7 @@ async def _lag(
 
 
 async def _subscribers(show: readers.Show, *, watch: bool, data: str, lease_name: str | None) -> int:
-    async with opened_bus(data, lease_name) as bus:
+    async with open_existing_bus(data, lease_name) as bus:
         while watch:
             await _watch_once(partial(readers.find_positions, bus), show)
             await asyncio.sleep(WATCH_SECONDS)

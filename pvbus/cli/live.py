@@ -66,7 +66,7 @@ class Export(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 @asynccontextmanager
-async def connected(data: str | None, kubeconfig: str | None) -> "AsyncIterator[HttpCluster]":
+async def connect_live(data: str | None, kubeconfig: str | None) -> "AsyncIterator[HttpCluster]":
     """Connect to the live system that the options name. Raises UsageError, TransientError."""
     path = Path(kubeconfig) if kubeconfig else DataPaths(Path(data or "")).kubeconfig
     if not path.exists():

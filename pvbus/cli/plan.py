@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import click
 
 from pvbus.cli.functions import functions_of
-from pvbus.cli.live import Export, LiveReader, connected
+from pvbus.cli.live import Export, LiveReader, connect_live
 from pvbus.cli.plandocument import (
     Document,
     document_of,
@@ -125,7 +125,7 @@ async def read_live(
     every_package: bool,
 ) -> Export:
     """Read the objects that a plan or an export needs."""
-    async with connected(data, kubeconfig) as cluster:
+    async with connect_live(data, kubeconfig) as cluster:
         reader = LiveReader(cluster, namespace, progress)
         return await reader.read(changes, every_package=every_package)
 
@@ -146,8 +146,8 @@ def plan_of_live(
     if errors:
         return {**document_of(Preview([], objects)), "errors": errors}
 
-    async def planned() -> tuple[Export, Preview]:
-        async with connected(data, kubeconfig) as cluster:
+    async def plan_live() -> tuple[Export, Preview]:
+        async with connect_live(data, kubeconfig) as cluster:
             reader = LiveReader(cluster, "", progress)
             export = await reader.read(objects, every_package=False)
             for _ in range(LIVE_ROUNDS_MAX):
@@ -160,7 +160,7 @@ def plan_of_live(
                 await reader.read_files(missing_files(export, result))
             return export, result
 
-    export, result = asyncio.run(planned())
+    export, result = asyncio.run(plan_live())
     document = document_of(result, with_diffs=with_diffs)
     _add_errors(document, export_lacks(export, result))
     document["notes"] += unpreviewable(objects)

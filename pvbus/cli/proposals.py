@@ -17,7 +17,6 @@ import msgspec
 from pvbus.cli.datafolder import DEFAULT
 from pvbus.cli.fleet import (
     Member,
-    connected,
     current,
     existing,
     kubeconfig_option,
@@ -25,7 +24,8 @@ from pvbus.cli.fleet import (
     named,
     on_hold,
     persist,
-    served,
+    require_served,
+    run_connected,
     variants_of,
     work_off,
 )
@@ -204,13 +204,13 @@ def _run(
         raise UsageError(f"-l {selector}: {exc}") from exc
     asked = Asked(move, key, parsed, selector, dry_run, yes, _hints(selector, data, kubeconfig))
 
-    plan = asyncio.run(connected(data, kubeconfig, partial(planned, asked=asked)))
+    plan = asyncio.run(run_connected(data, kubeconfig, partial(plan_moves, asked=asked)))
     if dry_run:
         written, interrupted = [Result(str(each.key), each.name, "done") for each in plan.due], False
     else:
         _ask(asked, plan)
-        work = partial(carried_out, asked=asked, plan=plan)
-        written, interrupted = asyncio.run(connected(data, kubeconfig, work))
+        work = partial(carry_out, asked=asked, plan=plan)
+        written, interrupted = asyncio.run(run_connected(data, kubeconfig, work))
     left = len(plan.due) - len(written)
     summary = Summary([*written, *plan.refused], plan.others, plan.unready, left, interrupted and left > 0)
     if output == "json":
@@ -242,7 +242,7 @@ def _hints(selector: str, data: str, kubeconfig: str | None) -> str:
 # ------------------------------------------------------------ the work
 
 
-async def planned(cluster: Cluster, asked: Asked) -> Plan:
+async def plan_moves(cluster: Cluster, asked: Asked) -> Plan:
     """Judge every selected revision. Raises PermanentError, UsageError, TransientError."""
     owner = await existing(cluster, SET, asked.key)
     _check_evaluated(owner, asked)
@@ -263,11 +263,11 @@ async def planned(cluster: Cluster, asked: Asked) -> Plan:
     )
 
 
-async def carried_out(cluster: Cluster, asked: Asked, plan: Plan) -> tuple[list[Result], bool]:
+async def carry_out(cluster: Cluster, asked: Asked, plan: Plan) -> tuple[list[Result], bool]:
     """Write all revisions of a plan; return the results, and whether a person has interrupted it."""
 
     async def one(member: Member) -> Result:
-        return await _moved(cluster, member, asked.move, plan.set_on_hold)
+        return await _move(cluster, member, asked.move, plan.set_on_hold)
 
     return await work_off(plan.due, one, f"{asked.move.verb} {asked.key}")
 
@@ -302,7 +302,7 @@ def _judged(member: Member, move: Move, set_on_hold: SetHold | None) -> Result:
     return Result(str(member.key), member.name, "refused", *found)
 
 
-async def _moved(cluster: Cluster, member: Member, move: Move, set_on_hold: SetHold | None) -> Result:
+async def _move(cluster: Cluster, member: Member, move: Move, set_on_hold: SetHold | None) -> Result:
     """Write one revision; after a conflict, look at it anew first."""
     latest: Member | None = member
 
@@ -328,7 +328,7 @@ async def _moved(cluster: Cluster, member: Member, move: Move, set_on_hold: SetH
 
 
 async def _write(cluster: Cluster, member: Member, move: Move) -> None:
-    resource = await served(cluster, REVISION)
+    resource = await require_served(cluster, REVISION)
     wanted = {**member.revision, "spec": {**member.revision["spec"], "lifecycle": move.after}}
     await cluster.update(resource, wanted, subresource=move.subresource)
     if move is not APPROVE:

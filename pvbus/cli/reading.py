@@ -41,7 +41,7 @@ NOTHING = (
 
 
 @asynccontextmanager
-async def opened_bus(data: str, bus: str | None, *, create: bool = False) -> AsyncIterator[Bus]:
+async def open_existing_bus(data: str, bus: str | None, *, create: bool = False) -> AsyncIterator[Bus]:
     """Open a bus that exists. Raises UsageError if there is none, and the errors of `open_bus`."""
     url = bus or f"sqlite:{DataPaths(Path(data)).bus}"
     opened = await open_bus(msgspec.structs.replace(load_config(ServiceConfig), bus=url), create=create)

@@ -14,14 +14,14 @@ from pvbus.cli.fleet import (
     Member,
     Target,
     annotate,
-    connected,
     counted,
     existing,
     key_of,
     members_of,
     on_hold,
     persist,
-    served,
+    require_served,
+    run_connected,
     set_of,
     target_of,
     target_options,
@@ -72,8 +72,8 @@ def retry(
     target = target_of(name, set_name, namespace)
     if failing and target.kind != SET:
         raise UsageError("--failing chooses among the variants of a set: give --set")
-    work = partial(retried, target=target, failing=failing)
-    outcomes, interrupted = asyncio.run(connected(data, kubeconfig, work))
+    work = partial(retry_variants, target=target, failing=failing)
+    outcomes, interrupted = asyncio.run(run_connected(data, kubeconfig, work))
     _print(target, outcomes, failing=failing)
     if interrupted:
         click.echo("interrupted: the same command begins anew")
@@ -81,7 +81,7 @@ def retry(
     return 1 if outcomes and not (outcomes["asked"] or outcomes["rendered"]) else 0
 
 
-async def retried(cluster: Cluster, target: Target, *, failing: bool) -> tuple[Counter[Outcome], bool]:
+async def retry_variants(cluster: Cluster, target: Target, *, failing: bool) -> tuple[Counter[Outcome], bool]:
     """Ask for another try of each variant; return how many had which outcome, and whether a person
     has interrupted it."""
     obj = await existing(cluster, target.kind, target.key)
@@ -116,7 +116,7 @@ async def retried(cluster: Cluster, target: Target, *, failing: bool) -> tuple[C
 
 async def _save(cluster: Cluster, member: Member) -> None:
     """Save a draft as it is, which runs its pipeline."""
-    resource = await served(cluster, FILES)
+    resource = await require_served(cluster, FILES)
     files = await cluster.get(resource, member.key.namespace, member.name)
     if files is not None:
         await cluster.update(resource, files)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
-from pvbus.cli.live import REVISION, connected
+from pvbus.cli.live import REVISION, connect_live
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.planinput import admitted, read_input
 from pvbus.cli.progress import SET, VARIANT
@@ -127,7 +127,7 @@ def _identity(obj: Object) -> tuple[str, str, str, str]:
 async def _read(data: str | None, kubeconfig: str | None, *, has_policy: bool) -> list[Object]:
     """Read what a plan needs. has_policy: a file has one, so that the server need not know the kind."""
     found: list[Object] = []
-    async with connected(data, kubeconfig) as cluster:
+    async with connect_live(data, kubeconfig) as cluster:
         for kind in (POLICY, *READ):
             resource = await cluster.resource(kind)
             if resource is None and kind == POLICY and has_policy:

@@ -10,7 +10,7 @@ import msgspec
 
 from pvbus.cli.fleet import api_server, existing, kubeconfig_option
 from pvbus.cli.output import FORMATS, columns, emit
-from pvbus.cli.reading import bus_option, data_option, opened_bus, read_rows
+from pvbus.cli.reading import bus_option, data_option, open_existing_bus, read_rows
 from pvbus.cli.rolloutdocument import POLICY, Document
 from pvbus.cli.rolloutorders import policy_named
 from pvbus.core.api.rollouts import PastAttempt, RolloutPolicy, TargetCounts
@@ -164,7 +164,7 @@ async def _read(
         missing = "the targets are on the bus: name it with --bus"
     else:
         try:
-            async with opened_bus(data, bus_url) as bus:
+            async with open_existing_bus(data, bus_url) as bus:
                 rows = await _rows(bus, key)
         except (PvbusError, UsageError) as exc:
             missing = f"the targets are not known, as the bus cannot be read: {exc}"

@@ -14,7 +14,7 @@ from pvbus.core.errors import UsageError
 from pvbus.core.kernel.rights import PACKAGES
 from pvbus.core.kernel.topics import ALL_SERVICES, SINK
 from pvbus.runtime.process.begin import configure_process
-from pvbus.runtime.process.hosting import hosted, serve
+from pvbus.runtime.process.hosting import host_services, serve
 from pvbus.runtime.process.settings import (
     PackagesConfig,
     ServiceConfig,
@@ -143,7 +143,7 @@ async def _serve_child(config: PackagesConfig) -> int:
 
 async def _run_child(names: list[str], config: ServicesConfig) -> int:
     configure_process(config)
-    async with child() as parent, hosted(names, config) as host:
+    async with child() as parent, host_services(names, config) as host:
         parent.tell(url=host.health_url)
         await host.run(parent.stop)
     return parent.code

@@ -82,7 +82,7 @@ async def serve_sink(services: ServiceConfig, config: SinkConfig) -> None:
     relax_collector()
     stop = asyncio.Event()
     with stop_on_signals(stop) as begun:
-        async with receiver, _opened(services) as (bus, partitions):
+        async with receiver, _open_bus(services) as (bus, partitions):
             worker = _worker(bus, receiver, partitions, config)
             async with SinkHealth(worker, Observer({SINK: worker}, bus, SystemClock()), services) as health:
                 bus.label = health.url
@@ -98,7 +98,7 @@ async def serve_sink(services: ServiceConfig, config: SinkConfig) -> None:
 
 
 @asynccontextmanager
-async def _opened(services: ServiceConfig) -> AsyncIterator[tuple[Bus, int]]:
+async def _open_bus(services: ServiceConfig) -> AsyncIterator[tuple[Bus, int]]:
     """Open the bus of running services; yield it with its partition count."""
     bus = await in_time(services, lambda: open_bus(services, create=False))
 

@@ -24,7 +24,7 @@ from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.backoff import uniform
 from pvbus.runtime.process.assembly import partition_count
-from pvbus.runtime.process.hosting import Host, grounded, hosted
+from pvbus.runtime.process.hosting import Host, host_services, open_ground
 from pvbus.runtime.process.rights import AGENT
 from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.process.state import ProcessState, ServiceReport, defect_lines
@@ -120,11 +120,11 @@ async def supervisor_of(
     accounts: a kubeconfig with a context `pvbus-<service>` for each; that of `config` is for reading alone.
     """
     if processes == 0:
-        async with hosted(services, config, _tokens(accounts)) as host:
+        async with host_services(services, config, _tokens(accounts)) as host:
             say(f"metrics and health: {host.health_url}/metrics")
             yield _HereSupervisor(host)
         return
-    async with grounded(config) as ground, aiohttp.ClientSession() as session:
+    async with open_ground(config) as ground, aiohttp.ClientSession() as session:
         urls = {f"{name}/{n + 1}": "" for name in services for n in range(processes)}
         settings = msgspec.structs.replace(config, kubeconfig=str(accounts))
         yield _ProcessSupervisor(ground.bus, ground.cluster, settings, urls, session, say)
@@ -214,7 +214,7 @@ class _ProcessSupervisor:
             self._served.add(worker)
             self._say(f"{worker}: metrics and health: {url}/metrics")
             try:
-                code = await child.ended()
+                code = await child.wait_until_ended()
             finally:
                 self._urls[worker] = ""
         if code == USAGE_CODE:

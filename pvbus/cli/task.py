@@ -18,7 +18,7 @@ from pvbus.cli.condition import (
     with_conditions,
     write_changed,
 )
-from pvbus.cli.fleet import connected, key_of, kubeconfig_option, served
+from pvbus.cli.fleet import key_of, kubeconfig_option, require_served, run_connected
 from pvbus.cli.live import REVISION
 from pvbus.cli.output import columns, emit
 from pvbus.cli.reading import data_option
@@ -104,7 +104,7 @@ def list_(
     """
     if overdue and answered:
         raise UsageError("--overdue is about open tasks: leave it or --answered out")
-    revisions = asyncio.run(connected(data, kubeconfig, partial(_revisions, namespace=namespace)))
+    revisions = asyncio.run(run_connected(data, kubeconfig, partial(_revisions, namespace=namespace)))
     now = datetime.now(UTC)
     asked = Filter(owner, overdue, answered)
     found = [each for revision in revisions for each in described(revision, now) if _is_shown(each, asked)]
@@ -123,7 +123,7 @@ def list_(
 
 
 async def _revisions(cluster: Cluster, namespace: str | None) -> Sequence[Object]:
-    resource = await served(cluster, REVISION)
+    resource = await require_served(cluster, REVISION)
     listing = await cluster.list(resource, namespace)
     return sorted(filter(_is_of_its_own, listing.items), key=key_of)
 
@@ -240,7 +240,9 @@ def open_(
         metadata = {**(spec.get("packageMetadata") or {}), "annotations": annotations}
         return with_conditions({**revision, "spec": {**spec, "packageMetadata": metadata}}, wanted.conditions)
 
-    written = asyncio.run(connected(data, kubeconfig, partial(write_changed, wanted=wanted, change=change)))
+    written = asyncio.run(
+        run_connected(data, kubeconfig, partial(write_changed, wanted=wanted, change=change))
+    )
     if tasks.of(written.revision).tasks.get(type_) != asked:
         raise PermanentError(
             f"{key}: the server set the condition, but did not store the question: it takes the right to "
@@ -333,7 +335,9 @@ def answer(
         _refuse_answered(wanted, revision, again, "replaces it, and both stay in the history")
         return with_conditions(revision, wanted.conditions)
 
-    written = asyncio.run(connected(data, kubeconfig, partial(write_changed, wanted=wanted, change=change)))
+    written = asyncio.run(
+        run_connected(data, kubeconfig, partial(write_changed, wanted=wanted, change=change))
+    )
     found = tasks.of(written.revision)
     last = found.last(type_)
     if last is None or last.after != status:

@@ -9,7 +9,7 @@ import msgspec
 
 from pvbus.adapters.kafka.settings import settings_of
 from pvbus.cli.output import FORMATS, columns, emit
-from pvbus.cli.reading import NOTHING, bus_option, data_option, opened_bus, read_topic
+from pvbus.cli.reading import NOTHING, bus_option, data_option, open_existing_bus, read_topic
 from pvbus.cli.registry import register
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.topics import TOPICS, topic_specs
@@ -90,7 +90,7 @@ def topics(
 
 
 async def _topics(topic: str | None, key: str | None, output: str, data: str, bus_url: str | None) -> None:
-    async with opened_bus(data, bus_url) as bus:
+    async with open_existing_bus(data, bus_url) as bus:
         if topic is None:
             _show_list(await _summaries(bus), output)
             return
@@ -166,7 +166,7 @@ def shown(record: Record) -> dict[str, Any]:
 async def _create(data: str, bus_url: str | None) -> list[dict[str, Any]]:
     """Create missing topics, and compare existing ones."""
     specs = topic_specs()
-    async with opened_bus(data, bus_url, create=True) as bus:
+    async with open_existing_bus(data, bus_url, create=True) as bus:
         before = await bus.check_topics(specs)
         missing = {state.name for state in before if not state.is_there}
         if missing and (installed := await read_installation(bus)) is not None:
@@ -176,7 +176,7 @@ async def _create(data: str, bus_url: str | None) -> list[dict[str, Any]]:
 
 
 async def _check(data: str, bus_url: str | None) -> list[dict[str, Any]]:
-    async with opened_bus(data, bus_url) as bus:
+    async with open_existing_bus(data, bus_url) as bus:
         states = await bus.check_topics(topic_specs())
     return [_row(state, "as declared" if state.is_there else "missing") for state in states]
 

@@ -349,7 +349,7 @@ async def _supervise(
     Return the exit code, None if a signal ended it.
     """
     services = asyncio.create_task(supervisor.run(stop), name="services")
-    child = asyncio.create_task(server.ended(), name="API server")
+    child = asyncio.create_task(server.wait_until_ended(), name="API server")
     watcher = asyncio.create_task(_watch(supervisor, stop, options, screen), name="watcher")
     limit = options.timeout_seconds + LATE_SECONDS / 2 if options.once else None
     await asyncio.wait({services, child, watcher}, return_when=asyncio.FIRST_COMPLETED, timeout=limit)

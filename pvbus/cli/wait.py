@@ -15,7 +15,7 @@ import msgspec
 
 from pvbus.cli.fleet import Target, kubeconfig_option, named
 from pvbus.cli.progress import SET, VARIANT
-from pvbus.cli.reading import bus_option, data_option, live_object, opened_bus, read_rows, topic_on
+from pvbus.cli.reading import bus_option, data_option, live_object, open_existing_bus, read_rows, topic_on
 from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.variants import SET_API, ObjectMeta
 from pvbus.core.errors import PermanentError, UsageError
@@ -212,7 +212,7 @@ async def _wait(
     data: str,
     bus_url: str | None,
 ) -> int:
-    async with opened_bus(data, bus_url) as bus:
+    async with open_existing_bus(data, bus_url) as bus:
         wanted = await _find(bus, key, kinds, kubeconfig, data)
         wanted = wanted if number is None else wanted._replace(number=number)
         click.echo(f"waiting until {wanted} is {goal}", err=True)

@@ -56,7 +56,7 @@ async def page_of(
     feed = Feed(bus, partition_count())
     async with contextlib.AsyncExitStack() as stack:
         ports = [config.web_port] if config.web_port or retained is None else [retained.port, 0]
-        server = await _started(stack, feed, bus, token, config, ports, hints)
+        server = await _start(stack, feed, bus, token, config, ports, hints)
         if retained != (now := _Retained(token, server.port)) and not config.web_token_file:
             with own_file(folder.web, "remove what is there: the page gets another token and port"):
                 write_private(folder.web, msgspec.json.encode(now))
@@ -83,7 +83,7 @@ async def serve_web(services: ServiceConfig, config: WebConfig, say: Say) -> Non
                 feed.start()
                 is_default = services.bus == ServiceConfig().bus
                 hints = Hints() if is_default else Hints(bus=f" --bus {shlex.quote(services.bus)}")
-                server = await _started(stack, feed, bus, token, config, [config.web_port], hints)
+                server = await _start(stack, feed, bus, token, config, [config.web_port], hints)
                 say(f"web page: {server.url}")
                 begun()
                 async with asyncio.TaskGroup() as tasks:
@@ -94,7 +94,7 @@ async def serve_web(services: ServiceConfig, config: WebConfig, say: Say) -> Non
             await bus.close()
 
 
-async def _started(
+async def _start(
     stack: contextlib.AsyncExitStack,
     feed: Feed,
     bus: Bus,

@@ -69,7 +69,7 @@ async def apply_all(cluster: HttpCluster, objects: Sequence[Object], namespace: 
     return results
 
 
-async def installed_setting(cluster: HttpCluster, namespace: str, variable: str) -> str:
+async def read_installed_setting(cluster: HttpCluster, namespace: str, variable: str) -> str:
     """Return a setting of the installation in a namespace, "" if there is none."""
     resource = await cluster.resource(Kind("", "ConfigMap"))
     assert resource is not None

@@ -168,8 +168,8 @@ def watched_loop(limits: Limits = Limits()) -> Iterator[LoopWatch]:  # noqa: B00
 def run_watched(main: Coroutine[Any, Any, T]) -> T:
     """Run a process in an event loop that is watched."""
 
-    async def watched() -> T:
+    async def run() -> T:
         with watched_loop():
             return await main
 
-    return asyncio.run(watched())
+    return asyncio.run(run())

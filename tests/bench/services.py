@@ -41,7 +41,7 @@ from pvbus.ports.cluster import Cluster
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.ingest.worker import IngestWorker
 from pvbus.runtime.process import hosting
-from pvbus.runtime.process.assembly import Service, build_service, partition_count, run_all, settled
+from pvbus.runtime.process.assembly import Service, build_service, is_settled, partition_count, run_all
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.installation import ensure_installation
 from pvbus.runtime.process.settings import ServicesConfig
@@ -62,7 +62,7 @@ async def against_api_server(
 ) -> AsyncIterator[tuple[list[Service], Bus]]:
     """Services as `pvbus run` has them, with health and metrics."""
     config = ServicesConfig(bus=bus, kubeconfig=kubeconfig, log_level="warning")
-    async with hosting.hosted(names, config) as host:
+    async with hosting.host_services(names, config) as host:
         # Before the first look of one nothing is written, and sets wait for the opinion of the other.
         beside = [asyncio.create_task(each.run()) for each in (host.beside, host.opinions)]
         try:
@@ -171,10 +171,10 @@ def serve_packages(count: int) -> None:
     """Let the services read packages that are made here, instead of the sources that are set."""
 
     @asynccontextmanager
-    async def sourced(*settings: Any) -> AsyncIterator[packagecatalog.Registry]:
+    async def open_sources(*settings: Any) -> AsyncIterator[packagecatalog.Registry]:
         yield packagecatalog.Registry(count)
 
-    setattr(hosting, "sourced", sourced)  # noqa: B010  # as a statement, mypy refuses it
+    setattr(hosting, "open_sources", open_sources)  # noqa: B010  # as a statement, mypy refuses it
 
 
 class Lateness:
@@ -228,7 +228,7 @@ async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
             return all(is_ready(service) for service in services)
 
         async def all_settled() -> bool:
-            return await settled(services, bus, horizon_seconds=HORIZON_SECONDS)
+            return await is_settled(services, bus, horizon_seconds=HORIZON_SECONDS)
 
         async def wait_settled() -> float:
             return await eventually(all_settled, "services are settled", seconds=SETTLED_SECONDS)

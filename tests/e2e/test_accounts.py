@@ -11,7 +11,7 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.controlplane import control_plane
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.kernel.rights import SERVICE_RIGHTS
-from pvbus.runtime.process.hosting import hosted
+from pvbus.runtime.process.hosting import host_services
 from pvbus.runtime.process.settings import ApiServerConfig, ServicesConfig
 from tests.e2e.cli.small_fleet import PACKAGES, REVISION, Client, name_of
 from tests.e2e.test_rights import main_job, promotion_job
@@ -35,7 +35,7 @@ async def test_the_main_job_needs_no_more_than_the_services_own_rights(
             bus=f"sqlite:{tmp_path / 'bus.db'}", kubeconfig=str(address.kubeconfig), namespaces=namespaces
         )
         try:
-            async with hosted(tuple(SERVICE_RIGHTS), settings, tokens) as host:
+            async with host_services(tuple(SERVICE_RIGHTS), settings, tokens) as host:
                 running = asyncio.create_task(host.run(stop))
                 client = Client(cluster)
                 await main_job(client, tmp_path)

@@ -16,7 +16,7 @@ from pvbus.core.kernel.rights import OBSERVED_VERBS, PROMOTION_KINDS, Request, r
 from pvbus.core.kernel.topics import PROMOTION, SERVICES
 from pvbus.core.promotion.rollout.commanding import ROLL_BACK
 from pvbus.ports.cluster import Kind, Object
-from pvbus.runtime.process.hosting import Host, hosted
+from pvbus.runtime.process.hosting import Host, host_services
 from pvbus.runtime.process.settings import SERVICE_CONFIGS, ApiServerConfig
 from tests.e2e.cli.small_fleet import (
     FILES,
@@ -65,7 +65,7 @@ async def served(
         bus=f"sqlite:{bus}", kubeconfig=str(kubeconfig), namespaces=",".join(namespaces)
     )
     stop = asyncio.Event()
-    async with hosted([service], config) as host:
+    async with host_services([service], config) as host:
         task = asyncio.create_task(_run(host, stop))
         try:
             yield

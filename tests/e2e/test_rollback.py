@@ -19,7 +19,7 @@ from pvbus.core.kernel.topics import PARTITIONS, SERVICES, owned_topics, row_par
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object
-from pvbus.runtime.process.hosting import hosted
+from pvbus.runtime.process.hosting import host_services
 from pvbus.runtime.process.settings import ApiServerConfig, ServicesConfig
 from tests.e2e.cli.small_fleet import (
     FILES,
@@ -44,7 +44,7 @@ QUIET_SECONDS = 4
 @asynccontextmanager
 async def running(names: Sequence[str], kubeconfig: Path, bus: Path) -> AsyncIterator[None]:
     stop = asyncio.Event()
-    async with hosted(names, ServicesConfig(bus=f"sqlite:{bus}", kubeconfig=str(kubeconfig))) as host:
+    async with host_services(names, ServicesConfig(bus=f"sqlite:{bus}", kubeconfig=str(kubeconfig))) as host:
         task = asyncio.create_task(host.run(stop))
         try:
             yield

@@ -12,7 +12,7 @@ from pvbus.adapters.sources.sources import PackageSources
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Effect, Observe, Pull
 from pvbus.core.platform.establish.applying import RefusedError
-from pvbus.core.platform.establish.fetching import Brought, brought
+from pvbus.core.platform.establish.fetching import Brought, fetch_content
 from tests.tools.images import Pusher, basic, image_of, layer_of, pull_secret
 from tests.tools.registry import PASSWORD, USER, Running, found_or_skipped, running
 
@@ -51,7 +51,7 @@ async def fetch(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 
 
 async def _performed(package: dict[str, Any], sources: PackageSources) -> Brought:
-    steps = brought(package, "demo")
+    steps = fetch_content(package, "demo")
     try:
         effect = next(steps)
         while True:

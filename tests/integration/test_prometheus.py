@@ -13,7 +13,7 @@ from pvbus.core.api.rollouts import Check, QueryCheck
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.kernel.effects import Get, Query
 from pvbus.core.kernel.rolloutrows import Answers, Ask
-from pvbus.core.promotion.rollout.checking import answered
+from pvbus.core.promotion.rollout.checking import ask_checks
 from tests.tools.prometheus import found_or_skipped, running
 from tests.unit.adapters.http_servers import serving
 
@@ -43,7 +43,7 @@ class World:
     async def look(self, expression: str = "sum(errors)", window: str = "3s") -> tuple[bool | None, str]:
         query = QueryCheck(expression=expression, window=window, min=0, max=0.5)
         ask = Ask(1, 1, 1, (Check(name="errors", query=query),))
-        steps = answered(ask, time.time(), namespace="default")
+        steps = ask_checks(ask, time.time(), namespace="default")
         try:
             effect = next(steps)
             while True:

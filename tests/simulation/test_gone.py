@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
-from pvbus.cli.gone import gone_document
+from pvbus.cli.gone import read_gone
 from pvbus.core.kernel.keys import Key
 from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, World
 
@@ -111,18 +111,18 @@ def test_a_variant_that_is_gone_says_why(case: str) -> None:
     async def main() -> None:
         world = await fleet()
         key = Key("default", name)
-        assert (await gone_document(world.bus, VARIANT, key))["at"] == "", "it is there"
+        assert (await read_gone(world.bus, VARIANT, key))["at"] == "", "it is there"
         await act(world)
         await world.converge()
         assert world.find(VARIANT, name) is None
-        gone = await gone_document(world.bus, VARIANT, key)
+        gone = await read_gone(world.bus, VARIANT, key)
         assert words in gone["why"]
         assert gone["at"] > "20"
         assert gone["keptDays"] == 7
         assert gone["set"] == ("" if case == "a person" else "web")
         assert bool(gone["setAt"]) == (case == "the set")
         if case == "the set":
-            assert (await gone_document(world.bus, SET, Key("default", "web")))["why"]
+            assert (await read_gone(world.bus, SET, Key("default", "web")))["why"]
         await world.close()
 
     run_simulated(main())
@@ -136,10 +136,10 @@ def test_a_variant_that_its_set_makes_again_is_not_gone_and_goes_with_its_own_re
         await world.converge()
         world.put(SITE, "s1", metadata={"labels": {"group": "a"}})
         await world.converge()
-        assert (await gone_document(world.bus, VARIANT, key))["at"] == ""
+        assert (await read_gone(world.bus, VARIANT, key))["at"] == ""
         await label_goes(world)
         await world.converge()
-        assert "no target selects" in (await gone_document(world.bus, VARIANT, key))["why"]
+        assert "no target selects" in (await read_gone(world.bus, VARIANT, key))["why"]
         await world.close()
 
     run_simulated(main())

@@ -36,7 +36,7 @@ def conditions(world: World, kind: Kind, name: str) -> dict[str, tuple[str, str,
     ("decision", "service", "kind", "name", "condition", "prefix"),
     [
         ((UnrollController, "_evaluate"), "unroll", SET, "alpha", "Stalled", ""),
-        ((RenderController, "_claimed"), "render", SET, "alpha", "Stalled", "Site default/s0: "),
+        ((RenderController, "_decide_claims"), "render", SET, "alpha", "Stalled", "Site default/s0: "),
         ((InjectController, "_decide"), "inject", VARIANT, "alpha-r1-s1", "Ready", ""),
     ],
     ids=["unroll", "render", "inject"],

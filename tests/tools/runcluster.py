@@ -215,7 +215,7 @@ async def _follow(world: World, stop: asyncio.Event, options: Options) -> int:
 
 async def _ended(world: World) -> str:
     """Wait until a program ends, and return its name."""
-    services = asyncio.create_task(world.services.ended())
+    services = asyncio.create_task(world.services.wait_until_ended())
     while True:
         await asyncio.wait({services}, timeout=LOOK_SECONDS)
         if services.done():

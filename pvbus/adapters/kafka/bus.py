@@ -15,9 +15,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from pvbus.adapters.checks import check_sizes, common_count
 from pvbus.adapters.clock import SystemClock
-from pvbus.adapters.kafka.errors import FOREIGN, bounded, unreachable
+from pvbus.adapters.kafka.errors import FOREIGN, unreachable, with_deadline
 from pvbus.adapters.kafka.groups import describe_members
-from pvbus.adapters.kafka.library import collected_reasons, filter_logs, stop_consumer
+from pvbus.adapters.kafka.library import collect_reasons, filter_logs, stop_consumer
 from pvbus.adapters.kafka.membership import KafkaMembership
 from pvbus.adapters.kafka.reader import KafkaReader
 from pvbus.adapters.kafka.requests import (
@@ -78,7 +78,7 @@ class KafkaBus:
         filter_logs()
         admin = AIOKafkaAdminClient(**client_options(settings))
         ends = AIOKafkaConsumer(**ends_options(settings))
-        with collected_reasons() as reasons:
+        with collect_reasons() as reasons:
             try:
                 async with asyncio.timeout(TRANSACTION_SECONDS):
                     await admin.start()
@@ -121,16 +121,16 @@ class KafkaBus:
     # Topics
 
     async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
-        async with bounded("creating topics"):
+        async with with_deadline("creating topics"):
             await self._catalogue.create(topics)
             await self._topic_watch.rely_on(spec.name for spec in topics)
 
     async def check_topics(self, topics: Sequence[TopicSpec]) -> list[TopicState]:
-        async with bounded("comparing topics"):
+        async with with_deadline("comparing topics"):
             return await self._catalogue.check(topics)
 
     async def topics(self) -> Mapping[str, TopicSpec]:
-        async with bounded("listing topics"):
+        async with with_deadline("listing topics"):
             return await self._catalogue.all()
 
     def how_to_empty(self) -> str:
@@ -142,11 +142,11 @@ class KafkaBus:
         A step returns when its outcome is decided, some milliseconds before its records are visible. A reader
         that reads up to these offsets waits until then, and so sees every step that returned before the call.
         """
-        async with bounded("asking for end offsets"):
+        async with with_deadline("asking for end offsets"):
             return await self._offsets(partitions, self._ends.end_offsets)
 
     async def begin_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        async with bounded("asking for begin offsets"):
+        async with with_deadline("asking for begin offsets"):
             return await self._offsets(partitions, self._ends.beginning_offsets)
 
     async def _offsets(
@@ -171,7 +171,7 @@ class KafkaBus:
         self, group: str, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
     ) -> KafkaMembership:
         partitions = await self._count_partitions(group, topics)
-        async with bounded(f"looking at the topics of {group}"):
+        async with with_deadline(f"looking at the topics of {group}"):
             await self._topic_watch.rely_on(topics)
         membership = KafkaMembership(
             self._settings,
@@ -189,14 +189,14 @@ class KafkaBus:
         return membership
 
     async def _count_partitions(self, group: str, topics: Sequence[str]) -> int:
-        async with bounded(f"looking for the topics of {group}"):
+        async with with_deadline(f"looking for the topics of {group}"):
             return common_count(group, {await self._catalogue.partitions(topic) for topic in topics})
 
     async def describe(self, group: str, topics: Sequence[str]) -> GroupState:
         partitions = await self._count_partitions(group, topics)
         name = self._settings.named(group)
         names = {self._settings.named(topic): topic for topic in topics}
-        async with bounded(f"describing {group}"):
+        async with with_deadline(f"describing {group}"):
             members = await describe_members(self._admin, name)
             topic_partitions = [KafkaPartition(topic, n) for topic in names for n in range(partitions)]
             offsets = await fetch_offsets(self._admin._client, name, topic_partitions, is_stable=False)
@@ -210,7 +210,7 @@ class KafkaBus:
         )
 
     async def readers_of(self, topics: Sequence[str]) -> Mapping[str, GroupOffsets]:
-        async with bounded("looking for the readers of topics"):
+        async with with_deadline("looking for the readers of topics"):
             names = {
                 KafkaPartition(self._settings.named(topic), number): (topic, number)
                 for topic in topics
@@ -229,7 +229,7 @@ class KafkaBus:
         writer = self._find(lease)
         if writer is not None:
             await writer.ready()
-        async with bounded(f"reading the offsets of {lease.group}/{lease.partition}"):
+        async with with_deadline(f"reading the offsets of {lease.group}/{lease.partition}"):
             await self._check_epoch(lease, writer)
             offsets = await self._fetch_offsets(lease, topics)
         if writer is not None:

@@ -107,7 +107,7 @@ def translated(doing: str) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def bounded(doing: str, seconds: float = TRANSACTION_SECONDS) -> AsyncIterator[None]:
+async def with_deadline(doing: str, seconds: float = TRANSACTION_SECONDS) -> AsyncIterator[None]:
     """Give library calls a deadline, and translate the errors that they raise."""
     with translated(doing):
         async with asyncio.timeout(seconds):

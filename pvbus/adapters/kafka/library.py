@@ -183,7 +183,7 @@ def filter_logs() -> None:
 
 
 @contextlib.contextmanager
-def collected_reasons() -> Iterator[dict[str, object]]:
+def collect_reasons() -> Iterator[dict[str, object]]:
     """Collect the reasons why this task cannot connect, by address; log them if the block succeeds.
 
     The library logs the reason for each address, but raises an error without any of them.

@@ -19,7 +19,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as KafkaPartition
 from aiokafka.abc import ConsumerRebalanceListener
 
-from pvbus.adapters.kafka.errors import bounded, translated
+from pvbus.adapters.kafka.errors import translated, with_deadline
 from pvbus.adapters.kafka.groups import CoPartitioningAssignor
 from pvbus.adapters.kafka.library import filter_logs, stop_consumer
 from pvbus.adapters.kafka.settings import KafkaSettings, member_options
@@ -94,7 +94,7 @@ class KafkaMembership(MembershipLife):
     async def start(self) -> None:
         """Join the group; the first assignment comes later. Raises TransientError."""
         try:
-            async with bounded(f"joining {self._group}"):
+            async with with_deadline(f"joining {self._group}"):
                 await self._consumer.start()
         except BaseException:
             await stop_consumer(self._consumer)
@@ -108,14 +108,14 @@ class KafkaMembership(MembershipLife):
         coordinator = self._consumer._coordinator
         beat = coordinator._do_heartbeat
 
-        async def observed() -> bool:
+        async def beat_and_note() -> bool:
             began = self._clock.monotonic()
             is_ok = bool(await beat())
             if is_ok:
                 self._last_heartbeat = began
             return is_ok
 
-        coordinator._do_heartbeat = observed
+        coordinator._do_heartbeat = beat_and_note
 
     # What others see
 

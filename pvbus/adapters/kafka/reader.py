@@ -108,7 +108,7 @@ class KafkaReader:
     # Records
 
     async def poll(self, *, timeout_seconds: float, max_records: int = 2000) -> list[Record]:
-        consumer = await self._started()
+        consumer = await self._start_once()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
         begin = self._progress()
@@ -168,7 +168,7 @@ class KafkaReader:
 
     # Life
 
-    async def _started(self) -> AIOKafkaConsumer:
+    async def _start_once(self) -> AIOKafkaConsumer:
         """Start the consumer once, even if polls are cancelled during its start."""
         if self._consumer is not None:
             return self._consumer

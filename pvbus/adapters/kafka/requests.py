@@ -60,7 +60,7 @@ RETRY_SECONDS = 0.1
 Answer = TypeVar("Answer")
 
 
-async def answered(client: AIOKafkaClient, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+async def ask_until_answered(client: AIOKafkaClient, ask: Callable[[], Awaitable[Answer]]) -> Answer:
     """Retry `ask` until it succeeds. Raises KafkaError: a permanent one, or the last one at the deadline."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + ANSWER_SECONDS_MAX
@@ -181,7 +181,7 @@ async def fetch_committed(
                 found[KafkaPartition(topic, number)] = offset
         return found
 
-    return await answered(client, ask)
+    return await ask_until_answered(client, ask)
 
 
 # The groups of a cluster. The library asks in a version that does not report their states. Source: KIP-518.
@@ -212,7 +212,7 @@ async def list_groups(client: AIOKafkaClient) -> dict[str, str]:
             found |= {group: state for group, _, state, _ in answer.groups}
         return found
 
-    return await answered(client, ask)
+    return await ask_until_answered(client, ask)
 
 
 # The current epoch of a lease. Source: KIP-664.
@@ -264,7 +264,7 @@ async def describe_transaction(client: AIOKafkaClient, transactional_id: str) ->
         check_code(code, transactional_id)
         return TransactionState(epoch_of(producer_id, producer_epoch), state in _ENDING)
 
-    return await answered(client, ask)
+    return await ask_until_answered(client, ask)
 
 
 # Topic ids, which distinguish a topic from one that is created later under the same name. Source: KIP-516.

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka import TopicPartition as KafkaPartition
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from pvbus.adapters.kafka.errors import bounded
+from pvbus.adapters.kafka.errors import with_deadline
 from pvbus.adapters.kafka.library import retrieve_error, stop_producer
 from pvbus.adapters.kafka.requests import epoch_of
 from pvbus.adapters.kafka.settings import KafkaSettings, producer_options
@@ -76,7 +76,7 @@ class Writer:
     async def _start(self) -> AIOKafkaProducer:
         producer = AIOKafkaProducer(**producer_options(self._settings, self.transactional_id))
         try:
-            async with bounded(f"starting to write as {self.transactional_id}"):
+            async with with_deadline(f"starting to write as {self.transactional_id}"):
                 await producer.start()
         except BaseException:
             self._discard(producer)
@@ -97,7 +97,7 @@ class Writer:
             producer = self._producer
             assert producer is not None
             try:
-                async with bounded(f"step of {self.transactional_id}"):
+                async with with_deadline(f"step of {self.transactional_id}"):
                     await self._transact(producer, outputs, offsets)
             except BaseException as exc:
                 if isinstance(exc, FencedError):

@@ -209,12 +209,12 @@ class HttpCluster:
 
     async def create(self, resource: Resource, obj: Object) -> Object:
         path = self._path(resource, obj["metadata"].get("namespace"))
-        return await self._written("POST", path, obj)
+        return await self._write("POST", path, obj)
 
     async def update(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
         meta = obj["metadata"]
         path = self._path(resource, meta.get("namespace"), meta["name"], subresource)
-        return await self._written("PUT", path, obj)
+        return await self._write("PUT", path, obj)
 
     async def patch(
         self,
@@ -226,7 +226,7 @@ class HttpCluster:
         subresource: str = "",
     ) -> Object:
         path = self._path(resource, namespace, name, subresource)
-        return await self._written("PATCH", path, patch, content="application/merge-patch+json")
+        return await self._write("PATCH", path, patch, content="application/merge-patch+json")
 
     async def apply(self, resource: Resource, obj: Object, *, manager: str) -> Object:
         """Apply an object on the server: create it, or make the fields of `obj` as they are there.
@@ -277,7 +277,7 @@ class HttpCluster:
         if self._before_write is not None:
             self._before_write()
 
-    async def _written(
+    async def _write(
         self, method: str, path: str, body: Mapping[str, Any], *, content: str = "application/json"
     ) -> Object:
         self._check_write()

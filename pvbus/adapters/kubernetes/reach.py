@@ -20,7 +20,7 @@ class Reach:
         self._answered_at: float | None = None
         self._failing_since: float | None = None
 
-    def responded(self, code: int, error: Exception | None = None) -> None:
+    def note_response(self, code: int, error: Exception | None = None) -> None:
         """Note a response. error: what a code of 400 or above means."""
         if code == 401 or code >= 500:
             assert error is not None

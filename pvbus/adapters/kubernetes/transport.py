@@ -166,7 +166,7 @@ class Transport:
         request = _Request(method, path, parameters, headers, data)
         deadline = asyncio.get_running_loop().time() + WAIT_SECONDS_MAX
         while True:
-            answer = await self._admitted(request, deadline)
+            answer = await self._send_when_admitted(request, deadline)
             if answer.code != 429:
                 return answer
             seconds = getattr(answer.error(method), "retry_after_seconds", None)
@@ -174,7 +174,7 @@ class Transport:
                 return answer
             await asyncio.sleep(max(RETRY_SECONDS_MIN, seconds) * random.uniform(1.0, 1.1))
 
-    async def _admitted(self, request: "_Request", deadline: float) -> Answer:
+    async def _send_when_admitted(self, request: "_Request", deadline: float) -> Answer:
         """Send a request when the server is expected to have room for it."""
         remaining = max(0.0, deadline - asyncio.get_running_loop().time())
         try:
@@ -185,7 +185,7 @@ class Transport:
                 f"(429), so only {self._limit.limit} are in flight; check its priority levels"
             ) from exc
         try:
-            answer = await self._authenticated(request, REQUEST_SECONDS)
+            answer = await self._send_authenticated(request, REQUEST_SECONDS)
             if answer.code == 429:
                 self._limit.refused(number)
             else:
@@ -198,9 +198,11 @@ class Transport:
         """Ask for the server's version, beside the limits; `reach` has the outcome."""
         headers = {"Accept": "application/json"}
         with suppress(TransientError):
-            await self._authenticated(_Request("GET", "/version", None, headers, None), PROBE_SECONDS_MAX)
+            await self._send_authenticated(
+                _Request("GET", "/version", None, headers, None), PROBE_SECONDS_MAX
+            )
 
-    async def _authenticated(self, request: "_Request", seconds: float) -> Answer:
+    async def _send_authenticated(self, request: "_Request", seconds: float) -> Answer:
         """Send a request, again after 401 with renewed credentials. Affects: `reach`."""
         try:
             access = await self._connection.access()
@@ -212,7 +214,7 @@ class Transport:
             raise
         if answer.code == 403:
             self.refusals.note(self._agent, request.method, request.path, user=self._user)
-        self.reach.responded(answer.code, answer.error(request.method) if answer.code >= 400 else None)
+        self.reach.note_response(answer.code, answer.error(request.method) if answer.code >= 400 else None)
         return answer
 
     async def _exchange(self, request: "_Request", access: Access, seconds: float) -> Answer:
@@ -271,11 +273,11 @@ class Transport:
                 if response.status >= 400:
                     after, body = response.headers.get("Retry-After"), await response.read()
                     error = error_of(response.status, body, method="GET", where=where, retry_after=after)
-                    self.reach.responded(response.status, error)
+                    self.reach.note_response(response.status, error)
                     if response.status == 403:
                         self.refusals.note(self._agent, "GET", path, watches=True)
                     raise error
-                self.reach.responded(response.status)
+                self.reach.note_response(response.status)
                 self._warnings.note(response.headers.getall("Warning", ()), where)
         except TimeoutError as exc:
             missing = lost(where, self._connection.url, TimeoutError(), WATCH_START_SECONDS)

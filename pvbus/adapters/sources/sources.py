@@ -164,7 +164,7 @@ class PackageSources:
         refusal: PermanentError | None = None
         for login in logins or [None]:
             try:
-                return await self._repeated(partial(action, login))
+                return await self._repeat(partial(action, login))
             except PermanentError as exc:
                 if exc.reason not in (UNAUTHORIZED, FORBIDDEN):
                     raise
@@ -189,7 +189,7 @@ class PackageSources:
             notes.append(f"secret {key} has no login for {host}")
         return login
 
-    async def _repeated(self, action: Callable[[threading.Event], _T]) -> _T:
+    async def _repeat(self, action: Callable[[threading.Event], _T]) -> _T:
         """Do something; again after a wait if it fails for now."""
         wait_max = RETRY_SECONDS
         for attempt in range(1, self._limits.attempts + 1):

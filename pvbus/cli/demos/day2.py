@@ -34,12 +34,12 @@ def _upgrade(options: str, blueprints: str, work: str) -> Iterable[Step]:
             edit.format(_name(LOCAL, 1), "s/pathType: Prefix/pathType: Exact/")
             + "\n"
             + edit.format(_name(CONFLICTING, 1), "s/web:1.0.0/web:1.0.1/"),
-            _edited,
+            _await_edited,
         ),
         Step(
             "The fleet goes live: every draft is proposed and approved.",
             move.format("propose", options, "") + "\n" + move.format("approve", options, " --yes"),
-            _published,
+            _await_published,
         ),
         Step(
             "The blueprint publishes its second revision, with another image.",
@@ -49,12 +49,12 @@ def _upgrade(options: str, blueprints: str, work: str) -> Iterable[Step]:
             f"git -C {work} tag web/v2\n"
             f"git -C {work} push --quiet origin HEAD:main web/v2\n"
             "kubectl wait packagerevision/blueprints.web.v2 --for=create --timeout=60s",
-            _released,
+            _await_released,
         ),
         Step(
             "The set moves to it: one line for the whole fleet.",
             'kubectl patch packagevariantset web --type merge -p \'{"spec":{"upstream":{"revision":2}}}\'',
-            _upgraded,
+            _await_upgraded,
         ),
         Step(
             "One edit is of the line that upstream has changed.",
@@ -78,7 +78,7 @@ def _upgrade(options: str, blueprints: str, work: str) -> Iterable[Step]:
             "The cluster keeps its own image, and is proposed, too.",
             f"pvbus diff {conflicting} --take local '{IMAGE}'{options}\n"
             + move.format("propose", options, " -l region=europe"),
-            _settled,
+            _await_settled,
         ),
     )
 
@@ -89,7 +89,7 @@ def _accidents(options: str) -> Iterable[Step]:
         Step(
             "A cluster is retired.",
             label.format(RETIRED, "retired"),
-            _retired,
+            _await_retired,
         ),
         Step(
             "It was the wrong one: it comes back, and takes up its package.",
@@ -99,7 +99,7 @@ def _accidents(options: str) -> Iterable[Step]:
         Step(
             "A slip of the selector: all of Africa is retired.",
             label.format("-l region=africa,stage=production", "retired"),
-            _guarded,
+            _await_guarded,
         ),
         Step(
             "Look at what is held, and undo it.",
@@ -119,33 +119,33 @@ def _line(text: str, pattern: str) -> str:
     return f"`{found[0].strip()}`" if found else "nothing of it"
 
 
-async def _edited(fleet: Fleet) -> str:
+async def _await_edited(fleet: Fleet) -> str:
     path = _line(await fleet.text(_name(LOCAL, 1), "service.yaml"), r"pathType: \w+")
     image = _line(await fleet.text(_name(CONFLICTING, 1), "deployment.yaml"), r"image: \S+")
     return f"{LOCAL} has {path}, {CONFLICTING} has {image}, only in their drafts"
 
 
-async def _published(fleet: Fleet) -> str:
+async def _await_published(fleet: Fleet) -> str:
     seconds = await first_published(fleet)
     return f"{await fleet.size()} packages are published in git, {seconds:.0f} s after the first was proposed"
 
 
-async def _released(fleet: Fleet) -> str:
+async def _await_released(fleet: Fleet) -> str:
     second = await fleet.get(REVISION, "blueprints.web.v2") or {}
     following = Counter(str(obj["spec"]["upstream"].get("revision")) for obj in await fleet.all(VARIANT))
     shown = ", ".join(f"{count} variants follow revision {number}" for number, count in following.items())
     return f"blueprints.web.v2 is {lifecycle_of(second)}; {shown}: nothing moves by itself"
 
 
-async def _upgraded(fleet: Fleet) -> str:
+async def _await_upgraded(fleet: Fleet) -> str:
     size = await fleet.size()
 
-    async def drafted() -> bool:
+    async def is_drafted() -> bool:
         drafts = await fleet.revisions(2)
         rendered = sum(condition(obj, "Rendered") == "True" for obj in drafts)
         return rendered == size and await is_settled(fleet)
 
-    seconds = await fleet.until(drafted, "not every variant has a rendered upgrade draft")
+    seconds = await fleet.until(is_drafted, "not every variant has a rendered upgrade draft")
     path = _line(await fleet.text(_name(LOCAL, 2), "service.yaml"), r"pathType: \w+")
     image = _line(await fleet.text(_name(LOCAL, 2), "deployment.yaml"), r"image: \S+")
     drafts = len(await fleet.revisions(2))
@@ -160,10 +160,10 @@ async def _in_conflict(fleet: Fleet) -> str:
 
 
 async def _asia_published(fleet: Fleet) -> str:
-    async def published() -> bool:
+    async def is_published() -> bool:
         return all(lifecycle_of(obj) == "Published" for obj in await fleet.revisions(2, "asia"))
 
-    seconds = await fleet.until(published, "not all of asia is published")
+    seconds = await fleet.until(is_published, "not all of asia is published")
     counts = Counter(lifecycle_of(obj) for obj in await fleet.revisions(2))
     return f"second revisions: {counted(counts)}, {seconds:.0f} s after the first was proposed"
 
@@ -173,22 +173,22 @@ async def _europe_proposed(fleet: Fleet) -> str:
     return f"second revisions of europe: {counted(counts)}"
 
 
-async def _settled(fleet: Fleet) -> str:
+async def _await_settled(fleet: Fleet) -> str:
     name = _name(CONFLICTING, 2)
     image = _line(await fleet.text(name, "deployment.yaml"), r"image: \S+")
     state = lifecycle_of(await fleet.get(REVISION, name) or {})
     return f"{name} is {state} with {image}; {await _europe_proposed(fleet)}"
 
 
-async def _retired(fleet: Fleet) -> str:
+async def _await_retired(fleet: Fleet) -> str:
     variant = f"web-edge-africa-{RETIRED}-web"
 
-    async def gone() -> bool:
+    async def is_gone() -> bool:
         first = await fleet.get(REVISION, _name(RETIRED, 1))
         is_proposed = first is not None and lifecycle_of(first) == "DeletionProposed"
         return is_proposed and await fleet.get(VARIANT, variant) is None
 
-    seconds = await fleet.until(gone, f"{variant} is still there")
+    seconds = await fleet.until(is_gone, f"{variant} is still there")
     draft = await fleet.get(REVISION, _name(RETIRED, 2))
     left = "still there" if draft else "gone"
     return (
@@ -220,11 +220,11 @@ async def _hold(fleet: Fleet) -> str:
     return next(held, "")
 
 
-async def _guarded(fleet: Fleet) -> str:
-    async def listed() -> bool:
+async def _await_guarded(fleet: Fleet) -> str:
+    async def is_listed() -> bool:
         return "pvbus confirm" in await _hold(fleet)
 
-    seconds = await fleet.until(listed, "the set holds no deletions")
+    seconds = await fleet.until(is_listed, "the set holds no deletions")
     going = [obj for obj in await fleet.all(VARIANT) if obj["metadata"].get("deletionTimestamp")]
     return (
         f"after {seconds:.0f} s the set says: {await _hold(fleet)}\n"

@@ -85,7 +85,7 @@ def _release(options: str, blueprints: str, work: str) -> Iterable[Step]:
         Step(
             "The fleet is live: a person proposes and approves the first drafts.",
             f"pvbus propose --set default/web{options}\npvbus approve --set default/web --yes{options}",
-            _published,
+            _await_published,
         ),
         Step(
             "The blueprint publishes its second revision: two programs and a validator must pass each draft.",
@@ -99,27 +99,27 @@ def _release(options: str, blueprints: str, work: str) -> Iterable[Step]:
             f"git -C {work} tag web/v2\n"
             f"git -C {work} push --quiet origin HEAD:main web/v2\n"
             "kubectl wait packagerevision/blueprints.web.v2 --for=create --timeout=60s",
-            _released,
+            _await_released,
         ),
         Step(
             "The set moves to it: one line for the whole fleet.",
             'kubectl patch packagevariantset web --type merge -p \'{"spec":{"upstream":{"revision":2}}}\'',
-            _drafted,
+            _await_drafted,
         ),
         Step(
             "The program that knows the licenses does not know this cluster: a person is asked.",
             f"pvbus task open {draft} {LICENSED} --question 'Is the site licensed?' --owner ann{options}",
-            _asked,
+            _await_asked,
         ),
         Step(
             "The drafts may be proposed by themselves: all are, but the one that waits for its person.",
             f"kubectl annotate packagevariants --all {AUTO_LIFECYCLE}=true",
-            _proposed_without_the_canary,
+            _await_proposed_without_the_canary,
         ),
         Step(
             "The person answers.",
             f"pvbus task answer {draft} {LICENSED} --status True --message 'until 2030'{options}",
-            _proposed,
+            _await_proposed,
         ),
     )
 
@@ -146,7 +146,7 @@ def _rollout(options: str, errors: str) -> Iterable[Step]:
             if errors
             else "The fleet is not healthy any more, so nothing more is approved; a person rolls it back.",
             bad,
-            _rolled_back,
+            _await_rolled_back,
         ),
         Step(
             "What became of it.",
@@ -156,18 +156,18 @@ def _rollout(options: str, errors: str) -> Iterable[Step]:
     )
 
 
-async def _published(fleet: Fleet) -> str:
+async def _await_published(fleet: Fleet) -> str:
     seconds = await first_published(fleet)
     return f"{await fleet.size()} packages are published with {FORMER}, after {seconds:.0f} s"
 
 
-async def _released(fleet: Fleet) -> str:
+async def _await_released(fleet: Fleet) -> str:
     second = await fleet.get(REVISION, "blueprints.web.v2") or {}
     gates = [gate["conditionType"] for gate in second["spec"].get("readinessGates") or ()]
     return f"blueprints.web.v2 is {lifecycle_of(second)}; its readiness gates: {', '.join(gates)}"
 
 
-async def _drafted(fleet: Fleet) -> str:
+async def _await_drafted(fleet: Fleet) -> str:
     size = await fleet.size()
 
     async def ready() -> bool:
@@ -190,19 +190,19 @@ def is_canary(obj: Object) -> bool:
     return bool(obj["spec"]["repository"] == "edge-asia" and obj["spec"]["packageName"].startswith(CANARY))
 
 
-async def _asked(fleet: Fleet) -> str:
+async def _await_asked(fleet: Fleet) -> str:
     draft = await fleet.get(REVISION, f"edge-asia.{CANARY}-web.packagevariant-2") or {}
     return f"the draft of {CANARY} has {LICENSED} {condition(draft, LICENSED)}"
 
 
-async def _proposed_without_the_canary(fleet: Fleet) -> str:
+async def _await_proposed_without_the_canary(fleet: Fleet) -> str:
     size = await fleet.size()
     seconds = await fleet.until(lambda: _are_proposed(fleet, size - 1), "not all other drafts are proposed")
     draft = await fleet.get(REVISION, f"edge-asia.{CANARY}-web.packagevariant-2") or {}
     return f"{size - 1} drafts are proposed after {seconds:.0f} s; that of {CANARY} is {lifecycle_of(draft)}"
 
 
-async def _proposed(fleet: Fleet) -> str:
+async def _await_proposed(fleet: Fleet) -> str:
     size = await fleet.size()
     seconds = await fleet.until(lambda: _are_proposed(fleet, size), f"the draft of {CANARY} is not proposed")
     return (
@@ -219,7 +219,7 @@ async def _status(fleet: Fleet) -> dict[str, Any]:
 
 
 async def _in_the_third_wave(fleet: Fleet) -> str:
-    async def reached() -> bool:
+    async def is_reached() -> bool:
         status = await _status(fleet)
         if status.get("phase") in ("Stopped", "RollingBack", "RolledBack", "Aborted"):
             raise PermanentError(
@@ -227,18 +227,18 @@ async def _in_the_third_wave(fleet: Fleet) -> str:
             )
         return (status.get("wave"), status.get("phase")) == (BAD_WAVE, "Holding")
 
-    seconds = await fleet.until(reached, "the rollout does not reach its third wave")
+    seconds = await fleet.until(is_reached, "the rollout does not reach its third wave")
     counts = Counter(lifecycle_of(obj) for obj in await fleet.revisions(2))
     return (
         f"two waves have passed, and the third is approved, after {seconds:.0f} s; drafts: {counted(counts)}"
     )
 
 
-async def _rolled_back(fleet: Fleet) -> str:
-    async def rolled_back() -> bool:
+async def _await_rolled_back(fleet: Fleet) -> str:
+    async def is_rolled_back() -> bool:
         return bool((await _status(fleet)).get("phase") == "RolledBack")
 
-    seconds = await fleet.until(rolled_back, "the rollout is not rolled back")
+    seconds = await fleet.until(is_rolled_back, "the rollout is not rolled back")
     targets = (await _status(fleet))["targets"]
     left = targets["total"] - targets["rolledBack"]
     return (

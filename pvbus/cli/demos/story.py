@@ -80,10 +80,10 @@ async def first_published(fleet: Fleet) -> float:
     """Wait until the first revisions of all packages are published; return the seconds as `until` does."""
     size = await fleet.size()
 
-    async def published() -> bool:
+    async def is_published() -> bool:
         return sum(lifecycle_of(obj) == "Published" for obj in await fleet.revisions(1)) == size
 
-    return await fleet.until(published, "not all first drafts are published")
+    return await fleet.until(is_published, "not all first drafts are published")
 
 
 def condition(obj: Object, type_: str) -> str:

@@ -37,7 +37,7 @@ scrape_configs:
 
 
 @asynccontextmanager
-async def monitored(folder: Path, errors: Path) -> AsyncIterator[str]:
+async def open_monitoring(folder: Path, errors: Path) -> AsyncIterator[str]:
     """Run a Prometheus that has the number in a file as `web_errors_per_second`; yield its URL.
 
     Yields "" if there is no Prometheus on PATH. Raises PermanentError if it does not start.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from pvbus.cli.doctor.findings import Finding
-from pvbus.cli.reading import opened_bus, read_rows
+from pvbus.cli.reading import open_existing_bus, read_rows
 from pvbus.core.errors import PermanentError, PvbusError
 from pvbus.core.kernel.keys import CHECK_PREFIX
 from pvbus.core.kernel.records import WATCHES, WatchRequest
@@ -22,9 +22,9 @@ async def check_bus(url: str) -> tuple[list[Finding], set[Kind]]:
         action = "give --bus kafka://HOST:PORT[,HOST:PORT...][/PREFIX]"
         return [Finding(AREA, "bus", "unknown", "no bus is known", action)], set()
     try:
-        async with opened_bus("", url) as bus:
+        async with open_existing_bus("", url) as bus:
             states = await bus.check_topics(topic_specs())
-            observed = await _observed(bus, states)
+            observed = await _read_observed_kinds(bus, states)
     except PvbusError as exc:
         action = "run this where the bus can be reached, as in a pod; see address, TLS, login and ACLs"
         return [Finding(AREA, url, "wrong", str(exc), action)], set()
@@ -44,7 +44,7 @@ def _topics(states: list[TopicState]) -> Iterator[Finding]:
         yield Finding(AREA, "topics", "ok", f"all {len(states)} are as declared")
 
 
-async def _observed(bus: Bus, states: list[TopicState]) -> set[Kind]:
+async def _read_observed_kinds(bus: Bus, states: list[TopicState]) -> set[Kind]:
     """Return the kinds that are requested of ingest: selected by sets, or injected into packages.
 
     None if the topic may not be read: not every service may, in whose pod this may run.

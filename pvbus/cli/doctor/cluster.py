@@ -204,7 +204,7 @@ def _reconcilers(words: list[Any]) -> Iterator[str]:
             yield from (name.strip() for name in text.split(","))
 
 
-async def installed_services(cluster: HttpCluster, namespace: str) -> list[str]:
+async def read_installed_services(cluster: HttpCluster, namespace: str) -> list[str]:
     """Return the services of an installation: the five, and each optional one that has a Deployment."""
     resource = await cluster.resource(Kind("apps", "Deployment"))
     if resource is None:

@@ -17,16 +17,16 @@ from pvbus.cli.doctor.cluster import (
     check_rivals,
     check_server,
     check_workers,
-    installed_services,
     reach,
+    read_installed_services,
 )
 from pvbus.cli.doctor.findings import Finding
-from pvbus.cli.doctor.rights import Account, check_rights, selected
+from pvbus.cli.doctor.rights import Account, check_rights, read_selected_kinds
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import bus_option, names_of
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.topics import ALL_SERVICES
-from pvbus.install.applying import installed_setting
+from pvbus.install.applying import read_installed_setting
 from pvbus.install.objects import NAMESPACE
 from pvbus.ports.cluster import Kind, Resource
 from pvbus.runtime.process.settings import split_names, variable_of
@@ -98,7 +98,7 @@ async def _look(
             names = split_names(await _setting_of(cluster, namespace, "namespaces"))
             whose = whose._replace(namespaces=names)
         on_bus, requested = await check_bus(bus)
-        observed = await _observed(cluster, requested, whose.namespaces or ())
+        observed = await _read_observed_resources(cluster, requested, whose.namespaces or ())
         return [
             *await check_server(cluster),
             *[finding async for finding in check_definitions(cluster)],
@@ -107,7 +107,7 @@ async def _look(
             *[finding async for finding in check_marks(cluster)],
             *[finding async for finding in check_namespaces(cluster, whose.namespaces or ())],
             *await check_rights(
-                cluster, services or await installed_services(cluster, namespace), observed, whose
+                cluster, services or await read_installed_services(cluster, namespace), observed, whose
             ),
             *[finding async for finding in check_workers(cluster, namespace)],
             *on_bus,
@@ -118,18 +118,18 @@ async def _look(
 
 async def _setting_of(cluster: HttpCluster, namespace: str, setting: str) -> str:
     try:
-        return await installed_setting(cluster, namespace, variable_of(setting))
+        return await read_installed_setting(cluster, namespace, variable_of(setting))
     except PermanentError:
         return ""
 
 
-async def _observed(
+async def _read_observed_resources(
     cluster: HttpCluster, requested: set[Kind], namespaces: tuple[str, ...]
 ) -> list[Resource]:
     """Return the resources that ingest has to observe, as far as they are served and we may see the sets."""
     for namespace in namespaces or (None,):
         with contextlib.suppress(PermanentError):  # without the right to list sets: what the bus says counts
-            requested = requested | await selected(cluster, namespace)
+            requested = requested | await read_selected_kinds(cluster, namespace)
     found = [await cluster.resource(kind) for kind in sorted(requested)]
     return [resource for resource in found if resource is not None]
 

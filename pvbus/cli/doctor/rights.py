@@ -127,7 +127,7 @@ def groups_of(user: str) -> list[str]:
     return groups
 
 
-async def selected(cluster: HttpCluster, namespace: str | None = None) -> set[Kind]:
+async def read_selected_kinds(cluster: HttpCluster, namespace: str | None = None) -> set[Kind]:
     """Return the kinds that the sets of one or all namespaces select, but for sets that cannot be decoded."""
     resource = await cluster.resource(SET, version="v1alpha2")
     if resource is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pvbus.cli.fleet import api_server, served
+from pvbus.cli.fleet import api_server, require_served
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.packages.input import PACKAGE_INSTALL, input_options, live_facts, okey_of, read_facts
 from pvbus.core.errors import PermanentError
@@ -101,14 +101,16 @@ async def _delete(
             _show(plan, output, deleted=())
             click.echo("nothing was deleted: add --yes to delete all that is listed", err=True)
             return 1
-        deleted = await removed(cluster, [each for each in plan.goes if each.cause != "policy"], wait_seconds)
+        deleted = await delete_in_order(
+            cluster, [each for each in plan.goes if each.cause != "policy"], wait_seconds
+        )
         _show(plan, output, deleted=deleted)
         return 0
 
 
-async def removed(cluster: Cluster, goes: Sequence[Going], wait_seconds: float) -> tuple[str, ...]:
+async def delete_in_order(cluster: Cluster, goes: Sequence[Going], wait_seconds: float) -> tuple[str, ...]:
     """Delete installs in this order, each after the one before is gone. Raises PermanentError."""
-    resource = await served(cluster, PACKAGE_INSTALL)
+    resource = await require_served(cluster, PACKAGE_INSTALL)
     deleted: list[str] = []
     for index, each in enumerate(goes):
         key = ObjectKey.parse(each.okey)

@@ -81,7 +81,7 @@ def pull(source: str, login: Path | None, output: str) -> None:
     except PermanentError as exc:
         raise UsageError(str(exc)) from exc
     config = load_config(SourcesConfig)
-    found = asyncio.run(_pulled(reference, config, _secret(login) if login else None))
+    found = asyncio.run(_pull(reference, config, _secret(login) if login else None))
     if output == "text":
         _show(found)
     else:
@@ -120,7 +120,7 @@ class Found(NamedTuple):
         }
 
 
-async def _pulled(reference: Reference, config: SourcesConfig, secret: Mapping[str, Any] | None) -> Found:
+async def _pull(reference: Reference, config: SourcesConfig, secret: Mapping[str, Any] | None) -> Found:
     """Read a package. Raises UsageError, PermanentError, TransientError."""
 
     async def secrets(key: str) -> Mapping[str, Any] | None:

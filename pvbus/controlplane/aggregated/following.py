@@ -54,7 +54,7 @@ class Follower:
             except GoneError:
                 self._at = ""
             except (TransientError, PermanentError, ConflictError) as exc:
-                await self._failed(exc)
+                await self._note_failure(exc)
             await asyncio.sleep(0)
 
     async def resource(self) -> Resource:
@@ -69,13 +69,13 @@ class Follower:
             )
         return found
 
-    def _succeeded(self) -> None:
+    def _note_success(self) -> None:
         if self.problem:
             self.problem = ""
             _log.info("following", kind=str(self.kind))
         self._backoff.reset()
 
-    async def _failed(self, error: Exception) -> None:
+    async def _note_failure(self, error: Exception) -> None:
         if self.problem != str(error):
             self.problem = str(error)
             _log.warning("cannot follow", kind=str(self.kind), error=str(error))
@@ -95,14 +95,14 @@ class Follower:
                 events.append(WatchEvent("DELETED", self._known[key]))
         self._take(events, listing.resource_version, is_list=True)
         self._at = listing.resource_version
-        self._succeeded()
+        self._note_success()
         self.listed.set()
 
     async def _watch(self, resource: Resource) -> None:
         async for event in self._cluster.watch(resource, self._at, metadata_only=self._metadata_only):
             self._at = event.object["metadata"]["resourceVersion"]
             self._take([] if event.type == "BOOKMARK" else [event], self._at, is_list=False)
-            self._succeeded()
+            self._note_success()
 
     def _take(self, events: Sequence[WatchEvent], version: str, *, is_list: bool) -> None:
         for event in events:

@@ -295,7 +295,7 @@ class ClusterStore(Store):
     async def _report(self, obj: Object) -> Entry:
         """Write the status of a Repository."""
         resource = await self._resource(REPOSITORY)
-        answer = await self._sent(self._cluster.update(resource, obj, subresource="status"))
+        answer = await self._send(self._cluster.update(resource, obj, subresource="status"))
         rv = int(answer["metadata"]["resourceVersion"])
         key = (answer["metadata"].get("namespace", ""), answer["metadata"]["name"])
         await self._until(
@@ -327,11 +327,11 @@ class ClusterStore(Store):
         metadata = rev["metadata"]
         if metadata.get("finalizers"):
             last = packagerevs.with_change(rev, packagerevs.change_of(rev), last=True)
-            rev = await self._sent(self._cluster.update(resource, last))
+            rev = await self._send(self._cluster.update(resource, last))
             if metadata.get("deletionTimestamp"):
                 return  # that was the last finalizer
             metadata = rev["metadata"]
-        await self._sent(
+        await self._send(
             self._cluster.delete(
                 resource,
                 metadata.get("namespace", ""),
@@ -409,14 +409,14 @@ class ClusterStore(Store):
             await self._put(packagerevs.remade(rev))
 
     async def _resource(self, kind: Kind) -> Resource:
-        return await self._sent(self.followers[kind].resource())
+        return await self._send(self.followers[kind].resource())
 
     async def _put(self, rev: Object) -> Object:
         """Create or replace a PackageRev, and wait until it is shown. Raises: StaleError, StoreError."""
         resource = await self._resource(PACKAGE_REVISION)
         is_new = "resourceVersion" not in rev["metadata"]
         send = self._cluster.create if is_new else self._cluster.update
-        answer = await self._sent(send(resource, rev))
+        answer = await self._send(send(resource, rev))
         key = (answer["metadata"].get("namespace", ""), answer["metadata"]["name"])
         rv = int(answer["metadata"]["resourceVersion"])
         self._own.add(key, int(rev["metadata"].get("resourceVersion") or self._last_deletion(key)), rv)
@@ -432,7 +432,7 @@ class ClusterStore(Store):
         """Leave a change under way whose outcome is unknown: git decides."""
         self._own.forget(key)
 
-    async def _sent(self, request: Awaitable[_T]) -> _T:
+    async def _send(self, request: Awaitable[_T]) -> _T:
         try:
             return await request
         except ConflictError as exc:

@@ -91,7 +91,7 @@ class Writer:
         hooks = self._hooks.get(kind)
         rules = self._rules(endpoint)
         if isinstance(obj, Sent) and obj.is_large and computing.crosses(rules):
-            obj, generated = await self._created_apart(rules, obj, namespace, options)
+            obj, generated = await self._create_apart(rules, obj, namespace, options)
         else:
             if isinstance(obj, Sent):
                 obj = changes.new_object(endpoint, self._tracker, obj, options)
@@ -108,7 +108,7 @@ class Writer:
             obj = await hooks.on_create(obj, user=options.user)
             return await self._store_new(endpoint, obj, "", options)
 
-    async def _created_apart(
+    async def _create_apart(
         self, rules: Rules, sent: Sent, namespace: str | None, options: Options
     ) -> tuple[Object, str]:
         """Return the new object and the prefix of its name, computed in another process."""
@@ -238,11 +238,11 @@ class Writer:
         if hooks is None:
             is_apart = update.is_apart(self._store.head(kind, key))
             async with self._exclusively(kind, key) if is_apart else nullcontext():
-                old, new = await self._updated(rules, update)
+                old, new = await self._compute_update(rules, update)
                 return await self._settle(endpoint, key, old, new, options)
         async with self._exclusively(kind, key):
             await self._store.refresh(kind, key)
-            old, new = await self._updated(rules, update)
+            old, new = await self._compute_update(rules, update)
             if new is not None and not options.dry_run:
                 before = old.decode()
                 new = await hooks.on_update(before, new, subresource=subresource, user=options.user)
@@ -250,7 +250,7 @@ class Writer:
                 new = None if new == before else new
             return await self._settle(endpoint, key, old, new, options)
 
-    async def _updated(self, rules: Rules, update: "_Update") -> tuple[Entry, Object | None]:
+    async def _compute_update(self, rules: Rules, update: "_Update") -> tuple[Entry, Object | None]:
         """Return the current entry and the checked new object, None if it does not change.
 
         Nothing is awaited after the entry is read, or found to be still the current one.

@@ -184,7 +184,7 @@ class Creation:
     async def _clone(self, wanted: Wanted, sync: RepositorySync) -> Start:
         reference = (wanted.task.get("clone") or {}).get("upstreamRef") or {}
         if name := (reference.get("upstreamRef") or {}).get("name"):
-            origin = await self._registered(wanted.namespace, name)
+            origin = await self._find_registered(wanted.namespace, name)
         else:
             origin = await self._upstreams.read(wanted.namespace, reference)
         try:
@@ -194,7 +194,7 @@ class Creation:
                 f'upstream package revision "{origin.source.name}" cannot be cloned: {exc}'
             ) from exc
 
-    async def _registered(self, namespace: str, name: str) -> Origin:
+    async def _find_registered(self, namespace: str, name: str) -> Origin:
         found = await self._find(namespace, name)
         if found is None:
             raise answers.internal(f'upstream package revision "{namespace}/{name}" not found')
@@ -241,9 +241,9 @@ class Creation:
 
     async def _upgrade(self, wanted: Wanted, sync: RepositorySync) -> Start:
         names = Names.of(wanted.task)
-        old_sync, old = await self._found(wanted, upgrading.OLD, names.old)
-        new_sync, new = await self._found(wanted, upgrading.NEW, names.new)
-        local_sync, local = await self._found(wanted, upgrading.LOCAL, names.local)
+        old_sync, old = await self._find_source(wanted, upgrading.OLD, names.old)
+        new_sync, new = await self._find_source(wanted, upgrading.NEW, names.new)
+        local_sync, local = await self._find_source(wanted, upgrading.LOCAL, names.local)
         if local_sync is not sync or local.package != wanted.package:
             raise answers.internal(
                 f"local revision must be from same package {wanted.repository}/{wanted.package}, "
@@ -285,7 +285,7 @@ class Creation:
         texts = self.origins.get(f"upgrade {tree}", lambda: upgrading.with_origins(files))
         return Upstream(files, texts)
 
-    async def _found(self, wanted: Wanted, role: str, name: str) -> tuple[RepositorySync, Revision]:
+    async def _find_source(self, wanted: Wanted, role: str, name: str) -> tuple[RepositorySync, Revision]:
         """Find a source of an upgrade, which must be published."""
         found = await self._find(wanted.namespace, name) if name else None
         if found is None:

@@ -42,7 +42,7 @@ def unmet_of(revision: Revision) -> list[Unmet]:
     return unmet_gates(gates, conditions_of(revision), tasks.questions(revision.kptfile.annotations))
 
 
-async def passed(move: Move, revision: Revision, *, deployment: bool) -> tuple[str, ...]:
+async def require_gates(move: Move, revision: Revision, *, deployment: bool) -> tuple[str, ...]:
     """Return the lines for git about an override, () if none was needed. Raises: StatusError (403, 422)."""
     if not deployment or (move.before, move.after) not in _GUARDED:
         return ()

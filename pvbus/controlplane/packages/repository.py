@@ -467,7 +467,7 @@ class RepositorySync:
 
     def _fetch_and_read(self, credentials: Credentials | None, pins: Pins) -> set[tuple[str, str]]:
         """Fetch and read (in a thread, so nothing here touches objects). Raises: GitError."""
-        mirror = self._opened(credentials)
+        mirror = self._open(credentials)
         self._fingerprint = ref_fingerprint(self.settings.local) if self.settings.local else None
         mirror.fetch()
         catalog = self._catalog or Catalog(
@@ -481,7 +481,7 @@ class RepositorySync:
         self._leftovers, self._skipped = catalog.leftovers(), catalog.skipped()
         return changed
 
-    def _opened(self, credentials: Credentials | None) -> BareMirror:
+    def _open(self, credentials: Credentials | None) -> BareMirror:
         if self._git is None or credentials != self._credentials:
             self._git, self._credentials = Git(credentials, self.settings.url), credentials
             if self._mirror is not None:

@@ -106,7 +106,7 @@ class RevisionRequests:
             obj = self.objects.get(REPOSITORY, namespace, name)
         return obj
 
-    async def located(self, obj: Object) -> tuple[RepositorySync, Revision | None]:
+    async def locate(self, obj: Object) -> tuple[RepositorySync, Revision | None]:
         """Return the sync and the revision of an object; the revision is None if git no longer has it."""
         spec = obj["spec"]
         sync = await self.sync(obj["metadata"].get("namespace", ""), spec["repository"])
@@ -119,7 +119,7 @@ class RevisionRequests:
 
     async def current(self, obj: Object) -> tuple[RepositorySync, Revision]:
         """Like `located`, but raise a conflict if git has changed since the object was written."""
-        sync, revision = await self.located(obj)
+        sync, revision = await self.locate(obj)
         shown = obj.get("status", {}).get("selfLock", {}).get("git", {}).get("commit")
         if revision is None or revision.commit != shown:
             raise answers.modified(obj["metadata"]["name"])
@@ -130,7 +130,7 @@ class RevisionRequests:
         obj = self.objects.get(PACKAGE_REVISION, namespace, name)
         if obj is None:
             return None
-        sync, revision = await self.located(obj)
+        sync, revision = await self.locate(obj)
         return (sync, revision) if revision is not None else None
 
     async def files_at(self, namespace: str, lock: Mapping[str, Any], revision: Revision) -> Files | None:
@@ -150,14 +150,14 @@ class RevisionRequests:
                 return await sync.files(msgspec.structs.replace(revision, tree=tree))
         return None
 
-    async def rendered(self, texts: Mapping[str, str]) -> Rendering:
+    async def render(self, texts: Mapping[str, str]) -> Rendering:
         """Run the pipeline. Raises: StatusError if it can run later, when a container engine answers."""
         try:
             return await render.run(self._render, texts, self._executor)
         except TransientError as exc:
             raise answers.unavailable(f"the package cannot be rendered now: {exc}") from exc
 
-    async def made(
+    async def make_files(
         self, wanted: Mapping[str, str], stored: Mapping[str, str], revision: Revision
     ) -> Rendering:
         """Return a draft's new files, rendered if they need it.
@@ -165,4 +165,4 @@ class RevisionRequests:
         stored: the draft's files now.
         """
         made = render.unrendered(wanted, stored, revision.note, revision.kptfile.own)
-        return made or await self.rendered(wanted)
+        return made or await self.render(wanted)

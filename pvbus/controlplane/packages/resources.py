@@ -65,13 +65,13 @@ class ResourcesKind:
         return found
 
     async def _read(self, obj: Object) -> Object | None:
-        sync, revision = await self._requests.located(obj)
+        sync, revision = await self._requests.locate(obj)
         if revision is None:
             return None
         return _shown(obj, texts(await sync.files(revision)))
 
     async def _read_at(self, obj: Object, commit: str) -> Object | None:
-        sync, revision = await self._requests.located(obj)
+        sync, revision = await self._requests.locate(obj)
         if revision is None:
             return None
         found = sync.mirror.commit_of(commit)
@@ -96,8 +96,8 @@ class ResourcesKind:
             stored = self._requests.objects.get(PACKAGE_REVISION, namespace, name)
             if stored is None:
                 raise answers.not_found(name, plural=PLURAL)
-            sync, _ = await self._requests.located(stored)
-            await sync.writes.settled(name)
+            sync, _ = await self._requests.locate(stored)
+            await sync.writes.await_stored(name)
             stored = self._requests.objects.get(PACKAGE_REVISION, namespace, name)
             if stored is None or stored["metadata"].get("resourceVersion") != version:
                 raise answers.modified(name, plural=PLURAL)
@@ -113,7 +113,7 @@ class ResourcesKind:
                 "package must be Draft"
             )
         files = await sync.files(revision)
-        made = await self._made(wanted, texts(files), revision)
+        made = await self._make_files(wanted, texts(files), revision)
         failure = _failure(made)
         policy = annotations_of(stored).get(PUSH_ON_FAILURE)
         if failure and policy == "false":
@@ -123,13 +123,13 @@ class ResourcesKind:
             raise answers.internal(f"{_FAILED} {_PUSHED} Details: {failure}")
         return shown
 
-    async def _made(
+    async def _make_files(
         self, wanted: Mapping[str, str], stored: Mapping[str, str], revision: Revision
     ) -> Rendering:
         """Return a draft's new files. What another program wrote is rendered even without a change."""
         if revision.note is None and validators_in(wanted):
-            return await self._requests.rendered(wanted)
-        return await self._requests.made(wanted, stored, revision)
+            return await self._requests.render(wanted)
+        return await self._requests.make_files(wanted, stored, revision)
 
     async def _with_modes(
         self, stored: Object, revision: Revision, files: Files, made: Rendering

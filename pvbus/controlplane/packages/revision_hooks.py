@@ -63,7 +63,7 @@ class RevisionHooks:
 
     def __init__(self, requests: RevisionRequests, upstreams: Upstreams) -> None:
         self._requests = requests
-        self._creation = Creation(requests.find, upstreams, requests.rendered)
+        self._creation = Creation(requests.find, upstreams, requests.render)
 
     # Create.
 
@@ -97,7 +97,7 @@ class RevisionHooks:
         if (metadata.get("annotations") or {}).get(DEFER_RENDER) == "true":
             made = render.defer(first)
         else:
-            made = await self._requests.rendered(first)
+            made = await self._requests.render(first)
         metadata = _with_conflicts(metadata, wanted.name, start.conflicts)
         branch = sync.branch(user)
         said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
@@ -144,7 +144,7 @@ class RevisionHooks:
             if _is_removed_next(new) or not self._touches_git(old, new):
                 return {**old, "metadata": with_editors(new["metadata"], annotations_of(old).get(EDITED_BY))}
             sync, revision = await self._requests.current(old)
-            await sync.writes.settled(name)
+            await sync.writes.await_stored(name)
             with sync.writes.writing(name):
                 await self._update(sync, revision, old, new, user, reason)
                 result = self._shown(sync, name, revision.directory, revision.workspace, new["metadata"])
@@ -183,14 +183,14 @@ class RevisionHooks:
         branch = sync.branch(user)
         draft: Draft | None = None
         if before == layout.DRAFT:
-            draft, revision_after = await self._edited(sync, revision, new, user)
+            draft, revision_after = await self._commit_edit(sync, revision, new, user)
         else:
             revision_after = revision
         if after == layout.PROPOSED or (before == layout.PROPOSED and after == layout.PUBLISHED):
             if problem := rendered_problem(revision_after):
                 raise answers.invalid(name, "spec.lifecycle", problem)
         move = gates.Move(name, before, after, reason)
-        override = await gates.passed(move, revision_after, deployment=sync.settings.facts.deployment)
+        override = await gates.require_gates(move, revision_after, deployment=sync.settings.facts.deployment)
         if override and before == layout.DRAFT:
             draft = _recorded(draft, revision, override)
 
@@ -215,7 +215,7 @@ class RevisionHooks:
         if before != after:
             audit.note(lifecycle_before=before, lifecycle=after)
 
-    async def _edited(
+    async def _commit_edit(
         self, sync: RepositorySync, revision: Revision, new: Object, user: str
     ) -> tuple[Draft | None, Revision]:
         """Return a draft's next commit, None without changes, and the revision after it."""
@@ -231,11 +231,11 @@ class RevisionHooks:
         except editor.YamlError as exc:
             raise answers.unusable(f"Kptfile: {exc}") from exc
         if is_rendered_now:
-            made = await self._requests.rendered(wanted)
+            made = await self._requests.render(wanted)
         elif was_deferred or wanted == stored:
             made = render.Rendering(wanted, revision.note)
         else:
-            made = await self._requests.made(wanted, stored, revision)
+            made = await self._requests.make_files(wanted, stored, revision)
         made, task_lines = taskhistory.recorded(stored, made, user)
         if made.texts == stored and made.note == revision.note:
             return None, revision
@@ -271,14 +271,14 @@ class RevisionHooks:
         name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
         if not await self._requests.has_repository(obj):
             return  # its Repository is gone: the object is removed, git stays as it is
-        sync, revision = await self._requests.located(obj)
+        sync, revision = await self._requests.locate(obj)
         if revision is None:
             return
         if not revision.is_published:
             sync, revision = await self._requests.current(obj)
         found = revision
         with self._requests.busy(namespace, name):
-            await sync.writes.settled(name)
+            await sync.writes.await_stored(name)
             branch = sync.branch("")
             with_folder = sync.annotations().get(REMOVE_LAST_REVISION) == "true"
             with sync.writes.writing(name):

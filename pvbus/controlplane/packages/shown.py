@@ -55,7 +55,7 @@ class Writes:
         """End a write: the object will not change any more."""
         self._pending.pop(name, None)
 
-    async def settled(self, name: str) -> None:
+    async def await_stored(self, name: str) -> None:
         """Wait until an earlier request's object is stored."""
         # The server's own write ends the wait, and it sends no notification.
         while self.is_pending(name):  # noqa: ASYNC110 - there is no event to wait for

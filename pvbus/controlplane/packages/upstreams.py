@@ -95,7 +95,7 @@ class Upstreams:
 
     async def read(self, namespace: str, reference: Mapping[str, Any]) -> Origin:
         """Return the package that a clone task locates, if the requester may name it. Raises: StatusError."""
-        wanted = await self._permitted(namespace, _parsed(reference))
+        wanted = await self._require_permit(namespace, _parsed(reference))
         directory = wanted.directory.strip("/")
         name = f"{wanted.repo} {directory or '/'}@{wanted.ref}"
         try:
@@ -114,7 +114,7 @@ class Upstreams:
         source = Source(name, package.commit)
         return Origin(source, package.tree, package.files, {"type": "git", "git": lock})
 
-    async def _permitted(self, namespace: str, upstream: UpstreamPackage) -> GitPackage:
+    async def _require_permit(self, namespace: str, upstream: UpstreamPackage) -> GitPackage:
         """Return the location in git. Raises: StatusError (400, 403; 501 for another one)."""
         git = upstream.git
         is_known = git is not None and is_registered(self._objects, namespace, git)

@@ -201,7 +201,7 @@ class _Reader:
                 continue
             elif kind is yaml.AliasEvent:
                 self._nodes = nodes
-                value = self._aliased(event, open_)
+                value = self._copy_alias(event, open_)
                 nodes = self._nodes
             else:
                 ended = open_.pop()
@@ -231,7 +231,7 @@ class _Reader:
         except ValueError as exc:
             raise self._error(event, str(exc)) from exc
 
-    def _aliased(self, event: Any, open_: list[_Open]) -> Any:
+    def _copy_alias(self, event: Any, open_: list[_Open]) -> Any:
         """Return a copy of the value of an alias; as a key, it is read like one."""
         if event.anchor not in self._anchors:
             raise self._error(event, f"there is no anchor &{event.anchor[:80]} before this alias")

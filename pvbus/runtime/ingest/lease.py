@@ -121,7 +121,7 @@ class IngestLease(HeldLease):
         for watched in self.watches.values():
             watched.task.cancel()
 
-    async def flushed(self, clock: Clock) -> None:
+    async def wait_until_flushed(self, clock: Clock) -> None:
         """Wait until everything emitted so far is written."""
         self.segment += 1
         target = self.segment

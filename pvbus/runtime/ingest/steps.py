@@ -50,7 +50,7 @@ class IngestSteps:
                     self._number = opened.step = self._number + 1
                     await self._step(opened, outputs)
                     opened.stepping = opened.writing = 0
-                    opened.progressed()
+                    opened.note_progress()
                     self._steps_done.inc()
                     for topic, count in Counter(map(attrgetter("topic"), outputs)).items():
                         metrics.RECORDS_WRITTEN.labels(topic).inc(count)

@@ -197,7 +197,7 @@ class IngestWorker:
             opened.changed.set()
 
     def _take_request(self, opened: IngestLease, record: Record) -> None:
-        opened.progressed()
+        opened.note_progress()
         key = checked_key(record, self.partitions)
         if key.startswith(CHECK_PREFIX):
             self._take_check(opened, key, record.value)
@@ -291,7 +291,7 @@ class IngestWorker:
     async def _start_watch(
         self, opened: IngestLease, kind: Kind, content: frozenset[tuple[str, str]]
     ) -> None:
-        await opened.flushed(self._clock)  # the mirror must have every emitted row
+        await opened.wait_until_flushed(self._clock)  # the mirror must have every emitted row
         await self._catch_up_mirror()
         topics = self._topics(opened, kind)
         known = {topic: self._mirror.of_kind(topic, str(kind)) for topic in (*topics, INJECTABLES)}
@@ -336,7 +336,7 @@ class IngestWorker:
 
     async def _withdraw(self, opened: IngestLease, kind: Kind, topics: tuple[str, ...]) -> None:
         """Write `unwatched`, then tombstones of the rows, in one step if they fit."""
-        await opened.flushed(self._clock)
+        await opened.wait_until_flushed(self._clock)
         await self._catch_up_mirror()
         for topic in topics:
             marker = self._mirror.marker(topic, sync_key(*kind))

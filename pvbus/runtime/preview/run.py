@@ -28,7 +28,7 @@ from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.failures import causes
 from pvbus.runtime.preview.packages import StoreRules
-from pvbus.runtime.process.assembly import Service, Surroundings, build_service, run_all, settled
+from pvbus.runtime.process.assembly import Service, Surroundings, build_service, is_settled, run_all
 from pvbus.runtime.process.settings import ServicesConfig
 
 Only = Literal["sets", "variants"]
@@ -202,7 +202,7 @@ class _Run:
         while self._clock.monotonic() - quiet_since < QUIET_SECONDS:
             await self._clock.sleep(STEP_SECONDS)
             now = (len(self._cluster.writes), await _records(bus))
-            if now != before or not await settled(services, bus, horizon_seconds=-1.0):
+            if now != before or not await is_settled(services, bus, horizon_seconds=-1.0):
                 before, quiet_since = now, self._clock.monotonic()
             if self._clock.monotonic() - began > LIMIT_SECONDS:
                 self._defects["the services still write after an hour: two of them undo each other"] = None
@@ -223,9 +223,9 @@ class _Observed:
         return getattr(self._controller, name)
 
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
-        return self._noted(key, self._controller.reconcile(partition, key, now))
+        return self._note(key, self._controller.reconcile(partition, key, now))
 
-    def _noted(self, key: str, steps: Reconciliation) -> Generator[Effect, Any, Outcome]:
+    def _note(self, key: str, steps: Reconciliation) -> Generator[Effect, Any, Outcome]:
         try:
             return (yield from steps)
         except _EXPECTED_ERRORS:

@@ -151,7 +151,7 @@ def partition_count() -> int:
     return next(spec.partitions for spec in topic_specs() if spec.name != META)
 
 
-async def settled(services: Iterable[Service], bus: Bus, *, horizon_seconds: float = 0.0) -> bool:
+async def is_settled(services: Iterable[Service], bus: Bus, *, horizon_seconds: float = 0.0) -> bool:
     """Return whether nothing is left to do: all idle, all records read, and no timer within the horizon."""
     for service in services:
         if not service.idle:

@@ -51,7 +51,7 @@ from pvbus.runtime.process.settings import (
     settings_text,
 )
 from pvbus.runtime.process.signals import stop_on_signals
-from pvbus.runtime.process.sources import secrets_of, sourced
+from pvbus.runtime.process.sources import open_sources, secrets_of
 from pvbus.runtime.process.state import Observer
 from pvbus.telemetry import logs
 from pvbus.telemetry.guard import begin_process
@@ -117,7 +117,7 @@ class Host(NamedTuple):
 
 
 @asynccontextmanager
-async def hosted(
+async def host_services(
     names: Sequence[str], config: ServiceConfig, tokens: Mapping[str, str] | None = None
 ) -> AsyncIterator[Host]:
     """Open all resources of these services. `Host.run` starts them.
@@ -131,9 +131,9 @@ async def hosted(
     relax_collector()
     is_client = any(ALL_RIGHTS[name] for name in names)
     async with (
-        grounded(config, is_client=is_client) as (bus, cluster, partitions, incarnation),
-        monitored(config) as monitoring,
-        sourced(config, names, secrets_of(cluster)) as sources,
+        open_ground(config, is_client=is_client) as (bus, cluster, partitions, incarnation),
+        open_monitoring(config) as monitoring,
+        open_sources(config, names, secrets_of(cluster)) as sources,
     ):
         clock = SystemClock()
         buses = {name: bus.peer() for name in names}
@@ -195,7 +195,7 @@ class Ground(NamedTuple):
 
 
 @asynccontextmanager
-async def grounded(config: ServiceConfig, *, is_client: bool = True) -> AsyncIterator[Ground]:
+async def open_ground(config: ServiceConfig, *, is_client: bool = True) -> AsyncIterator[Ground]:
     """Open bus and cluster; record the installation, or compare with the recorded one.
 
     is_client: whether requests are sent to the API server. If not, no kubeconfig is read.
@@ -250,7 +250,7 @@ async def serve(names: Sequence[str], config: ServiceConfig) -> None:
     log = logs.get_logger("host")
     stop = asyncio.Event()
     with stop_on_signals(stop) as begun:
-        async with hosted(names, config) as host:
+        async with host_services(names, config) as host:
             begun()
             log.info("started", services=list(names), health=host.health_url)
             await host.run(stop)
@@ -317,7 +317,7 @@ def _complain(error: BaseException, code: int) -> int:
 
 
 @asynccontextmanager
-async def monitored(config: ServiceConfig) -> AsyncIterator[Monitoring | None]:
+async def open_monitoring(config: ServiceConfig) -> AsyncIterator[Monitoring | None]:
     """Open the Prometheus of the settings; None if none is set. Raises UsageError for an unusable file."""
     if not isinstance(config, RolloutConfig | ServicesConfig) or not config.prometheus_url:
         yield None

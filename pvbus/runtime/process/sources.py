@@ -20,7 +20,7 @@ _MB = 1024 * 1024
 
 
 @asynccontextmanager
-async def sourced(
+async def open_sources(
     config: ServiceConfig, names: Sequence[str], secrets: Secrets = no_secrets
 ) -> AsyncIterator[Sources | None]:
     """Open the sources of the settings; None if none of these services reads packages. Raises UsageError."""

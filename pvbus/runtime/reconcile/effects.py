@@ -37,7 +37,7 @@ async def perform(
     result: Any
     try:
         if isinstance(effect, Query):
-            result = await _queried(monitoring, effect)
+            result = await _query(monitoring, effect)
         elif isinstance(effect, Observe | Pull):
             result = await _read(sources, effect)
         else:
@@ -106,7 +106,7 @@ async def _read(sources: Sources | None, effect: Observe | Pull) -> Observation 
     return await sources.pull(effect.source, effect.digest, effect.secrets)
 
 
-async def _queried(monitoring: Monitoring | None, query: Query) -> Range:
+async def _query(monitoring: Monitoring | None, query: Query) -> Range:
     if monitoring is None:
         raise PermanentError(
             "no Prometheus is set: set PVBUS_PROMETHEUS_URL of the service rollout to its address, such as "

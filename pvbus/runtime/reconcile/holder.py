@@ -74,13 +74,13 @@ class HeldLease(ABC):
             self._moved.clear()
             await self._moved.wait()
 
-    def progressed(self) -> None:
+    def note_progress(self) -> None:
         self.progress_at = self._clock.monotonic()
 
     def restoring(self, read: int, total: int) -> None:
         """Note the progress of the restore."""
         if read > self.restore[0]:
-            self.progressed()
+            self.note_progress()
         self.restore = (read, total)
 
 

@@ -124,7 +124,7 @@ class OpenLease(HeldLease):
         return key
 
     def done(self, key: str) -> None:
-        self.progressed()
+        self.note_progress()
         running = self.busy.pop(key, None)
         if running is not None:
             self._ended(self.progress_at - running.began)
@@ -171,13 +171,13 @@ class OpenLease(HeldLease):
 
     # ------------------------------------------------------------ offsets
 
-    def consumed(self, topic: str, offset: int, keys: Iterable[str]) -> None:
+    def note_consumed(self, topic: str, offset: int, keys: Iterable[str]) -> None:
         """Note that a record was applied, and which keys must be done before it counts as done."""
         undone = self._undone[topic]
         for key in keys:
             undone.append((offset, key))
         self.next_offsets[topic] = offset + 1
-        self.progressed()
+        self.note_progress()
 
     def done_offsets(self, finishing: Collection[str] = ()) -> Mapping[str, int]:
         """Return the offsets that may be committed and are higher than those committed.

@@ -75,9 +75,9 @@ class Narrator:
             if put.topic == CONDITIONS and isinstance(put.row, ConditionEvent):
                 yield from self._condition(put.key, put.row)
             elif put.topic == SETRESULTS and isinstance(put.row, SetResult):
-                yield from self._confirmed(put.key, put.row)
+                yield from self._note_confirmation(put.key, put.row)
 
-    def _confirmed(self, key: str, row: SetResult) -> Iterator[Line]:
+    def _note_confirmation(self, key: str, row: SetResult) -> Iterator[Line]:
         """Yield a line for a new confirmation; none for the first row of a set, as that may be old."""
         known = self._released.get(key)
         self._released[key] = row.released

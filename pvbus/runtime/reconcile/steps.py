@@ -97,7 +97,7 @@ class Stepper:
         opened.refusals = 0
         opened.last_step = self._clock.monotonic()
         opened.committed(offsets)
-        opened.progressed()
+        opened.note_progress()
         self._steps_done.inc()
         for topic, count in Counter(map(attrgetter("topic"), outputs)).items():
             metrics.RECORDS_WRITTEN.labels(topic).inc(count)

@@ -179,7 +179,7 @@ class Tables:
         elif (opened := self._leases.get(record.partition)) is not None:
             for key in keys:
                 opened.mark(key)
-            opened.consumed(record.topic, record.offset, keys)
+            opened.note_consumed(record.topic, record.offset, keys)
 
     def mark(self, number: int, key: str) -> None:
         opened = self._leases.get(number)

@@ -233,7 +233,7 @@ class Worker:
         except StopIteration as end:
             self._finish(opened, key, end.value)
         except Exception as exc:
-            self._failed(opened, key, exc)
+            self._schedule_retry(opened, key, exc)
         else:
             self._effects += 1
             task = self._holder.spawn(opened, self._with_effects(opened, key, steps, effect))
@@ -251,7 +251,7 @@ class Worker:
             except UncertainLeaseError:
                 self._look_again(opened, key)
             except Exception as exc:
-                self._failed(opened, key, exc)
+                self._schedule_retry(opened, key, exc)
             else:
                 self._finish(opened, key, outcome)
             finally:
@@ -312,7 +312,7 @@ class Worker:
         self._timers.set((opened.lease.partition, key), self._clock.monotonic() + LEASE_RETRY_SECONDS)
         self._close(opened, key, ())
 
-    def _failed(self, opened: OpenLease, key: str, error: Exception) -> None:
+    def _schedule_retry(self, opened: OpenLease, key: str, error: Exception) -> None:
         """Schedule another attempt for a failed key; the other keys continue. Raises InvariantError."""
         if isinstance(error, InvariantError):
             raise error

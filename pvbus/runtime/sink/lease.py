@@ -70,7 +70,7 @@ class SinkLease(HeldLease):
         """Note that the first event of its key needs no more sending."""
         entry.is_done = True
         self._unsent -= 1
-        self.progressed()
+        self.note_progress()
         queue = self.queues[entry.event.key]
         assert queue.popleft() is entry
         if not queue:

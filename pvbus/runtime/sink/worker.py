@@ -235,7 +235,7 @@ class SinkWorker:
 
     def _take(self, opened: SinkLease, record: Record, *, resume: int) -> None:
         """Queue the event of a record."""
-        opened.progressed()
+        opened.note_progress()
         try:
             event = event_of(record.topic, record.key, record.value, record.headers)
         except ValueError as exc:

@@ -52,7 +52,7 @@ class Feed:
         """Have the topics read. Without a page that is open, nothing needs them."""
         self._wanted.set()
 
-    async def changed(self, seconds: float) -> None:
+    async def wait_for_change(self, seconds: float) -> None:
         """Wait until model or health changes, or for so long."""
         event = self._changed
         try:

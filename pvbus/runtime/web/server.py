@@ -101,7 +101,7 @@ class PageServer:
         application.router.add_get("/favicon.ico", _nothing)
         application.router.add_get("/api/fleet", self._fleet)
         application.router.add_get("/api/events", self._events)
-        application.router.add_get("/api/explain", self._explained)
+        application.router.add_get("/api/explain", self._answer_explain)
         application.router.add_get("/api/removals", self._removals)
         self._runner = QuietRunner(application, shutdown_timeout=0.5)
         await self._runner.setup()
@@ -238,11 +238,11 @@ class PageServer:
                 body = msgspec.json.encode(message)
                 await response.write(b"id: %s\ndata: %s\n\n" % (message["version"].encode(), body))
             if version == model.version:
-                await self._feed.changed(BEAT_SECONDS)
+                await self._feed.wait_for_change(BEAT_SECONDS)
 
     # ------------------------------------------------------------ one object
 
-    async def _explained(self, request: web.Request) -> web.Response:
+    async def _answer_explain(self, request: web.Request) -> web.Response:
         key = Key.parse(request.query.get("name", ""))
         kind = request.query.get("kind")
         if kind not in ("variant", "set") or not all(key) or "/" in key.name:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.proposals import Asked, Plan, planned
+from pvbus.cli.proposals import Asked, Plan, plan_moves
 from pvbus.controlplane.apiserver.selectors import LabelSelector
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.keys import Key
@@ -49,7 +49,7 @@ async def until(client: Client, *, due: int, refused: int) -> Plan:
     seen: object = None
     for _ in range(SECONDS_MAX * 5):
         try:
-            seen = plan = await planned(client.cluster, asked)
+            seen = plan = await plan_moves(client.cluster, asked)
         except PermanentError as exc:  # the set is not evaluated yet
             seen = exc
         else:

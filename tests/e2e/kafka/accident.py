@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from pvbus.cli.confirm import Held, held_of
+from pvbus.cli.confirm import Held, read_held
 from pvbus.cli.reading import read_rows
 from pvbus.core.kernel.keys import CONFIRM_DELETION, Key
 from pvbus.core.kernel.records import SETRESULTS, SetResult
@@ -105,7 +105,7 @@ class Accident:
 
     async def held(self, name: str) -> Held:
         """Return what the bus says is held of a set. Raises NothingHeldError."""
-        return await held_of(self._bus, Key("default", name))
+        return await read_held(self._bus, Key("default", name))
 
     async def result(self, name: str) -> SetResult:
         """Return the roll-up of a set on the bus."""

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 import pygit2
 
-from pvbus.cli.reading import opened_bus, read_rows
+from pvbus.cli.reading import open_existing_bus, read_rows
 from pvbus.core.kernel.records import LATEST
 from pvbus.examples import fleet as example
 from tests.e2e.faults.fleet import CLUSTER, REPOSITORY, REVISION, SET, VARIANT, Fleet
@@ -64,7 +64,7 @@ async def final_state(fleet: Fleet, data: str, bus: str) -> State:
     }
     for region in example.REGIONS:
         state |= _trees(fleet.folder / f"edge-{region}.git", replaced)
-    async with opened_bus(data, bus) as opened:
+    async with open_existing_bus(data, bus) as opened:
         for key, value in (await read_rows(opened, LATEST)).items():
             event = msgspec.json.decode(value)
             if event["condition"]["reason"] == COUNTING:

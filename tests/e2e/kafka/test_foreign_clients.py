@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pvbus.cli.reading import opened_bus, read_topic
+from pvbus.cli.reading import open_existing_bus, read_topic
 from pvbus.core.kernel.keys import partition
 from pvbus.core.kernel.records import CONDITIONS
 from pvbus.core.kernel.topics import SERVICES
@@ -29,7 +29,7 @@ def through_the_port(installed: Installed) -> list[Record]:
     """Read the public topic as pvbus does."""
 
     async def read() -> list[Record]:
-        async with opened_bus("", installed.bus) as bus:
+        async with open_existing_bus("", installed.bus) as bus:
             return await read_topic(bus, CONDITIONS)
 
     return asyncio.run(read())
@@ -39,7 +39,7 @@ def incarnation(installed: Installed) -> str:
     """Return the id of the installation."""
 
     async def read() -> str:
-        async with opened_bus("", installed.bus) as bus:
+        async with open_existing_bus("", installed.bus) as bus:
             found = await read_installation(bus)
         assert found is not None
         return found.incarnation

@@ -22,7 +22,7 @@ from pvbus.cli.controlplane import control_plane
 from pvbus.core.kernel.topics import SERVICES, topic_specs
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.clock import SystemClock
-from pvbus.runtime.process.assembly import Service, build_service, run_all, settled
+from pvbus.runtime.process.assembly import Service, build_service, is_settled, run_all
 from pvbus.runtime.process.settings import ApiServerConfig
 from tests.tools.installation import Installation
 from tests.tools.kubectl import KubectlUnavailableError, find_or_build
@@ -241,7 +241,7 @@ class Hosted(Nephio):
 
         async def settled_twice() -> bool:
             nonlocal quiet
-            quiet = quiet + 1 if await settled(self._services, self.bus) else 0
+            quiet = quiet + 1 if await is_settled(self._services, self.bus) else 0
             return quiet > 3
 
         await self.until(settled_twice)

@@ -27,7 +27,7 @@ from pvbus.cli.plandocument import Document
 from pvbus.core.kernel.topics import SERVICES, topic_specs
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.preview.run import replaced
-from pvbus.runtime.process.assembly import Service, build_service, run_all, settled
+from pvbus.runtime.process.assembly import Service, build_service, is_settled, run_all
 from pvbus.runtime.process.settings import ApiServerConfig
 
 QUIET_SECONDS = 30.0
@@ -121,7 +121,7 @@ class LiveWorld:
         while self._clock.monotonic() - since < QUIET_SECONDS:
             await self._clock.sleep(0.5)
             now = (len(self.sent), sum((await self._bus.end_offsets(parts)).values()))
-            if now != before or not await settled(self._services, self._bus, horizon_seconds=-1.0):
+            if now != before or not await is_settled(self._services, self._bus, horizon_seconds=-1.0):
                 since, before = self._clock.monotonic(), now
         assert self._running is not None
         assert not self._running.done()

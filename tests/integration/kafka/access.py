@@ -248,7 +248,7 @@ async def look(bus: KafkaBus) -> None:
     feed.start()
     following = asyncio.create_task(feed.run())
     while not feed.restored:
-        await feed.changed(1.0)
+        await feed.wait_for_change(1.0)
     following.cancel()
     await asyncio.wait({following})
     for key, is_set in ((SET, True), (VARIANT, False)):

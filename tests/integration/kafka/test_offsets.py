@@ -14,7 +14,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ForeignPartition
 
-from pvbus.adapters.kafka.requests import answered, fetch_offsets
+from pvbus.adapters.kafka.requests import ask_until_answered, fetch_offsets
 from pvbus.adapters.kafka.settings import KafkaSettings, client_options, producer_options
 from pvbus.ports.bus import GroupOffsets
 from tests.contract.bus.kafka_harness import KafkaHarness
@@ -63,7 +63,7 @@ class Connection:
             if code:
                 raise errors.for_code(code)
 
-        await answered(self, ask)
+        await ask_until_answered(self, ask)
 
 
 async def coordinated(admin: AIOKafkaAdminClient, settings: KafkaSettings, avoiding: int) -> tuple[int, str]:
@@ -75,7 +75,7 @@ async def coordinated(admin: AIOKafkaAdminClient, settings: KafkaSettings, avoid
 
     while True:
         name = settings.named(f"group-{secrets.token_hex(4)}")
-        if (node := await answered(admin._client, ask)) != avoiding:
+        if (node := await ask_until_answered(admin._client, ask)) != avoiding:
             return node, name
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pvbus.adapters.kafka import requests, writer
 from pvbus.adapters.kafka.bus import KafkaBus
-from pvbus.adapters.kafka.errors import bounded
+from pvbus.adapters.kafka.errors import with_deadline
 from pvbus.adapters.kafka.settings import KafkaSettings
 from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Output
@@ -24,7 +24,7 @@ CLOSE_SECONDS = 20.0
 
 @pytest.fixture
 def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "bounded", partial(bounded, seconds=DEADLINE_SECONDS))
+    monkeypatch.setattr(writer, "with_deadline", partial(with_deadline, seconds=DEADLINE_SECONDS))
     monkeypatch.setattr(requests, "ANSWER_SECONDS_MAX", DEADLINE_SECONDS)
 
 
@@ -66,7 +66,7 @@ async def test_without_a_deadline_a_step_hangs(
     kafka_to_break: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the deadline taken out, the same step does not end."""
-    monkeypatch.setattr(writer, "bounded", partial(bounded, seconds=3600.0))
+    monkeypatch.setattr(writer, "with_deadline", partial(with_deadline, seconds=3600.0))
     with pytest.raises(TimeoutError):
         await step_against_frozen(kafka_to_break, DEADLINE_SECONDS + 1)
 

@@ -12,7 +12,7 @@ from aiokafka import errors
 
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.adapters.kafka.errors import unreachable
-from pvbus.adapters.kafka.library import collected_reasons
+from pvbus.adapters.kafka.library import collect_reasons
 from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls
 from pvbus.core.errors import TransientError
 from tests.tools.certificate import make_certificate
@@ -110,7 +110,7 @@ def test_what_a_broker_refuses(reason: Exception, sasl: Scram | OAuthBearer | No
 def test_one_address_of_several_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Another one may work: then no error tells of it. Who is not connecting leaves the log as it is."""
     log = logging.getLogger("aiokafka")
-    with collected_reasons():
+    with collect_reasons():
         log.error('Unable connect to "%s:%s": %s', "a", 1, OSError("gone"))
         assert caplog.messages == []
     assert caplog.messages == ["no connection to a:1: gone"]

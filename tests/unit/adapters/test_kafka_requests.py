@@ -9,7 +9,7 @@ from aiokafka import TopicPartition, errors
 from pvbus.adapters.kafka.requests import (
     ANSWER_SECONDS_MAX,
     UnstableOffsetsError,
-    answered,
+    ask_until_answered,
     fetch_offsets,
 )
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS
@@ -42,7 +42,7 @@ def asked(answers: list[object]) -> tuple[object, float, int]:
     async def main() -> tuple[object, float, int]:
         clock, client = SimulatedClock(), Client()
         began = clock.monotonic()
-        found = await answered(client, ask)
+        found = await ask_until_answered(client, ask)
         return found, clock.monotonic() - began, client.looks
 
     return run_simulated(main())

@@ -102,6 +102,6 @@ def test_failures_count_from_the_first_since_the_last_answer() -> None:
     now = 107.0
     reach.failed(PvbusError("second"))
     assert (reach.failing_seconds, reach.error) == (7.0, "second")
-    reach.responded(403, PvbusError("forbidden"))
+    reach.note_response(403, PvbusError("forbidden"))
     now = 109.0
     assert (reach.failing_seconds, reach.error, reach.quiet_seconds) == (0.0, "", 2.0)

@@ -80,7 +80,7 @@ class Location:
         assert obj is not None
         return obj["metadata"].get("annotations") or {}
 
-    def retried(self) -> list[str]:
+    def retry_variants(self) -> list[str]:
         return [o["metadata"]["name"] for o in self.cluster.objects_of(VARIANT) if RETRY in str(o)]
 
 
@@ -116,7 +116,7 @@ def test_what_fails_is_tried_again_and_a_failed_draft_is_rendered(home: Location
     assert "the pipelines of 1 variant have run again" in out
     assert "pvbus explain --set default/web" in out
     assert "do not exist yet are tried again within a minute" in out
-    assert sorted(home.retried()) == ["unrendered", "waiting"]
+    assert sorted(home.retry_variants()) == ["unrendered", "waiting"]
     asked = home.annotations(SET, "web")[RETRY]
     assert asked == home.annotations(VARIANT, "waiting")[RETRY]
     assert home.saved == ["edge.web.1"]
@@ -134,7 +134,7 @@ def test_a_draft_that_waits_for_its_first_save_is_left_to_its_variant(home: Loca
     waiting = {"type": "Rendered", "status": "Unknown", "reason": "Deferred"}
     home.cluster.put({**revision, "status": {"conditions": [waiting]}})
     assert home.run("retry", "default/unrendered") == 0
-    assert home.retried() == ["unrendered"]
+    assert home.retry_variants() == ["unrendered"]
     assert home.saved == []
 
 
@@ -142,7 +142,7 @@ def test_what_is_on_hold_is_not_tried(home: Location, capsys: Captured) -> None:
     assert home.run("hold", "--set", "default/web") == 0
     assert home.run("retry", "default/waiting") == 1
     assert "1 variant left out, on hold" in capsys.readouterr().out
-    assert home.retried() == home.saved == []
+    assert home.retry_variants() == home.saved == []
     assert home.run("retry", "--set", "default/web") == 1
     assert RETRY not in home.annotations(SET, "web")
 

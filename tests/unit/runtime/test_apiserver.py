@@ -36,7 +36,7 @@ class Server:
 
     def request(self) -> None:
         if self.is_there:
-            self.reach.responded(200)
+            self.reach.note_response(200)
         else:
             self.reach.failed(TransientError(LOST))
 

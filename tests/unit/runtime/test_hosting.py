@@ -10,7 +10,7 @@ from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.core.kernel.records import MetaRow
 from pvbus.ports.bus import Bus
 from pvbus.runtime.process import hosting
-from pvbus.runtime.process.hosting import grounded, hosted, source_of, whole_config
+from pvbus.runtime.process.hosting import host_services, open_ground, source_of, whole_config
 from pvbus.runtime.process.installation import ensure_installation
 from pvbus.runtime.process.settings import SERVICE_CONFIGS, ConditionsConfig, ServiceConfig, ServicesConfig
 
@@ -50,7 +50,7 @@ async def test_a_start_waits_for_all_brokers(config: ServicesConfig, monkeypatch
     """A bus that was reached, and then does not answer for a moment, does not end the start."""
     installing = Installing(3)
     monkeypatch.setattr(hosting, "ensure_installation", installing)
-    async with grounded(config) as ground:
+    async with open_ground(config) as ground:
         assert ground.partitions == 12
     assert installing.failures == 0
 
@@ -62,19 +62,19 @@ async def test_a_start_does_not_wait_for_ever(
     monkeypatch.setattr(hosting, "ensure_installation", Installing(1_000_000))
     monkeypatch.setattr(hosting, "BUS_SECONDS_MAX", 0.1)
     with pytest.raises(PermanentError, match="a broker is starting"):
-        async with grounded(config):
+        async with open_ground(config):
             pass
 
 
 async def test_a_service_without_rights_needs_no_kubeconfig(config: ServicesConfig) -> None:
     """unroll sends the API server nothing: it starts where there is none, and is ready without it."""
     nowhere = replace(config, kubeconfig="/nonexistent/kubeconfig")
-    async with hosted(["unroll"], nowhere) as host:
+    async with host_services(["unroll"], nowhere) as host:
         assert list(host.services) == ["unroll"]
         assert host.api_server.problem == ""
         assert host.rights.lines("unroll") == []
     with pytest.raises(UsageError, match="no kubeconfig at /nonexistent/kubeconfig"):
-        async with hosted(["unroll", "render"], nowhere):
+        async with host_services(["unroll", "render"], nowhere):
             pass
 
 
@@ -101,7 +101,7 @@ async def test_both_starts_of_an_installation_have_one_source(config: ServicesCo
     """The id is made once, and read at each start after it."""
     found = []
     for _ in range(2):
-        async with grounded(config) as ground:
+        async with open_ground(config) as ground:
             found.append(source_of(config, ground.incarnation))
     assert found[0] == found[1] != "/pvbus/"
 

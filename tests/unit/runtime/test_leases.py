@@ -118,9 +118,9 @@ def test_a_key_is_taken_once_and_again_after_a_mark_that_came_meanwhile() -> Non
 def test_an_offset_is_done_when_its_keys_are(state: str) -> None:
     """A key that is dirty or busy holds its offset; the rows of a step that ends it count as done."""
     one = opened()
-    one.consumed(IN, 6, ["early"])
-    one.consumed(IN, 7, ["a"])
-    one.consumed(IN, 8, ["b"])
+    one.note_consumed(IN, 6, ["early"])
+    one.note_consumed(IN, 7, ["a"])
+    one.note_consumed(IN, 8, ["b"])
     for key in ("early", "a", "b"):
         one.mark(key)
     assert one.done_offsets() == {IN: 6}

@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.kernel.effects import Range, Sample
-from pvbus.runtime.process.hosting import monitored
+from pvbus.runtime.process.hosting import open_monitoring
 from pvbus.runtime.process.settings import RolloutConfig, ServiceConfig, ServicesConfig
 from tests.unit.runtime.fakes import FakeWorld, simulated
 
@@ -71,14 +71,14 @@ def test_queries_do_not_wait_for_an_api_server_that_is_busy() -> None:
 
 @pytest.mark.parametrize("config", [RolloutConfig(), ServicesConfig()])
 async def test_the_settings_name_who_answers(config: RolloutConfig | ServicesConfig) -> None:
-    async with monitored(config) as monitoring:
+    async with open_monitoring(config) as monitoring:
         assert monitoring is None
-    async with monitored(replace(config, prometheus_url="http://127.0.0.1:9/tenant/")) as monitoring:
+    async with open_monitoring(replace(config, prometheus_url="http://127.0.0.1:9/tenant/")) as monitoring:
         assert monitoring is not None
         with pytest.raises(TransientError, match=r"no answer from http://127\.0\.0\.1:9/tenant "):
             await monitoring.query("1", start=0, end=0, step_seconds=1)
 
 
 async def test_other_services_ask_nobody() -> None:
-    async with monitored(ServiceConfig()) as monitoring:
+    async with open_monitoring(ServiceConfig()) as monitoring:
         assert monitoring is None

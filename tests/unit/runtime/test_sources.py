@@ -12,7 +12,7 @@ from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.core.kernel.effects import Content, Observation, Observe, Pull
 from pvbus.ports.cluster import Kind, Resource
 from pvbus.runtime.process.settings import ServiceConfig, ServicesConfig, SourcesConfig, load_config
-from pvbus.runtime.process.sources import secrets_of, sourced, sources_of
+from pvbus.runtime.process.sources import open_sources, secrets_of, sources_of
 from pvbus.runtime.reconcile.effects import perform
 from tests.tools.fakeregistry import fake_registry
 from tests.tools.images import PACKAGE, pull_secret, xpkg_of
@@ -76,9 +76,15 @@ async def test_a_service_without_sources_says_so() -> None:
 
 
 async def test_only_services_that_read_packages_open_the_sources() -> None:
-    async with sourced(ServicesConfig(), ["unroll"]) as none, sourced(ServiceConfig(), ["resolve"]) as other:
+    async with (
+        open_sources(ServicesConfig(), ["unroll"]) as none,
+        open_sources(ServiceConfig(), ["resolve"]) as other,
+    ):
         assert (none, other) == (None, None)
-    async with sourced(SourcesConfig(), ["resolve"]) as one, sourced(ServicesConfig(), ["establish"]) as two:
+    async with (
+        open_sources(SourcesConfig(), ["resolve"]) as one,
+        open_sources(ServicesConfig(), ["establish"]) as two,
+    ):
         assert one is not None
         assert two is not None
 
@@ -105,7 +111,7 @@ async def test_the_settings_reach_the_sources(tmp_path: Path) -> None:
             sources_cache=str(tmp_path / "cache"),
             sources_mirrors=f"{registry.address}={mirror.address}/copies",
         )
-        async with sourced(config, ["establish"]) as sources:
+        async with open_sources(config, ["establish"]) as sources:
             assert sources is not None
             assert (await sources.pull(registry.source(), digest, ())).files == PACKAGE
         assert registry.asked == []

@@ -55,7 +55,7 @@ class Page:
     async def until_read(self) -> dict[str, Any]:
         await self.fleet()  # the first request starts the reading
         while not self.feed.restored:
-            await self.feed.changed(1)
+            await self.feed.wait_for_change(1)
         return await self.fleet()
 
     @asynccontextmanager
@@ -272,7 +272,7 @@ async def test_a_page_that_reconnects_gets_what_it_missed_or_the_whole(page: Pag
     version = (await page.until_read())["version"]
     await _write(file, variant("default/new"))
     while (await page.fleet())["version"] == version:
-        await page.feed.changed(1)
+        await page.feed.wait_for_change(1)
     for headers, since in (({}, version), ({"Last-Event-ID": version}, "stale-1")):
         async with page.events(since, **headers) as following:
             news = await following()

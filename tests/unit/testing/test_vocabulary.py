@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tools.vocabulary import private_words
+from tests.tools.vocabulary import misnamed_verbs, private_words
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,20 @@ def test_a_word_of_our_own_is_found_as_a_name(text: str, found: list[str]) -> No
 
 def test_a_set_claims_the_name_of_a_variant() -> None:
     assert list(private_words("pvbus/core/variants/render/controller.py", "claims = []")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("async def _merged(a): ...", ["_merged"]),
+        ("def brought(a) -> Generator[Effect, Any, None]: ...", ["brought"]),
+        ("class A:\n    def _carried_out(self) -> Reconciliation: ...", ["_carried_out"]),
+        ("def merged(a: str) -> str: ...", []),
+        ("async def merge_upstream() -> None: ...", []),
+        ("async def feed() -> None: ...", []),
+        ("async def committed() -> int: ...", []),
+    ],
+)
+def test_a_function_with_effects_is_not_named_by_a_participle(text: str, found: list[str]) -> None:
+    """What is pure may be: it returns what is merged. So may what the field itself calls so."""
+    assert [name for _, name in misnamed_verbs(text)] == found

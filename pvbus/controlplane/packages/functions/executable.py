@@ -22,7 +22,7 @@ from pvbus.controlplane.packages.functions.item import (
     Value,
     text_of,
 )
-from pvbus.controlplane.packages.functions.limits import untimed
+from pvbus.controlplane.packages.functions.limits import exclude_time
 from pvbus.controlplane.packages.functions.yamltext import load
 from pvbus.core.errors import PermanentError
 from pvbus.core.yaml.editor import YamlError, get, replaced
@@ -71,7 +71,7 @@ def run_executable(
 
 def evaluate(run: Callable[[str], Ended], items: Sequence[Item], config: Value | None) -> FunctionOutput:
     """Return the output of a function: `run` passes it a ResourceList. Raises: PermanentError."""
-    with untimed():
+    with exclude_time():
         code, out, err = run(encode(items, config))
     if code:
         results = _results_of(out)

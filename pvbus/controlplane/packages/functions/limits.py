@@ -54,7 +54,7 @@ def render_limits(seconds: float | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def untimed() -> Iterator[None]:
+def exclude_time() -> Iterator[None]:
     """Exclude the time of this block, which has its own limit."""
     began = time.monotonic()
     try:

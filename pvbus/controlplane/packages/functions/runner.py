@@ -12,7 +12,7 @@ from pvbus.controlplane.apiserver import protobuf
 from pvbus.controlplane.packages.functions import executable
 from pvbus.controlplane.packages.functions.executable import OUTPUT_BYTES_MAX
 from pvbus.controlplane.packages.functions.item import FunctionOutput, Item, Value
-from pvbus.controlplane.packages.functions.limits import untimed
+from pvbus.controlplane.packages.functions.limits import exclude_time
 from pvbus.core.api.packages import qualified
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 
@@ -54,7 +54,7 @@ class FunctionRunner:
         """
         request = request_of(executable.encode(items, config), qualified(image))
         try:
-            with untimed():
+            with exclude_time():
                 response = self._call(request, timeout=timeout_seconds)
         except self._errors as exc:
             raise self._translated(exc, image, timeout_seconds) from exc

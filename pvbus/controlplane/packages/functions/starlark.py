@@ -30,7 +30,7 @@ from pvbus.controlplane.packages.functions.item import (
     config_field,
     text_of,
 )
-from pvbus.controlplane.packages.functions.limits import untimed
+from pvbus.controlplane.packages.functions.limits import exclude_time
 from pvbus.core.errors import PermanentError
 from pvbus.core.yaml.editor import get
 
@@ -77,7 +77,7 @@ def starlark(items: Sequence[Item], config: Value | None) -> FunctionOutput:
     require_interpreter()
     key = _digest_of(items, config)
     _slow_failures.check(key)
-    with untimed():
+    with exclude_time():
         _turns.acquire()
     began = time.monotonic()
     try:

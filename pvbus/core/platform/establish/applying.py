@@ -58,7 +58,7 @@ class Item(NamedTuple):
         return self.new is not self.live
 
 
-def compared(
+def compare(
     wanted: Iterable[Object], owner: Owner, siblings: Container[str]
 ) -> Generator[Effect, Any, list[Item]]:
     """Read what is there of these objects, and return what is to be written, in order.
@@ -137,7 +137,7 @@ def read(
     return found
 
 
-def checked(items: list[Item], *, as_user: str = "") -> Generator[Effect, Any, None]:
+def check(items: list[Item], *, as_user: str = "") -> Generator[Effect, Any, None]:
     """Have the API server check every write that is due. Raises RefusedError with its answer.
 
     An object whose kind, namespace or role is made by these writes cannot be checked before them.
@@ -176,7 +176,7 @@ def _write(item: Item, *, is_dry_run: bool = False, as_user: str = "") -> Genera
     return stored
 
 
-def written(items: list[Item], *, as_user: str = "") -> Generator[Effect, Any, None]:
+def write(items: list[Item], *, as_user: str = "") -> Generator[Effect, Any, None]:
     """Write every object that is due. Raises RefusedError once all is undone that was written before."""
     journal: list[tuple[Item, Object]] = []
     for item in items:
@@ -213,7 +213,7 @@ def _undone(journal: list[tuple[Item, Object]], as_user: str) -> Generator[Effec
                 yield Update(item.kind, {**item.live, "metadata": before}, as_user=as_user)
 
 
-def taken_back(keys: Iterable[str], owner: Owner) -> Generator[Effect, Any, None]:
+def take_back(keys: Iterable[str], owner: Owner) -> Generator[Effect, Any, None]:
     """Take back what a revision has that never had all its objects.
 
     What only this revision owns and has made is deleted; of all else it loses its reference.
@@ -235,7 +235,7 @@ def taken_back(keys: Iterable[str], owner: Owner) -> Generator[Effect, Any, None
         yield Update(kind, left if others else forms.with_annotations(left, {ADOPTED: None, CONTENT: None}))
 
 
-def released_objects(keys: Iterable[str], owner: Owner) -> Generator[Effect, Any, tuple[str, ...]]:
+def release_objects(keys: Iterable[str], owner: Owner) -> Generator[Effect, Any, tuple[str, ...]]:
     """Give up an owner's control of these objects, and keep its references. Return those that it owns.
 
     A reference with a former uid of the owner gets the present one.

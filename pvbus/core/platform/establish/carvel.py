@@ -21,7 +21,7 @@ from pvbus.core.kernel.packagerows import EstablishedRevision, EstablishedRow, L
 from pvbus.core.platform.establish import applying
 from pvbus.core.platform.establish import objects as forms
 from pvbus.core.platform.establish.applying import Item, NotYetError, RefusedError
-from pvbus.core.platform.establish.fetching import brought
+from pvbus.core.platform.establish.fetching import fetch_content
 from pvbus.core.platform.establish.objects import ADOPTED, CONTENT, Object, key_of, kind_of, title
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.owners import controller_of
@@ -53,7 +53,7 @@ def user_of(install: Install) -> str:
     return f"system:serviceaccount:{ObjectKey.parse(install.okey).namespace}:{install.service_account}"
 
 
-def carried(
+def reconcile_install(
     install: Install, obj: Object, row: LockRow, before: EstablishedRow, package: Object | None
 ) -> Generator[Effect, Any, Carried]:
     """Carry a row out. obj: the install's object. package: the Carvel Package of the locked version."""
@@ -73,7 +73,7 @@ def carried(
             )
         if (obj.get("spec") or {}).get("values"):
             raise RefusedError("NotSupported", "spec.values has no effect here: templates are not rendered")
-        return (yield from _installed(install, obj, row, former, package))
+        return (yield from _install(install, obj, row, former, package))
     except RefusedError as refusal:
         return _ended(row, former, "failed", refusal.reason, refusal.message)._replace(
             again_after=REFUSED_SECONDS
@@ -83,37 +83,37 @@ def carried(
         return found._replace(waiting=(str(leaving),), again_after=SOON_SECONDS)
 
 
-def _installed(
+def _install(
     install: Install, obj: Object, row: LockRow, former: EstablishedRevision, package: Object
 ) -> Generator[Effect, Any, Carried]:
     name, user = ObjectKey.parse(install.okey), user_of(install)
-    content = yield from brought(package, name.namespace)
+    content = yield from fetch_content(package, name.namespace)
     placed = yield from applying.with_namespaces(forms.in_order(content.objects), name.namespace)
     keys = tuple(map(key_of, placed))
-    items = yield from _compared(placed, name, user)
-    yield from _checked(items, user)
+    items = yield from _compare(placed, name, user)
+    yield from _check(items, user)
     if not set(keys) <= set(former.objects):
         union = tuple(dict.fromkeys((*former.objects, *keys)))
         entry = EstablishedRevision(name=row.version, state="pending", objects=union)
         return Carried((entry,), reason="Reconciling", again_after=AT_ONCE_SECONDS)
-    yield from _noted(obj, tuple(dict.fromkeys((*former.objects, *keys))))
-    yield from applying.written(items, as_user=user)
+    yield from _note_objects(obj, tuple(dict.fromkeys((*former.objects, *keys))))
+    yield from applying.write(items, as_user=user)
     outdated = [key for key in former.objects if key not in keys]
-    left = yield from _deleted(outdated, name, user)
+    left = yield from _delete(outdated, name, user)
     if left.refusals:
         raise RefusedError(left.reason, f"{_listed(left.refusals)}: the new version does not have it")
     entry = EstablishedRevision(name=row.version, state="established", objects=keys)
     return Carried((entry,), True, message="; ".join(content.gaps), again_after=LOOK_SECONDS)
 
 
-def _checked(items: list[Item], user: str) -> Generator[Effect, Any, None]:
+def _check(items: list[Item], user: str) -> Generator[Effect, Any, None]:
     try:
-        yield from applying.checked(items, as_user=user)
+        yield from applying.check(items, as_user=user)
     except PermanentError as error:
         raise RefusedError(error.reason, str(error)) from error
 
 
-def _compared(placed: Iterable[Object], name: ObjectKey, user: str) -> Generator[Effect, Any, list[Item]]:
+def _compare(placed: Iterable[Object], name: ObjectKey, user: str) -> Generator[Effect, Any, list[Item]]:
     """Read what is there, and return what is to be written. Raises RefusedError for what others have."""
     items, foreign = [], []
     for given in placed:
@@ -162,7 +162,7 @@ def noted(obj: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(each for each in found if each.count("|") == 2)
 
 
-def _noted(obj: Object, keys: tuple[str, ...]) -> Generator[Effect, Any, None]:
+def _note_objects(obj: Object, keys: tuple[str, ...]) -> Generator[Effect, Any, None]:
     """Note on the install what it is about to have, and have it stay until that is gone."""
     meta = obj["metadata"]
     finalizers = list(meta.get("finalizers") or ())
@@ -183,7 +183,7 @@ class _Left(NamedTuple):
     reason: str = ""
 
 
-def _deleted(keys: Iterable[str], name: ObjectKey, user: str) -> Generator[Effect, Any, _Left]:
+def _delete(keys: Iterable[str], name: ObjectKey, user: str) -> Generator[Effect, Any, _Left]:
     """Delete objects of an install, the last written first; return what is left of them.
 
     One that was there before the install stays, as does one that is not the install's any more. A refusal
@@ -225,7 +225,7 @@ def _removal_rank(key: ObjectKey) -> int:
     return -forms.rank({"apiVersion": version, "kind": key.kind})
 
 
-def ended(key: ObjectKey, before: EstablishedRow) -> Generator[Effect, Any, Carried | None]:
+def remove_install(key: ObjectKey, before: EstablishedRow) -> Generator[Effect, Any, Carried | None]:
     """Delete what an install that is being deleted has, then let it go; None if it is not such an install.
 
     In a namespace that is being deleted, too, it goes whatever is left: it would hold the namespace for ever,
@@ -239,7 +239,7 @@ def ended(key: ObjectKey, before: EstablishedRow) -> Generator[Effect, Any, Carr
     spec = live.get("spec") or {}
     keys = dict.fromkeys((*(each for one in before.revisions for each in one.objects), *noted(live)))
     if keys and not spec.get("noopDelete"):
-        unfinished = yield from _unfinished(keys, key, spec.get("serviceAccountName") or "")
+        unfinished = yield from _delete_objects(keys, key, spec.get("serviceAccountName") or "")
         if unfinished is not None and not (yield from _is_namespace_going(key.namespace)):
             return unfinished._replace(revisions=before.revisions)
     meta = live["metadata"]
@@ -248,13 +248,15 @@ def ended(key: ObjectKey, before: EstablishedRow) -> Generator[Effect, Any, Carr
     return Carried(is_over=True)
 
 
-def _unfinished(keys: Iterable[str], name: ObjectKey, account: str) -> Generator[Effect, Any, Carried | None]:
+def _delete_objects(
+    keys: Iterable[str], name: ObjectKey, account: str
+) -> Generator[Effect, Any, Carried | None]:
     """Delete the objects of an install; return the outcome while that is not done, None once it is."""
     if not account:
         message = f"spec.serviceAccountName is missing: nothing is deleted without: set it, or {_WAY_OUT}"
         return Carried(reason=DELETE_FAILED, message=message, again_after=DELETE_AGAIN_SECONDS)
     user = f"system:serviceaccount:{name.namespace}:{account}"
-    left = yield from _deleted(keys, name, user)
+    left = yield from _delete(keys, name, user)
     if left.refusals:
         remedy = "give the account these rights, or " if left.reason == FORBIDDEN else ""
         message = f"{user} cannot delete {_listed(left.refusals)}: {remedy}{_WAY_OUT}"

@@ -94,7 +94,7 @@ class EstablishController(KeyedController[InstallData]):
         data = table.setdefault(key, InstallData())
         edited: list[str] = []
         if topic == INSTALLS:
-            edited = self._observed(table, key, data, value)
+            edited = self._observe(table, key, data, value)
         elif topic == LOCK:
             self._decide(partition, key, data, _row.decode(value) if value is not None else None)
         else:
@@ -107,7 +107,7 @@ class EstablishController(KeyedController[InstallData]):
             dirty.append(PAGES)
         return [*dirty, *self._waiting_for(partition, key)] if topic == ESTABLISHED else dirty
 
-    def _observed(
+    def _observe(
         self, table: dict[str, InstallData], key: str, data: InstallData, value: bytes | None
     ) -> list[str]:
         """Apply an object; return the installs whose revision it is, if a person has deleted or edited it."""
@@ -168,7 +168,7 @@ class EstablishController(KeyedController[InstallData]):
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
         table, busy = self._tables[partition], self._busy[partition]
         if key == PAGES:
-            return (yield from self._paged(table, now))
+            return (yield from self._write_pages(table, now))
         data = table.get(key)
         if data is None:
             return Outcome()
@@ -187,11 +187,11 @@ class EstablishController(KeyedController[InstallData]):
             )
         busy[key] = wanted
         try:
-            return (yield from self._carried_out(partition, key, data, now))
+            return (yield from self._reconcile_install(partition, key, data, now))
         finally:
             busy.pop(key, None)
 
-    def _carried_out(
+    def _reconcile_install(
         self, partition: int, key: str, data: InstallData, now: float
     ) -> Generator[Effect, Any, Outcome]:
         table = self._tables[partition]
@@ -200,7 +200,7 @@ class EstablishController(KeyedController[InstallData]):
         assert row is not None
         try:
             needed_by = self._waiting_for(partition, key)
-            done = yield from self._carried(table, key, data, row, now, needed_by)
+            done = yield from self._apply_row(table, key, data, row, now, needed_by)
         except PermanentError as error:
             done = Carried(before.revisions, False, False, error.reason, str(error), (), RETRY_SECONDS)
         if done is None:
@@ -224,11 +224,11 @@ class EstablishController(KeyedController[InstallData]):
             data.looked_at, data.look_after = now, done.again_after
         puts = (Put(ESTABLISHED, key, new),) if new != data.done else ()
         if not puts and self._installer == "pvbus":  # a row that is committed is reported, no other one
-            yield from self._reported(table, key, data, done, now)
+            yield from self._report(table, key, data, done, now)
         result = "changed" if puts else "waiting" if done.waiting else "unchanged"
         return Outcome(puts, result, again_after=done.again_after, waiting=done.waiting)
 
-    def _carried(
+    def _apply_row(
         self,
         table: dict[str, InstallData],
         key: str,
@@ -246,22 +246,24 @@ class EstablishController(KeyedController[InstallData]):
         if row.status == "removed":
             holders = (table.get(each) for each in needed_by)
             needed = any(each and each.row and each.row.status != "removed" for each in holders)
-            if name.kind == carvel.INSTALL.kind and (over := (yield from carvel.ended(name, before))):
+            if name.kind == carvel.INSTALL.kind and (
+                over := (yield from carvel.remove_install(name, before))
+            ):
                 return over
-            done = yield from installs.ended(name, row, is_needed=needed)
+            done = yield from installs.end(name, row, is_needed=needed)
             # What it has is deleted once it is being deleted, so the row remembers that until then.
             return done if done.is_over else done._replace(revisions=before.revisions)
         if not row.uid:
             if row.status != "locked" or not row.template:
                 return None
-            return (yield from installs.made(name, row))
+            return (yield from installs.make(name, row))
         if data.raw is None or (data.object().get("metadata") or {}).get("uid") != row.uid:
             return None  # the mirror, or the lock, is behind
         obj = data.object()
         install = install_of(obj, namespace=self._namespace)
         if isinstance(install, Problem) or install.is_deleted or install.is_paused:
             return None
-        drift = yield from installs.updated(name, row, obj)
+        drift = yield from installs.update(name, row, obj)
         is_locked = row.status == "locked"
         if not is_locked and (self._installer == "others" or not _is_kept_whole(install, row, before)):
             return _unchanged(before, row.reason or row.status.capitalize(), row.message)
@@ -270,7 +272,7 @@ class EstablishController(KeyedController[InstallData]):
             live: Object | None = yield Get(kind, name.namespace, name.name)
             if live is None or live["metadata"].get("uid") != row.uid:
                 return None
-            done = yield from others.followed(install, kind, live, row)
+            done = yield from others.follow(install, kind, live, row)
             return done._replace(message="; ".join(filter(None, (done.message, drift))))
         if is_locked and (unmet := self._unmet(table, ScopedKey.parse(key).rest)):
             if before.order != data.order or not before.is_healthy:
@@ -285,12 +287,12 @@ class EstablishController(KeyedController[InstallData]):
         rival, seconds = others.rival_of(install, live, now)
         if rival:
             return Carried(before.revisions, before.is_healthy, False, BESIDE, rival, (), seconds)
-        done = yield from self._written(table, data, install, live, row, before)
+        done = yield from self._apply_lock(table, data, install, live, row, before)
         if not is_locked:
             return _kept_whole(done, row, before)
         return done._replace(message="; ".join(filter(None, (done.message, drift))))
 
-    def _written(
+    def _apply_lock(
         self,
         table: dict[str, InstallData],
         data: InstallData,
@@ -302,12 +304,18 @@ class EstablishController(KeyedController[InstallData]):
         """Compare the cluster with the row, or with what an install has that is refused, and write."""
         if install.family == "crossplane":
             strays = sorted(each for each, is_stray in data.strays.items() if is_stray)
-            return (yield from crossplane.carried(install, live, row, before, self._namespace, strays))
+            return (
+                yield from crossplane.reconcile_install(install, live, row, before, self._namespace, strays)
+            )
         if row.status != "locked":
             row = msgspec.structs.replace(row, version=before.revisions[-1].name)
-        return (yield from carvel.carried(install, live, row, before, self._package(table, install, row)))
+        return (
+            yield from carvel.reconcile_install(
+                install, live, row, before, self._package(table, install, row)
+            )
+        )
 
-    def _reported(
+    def _report(
         self, table: dict[str, InstallData], key: str, data: InstallData, done: Carried, now: float
     ) -> Generator[Effect, Any, None]:
         """Write the statuses of an install and of its revisions where they differ from what is mirrored."""
@@ -327,7 +335,7 @@ class EstablishController(KeyedController[InstallData]):
         is_carvel = install.family == "carvel"
         kind = installs.kind_of_key(name)
         if not reporting.is_shown(obj, wanted):
-            yield from reporting.reported(
+            yield from reporting.report(
                 kind, name.namespace, name.name, row.uid, wanted, now, is_whole=is_carvel
             )
         if is_carvel:
@@ -337,9 +345,9 @@ class EstablishController(KeyedController[InstallData]):
         statuses = reporting.revision_statuses(row, data.done, data.runtime, data.references)
         for each, status in statuses.items():
             if uids.get(each) and not _is_shown(table, okey(kind.group, kind.kind, "", each), status):
-                yield from reporting.reported(kind, "", each, uids[each], status, now)
+                yield from reporting.report(kind, "", each, uids[each], status, now)
 
-    def _paged(self, table: dict[str, InstallData], now: float) -> Generator[Effect, Any, Outcome]:
+    def _write_pages(self, table: dict[str, InstallData], now: float) -> Generator[Effect, Any, Outcome]:
         """Write the pages of the lock, at most one time a second."""
         if now < self._paged_at + reporting.PAGES_SECONDS and self._paged_at <= now:
             return Outcome(again_after=self._paged_at + reporting.PAGES_SECONDS - now)
@@ -349,7 +357,7 @@ class EstablishController(KeyedController[InstallData]):
             for key, data in table.items()
             if data.row is not None and _object_key(key).group == revisions.GROUP
         }
-        is_changed = yield from reporting.paged(rows, now)
+        is_changed = yield from reporting.write_pages(rows, now)
         # Nobody watches the pages: what a person has changed in them is put right by the next look.
         again = crossplane.LOOK_SECONDS if rows else None
         return Outcome(result="changed" if is_changed else "unchanged", again_after=again)

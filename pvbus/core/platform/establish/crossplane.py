@@ -65,7 +65,7 @@ class _Run(NamedTuple):
         return Owner(f"{kind.group}/{kind.version}", kind.kind, name, uid)
 
 
-def carried(
+def reconcile_install(
     install: Install,
     obj: Object,
     row: LockRow,
@@ -74,17 +74,17 @@ def carried(
     strays: Iterable[str] = (),
 ) -> Generator[Effect, Any, Carried]:
     """Carry a row out. obj: the install's object. namespace: of runtimes. strays: see `revisions.listed`."""
-    live = yield from revisions.listed(install, Owner.of(obj), strays)
+    live = yield from revisions.list_revisions(install, Owner.of(obj), strays)
     run = _Run(install, obj, row, before, namespace, live)
     for locked in sorted(row.revisions, key=lambda each: (each.is_active, each.revision)):
-        live[locked.name] = yield from revisions.ensured(install, obj, locked, live.get(locked.name))
+        live[locked.name] = yield from revisions.ensure_revision(install, obj, locked, live.get(locked.name))
     active = next((each for each in row.revisions if each.is_active), None)
     if active is None:
         done = yield from _inactive(run, row.revisions)
         return Carried(
             _in_order(run, done), reason="InactivePackageRevision", message="no revision is active"
         )
-    return (yield from _activated(run, active))
+    return (yield from _activate(run, active))
 
 
 class _Whole(NamedTuple):
@@ -97,16 +97,16 @@ class _Whole(NamedTuple):
     gap: str
 
 
-def _activated(run: _Run, active: LockedRevision) -> Generator[Effect, Any, Carried]:
+def _activate(run: _Run, active: LockedRevision) -> Generator[Effect, Any, Carried]:
     """Make a revision the active one: all of it, or nothing changes."""
     try:
-        whole = yield from _made_whole(run, active)
+        whole = yield from _make_whole(run, active)
     except RefusedError as refusal:
-        return (yield from _refused(run, active, refusal.reason, refusal.message))
+        return (yield from _end_refused(run, active, refusal.reason, refusal.message))
     except NotYetError as leaving:
         return _pending(run, active, str(leaving))
-    done = yield from _switched_on(run, active, whole)
-    yield from _collected(run)
+    done = yield from _switch_on(run, active, whole)
+    yield from _collect_garbage(run)
     established = _entry(run, active.name, "established", whole.keys)
     runs = _health_of(whole.workloads) or (Runtime("Unknown", whole.gap) if whole.gap else None)
     return Carried(
@@ -131,7 +131,7 @@ def _health_of(workloads: Iterable[applying.Item]) -> Runtime | None:
     return None
 
 
-def _made_whole(run: _Run, locked: LockedRevision) -> Generator[Effect, Any, _Whole]:
+def _make_whole(run: _Run, locked: LockedRevision) -> Generator[Effect, Any, _Whole]:
     """Check all objects of a revision, then write them. Raises RefusedError or NotYetError."""
     owner = run.owner(locked.name)
     content = yield from content_of(run.install, locked)
@@ -142,12 +142,12 @@ def _made_whole(run: _Run, locked: LockedRevision) -> Generator[Effect, Any, _Wh
     )
     objects = [_labelled(run.install, each) for each in given]
     try:
-        items = yield from applying.compared([*objects, *ran.accounts], owner, run.siblings)
-        workloads = yield from applying.compared(ran.workloads, owner, ())
-        yield from applying.checked([*items, *workloads])
+        items = yield from applying.compare([*objects, *ran.accounts], owner, run.siblings)
+        workloads = yield from applying.compare(ran.workloads, owner, ())
+        yield from applying.check([*items, *workloads])
     except PermanentError as error:
         raise RefusedError(error.reason, f"{error}: nothing was changed") from error
-    yield from applying.written(items)
+    yield from applying.write(items)
     apart = {key_of(each) for each in ran.accounts}
     own = [item.new for item in items if key_of(item.new) not in apart]
     references = tuple(
@@ -157,7 +157,7 @@ def _made_whole(run: _Run, locked: LockedRevision) -> Generator[Effect, Any, _Wh
     return _Whole(tuple(map(key_of, own)), references, workloads, ran.gap)
 
 
-def _switched_on(
+def _switch_on(
     run: _Run, active: LockedRevision, whole: _Whole
 ) -> Generator[Effect, Any, list[EstablishedRevision]]:
     """Switch the other revisions off, then this one on; return the entries of the others."""
@@ -165,10 +165,10 @@ def _switched_on(
     done = yield from _inactive(run, others)
     for name in sorted(set(run.live) - {each.name for each in run.row.revisions}):
         # One that the lock has dropped meanwhile goes last, and must not be active beside the new one.
-        run.live[name] = yield from revisions.switched(run.kind, run.live[name], None, "Inactive")
+        run.live[name] = yield from revisions.switch(run.kind, run.live[name], None, "Inactive")
     live = run.live[active.name]
-    run.live[active.name] = yield from revisions.switched(run.kind, live, active, "Active")
-    yield from applying.written(whole.workloads)
+    run.live[active.name] = yield from revisions.switch(run.kind, live, active, "Active")
+    yield from applying.write(whole.workloads)
     return done
 
 
@@ -215,16 +215,16 @@ def _inactive(
     for locked in others:
         former, owner = run.former(locked.name), run.owner(locked.name)
         live = run.live[locked.name]
-        run.live[locked.name] = yield from revisions.switched(run.kind, live, locked, "Inactive")
+        run.live[locked.name] = yield from revisions.switch(run.kind, live, locked, "Inactive")
         if former.state != "released" or former.uid != owner.uid:
-            yield from runtime.stopped(owner, run.namespace)
+            yield from runtime.stop(owner, run.namespace)
         keys = dict.fromkeys((*former.objects, *locked.objects))
-        owned = yield from applying.released_objects(keys, owner)
+        owned = yield from applying.release_objects(keys, owner)
         done.append(_entry(run, locked.name, "released", owned))
     return done
 
 
-def _collected(run: _Run) -> Generator[Effect, Any, None]:
+def _collect_garbage(run: _Run) -> Generator[Effect, Any, None]:
     """Delete revisions that are not in the lock any more, and with them what only they own.
 
     Only after the active one is whole. One that a user has just activated is left to the lock's next row.
@@ -233,14 +233,16 @@ def _collected(run: _Run) -> Generator[Effect, Any, None]:
     for name, live in sorted(run.live.items()):
         if name in retained or (revisions.is_users(live, None) and revisions.desired_state(live) == "Active"):
             continue
-        yield from runtime.stopped(run.owner(name), run.namespace)
-        yield from revisions.removed(run.kind, live)
+        yield from runtime.stop(run.owner(name), run.namespace)
+        yield from revisions.remove(run.kind, live)
 
 
 # ---------------------------------------------------------------- failures
 
 
-def _refused(run: _Run, active: LockedRevision, reason: str, message: str) -> Generator[Effect, Any, Carried]:
+def _end_refused(
+    run: _Run, active: LockedRevision, reason: str, message: str
+) -> Generator[Effect, Any, Carried]:
     """End without a change. What was whole before stays whole, or becomes so again; else nothing is left."""
     former = run.former(active.name)
     if former.state == "established":
@@ -249,25 +251,25 @@ def _refused(run: _Run, active: LockedRevision, reason: str, message: str) -> Ge
     locked = next((each for each in run.row.revisions if whole and each.name == whole.name), None)
     try:
         if locked is not None:
-            yield from applying.written((yield from _returned(run, active, locked)))
+            yield from applying.write((yield from _give_back(run, active, locked)))
     except RefusedError as refusal:
         message = f"{message}; {locked.name if locked else ''} cannot be put back: {refusal.message}"
     except NotYetError as leaving:
         return _pending(run, active, f"{message}; {leaving}")
-    yield from applying.taken_back(active.objects, run.owner(active.name))
-    yield from runtime.stopped(run.owner(active.name), run.namespace)
+    yield from applying.take_back(active.objects, run.owner(active.name))
+    yield from runtime.stop(run.owner(active.name), run.namespace)
     return _failed(run, active, reason, message)
 
 
-def _returned(
+def _give_back(
     run: _Run, active: LockedRevision, locked: LockedRevision
 ) -> Generator[Effect, Any, list[applying.Item]]:
     """Give everything back to the revision that was whole before; return what is still to be started."""
-    before = yield from _made_whole(run, locked)
+    before = yield from _make_whole(run, locked)
     live = run.live[active.name]
-    run.live[active.name] = yield from revisions.switched(run.kind, live, active, "Inactive")
+    run.live[active.name] = yield from revisions.switch(run.kind, live, active, "Inactive")
     live = run.live[locked.name]
-    run.live[locked.name] = yield from revisions.switched(run.kind, live, locked, "Active")
+    run.live[locked.name] = yield from revisions.switch(run.kind, live, locked, "Active")
     return before.workloads
 
 

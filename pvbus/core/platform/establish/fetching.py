@@ -32,7 +32,7 @@ class Brought(NamedTuple):
     gaps: tuple[str, ...]
 
 
-def brought(package: Mapping[str, Any], namespace: str) -> Generator[Effect, Any, Brought]:
+def fetch_content(package: Mapping[str, Any], namespace: str) -> Generator[Effect, Any, Brought]:
     """Fetch and read a Package. namespace: of its pull secrets. Raises RefusedError."""
     spec = ((package.get("spec") or {}).get("template") or {}).get("spec") or {}
     steps = list(spec.get("template") or ())
@@ -41,7 +41,7 @@ def brought(package: Mapping[str, Any], namespace: str) -> Generator[Effect, Any
     try:
         items = list(spec.get("fetch") or ())
         for number, item in enumerate(items):
-            for path, data in (yield from _fetched(item, namespace)).items():
+            for path, data in (yield from _fetch(item, namespace)).items():
                 # One item has its own paths, more have a folder each, as in kapp-controller.
                 files[path if len(items) == 1 else _path(f"{item.get('path') or number}/{path}")] = data
         objects = parsed(_templated(files, steps))
@@ -53,7 +53,7 @@ def brought(package: Mapping[str, Any], namespace: str) -> Generator[Effect, Any
     return Brought(objects, tuple(gaps))
 
 
-def _fetched(item: Mapping[str, Any], namespace: str) -> Generator[Effect, Any, Files]:
+def _fetch(item: Mapping[str, Any], namespace: str) -> Generator[Effect, Any, Files]:
     kinds = [name for name in item if name != "path"]
     if len(kinds) != 1:
         raise RefusedError("InvalidPackage", "an item of fetch must have exactly one source")
@@ -69,14 +69,14 @@ def _fetched(item: Mapping[str, Any], namespace: str) -> Generator[Effect, Any, 
             field = "url" if kind == "image" else "image"
             _only(given, f"fetch.{kind}", field, "secretRef", "subPath", "tagSelection")
             source, tag, digest = split_reference(str(given.get(field) or ""))
-            files = yield from _pulled(source, tag or "latest", digest, secrets)
+            files = yield from _pull(source, tag or "latest", digest, secrets)
         case "git":
             _only(given, "fetch.git", "url", "ref", "secretRef", "subPath", "depth", "lfsSkipSmudge")
             folder = _path(given.get("subPath"))
             repository = GitFolder(git_url(str(given.get("url") or "")), folder)
             # A branch is written `origin/main` for kapp-controller.
             ref = str(given.get("ref") or "HEAD").removeprefix("origin/")
-            return (yield from _pulled(str(repository), ref, "", secrets))
+            return (yield from _pull(str(repository), ref, "", secrets))
         case _:
             raise RefusedError(NOT_SUPPORTED, f"fetch.{kind} is not done here: {_SET}")
     folder = _path(given.get("subPath"))
@@ -93,7 +93,7 @@ def _is_below(path: str, folder: str) -> bool:
     return not folder or path.startswith(f"{folder}/")
 
 
-def _pulled(source: str, tag: str, digest: str, secrets: tuple[str, ...]) -> Generator[Effect, Any, Files]:
+def _pull(source: str, tag: str, digest: str, secrets: tuple[str, ...]) -> Generator[Effect, Any, Files]:
     if not digest:
         seen: Observation = yield Observe(source, (tag,), secrets)
         digest = seen.digests.get(tag, "")

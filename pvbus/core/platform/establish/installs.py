@@ -51,7 +51,7 @@ def is_made(live: Mapping[str, Any] | None, key: ObjectKey) -> bool:
     return live is not None and bool(annotation(live, owner_annotation(key)))
 
 
-def made(key: ObjectKey, row: LockRow) -> Generator[Effect, Any, Carried]:
+def make(key: ObjectKey, row: LockRow) -> Generator[Effect, Any, Carried]:
     """Make an install that does not exist yet. One that a user has made meanwhile is left as it is."""
     kind = kind_of_key(key)
     live: Object | None = yield Get(kind, key.namespace, key.name)
@@ -75,7 +75,7 @@ def _new(kind: KindRef, key: ObjectKey, row: LockRow) -> Object:
     }
 
 
-def updated(key: ObjectKey, row: LockRow, obj: Object) -> Generator[Effect, Any, str]:
+def update(key: ObjectKey, row: LockRow, obj: Object) -> Generator[Effect, Any, str]:
     """Hand an install on to its present holder, and give it the template of the lock.
 
     Returns in words how it differs from the template by a change that is not ours, "" if it does not.
@@ -110,7 +110,7 @@ def updated(key: ObjectKey, row: LockRow, obj: Object) -> Generator[Effect, Any,
     return drift
 
 
-def ended(key: ObjectKey, row: LockRow, *, is_needed: bool) -> Generator[Effect, Any, Carried]:
+def end(key: ObjectKey, row: LockRow, *, is_needed: bool) -> Generator[Effect, Any, Carried]:
     """Remove an install that nobody holds any more, or release it, as the lock says.
 
     is_needed: whether another install depends on it. A user's install is left alone.

@@ -53,7 +53,7 @@ def _is_after(mark: Mark | None, ours: Mark | None) -> bool:
     return mark is not None and ours is not None and mark.at >= ours.at
 
 
-def followed(install: Install, kind: KindRef, live: Object, row: LockRow) -> Generator[Effect, Any, Carried]:
+def follow(install: Install, kind: KindRef, live: Object, row: LockRow) -> Generator[Effect, Any, Carried]:
     """Leave an install to others, and report what they report. live: the install's object."""
     name, _ = _THEIRS[install.family]
     spec = live.get("spec") or {}

@@ -84,7 +84,7 @@ def _is_same(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
     )
 
 
-def reported(
+def report(
     kind: KindRef, namespace: str, name: str, uid: str, wanted: Status, now: float, *, is_whole: bool = False
 ) -> Generator[Effect, Any, bool]:
     """Write a status if it differs; return whether it did.
@@ -114,7 +114,7 @@ def _complete(condition: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"reason": "", "message": "", **condition}
 
 
-def paged(rows: Mapping[str, LockRow], now: float) -> Generator[Effect, Any, bool]:
+def write_pages(rows: Mapping[str, LockRow], now: float) -> Generator[Effect, Any, bool]:
     """Write the lock's pages where they differ; return whether one did. rows: by okey of the install.
 
     Without a row there is no page, unless there was one before.
@@ -141,7 +141,7 @@ def paged(rows: Mapping[str, LockRow], now: float) -> Generator[Effect, Any, boo
             is_changed = True
         if name == "lock":
             uid = found["metadata"].get("uid", "")
-            is_changed |= yield from reported(PAGES, "", name, uid, lock_status(rows), now)
+            is_changed |= yield from report(PAGES, "", name, uid, lock_status(rows), now)
     for name, obj in live.items():
         if name.startswith("lock-") and name.removeprefix("lock-").isdigit():
             yield Delete(PAGES, "", name, obj["metadata"].get("uid", ""))

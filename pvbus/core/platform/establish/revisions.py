@@ -47,7 +47,7 @@ def stray_of(revision: Object) -> str:
     return str(ScopedKey(SCOPE, okey(GROUP, str(owner["kind"]), "", str(owner.get("name")))))
 
 
-def listed(
+def list_revisions(
     install: Install, parent: Owner, strays: Iterable[str] = ()
 ) -> Generator[Effect, Any, dict[str, Object]]:
     """Return the objects of an install's revisions by name: those with its label and its owner reference.
@@ -65,7 +65,7 @@ def listed(
     return owned
 
 
-def ensured(
+def ensure_revision(
     install: Install, obj: Object, locked: LockedRevision, live: Object | None
 ) -> Generator[Effect, Any, Object]:
     """Return the object of a revision; make it, or bring it up to date but for its desiredState.
@@ -137,7 +137,7 @@ def is_users(revision: Object, locked: LockedRevision | None) -> bool:
     return is_changed and (locked is None or generation > locked.asked)
 
 
-def switched(
+def switch(
     kind: KindRef, revision: Object, locked: LockedRevision | None, state: State
 ) -> Generator[Effect, Any, Object]:
     """Give a revision this desiredState unless a user has just given it another one; return its object."""
@@ -155,7 +155,7 @@ def switched(
     return stored
 
 
-def removed(kind: KindRef, revision: Object) -> Generator[Effect, Any, None]:
+def remove(kind: KindRef, revision: Object) -> Generator[Effect, Any, None]:
     """Delete a revision. The API server deletes the objects that only it owns."""
     meta = revision["metadata"]
     if not meta.get("deletionTimestamp"):

@@ -167,7 +167,7 @@ def _deployment(install: Install, name: str, namespace: str, image: str, labels:
     }
 
 
-def stopped(revision: Owner, namespace: str) -> Generator[Effect, Any, None]:
+def stop(revision: Owner, namespace: str) -> Generator[Effect, Any, None]:
     """Delete the runtime of a revision: what has its names, and is controlled by it."""
     for kind in _KINDS:
         name = role_name(revision.name) if kind.group == RBAC else revision.name

@@ -254,7 +254,7 @@ class _Unpacked(io.RawIOBase):
         if not self._gzip:
             part, self._left = bytes(self._left[:size]), self._left[size:]
         else:
-            part = self._inflated(size)
+            part = self._inflate(size)
         self._seen += len(part)
         if self._seen > self._archive_bytes:
             raise _too_large(f"the archive has more than {self._limits.bytes_max} bytes unpacked")
@@ -264,7 +264,7 @@ class _Unpacked(io.RawIOBase):
             )
         return part
 
-    def _inflated(self, size: int) -> bytes:
+    def _inflate(self, size: int) -> bytes:
         while True:
             part = self._engine.decompress(self._buffer, size)
             self._buffer = self._engine.unconsumed_tail

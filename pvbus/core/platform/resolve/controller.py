@@ -19,7 +19,7 @@ from pvbus.core.kernel.packagerows import SCOPE, ContentRow, EstablishedRow, Loc
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK, SOURCES, WATCHES, WatchRequest
 from pvbus.core.platform.packaging.carvel import served_by
 from pvbus.core.platform.resolve.deciding import Decider
-from pvbus.core.platform.resolve.observing import OBSERVE_SECONDS, observed
+from pvbus.core.platform.resolve.observing import OBSERVE_SECONDS, observe_source
 from pvbus.core.platform.resolve.plans import Settings
 from pvbus.core.platform.resolve.state import NAMESPACE, ScopeState
 
@@ -145,7 +145,7 @@ class ResolveController(ServiceController):
         state = self._states[partition]
         scoped = ScopedKey.parse(key)
         if scoped.rest:
-            return (yield from observed(state, scoped, now, self._observe_seconds))
+            return (yield from observe_source(state, scoped, now, self._observe_seconds))
         asks = tuple(self._asks(partition))
         if asks:
             self._asking.update(put.key for put in asks)

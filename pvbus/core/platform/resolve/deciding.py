@@ -47,7 +47,7 @@ class Decider:
             deciding = self._deciding(state, None)
             found = deciding.decision()
         self._is_recovering = deciding.is_recovering
-        decision = self._merged(deciding, found)
+        decision = self._merge(deciding, found)
         self._offers = state.offers()
         rows: dict[str, LockRow | None] = {}
         if is_all or changes.is_carvel:
@@ -76,7 +76,7 @@ class Decider:
             if not any(each.kind == "install" for each in more):
                 return deciding
 
-    def _merged(self, deciding: "GroupDecision", decision: Decision) -> Decision:
+    def _merge(self, deciding: "GroupDecision", decision: Decision) -> Decision:
         """Keep what a decision found, beside what was found for other groups; return it for all."""
         only = deciding.only
         if only is None:

@@ -406,7 +406,7 @@ class GroupDecision:
                     okey = self._ending[package]
                     self.waits[f"the end of {shown(okey)}"] = Member("install", okey)
                 elif package not in self._by_package:
-                    pending.append(self._created(plan, package, chosen))
+                    pending.append(self._create_install(plan, package, chosen))
 
     def _is_decided(self, plan: Plan) -> bool:
         """Whether what a plan needs is known: its wish is granted, or others need it."""
@@ -420,12 +420,12 @@ class GroupDecision:
         names = dict.fromkeys(edge.provider for edge in plan.chosen.edges if edge.status == "met")
         return [(name, plan.part.chosen["", name]) for name in names if ("", name) in plan.part.chosen]
 
-    def _created(self, owner: Plan, package: str, chosen: Chosen) -> Plan:
+    def _create_install(self, owner: Plan, package: str, chosen: Chosen) -> Plan:
         digest = self._solver.label(package, chosen.version)[1]
         assert owner.chosen is not None
         holder = (owner.package, self._solver.label(owner.package, owner.chosen.version)[1])
         kind = child_kind(self._state, holder, package, digest)
-        name = child_name(package, self._taken(kind))
+        name = child_name(package, self._read_taken_names(kind))
         self._taken_names[kind].add(name)
         okey = f"{PKG}/{kind}||{name}"
         plan = Plan(okey, None, None, History())
@@ -434,7 +434,7 @@ class GroupDecision:
         self._conclude(plan)
         return plan
 
-    def _taken(self, kind: str) -> set[str]:
+    def _read_taken_names(self, kind: str) -> set[str]:
         """Return the names that installs of a kind have; read once per decision."""
         if kind not in self._taken_names:
             ended = {okey for okey, row in self._rows.items() if row is None}

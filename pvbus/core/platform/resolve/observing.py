@@ -41,7 +41,7 @@ ASKED_MAX = 200
 """Contents that are read in one reconciliation: each is a row of the same step."""
 
 
-def observed(state: ScopeState, key: ScopedKey, now: float, seconds: float) -> Reconciliation:
+def observe_source(state: ScopeState, key: ScopedKey, now: float, seconds: float) -> Reconciliation:
     """Observe a source if that is due, and read one content that is missing."""
     row = state.sources.get(key.rest)
     if row is None:

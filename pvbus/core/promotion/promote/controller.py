@@ -153,7 +153,7 @@ class PromoteController(KeyedController[PromoteState]):
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
         asks = self._asks(partition)
         try:
-            outcome = yield from self._decided(partition, key, now)
+            outcome = yield from self._decide(partition, key, now)
         except PvbusError:
             self._forget_asking(partition)  # the requests are lost with the outcome
             raise
@@ -162,7 +162,7 @@ class PromoteController(KeyedController[PromoteState]):
         result = "changed" if outcome.result == "unchanged" else outcome.result
         return outcome._replace(puts=(*asks, *outcome.puts), result=result)
 
-    def _decided(self, partition: int, key: str, now: float) -> Reconciliation:
+    def _decide(self, partition: int, key: str, now: float) -> Reconciliation:
         seen, namespace = self.state(partition, key), Key.parse(key).namespace
         if seen is None or not (seen.row or self._view.has_open(key) or self._is_target(key, seen)):
             return Outcome()
@@ -177,11 +177,11 @@ class PromoteController(KeyedController[PromoteState]):
         for revision in revisions:
             subject = self._subject(seen, variant, revision, now)
             self.evaluations += 1
-            verdict = yield from self._compared(subject, seen.former(revision.name))
+            verdict = yield from self._compare(subject, seen.former(revision.name))
             verdicts.append(msgspec.structs.replace(verdict, message=cut(verdict.message)))
             if subject.opening.until is not None:
                 dues.append(max(subject.opening.until - now, 0.1))
-        promoted = yield from self._promoted(key, seen, variant, revisions, now)
+        promoted = yield from self._promote(key, seen, variant, revisions, now)
         if promoted.again_after is not None:
             dues.append(promoted.again_after)
         puts = (*promoted.puts, *self._changes(key, seen, variant, tuple(verdicts), promoted))
@@ -227,7 +227,7 @@ class PromoteController(KeyedController[PromoteState]):
         )
 
     @staticmethod
-    def _compared(subject: Subject, former: Verdict | None) -> Generator[Effect, Any, Verdict]:
+    def _compare(subject: Subject, former: Verdict | None) -> Generator[Effect, Any, Verdict]:
         """Judge a revision; compare a draft that was proposed before with what was proposed then."""
         verdict, revision = judge(subject), subject.revision
         if verdict.order != "propose" or not was_proposed(revision):
@@ -247,7 +247,7 @@ class PromoteController(KeyedController[PromoteState]):
         has_any = self._view.has_published(key) or seen.release is not None
         return has_any and bool(self._policies.of(Key.parse(key).namespace))
 
-    def _promoted(
+    def _promote(
         self,
         key: str,
         seen: PromoteState,

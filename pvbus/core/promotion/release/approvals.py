@@ -25,7 +25,7 @@ from pvbus.core.promotion.release.orders import (
     digest_of_files,
     latest,
     publish,
-    written,
+    write,
 )
 from pvbus.core.promotion.release.restoring import restored
 from pvbus.core.variants.revisions import gates
@@ -104,7 +104,7 @@ def _withdrawn(order: Order) -> Ending:
     if lifecycle_of(live) == "Proposed":
         if not order.is_held:
             try:
-                yield from written(Update(REVISION, _fenced(order, live)))
+                yield from write(Update(REVISION, _fenced(order, live)))
             except RefusedError as error:
                 return f"the API server to accept the annotation {WITHDRAWN}: {error}"
         return order.ended("withdrawn")

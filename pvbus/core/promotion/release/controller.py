@@ -120,10 +120,10 @@ class ReleaseController(KeyedController[ReleaseState]):
             return Outcome((Put(RELEASES, key, None),), "changed") if seen.row is not None else Outcome()
         if not seen.has_orders:
             return Outcome()
-        return (yield from until_held(_carried_out(Key.parse(key), seen), lambda: _holder(seen)))
+        return (yield from until_held(_carry_out(Key.parse(key), seen), lambda: _holder(seen)))
 
 
-def _carried_out(key: Key, seen: ReleaseState) -> Reconciliation:
+def _carry_out(key: Key, seen: ReleaseState) -> Reconciliation:
     if seen.raw is None:
         return Outcome(result="waiting", waiting=(GONE,))
     variant = _variant.decode(seen.raw)
@@ -157,7 +157,7 @@ def _proposals(key: Key, seen: ReleaseState, variant: PackageVariant) -> Generat
         return _Part(waiting=(unheld(holder),))
     done: list[Carried] = []
     for verdict in orders:
-        carried = yield from lifecycles.carried(key.namespace, verdict)
+        carried = yield from lifecycles.carry_out(key.namespace, verdict)
         done += [carried] if carried is not None else []
     if any(one.outcome == "refused" for one in done):
         return _Part(tuple(done), (), "failed", REFUSED_RETRY_SECONDS)

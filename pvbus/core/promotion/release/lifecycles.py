@@ -25,7 +25,7 @@ from pvbus.core.variants.revisions.owning import RESOURCES, REVISION, Object, li
 RETURNED_CHARACTERS_MAX = 2_000  # of the annotation; all of an object's may have 256 KiB
 
 
-def carried(namespace: str, verdict: Verdict) -> Generator[Effect, Any, Carried | None]:
+def carry_out(namespace: str, verdict: Verdict) -> Generator[Effect, Any, Carried | None]:
     """Carry out one order; return None if the revision is not what the order was made on.
 
     A revision that promote has proposed already is the work of an earlier attempt, whose response was lost.

@@ -72,10 +72,10 @@ def latest(live: Iterable[Object]) -> Object | None:
 def publish(live: Object) -> Generator[Effect, Any, Object]:
     """Approve a proposed revision as it was read. Raises: RefusedError; ConflictError if it has changed."""
     approved = {**live, "spec": {**live["spec"], "lifecycle": "Published"}}
-    return (yield from written(Update(REVISION, approved, subresource="approval")))
+    return (yield from write(Update(REVISION, approved, subresource="approval")))
 
 
-def written(effect: Effect) -> Generator[Effect, Any, Object]:
+def write(effect: Effect) -> Generator[Effect, Any, Object]:
     """Write. Raises: RefusedError; ConflictError if the object has changed or is gone."""
     try:
         after: Object = yield effect

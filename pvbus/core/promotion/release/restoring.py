@@ -20,7 +20,7 @@ from pvbus.core.promotion.release.orders import (
     digest_of_files,
     latest,
     publish,
-    written,
+    write,
 )
 from pvbus.core.variants.revisions import former
 from pvbus.core.variants.revisions.making import CAUSE, edit_task
@@ -66,7 +66,7 @@ def restored(order: Order) -> Ending:
         source = next((obj for obj in live if obj["metadata"]["name"] == row.revision), None)
         if source is None or lifecycle_of(source) not in PUBLISHED:
             return order.ended("unrestored", f"PackageRevision {row.revision} is not published any more")
-        made = yield from written(Create(REVISION, _edit_of(order, source, workspace)))
+        made = yield from write(Create(REVISION, _edit_of(order, source, workspace)))
     if is_terminating(made):
         raise ConflictError(f"PackageRevision {made['metadata']['name']} is being deleted")
     if lifecycle_of(made) in PUBLISHED:
@@ -88,7 +88,7 @@ def _released(order: Order, made: Object) -> Ending:
         if lifecycle_of(made) == "Draft":
             if not order.is_current():
                 return AGAIN
-            made = yield from written(Update(REVISION, _proposal(order, made)))
+            made = yield from write(Update(REVISION, _proposal(order, made)))
         if not order.is_current():
             return AGAIN
         yield from publish(made)

@@ -41,7 +41,7 @@ class Finding(NamedTuple):
     words: str = ""
 
 
-def answered(ask: Ask, now: float, *, namespace: str) -> Generator[Effect, Any, Answers]:
+def ask_checks(ask: Ask, now: float, *, namespace: str) -> Generator[Effect, Any, Answers]:
     """Look at each check of an `Ask`. now: seconds since 1970. namespace: of the policy."""
     found: list[Finding] = []
     unanswered = 0

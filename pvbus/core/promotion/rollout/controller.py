@@ -26,7 +26,7 @@ from pvbus.core.kernel.records import CANDIDATES, POLICIES, ROLLOUTS, CandidateR
 from pvbus.core.kernel.rolloutrows import Answers, Ask, Rollout, Target
 from pvbus.core.promotion.protocol.machine import step
 from pvbus.core.promotion.protocol.rules import Rules
-from pvbus.core.promotion.rollout.checking import answered
+from pvbus.core.promotion.rollout.checking import ask_checks
 from pvbus.core.promotion.rollout.orders import end_puts, step_puts
 from pvbus.core.promotion.rollout.report import body_of, status_of
 from pvbus.core.promotion.rollout.state import STATUS_SECONDS, RolloutData
@@ -109,10 +109,10 @@ class RolloutController(KeyedController[RolloutData]):
         name = Key.parse(key)
         if data.wanted is None:
             return self._gone(partition, name, data)
-        puts = yield from self._stepped(name, data, now)
+        puts = yield from self._take_step(name, data, now)
         if puts:
             return Outcome(puts, "changed", again_after=0)
-        result = yield from _reported(data, now)
+        result = yield from _report(data, now)
         return Outcome(result=result, again_after=_again_after(data, now))
 
     def _gone(self, partition: int, key: Key, data: RolloutData) -> Outcome:
@@ -124,14 +124,14 @@ class RolloutController(KeyedController[RolloutData]):
             return Outcome(result="waiting", waiting=("the list of RolloutPolicies",))
         return Outcome(puts, "changed")
 
-    def _stepped(self, key: Key, data: RolloutData, now: float) -> Generator[Effect, Any, tuple[Put, ...]]:
+    def _take_step(self, key: Key, data: RolloutData, now: float) -> Generator[Effect, Any, tuple[Put, ...]]:
         """Take a step if one is due; return what it changes. Look at the checks if nothing else is to do."""
         if data.wanted is None or data.wanted.rules is None or now < _next_step(data, now):
             return ()
         puts, asks = self._step(key, data, data.wanted.rules, now)
         if puts or not asks:
             return puts
-        answers = yield from answered(asks[0], now, namespace=key.namespace)
+        answers = yield from ask_checks(asks[0], now, namespace=key.namespace)
         if data.wanted is None or data.wanted.rules is None:  # changed meanwhile
             return ()
         return self._step(key, data, data.wanted.rules, now, answers)[0]
@@ -204,7 +204,7 @@ def _again_after(data: RolloutData, now: float) -> float | None:
     return max(due - now, SOON_SECONDS) if due < math.inf else None
 
 
-def _reported(data: RolloutData, now: float) -> Generator[Effect, Any, str]:
+def _report(data: RolloutData, now: float) -> Generator[Effect, Any, str]:
     """Write the status if it differs and may be written; return the result of the reconciliation."""
     if not data.is_stale or data.wanted is None or data.reported_at <= now < data.report_at:
         return "unchanged"

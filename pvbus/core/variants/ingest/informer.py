@@ -227,7 +227,7 @@ class Informer:
 
     def _probe(self) -> None:
         """Schedule a new look at the kind's versions, because its definition changed."""
-        self._probe_times.probed(self._now)
+        self._probe_times.note_probe(self._now)
         if isinstance(self.state, Unserved):
             self.state = Unserved(until=self._now)
 
@@ -360,7 +360,7 @@ class Informer:
             self.view.apply(event.object, deleted=event.type == "DELETED")
         match self.state:
             case Watching():
-                self._watch_times.delivered(self._now)
+                self._watch_times.note_delivery(self._now)
                 version = event.position or event.object["metadata"].get("resourceVersion")
                 self._position = version or self._position
             case Replaying():
@@ -420,7 +420,7 @@ class Informer:
 
     def _look(self) -> None:
         """Check whether the kind is served in other versions."""
-        self._probe_times.looked(self._now)
+        self._probe_times.note_look(self._now)
         self._is_looking = True
         self._commands.append(commands.ReadVersions())
 

@@ -48,7 +48,7 @@ class WatchTimes:
     def began(self, now: float) -> None:
         self._event_at = now
 
-    def delivered(self, now: float) -> None:
+    def note_delivery(self, now: float) -> None:
         """Note an event: the watch works."""
         self._lost_at, self._event_at = None, now
 
@@ -88,7 +88,7 @@ class ProbeTimes:
         self._wait_seconds = UNAVAILABLE_PROBE_SECONDS
         self._is_probed = False
 
-    def probed(self, now: float) -> None:
+    def note_probe(self, now: float) -> None:
         """Note that the definition changed."""
         self._wait_seconds = self._look_seconds = DEFINED_PROBE_SECONDS
         self.look_at = now
@@ -111,7 +111,7 @@ class ProbeTimes:
         self._wait_seconds = min(UNAVAILABLE_PROBE_SECONDS, 2 * seconds)
         return 0.0 if self._is_probed else seconds - self._jitter(0, seconds / 10)
 
-    def looked(self, now: float) -> None:
+    def note_look(self, now: float) -> None:
         """Note that the versions of a served kind are read; discovery reflects a definition with a delay."""
         seconds = self._look_seconds
         self.look_at = now + seconds - self._jitter(0, seconds / 2)

@@ -51,13 +51,13 @@ class Choosing:
 
     def run(self) -> Generator[Effect, Any, list[Object]]:
         """Return all open revisions, else the last published one; make the first if there is none."""
-        chosen = yield from self._observed()
+        chosen = yield from self._read_observed()
         if chosen:
             return chosen
         live = yield from list_package(self.namespace, self.downstream)
-        return (yield from self._found_live(live))
+        return (yield from self._find_live(live))
 
-    def _observed(self) -> Generator[Effect, Any, list[Object]]:
+    def _read_observed(self) -> Generator[Effect, Any, list[Object]]:
         """Read the observed revisions to update, after adopting those that are to be taken over."""
         revisions = []
         for revision in self.view.at(self.namespace, self.downstream):
@@ -65,10 +65,10 @@ class Choosing:
                 continue
             if revision.owned_by(self.uid):
                 if former.is_proposed_by(former.trace_of_row(revision), self.variant):
-                    yield from self._republished(revision)
+                    yield from self._republish(revision)
                 revisions.append(revision)
             elif self._is_adopted(former.trace_of_row(revision)):
-                if (yield from self._taken(revision.name)) is not None:
+                if (yield from self._adopt(revision.name)) is not None:
                     revisions.append(revision)
         found = []
         for revision in choose(revisions, lambda r: (r.facts.lifecycle or "Draft", r.facts.revision)):
@@ -77,14 +77,14 @@ class Choosing:
                 found.append(obj)
         return found
 
-    def _found_live(self, live: list[Object]) -> Generator[Effect, Any, list[Object]]:
+    def _find_live(self, live: list[Object]) -> Generator[Effect, Any, list[Object]]:
         """Choose among the live revisions: a previous worker may have made one whose echo is not here yet.
         If there is none to choose, clone one."""
         mine = [obj for obj in live if belongs_to(obj, self.variant)]
         going = [obj["metadata"]["name"] for obj in mine if is_terminating(obj)]
         for obj in live:
             if not belongs_to(obj, self.variant) and self._is_adopted(former.trace_of(obj)):
-                taken = yield from self._taken(obj["metadata"]["name"])
+                taken = yield from self._adopt(obj["metadata"]["name"])
                 mine += [taken] if taken is not None else []
         staying = [obj for obj in mine if not is_terminating(obj)]
         chosen = choose(staying, lambda obj: (lifecycle_of(obj), obj["spec"].get("revision", 0)))
@@ -92,16 +92,16 @@ class Choosing:
 
     def _first(self, live: list[Object], going: list[str]) -> Generator[Effect, Any, Object]:
         """Make the first revision. going: the names of ours that are being deleted."""
-        owned = None if going else (yield from self._owned_by_other(live))
+        owned = None if going else (yield from self._find_other_owner(live))
         finding = Finding.GOING if going else Finding.OWNED if owned else Finding.WANTED
         match action(DownstreamState.NONE, finding):
             case Action.WAIT:
                 raise NotYetError(f"the deletion of PackageRevision {', '.join(going)}")
             case Action.REPORT:
                 raise PermanentError(owned or "", reason="OwnedByOther")
-        return (yield from self._making.cloned(self.upstream, live))
+        return (yield from self._making.clone(self.upstream, live))
 
-    def _owned_by_other(self, live: list[Object]) -> Generator[Effect, Any, str | None]:
+    def _find_other_owner(self, live: list[Object]) -> Generator[Effect, Any, str | None]:
         """Return the message if another living owner has a revision of the package."""
         for obj in live:
             owner = yield from living_owner(obj, self.variant)
@@ -114,7 +114,7 @@ class Choosing:
                 )
         return None
 
-    def _republished(self, revision: ObservedRevision) -> Effects:
+    def _republish(self, revision: ObservedRevision) -> Effects:
         """Withdraw the deletion that we proposed while the downstream was another one."""
         try:
             restored = yield from republish(revision.name, self.variant)
@@ -135,7 +135,7 @@ class Choosing:
         finding = Finding.WANTED if is_wanted else Finding.UNWANTED
         return action(DownstreamState.FOREIGN, finding) is Action.ADOPT
 
-    def _taken(self, name: str) -> Generator[Effect, Any, Object | None]:
+    def _adopt(self, name: str) -> Generator[Effect, Any, Object | None]:
         """Adopt a revision if it still qualifies, and return it; None if it does not."""
         obj = yield Get(REVISION, self.namespace, name)
         if obj is None or is_terminating(obj):

@@ -138,7 +138,7 @@ class InjectController(KeyedController[InjectState]):
         if seen is None or seen.raw is None:
             return ()
         one = Pass(partition, key, seen, _variant.decode(seen.raw), now, self._elapsed())
-        return self._ended(one, report.failed_conditions(one.variant, message, reason=INTERNAL_ERROR)).puts
+        return self._end(one, report.failed_conditions(one.variant, message, reason=INTERNAL_ERROR)).puts
 
     # ------------------------------------------------------------ deciding
 
@@ -154,12 +154,12 @@ class InjectController(KeyedController[InjectState]):
         except NotYetError as wait:
             return self._waits(one, (str(wait),))
         except (ConflictError, TransientError) as error:
-            reported = self._troubled(one, error)
+            reported = self._note_trouble(one, error)
             if reported is None:
                 raise
             return reported
         except PermanentError as error:
-            outcome = self._ended(one, report.failed_conditions(one.variant, str(error)))
+            outcome = self._end(one, report.failed_conditions(one.variant, str(error)))
             return outcome._replace(result="failed", again_after=REFUSED_RETRY_SECONDS)
 
     def _unless_held(self, one: Pass) -> Reconciliation:
@@ -167,7 +167,7 @@ class InjectController(KeyedController[InjectState]):
         holder = holder_of(one.variant, seen.desired)
         if holder:
             conditions = report.held_conditions(one.variant, str(holder), holder.reason)
-            return self._ended(one, conditions, waiting=(unheld(holder),))
+            return self._end(one, conditions, waiting=(unheld(holder),))
 
         def holder_now() -> Holder | None:
             return holder_of(_variant.decode(seen.raw), seen.desired) if seen.raw is not None else None
@@ -222,7 +222,7 @@ class InjectController(KeyedController[InjectState]):
         left = yield from terminate(one.variant, downstreams)
         if not left:
             return Outcome(result="changed")
-        outcome = self._ended(one, report.terminating_conditions(one.variant, left), waiting=tuple(left))
+        outcome = self._end(one, report.terminating_conditions(one.variant, left), waiting=tuple(left))
         return outcome._replace(result="waiting", again_after=TERMINATING_RETRY_SECONDS)
 
     def _ensure(self, one: Pass) -> Reconciliation:
@@ -231,7 +231,7 @@ class InjectController(KeyedController[InjectState]):
         spec = one.variant.spec
         problems = validate_variant(spec, one.variant.metadata.annotations)
         if problems:
-            return self._ended(one, report.invalid_conditions(one.variant, "; ".join(problems)))
+            return self._end(one, report.invalid_conditions(one.variant, "; ".join(problems)))
         assert spec.upstream is not None
         assert spec.downstream is not None
         ends = (spec.upstream, spec.downstream)
@@ -241,7 +241,7 @@ class InjectController(KeyedController[InjectState]):
             self.view.use(one.key, one.uid, downstreams=downstreams)
             message = report.upstream_missing(spec.upstream, self._missing(one.namespace, spec.upstream))
             conditions = report.invalid_conditions(one.variant, message)
-            return self._ended(one, conditions, waiting=(report.upstream_wanted(spec.upstream),))
+            return self._end(one, conditions, waiting=(report.upstream_wanted(spec.upstream),))
         names = yield from self._content_names(one, upstream)
         puts, unknown = self._gather(one, names, downstreams)
         if unknown:
@@ -317,7 +317,7 @@ class InjectController(KeyedController[InjectState]):
             seen.refused = RefusedAttempt(inputs.digest(), message, until, error.reason)
             return self._refused(one, upstream, seen.refused)
         seen.content, seen.refused = (), None
-        outcome = self._ended(
+        outcome = self._end(
             one,
             report.ensured_conditions(one.variant, ensured, one.result),
             waiting=report.awaited(ensured),
@@ -343,7 +343,7 @@ class InjectController(KeyedController[InjectState]):
         """Report a permanent failure; report it again if another result was reported since, for example
         after a change that was reverted."""
         conditions = report.refused_conditions(one.variant, refused.error, refused.reason)
-        outcome = self._ended(one, conditions, upstream=upstream)
+        outcome = self._end(one, conditions, upstream=upstream)
         return outcome._replace(result="failed", again_after=refused.until - one.elapsed)
 
     # ------------------------------------------------------------ inputs
@@ -437,7 +437,7 @@ class InjectController(KeyedController[InjectState]):
 
     # ------------------------------------------------------------ ending
 
-    def _ended(
+    def _end(
         self, one: Pass, conditions: report.Conditions, *, waiting: tuple[str, ...] = (), **facts: Any
     ) -> Outcome:
         """End with these conditions. facts: see `report.result_row`."""
@@ -467,11 +467,11 @@ class InjectController(KeyedController[InjectState]):
         if rest > 0:
             return Outcome(tuple(puts), "waiting", rest, waiting)
         since = seen.waiting_since
-        reported = self._ended(one, report.waiting_conditions(one.variant, waiting), waiting=waiting)
+        reported = self._end(one, report.waiting_conditions(one.variant, waiting), waiting=waiting)
         seen.waiting_since = since
         return Outcome((*puts, *reported.puts), "waiting", None, waiting)
 
-    def _troubled(self, one: Pass, error: ConflictError | TransientError) -> Outcome | None:
+    def _note_trouble(self, one: Pass, error: ConflictError | TransientError) -> Outcome | None:
         """Report transient errors that last; None if they are recent: the shell backs off."""
         seen = one.seen
         since, attempts = seen.trouble or (one.elapsed, 0)
@@ -479,7 +479,7 @@ class InjectController(KeyedController[InjectState]):
         seen.trouble = trouble
         if one.elapsed - since < TROUBLE_REPORTED_SECONDS:
             return None
-        outcome = self._ended(one, report.failed_conditions(one.variant, str(error)))
+        outcome = self._end(one, report.failed_conditions(one.variant, str(error)))
         seen.trouble = trouble
         if isinstance(error, ConflictError):
             return outcome._replace(result="conflict", again_after=ECHO_SECONDS)

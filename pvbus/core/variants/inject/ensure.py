@@ -122,7 +122,7 @@ class DownstreamReconciler:
         self._problem = yield from self._choosing.leave_other_places()
         targets = []
         for obj in (yield from self._choosing.run()):
-            targets.append((yield from self._brought(obj)))
+            targets.append((yield from self._bring_up_to_date(obj)))
         return Ensured(
             tuple(targets),
             tuple(one for injected in self._injected.values() for one in injected),
@@ -134,7 +134,7 @@ class DownstreamReconciler:
 
     # ------------------------------------------------------------ acting
 
-    def _brought(self, obj: Object) -> Generator[Effect, Any, DownstreamTarget]:
+    def _bring_up_to_date(self, obj: Object) -> Generator[Effect, Any, DownstreamTarget]:
         """Take the action for one of our revisions; return the target that stands for it."""
         look = yield from self._look(obj)
         match action(look.state, look.finding):
@@ -144,25 +144,25 @@ class DownstreamReconciler:
                 self._problem = self._problem or look.problem(self.upstream.name)
                 return self._target(look)
             case Action.SAVE:
-                return (yield from self._saved(look))
+                return (yield from self._save(look))
             case Action.REBASE:
-                return (yield from self._rebased(look))
+                return (yield from self._rebase(look))
             case Action.MERGE:
                 assert look.later is not None
-                return (yield from self._merged(look, look.later))
+                return (yield from self._merge_later(look, look.later))
             case Action.EDIT:
                 draft = yield from self._making.draft_from(look.obj, edit_task(look.obj))
-                return (yield from self._brought(draft))
+                return (yield from self._bring_up_to_date(draft))
             case Action.UPGRADE:
                 assert look.old is not None
                 assert look.old.revision is not None
                 task = upgrade_task(look.obj, look.old.revision.name, self.upstream.name)
                 draft = yield from self._making.draft_from(look.obj, task)
-                return (yield from self._brought(draft))
+                return (yield from self._bring_up_to_date(draft))
             case Action.REPUBLISH:
                 restored = yield from republish(look.name, self.variant)
                 self._written.add(look.name, version_of(obj), restored)
-                return (yield from self._brought(restored))
+                return (yield from self._bring_up_to_date(restored))
             case (
                 Action.WAIT
                 | Action.ADOPT
@@ -254,7 +254,7 @@ class DownstreamReconciler:
         finding = Finding.CHANGED if is_changed else Finding.CURRENT
         return Look(obj, state, finding, None, resources, mutation, conflicts, causes)
 
-    def _rebased(self, look: Look) -> Generator[Effect, Any, DownstreamTarget]:
+    def _rebase(self, look: Look) -> Generator[Effect, Any, DownstreamTarget]:
         """Merge the new upstream into a draft, and save it with the mutations in one write."""
         assert look.old is not None
         old = yield from self._former(look.old)
@@ -268,9 +268,9 @@ class DownstreamReconciler:
         deployment = bool((look.obj.get("status") or {}).get("deployment"))
         merged = rebase(look.name, old, local, new, lock, deployment=deployment)
         causes = (f"upgrade to {self.upstream.name}",)
-        return (yield from self._saved(self._compared(look.obj, look.state, resources, merged, causes)))
+        return (yield from self._save(self._compared(look.obj, look.state, resources, merged, causes)))
 
-    def _merged(self, look: Look, later: Later) -> Generator[Effect, Any, DownstreamTarget]:
+    def _merge_later(self, look: Look, later: Later) -> Generator[Effect, Any, DownstreamTarget]:
         """Merge a later published revision into a draft, save it, note that it is merged, and go on.
 
         A run that stops before the note merges again, with the same result."""
@@ -284,7 +284,7 @@ class DownstreamReconciler:
         base, edit, local = ((one["spec"].get("resources") or {}) for one in resources)
         merged = with_edit(look.name, base, edit, local)
         causes = (f"merge of {later.name}",)
-        yield from self._saved(self._compared(look.obj, look.state, resources[2], merged, causes))
+        yield from self._save(self._compared(look.obj, look.state, resources[2], merged, causes))
 
         def effect(live: Object) -> Effect:
             live["metadata"]["annotations"] = {**annotations_of(live), MERGED: later.name}
@@ -292,7 +292,7 @@ class DownstreamReconciler:
 
         noted = yield from write_owned(self.variant, look.name, effect)
         self._written.add(look.name, "", noted)
-        return (yield from self._brought(noted))
+        return (yield from self._bring_up_to_date(noted))
 
     def _former(self, old: Old) -> Generator[Effect, Any, Mapping[str, str] | None]:
         """Return the files that a draft was made of, None if they are gone."""
@@ -315,7 +315,7 @@ class DownstreamReconciler:
             raise ConflictError(f"PackageRevision {self.namespace}/{revision.name} has changed")
         return ((resources or {}).get("spec") or {}).get("resources") or {}, lock
 
-    def _saved(self, look: Look) -> Generator[Effect, Any, DownstreamTarget]:
+    def _save(self, look: Look) -> Generator[Effect, Any, DownstreamTarget]:
         """Write a draft's conflicts, and its files if they changed, or if its first render is deferred."""
         obj, resources, mutation = look.obj, look.resources, look.mutation
         assert resources is not None
@@ -338,7 +338,7 @@ class DownstreamReconciler:
         status = render_status(saved)
         if status and status["error"]:
             self._unrendered[look.name] = status["error"]
-        self._noted(look)
+        self._note_result(look)
         return DownstreamTarget(name=look.name, render_status=status)
 
     def _with_conflicts(self, look: Look) -> Generator[Effect, Any, Object]:
@@ -365,7 +365,7 @@ class DownstreamReconciler:
 
     # ------------------------------------------------------------ reporting
 
-    def _noted(self, look: Look) -> None:
+    def _note_result(self, look: Look) -> None:
         if look.mutation is not None:
             self._injected[look.name] = tuple(look.mutation.injected)
         if look.conflicts:
@@ -374,7 +374,7 @@ class DownstreamReconciler:
     def _target(self, look: Look) -> DownstreamTarget:
         """Return the target of a revision that was not saved now. Its render status is the one in its
         content, else the one of our last save; an error that a later save has mended is dropped."""
-        self._noted(look)
+        self._note_result(look)
         name = look.name
         target = self._before.get(name, DownstreamTarget(name=name))
         if status := render_status(look.resources or {}):

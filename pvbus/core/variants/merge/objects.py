@@ -175,9 +175,9 @@ class _FileMerging:
             return local
         if old is not None and _body(old.text) == _body(local.text):
             return new._replace(text=_in_place_of(local.text, new.text))
-        return self._merged(identity, old, local, new)
+        return self._merge(identity, old, local, new)
 
-    def _merged(self, identity: Identity, old: Document | None, local: Document, new: Document) -> Document:
+    def _merge(self, identity: Identity, old: Document | None, local: Document, new: Document) -> Document:
         schema = schema_of(identity.group, identity.kind)
         merged = fields.merge({} if old is None else old.value, local.value, new.value, schema)
         words = words_of(local.value)

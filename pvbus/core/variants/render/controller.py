@@ -155,7 +155,7 @@ class RenderController(KeyedController[RenderState]):
         if not self._is_listed(VARIANTS, partition, VARIANT_KIND, Key.parse(key).namespace):
             return Outcome(result="waiting", waiting=("PackageVariants are being listed",))
         if seen.claims:
-            outcome = yield from self._claimed(Key.parse(key), seen, now)
+            outcome = yield from self._decide_claims(Key.parse(key), seen, now)
         else:
             outcome = self._release(key, seen)
         return (
@@ -172,12 +172,12 @@ class RenderController(KeyedController[RenderState]):
         puts = [Put(DESIRED, key, None), *(Put(SETRESULTS, row, None) for row in rows)]
         return Outcome(tuple(puts), "changed")
 
-    def _claimed(self, key: Key, seen: RenderState, now: float) -> Reconciliation:
+    def _decide_claims(self, key: Key, seen: RenderState, now: float) -> Reconciliation:
         """Decide between the rows of all sets: the owner of the living object comes first."""
         living = seen.living(now)
         owner = _owner(seen, living) if living is not None else None
         if owner is not None and seen.claims[owner].state != "present":
-            act = self._removed if seen.claims[owner].state == "removed" else self._withdrawn
+            act = self._remove if seen.claims[owner].state == "removed" else self._withdrawn
             return (yield from act(key, seen, owner, now))
         present = [row for row in seen.claims.values() if row.state == "present"]
         if not present:
@@ -467,7 +467,7 @@ class RenderController(KeyedController[RenderState]):
         seen.write(written, now)
         return seen.living(now), ""
 
-    def _removed(self, key: Key, seen: RenderState, name: str, now: float) -> Reconciliation:
+    def _remove(self, key: Key, seen: RenderState, name: str, now: float) -> Reconciliation:
         """Carry out a set's order to delete: only on its own object, only while the order is fresh, and only
         after a live read of the set."""
         order, living = seen.claims[name], seen.living(now)

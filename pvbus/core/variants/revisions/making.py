@@ -86,7 +86,7 @@ class Making:
         self.downstream = variant.spec.downstream
         self._written = written
 
-    def cloned(self, upstream: str, live: list[Object]) -> Generator[Effect, Any, Object]:
+    def clone(self, upstream: str, live: list[Object]) -> Generator[Effect, Any, Object]:
         """live: the package's revisions."""
         task = {"type": "clone", "clone": {"upstreamRef": {"upstreamRef": {"name": upstream}}}}
         try:
@@ -95,13 +95,13 @@ class Making:
                 former.MADE_BY: former.record_of(self.variant),
                 CAUSE: cause(self.variant, f"clone of {upstream}"),
             }
-            return (yield from self._made(live, {"tasks": [task]}, annotations))
+            return (yield from self._make(live, {"tasks": [task]}, annotations))
         except PermanentError as error:
             if error.reason != "PackageExists":
                 raise
             raise former.why_refused(error, live, self.variant, self.downstream) from error
 
-    def _made(
+    def _make(
         self, live: list[Object], spec: Object, annotations: Mapping[str, str] = MappingProxyType({})
     ) -> Generator[Effect, Any, Object]:
         """Create a revision that the variant owns."""
@@ -142,7 +142,7 @@ class Making:
             raise NotOwnedError(f"PackageRevision {self.namespace}/{name} is gone, or has another owner now")
         left = _NEW if task["type"] == "edit" else _NEW | _IN_KPTFILE
         retained = {field: value for field, value in source["spec"].items() if field not in left}
-        return (yield from self._made(live, {**retained, "lifecycle": "Draft", "tasks": [task]}))
+        return (yield from self._make(live, {**retained, "lifecycle": "Draft", "tasks": [task]}))
 
 
 def _is_same_owned(source: Object, live: Object) -> bool:

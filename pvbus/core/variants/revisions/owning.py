@@ -257,7 +257,7 @@ def terminate(
     """
     downstreams = list(downstreams)
     problems: dict[str, str] = {}
-    remaining = yield from _owned(variant, downstreams)
+    remaining = yield from _own(variant, downstreams)
     for obj in remaining:
         if is_terminating(obj):
             continue
@@ -271,7 +271,7 @@ def terminate(
         except PermanentError as error:  # the others are released all the same
             problems[name] = f": {error}"
     if remaining:
-        remaining = yield from _owned(variant, downstreams)
+        remaining = yield from _own(variant, downstreams)
     if remaining:
         names = [obj["metadata"]["name"] for obj in remaining]
         return [f"PackageRevision {name}{problems.get(name, '')}" for name in names]
@@ -279,9 +279,7 @@ def terminate(
     return []
 
 
-def _owned(
-    variant: PackageVariant, downstreams: Iterable[Downstream]
-) -> Generator[Effect, Any, list[Object]]:
+def _own(variant: PackageVariant, downstreams: Iterable[Downstream]) -> Generator[Effect, Any, list[Object]]:
     found = []
     for downstream in downstreams:
         live = yield from list_package(variant.metadata.namespace, downstream)

@@ -187,14 +187,14 @@ class Contexts:
             if old is None:
                 touched = self._put(self._selected(*context_key))
             else:
-                fresh = self._evaluated(old._replace(downstream=None, error=""))
+                fresh = self._evaluate(old._replace(downstream=None, error=""))
                 touched = self._unindex(old) | self._index(fresh)
             del self.changed[context_key]  # not before: a defect must not lose it
             yield touched
 
     def _put(self, context: Context) -> set[Downstream]:
         """Evaluate and add a context; return the downstream it wants."""
-        context = self._evaluated(context)
+        context = self._evaluate(context)
         if context.object:
             self.by_object.setdefault(context.object, set()).add(context.key)
             self.view.use_object(context.object, self.skey)
@@ -294,7 +294,7 @@ class Contexts:
         repository = self._repository(context.repository) if context.repository else None
         return variables_of(self.inputs(context), repository)
 
-    def _evaluated(self, context: Context) -> Context:
+    def _evaluate(self, context: Context) -> Context:
         template = self.compiled.targets[context.key[0]]
         if template is None:
             downstream = Downstream(repo=context.repo_default, package=context.package_default)

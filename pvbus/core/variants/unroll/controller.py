@@ -186,7 +186,7 @@ class UnrollController(KeyedController[SetState]):
         if state is None or state.obj is None:
             return ()
         turn = self._turn(state, now, self._elapsed())
-        return self._rolled(state, turn, [], stop=StopError(INTERNAL_ERROR, message)).puts
+        return self._roll_up(state, turn, [], stop=StopError(INTERNAL_ERROR, message)).puts
 
     # ------------------------------------------------------------ deciding
 
@@ -246,7 +246,7 @@ class UnrollController(KeyedController[SetState]):
             self.view.use_uid(obj.metadata.uid, state.skey)  # one that appears now is on hold, too
             held = orders.hold_puts(state, owned, turn, on_hold=True)
             puts += held or orders.drop_requests(state, self.view)
-            return self._rolled(state, turn, puts, on_hold=True)
+            return self._roll_up(state, turn, puts, on_hold=True)
         if children.on_hold:
             lifted = orders.hold_puts(state, owned, turn, on_hold=False)
             if lifted:
@@ -272,7 +272,7 @@ class UnrollController(KeyedController[SetState]):
         if stop is not None and stop.reason:
             state.removal.forget_check()
             puts += orders.drop_requests(state, self.view)
-            return self._rolled(state, turn, puts, stop=stop)
+            return self._roll_up(state, turn, puts, stop=stop)
         if stop is not None:
             return Outcome(tuple(puts), "waiting", waiting=(stop.message,))
         if not is_prepared:
@@ -293,7 +293,7 @@ class UnrollController(KeyedController[SetState]):
             if not puts:
                 puts += orders.orders(state, self.view, owned, turn, caught_up=caught_up)
         self._consult(state)
-        return self._rolled(state, turn, puts)
+        return self._roll_up(state, turn, puts)
 
     def _set_gone(self, number: int, state: SetState, puts: list[Put]) -> Outcome:
         """Release the children of a deleted set, and forget the set once no row of it is left."""
@@ -420,7 +420,7 @@ class UnrollController(KeyedController[SetState]):
             own.intersection_update(needed)
         return puts
 
-    def _rolled(
+    def _roll_up(
         self,
         state: SetState,
         turn: Turn,

@@ -205,7 +205,7 @@ def orders(
             state.waiting = f'PackageVariant "{kept_back[0]}" to lose its annotation {HOLD}{reason}'
         return [] if removal.check is not None and due else drop_requests(state, view)
     if removal.cleared:
-        return drop_requests(state, view) + _ordered(state, turn)
+        return drop_requests(state, view) + _order(state, turn)
     check = removal.check
     if check is None or check.generation != obj.metadata.generation:
         check = removal.check = _check(state, turn, due)
@@ -227,7 +227,7 @@ def _more_orders(
     if not due or _waits_for(state, due, turn):
         return []
     cleared[: len(batch)] = due
-    return drop_requests(state, view) + _ordered(state, turn)
+    return drop_requests(state, view) + _order(state, turn)
 
 
 def _waits_for(state: SetState, due: list[str], turn: Turn) -> str:
@@ -255,7 +255,7 @@ def _orders_max(turn: Turn) -> int:
     return max(1, turn.puts_max // 2)
 
 
-def _ordered(state: SetState, turn: Turn) -> list[Put]:
+def _order(state: SetState, turn: Turn) -> list[Put]:
     obj = state.obj
     assert obj is not None
     count = _orders_max(turn)

@@ -11,7 +11,7 @@ from pvbus.core.cel import compilations
 from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
 from pvbus.core.kernel.effects import Effect, Get, KindRef, Query, Range, Sample
 from pvbus.core.kernel.rolloutrows import Answers, Ask
-from pvbus.core.promotion.rollout.checking import RECENT_SECONDS, STEPS_MAX, answered
+from pvbus.core.promotion.rollout.checking import RECENT_SECONDS, STEPS_MAX, ask_checks
 
 NOW = 1_800_000_000.123
 DEPLOYMENT = {"metadata": {"name": "web", "generation": 3}, "status": {"ready": 3, "text": "yes"}}
@@ -31,7 +31,7 @@ def look(
         )
         for i, check in enumerate(checks)
     ]
-    steps, results = answered(Ask(2, 1, 7, tuple(named)), NOW, namespace="fleet"), iter(gives)
+    steps, results = ask_checks(Ask(2, 1, 7, tuple(named)), NOW, namespace="fleet"), iter(gives)
     sent: list[Effect] = []
     try:
         effect = next(steps)
