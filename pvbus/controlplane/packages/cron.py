@@ -21,6 +21,7 @@ _WORDS = {
     "@annually": "0 0 1 1 *",
 }
 _EVERY = re.compile(r"@every (?=\d)(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
+_ANY = re.compile(r"[*?](?:/0?1)?")  # robfig/cron takes a step of one for none
 _TERM = re.compile(r"([*?]|\w{1,3})(?:-(\w{1,3}))?(?:/(\d{1,2}))?")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -73,7 +74,7 @@ def parse(text: str) -> Schedule:
             f"{', '.join(_WORDS)}, @every 1h30m"
         )
     minute, hour, day, month, weekday = fields
-    limited = [not any(term in ("*", "?") for term in field.split(",")) for field in (day, weekday)]
+    limited = [not any(map(_ANY.fullmatch, field.split(","))) for field in (day, weekday)]
     schedule = Schedule(
         _field("minute", minute, 0, 59),
         _field("hour", hour, 0, 23),
