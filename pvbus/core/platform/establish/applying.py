@@ -33,7 +33,11 @@ _SHOWN_MAX = 5
 
 
 class RefusedError(Exception):
-    """Nothing of a set of objects may be written. reason: a word. message: which object, and why."""
+    """No object of a set may be written.
+
+    reason: one CamelCase word, for the condition
+    message: which object prevents it, and why
+    """
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -45,8 +49,11 @@ class NotYetError(Exception):
 
 
 class Item(NamedTuple):
-    """An object that is wanted, and what is there. live: None if nothing is. new: what is to be written; the
-    live object itself if nothing is."""
+    """An object that is wanted, beside the one in the cluster.
+
+    live: the object in the cluster, None if there is none
+    new: the object to write; the live object itself if nothing is to be written
+    """
 
     kind: KindRef
     wanted: Object

@@ -56,7 +56,12 @@ def user_of(install: Install) -> str:
 def reconcile_install(
     install: Install, obj: Object, row: LockRow, before: EstablishedRow, package: Object | None
 ) -> Generator[Effect, Any, Carried]:
-    """Carry a row out. obj: the install's object. package: the Carvel Package of the locked version."""
+    """Carry out the lock's row of a PackageInstall.
+
+    obj: the install's object
+    before: what establish did so far for this install
+    package: the Carvel Package of the locked version, None if there is none
+    """
     former = before.revisions[-1] if before.revisions else EstablishedRevision(name=row.version)
     try:
         if package is None:
@@ -175,8 +180,12 @@ def _note_objects(obj: Object, keys: tuple[str, ...]) -> Generator[Effect, Any, 
 
 
 class _Left(NamedTuple):
-    """What a deletion has left. waiting: objects that are not gone yet, with what holds them. refusals: why
-    others cannot be deleted. reason: of the first refusal."""
+    """What a deletion could not remove yet.
+
+    waiting: the objects that are not gone yet, each with what holds it
+    refusals: why other objects cannot be deleted, one sentence each
+    reason: one word for the first refusal, "" without refusals
+    """
 
     waiting: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()

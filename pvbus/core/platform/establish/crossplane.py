@@ -73,7 +73,13 @@ def reconcile_install(
     namespace: str,
     strays: Iterable[str] = (),
 ) -> Generator[Effect, Any, Carried]:
-    """Carry a row out. obj: the install's object. namespace: of runtimes. strays: see `revisions.listed`."""
+    """Carry out the lock's row of a Crossplane install.
+
+    obj: the install's object
+    before: what establish did so far for this install
+    namespace: where the runtimes of packages are created
+    strays: names of revisions that may have lost the label by hand, see `revisions.list_revisions`
+    """
     live = yield from revisions.list_revisions(install, Owner.of(obj), strays)
     run = _Run(install, obj, row, before, namespace, live)
     for locked in sorted(row.revisions, key=lambda each: (each.is_active, each.revision)):
@@ -88,8 +94,13 @@ def reconcile_install(
 
 
 class _Whole(NamedTuple):
-    """A revision whose objects are all its own. keys, references: of them. workloads: what is still to be
-    started."""
+    """A revision to which all of its objects belong.
+
+    keys: okeys of these objects
+    references: references to them, for the revision's status
+    workloads: the objects that run the package, to be written once the revision is active
+    gap: what of the package has no effect here, in words, "" if nothing
+    """
 
     keys: tuple[str, ...]
     references: tuple[Object, ...]

@@ -26,7 +26,11 @@ _YAML = (".yaml", ".yml", ".json")
 
 
 class Brought(NamedTuple):
-    """objects: of a package, in the order of its files. gaps: what has no effect here, in words."""
+    """The objects that a package brings.
+
+    objects: the objects, in the order of the package's files
+    gaps: what in them has no effect here, in words
+    """
 
     objects: list[Object]
     gaps: tuple[str, ...]

@@ -29,9 +29,12 @@ _SKIP = "skipDependencyResolution"
 
 
 def rival_of(install: Install, live: Object, now: float) -> tuple[str, float]:
-    """Return why nothing may be written to an install, in words, and for how many seconds; "" if it may.
+    """Return why nothing may be written to an install, in words, and for how many seconds.
 
-    live: the install's object with its managedFields. now: seconds since 1970.
+    The result is ("", 0.0) if pvbus may write.
+
+    live: the install's object with its managedFields
+    now: the time, in seconds since 1970
     """
     name, program = _THEIRS[install.family]
     mark = mark_by(

@@ -10,10 +10,14 @@ from pvbus.core.platform.packaging.statuses import Runtime
 class Carried(NamedTuple):
     """How far an install is.
 
-    revisions: of the row to write. is_healthy: the active one is whole in the cluster. is_over: nothing is
-    left of the install, and its row goes. reason, message: why it is not healthy, or what is not done.
-    waiting: for what, in words. again_after: seconds until the next look. references: to the objects of the
-    active revision, for its status; () if they were not looked at. runtime: of its controller, None without.
+    revisions: the revisions of the row to write
+    is_healthy: whether the active revision is whole in the cluster
+    is_over: whether nothing is left of the install, so that its row goes
+    reason, message: why the install is not healthy, or what of it is not done, in a word and in words
+    waiting: what the install waits for, in words
+    again_after: seconds until the next look, None if none is due
+    references: references to the objects of the active revision, for its status; () if nobody looked at them
+    runtime: the state of the package's controller, None without a controller
     """
 
     revisions: tuple[EstablishedRevision, ...] = ()

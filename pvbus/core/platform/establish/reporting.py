@@ -87,10 +87,10 @@ def _is_same(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
 def report(
     kind: KindRef, namespace: str, name: str, uid: str, wanted: Status, now: float, *, is_whole: bool = False
 ) -> Generator[Effect, Any, bool]:
-    """Write a status if it differs; return whether it did.
+    """Write a status if it differs; return whether it was written.
 
-    uid: of the object that is meant. is_whole: whether conditions of other types are removed, as
-    PackageInstalls have exactly one.
+    uid: the uid of the object that is meant; another object of this name is left alone
+    is_whole: whether conditions of other types are removed, as PackageInstalls have exactly one
     """
     live: Object | None = yield Get(kind, namespace, name)
     if live is None or live["metadata"].get("uid") != uid:

@@ -60,9 +60,10 @@ def _seconds(text: Any) -> float:
 
 
 def wait_seconds(mark: Mark | None, now: float, *, beside: bool) -> float:
-    """Return how long pvbus must not write yet, 0 if it may.
+    """Return how many seconds pvbus must not write yet, 0 if it may.
 
-    now: by the API server's clock. beside: the mark was made while pvbus wrote.
+    now: the time by the API server's clock, in seconds since 1970
+    beside: whether the mark was made while pvbus wrote
     """
     if mark is None:
         return 0.0

@@ -38,8 +38,12 @@ FUNCTION = "Function"
 
 
 class Runtime(NamedTuple):
-    """What runs a package. accounts: ServiceAccount, role and binding. workloads: what runs in its name. gap:
-    what is asked for and not done here, in words, "" if nothing is."""
+    """The objects that run a package.
+
+    accounts: the ServiceAccount, its role and the binding
+    workloads: the objects that run under this account
+    gap: what the package asks for and pvbus does not do, in words, "" if nothing
+    """
 
     accounts: tuple[Object, ...] = ()
     workloads: tuple[Object, ...] = ()
@@ -54,7 +58,14 @@ def runtime_of(
     image: str,
     namespace: str,
 ) -> Runtime:
-    """Return the runtime of a package. meta: its manifest. name: of the revision. image: of the package."""
+    """Return the objects that run a package.
+
+    meta: the manifest of the package
+    packaged: the objects that the package brings
+    name: the name of the revision
+    image: the image of the package, for a package that names no image of a controller
+    namespace: where the objects are created
+    """
     kind, spec = str(meta.get("kind")), meta.get("spec") or {}
     controller = spec.get("controller") or {}
     if kind == FUNCTION:

@@ -15,10 +15,12 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 class InstallData:
     """The rows of one key.
 
-    looked_at: when the cluster was last compared with the lock's row, seconds since 1970, 0 to do so at once.
-    look_after: seconds until it is again. changes: how often what is to be looked at has changed. strays:
-    names of revisions, and whether they lack the label of their install. references, runtime: of the active
-    revision, as they were then.
+    looked_at: when the cluster was last compared with the lock's row, in seconds since 1970; 0 to compare now
+    look_after: seconds until the next comparison
+    changes: how often the input of the comparison has changed; a pass sees by it that it is outdated
+    strays: revision name -> whether the revision lacks the label of its install
+    references: references to the active revision's objects, as of the last comparison
+    runtime: the state of the active revision's controller, as of the last comparison
     """
 
     def __init__(self) -> None:

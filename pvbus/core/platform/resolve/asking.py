@@ -69,10 +69,11 @@ class Asking:
         rows: Mapping[str, SourceRow | None],
         retained: Collection[tuple[str, str]],
     ) -> Iterable[str]:
-        """Yield the contents that neither a tag nor a revision names any more.
+        """Yield the contents that neither a tag nor a revision names any more, as `<source>|<digest>`.
 
-        known: the sources that the decision is on. rows: that change. retained: sources and digests of
-        revisions.
+        known: the sources that the decision covers
+        rows: the rows of sources that the decision changes
+        retained: source and digest of each content that a revision names
         """
         for source in known:
             row = rows.get(source, self._state.sources.get(source))

@@ -18,7 +18,9 @@ _INSTALL_KINDS = frozenset({*_KINDS.values(), "Package"})
 def child_kind(state: ScopeState, holder: tuple[str, str], child: str, digest: str) -> str:
     """Return the kind of the install that a dependency asks for, else the kind of the package itself.
 
-    holder: the source and digest of what has the dependency. digest: of the child's content.
+    holder: source and digest of the package that has the dependency
+    child: the package that it depends on
+    digest: the digest of the child's content
     """
     content = state.content(*holder)
     for item in _items(content.meta if content else {}):

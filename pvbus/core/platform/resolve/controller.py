@@ -45,8 +45,12 @@ class ResolveController(ServiceController):
         observe_seconds: float = OBSERVE_SECONDS,
         namespace: str = NAMESPACE,
     ) -> None:
-        """partitions: of the bus. observe_seconds: between two looks at a source. namespace: of the pull
-        secrets of Crossplane's installs."""
+        """Create a controller without partitions.
+
+        partitions: how many partitions the bus has
+        observe_seconds: seconds between two looks at a source
+        namespace: where the pull secrets of Crossplane's installs are
+        """
         self._partitions = partitions
         self._namespace = namespace
         self._settings = settings or Settings()

@@ -37,9 +37,12 @@ DIGEST_CHARACTERS = 12
 
 
 class GroupDecision:
-    """One decision. only: on the installs and sources of these groups; None for all. waits: what some install
-    waits for, in words, with who does. is_recovering: whether all wait for the content of a revision that was
-    found in the cluster."""
+    """One decision about some groups of installs and sources.
+
+    only: the installs and sources of these groups; None for all there are
+    waits: what an install waits for, in words -> the member that waits
+    is_recovering: whether all wait for the content of a revision that was found in the cluster
+    """
 
     def __init__(
         self, state: ScopeState, solver: Solver, settings: Settings, only: set[Member] | None

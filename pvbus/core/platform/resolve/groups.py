@@ -53,8 +53,13 @@ class Groups:
 
 
 class Changes:
-    """What has changed since the last decision. is_all: more than single members. is_owning: which objects
-    an install has. is_carvel: what Carvel's part is made of."""
+    """What has changed since the last decision.
+
+    members: the single installs and sources that changed
+    is_all: whether more than single members changed
+    is_owning: whether the objects that some install has changed
+    is_carvel: whether an input of Carvel's part changed
+    """
 
     def __init__(self) -> None:
         self.members: set[Member] = set()

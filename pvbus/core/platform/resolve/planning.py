@@ -17,9 +17,13 @@ Only = Collection[Member] | None
 
 
 class Planned(NamedTuple):
-    """rows: of installs that are not decided on, as they are gone, going, or cannot be read; None ends one.
-    plans: of all others. by_package: the install that counts for a package. ending: the former install of a
-    package, while it is there."""
+    """What there is to decide on.
+
+    rows: okey -> row of an install that needs no decision: it is gone, going or unreadable; None ends the row
+    plans: okey -> plan of every other install
+    by_package: package -> okey of the install that counts for it
+    ending: package -> okey of its former install, while that is still there
+    """
 
     rows: dict[str, LockRow | None]
     plans: dict[str, Plan]

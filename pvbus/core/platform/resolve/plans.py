@@ -31,9 +31,14 @@ class Settings(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """rows: the lock's rows that change, by okey; None ends one. sources: rows of sources that change.
-    contents: `<source>|<digest>` of those that nobody needs any more. demands: what is asked of each source.
-    waiting: what some install waits for, in words."""
+    """What a decision changes.
+
+    rows: okey -> the lock's row; None ends it
+    sources: source -> its row; None ends it
+    contents: `<source>|<digest>` of each content that nobody needs any more
+    demands: source -> what is asked of it
+    waiting: what some install waits for, in words
+    """
 
     rows: Mapping[str, LockRow | None]
     sources: Mapping[str, SourceRow | None]
@@ -43,11 +48,14 @@ class Decision(NamedTuple):
 
 
 class Plan:
-    """An install, and what is decided for it so far. install: None for one that establish is to create.
+    """An install, and what is decided for it so far.
 
-    pin: the digest that it names, itself or by its tag; "" while that is not known. outcome: of its wish.
-    chosen: the version that its package has in the solution, None while that is not known. wait: for what, in
-    words. is_stuck: whether somebody has to do something before that comes.
+    install: None for an install that establish is to create
+    pin: the digest that the install names, itself or by its tag; "" while that is unknown
+    outcome: the outcome of its wish, None while that is unknown
+    chosen: the version that its package has in the solution, None while that is unknown
+    wait: what it waits for, in words, "" for nothing
+    is_stuck: whether the wait ends only after somebody acts
     """
 
     def __init__(self, okey: str, install: Install | None, row: LockRow | None, history: History) -> None:

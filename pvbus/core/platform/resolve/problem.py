@@ -30,8 +30,8 @@ class Switches(NamedTuple):
 class Offered(NamedTuple):
     """A package for the resolver.
 
-    labels: what the text of each version stands for: a tag, and its digest. is_read: whether the contents of
-    all versions were read.
+    labels: text of a version -> the tag and the digest that it stands for
+    is_read: whether the contents of all versions were read
     """
 
     package: Package

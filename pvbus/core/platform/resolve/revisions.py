@@ -22,8 +22,9 @@ ACTIVE, INACTIVE = "Active", "Inactive"
 class RevisionObject(NamedTuple):
     """A revision's object in the cluster.
 
-    desired: its desiredState. wrote: the one that establish wrote last, "" if it did not say. generation: of
-    the object.
+    desired: its desiredState
+    wrote: the desiredState that establish wrote last, "" if the object does not say
+    generation: the generation of the object
     """
 
     name: str
@@ -37,7 +38,11 @@ class RevisionObject(NamedTuple):
 
 
 class Intent(NamedTuple):
-    """What an install asks for. digest: of the content, "" while it is not known. name: of its revision."""
+    """What an install asks for.
+
+    digest: the digest of the content, "" while that is unknown
+    name: the name of the revision of this content
+    """
 
     digest: str
     name: str = ""
@@ -49,8 +54,11 @@ class Intent(NamedTuple):
 
 
 class History(NamedTuple):
-    """revisions: by number. observed: the digest that the install asked for, and that was acted on last, ""
-    while that is not known."""
+    """The revisions of an install.
+
+    revisions: the revisions, in the order of their numbers
+    observed: the digest that the install asked for and that was last acted on, "" while that is unknown
+    """
 
     revisions: tuple[LockedRevision, ...] = ()
     observed: str = ""
@@ -64,11 +72,11 @@ class History(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What users changed in revisions' objects and was not acted on.
+    """What users changed in revisions' objects and nothing has acted on yet.
 
-    activate: the digest of the revision that is to be active, "" if none is asked for. deactivate: whether
-    the active one is not to be active any more. seen: generation of each such object, by the revision's
-    name.
+    activate: the digest of the revision that is to become active, "" if no change asks for one
+    deactivate: whether the active revision is to become inactive
+    seen: revision name -> generation of its object with such a change
     """
 
     activate: str = ""

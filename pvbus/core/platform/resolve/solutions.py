@@ -31,9 +31,12 @@ from pvbus.core.platform.solver.states import DependencyReport, dependencies_of
 class Asked(NamedTuple):
     """What is asked of the resolver.
 
-    installed: the digest of what is active. switches: by package, of those that an install has. needed:
-    digests with their versions, by package, that its versions must have. offers: API kinds that are there
-    without a package. downgrades: packages that may have a version below the installed one.
+    installed: location -> digest of the active revision
+    switches: package -> what its install leaves out of account
+    needed: package -> digest and version of each content that must be among its versions
+    offers: the API kinds that the cluster has without a package
+    platforms: name and version of each platform
+    downgrades: the locations that may get a version below the installed one
     """
 
     wishes: tuple[Wish, ...]

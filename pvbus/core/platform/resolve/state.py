@@ -35,7 +35,11 @@ NAMESPACE = "crossplane-system"
 
 
 class InstallObject(NamedTuple):
-    """An install's object. created: its creationTimestamp. current: the active revision in its status."""
+    """An install's object.
+
+    created: its creationTimestamp
+    current: the name of the active revision in its status
+    """
 
     install: Install | Problem
     created: str

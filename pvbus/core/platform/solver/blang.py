@@ -57,7 +57,11 @@ incremented.
 
 
 class Dialect(NamedTuple):
-    """What the forks changed. orders_build: build metadata has precedence. suffix: of a wildcard's bounds."""
+    """How a fork differs from the library.
+
+    orders_build: whether build metadata takes part in the order of versions
+    suffix: what the bounds of a wildcard end with
+    """
 
     orders_build: bool = False
     suffix: str = ""

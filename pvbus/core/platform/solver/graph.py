@@ -35,9 +35,11 @@ Leaf = PackageNeed | OfferNeed | PlatformNeed
 
 
 class Node(NamedTuple):
-    """A package in a target. variables: of its candidates, the preferred first.
+    """A package in a target.
 
-    installed: position of the installed version among the candidates, None without.
+    number: its place in the order of decisions, see `pvbus.core.platform.solver.closure`
+    variables: one for each candidate, in the order of the candidates: the preferred one first
+    installed: index of the installed version among the candidates, None if there is none
     """
 
     number: int
@@ -78,8 +80,12 @@ class Met(NamedTuple):
 
 
 class Root(NamedTuple):
-    """A wish. granted: variable that says that it is granted. stays: that the installed version stays, or
-    None.
+    """A wish, with its variables.
+
+    node: the number of its node
+    matching: the variables of the candidates that the wish accepts
+    granted: the variable that says that the wish is granted
+    stays: the variable that says that the installed version stays, None without an installed version
     """
 
     wish: Wish

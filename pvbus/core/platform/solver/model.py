@@ -17,10 +17,12 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class PackageNeed(Model, frozen=True, kw_only=True, tag_field="need", tag="package"):
-    """Another package. range: "" admits every release; digest: exactly this content, instead of a range.
+    """A need of another package.
 
-    target: None for the target of the holder. prereleases: see `languages.admits`; with a range it counts
-    only in languages whose ranges hide prereleases.
+    range: the accepted versions; "" accepts every release
+    digest: the one accepted content, instead of a range
+    target: where the package must be, None for the target of the holder
+    prereleases: see `languages.admits`; with a range it counts only where ranges hide prereleases
     """
 
     package: str
@@ -105,9 +107,10 @@ class Wish(Model, frozen=True, kw_only=True):
 
 
 class Installed(Model, frozen=True, kw_only=True):
-    """What is there now. candidate: its facts, if the package's list does not have this version any more.
+    """What is there now.
 
-    is_preferred: this version is tried before all others, whatever the policy prefers.
+    candidate: its facts, if the package's list does not have this version any more
+    is_preferred: whether this version is tried before all others, whatever the policy prefers
     """
 
     package: str
@@ -118,7 +121,11 @@ class Installed(Model, frozen=True, kw_only=True):
 
 
 class Target(Model, frozen=True, kw_only=True):
-    """Where packages are installed. offers: what it has without a package. platforms: name and version."""
+    """A place where packages are installed.
+
+    offers: what the target has without a package
+    platforms: name and version of each platform
+    """
 
     name: str = ""
     offers: tuple[str, ...] = ()
@@ -126,13 +133,17 @@ class Target(Model, frozen=True, kw_only=True):
 
 
 class Policy(Model, frozen=True, kw_only=True):
-    """How to choose among what is possible.
+    """How to choose among the possible solutions.
 
-    versions: `highest`; `minimal-change`: the fewest installed packages change, each to the nearest version
-    above its own; `lowest-satisfying`: the lowest, but none below what is installed; `pinned`: nothing
-    installed changes. downgrades: whether a version below the installed one is possible. search: whether a
-    need of an offer may install the only package that provides it. unneeded: what is done with installed
-    packages that nobody needs.
+    versions: which versions are preferred
+        `highest`: the highest ones
+        `minimal-change`: the fewest installed packages change, each to the nearest version above its own
+        `lowest-satisfying`: the lowest ones, but none below what is installed
+        `pinned`: no installed package changes
+    downgrades: whether a version below the installed one is possible
+    search: whether a need of an offer may install the only package that provides it
+    unneeded: what is done with installed packages that nobody needs
+    conflicts_max: after how many conflicts a search gives up
     """
 
     versions: VersionPolicy = "highest"
@@ -156,8 +167,10 @@ class Problem(Model, frozen=True, kw_only=True):
 class Edge(Model, frozen=True, kw_only=True):
     """A requirement of a chosen version, and what meets it.
 
-    status: `met`, by the package `provider`; `exists`: the target has it without a package; `unmet`: it is
-    optional.
+    status: how the requirement is met
+        `met`: the package `provider` meets it
+        `exists`: the target has it without a package
+        `unmet`: nothing does; the requirement is optional
     """
 
     requirement: Requirement
@@ -190,9 +203,11 @@ class Explanation(Model, frozen=True, kw_only=True):
 class Outcome(Model, frozen=True, kw_only=True):
     """What becomes of a wish.
 
-    granted: a version that the user wants is chosen. stays: the wish is impossible, the installed version
-    stays and what it needs is there. quarantined: nothing is done for this wish, and nothing of it is
-    removed. undecided: the search was given up, because the limit of conflicts was reached.
+    status: how the wish ends
+        `granted`: a version that the user wants is chosen
+        `stays`: the wish is impossible; the installed version stays, and what it needs is there
+        `quarantined`: nothing is done for this wish, and nothing of it is removed
+        `undecided`: the search reached its limit of conflicts and gave up
     """
 
     wish: Wish

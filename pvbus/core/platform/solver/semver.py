@@ -27,7 +27,11 @@ class ConstraintError(ValueError):
 
 
 class Version(NamedTuple):
-    """A version. text: as it was written. key: its place in the order of its language."""
+    """A version.
+
+    text: the version as it was written
+    key: its place in the order of its language
+    """
 
     text: str
     major: int

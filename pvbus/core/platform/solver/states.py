@@ -42,8 +42,10 @@ class DependencyState(StrEnum):
 
 
 class DependencyReport(Model, frozen=True, kw_only=True):
-    """target, provider, version: what meets the dependency, "" if nothing does. candidates: providers to
-    choose from.
+    """The state of one dependency.
+
+    target, provider, version: where, by which package and version the dependency is met, "" if it is not
+    candidates: the packages to choose a provider from
     """
 
     requirement: Requirement

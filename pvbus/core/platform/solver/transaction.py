@@ -24,9 +24,10 @@ Strategy = Literal["direct", "closure"]
 class Action(Model, frozen=True, kw_only=True):
     """What is done with one package.
 
-    before, after: versions, "" for none. step: actions of one step may run at once, after those of lower
-    steps. replace: another version of equal precedence. hold: nothing, because a quarantined wish rests on
-    it. orphan: it stays, though nobody needs it.
+    before, after: the versions before and after, "" for none
+    step: actions of one step may run at once, after those of lower steps
+    action: `replace` puts in another version of equal precedence; `hold` does nothing, because a quarantined
+        wish rests on the package; `orphan` leaves the package, though nobody needs it
     """
 
     action: Doing
@@ -164,10 +165,13 @@ def creations_of(
 ) -> tuple[tuple[Creation, ...], ...]:
     """Return the installs that come into being, in rounds.
 
-    direct: each install creates what it needs itself, so the closure arises round by round. closure: each
-    install of a user creates all of its closure at once. What exists, or was created by another, is not
-    created again. strategies: of single installs. What is there, and nobody wants for itself, creates what
-    it needs, too.
+    What exists, or was created for another install, is not created again. What is there, and nobody wants
+    for itself, creates what it needs, too.
+
+    strategy: which installs create others
+        `direct`: each install creates what it needs itself, so that the closure arises round by round
+        `closure`: each install of a user creates all of its closure at once
+    strategies: location -> the strategy of a single install, instead of `strategy`
     """
     chosen = {(each.target, each.package): each for each in resolution.chosen}
     existing = {(each.target, each.package) for each in problem.installed}
