@@ -66,9 +66,10 @@ ContentName = tuple[str, str, str, str]
 class Ensured(NamedTuple):
     """The outcome for the downstream.
 
-    problem: (reason, message) that keeps it from being ready. unrendered: by target name, the error of
-    its pipeline. written: by name of a written revision, its resourceVersions in order. conflicts: by name
-    of an open revision, those of its merges that nobody has resolved.
+    problem: reason and message of what keeps it from being ready, None if nothing does
+    unrendered: target name -> the error of its pipeline
+    written: name of a written revision -> its resourceVersions, in order
+    conflicts: name of an open revision -> the conflicts of its merges that nobody has resolved
     """
 
     targets: tuple[DownstreamTarget, ...]
@@ -100,7 +101,12 @@ class DownstreamReconciler:
         known: Iterable[ContentName],
         before: Mapping[str, DownstreamTarget],
     ) -> None:
-        """candidates: the known objects that can be injected. before: the last reported targets, by name."""
+        """Create a reconciler for one attempt.
+
+        candidates: the known objects that can be injected
+        known: the names of the objects whose content was requested
+        before: target name -> the target as it was last reported
+        """
         assert variant.spec.upstream is not None
         self.variant = variant
         self.upstream = upstream

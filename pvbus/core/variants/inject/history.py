@@ -53,8 +53,12 @@ class Description(NamedTuple):
 
 
 def describe(changed: Sequence[str], before: Texts, after: Texts, editor_name: str) -> Description:
-    """Describe a commit. changed: the paths of its files, sorted. before, after: the texts of these files;
-    links have none. editor_name: of the user who wrote it, "" for a service of pvbus."""
+    """Describe a commit.
+
+    changed: the paths of its files, sorted
+    before, after: path -> text of these files before and after it; a link has no text
+    editor_name: the name of the user who wrote it, "" for a service of pvbus
+    """
     changes = list(_changes(changed, before, after))
     files = first_of([_name(path) for path in changed], NAMES_MAX) or "no file"
     lines = [_capital(line) for line in changes[:LINES_MAX]]
@@ -110,7 +114,11 @@ def _kptfile(texts: Texts) -> Any:
 
 
 class _Lock(NamedTuple):
-    """What a package is made of. version: the last part of the ref; commit: its first letters."""
+    """The upstream that a package is made of.
+
+    version: the last part of the ref
+    commit: the first letters of the commit
+    """
 
     repo: str
     folder: str

@@ -34,8 +34,9 @@ MERGED = "pvbus.dev/merged-revision"
 class Later(NamedTuple):
     """A published revision that is newer than one of the variant's.
 
-    obj: live. base: the revision that the variant's draft has the content of; None for a published one.
-    obstacle: (reason, words) why the variant cannot go on from it, None if it can.
+    obj: the live object
+    base: the revision whose content the variant's draft has; None if the variant's revision is published
+    obstacle: reason and words why the variant cannot go on from it, None if it can
     """
 
     obj: Object

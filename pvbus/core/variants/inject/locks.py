@@ -22,7 +22,13 @@ Revisions = Sequence[ObservedRevision]
 
 
 class Lock(NamedTuple):
-    """repo: the URL of the repository. ref: of the clone or upgrade, without `refs/heads/`."""
+    """The upstream that a revision records in its `status.upstreamLock`.
+
+    repo: the URL of the repository
+    directory: the path of the package in the repository
+    ref: the ref of the clone or upgrade, without `refs/heads/`
+    commit: the commit of the content, "" if it is not recorded
+    """
 
     repo: str
     directory: str
@@ -99,7 +105,11 @@ def holds(lock: Lock, facts: RevisionFacts) -> bool:
 
 
 def upstream_state(lock: Lock, wanted: RevisionFacts, *, saves: bool, refuses: bool = False) -> UpstreamState:
-    """saves: whether the variant follows what is saved to a draft. refuses: whether it refuses moved tags."""
+    """Return how the upstream that a lock records relates to the wanted one.
+
+    saves: whether the variant follows what is saved to a draft
+    refuses: whether the variant refuses tags that were moved
+    """
     if holds(lock, wanted):
         return UpstreamState.HELD
     if lock.is_retagged(wanted):
@@ -116,9 +126,10 @@ def upstream_state(lock: Lock, wanted: RevisionFacts, *, saves: bool, refuses: b
 class Old(NamedTuple):
     """The content that a lock records.
 
-    revision: has the content, or is the one through which git was read; of lost content, the one whose tag
-    was moved away from it. files: of the commit; {} for a merge without a base; None: the files of the
-    revision are the content.
+    revision: the revision that has the content, or through which git was read. Of lost content, it is the
+        revision whose tag was moved away from it
+    files: path -> text at the commit; {} for a merge without a base; None if the files of `revision` are
+        the content
     """
 
     kind: OldContent
@@ -131,9 +142,10 @@ def find_old(
 ) -> Generator[Effect, Any, Old]:
     """Find the content that a lock records: by revision, then by commit, then by workspace.
 
-    near: the revisions of the package that is asked for; far: those of the lock's repository and directory.
-    published: the merge may be an upgrade task, whose sources must be published. Without a commit in the
-    lock, such a task gets the revision that Porch gives it.
+    near: the revisions of the package that is asked for
+    far: returns the revisions of the lock's repository and directory
+    published: whether the merge may be an upgrade task, whose sources must be published. Without a commit in
+        the lock, such a task gets the revision that Porch gives it
     """
     old = yield from _find_in(lock, near, published=published)
     if old is not None:

@@ -16,9 +16,16 @@ TAG_MOVED = "TagMoved"
 
 
 class Look(NamedTuple):
-    """obj, resources: live; the resources are not read of a revision that is behind. old: the upstream
-    content that it holds. mutation: of its files. conflicts: the open ones, once they are compared with the
-    files. causes: the changes beside the mutation, in words. later: a newer revision."""
+    """What an attempt found out about one revision of the variant.
+
+    obj: the live PackageRevision
+    old: the upstream content that the revision holds
+    resources: the live PackageRevisionResources, None if the revision is behind, as they are not read then
+    mutation: what the mutations make of its files
+    conflicts: the open conflicts, once they are compared with the files
+    causes: the changes beside the mutation, in words
+    later: a newer revision, None if there is none
+    """
 
     obj: Object
     state: DownstreamState

@@ -20,9 +20,13 @@ _NO_TEXT = "\ufffd"
 def rebase(
     name: str, old: Texts, local: Texts, new: Texts, lock: Mapping[str, Any], *, deployment: bool
 ) -> PackageMerge:
-    """Merge the files of a draft. name: of the draft. lock: `selfLock` of the new upstream.
+    """Merge the files of a draft with a new upstream.
 
-    deployment: its package context is generated. Raises: PermanentError if the files cannot be merged.
+    Raises: PermanentError if the files cannot be merged.
+
+    name: the name of the draft, for messages
+    lock: the `selfLock` of the new upstream
+    deployment: whether the package context of the draft is generated
     """
     git = lock.get("git") or {}
     if missing := [key for key in ("repo", "directory", "ref", "commit") if not git.get(key)]:

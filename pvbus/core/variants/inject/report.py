@@ -180,7 +180,11 @@ def terminating_conditions(variant: PackageVariant, left: Sequence[str]) -> Cond
 
 
 def held_conditions(variant: PackageVariant, holder: str, reason: str) -> Conditions:
-    """Return the conditions of a held variant. holder: the object with the annotation. reason: its own."""
+    """Return the conditions of a held variant.
+
+    holder: the object with the hold annotation, as messages name it
+    reason: why it holds, in the words of that object, "" if it does not say
+    """
     message = f'nothing is written for this variant while {holder} has the annotation {HOLD}: "true"'
     message += because(reason)
     return [

@@ -10,7 +10,11 @@ from pvbus.core.variants.inject.ensure import ContentName
 
 
 class Inputs(NamedTuple):
-    """The inputs of an outcome at one moment. revisions: (name, digest); others: digest of the rest."""
+    """The inputs of an outcome at one moment.
+
+    revisions: name and digest of each revision
+    others: one digest of all other inputs
+    """
 
     revisions: tuple[tuple[str, str], ...]
     others: str
@@ -21,10 +25,11 @@ class Inputs(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Revisions we wrote, whose watch echo is awaited.
+    """Revisions that pvbus wrote and whose echo the watch has not delivered yet.
 
-    others: digest of all other inputs. versions: the resourceVersions of each revision, in order.
-    until: end of the wait, in elapsed seconds.
+    others: one digest of all other inputs
+    versions: revision name -> its resourceVersions, in order
+    until: when the wait for the echo ends, in elapsed seconds
     """
 
     others: str
@@ -42,11 +47,12 @@ class RefusedAttempt(NamedTuple):
 
 
 class InjectState:
-    """One variant key: the object, its set's decision, and the last attempt.
+    """The state of one variant: the object, its set's decision, and the last attempt.
 
-    waiting_since: start of the wait. trouble: (start, attempts) of transient errors. content: objects
-    that only the injection points of our revisions name. stranded: what rollbacks left published, by policy.
-    Times are elapsed seconds.
+    waiting_since: when the wait began, in elapsed seconds, None without a wait
+    trouble: when transient errors began, in elapsed seconds, and how many attempts failed; None if none did
+    content: names of the objects that only the injection points of our revisions name
+    stranded: policy -> the note of what its rollback left published
     """
 
     __slots__ = (
@@ -82,7 +88,11 @@ class InjectState:
 
 
 class Pass(NamedTuple):
-    """One reconciliation of a key. now: wall clock; elapsed: monotonic clock; both in seconds."""
+    """One reconciliation of a key.
+
+    now: the wall clock, in seconds since the epoch
+    elapsed: a clock that cannot go back, in seconds
+    """
 
     partition: int
     key: str

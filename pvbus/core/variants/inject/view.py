@@ -28,7 +28,11 @@ Owning = tuple[str, str]
 
 
 class Uses(NamedTuple):
-    """The inputs that a variant uses. objects: okeys; kinds: `<group>/<kind>`."""
+    """The inputs that a variant uses.
+
+    objects: their okeys
+    kinds: their kinds, as `<group>/<kind>`
+    """
 
     owning: Owning
     packages: frozenset[PackageKey]

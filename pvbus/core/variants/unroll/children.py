@@ -24,13 +24,14 @@ from pvbus.core.variants.unroll.view import Observed
 
 
 class Children:
-    """Rows of one set, by PackageVariant name.
+    """The rows of one set, by the name of the PackageVariant.
 
-    leaving: names of the rows in any state but present. returned: names of present rows that were unwanted
-    within the guard's window. on_hold: names of the rows for which render must not write. taken: names whose
-    rows changed since the last `Removal.note`. doubtful: names whose row or PackageVariant changed since the
-    last check whether they are gone. passes: the number of the current pass, one more than the last one that
-    a row records.
+    leaving: names of the rows in any state but present
+    returned: names of present rows that were unwanted within the guard's window
+    on_hold: names of the rows for which render must not write
+    taken: names whose rows changed since the last `Removal.note`
+    doubtful: names whose row or PackageVariant changed since the last check whether they are gone
+    passes: the number of the current pass, one more than the last one that a row records
     """
 
     def __init__(self, skey: str) -> None:

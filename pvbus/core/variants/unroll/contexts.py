@@ -28,10 +28,14 @@ ContextKey = tuple[int, str]
 
 
 class Context(NamedTuple):
-    """One candidate child. downstream is None if its identity cannot be evaluated; `error` says why.
+    """One candidate child.
 
-    object: the okey of its target, "" for a listed one. namespace: of the object, whose name is repo_default.
-    repository: the one its template looked up, found or not.
+    object: the okey of the target's object, "" for a listed target
+    namespace: the namespace of this object
+    repo_default: the name of this object
+    downstream: None if the child's identity cannot be evaluated
+    error: why it cannot be evaluated, "" if it can
+    repository: the name of the Repository that its template looked up, found or not, "" without one
     """
 
     key: ContextKey
@@ -98,7 +102,8 @@ def selected_kinds(spec: PackageVariantSetSpec) -> dict[str, tuple[str, ...]]:
 class Contexts:
     """The contexts of one set at one generation and upstream.
 
-    changed: those that must be evaluated again. spent: what all evaluations have cost so far.
+    changed: keys of the contexts that must be evaluated again
+    spent: what all evaluations have cost so far, in units of CEL's cost
     """
 
     def __init__(
@@ -162,8 +167,8 @@ class Contexts:
     def note(self, objects: Mapping[str, Mapping[int, bool]], repositories: Iterable[str]) -> set[Downstream]:
         """Note what `refresh` must evaluate; return the downstreams of contexts that are gone.
 
-        objects: okeys of the changed objects, each with the selectors, by position, that it entered (True)
-        or left. repositories: names of the changed Repositories.
+        objects: okey of a changed object -> position of a selector -> whether it entered the selector or left
+        repositories: names of the changed Repositories
         """
         touched: set[Downstream] = set()
         for key, moves in objects.items():

@@ -67,11 +67,17 @@ class UnrollController(KeyedController[SetState]):
         turn_targets: int = TURN_TARGETS,
         opinions: Opinions | None = None,
     ) -> None:
-        """elapsed: seconds of a clock that cannot go back. nonce: 32 hex digits, never the same twice.
-        opinions: second ones on the expressions of each generation; None for none.
+        """Create a controller without partitions.
 
-        A pass ends after chunk_puts rows (the size of a step) or turn_targets targets; the next one
-        continues.
+        A pass ends after `chunk_puts` rows or `turn_targets` targets; the next pass continues.
+
+        partitions: how many partitions the bus has
+        elapsed: returns the seconds of a clock that cannot go back
+        nonce: returns 32 hex digits, never the same twice
+        limits: the installation's limits of removals
+        chunk_puts: the size of a step, in rows
+        turn_targets: how many targets a pass evaluates at most
+        opinions: answers questions about the expressions of each generation; None for no second opinion
         """
         super().__init__(self._new_state_of)
         self.view = UnrollView(partitions)

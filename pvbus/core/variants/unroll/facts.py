@@ -17,9 +17,10 @@ STATIC_KINDS = (VARIANT_KIND, REVISION_KIND, REPOSITORY_KIND)
 class SetFacts(NamedTuple):
     """The facts that follow from one record of a set.
 
-    kinds: those that its selectors name, each with the requested versions. requests: watch requests for the
-    kinds that are not static, by key; a set that is being deleted has none. limits: of its removals; the
-    installation's if its own are invalid. problem: why its targets cannot be evaluated, "" if they can.
+    kinds: `<group>/<kind>` that its selectors name -> the requested versions
+    requests: key -> watch request for a kind that is not static; {} for a set that is being deleted
+    limits: the limits of its removals; the installation's if its own are invalid
+    problem: why its targets cannot be evaluated, "" if they can
     """
 
     kinds: Mapping[str, tuple[str, ...]]
@@ -37,8 +38,12 @@ def requester(partition: int) -> str:
 def facts_of(
     obj: PackageVariantSet, partition: int, defaults: RemovalLimits, unreadable: str = ""
 ) -> SetFacts:
-    """Compute the facts of a set. partition: the one whose lease requests its kinds. unreadable: why its spec
-    cannot be read."""
+    """Compute the facts of a set.
+
+    partition: the partition whose lease requests its kinds
+    defaults: the installation's limits of removals
+    unreadable: why its spec cannot be read, "" if it can
+    """
     kinds = selected_kinds(obj.spec)
     try:
         limits, problem = defaults.of(obj.metadata.annotations), ""

@@ -33,9 +33,10 @@ class TargetSelector(NamedTuple):
 
 
 class SelectorChange(NamedTuple):
-    """The effect of an object event on one selector. position: of the selector among its owner's.
+    """The effect of an object event on one selector.
 
-    `changed`: the object is still selected; its labels or other fields changed.
+    position: the place of the selector among those of its owner
+    what: `changed` if the object is still selected, and its labels or other fields changed
     """
 
     owner: Hashable

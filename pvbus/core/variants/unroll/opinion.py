@@ -33,7 +33,12 @@ ANSWER_CHARACTERS_MAX: Final = 200  # of one answer of a dispute: a condition sh
 
 
 class Sample(NamedTuple):
-    """A target. target: its index. name: as messages name it. variables: of its expressions."""
+    """A target whose expressions are evaluated.
+
+    target: its index in the set's spec
+    name: its name, as messages have it
+    variables: the variables of its expressions, by name
+    """
 
     target: int
     name: str
@@ -41,7 +46,11 @@ class Sample(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What is evaluated. expressions: by target index, pairs of path and text. samples: targets."""
+    """What is evaluated for a second opinion.
+
+    expressions: target index -> path and text of each expression
+    samples: the targets for which they are evaluated
+    """
 
     expressions: Mapping[int, tuple[tuple[str, str], ...]]
     samples: tuple[Sample, ...]
@@ -52,9 +61,10 @@ class Question(NamedTuple):
 
 
 class Opinion(NamedTuple):
-    """Numbers of evaluations by outcome, and the first disputes.
+    """How many evaluations had which outcome, and the first disputes.
 
-    left_out: they would cost too much. not_comparable: cel-python is known to differ there, or lacks a part.
+    left_out: evaluations that would have cost too much
+    not_comparable: evaluations in which cel-python is known to differ, or lacks a part
     """
 
     agreed: int = 0
@@ -77,7 +87,11 @@ OUTCOMES: Final = ("agreed", "disputed", "left_out", "not_comparable")
 
 
 class Pending(Protocol):
-    """A question that was asked. opinion: None until there is one. seconds: until it may be there."""
+    """A question that was asked.
+
+    opinion: the answer, None until there is one
+    seconds: in how many seconds the answer may be there
+    """
 
     @property
     def opinion(self) -> Opinion | None: ...

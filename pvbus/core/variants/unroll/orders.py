@@ -28,8 +28,15 @@ NAMES_MAX = 50  # objects of a kind that are read one by one; for more, one list
 
 
 class Turn(NamedTuple):
-    """One pass. now: wall clock. elapsed: of a clock that cannot go back. limits: of this set. hold: the
-    current one, None if there is none."""
+    """One pass over a set.
+
+    now: the wall clock, in seconds since the epoch
+    elapsed: a clock that cannot go back, in seconds
+    limits: the limits of this set's removals
+    hold: the current hold, None if there is none
+    puts_max: how many rows the pass may write
+    nonce: returns 32 hex digits, never the same twice
+    """
 
     now: float
     elapsed: float

@@ -20,7 +20,8 @@ T = TypeVar("T")
 class Preparing:
     """Evaluates the targets of sets.
 
-    set_evaluations, target_evaluations: counted for tests of cost. spent: by the last turn, if it was costly.
+    set_evaluations, target_evaluations: how often sets and targets were evaluated, for tests of cost
+    spent: what the last turn cost, 0 if it was not costly
     """
 
     def __init__(self, view: UnrollView, turn_targets: int) -> None:

@@ -57,8 +57,12 @@ def _share(text: str) -> float:
 
 
 class Check(NamedTuple):
-    """An open check: asks ingest whether the rows of these kinds are up to date. names: of the children to
-    remove. requests: by key."""
+    """An open check: it asks ingest whether the rows of all kinds that a set reads are up to date.
+
+    generation: the generation of the set at the question
+    names: the children that are to be removed
+    requests: key -> the check request of one kind
+    """
 
     nonce: str
     generation: int
@@ -67,11 +71,13 @@ class Check(NamedTuple):
 
 
 class Removal:
-    """State of a set's removals that is in no row: it ends with this holder of the lease.
+    """The part of a set's removals that no row records: it ends with this holder of the lease.
 
-    check: the open check. answered_at: when its last answer was seen. cleared: children that have passed
-    everything and are being ordered. changed: children that a change of the set itself made unwanted.
-    followed: the ids of the hold and of the confirmation that every held row has followed.
+    check: the open check, None without one
+    answered_at: when its last answer was seen, in elapsed seconds, None before that
+    cleared: the children that have passed everything and are being ordered
+    changed: the children that a change of the set itself made unwanted
+    followed: the ids of the hold and of the confirmation that every held row has followed
     """
 
     def __init__(self, children: Children) -> None:

@@ -103,11 +103,13 @@ class Ranking:
 
 
 class Standings:
-    """The counts over a set's children, and the names of those that are not ready.
+    """The counts of a set's children, and the names of those that are not ready.
 
-    errors: children whose set stalls for them; messages: their errors, counted. failing: children that report
-    a failure. unfinished: those on hold, and those that are applied and not ready yet.
-    needing: children with the condition AttentionNeeded.
+    errors: the children whose errors stall the set
+    messages: message of such an error -> number of children that have it
+    failing: the children that report a failure
+    unfinished: the children on hold, and those that are applied and not ready yet
+    needing: the children with the condition AttentionNeeded
     """
 
     def __init__(self) -> None:

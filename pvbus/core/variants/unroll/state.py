@@ -47,7 +47,11 @@ class DirtyDownstreams:
 
 
 class Building(NamedTuple):
-    """Contexts that are being evaluated over several passes. inputs_digest: of their inputs. rest: to do."""
+    """Contexts that are being evaluated over several passes.
+
+    inputs_digest: one digest of their inputs
+    rest: the contexts that are still to be evaluated
+    """
 
     inputs_digest: str
     contexts: Contexts
@@ -82,14 +86,19 @@ class Consultation(NamedTuple):
 class SetState:
     """The state of one set in this worker.
 
-    facts: of `obj`, None until a pass needs them. unreadable: why its spec cannot be read. is_current: the
-    contexts match the current set, upstream and kinds. objects: changed target objects by okey, each with the
-    selectors, by position, that it entered (True) or left. repositories: the changed ones. backlog: the
-    downstreams of a new generation are still being settled. deferred: new downstreams that wait because the
-    removals of the same change are held. undecided: downstreams that no known target wants, while some target
-    fails. paused: the set is on hold. asked: nonces of its check requests on the bus, by key; None until they
-    are looked up. waiting: what removals wait for, in words. refused: children whose rows the bus refused.
-    consultation: the last question for a second opinion.
+    facts: the facts of `obj`, None until a pass needs them
+    unreadable: why the spec of `obj` cannot be read, "" if it can
+    is_current: whether the contexts match the current set, upstream and kinds
+    objects: okey of a changed target object -> position of a selector -> whether it entered or left it
+    repositories: names of the changed Repositories
+    backlog: whether the downstreams of a new generation are still being settled
+    deferred: new downstreams that wait because the removals of the same change are held
+    undecided: downstreams that no known target wants, while some target fails
+    paused: whether the set is on hold
+    asked: key of a check request on the bus -> its nonce; None until they are looked up
+    waiting: what removals wait for, in words
+    refused: name of a child -> the rows of it that the bus refused
+    consultation: the last question for a second opinion
     """
 
     def __init__(self, skey: str) -> None:

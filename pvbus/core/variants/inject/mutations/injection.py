@@ -58,10 +58,12 @@ class InjectionPoint(NamedTuple):
 
 
 class InjectionPoints(NamedTuple):
-    """The points of a package, by file and document.
+    """The injection points of a package, by file and document.
 
-    problem: all that is wrong, in Porch's words. wrong: by condition type, what is wrong with its points; if
-    a file cannot be read, there are no points at all.
+    If a file cannot be read, there are no points at all.
+
+    problem: everything that is wrong, in Porch's words, "" if nothing is
+    wrong: condition type -> what is wrong with its points
     """
 
     points: tuple[InjectionPoint, ...]
