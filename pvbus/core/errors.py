@@ -40,9 +40,9 @@ class PvbusError(Exception):
 class TransientError(PvbusError):
     """The same input may work later: broker or API server away, timeout, 429, 5xx, 401, 403.
 
-    retry_after_seconds: the delay that the server requested, at most `RETRY_AFTER_SECONDS_MAX`; None: the
-    caller chooses its own backoff. is_expected: every start has it, and it ends by
-    itself, so it is no warning in the log.
+    retry_after_seconds: the delay that the server requested, at most `RETRY_AFTER_SECONDS_MAX`; None if the
+        caller chooses its own backoff
+    is_expected: whether every start has this error and it ends by itself, so that the log has no warning
     """
 
     def __init__(

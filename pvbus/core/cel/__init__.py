@@ -59,10 +59,11 @@ _PROGRAMS_KEPT = (
 class Program:
     """A compiled expression. Immutable, and safe to share.
 
-    roots: the variables it reads. reads: the paths it reads, as far as they are known, for example
-    `("target", "labels", "region")`; no other part of the inputs changes the outcome. fields: pairs of a
-    variable and a field, without which it fails. kind: the type of the result, `dyn` if it depends on the
-    inputs.
+    roots: the variables that it reads
+    reads: the paths that it reads, as far as they are known, for example `("target", "labels", "region")`; no
+        other part of the inputs changes the outcome
+    fields: pairs of a variable and a field without which the expression fails
+    kind: the type of the result, `dyn` if it depends on the inputs
     """
 
     __slots__ = ("_evaluate", "fields", "kind", "reads", "roots", "text")

@@ -25,7 +25,11 @@ _LEVELS = {
 
 
 class Node(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """offset: where a problem with this node is reported. depth: levels of its subtree, itself included."""
+    """A node of the syntax tree.
+
+    offset: where a problem with this node is reported
+    depth: the levels of its subtree, itself included
+    """
 
     offset: int
     depth: int = 1
@@ -65,8 +69,12 @@ class MapLiteral(Node, frozen=True, eq=False, kw_only=True):
 
 
 class Macro(Node, frozen=True, eq=False, kw_only=True):
-    """A macro. name: all, exists, exists_one, filter or map. condition: of filter, and of map with three
-    arguments; body: of all but filter."""
+    """A macro.
+
+    name: `all`, `exists`, `exists_one`, `filter` or `map`
+    condition: the condition of `filter`, and of `map` with three arguments
+    body: the body of all macros but `filter`
+    """
 
     name: str
     range: Node

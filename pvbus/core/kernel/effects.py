@@ -44,7 +44,8 @@ class List(NamedTuple):
 class Create(NamedTuple):
     """POST. Result: the object as stored.
 
-    is_dry_run: the API server checks it and stores nothing. as_user: in whose name, "" for our own.
+    is_dry_run: whether the API server only checks the object and stores nothing
+    as_user: the user in whose name it is created, "" for pvbus itself
     """
 
     kind: KindRef
@@ -118,7 +119,11 @@ class Query(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A value of a series. time: seconds since 1970. value: may be infinite or NaN."""
+    """A value of a series.
+
+    time: the time of the sample, in seconds since 1970
+    value: the value, which may be infinite or NaN
+    """
 
     time: float
     value: float
@@ -127,8 +132,9 @@ class Sample(NamedTuple):
 class Range(NamedTuple):
     """The result of a `Query`.
 
-    series: the samples of each, by time. skew_seconds: how far the clock of Prometheus is ahead of ours.
-    warnings: what it says of its own result, which may not be whole then.
+    series: the samples of each series, by time
+    skew_seconds: how far the clock of Prometheus is ahead of ours
+    warnings: what Prometheus says of its own result, which may be incomplete then
     """
 
     series: tuple[tuple[Sample, ...], ...]
@@ -139,9 +145,12 @@ class Range(NamedTuple):
 class Observe(NamedTuple):
     """Ask a source what it has now. Result: an `Observation`.
 
-    source: an image repository (`registry.example.org/team/package`), or `git+<url>//<folder>`. tags: those
-    whose digests are wanted. secrets: keys `<namespace>/<name>` of pull secrets, tried in order. Fails with a
-    PermanentError if the source refuses or does not exist, and with a TransientError if it does not answer.
+    Fails with a PermanentError if the source refuses or does not exist, and with a TransientError if it does
+    not answer.
+
+    source: an image repository (`registry.example.org/team/package`), or `git+<url>//<folder>`
+    tags: the tags whose digests are wanted
+    secrets: keys `<namespace>/<name>` of pull secrets, to be tried in order
     """
 
     source: str
@@ -150,7 +159,11 @@ class Observe(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """The result of an `Observe`. tags: all of them. digests: of the wanted ones that are there."""
+    """The result of an `Observe`.
+
+    tags: all tags of the source
+    digests: wanted tag that is there -> its digest
+    """
 
     tags: tuple[str, ...]
     digests: Mapping[str, str]
@@ -182,8 +195,10 @@ WRITES = (Create, Update, Patch, Delete)
 class Notice(NamedTuple):
     """A Kubernetes Event of an object, which `kubectl describe` shows to people.
 
-    id: unique for each change. reason: one CamelCase word. note: a sentence. time: RFC 3339 in UTC, with
-    milliseconds.
+    id: unique for each change
+    reason: one CamelCase word
+    note: a sentence
+    time: RFC 3339 in UTC, with milliseconds
     """
 
     id: str
@@ -198,8 +213,12 @@ class Notice(NamedTuple):
 
 
 class Put(NamedTuple):
-    """A row to write; None is a tombstone. headers: attributes of a public event. notice: what people are
-    told once the row is written, if there is room for it."""
+    """A row to write.
+
+    row: the row, None for a tombstone
+    headers: the attributes of a public event
+    notice: what people are told once the row is written, if there is room for it
+    """
 
     topic: str
     key: str
@@ -211,10 +230,11 @@ class Put(NamedTuple):
 class Outcome(NamedTuple):
     """The end of one reconciliation.
 
-    puts become visible together with the consumed offset. again_after: seconds until the next
-    reconciliation at the latest. result: a word of a closed set, for logs and metrics. waiting: the events
-    it waits for, in words. cause: start of the work that this outcome completes, in wall seconds since the
-    epoch; 0 if it completes none.
+    puts: the rows to write; they become visible together with the consumed offset
+    result: a word of a closed set, for logs and metrics
+    again_after: seconds until the next reconciliation at the latest, None if none is due
+    waiting: the events that it waits for, in words
+    cause: when the work began that this outcome completes, in seconds since the epoch; 0 if it completes none
     """
 
     puts: tuple[Put, ...] = ()

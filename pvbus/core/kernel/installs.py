@@ -6,12 +6,14 @@ Family = Literal["crossplane", "carvel"]
 
 
 class Override(NamedTuple):
-    """What an install says of one of its dependencies. Both names may be "": then it is for none.
+    """What an install says of one of its dependencies. If both names are "", it is for none.
 
-    dependency, package: the name of the item, or the package that it needs. range: instead of the item's, ""
-    to keep it. is_installed: whether the dependency may be installed; None for what the install says.
-    values: names of Secrets in the install's namespace. value_keys: beside each, the key that is used, "" for
-    all of them.
+    dependency: the name of the item
+    package: the package that the dependency needs
+    range: the range instead of the item's, "" to keep the item's
+    is_installed: whether the dependency may be installed, None for what the install says
+    values: names of Secrets in the install's namespace
+    value_keys: for each of these Secrets the key that is used, "" for all its keys
     """
 
     dependency: str = ""
@@ -26,18 +28,26 @@ class Override(NamedTuple):
 class Install(NamedTuple):
     """A request for a package, of a user or of another install.
 
-    okey: of the object. package: its name in the resolver: the image without tag and digest, or Carvel's
-    refName. target: where it is unique, as in `pvbus.core.platform.solver.model`: "" or a namespace. tag,
-    digest, range: which version is wanted, at most one of them is not "". language: of the range. owner: the
-    okey of the install that this one was created for, "" for a user's. secrets: keys `<namespace>/<name>` of
-    pull secrets. history_max: inactive revisions that are kept, 0 for all. is_manual: a user activates
-    revisions. skips_dependencies, ignores_platform: Crossplane's switches. installs_dependencies: if not,
-    they must be there. removal: of installs that only this one held. strategy: see `creations_of`.
-    downgrades: whether a version below the installed one is allowed. installed: the version that its status
-    reports, "" for none. pull_policy: of its image. Whatever the tag says when it is `Never`, only content
-    that is there is used. common_labels, common_annotations: for every object that it installs.
-    runtime_config: the name of a DeploymentRuntimeConfig, "" for none. account_annotations: of the
-    ServiceAccount of its controller.
+    okey: the okey of the object
+    package: its name in the resolver: the image without tag and digest, or Carvel's refName
+    target: where it is unique, as in `pvbus.core.platform.solver.model`: "" or a namespace
+    tag, digest, range: which version is wanted; at most one of them is not ""
+    language: the language of the range
+    owner: the okey of the install that this one was created for, "" for a user's
+    secrets: keys `<namespace>/<name>` of pull secrets
+    is_manual: whether a user activates revisions
+    history_max: how many inactive revisions stay, 0 for all
+    skips_dependencies, ignores_platform: Crossplane's switches
+    installs_dependencies: whether dependencies are installed; if not, they must be there
+    removal: what a removal does with installs that only this one held
+    strategy: see `creations_of`
+    downgrades: whether a version below the installed one is allowed
+    installed: the version that its status reports, "" for none
+    pull_policy: the pull policy of its image; with `Never`, only content that is there is used, whatever the
+        tag says
+    common_labels, common_annotations: what every object that it installs gets
+    runtime_config: the name of a DeploymentRuntimeConfig, "" for none
+    account_annotations: the annotations of its controller's ServiceAccount
     """
 
     okey: str

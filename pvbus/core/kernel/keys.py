@@ -211,8 +211,10 @@ def is_check(key: str) -> bool:
 class WatchKey(NamedTuple):
     """A watch request: `<group>/<kind>|<requester>`, for an object's content also `|<namespace>|<name>`.
 
-    The requesting lease is part of the key, so requests never merge. kind: `<group>/<kind>`. content: the
-    namespace and name of the object, None for the metadata of all objects of the kind.
+    The requesting lease is part of the key, so requests never merge.
+
+    kind: `<group>/<kind>`
+    content: namespace and name of the object, None for the metadata of all objects of the kind
     """
 
     kind: str

@@ -26,10 +26,11 @@ OBSERVED_VERBS = ("get", "list", "watch")
 
 
 class Right(NamedTuple):
-    """Verbs on a resource. resource: its plural name, with the subresource if it is one: `sets/status`.
+    """Verbs on a resource.
 
-    is_namespaced: if not, a service that is limited to some namespaces does without it. is_needed: if not,
-    the service does all its work without it, too.
+    resource: its plural name, with a subresource as in `sets/status`
+    is_namespaced: whether a Role can grant it; if not, a service limited to some namespaces does without it
+    is_needed: whether the service needs it; if not, it does all its work without it, too
     """
 
     group: str

@@ -117,9 +117,11 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
 class Rows:
     """Rows of one type within a topic, and the codec of their keys.
 
-    form: of the keys, see the module. parse: decodes such a key (ValueError for an invalid one); `str` of the
-    result encodes it. by: the part that chooses the partition, "" for the whole key. check: if controllers
-    keep the bytes and decode them later, it validates them on arrival. is_any: keys have any form.
+    form: the form of the keys, see the module
+    parse: decodes such a key (ValueError for an invalid one); `str` of the result encodes it
+    by: the part of the key that chooses the partition, "" for the whole key
+    check: validates rows on arrival whose bytes controllers keep and decode later; None for other rows
+    is_any: whether keys have any form
     """
 
     __slots__ = ("by", "check", "chooser", "form", "is_any", "parse", "type")
@@ -156,8 +158,9 @@ class Rows:
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """One topic: its rows, producers, owners and readers.
 
-    owners: services whose lease i covers partition i. readers: services (and programs) that read every
-    partition. public: part of the contract with programs outside of pvbus.
+    owners: the services whose lease i covers partition i
+    readers: the services and programs that read every partition
+    public: whether the topic is part of the contract with programs outside of pvbus
     """
 
     spec: TopicSpec

@@ -23,8 +23,14 @@ Object = dict[str, Any]
 
 
 class Move(NamedTuple):
-    """A change of lifecycle. noun: what it moves. subresource: the one to write it through. is_checked: it
-    may be refused."""
+    """A change of lifecycle.
+
+    verb, past: what a person does, and has done, in words
+    noun: what is moved, in words
+    before, after: the lifecycle before and after
+    subresource: the subresource that the change is written through, "" for the object itself
+    is_checked: whether the change may be refused
+    """
 
     verb: str
     past: str

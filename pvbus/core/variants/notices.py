@@ -56,10 +56,11 @@ NOTE_BYTES_MAX = 1000
 def notice_of(
     event: ConditionEvent, last: ConditionEvent | None, *, owner_uid: str = "", is_stalled: bool = False
 ) -> Notice | None:
-    """Return the notice of an event, or None.
+    """Return the notice of an event, None if it is not worth one.
 
-    last: the event before it of the same condition. owner_uid: of the variant that owns a revision.
-    is_stalled: the object's condition Stalled is True, and says why it is not ready.
+    last: the event before it of the same condition, None for the first one
+    owner_uid: the uid of the variant that owns a revision
+    is_stalled: whether the object's condition Stalled is True, and so says why it is not ready
     """
     if event.kind not in KINDS:
         return None

@@ -67,8 +67,12 @@ UNREADABLE = PackageSpecializerSpec(
 
 
 class Emission(NamedTuple):
-    """A row to write. digest: equal digests mean no write. partition: None for that of the key; markers have
-    their own."""
+    """A row to write.
+
+    value: the encoded row, None for a tombstone
+    digest: equal digests of two rows mean that nothing is written
+    partition: the partition of a marker, None for the partition of the key
+    """
 
     topic: str
     key: str

@@ -25,9 +25,10 @@ class Pace:
         self._next = self._now = 0.0
 
     def wait(self, key: str, origin: str, now: float) -> float:
-        """Return the seconds until a key may be decided, 0 for now. It retains its time until then.
+        """Return the seconds until a key may be decided, 0 for now. Until then the key retains its time.
 
-        origin: what the costs of keys are known by. now: seconds of any clock.
+        origin: the name under which the costs of such keys are known
+        now: the time of any clock, in seconds
         """
         if now < self._now - _CLOCK_BACK_SECONDS:
             self._slots.clear()

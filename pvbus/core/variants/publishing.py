@@ -88,7 +88,11 @@ Latest = Mapping[str, ConditionEvent]
 
 
 class News(NamedTuple):
-    """puts: the events to publish now. again_after: seconds until the next event, None if there is none."""
+    """What is to be published of an object.
+
+    puts: the events to publish now
+    again_after: seconds until the next event, None if there is none
+    """
 
     puts: tuple[Put, ...]
     again_after: float | None = None
@@ -114,8 +118,11 @@ class Publisher:
     ) -> News:
         """Return the events of the conditions that changed.
 
-        key: `<Kind>|<namespace>/<name>`. tasks: the questions behind conditions, by type. variant, owner_uid:
-        the PackageVariant that owns a revision.
+        key: the object, as `<Kind>|<namespace>/<name>`
+        latest: condition type -> the last published event
+        tasks: condition type -> the question behind the condition
+        variant, owner_uid: name and uid of the PackageVariant that owns a revision
+        now: the time, in seconds since the epoch
         """
         waits: dict[str, float] = {}
         for condition in conditions:
@@ -168,8 +175,9 @@ class Publisher:
     ) -> tuple[Put, ...]:
         """Publish the end of conditions: status Unknown, as Kubernetes reads an absent one.
 
-        message: why the object went, "" if it is there. released: id of the set's last confirmed hold; the
-        end of that hold has the reason Confirmed.
+        gone: the last published events of the conditions that ended
+        message: why the object went, "" if it is there
+        released: the id of the set's last confirmed hold; the end of that hold has the reason Confirmed
         """
         puts: list[Put] = []
         time = self._time(latest, now)

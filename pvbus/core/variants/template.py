@@ -159,8 +159,10 @@ class CompiledTemplate:
     ) -> Downstream:
         """Return the downstream of a target.
 
-        repository: looks up a Repository by name in the set's namespace. repoExpr is evaluated
-        without it, packageExpr may read it. budget: says afterwards what the expressions have cost.
+        `repoExpr` is evaluated without the Repository, `packageExpr` may read it.
+
+        repository: looks up a Repository by name in the set's namespace
+        budget: says afterwards what the expressions have cost
 
         Raises:
             RenderError: an expression fails or does not compile, or there is no such Repository.
@@ -361,7 +363,11 @@ def _listed(root: Root) -> dict[str, Any]:
 
 
 class _Extract(NamedTuple):
-    """What expressions read of an object. fields: whole ones. keys: of labels and annotations."""
+    """What expressions read of an object.
+
+    fields: the names of the fields that they read as a whole
+    keys: `labels` or `annotations`, each with the keys that they read of it
+    """
 
     fields: tuple[str, ...]
     keys: tuple[tuple[str, tuple[str, ...]], ...]

@@ -102,7 +102,11 @@ class _Facts(msgspec.Struct, gc=False):
 
 
 class VariantRow(_Facts, gc=False):
-    """set_name: of the set that made it, "" if a person did. lifecycles: see `counted`."""
+    """What the page knows of one variant.
+
+    set_name: the name of the set that made it, "" if a person did
+    lifecycles: the counts of its revisions by lifecycle, as one number, see `counted`
+    """
 
     labels: Labels = ()
     set_name: str = ""
@@ -148,7 +152,11 @@ class RolloutRow(msgspec.Struct):
 
 
 class KeptRow(msgspec.Struct):
-    """A draft that stayed when its variant went. variant: `<namespace>/<name>`; note: who edited it."""
+    """A draft that stayed when its variant went.
+
+    variant: the variant, as `<namespace>/<name>`
+    note: who edited the draft
+    """
 
     variant: str
     note: str

@@ -11,8 +11,12 @@ from pvbus.core.variants.revisions.tasks import ASKED, OPEN_STATES
 
 
 class Question(NamedTuple):
-    """What a page shows of an open task. revision, variant: `<namespace>/<name>`; since: RFC 3339. note: what
-    the condition says beside the question, as after an upgrade that has made an answer void."""
+    """What a page shows of an open task.
+
+    revision, variant: the names, as `<namespace>/<name>`
+    since: since when it is open, RFC 3339
+    note: what the condition says beside the question, as after an upgrade that made an answer void
+    """
 
     revision: str
     type: str

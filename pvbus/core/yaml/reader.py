@@ -45,7 +45,11 @@ class Limits(NamedTuple):
 
 
 class Document(NamedTuple):
-    """One document. line: where it begins, from 1. doubled: the paths of its duplicate fields."""
+    """One document.
+
+    line: the line where it begins, from 1
+    doubled: the paths of its duplicate fields
+    """
 
     value: Any
     line: int

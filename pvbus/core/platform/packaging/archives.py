@@ -53,8 +53,9 @@ _GZIP_MAGIC, _ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 class Limits(NamedTuple):
     """What a package may have, unpacked.
 
-    bytes_max: of all files together, and of the archive. files_max: their number, with folders. ratio_max:
-    unpacked bytes for each packed one; gzip reaches 1,030 on zeros, and text 20.
+    bytes_max: bytes of all files together, and of the archive
+    files_max: number of files and folders
+    ratio_max: unpacked bytes for each packed byte; gzip reaches 1,030 on zeros, and text 20
     """
 
     bytes_max: int = 128 * 1024 * 1024

@@ -77,8 +77,12 @@ _INSTALL_FIELDS = frozenset(
 
 
 class Problem(NamedTuple):
-    """Why an object cannot be used. okey: of the object. fields: everything that is wrong, in order. bare: an
-    install without what it asks for, which suffices to report the problem, and to end the install."""
+    """Why an object cannot be used.
+
+    okey: the okey of the object
+    fields: everything that is wrong, in order
+    bare: an install without what it asks for, which suffices to report the problem and to end the install
+    """
 
     okey: str
     fields: tuple[FieldProblem, ...]

@@ -60,7 +60,11 @@ class Image(NamedTuple):
 
 
 class GitFolder(NamedTuple):
-    """A folder of a git repository. folder: "" for the root. ref: a branch, tag or commit; "" for HEAD."""
+    """A folder of a git repository.
+
+    folder: the path of the folder, "" for the root
+    ref: a branch, tag or commit, "" for HEAD
+    """
 
     url: str
     folder: str = ""

@@ -136,8 +136,8 @@ def revision_status(
 ) -> Status:
     """Return the status of a revision.
 
-    runtime: of an active revision with a controller, else None. references: to its objects, each with
-    apiVersion, kind, name and perhaps uid.
+    runtime: the state of an active revision's controller, None without one
+    references: references to its objects, each with apiVersion, kind, name and perhaps uid
     """
     done = _established(revision, established)
     conditions = [_revision_health(revision, done)]
@@ -386,7 +386,8 @@ def with_times(
 ) -> list[Status]:
     """Return conditions with lastTransitionTime: the former one while the answer is the same, else `now`.
 
-    before: what the object has. now: RFC 3339 in UTC.
+    before: the conditions that the object has
+    now: the time, RFC 3339 in UTC
     """
     former = {each.get("type"): each for each in before}
     found = []

@@ -29,8 +29,11 @@ _COMPOSITES = ("apiextensions.crossplane.io", "CompositeResourceDefinition")
 
 
 class Packaged(NamedTuple):
-    """What the files of a package say. meta: its own manifest. objects: the others, by okey, in the order of
-    paths and documents."""
+    """What the files of a package say.
+
+    meta: the package's own manifest
+    objects: okey -> each other object, in the order of paths and documents
+    """
 
     meta: Mapping[str, Any]
     objects: Mapping[str, dict[str, Any]]

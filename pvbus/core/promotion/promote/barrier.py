@@ -18,8 +18,11 @@ from pvbus.core.variants.revisions.observed import ObservedRevision
 
 
 class Opening(NamedTuple):
-    """closed: why the barrier is closed, "" if it is open. until: the next deadline at which that may change,
-    in seconds since the epoch; None if no deadline is ahead."""
+    """Whether a revision may be proposed.
+
+    closed: why the barrier is closed, "" if it is open
+    until: the next deadline at which that may change, in seconds since the epoch; None if none is ahead
+    """
 
     closed: str
     until: float | None = None
@@ -33,7 +36,9 @@ def opening(
 ) -> Opening:
     """Decide whether a revision may be proposed.
 
-    labels: of the revision, over those of its variant. specializers: of its namespace, by name.
+    labels: the labels of the revision, over those of its variant
+    specializers: name -> row of each PackageSpecializer of the namespace
+    now: the time, in seconds since the epoch
     """
     closed, deadlines = [], []
     for name, spec in _concerned(revision, labels, specializers):

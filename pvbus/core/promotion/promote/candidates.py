@@ -35,8 +35,13 @@ class Revision(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """What the rows are made of. proposed: the newest proposal. published: the latest published revision.
-    is_newer_open: the variant has an open revision. outcomes: of the last orders, by policy."""
+    """What the rows of one variant are made of.
+
+    proposed: the newest proposal, None without one
+    published: the latest published revision, None without one
+    is_newer_open: whether the variant has an open revision
+    outcomes: policy -> the outcome of its last order
+    """
 
     variant: PackageVariant
     package: Package | None
@@ -57,7 +62,11 @@ class Subject(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """rows: by policy. due: when a delay is over, in seconds since the epoch, None if none runs."""
+    """The rows of one variant.
+
+    rows: policy -> its row
+    due: when the next delay is over, in seconds since the epoch; None if no delay runs
+    """
 
     rows: dict[str, CandidateRow]
     due: float | None
@@ -142,7 +151,12 @@ def is_asked_for(subject: Subject, policies: Sequence[Policy]) -> bool:
 def candidates(
     subject: Subject, policies: Sequence[Policy], contents: Mapping[str, str], now: float
 ) -> Candidates:
-    """Return the rows of a variant. policies: by rank. contents: content digest by name of a revision."""
+    """Return the rows of a variant.
+
+    policies: the policies of the namespace, in the order of their rank
+    contents: revision name -> digest of its content
+    now: the time, in seconds since the epoch
+    """
     rows, dues = {}, []
     package, winner = subject.package, ""
     for policy in policies:

@@ -65,7 +65,11 @@ UNREADABLE_RETRY_SECONDS = 60.0  # files that the API server does not give may b
 
 
 class Promoted(NamedTuple):
-    """The candidates of a variant. known, contents: as in its PromotionRow. again_after: seconds, or None."""
+    """The candidates of a variant.
+
+    known, contents: the values of these fields of its PromotionRow
+    again_after: seconds until the next decision, None if none is due
+    """
 
     puts: tuple[Put, ...]
     known: dict[str, str]

@@ -6,8 +6,13 @@ from pvbus.core.kernel.records import Approval, DesiredRow, PromotionRow, Releas
 
 
 class PromoteState:
-    """raw: the PackageVariant. desired: the row of its set, for the hold. row: the last decision.
-    release: outcomes of the rollouts' orders, None if there are none."""
+    """What promote knows of one variant.
+
+    raw: the PackageVariant, as encoded on the bus
+    desired: the row of its set, for the hold
+    row: the last decision
+    release: outcomes of the rollouts' orders, None if there are none
+    """
 
     __slots__ = ("desired", "raw", "release", "row")
 

@@ -37,9 +37,12 @@ BLOCKING = frozenset({"NotDraft", "UpstreamChanged", "LaterRevision"})
 
 
 class Subject(NamedTuple):
-    """What a verdict is made on. set_on_hold: the hold of the variant's set. served:
-    condition types that a PackageSpecializer of the namespace reports. returns: whether a proposal that loses
-    its readiness goes back to Draft."""
+    """What a verdict is made on.
+
+    set_on_hold: the hold of the variant's set, None without one
+    served: the condition types that a PackageSpecializer of the namespace reports
+    returns: whether a proposal that loses its readiness goes back to Draft
+    """
 
     variant: PackageVariant
     revision: ObservedRevision

@@ -26,8 +26,11 @@ _row = msgspec.json.Decoder(ObjectRow)
 
 
 class PublishedRevision(msgspec.Struct, frozen=True, gc=False):
-    """What rollouts need of a published revision: a variant may have many. uid: of the variant. content: the
-    digest of its files, "" if promote did not propose it."""
+    """What rollouts need of a published revision: a variant may have many.
+
+    uid: the uid of the variant
+    content: the digest of the revision's files, "" if promote did not propose it
+    """
 
     name: str
     number: int

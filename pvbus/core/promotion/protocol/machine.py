@@ -53,7 +53,9 @@ def step(
 ) -> Step:
     """Take one step.
 
-    seen: by target, in the order of the rollout. evidence: by target, the latest. now: seconds since 1970.
+    seen: target -> its facts, in the order of the rollout
+    evidence: target -> its latest evidence
+    now: the time, in seconds since 1970
     """
     turn = Turn(rules, rollout, rows, now, commands)
     observe(turn, seen, evidence)

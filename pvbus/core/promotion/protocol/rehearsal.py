@@ -32,8 +32,11 @@ _FOREVER = 1e12
 
 
 class Wave(msgspec.Struct, rename="camel"):
-    """What happens in one wave, in order. starts_seconds: after the rehearsal's begin. restored: targets
-    whose last good revision is published again in it."""
+    """What happens in one wave, in order.
+
+    starts_seconds: when the wave starts, in seconds after the rehearsal's begin
+    restored: the targets whose last good revision is published again in it
+    """
 
     number: int
     starts_seconds: float = 0

@@ -21,8 +21,13 @@ CHECK_SECONDS = 30.0
 
 
 class WaveRules(NamedTuple):
-    """One wave. percent, number: one of them is not 0. timeout_seconds: 0 for none. needs_person: of Manual
-    policies and of checks."""
+    """The rules of one wave.
+
+    percent, number: which targets are approved when the wave is over, as a share of all or as a number; the
+        number counts unless it is 0
+    timeout_seconds: how long the wave may take, 0 for no limit
+    needs_person: whether a person approves it, because the policy is Manual or a check asks for a person
+    """
 
     percent: int = ALL_PERCENT
     number: int = 0
@@ -45,9 +50,12 @@ class WaveRules(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """A compiled policy. needs_start: a person approves the first wave, too. in_flight_max: 0: no limit.
+    """A compiled policy.
 
-    look_seconds: watched time between two steps at most. check_seconds: between two looks at the checks.
+    needs_start: whether a person approves the first wave, too
+    in_flight_max: how many targets may be on their way at once, 0 for no limit
+    look_seconds: watched time between two steps at most, in seconds
+    check_seconds: watched time between two looks at the checks, in seconds
     """
 
     waves: tuple[WaveRules, ...] = (WaveRules(),)

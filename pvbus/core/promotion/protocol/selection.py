@@ -34,8 +34,12 @@ Object = Mapping[str, Any]
 
 
 class Package(NamedTuple):
-    """One target: a package with its open and published revisions. variant, set_name: its PackageVariant and
-    the set of that, None and "" for a package of nobody. set_on_hold: the hold of that set."""
+    """One target: a package with its open and its published revision.
+
+    variant: its PackageVariant, None for a package of nobody
+    set_name: the name of the variant's set, "" without one
+    set_on_hold: the hold of that set, None without one
+    """
 
     name: str
     repository: str
@@ -59,8 +63,12 @@ class LeftOut(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """What a policy is for. seen: by target, in the order of its rollout. lost: target -> the policy that has
-    it instead. problems: of its spec; then nothing is approved."""
+    """What a policy is for.
+
+    seen: target -> its facts, in the order of the policy's rollout
+    lost: target -> the policy that has it instead
+    problems: what is wrong with the spec; if anything is, nothing is approved
+    """
 
     policy: RolloutPolicy
     seen: dict[str, TargetFacts]

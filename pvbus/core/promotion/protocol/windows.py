@@ -13,8 +13,12 @@ DAYS_AHEAD = 8
 
 
 class Window(NamedTuple):
-    """A compiled window. days: 0 is Monday. end: of the next day if it is not after start. Minutes of the
-    day by the wall clock."""
+    """A compiled window. Its times are minutes of the day by the wall clock of its zone.
+
+    days: the days of the week on which it opens, 0 for Monday
+    start: when it opens
+    end: when it closes; this is on the next day if it is not after `start`
+    """
 
     days: frozenset[int]
     start: int

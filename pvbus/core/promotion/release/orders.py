@@ -25,8 +25,12 @@ class RefusedError(Exception):
 
 
 class Order(NamedTuple):
-    """policy: the name of the RolloutPolicy. is_held: the variant is on hold. is_current: tells whether the
-    order still stands: another one may arrive between two effects."""
+    """An order of a rollout, as it is to be carried out.
+
+    policy: the name of the RolloutPolicy
+    is_held: whether the variant is on hold
+    is_current: tells whether the order still stands, as another one may arrive between two effects
+    """
 
     policy: str
     row: ApprovalRow

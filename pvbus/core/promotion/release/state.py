@@ -6,8 +6,14 @@ from pvbus.core.kernel.records import ApprovalRow, DesiredRow, PromotionRow, Rel
 
 
 class ReleaseState:
-    """raw: the PackageVariant. desired: the row of its set, for the hold. promotion: promote's orders.
-    orders: those of rollouts, by name of the RolloutPolicy. row: the last outcomes."""
+    """What release knows of one variant.
+
+    raw: the PackageVariant, as encoded on the bus
+    desired: the row of its set, for the hold
+    promotion: promote's orders
+    orders: name of a RolloutPolicy -> the order of its rollout
+    row: the last outcomes
+    """
 
     __slots__ = ("desired", "orders", "promotion", "raw", "row")
 

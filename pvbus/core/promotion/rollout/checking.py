@@ -42,7 +42,11 @@ class Finding(NamedTuple):
 
 
 def ask_checks(ask: Ask, now: float, *, namespace: str) -> Generator[Effect, Any, Answers]:
-    """Look at each check of an `Ask`. now: seconds since 1970. namespace: of the policy."""
+    """Look at each check of an `Ask`.
+
+    now: the time, in seconds since 1970
+    namespace: the namespace of the policy
+    """
     found: list[Finding] = []
     unanswered = 0
     for check in ask.checks:

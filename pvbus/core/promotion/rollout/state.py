@@ -20,8 +20,12 @@ _policy = msgspec.json.Decoder(RolloutPolicy)
 
 
 class Wanted(NamedTuple):
-    """A policy as people wrote it. rules: None if its spec is not valid, for these problems. unread: what is
-    wrong with the orders in its annotations."""
+    """A policy as people wrote it.
+
+    problems: what is wrong with its spec
+    rules: the compiled spec, None if it has problems
+    unread: what is wrong with the orders in its annotations
+    """
 
     policy: RolloutPolicy
     problems: list[str]
@@ -47,12 +51,17 @@ class Wanted(NamedTuple):
 
 
 class RolloutData(ObservedObject):
-    """wanted: the policy, None if there is none. rollout, rows: as on the bus.
+    """What rollout knows of one policy. All times are in seconds since the epoch.
 
-    shown: the rollout after the last step, with the time that is not written yet. is_touched: something has
-    changed since the last step that changed nothing. stepped_at, due: time of the last step, and of the next
-    one at the latest. is_stale: the status may differ from the rows. reported_at: when it was compared
-    last; report_at: when it may be written next.
+    wanted: the policy, None if there is none
+    rollout, rows: the rows on the bus
+    shown: the rollout after the last step, with the time that is not written yet
+    is_touched: whether something has changed since the last step that changed nothing
+    stepped_at: when the last step was taken
+    due: when the next step is taken at the latest
+    is_stale: whether the status may differ from the rows
+    reported_at: when the status was last compared with the rows
+    report_at: when the status may be written next
     """
 
     __slots__ = (

@@ -77,9 +77,11 @@ _traces = msgspec.json.Decoder(_Traces)
 
 
 class ObjectState(ObservedObject):
-    """One object: as observed, its result, and its last published events by condition type.
+    """One object: as observed, its result, and its last published events.
 
-    former: the object before it went. removed: the decision of its set to remove it.
+    former: the object before it went
+    removed: the decision of its set to remove it
+    latest: condition type -> the last published event
     """
 
     __slots__ = ("former", "latest", "removed", "result")
@@ -100,8 +102,12 @@ class ConditionsController(KeyedController[ObjectState]):
     evaluations = 0
 
     def __init__(self, *, source: str, partitions: int, children_report: bool = True) -> None:
-        """source: `ce_source` of the installation's events. children_report: see
-        `pvbus.core.variants.conditions.sets.set_conditions`."""
+        """Create a controller without partitions.
+
+        source: the `ce_source` of the installation's events
+        partitions: how many partitions the bus has
+        children_report: see `pvbus.core.variants.conditions.sets.set_conditions`
+        """
         super().__init__(lambda _: ObjectState())
         self._publisher = Publisher(source)
         self._children_report = children_report

@@ -24,15 +24,23 @@ _former = msgspec.json.Decoder(_Former)
 
 
 class End(NamedTuple):
-    """message: why an object went. set_name: the set that made it, "" if none did or it is not known."""
+    """Why an object is gone.
+
+    message: the reason in words
+    set_name: the set that made the object, "" if none did or that is unknown
+    """
 
     message: str
     set_name: str = ""
 
 
 def end_of(kind: str, key: Key, uid: str, former: bytes | None, removed: DesiredRow) -> End:
-    """Return the end of an object. uid: of the last one with events. former: as last seen, None if it went
-    while nobody looked. removed: the last decision of a set to remove an object of this name."""
+    """Return the end of an object.
+
+    uid: the uid of the last object of this name that had events
+    former: the object as it was last seen, None if it went while nobody looked
+    removed: the last decision of a set to remove an object of this name
+    """
     if kind != "PackageVariant":
         return End("a person or another program deleted it")
     if removed.why and removed.uid == uid:

@@ -34,8 +34,13 @@ NO_QUESTIONS: Mapping[str, EventTask] = {}
 
 
 class ConditionSubject(NamedTuple):
-    """An existing object. conditions: those that are published. cause: of its events. variant: the
-    PackageVariant that owns a revision, owner_uid: its uid. questions: to people, by condition type."""
+    """An existing object whose conditions are published.
+
+    conditions: the conditions to publish
+    cause: the cause of its events
+    variant, owner_uid: name and uid of the PackageVariant that owns a revision
+    questions: condition type -> the question to people behind it
+    """
 
     uid: str
     conditions: tuple[Condition, ...]

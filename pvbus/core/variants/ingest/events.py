@@ -26,8 +26,12 @@ Reason = Literal["transient", "silent", "gone", "permanent"]
 
 
 class Fault(_Event, frozen=True, kw_only=True):
-    """A failed request. gone: 410. silent: a watch showed nothing for too long. retry_after_seconds: what
-    the server asked for. is_forbidden: of a permanent one, whether it is 403."""
+    """A failed request.
+
+    reason: `gone` is a 410; `silent` is a watch that showed nothing for too long
+    retry_after_seconds: the delay that the server asked for, None if it named none
+    is_forbidden: whether a permanent failure is a 403
+    """
 
     reason: Reason
     message: str = ""
@@ -54,8 +58,12 @@ class ResolveFailed(_Event, frozen=True, kw_only=True):
 
 
 class Listed(_Event, frozen=True, kw_only=True):
-    """A complete list, of the namespaces of `coverage`. versions: those served when it began.
-    resource_version: "" of an aggregated API. rows: of the items, one by one, if they were made before."""
+    """A complete list of the namespaces in `coverage`.
+
+    versions: the versions that were served when the list began
+    resource_version: the version of the list, "" from an aggregated API
+    rows: the rows of each item, in the order of the items; () if they are still to be made
+    """
 
     versions: tuple[str, ...]
     resource_version: str

@@ -69,8 +69,13 @@ class Informer:
         markers: dict[str, SyncMarker],
         content: frozenset[Name],
     ) -> None:
-        """known, markers: what the bus has, per topic. content: (namespace, name) whose content is requested;
-        an empty name asks whether the namespace has any object of the kind."""
+        """Create an informer that lists at the first Tick.
+
+        known: topic -> key of each row on the bus -> its digest
+        markers: topic -> its marker on the bus
+        content: namespace and name of each object whose content is requested; an empty name asks whether the
+            namespace has any object of the kind
+        """
         self.state: State = BackingOff(until=-math.inf, reason="start")
         self.observed = False  # whether it was listed once, or is known not to be served
         self._commands: list[Command] = []

@@ -123,8 +123,10 @@ def unwanted(
 ) -> dict[Kind, list[str]]:
     """Return the topics, per kind, whose markers and rows no watch will keep up to date.
 
-    markers: (topic, kind, marker). wanted: the topics of the kinds that are to be watched. Topics that are
-    `unwatched` already are not returned.
+    Topics that are `unwatched` already are not returned.
+
+    markers: topic, kind and marker of each
+    wanted: kind -> the topics that are to be watched
     """
     left: dict[Kind, list[str]] = {}
     for topic, kind, marker in markers:

@@ -40,8 +40,11 @@ class Unserved(_State, frozen=True, kw_only=True):
 
 
 class Listing(_State, frozen=True, kw_only=True):
-    """Lists the kind. batch: the check requests that were open when the list began. is_interruption: the list
-    interrupts a watch, which resumes where it ended if the list fails."""
+    """Lists the kind.
+
+    batch: the check requests that were open when the list began
+    is_interruption: whether the list interrupts a watch, which resumes where it ended if the list fails
+    """
 
     batch: Batch
     is_interruption: bool

@@ -29,9 +29,11 @@ class MergeError(ValueError):
 class Conflict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that local and upstream changed differently.
 
-    object: kind and name, "" for a whole file. field: its path, "" for a whole object or file. old,
-    local, new: the values; a side without the field has none. taken: `both` is a warning, which blocks
-    nothing: field is the path of the local element, beside that of upstream's.
+    object: kind and name of the object, "" for a whole file
+    field: the path of the field, "" for a whole object or file; of a warning, the path of the local element
+    old, local, new: the three values; ABSENT for a side that has none
+    taken: whose value the result has; `both` is a warning, which blocks nothing
+    beside: of a warning, the path of upstream's element, which stays beside the local one
     """
 
     file: str = ""

@@ -33,8 +33,11 @@ def upgraded(
 ) -> PackageMerge:
     """Merge three packages, and record the new upstream in the result.
 
-    old, new: as `upstream_texts` prepares them. lock: of the new upstream. deployment: the package context
-    is the local one, whatever the strategy. Raises: MergeError, YamlError.
+    Raises: MergeError, YamlError.
+
+    old, new: the upstreams, as `upstream_texts` prepares them
+    lock: the lock of the new upstream
+    deployment: whether the package context stays the local one, whatever the strategy
     """
     olds, locals_, news = map(without_task_history, (old, local, new))
     merged = packages.merge(olds, locals_, news, strategy)

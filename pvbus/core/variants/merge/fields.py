@@ -22,7 +22,12 @@ from pvbus.core.yaml.editor import Document, Path, same
 
 
 class Edit(NamedTuple):
-    """A change of the local value. value: ABSENT deletes; appends: adds it to the list at the path."""
+    """A change of the local value.
+
+    path: where the change applies
+    value: the new value; ABSENT deletes what is there
+    appends: whether the value is added to the list at the path
+    """
 
     path: Path
     value: Any

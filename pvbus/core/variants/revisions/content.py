@@ -36,7 +36,9 @@ LFS_HEADER = "version https://git-lfs.github.com/spec/"
 def no_object(number: int, text: str, value: Any) -> str:
     """Return a sentence on a document of a YAML file that is not a map, so not a Kubernetes object.
 
-    number: of the document, from 0. text, value: the document, and what it holds.
+    number: the number of the document in its file, from 0
+    text: the document
+    value: what the document holds
     """
     if text.lstrip("\ufeff").startswith(LFS_HEADER):
         return (

@@ -36,8 +36,11 @@ class Unmet(NamedTuple):
 def unmet_gates(
     gates: Iterable[str], conditions: Iterable[Object], questions: Mapping[str, str] = NO_QUESTIONS
 ) -> list[Unmet]:
-    """Return the gates that are not met, each once, in order. gates: condition types; questions: what people
-    are asked, by type."""
+    """Return the gates that are not met, each once, in order.
+
+    gates: the condition types that gates name
+    questions: condition type -> the question that people are asked
+    """
     by_type: dict[str, list[Object]] = {}
     for condition in conditions:
         by_type.setdefault(str(condition.get("type")), []).append(condition)

@@ -36,7 +36,11 @@ _json = msgspec.json.Encoder(order="sorted")
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A question to people. owner: the name of who should answer; due: RFC 3339 with a zone, or a date."""
+    """A question to people.
+
+    owner: the name of who should answer
+    due: RFC 3339 with a zone, or a date
+    """
 
     question: str
     owner: str = ""
@@ -68,7 +72,12 @@ class Asked(Protocol):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A change of a task's condition. by: the user; before, after: statuses, "" if there was no condition."""
+    """A change of a task's condition.
+
+    at: the time of the change, RFC 3339
+    by: the user who changed it
+    before, after: the statuses before and after, "" without the condition
+    """
 
     type: str
     at: str
@@ -83,7 +92,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Found(NamedTuple):
-    """What the annotations of a package say. tasks, history: what can be read; problems: the rest."""
+    """What the annotations of a package say.
+
+    tasks: condition type -> the task
+    history: the recorded changes that can be read
+    problems: why the rest cannot be read
+    """
 
     tasks: Mapping[str, Task]
     history: tuple[Change, ...] = ()
@@ -195,7 +209,11 @@ OPEN_STATES = frozenset({TaskState.OPEN, TaskState.PROPOSED})
 
 
 def state_of(status: str, lifecycle: str) -> TaskState:
-    """Return how a task stands. status: of its condition; lifecycle: of its revision."""
+    """Return how a task stands.
+
+    status: the status of its condition
+    lifecycle: the lifecycle of its revision
+    """
     if status in ANSWERS:
         return TaskState.ANSWERED
     if lifecycle in PUBLISHED:
@@ -255,7 +273,11 @@ class State(NamedTuple):
 
 
 def changes(before: State, after: State, by: str, at: str) -> tuple[Change, ...]:
-    """Return the changes of the conditions that are tasks before or after. by: the user; at: RFC 3339."""
+    """Return the changes of the conditions that are tasks before or after.
+
+    by: the user who made the changes
+    at: the time of the changes, RFC 3339
+    """
     types = {**read(before.annotations).tasks, **read(after.annotations).tasks}
     found: list[Change] = []
     for type_ in types:

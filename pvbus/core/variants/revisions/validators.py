@@ -51,7 +51,12 @@ class Validator(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What became of a function that was reached. results: in kpt's form; reason: of the error's class."""
+    """What became of a function that was reached.
+
+    results: its results, in kpt's form
+    error: why it failed, "" if it did not
+    reason: the class of the error, as one word
+    """
 
     results: Sequence[Object] = ()
     error: str = ""

@@ -46,7 +46,11 @@ _RECEIVER: Mapping[int, str] = {
 
 
 def answer_of(status: int, headers: Mapping[str, str], excerpt: str, now: float) -> Answer:
-    """Judge an HTTP answer. excerpt: the beginning of its body. now: seconds of the epoch."""
+    """Judge an HTTP answer.
+
+    excerpt: the beginning of its body
+    now: the time, in seconds since the epoch
+    """
     if 200 <= status < 300:
         return Accepted()
     said = " ".join(excerpt.split())[:EXCERPT_CHARACTERS_MAX]

@@ -25,8 +25,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Event(NamedTuple):
-    """A public event. key: `<Kind>|<namespace>/<name>`, within which order counts. kind, type: of the object
-    and of its condition. attributes: CloudEvents' by name, without prefix. data: JSON."""
+    """A public event.
+
+    key: the object, as `<Kind>|<namespace>/<name>`; order counts among the events of one key
+    kind: the kind of the object
+    type: the type of its condition
+    attributes: CloudEvents attribute, without a prefix -> its value
+    data: the event's data as JSON
+    """
 
     key: str
     kind: str

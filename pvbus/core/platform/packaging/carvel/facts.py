@@ -17,10 +17,12 @@ ORPHANED = "Orphaned"
 
 
 class KnownPackage(NamedTuple):
-    """A Package of Carvel: one version. namespace: where it may be used, "" for everywhere.
+    """A Package of Carvel: one version.
 
-    name: its refName. fields: the API kinds, as `api` writes them, of which its dependencies need fields,
-    with these, for example `spec.replicas`.
+    namespace: where it may be used, "" for everywhere
+    name: its refName
+    fields: each API kind, as `api` writes it, of which its dependencies need fields, with these fields, for
+        example `spec.replicas`
     """
 
     namespace: str
@@ -33,9 +35,12 @@ class KnownPackage(NamedTuple):
 class Facts(NamedTuple):
     """The input of a decision.
 
-    installs: of Carvel's family, by okey. rows: the present lock, by okey. offers: the API kinds that are
-    served, as `api` writes them. schemas: the openAPIV3Schema of a served kind, where it is known. platforms:
-    names and versions. established: okeys of which establish has a row, so an order to end them is kept.
+    installs: okey -> install of Carvel's family
+    rows: okey -> row of the present lock
+    offers: the API kinds that are served, as `api` writes them
+    schemas: served API kind -> its openAPIV3Schema, where that is known
+    platforms: name and version of each platform
+    established: the okeys for which establish has a row, so that an order to end them stays
     """
 
     installs: Mapping[str, Install]
@@ -49,10 +54,12 @@ class Facts(NamedTuple):
 
 
 class Present(NamedTuple):
-    """An install that is there, or will be. node: its package's name in the resolver's problem.
+    """An install that is there, or will be.
 
-    version: what is there, or what the lock says of an install that pvbus creates; "" if neither is known.
-    is_created: for others. holders: whom it was created for, the owner first.
+    node: the name of its package in the resolver's problem
+    version: the version that is there, or the lock's version of an install that pvbus creates; "" if unknown
+    is_created: whether it was created for other installs
+    holders: the installs that it was created for, the owner first
     """
 
     okey: str

@@ -60,7 +60,11 @@ def served_by(definitions: Iterable[Mapping[str, Any]]) -> Served:
 
 
 class ReadObjects(NamedTuple):
-    """facts: without rows. problems: of objects that cannot be read, and are left out."""
+    """What was read of objects.
+
+    facts: the facts, without rows of the lock
+    problems: the objects that cannot be read and are left out, with the reasons
+    """
 
     facts: Facts
     problems: tuple[Problem, ...]

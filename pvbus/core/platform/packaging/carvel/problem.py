@@ -45,9 +45,11 @@ class Foreign(NamedTuple):
 class Question(NamedTuple):
     """What a namespace has to decide.
 
-    problem: for the resolver. okeys: the install of each node. refused: installs that are not asked for.
-    requirements: of each node and version as the package says them; the problem's may differ, in the same
-    order.
+    problem: the problem for the resolver
+    okeys: node -> okey of its install
+    refused: the installs that the resolver is not asked for
+    requirements: node and version -> the requirements as the package says them; the problem has them in the
+        same order, perhaps with other contents
     """
 
     problem: Problem
@@ -65,7 +67,9 @@ def question_of(
 ) -> Question:
     """Return the problem of a namespace.
 
-    presents: its installs that take part. foreign: see `Foreign`. everywhere: the installs of all namespaces.
+    presents: the installs of the namespace that take part
+    foreign: see `Foreign`
+    everywhere: the installs of all namespaces
     """
     builder = _Builder(facts, catalogue, namespace, tuple(presents), tuple(foreign))
     for each in everywhere:
@@ -200,7 +204,8 @@ class _Builder:
     def _candidate(self, node: str, known: KnownPackage, install: Install | None, okey: str) -> Candidate:
         """Return a version as an install asks for it.
 
-        install: a user's, None for what others need. okey: of the install, "" for one that would be new.
+        install: the install of a user, None for a version that others need
+        okey: the okey of the install, "" for an install that would be new
         """
         candidate = known.candidate
         self._requirements[node, candidate.version] = candidate.requirements

@@ -47,8 +47,8 @@ class RemovalPlan(NamedTuple):
 def removal_plan(facts: Facts, okey: str, *, dependants: bool, dependencies: bool) -> RemovalPlan:
     """Return what the deletion of an install means. Raises KeyError if there is no such install.
 
-    dependants: whether what needs it goes as well, users' installs among it. dependencies: whether what was
-    created for it goes, if nothing that stays holds it, whatever the policy says.
+    dependants: whether what needs the install goes as well, users' installs among it
+    dependencies: whether what was created for it goes, whatever the policy says, unless what stays holds it
     """
     install = facts.installs[okey]
     rows = decide(facts)

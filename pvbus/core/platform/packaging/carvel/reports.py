@@ -20,7 +20,12 @@ from pvbus.core.platform.solver.states import DependencyReport, DependencyState
 
 
 class Outlook(NamedTuple):
-    """What reports are made from. holders: of created installs. versions: decided ones, by okey."""
+    """What reports are made from.
+
+    presents: okey -> install that is there, or will be
+    holders: okey of a created install -> the installs that it was created for
+    versions: okey -> the version that was decided on
+    """
 
     catalogue: Catalogue
     presents: Mapping[str, Present]
