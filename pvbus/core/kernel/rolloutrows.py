@@ -70,10 +70,12 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
 class TargetFacts(NamedTuple):
     """The live facts of a target.
 
-    revision, digest: the open revision. is_proposed: it is proposed, and nothing speaks against its approval.
-    published, published_digest: the latest published revision, "" for none. refused, withdrawn, unrestored:
-    the last attempt in which the approval was refused, the order was confirmed as never to be carried out,
-    and the last good revision could not be published; 0 for none.
+    revision, digest: the open revision
+    is_proposed: whether it is proposed, and nothing speaks against its approval
+    published, published_digest: the latest published revision, "" for none
+    refused: the last attempt in which the approval was refused, 0 for none
+    withdrawn: the last attempt in which the order was confirmed as never to be carried out, 0 for none
+    unrestored: the last attempt in which the last good revision could not be published, 0 for none
     """
 
     revision: str = ""
@@ -100,8 +102,11 @@ class Evidence(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The answers to one `Ask`. verdicts: of each check in order; None: it is not known, which passes
-    nothing and fails nothing. words: of each check why it does not pass, "" if it does."""
+    """The answers to one `Ask`.
+
+    verdicts: the answer to each check, in order; None if it is not known, which passes and fails nothing
+    words: why each check does not pass, "" if it does
+    """
 
     attempt: int
     wave: int
@@ -113,9 +118,10 @@ class Answers(NamedTuple):
 class Commands(NamedTuple):
     """What people want. Each names what it is for, so that it is done once and never for a later attempt.
 
-    resume: the attempt, and the number of its stop. approve: the attempt, and the wave that passes (0: that
-    the first wave may begin). restart: revisions of this and earlier attempts may be tried again. The others:
-    the attempt.
+    resume: the attempt, and the number of its stop
+    approve: the attempt, and the wave that passes; 0 if the first wave may begin
+    promote, abort, roll_back: the attempt
+    restart: the attempt; revisions of this and of earlier ones may be tried again
     """
 
     paused: bool = False
@@ -170,9 +176,12 @@ Action = Approve | Withdraw | Restore | Ask
 
 
 class Step(NamedTuple):
-    """The outcome of one step. rows: the changed targets, None for a row that goes. actions: all that is to
-    be done now, also what was ordered before and is not done yet. wait_seconds: when to step again if nothing
-    else happens, None for never."""
+    """The outcome of one step.
+
+    rows: target -> its changed row, None for a row that goes
+    actions: all that is to be done now, also what was ordered before and is not done yet
+    wait_seconds: seconds until the next step if nothing else happens, None for never
+    """
 
     rollout: Rollout
     rows: Mapping[str, Target | None]

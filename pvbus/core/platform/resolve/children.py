@@ -69,8 +69,10 @@ def template_of(
 ) -> Mapping[str, Any]:
     """Return the spec of an install that is created, or was.
 
-    It gets the pull secrets and policies of its owner when it is made; later, and if it is there already,
-    only its version follows, once it is known. parent: the row of an owner that was created itself.
+    When it is made, it gets the pull secrets and policies of its owner. Later, and if it is there already,
+    only its version follows, once that is known.
+
+    parent: the row of an owner that was created itself
     """
     former = dict(row.template)
     if is_there and not row.digest:

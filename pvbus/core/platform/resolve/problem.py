@@ -46,8 +46,12 @@ def offered_package(
     switches: Switches,
     wanted: tuple[str, ...] = (),
 ) -> Offered:
-    """Return the versions of a source. needed: digests with their version, that must be among them. wanted:
-    the API kinds that a version may provide whose content was not read."""
+    """Return the versions of a source.
+
+    needed: digest and version of each content that must be among them
+    switches: what the install of the package leaves out of account
+    wanted: the API kinds that a version may provide whose content was not read
+    """
     row = state.sources.get(source) or SourceRow()
     labels: dict[str, tuple[str, str]] = {}
     for tag in dict.fromkeys((*row.tags, *row.digests)):

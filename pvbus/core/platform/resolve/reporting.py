@@ -16,7 +16,7 @@ from pvbus.core.platform.solver.states import DependencyReport, DependencyState
 
 
 class Provider(NamedTuple):
-    """Who meets a need. is_owned: it was made for the install that has the need."""
+    """Who meets a need. is_owned: whether it was made for the install that has the need."""
 
     okey: str
     version: str

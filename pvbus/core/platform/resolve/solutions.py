@@ -50,7 +50,10 @@ class Asked(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A component with its solution. reports: of the wishes that are not granted, by the wish's name."""
+    """A component with its solution.
+
+    reports: name of a wish that is not granted -> the state of each dependency
+    """
 
     nodes: tuple[Location, ...]
     outcomes: tuple[Outcome, ...]

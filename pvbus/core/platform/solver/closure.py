@@ -24,7 +24,12 @@ from pvbus.core.platform.solver.semver import ConstraintError
 
 
 class Needs(NamedTuple):
-    """What the versions of a package may need. packages: with the target, None for the holder's."""
+    """What the versions of a package may need.
+
+    packages: target and name of each package, with None for the target of the holder
+    offers: the offers that they need
+    conflicts: the packages that they exclude
+    """
 
     packages: frozenset[tuple[str | None, str]]
     offers: frozenset[str]

@@ -7,7 +7,7 @@ from pvbus.core.platform.solver.model import Conflict, Requirement, Wish
 
 
 class WishFact(msgspec.Struct, frozen=True):
-    """A user wants a package. index: among the wishes of its component, as two users may want the same."""
+    """A user wants a package. index: the wish's place in its component, as two users may want the same."""
 
     index: int
     wish: Wish

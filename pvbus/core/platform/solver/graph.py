@@ -55,8 +55,10 @@ class RawClause(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Alternatives in the order of preference: a variable, and the nodes that it brings in. fact: None if
-    optional.
+    """Alternatives in the order of preference.
+
+    fact: the number of the fact that one of them must hold, None if the requirement is optional
+    answers: the variable of each alternative, and the nodes that it brings in
     """
 
     fact: int | None
@@ -64,7 +66,12 @@ class Question(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """A version: its clauses, the nodes that it needs by a fact each, and its questions in order."""
+    """A version as the search sees it.
+
+    clauses: the clauses that say what follows from it
+    needed: the nodes that it needs, each behind the number of its fact
+    questions: its alternatives and optional needs, in order
+    """
 
     clauses: tuple[RawClause, ...]
     needed: tuple[tuple[int, int], ...]
@@ -72,7 +79,12 @@ class Compiled(NamedTuple):
 
 
 class Met(NamedTuple):
-    """What meets a leaf: always true, or any of variables. nodes: what has to be brought in."""
+    """What meets one need.
+
+    always: whether it is met in any case
+    variables: otherwise the variables of which any meets it
+    nodes: the nodes that have to be brought in for that
+    """
 
     always: bool
     variables: tuple[int, ...] = ()

@@ -57,7 +57,7 @@ Need = PackageNeed | OfferNeed | PlatformNeed | AnyOf
 
 
 class Requirement(Model, frozen=True, kw_only=True):
-    """What a version needs. optional: it is met where that is possible, and never prevents anything."""
+    """What a version needs. optional: whether the version does without it where it cannot be met."""
 
     need: Need
     optional: bool = False
@@ -92,8 +92,10 @@ class Package(Model, frozen=True, kw_only=True):
 
 
 class Wish(Model, frozen=True, kw_only=True):
-    """A package that a user installs. pinned: the user wants exactly this version, which is only said in
-    words.
+    """A package that a user installs.
+
+    pinned: whether the user wants exactly this version; messages say so, and such a wish is asked for before
+        others, except those whose package is installed while its own is not
     """
 
     package: str
@@ -217,7 +219,7 @@ class Outcome(Model, frozen=True, kw_only=True):
 
 
 class Resolution(Model, frozen=True, kw_only=True):
-    """The solution. cycles: packages that need each other, each as its targets and names in order."""
+    """The solution. cycles: packages that need each other, each cycle as its targets and names, in order."""
 
     outcomes: tuple[Outcome, ...]
     chosen: tuple[Chosen, ...]

@@ -19,8 +19,22 @@ PROVIDER = -2
 
 
 class Questions:
-    """Asks for a component. hard: None, or the facts that must hold: then no wish is asked for, and no other
-    fact holds.
+    """Asks for a component, in the order that the module describes.
+
+    What was answered is a stack, `_entries`: the length of the trail at an answer, what was asked, and the
+    nodes that the answer brought in. When the search goes back, the entries of a longer trail are popped.
+    All that the others rest on is still assigned, so they are not asked again.
+
+    Invariants: a node is needed as long as the entry that brought it in first is on the stack; the nodes that
+    `hard` brings in are always needed. Every node that is needed and not asked for is in the heap. The heap
+    may also have other nodes and a node twice, which are skipped when they come up.
+
+    hard: the facts that must hold, of which no other holds then, and no wish is asked for; None to ask for
+        the wishes, with all facts
+    search: the search that is asked for decisions and holds the assignments
+    _presence: node -> the variable that is true if any version of the node is chosen
+    _providers: the nodes that have such a variable, those that can provide a needed offer first
+    _entries: length of the trail, ROOT, PROVIDER or the number of a node, and the nodes that were brought in
     """
 
     def __init__(self, graph: Graph, conflicts_max: int, hard: Collection[Fact] | None = None) -> None:
@@ -96,7 +110,7 @@ class Questions:
                 self._name_presence(node.number)
         others = sorted(self._presence.keys() - self.graph.presence.keys())
         self._providers = [*sorted(self.graph.presence), *others]
-        self.undone(-1)  # a position among the providers means nothing any more
+        self.undone(-1)  # a position among the providers means nothing any more, so all is asked again
 
     def _name_presence(self, index: int) -> None:
         for variable in self.graph.nodes[index].variables:
@@ -138,6 +152,7 @@ class Questions:
                 return literal
 
     def undone(self, trail_length: int) -> None:
+        # An answer rests on nothing after the trail as it was then, so an equal length leaves it valid.
         while self._entries and self._entries[-1][0] > trail_length:
             _, kind, entered = self._entries.pop()
             self._needed.difference_update(entered)

@@ -20,7 +20,11 @@ class SearchLimitError(PvbusError):
 
 
 class Clause:
-    """One of the literals holds. As a reason it may lack the literal that it implies."""
+    """One of the literals holds. As a reason it may lack the literal that it implies.
+
+    literals: in any order; the search puts the two that it watches first
+    facts: the facts that it stands for, as a bit set of their numbers; 0 for what holds without a fact
+    """
 
     __slots__ = ("facts", "literals")
 
@@ -50,7 +54,31 @@ class Search:
     """One search.
 
     Invariants: a clause is watched at two of its literals, which are the last ones to become false; a
-    variable that is true has its clauses, once its assignment was propagated.
+    variable that is true has its clauses, once its assignment was propagated. So a clause needs a look only
+    when a literal that it is watched at becomes false, and going back has no watches to repair.
+
+    `solve` repeats three steps. It propagates: it assigns every literal that a clause implies, until nothing
+    follows or a clause is violated. If a clause is violated, it learns a clause that excludes the cause, and
+    goes back to the lowest level at which the learned clause implies a literal. If not, it has the asker
+    decide on a literal, which begins a level. A clause that is violated at level 0 rests on no decision, so
+    there is no solution. Learned clauses are never dropped, and the search never reorders decisions: after
+    it went back, the asker asks the same questions, and passes over the answers that are excluded by now.
+
+    values: literal -> whether it holds, None while its variable is open
+    trail: the literals that hold, in the order in which they were assigned
+    conflicts: number of violated clauses so far
+    _level: number of decisions on the trail
+    _levels: variable -> the level at which it was assigned; of an open one, an outdated number
+    _limits: level - 1 -> the length of the trail when that level began
+    _reasons: variable -> why it was assigned; of an open one, an outdated reason
+    _root_facts: variable -> the facts from which it follows, if it was assigned at level 0
+    _expanded: variable -> whether its clauses were made
+    _watches: literal -> the clauses that are watched at it
+    _head: how many literals of the trail were propagated
+    _exclusives: variable -> the variables of which at most one is true, itself among them; None without any
+    _counted, _countable: the variables that `bound` limits, as flags and as a list
+    _count: how many of these are true and were propagated
+    _bound: how many of these may be true, None for any number
     """
 
     def __init__(self, asker: Asker, conflicts_max: int) -> None:
@@ -161,6 +189,8 @@ class Search:
             self.conflicts += 1
             if self.conflicts > self._conflicts_max:
                 raise SearchLimitError(f"no solution after {self._conflicts_max:,} conflicts")
+            # The analysis works on the highest level in the clause. A clause can be made after all its
+            # literals became false, so that need not be the present level.
             level = max((self._levels[each >> 1] for each in conflict.literals), default=0)
             if level == 0:
                 self.core = conflict.facts
@@ -192,6 +222,8 @@ class Search:
         """Watch a clause, and imply its last open literal. Returns it if it is violated."""
         literals, values = clause.literals, self.values
         if len(literals) > 1:
+            # The watches must be the last literals to become false. Those that are not false come first, then
+            # those that the search frees first when it goes back.
             levels = self._levels
             literals.sort(
                 key=lambda each: len(levels) if values[each] is not False else levels[each >> 1], reverse=True
@@ -207,12 +239,13 @@ class Search:
         return None
 
     def _assign(self, literal: int, reason: Reason) -> None:
+        """Make an open literal true at the present level; what follows from it is left to `_propagate`."""
         variable = literal >> 1
         self.values[literal] = True
         self.values[literal ^ 1] = False
         self._levels[variable] = self._level
         self._reasons[variable] = reason
-        if self._level == 0:
+        if self._level == 0:  # it is never undone, so its facts can be summed up once for every analysis
             facts = reason.facts if isinstance(reason, Clause) else 0
             for other in _antecedents(reason):
                 if other != variable:
@@ -221,6 +254,7 @@ class Search:
         self.trail.append(literal)
 
     def _propagate(self) -> Clause | None:
+        """Assign all that follows from the trail; return the first violated clause, None if there is none."""
         values, trail = self.values, self.trail
         while self._head < len(trail):
             literal = trail[self._head]
@@ -234,27 +268,36 @@ class Search:
             keep = self._watches[false]
             for index, clause in enumerate(watching):
                 literals = clause.literals
+                # The false literal goes second, so that the first is the one that the clause may imply.
                 if literals[0] == false:
                     literals[0], literals[1] = literals[1], false
                 first = literals[0]
                 if values[first] is True:
+                    # The watch at a false literal may stay: going back frees it no later than the first one.
                     keep.append(clause)
                     continue
                 for position in range(2, len(literals)):
                     other = literals[position]
                     if values[other] is not False:
+                        # The watch moves to a literal that can still become false, and so be noticed.
                         literals[1], literals[position] = other, false
                         self._watches[other].append(clause)
                         break
                 else:
+                    # All but the first are false, this one as the last of them, so the watch stays here.
                     keep.append(clause)
                     if values[first] is False:
-                        keep += watching[index + 1 :]
+                        keep += watching[index + 1 :]  # the search goes back, and they were not looked at
                         return clause
                     self._assign(first, clause)
         return None
 
     def _became_true(self, variable: int) -> Clause | None:
+        """Exclude the rivals of a variable, keep the bound, and make its clauses; return a violated one.
+
+        Rivals and the bound need no stored clauses: there would be one for each pair of versions, and the
+        true literal suffices as the reason.
+        """
         literal, values = 2 * variable, self.values
         if self._counted[variable]:
             self._count += 1
@@ -299,6 +342,13 @@ class Search:
     def _analyze(self, conflict: Clause) -> tuple[Clause, int]:
         """Return the clause that is learned from a conflict of the present level, and the level to go back
         to.
+
+        In the violated clause, each literal of the present level is replaced by the antecedents from which
+        it became false, the last one on the trail first, until a single literal of the level is left: the
+        first unique implication point, from which the conflict follows with the lower levels alone.
+        `open_count` is the number of such literals that are not replaced yet. Literals of level 0 hold in
+        any case: only their facts are taken. The highest level among the other literals is the lowest one at
+        which all of them are false, and so imply the remaining one.
         """
         levels, level = self._levels, self._level
         facts, visited, lower = conflict.facts, set[int](), []
@@ -315,6 +365,7 @@ class Search:
                     open_count += 1
                 else:
                     lower.append(other)
+            # The trail is in the order of the levels, so what is left of this one is found first.
             while self.trail[position] >> 1 not in visited:
                 position -= 1
             literal = self.trail[position]
@@ -330,6 +381,7 @@ class Search:
         return Clause(literals, facts), max((levels[each] for each in lower), default=0)
 
     def _backtrack(self, level: int) -> None:
+        """Take back what was assigned above a level; have the asker forget the answers that rest on it."""
         if level >= self._level:
             return
         length = self._limits[level]
@@ -337,7 +389,7 @@ class Search:
             literal = self.trail[position]
             self.values[literal] = self.values[literal ^ 1] = None
             if position < self._head and not literal & 1 and self._counted[literal >> 1]:
-                self._count -= 1
+                self._count -= 1  # those after the head were not counted yet
         del self.trail[length:]
         del self._limits[level:]
         self._level = level

@@ -13,7 +13,10 @@ from pvbus.core.platform.solver.wording import explained
 
 
 class Solution(NamedTuple):
-    """refusals: for each wish that is not granted its index and the facts that exclude it."""
+    """The solution of a component.
+
+    refusals: index of a wish that is not granted, and the facts that exclude it
+    """
 
     outcomes: tuple[Outcome, ...]
     chosen: tuple[Chosen, ...]
@@ -21,7 +24,17 @@ class Solution(NamedTuple):
 
 
 def solve(catalog: Catalog, component: Component) -> Solution:
-    """Return what becomes of the wishes of a component, and the versions that are to be there."""
+    """Return what becomes of the wishes of a component, and the versions that are to be there.
+
+    1. Find the first solution in the order of the questions: it settles which wishes are granted.
+    2. Read from this search why each other wish is impossible. This has to be done before anything is added
+       to the search, as that takes back the assignments from which the reasons are read.
+    3. With the policy `minimal-change`, search on among the solutions that answer the wishes alike.
+    4. Reduce the reasons to facts of which none can be left out, each time by searches of their own.
+
+    All searches are bounded by the policy's `conflicts_max`; if one gives up, no wish of the component is
+    decided.
+    """
     graph = Graph(catalog, component)
     questions = Questions(graph, catalog.policy.conflicts_max)
     counted = _changes(graph) if catalog.policy.versions == "minimal-change" else []
@@ -78,7 +91,12 @@ def _changes(graph: Graph) -> list[int]:
 
 
 def _fewest_changes(graph: Graph, questions: Questions, counted: list[int]) -> dict[int, int]:
-    """Return the chosen variables, with as few changes as the wishes that are granted allow."""
+    """Return the chosen variables, with as few changes as the wishes that are granted allow.
+
+    The answers to the wishes become clauses first, so that no wish is lost for fewer changes. Then each
+    search must have fewer changes than the one before. The last one that succeeds has the fewest, and of
+    these solutions it is the first in the order of the questions.
+    """
     best = questions.chosen()
     if not counted:
         return best

@@ -65,7 +65,10 @@ _ROUNDS_MIN = 8
 
 
 class _Need(NamedTuple):
-    """That an install needs another. holds: it may have it installed, and keeps it."""
+    """A need of one install for another.
+
+    holds: whether the one may have the other installed, and so keeps it
+    """
 
     holder: str
     install: str

@@ -34,7 +34,7 @@ Leaf = PackageNeed | OfferNeed | PlatformNeed
 
 
 class Foreign(NamedTuple):
-    """An install in another namespace that serves here as well. version: "" while it has none."""
+    """An install in another namespace that serves here as well. version: what is there, "" for none."""
 
     okey: str
     package: str

@@ -12,7 +12,7 @@ Cause = Literal["asked", "dependant", "dependency", "policy"]
 
 
 class Going(NamedTuple):
-    """An install that goes. cause: `policy`: pvbus deletes it itself, because its owner says so."""
+    """An install that goes. cause: with `policy`, pvbus deletes it itself, because its owner says so."""
 
     okey: str
     package: str
@@ -23,7 +23,7 @@ class Going(NamedTuple):
 
 
 class Staying(NamedTuple):
-    """An install that is concerned and stays. is_harmed: it cannot be what it should be any more."""
+    """An install that is concerned and stays. is_harmed: whether it cannot be any more what it should be."""
 
     okey: str
     package: str
