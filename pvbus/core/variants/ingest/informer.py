@@ -57,7 +57,20 @@ REPLAY_RELIST_SECONDS = 600.0  # how long a deletion that was never sent can go 
 
 
 class Informer:
-    """Decides for one kind. Call `step` with Tick at `wake_at`, and with every other event."""
+    """Decides for one kind. Call `step` with Tick at `wake_at`, and with every other event.
+
+    The way of a kind: resolve how it is served, list it, watch it from the list's version, and resume the
+    watch where it ended. The watch of an aggregated API has no such version. It replays all objects; those
+    that it does not show are read by name, and count as deleted if they are not found. A new list follows
+    after a while, and whenever such a watch ends. Reads by name run beside, at most one for each purpose.
+
+    Invariants: a result that arrives late changes nothing, as a list's counts only in the state that waits
+    for it, and an object's only while its name is in `_reading`. What a list or read answers is fixed when it
+    begins: check requests that arrive later wait for the next one. A read for checks and a look at the kind's
+    versions are never under way at once.
+
+    _reading: purpose -> the names whose objects did not arrive yet; without a read under way, no entry
+    """
 
     def __init__(
         self,
@@ -293,6 +306,7 @@ class Informer:
         if is_interruption:
             self._commands.append(commands.Stop(operations=("watch", "gone")))
             self._reading.pop("gone", None)
+        # The batch is fixed here: only a read that begins after a request arrives can answer it.
         self.state = Listing(batch=self._checks.open_now(), is_interruption=is_interruption)
         self._commands.append(commands.List(metadata_only=not self.view.is_whole))
 
@@ -374,7 +388,7 @@ class Informer:
                     self._replayed.add(name_of(event.object))
                 elif REPLAY_END in (event.object["metadata"].get("annotations") or {}):
                     self._confirm_gone()
-            case Confirming() if not is_bookmark:
+            case Confirming() if not is_bookmark:  # the event settles it: no older read may undo that
                 self._reading["gone"].discard(name_of(event.object))
                 self._end_read("gone")
 

@@ -68,7 +68,17 @@ _Elements = Mapping[Hashable, Any]
 
 
 class _Merging:
-    """One merge. path: of the local value; None inside a new value, which is set as a whole."""
+    """One merge.
+
+    Each method merges one value, returns the result and records the edits that make it of the local value.
+    A side that lacks the value has ABSENT. `path` is the place of the local value, None inside a value that
+    the local side lacks, as that one is set as a whole; `label` is the same place in words.
+
+    Invariant: every edit is valid after those before it. So a mapping gets its additions before it loses a
+    key, as it must never be empty; elements are edited at their local positions before others are appended,
+    and deleted from the last to the first. A value that is set or deleted as a whole replaces the edits that
+    were recorded inside it.
+    """
 
     def __init__(self) -> None:
         self.edits: list[Edit] = []
@@ -114,7 +124,7 @@ class _Merging:
     def _mapping(
         self, old: Any, local: Any, new: Any, schema: Schema | Keyed, path: Path | None, label: str
     ) -> Any:
-        if new is ABSENT and (old is ABSENT or local is ABSENT):
+        if new is ABSENT and (old is ABSENT or local is ABSENT):  # only local has it, or no side any more
             return local
         olds, locals_, news = (_table(side) for side in (old, local, new))
         inner = path if local is not ABSENT else None

@@ -38,7 +38,7 @@ class Identity(NamedTuple):
 
 
 class FileMerge(NamedTuple):
-    """text: None if nothing is left of the file."""
+    """The outcome for one file. text: None if nothing is left of the file."""
 
     text: str | None
     conflicts: tuple[Conflict, ...] = ()
@@ -133,6 +133,16 @@ def words_of(value: Any) -> str:
 
 
 class _FileMerging:
+    """Merges the objects of one file, matched by identity.
+
+    The result has the local documents in their order, then the objects that upstream adds. What one side
+    deleted is settled without a look at the fields: upstream's deletion applies unless the object was changed
+    locally, a local deletion always stays. Either is a conflict if the other side changed the object. An
+    object that upstream left unchanged keeps its local text, and one whose local text is the old one gets
+    upstream's, so that comments and layout come along. All others are merged field by field, into the local
+    text.
+    """
+
     def __init__(
         self,
         file: str,

@@ -39,6 +39,11 @@ def merge(old: Texts, local: Texts, new: Texts, strategy: str = RESOURCE_MERGE) 
 
 
 def _resource_merge(old: Texts, local: Texts, new: Texts) -> PackageMerge:
+    """Merge package by package, parents first, each with the files that belong to no package below it.
+
+    Parents come first because a sub-package that was deleted locally decides for all packages below it: they
+    stay as they are locally, whatever upstream does.
+    """
     result: dict[str, str] = {}
     conflicts: list[Conflict] = []
     folders = _folders(old, local, new)

@@ -52,7 +52,15 @@ _SCAN: _Anchor = ("", None)
 
 
 class _Compiled:
-    """A selector, split by kind of requirement. Compared by identity."""
+    """A selector, split by kind of requirement. Compared by identity.
+
+    equal: each match label with its value
+    within, outside: the labels of `In` and `NotIn`, each with its values
+    exists, absent: the labels that must be there, and that must not
+    keys: all labels that the selector reads; another label does not change whether it accepts an object
+    anchors: where the scopes list the selector; an object that it accepts has at least one of them, and
+        every object has `_SCAN`
+    """
 
     __slots__ = (
         "absent",
@@ -128,9 +136,13 @@ class _Compiled:
 class _Scope:
     """The objects of one kind and namespace, and their selectors.
 
-    Postings (label -> value -> names) exist from the first selector on: most kinds have none.
-    waiting: objects that are not in them yet, as 100,000 take most of a second.
-    counts: number of objects by label; a label may have as many values as there are objects.
+    Postings exist from the first selector on, as most kinds have none. They are filled in parts, as 100,000
+    objects take most of a second: an object is in the postings with its present labels, or it waits.
+
+    anchored: anchor -> the selectors that are listed under it, in the order of their arrival
+    postings: label -> value -> names of the objects; None before the first selector
+    waiting: names of the objects that are not in the postings yet
+    counts: label -> number of objects that have it; a label may have as many values as there are objects
     """
 
     __slots__ = ("anchored", "counts", "objects", "postings", "waiting")
@@ -257,6 +269,7 @@ class SelectorIndex:
             scopes = [self._scope(one.selector.kind, namespace) for namespace in _namespaces(one.selector)]
             for scope in scopes:
                 scope.whole_postings()
+            # The sizes change later. A choice that is not the best any more costs time, but misses nothing.
             one.anchors = min(
                 one.positive(),
                 key=lambda anchors: sum(scope.size(anchors) for scope in scopes),
@@ -348,6 +361,7 @@ def _changes(
             for one in scope.candidates(name, {}, after)
             if one.accepts(name, after)
         ]
+    # A selector that accepts the object before or after is anchored to what it had or has, so is a candidate.
     moved = dict(before.items() ^ after.items())  # only its keys count
     changes = []
     for one in scope.candidates(name, before, after):

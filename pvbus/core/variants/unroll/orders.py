@@ -2,6 +2,20 @@
 
 `removal` decides when, `children` builds the rows. Nothing here evaluates targets: `controller` has
 settled before which children are wanted.
+
+`controller` calls these steps in order. One that writes rows ends the pass, as the next one must see them.
+
+1. `hold_puts`: while a user holds the set, every order is withdrawn, and render writes nothing.
+2. `withdrawals`: an order of another generation is withdrawn, one that render found too old, and all orders
+   while the set or a target of it cannot be evaluated.
+3. `guard`: removals beyond the limits are held until a person confirms their token.
+4. `seen_gone`: once all rows follow the targets, children that are gone are recorded as such.
+5. `orders`: ingest is asked to check all that the set reads. When all answers are there, `controller` catches
+   up with the topics and evaluates the set again. Children of the check that are still to be removed are
+   cleared then, and ordered, some per pass.
+
+So no child is ordered before all that the set reads was read afresh. A new generation and a new hold need a
+new check.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -99,6 +113,7 @@ def guard(state: SetState, owned: dict[str, Observed], turn: Turn) -> list[Put]:
     hold, released = hold_of(state.rollup, state.obj.metadata.uid)
     decided = (hold.id if hold is not None else "", released)
     if removal.followed != decided:
+        # The roll-up is the decision. A crash between it and its rows leaves rows that have yet to follow.
         puts = list(islice(_follow(state, hold, released, turn), turn.puts_max))
         if puts:
             return puts
@@ -197,6 +212,7 @@ def orders(
     removal.cleared = [name for name in removal.cleared if name in still_due]
     state.waiting = _waits_for(state, due, turn)
     if caught_up:
+        # The answers hold for this evaluation alone, so the check ends here, whether or not it clears any.
         check, answered_at = removal.check, removal.answered_at
         removal.forget_check()
         fresh = answered_at is not None and turn.elapsed - answered_at <= ANSWER_SECONDS_MAX

@@ -73,11 +73,19 @@ class Check(NamedTuple):
 class Removal:
     """The part of a set's removals that no row records: it ends with this holder of the lease.
 
+    Each row that is leaving or was unwanted lately has a clock, which starts when the row comes into its
+    state. A new holder of the lease has no clocks: its first pass starts them all, so a wait that was under
+    way gets longer, never shorter. `_since` is in the order of these starts, so the oldest are at its front.
+
     check: the open check, None without one
     answered_at: when its last answer was seen, in elapsed seconds, None before that
     cleared: the children that have passed everything and are being ordered
     changed: the children that a change of the set itself made unwanted
     followed: the ids of the hold and of the confirmation that every held row has followed
+    _since: name -> state and number of the pass that the clock is for, and its start in elapsed seconds
+    _added_at: when a row last became `waiting` or `confirmed`, in elapsed seconds
+    _token_at: when the hold began or its token last changed, in elapsed seconds; None while unknown
+    _cancelled: number of passes that withdrew orders, since the set last had no row that is leaving
     """
 
     def __init__(self, children: Children) -> None:
