@@ -27,9 +27,16 @@ class RolloutState(StrEnum):
 
 
 class RolloutEvent(StrEnum):
-    """PLANNED: an attempt begins. PROVEN: no target of the wave is open. REOPENED: one is open again. PASSED:
-    hold time and checks. FAILED: beyond the budget, a check, or the timeout. RESTORED: no target is left to
-    roll back. The others are a person's."""
+    """What happens to a rollout.
+
+    PLANNED: an attempt begins
+    PROVEN: no target of the wave is open any more
+    REOPENED: a target of the wave is open again
+    PASSED, FINISHED: hold time and checks of a wave are passed; the wave is not the last one, or is
+    FAILED: more targets than the budget allows are not good, a check failed, or the timeout is over
+    RESTORED: no target is left to roll back
+    RESUMED, ABORTED, ROLLED_BACK: a person orders it, or the policy rolls back
+    """
 
     PLANNED = "planned"
     PROVEN = "wave proven"
@@ -65,11 +72,18 @@ class TargetState(StrEnum):
 
 
 class TargetEvent(StrEnum):
-    """WITHDRAWN: its planned revision is no longer proposed, or its order was taken back because of that.
-    RETURNED: it is proposed again, unchanged. PUBLISHED: it is published. REPLACED: another revision is, or
-    none. GOOD, BAD, UNKNOWN: the evidence. REFUSED: the server refused the approval. CANCELLED: its order is
-    certain never to be carried out. RESTORED: its last good content is published. The others follow from the
-    rollout: ORDER, CANCEL, UNDO, STRAND, SKIP."""
+    """What happens to a target.
+
+    WITHDRAWN: its planned revision is no longer proposed, or its order was taken back because of that
+    RETURNED: its planned revision is proposed again, unchanged
+    PUBLISHED: its planned revision is published
+    REPLACED: another revision is published, or none
+    GOOD, BAD, UNKNOWN: what the evidence says of its published revision
+    REFUSED: the server refused the approval
+    CANCELLED: its order is certain never to be carried out
+    RESTORED: its last good content is published
+    ORDER, CANCEL, UNDO, STRAND, SKIP: what follows from the rollout
+    """
 
     ORDER = "order"
     WITHDRAWN = "withdrawn"

@@ -25,9 +25,15 @@ from pvbus.core.platform.solver.ranking import ranked
 class DependencyState(StrEnum):
     """What is known of one dependency.
 
-    OWNED: an install is created for it. FOUND: an install that is there serves. REQUIRES_DIFFERENT_VERSION:
-    an install is there, and it cannot have a version that serves. UNMET: it is optional, and goes without, or
-    no alternative is left.
+    OWNED: an install is created for it
+    FOUND: an install that is there serves
+    REQUIRES_DIFFERENT_VERSION: an install is there, and it cannot have a version that serves
+    EXISTING_GVK: the target has it without a package
+    UNKNOWN_PACKAGE: no package of this name, or none that provides the offer, is known
+    UNKNOWN_VERSION: the package is known, and none of its versions meets the need
+    AMBIGUOUS: several packages provide the offer, so a person has to choose one
+    WAITING: none of these stands against it; the version that needs it cannot be installed yet
+    UNMET: it is optional, and goes without, or no alternative is left
     """
 
     OWNED = "OwnedPackageInstall"

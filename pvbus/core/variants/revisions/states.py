@@ -22,22 +22,24 @@ class DownstreamState(StrEnum):
 
 
 class Finding(StrEnum):
-    """What is found out about it.
+    """What is found out about a revision of the downstream package.
 
-    WANTED: the variant is to have it. UNWANTED: the adoption policy and its record leave it to others.
-    OWNED: a living owner has the package. GOING: the variant's revision is being deleted.
-
-    CURRENT: it holds the upstream, and all changes of the variant. CHANGED: it lacks such a change, or its
-    first render. BEHIND: the upstream has changed, and an upgrade task can name what it was and is. OUTSIDE:
-    it has changed, and no such task can. BASE_LOST: so it has, and what it held cannot be read.
-
-    TAG_MOVED: the tag of what it holds is on another commit now, which the variant refuses.
-
-    OVERTAKEN: somebody else has published a later revision of the package, made from one of the variant's.
-    REPLACED: so somebody has, but the variant cannot go on from that revision.
-
-    LEFT: the variant has another downstream now. ENDED: the variant is deleted. RELEASED: either of them,
-    with the deletion policy `orphan`. EDITED: either of them, and people have written to the draft.
+    WANTED: the variant is to have it
+    UNWANTED: the adoption policy and its record leave it to others
+    OWNED: a living owner has the package
+    GOING: the variant's revision is being deleted
+    CURRENT: it holds the upstream, and all changes of the variant
+    CHANGED: it lacks a change of the variant, or its first render
+    BEHIND: the upstream has changed, and an upgrade task can name what it was and is
+    OUTSIDE: the upstream has changed, and no upgrade task can name what it was or is
+    BASE_LOST: the upstream has changed, and what the revision held of it cannot be read
+    TAG_MOVED: the tag of what it holds is on another commit now, which the variant refuses
+    OVERTAKEN: somebody else has published a later revision of the package, made from one of the variant's
+    REPLACED: somebody else has published a later revision, and the variant cannot go on from it
+    LEFT: the variant has another downstream now
+    ENDED: the variant is deleted
+    RELEASED: the variant left it or is deleted, with the deletion policy `orphan`
+    EDITED: the variant left it or is deleted, and people have written to the draft
     """
 
     WANTED = "wanted"
@@ -59,10 +61,16 @@ class Finding(StrEnum):
 
 
 class Action(StrEnum):
-    """What to do. REPORT: tell a person what to do; WAIT: another event follows. REBASE: merge the new
-    upstream into the draft; MERGE: merge the later revision into it; UPGRADE and EDIT: make a draft of it;
-    SAVE: write the draft's files. An edit of what is OUTSIDE is rebased in the next look. KEEP: release it
-    with a mark, so that its variant has it again one day."""
+    """What to do with a revision of the downstream package, or about its absence.
+
+    REPORT: tell a person what to do
+    WAIT: do nothing, as another event follows
+    SAVE: write the draft's files
+    REBASE: merge the new upstream into the draft
+    MERGE: merge the later revision into the draft
+    UPGRADE, EDIT: make a draft of it; after EDIT, the next look rebases what is OUTSIDE
+    KEEP: release it with a mark, so that its variant has it again one day
+    """
 
     NOTHING = "nothing"
     REPORT = "report"
@@ -143,10 +151,12 @@ ACTIONS: Mapping[DownstreamState, Mapping[Finding, Action]] = {
 class UpstreamState(StrEnum):
     """The wanted upstream, beside the one that the lock of a revision records.
 
-    HELD: they are the same. UNPUBLISHED: it is the draft of the lock, saved since, and the variant follows
-    publications. OPEN: another draft or proposal, or a saved one whose saves are followed. RELEASED: a
-    published revision. RETAGGED: the one of the lock, whose tag was moved to another commit. REFUSED: so it
-    was, and the variant refuses moved tags.
+    HELD: they are the same
+    UNPUBLISHED: it is the draft of the lock, saved since, and the variant follows publications
+    OPEN: it is another draft or proposal, or a saved one whose saves are followed
+    RELEASED: it is a published revision
+    RETAGGED: it is the one of the lock, whose tag was moved to another commit
+    REFUSED: its tag was moved likewise, and the variant refuses moved tags
     """
 
     HELD = "as in the lock"
@@ -160,8 +170,10 @@ class UpstreamState(StrEnum):
 class OldContent(StrEnum):
     """What is left of the content that a lock records, for a merge.
 
-    NAMED: an upgrade task can name a published revision for it. COMMIT: it can be read, from git or a draft.
-    NAMESAKE: there is only a revision of the same package and workspace. LOST: there is not even that.
+    NAMED: an upgrade task can name a published revision for it
+    COMMIT: it can be read, from git or a draft
+    NAMESAKE: there is only a revision of the same package and workspace
+    LOST: there is not even that
     """
 
     NAMED = "a published revision"

@@ -15,13 +15,19 @@ from pvbus.core.kernel.records import ChildState
 class ChildEvent(StrEnum):
     """What happens to a child.
 
-    WANTED: by one target. CONTESTED: several targets want it. UNWANTED: no target wants it, and it has a row
-    or a PackageVariant. FOUND_ON_HOLD: it has a PackageVariant, but no row, while its set is on hold. HELD:
-    by the guard. CONFIRMED: by a person. HOLD_ENDED: the guard's hold has ended. ORDERED: render is to delete
-    it. WITHDRAWN: render must not write for it, because its order is no longer valid, or the hold of its set
-    began or ended. CONFIRMED_WITHDRAWN: the same for an order that a person had confirmed. SEEN_GONE: its
-    PackageVariant is gone. FORGOTTEN: it has been gone for the guard's window. RELEASED: its set is gone, or
-    never decided on it.
+    WANTED: one target wants it
+    CONTESTED: several targets want it
+    UNWANTED: no target wants it, and it has a row or a PackageVariant
+    FOUND_ON_HOLD: it has a PackageVariant, but no row, while its set is on hold
+    HELD: the guard holds its removal
+    CONFIRMED: a person confirms its removal
+    HOLD_ENDED: the guard's hold has ended
+    ORDERED: render is to delete it
+    WITHDRAWN: render must not write for it: its order is not valid any more, or the set's hold began or ended
+    CONFIRMED_WITHDRAWN: the same for an order that a person had confirmed
+    SEEN_GONE: its PackageVariant is gone
+    FORGOTTEN: it has been gone for the guard's window
+    RELEASED: its set is gone, or never decided on it
     """
 
     WANTED = "wanted"
