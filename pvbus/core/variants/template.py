@@ -73,7 +73,7 @@ class TargetInputs(NamedTuple):
 
 
 class _MapEntry(NamedTuple):
-    """field: `template.labelExprs[0]`."""
+    """One compiled entry of a map. field: the path of the entry, for example `template.labelExprs[0]`."""
 
     field: str
     key: str | Program

@@ -174,7 +174,7 @@ class Model:
     """Folds records; `version` rises with `publish`, if anything that is shown has changed."""
 
     def __init__(self, partitions: int) -> None:
-        """partitions: of each topic."""
+        """Create an empty model. partitions: how many partitions each topic has."""
         self.version = 0
         self.variants: Versioned[VariantRow] = Versioned()
         self.sets: Versioned[SetRow] = Versioned()

@@ -95,7 +95,7 @@ def compare(
 
 
 def _taken_over(obj: Object, live: Object, owner: Owner, siblings: Container[str]) -> Object:
-    """Return an object that is there as this owner makes it; it is adopted if no revision of ours had it."""
+    """Return a live object as the owner writes it; it is adopted if none of our revisions had it before."""
     references = references_of(live)
     is_known = any(
         owner.has(each)

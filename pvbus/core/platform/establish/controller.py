@@ -237,9 +237,9 @@ class EstablishController(KeyedController[InstallData]):
         now: float,
         needed_by: Iterable[str],
     ) -> Generator[Effect, Any, Carried | None]:
-        """Carry the row of one install out; None if nothing is to be said of it yet.
+        """Carry out the row of one install; None if there is nothing to report of it yet.
 
-        needed_by: keys of the installs that depend on it.
+        needed_by: keys of the installs that depend on it
         """
         name = _object_key(key)
         before = _before(name, data)
@@ -414,9 +414,9 @@ def _unchanged(before: EstablishedRow, reason: str, message: str) -> Carried:
 
 
 def _is_kept_whole(install: Install, row: LockRow, before: EstablishedRow) -> bool:
-    """Whether an install that does not get what it asks for has a version in the cluster that is put right.
+    """Return whether an install that is refused or broken has an established version, which is kept in order.
 
-    Not if another install has one of its objects, by the lock: it is not for this one to write them.
+    This version stays alone if, by the lock, another install has one of its objects.
     """
     if row.status not in ("refused", "broken") or row.reason == OBJECT_OWNED:
         return False

@@ -201,7 +201,10 @@ def _labelled(install: Install, obj: Object) -> Object:
 
 
 def content_of(install: Install, locked: LockedRevision) -> Generator[Effect, Any, Packaged]:
-    """Return the content of a revision, with the objects that the lock has only. Raises RefusedError."""
+    """Pull the content of a revision, and return it with those objects that the lock names.
+
+    Raises RefusedError if it cannot be read, or lacks an object that the lock names.
+    """
     try:
         content: Content = yield Pull(locked.source or install.package, locked.digest, install.secrets)
         found = packaged(content.files)

@@ -1,4 +1,4 @@
-"""What the carrying out of a lock's row ended with."""
+"""The outcome of one pass over an install: what is done, what is not, and when to look again."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -38,7 +38,7 @@ def kind_of_revisions(install: Install) -> KindRef:
 
 
 def stray_of(revision: Object) -> str:
-    """Return the key of the install that a revision belongs to if it has not the label of it, else ""."""
+    """Return the key of the install that owns a revision without its label, "" for any other revision."""
     if ((revision.get("metadata") or {}).get("labels") or {}).get(PARENT_LABEL):
         return ""
     owner = controller_of(revision) or {}

@@ -40,7 +40,10 @@ def mark_of(obj: Mapping[str, Any]) -> Mark | None:
 
 
 def mark_by(obj: Mapping[str, Any], is_theirs: Callable[[Mapping[str, Any]], bool]) -> Mark | None:
-    """Return the last write to an object of those whose entries in managedFields are meant."""
+    """Return the last write to an object by somebody else, None if there is none.
+
+    is_theirs: tells the entries of managedFields that are theirs
+    """
     metadata = obj.get("metadata") or {}
     times = [_seconds(entry.get("time")) for entry in metadata.get("managedFields") or () if is_theirs(entry)]
     if not times:

@@ -89,7 +89,11 @@ def runtime_of(
 
 
 def startable(wanted: Runtime) -> Generator[Effect, Any, Runtime]:
-    """Return a runtime; without its objects if the API server has none of their kinds, as ours has not."""
+    """Return a runtime as it can be started.
+
+    If the API server does not serve the kind of a workload, as pvbus's own does not, no objects are left, and
+    the gap says so.
+    """
     for obj in wanted.workloads:
         served = yield Discover(kind_of(obj))
         if served is None:

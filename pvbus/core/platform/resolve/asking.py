@@ -1,4 +1,4 @@
-"""What a decision asks of sources: what their tags name, contents, and the secrets to read them with."""
+"""Collects what a decision asks of sources: the digests of tags, contents, and the pull secrets for them."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -43,7 +43,8 @@ class Asking:
 
         The write of a row makes resolve observe its source. So a question is written only for a source that
         is to be observed: if it stood in the row before, nothing would be written, nor observed, later.
-        known: the sources that the decision is on.
+
+        known: the sources that the decision covers
         """
         changed: dict[str, SourceRow | None] = {}
         for source, wanted in self._secrets.items():

@@ -475,7 +475,7 @@ class GroupDecision:
         return row.removal if row else "orphan"
 
     def _may_need(self, okey: str) -> bool:
-        """Whether it is not known that a holder needs nothing: it waits, or is refused what it asks for."""
+        """Return whether a holder may still need something: it waits, or is refused what it asks for."""
         plan = self._plans.get(okey)
         return plan is not None and not self._is_decided(plan)
 

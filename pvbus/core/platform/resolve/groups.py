@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 
 class Member(NamedTuple):
-    """Of a group: an install by its okey, a source by its name, or an API kind."""
+    """A member of a group: an install by its okey, a source by its name, or an API kind."""
 
     kind: Literal["install", "source", "offer"]
     name: str

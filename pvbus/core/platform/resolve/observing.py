@@ -129,7 +129,10 @@ def _unpulled(
     secrets: tuple[str, ...],
     now: float,
 ) -> SourceRow:
-    """failures: of earlier looks; several contents that cannot be pulled in one look are one more."""
+    """Return the row of a source after a content could not be pulled.
+
+    failures: how many looks in a row failed before; all failed contents of one look count as one more
+    """
     row = msgspec.structs.replace(row, failures=failures, refusals={**row.refusals, digest: str(error)})
     return _failed(row, error, secrets, now)
 

@@ -137,8 +137,10 @@ class Solver:
         return parts
 
     def keep(self, names: Collection[str] | None) -> None:
-        """Forget the solutions that were not used since this was called last, of components with these
-        packages, and packages that are not needed any more; None for all."""
+        """Forget what was not used since the last call: solutions, and packages that were read.
+
+        names: the packages whose solutions are looked at, and that may be forgotten; None for all
+        """
         for key in list(self._parts) if names is None else self._keys_of(names):
             if key not in self._used:
                 self._forget(key)
@@ -247,7 +249,10 @@ class Solver:
     def _fingerprint(
         self, asked: Asked, catalog: Catalog, component: Component
     ) -> tuple[object, tuple[object, ...]]:
-        """Return what the solution rests on, and the objects that must live as long as it is kept."""
+        """Return what a solution rests on, and the packages that must live as long as it is kept.
+
+        The first part compares packages by id, which is safe only while they live.
+        """
         nodes = tuple(node for _, node in component.nodes)
         packages = tuple(self.offered[name].package for _, name in nodes if name in self.offered)
         wanted = {offer for node in nodes for offer in catalog.needs(node).offers}

@@ -56,7 +56,7 @@ class ScopeState:
     """The rows of one scope, with what was read of them. A change forgets what rests on it."""
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
-        """namespace: of the pull secrets of Crossplane's installs."""
+        """Create empty tables. namespace: where the pull secrets of Crossplane's installs are."""
         self._namespace = namespace
         self.installs: dict[str, InstallObject] = {}
         self.revisions: dict[tuple[str, str], dict[str, RevisionObject]] = {}

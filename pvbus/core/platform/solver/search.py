@@ -143,7 +143,7 @@ class Search:
         return self._settle(self._limit())
 
     def add(self, clause: Clause) -> bool:
-        """Add a clause at the root; return False if nothing can hold any more."""
+        """Add a clause at the root; return False if there is no solution any more."""
         self._backtrack(0)
         return self._settle(self._attach(clause))
 
@@ -184,7 +184,7 @@ class Search:
         return facts, decisions
 
     def _settle(self, conflict: Clause | None) -> bool:
-        """Learn from a conflict and go back; return False if it is one of the facts themselves."""
+        """Learn from violated clauses until none is left; return False if there is no solution."""
         while conflict is not None:
             self.conflicts += 1
             if self.conflicts > self._conflicts_max:

@@ -88,7 +88,11 @@ class PromoteController(KeyedController[PromoteState]):
     listed = (VARIANTS,)
 
     def __init__(self, *, partitions: int, returns: bool = True) -> None:
-        """returns: whether a proposal that loses its readiness goes back to Draft."""
+        """Create a controller without partitions.
+
+        partitions: how many partitions the bus has
+        returns: whether a proposal that loses its readiness goes back to Draft
+        """
         super().__init__(lambda _: PromoteState())
         self.evaluations = 0
         self._returns = returns

@@ -36,7 +36,11 @@ class KindRows:
         known: dict[str, dict[str, str]],
         markers: dict[str, SyncMarker],
     ) -> None:
-        """known, markers: the state of the bus, per topic; updated with every emission."""
+        """Take over what the bus has of a kind.
+
+        known: topic -> key of each row -> its digest; updated with every emission
+        markers: topic -> its marker; updated with every emission
+        """
         self._kind = kind
         self._emit = emit
         self._partitions = partitions

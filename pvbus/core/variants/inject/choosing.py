@@ -38,7 +38,7 @@ class Choosing:
     def __init__(
         self, variant: PackageVariant, upstream: str, view: InjectView, making: Making, written: Written
     ) -> None:
-        """upstream: the name of its revision."""
+        """Choose for one attempt. upstream: the name of the upstream revision, for a clone."""
         assert variant.spec.downstream is not None
         self.variant = variant
         self.upstream = upstream

@@ -74,7 +74,11 @@ class InjectController(KeyedController[InjectState]):
     evaluations = 0
 
     def __init__(self, *, partitions: int, elapsed: Callable[[], float]) -> None:
-        """elapsed: seconds of a monotonic clock."""
+        """Create a controller without partitions.
+
+        partitions: how many partitions the bus has
+        elapsed: returns the seconds of a clock that cannot go back
+        """
         super().__init__(lambda _: InjectState())
         self.view = InjectView(partitions)
         self._elapsed = elapsed
@@ -298,7 +302,10 @@ class InjectController(KeyedController[InjectState]):
         return Outcome((Put(RESULTS, one.key, report.with_attention(row, one, self.view)),), "changed")
 
     def _attempt(self, one: Pass, upstream: ObservedRevision, inputs: Inputs) -> Reconciliation:
-        """inputs: as of its start; a change during the attempt needs another attempt."""
+        """Reconcile the downstream, and record the outcome.
+
+        inputs: the inputs at the start; a change during the attempt needs another attempt
+        """
         seen = one.seen
         reported = one.result.targets if one.result is not None else one.variant.status.downstream_targets
         before = {target.name: target for target in reported}

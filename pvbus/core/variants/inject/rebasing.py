@@ -67,7 +67,10 @@ def _checked(
 
 
 def _refused(name: str, why: str, ref: str = "") -> PermanentError:
-    """ref: of the new upstream; the package store merges published ones only."""
+    """Return the error for a draft that cannot be merged.
+
+    ref: the ref of the new upstream; while that is a draft or proposal, it has to be published first
+    """
     publish = "publish the upstream, and then it," if ref.startswith(OPEN_REFS) else "publish it"
     message = (
         f'the changed upstream cannot be merged into the draft "{name}": {why}; {publish} to have the '

@@ -200,7 +200,7 @@ def _incomplete(variant: PackageVariant, message: str) -> Conditions:
 
 
 def upstream_missing(upstream: Upstream, part: str) -> str:
-    """part: what of it is missing."""
+    """Return the message of a missing upstream. part: what of it is missing, in words."""
     return f"could not find upstream {_upstream(upstream)}: {part}"
 
 

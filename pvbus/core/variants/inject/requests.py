@@ -23,8 +23,13 @@ def requester(partition: int) -> str:
 
 
 class _LeaseRequests:
-    """asked: the requests on the bus, including the puts returned but not yet written. It is None until
-    the first change, when the lease is restored and the bus's rows are known."""
+    """The requests of one lease.
+
+    asked: the requests on the bus, with the puts that were returned and are not written yet; None until the
+        first change, as the lease is restored then and the bus's rows are known
+    users: request -> the variants that need it
+    needs: variant -> the requests that it needs
+    """
 
     __slots__ = ("asked", "needs", "users")
 

@@ -68,7 +68,7 @@ class Written:
         self._versions: dict[str, list[str]] = {}
 
     def add(self, name: str, before: str, after: Object) -> None:
-        """before: "" when it was created."""
+        """Note a write of a revision. before: its resourceVersion before, "" if it was created."""
         versions = self._versions.setdefault(name, [])
         for version in (before, version_of(after)):
             if version and version not in versions:
@@ -87,7 +87,7 @@ class Making:
         self._written = written
 
     def clone(self, upstream: str, live: list[Object]) -> Generator[Effect, Any, Object]:
-        """live: the package's revisions."""
+        """Clone an upstream revision into a new draft. live: the package's revisions."""
         task = {"type": "clone", "clone": {"upstreamRef": {"upstreamRef": {"name": upstream}}}}
         try:
             annotations = {

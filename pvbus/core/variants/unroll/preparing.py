@@ -25,7 +25,7 @@ class Preparing:
     """
 
     def __init__(self, view: UnrollView, turn_targets: int) -> None:
-        """turn_targets: evaluated in one pass, or fewer if they cost too much; the rest follows later."""
+        """Prepare for the first turn. turn_targets: how many targets a turn evaluates at most."""
         self.spent = 0
         self.set_evaluations = 0
         self.target_evaluations = 0

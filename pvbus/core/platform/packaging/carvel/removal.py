@@ -33,7 +33,11 @@ class Staying(NamedTuple):
 
 
 class RemovalPlan(NamedTuple):
-    """goes: in the order of deletion, what needs others before what is needed."""
+    """What the deletion of an install means for others.
+
+    goes: the installs that go, in the order of deletion: what needs others before what is needed
+    stays: the installs that are concerned and stay
+    """
 
     goes: tuple[Going, ...]
     stays: tuple[Staying, ...]
