@@ -26,7 +26,7 @@ class ObservedObject:
         self.raw, self._answer = raw, None
 
     def write(self, answer: dict[str, Any], now: float) -> None:
-        """Apply the API server's answer to a write. now: wall clock, in seconds."""
+        """Apply the API server's answer to a write. now: the wall clock, in seconds."""
         self._answer, self._expires = msgspec.json.encode(answer), now + ECHO_SECONDS
 
     def forget_answer(self) -> None:

@@ -11,7 +11,7 @@ REASON_CHARACTERS_MAX = 200
 
 
 class SetHold(NamedTuple):
-    """The hold of a variant's set. name: of the set."""
+    """The hold of a variant's set. name: the name of the set."""
 
     name: str
     reason: str = ""

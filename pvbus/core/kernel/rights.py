@@ -48,7 +48,7 @@ class Right(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One request as the authorizer of an API server sees it. namespace: "" for all of them."""
+    """One request as the authorizer of an API server sees it. namespace: "" for all namespaces."""
 
     verb: str
     group: str
@@ -321,6 +321,6 @@ def rights_of(service: str, *, namespaced: bool) -> tuple[Right, ...]:
 
 
 def requests_of(right: Right, namespaces: tuple[str, ...] = ()) -> list[Request]:
-    """Return every request that a right permits. namespaces: those that it is for; () for all at once."""
+    """Return every request that a right permits. namespaces: where; () for all at once."""
     where = namespaces or ("",)
     return [Request(verb, right.group, right.resource, name) for name in where for verb in right.verbs]

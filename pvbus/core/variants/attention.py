@@ -34,14 +34,14 @@ REASONS: Mapping[str, str] = {
 
 
 class Need(NamedTuple):
-    """One thing that waits for a person. message: what, and what to do."""
+    """One thing that waits for a person. message: what waits, and what to do."""
 
     reason: str
     message: str
 
 
 def needed(needs: Sequence[Need], generation: int, *, count: int | None = None) -> tuple[Condition, ...]:
-    """Return the condition, () if nothing waits. count: of all, if `needs` has only the first ones."""
+    """Return the condition, () if nothing waits. count: how many there are, if `needs` has only the first."""
     if not needs:
         return ()
     total = len(needs) if count is None else count

@@ -38,7 +38,7 @@ def _value(variant: PackageVariant, name: str) -> str | None:
 
 
 def follow_problems(field: str, annotations: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is wrong with the annotations. field: of the annotations."""
+    """Yield what is wrong with the annotations. field: the path of the annotations."""
     for name, (usual, other) in _VALUES.items():
         value = annotations.get(name, usual)
         if value not in (usual, other):

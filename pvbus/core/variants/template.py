@@ -245,7 +245,7 @@ def _broken(errors: tuple[str, ...]) -> RenderError:
 
 
 class CompiledSet(NamedTuple):
-    """The compiled templates of a set. targets: by index; None if a target has no template."""
+    """The compiled templates of a set. targets: in order; None for one without a template."""
 
     targets: tuple[CompiledTemplate | None, ...]
 

@@ -164,7 +164,7 @@ class KeptRow(msgspec.Struct):
 
 
 class Incomplete(NamedTuple):
-    """A kind whose list the bus does not have in full. why: in words."""
+    """A kind whose list the bus does not have in full. why: the reason, in words."""
 
     kind: str
     why: str

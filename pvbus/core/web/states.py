@@ -19,7 +19,7 @@ class State(StrEnum):
 
 
 class Facts(Protocol):
-    """What is known of a variant or a set. observed: the generation that `ready` is about."""
+    """What is known of a variant or a set. observed: the generation of `ready`."""
 
     @property
     def exists(self) -> bool: ...

@@ -123,7 +123,7 @@ def _text_of(content: str | bytes, limits: Limits) -> str:
 
 
 class _Anchored(NamedTuple):
-    """A value with an anchor. nodes: how many it has, itself included."""
+    """A value with an anchor. nodes: the number of its nodes, itself included."""
 
     value: Any
     nodes: int

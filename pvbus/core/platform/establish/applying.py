@@ -45,7 +45,7 @@ class RefusedError(Exception):
 
 
 class NotYetError(Exception):
-    """An object is being deleted: it can be written when it is gone. message: which one."""
+    """An object is being deleted: it can be written when it is gone. message: which object."""
 
 
 class Item(NamedTuple):

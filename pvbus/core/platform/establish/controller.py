@@ -378,7 +378,10 @@ class EstablishController(KeyedController[InstallData]):
         return data is not None and data.done is not None and data.done.is_healthy
 
     def _unmet(self, table: dict[str, InstallData], rest: str) -> str:
-        """Return the installs that are needed and not healthy yet, in words. rest: of the key."""
+        """Return the installs that are needed and not healthy yet, in words.
+
+        rest: the key of the install without its scope
+        """
 
         def needs(each: str) -> list[str]:
             data = table.get(str(ScopedKey(SCOPE, each)))

@@ -35,7 +35,7 @@ LOOK_SECONDS = 600.0
 
 
 class _Run(NamedTuple):
-    """One reconciliation. live: the revisions' objects by name."""
+    """One reconciliation. live: revision name -> its live object."""
 
     install: Install
     obj: Object

@@ -37,7 +37,7 @@ class Brought(NamedTuple):
 
 
 def fetch_content(package: Mapping[str, Any], namespace: str) -> Generator[Effect, Any, Brought]:
-    """Fetch and read a Package. namespace: of its pull secrets. Raises RefusedError."""
+    """Fetch and read a Package. namespace: where its pull secrets are. Raises RefusedError."""
     spec = ((package.get("spec") or {}).get("template") or {}).get("spec") or {}
     steps = list(spec.get("template") or ())
     gaps = [*_templated_gaps(steps), *_deployed_gaps(spec.get("deploy") or ())]

@@ -53,7 +53,7 @@ def revision_statuses(
     runtime: Runtime | None,
     references: Iterable[Mapping[str, Any]],
 ) -> dict[str, Status]:
-    """Return the status of every revision by name. references: of the active one's objects."""
+    """Return the status of every revision by name. references: to the active one's objects."""
     found = {}
     for each in row.revisions:
         known = list(references) if each.is_active else []
@@ -115,7 +115,7 @@ def _complete(condition: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def write_pages(rows: Mapping[str, LockRow], now: float) -> Generator[Effect, Any, bool]:
-    """Write the lock's pages where they differ; return whether one did. rows: by okey of the install.
+    """Write the lock's pages where they differ; return whether one did. rows: okey -> its row.
 
     Without a row there is no page, unless there was one before.
     """

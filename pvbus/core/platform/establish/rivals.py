@@ -22,7 +22,7 @@ happens, each attempt costs a few writes on both sides; a restart of pvbus attem
 
 
 class Mark(NamedTuple):
-    """A write of Porch's controllers. at: seconds since the epoch, by the API server's clock, whole ones."""
+    """A write of Porch's controllers. at: whole seconds since the epoch, by the API server's clock."""
 
     at: float
     namespace: str

@@ -12,7 +12,7 @@ Needs = Callable[[str], Iterable[str]]
 
 
 def unmet(start: str, needs: Needs) -> list[str]:
-    """Return the installs that one waits for. needs: those that an install needs and that are not healthy."""
+    """Return the installs that one waits for. needs: returns what it needs and is not healthy."""
     edges: dict[tuple[str, str], list[tuple[str, str]]] = {}
     pending = [start]
     while pending:

@@ -41,7 +41,7 @@ _LOCAL = re.compile(r"(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]+)?")
 
 
 class Image(NamedTuple):
-    """An image repository, and which image of it. tag, digest: "" for none; the digest says more."""
+    """An image repository, and which image of it. tag, digest: "" for none; the digest counts."""
 
     registry: str
     repository: str

@@ -48,7 +48,7 @@ _HEALTH_REASONS: Mapping[Answer, str] = {
 
 
 class Runtime(NamedTuple):
-    """The controller of a package. health: whether its Deployment is available."""
+    """The controller of a package. health: the status of its Deployment's Available."""
 
     health: Answer
     message: str = ""
@@ -169,7 +169,7 @@ def _revision_health(revision: LockedRevision, done: EstablishedRevision | None)
 
 
 def lock_status(rows: Mapping[str, LockRow]) -> Status:
-    """Return the status of the lock. rows: by okey of the install. Optional dependencies never fail it."""
+    """Return the status of the lock. rows: okey -> its row. Optional dependencies never fail it."""
     failed = []
     for key, row in sorted(rows.items()):
         if row.status in ("refused", "broken"):

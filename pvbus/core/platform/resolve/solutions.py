@@ -210,7 +210,7 @@ class Solver:
         pinned: Iterable[tuple[str, str]],
         wanted: tuple[str, ...],
     ) -> Offered:
-        """Read a package. pinned: contents that others need of it by their digests."""
+        """Read a package. pinned: digests and versions that others need."""
         switches, needed = asked.switches.get(name, Switches()), asked.needed.get(name, frozenset())
         known = {digest for digest, _ in needed}
         needed |= {each for each in pinned if each[0] not in known}

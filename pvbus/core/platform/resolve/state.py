@@ -47,7 +47,7 @@ class InstallObject(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What is asked of a source. secrets: to be tried in order."""
+    """What is asked of a source. secrets: the pull secrets to try, in order."""
 
     secrets: tuple[str, ...]
 

@@ -84,7 +84,7 @@ class Candidate(Model, frozen=True, kw_only=True):
 
 
 class Package(Model, frozen=True, kw_only=True):
-    """A package and its versions, in any order. language: that of its versions."""
+    """A package and its versions, in any order. language: how its versions are read."""
 
     name: str
     candidates: tuple[Candidate, ...]
@@ -182,7 +182,7 @@ class Edge(Model, frozen=True, kw_only=True):
 
 
 class Chosen(Model, frozen=True, kw_only=True):
-    """A version that is to be installed. edges: in the order of its requirements."""
+    """A version that is to be installed. edges: one for each requirement, in their order."""
 
     target: str
     package: str

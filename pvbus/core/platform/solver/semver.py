@@ -57,5 +57,5 @@ def part_key(part: str) -> PartKey:
 
 
 def key_of(numbers: tuple[int, int, int], pre: tuple[str, ...], build: tuple[str, ...] = ()) -> Key:
-    """Return the place of a version in the order. build: () where build metadata has no precedence."""
+    """Return the place of a version in the order. build: () where build metadata does not count."""
     return (*numbers, tuple(map(part_key, pre)) or _RELEASE, tuple(map(part_key, build)))

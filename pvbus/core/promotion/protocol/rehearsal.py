@@ -45,7 +45,7 @@ class Wave(msgspec.Struct, rename="camel"):
 
 
 class Rehearsal(NamedTuple):
-    """What a rollout comes to. rows: of the targets at its end."""
+    """What a rollout comes to. rows: the rows of the targets at its end."""
 
     rollout: Rollout
     rows: dict[str, Target]

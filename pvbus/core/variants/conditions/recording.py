@@ -56,7 +56,7 @@ class Bucket:
 
 
 class _Written(NamedTuple):
-    """An Event that was written. times: how often it was earlier."""
+    """An Event that was written. times: how often it was written before."""
 
     name: str
     times: int

@@ -70,12 +70,15 @@ class Checks:
             yield Emission(OBJECTS, key, value, request.nonce)
 
     def failed(self, now: float, seconds: float = CHECK_RETRY_SECONDS) -> None:
-        """Note that a read failed, or that its answers were not written. seconds: until the next read."""
+        """Note that a read failed, or that its answers were not written.
+
+        seconds: the wait before the next read
+        """
         self._not_before = now + seconds
 
 
 def are_many(names: Sized, count: int) -> bool:
-    """Return whether a list costs less than a read of each name. count: of the kind's objects."""
+    """Return whether a list costs less than a read of each name. count: how many objects the kind has."""
     return len(names) > max(NAMES_MAX, int(count * NAMES_SHARE_MAX))
 
 
@@ -91,6 +94,6 @@ def named_in(batch: Batch) -> frozenset[Name]:
 
 
 def retry_seconds(asked_seconds: float | None, jitter: Jitter) -> float:
-    """Return the wait after a failed read. asked_seconds: what the server asked for."""
+    """Return the wait after a failed read. asked_seconds: the wait that the server asked for."""
     wait = max(CHECK_RETRY_SECONDS, asked_seconds or 0.0)
     return jitter(wait, 1.1 * wait)

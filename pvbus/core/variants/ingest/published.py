@@ -109,7 +109,7 @@ class KindRows:
 
 
 def agreed(markers: Mapping[int, SyncMarker], partitions: int) -> SyncMarker | None:
-    """Return the common marker of a kind, None if there is none. markers: per partition.
+    """Return the common marker of a kind, None if there is none. markers: one for each partition.
 
     If the partitions differ, a worker ended between two of its steps: the kind is `syncing`, at the highest
     epoch of any partition.

@@ -71,7 +71,7 @@ class Resuming(_State, frozen=True, kw_only=True):
 
 
 class Replaying(_State, frozen=True, kw_only=True):
-    """Follows the watch of an aggregated API, which replays all objects first. until: of the next list."""
+    """Follows the watch of an aggregated API, which replays all objects first. until: when to list again."""
 
     until: float
 

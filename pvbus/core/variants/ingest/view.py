@@ -91,7 +91,10 @@ class KindView:
         items: Iterable[Mapping[str, Any]],
         made: Sequence[Sequence[Emission]] = (),
     ) -> None:
-        """Write the difference to a complete list, under markers. made: the rows of the first items."""
+        """Write the difference to a complete list, under markers.
+
+        made: the rows of the first items, in their order; those of the others are made here
+        """
         self._rows.versions, self._rows.coverage = versions, coverage
         rows: dict[str, dict[str, Emission]] = {topic: {} for topic in self.topics}
         contents: dict[Name, Mapping[str, Any]] = {}

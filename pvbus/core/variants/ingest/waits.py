@@ -59,7 +59,12 @@ class WatchTimes:
         return now - self._lost_at > UNWATCHED_SECONDS
 
     def is_lost_after(self, now: float, lasted: float, *, failed: bool, silent: bool) -> bool:
-        """Note that a watch ended, and return whether there has been none for too long. lasted: seconds."""
+        """Note that a watch ended, and return whether there has been none for too long.
+
+        lasted: how long it lasted, in seconds
+        failed: whether it ended by an error
+        silent: whether it ended because it showed nothing for too long
+        """
         if silent:  # a quiet kind or a dead connection: the next try shows which
             self._lost_at = self._event_at
             return False

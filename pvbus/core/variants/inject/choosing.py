@@ -91,7 +91,7 @@ class Choosing:
         return chosen or [(yield from self._first(live, going))]
 
     def _first(self, live: list[Object], going: list[str]) -> Generator[Effect, Any, Object]:
-        """Make the first revision. going: the names of ours that are being deleted."""
+        """Make the first revision. going: names of ours that are being deleted."""
         owned = None if going else (yield from self._find_other_owner(live))
         finding = Finding.GOING if going else Finding.OWNED if owned else Finding.WANTED
         match action(DownstreamState.NONE, finding):

@@ -43,7 +43,7 @@ def condition(kind: str, status: bool, reason: str, message: str, variant: Packa
 
 
 def ensured_conditions(variant: PackageVariant, ensured: Ensured, former: ResultRow | None) -> Conditions:
-    """Return the conditions after a completed attempt. former: the result of the last one."""
+    """Return the conditions after a completed attempt. former: the result of the last attempt."""
     if ensured.problem is not None:
         ready = condition("Ready", False, *ensured.problem, variant)
     elif ensured.unrendered:
@@ -90,7 +90,7 @@ def _conflicts(
 
 
 def _both_stay(name: str, first: Conflict, count: int) -> str:
-    """Return a warning in words. count: of all warnings."""
+    """Return a warning in words. count: how many warnings there are."""
     more = f" (and {count - 1} more)" if count > 1 else ""
     return (
         f"{name} has {where(first)} and upstream's {first.beside}, as both sides changed the key of one "
@@ -160,7 +160,7 @@ def failed_conditions(variant: PackageVariant, message: str, *, reason: str = "E
 
 
 def refused_conditions(variant: PackageVariant, message: str, reason: str) -> Conditions:
-    """Return the conditions of an attempt that was refused. reason: of the error."""
+    """Return the conditions of an attempt that was refused. reason: the error's reason."""
     if reason == INVALID:
         stalled = condition("Stalled", True, reason, message, variant)
         return [stalled, *failed_conditions(variant, message)[1:]]

@@ -21,7 +21,7 @@ READ = (TASKS, TASK_HISTORY, CONDITION_ORDER)
 def questions_of(
     annotations: Mapping[str, str], conditions: Iterable[Condition], gated: Sequence[str], lifecycle: str
 ) -> dict[str, EventTask]:
-    """Return the questions of a package revision by condition type. gated: types of its readiness gates."""
+    """Return the questions of a package revision by condition type. gated: the types that gates name."""
     found = tasks.read(annotations)
     if not found.tasks:
         return {}

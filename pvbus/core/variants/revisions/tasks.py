@@ -266,7 +266,7 @@ def answer(type_: str, status: str, message: str) -> dict[str, str]:
 
 
 class State(NamedTuple):
-    """What a Kptfile has of tasks. conditions: all of them."""
+    """What a Kptfile has of tasks. conditions: all its conditions."""
 
     annotations: Mapping[str, str]
     conditions: Sequence[Object]

@@ -80,7 +80,7 @@ def message_of(event: Event, mode: Mode) -> Message:
 
 
 class Filter(NamedTuple):
-    """The events that are sent. kinds, types: of objects and conditions; empty for all."""
+    """The events that are sent. kinds, types: whose objects and conditions count; empty for all."""
 
     kinds: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()

@@ -6,7 +6,7 @@ an event only if the receiver has accepted another one since the event's failure
 
 
 class Trials:
-    """The trials of one event. accepted: number of all events that the receiver has accepted so far."""
+    """The trials of one event. accepted: how many events the receiver accepted so far."""
 
     def __init__(self, accepted: int) -> None:
         self._accepted = accepted

@@ -23,7 +23,7 @@ from pvbus.core.errors import PermanentError
 
 
 class TargetSelector(NamedTuple):
-    """Objects of a kind (`<group>/<Kind>`) in a namespace. name None: of any name."""
+    """Objects of a kind (`<group>/<Kind>`) in a namespace. name: None for any name."""
 
     kind: str
     namespace: str

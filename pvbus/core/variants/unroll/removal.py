@@ -23,7 +23,12 @@ COUNTED = (ChildState.WAITING, ChildState.HELD, ChildState.ORDERED, ChildState.G
 
 
 class RemovalLimits(NamedTuple):
-    """The quiet time before removals, and how many may go unconfirmed. share: of the children before them."""
+    """The quiet time before removals, and how many may go unconfirmed.
+
+    removal_quiet_seconds: how long no removal may be added before any is ordered
+    removals_max: how many removals within the window may go unconfirmed
+    removals_share: the same as a share of the children before them; the higher limit counts
+    """
 
     removal_quiet_seconds: float = 5.0
     removals_max: int = 5

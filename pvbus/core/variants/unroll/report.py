@@ -23,7 +23,7 @@ EVALUATION = "every target to be evaluated without an error"  # what removals of
 
 
 class StopError(Exception):
-    """Ends a pass early. reason: of the roll-up; "" if the set waits."""
+    """Ends a pass early. reason: what the roll-up says; "" if the set waits."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

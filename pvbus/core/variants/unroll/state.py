@@ -59,7 +59,7 @@ class Building(NamedTuple):
 
 
 class Compiling(NamedTuple):
-    """Expressions of a spec that are being compiled over several passes. rest: to do, and what each costs."""
+    """Expressions of a spec that are being compiled over several passes. rest: the costs of the next ones."""
 
     spec_digest: str
     rest: Iterator[int]

@@ -21,7 +21,7 @@ NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 
 
 def validate_variant(spec: PackageVariantSpec, annotations: Mapping[str, str] = NO_ANNOTATIONS) -> list[str]:
-    """Return the problems of a variant, [] if it is valid. annotations: its own."""
+    """Return the problems of a variant, [] if it is valid. annotations: those of the variant."""
     return [*_problems(spec), *follow_problems("metadata.annotations", annotations)]
 
 
