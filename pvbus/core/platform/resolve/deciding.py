@@ -35,8 +35,12 @@ class Decider:
     def decide(self, state: ScopeState) -> Decision:
         """Return what changes. Caller: only while no kind is pending.
 
-        Only the groups are decided on in which something has changed. What is not stored afterwards is
-        decided on again.
+        Only the groups are decided on in which something has changed, and those that new needs link to them.
+        All groups are if more than single members changed, if the API kinds changed that are there without a
+        package, or while the content of a revision that was found in the cluster is not known.
+
+        The members whose rows change here count as changed at the next decision, so what is not stored
+        afterwards is decided on again.
         """
         changes = state.changes
         is_all = changes.is_all or state.offers() != self._offers or self._is_recovering

@@ -72,7 +72,17 @@ class GroupDecision:
         self._names = self._solver.offer(self._state, self._question)
 
     def decision(self) -> Decision:
-        """Return what changes for these groups. Caller: after `prepare`."""
+        """Return what changes for these groups. Caller: after `prepare`.
+
+        1. Solve the components, and give each plan its part of the solution. Ask for what is not known of it.
+        2. Have all plans wait while the content of a revision that was found in the cluster is not known.
+        3. Write the row of each install. Who comes first gets the objects that several of them bring.
+        4. Lock an install for each chosen package that has none.
+        5. Give the created installs their holders, and end those that nobody needs.
+        6. Report the dependencies, for which the holders are needed.
+
+        Only rows that differ from the lock are returned, so a decision after its own result changes nothing.
+        """
         assert self._question is not None
         for part in self._solver.solve(self._question, self._names):
             self._take(part)

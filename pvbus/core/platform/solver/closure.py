@@ -177,6 +177,7 @@ def components_of(catalog: Catalog, wishes: Iterable[Wish]) -> list[Component]:
             node = parents[node]
         return node
 
+    # Sets that share a need, a conflict or an offer are joined, so that each component can be solved apart.
     for node in levels:
         for other in _neighbours(catalog, node, levels):
             parents[root(node)] = root(other)
@@ -226,6 +227,7 @@ def _edges(catalog: Catalog, wishes: Iterable[Wish]) -> dict[Location, list[Loca
 
 def _levels(edges: Mapping[Location, Sequence[Location]]) -> dict[Location, int]:
     levels: dict[Location, int] = dict.fromkeys(edges, 0)
+    # In this order, all that may need a group comes before it, so its level is final when it is passed on.
     for group in reversed(strongly_connected(edges)):
         level = max(levels[node] for node in group)
         levels.update(dict.fromkeys(group, level))

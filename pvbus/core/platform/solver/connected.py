@@ -9,6 +9,9 @@ Location = tuple[str, str]
 def strongly_connected(edges: Mapping[Location, Sequence[Location]]) -> list[tuple[Location, ...]]:
     """Return the nodes in groups that reach each other; a group comes after those that its edges lead to.
 
+    `number` is the order in which nodes are found, `lowest` the lowest number on the path that one reaches.
+    A node that reaches none before itself begins its group, which is the rest of the path from there on.
+
     Source: R. Tarjan, Depth-first search and linear graph algorithms, 1972; with a stack of its own, as
     chains of packages can be longer than Python's.
     """

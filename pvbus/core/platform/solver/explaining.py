@@ -22,11 +22,14 @@ _ORDER = (WishFact, StayFact, PinFact, DowngradeFact, NeedFact, ConflictFact, De
 
 
 def minimal(catalog: Catalog, component: Component, facts: Collection[Fact]) -> list[Fact]:
-    """Return facts that exclude each other, of which none can be left out: without it the others are
-    possible.
+    """Return facts that exclude each other, of which none can be left out: the others alone are possible.
 
-    Raises InvariantError if the given ones do not exclude each other. Facts are tried in an order of their
-    own, from the farthest from what users want to the nearest.
+    Each fact is left out once. If the rest still exclude each other, only those facts stay that the search
+    needed for that; if not, the fact is necessary. Invariant: necessary and pending facts together exclude
+    each other. Facts are tried in an order of their own, from the farthest from what users want to the
+    nearest, so that the nearest ones are left.
+
+    Raises InvariantError if the given ones do not exclude each other.
     """
     graph = Graph(catalog, _relevant(catalog, component, facts))
     pending = _core(graph, sorted(facts, key=_order))

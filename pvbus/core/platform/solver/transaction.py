@@ -61,7 +61,11 @@ class Creation(Model, frozen=True, kw_only=True):
 
 
 def transaction_of(problem: Problem, resolution: Resolution) -> Transaction:
-    """Return the actions of a solution: a package comes after what it needs, a deletion before."""
+    """Return the actions of a solution: what is installed or stays, then what is not chosen.
+
+    A package comes in a later step than what it needs; packages that need each other share a step. Deletions
+    come last, each in a step of its own, what needs others before what is needed.
+    """
     catalog = Catalog(problem)
     chosen = {(each.target, each.package): each for each in resolution.chosen}
     edges = {location: _needed(each) for location, each in chosen.items()}

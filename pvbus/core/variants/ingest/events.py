@@ -62,7 +62,7 @@ class Listed(_Event, frozen=True, kw_only=True):
 
     versions: the versions that were served when the list began
     resource_version: the version of the list, "" from an aggregated API
-    rows: the rows of each item, in the order of the items; () if they are still to be made
+    rows: the rows of the first items, as far as they were made before
     """
 
     versions: tuple[str, ...]
