@@ -22,13 +22,25 @@ UNPACKAGED_SHOWN_MAX = 3
 
 
 class Catalog:
-    """The package revisions of one Repository."""
+    """The package revisions of one Repository.
+
+    Each revision is at a ref or, as a placeholder, in a folder of the branch. `apply` finds the directories
+    whose ref or folder changed, and computes the revisions of these directories only. An error in between
+    loses nothing: the directories stay in `_undone`, and the next call computes them.
+
+    by_directory: the revisions, by directory and workspace
+    """
 
     def __init__(
         self, mirror: BareMirror, base: str, branch: str, pins: Mapping[str, str], file: Path
     ) -> None:
-        """base: the Repository's directory; pins: directory -> last commit of its placeholder, which
-        stays while the folder's tree is the same; file: see `TipReader`."""
+        """Load what the file has, and continue with the given commits of the placeholders.
+
+        base: the Repository's directory
+        branch: the name of its branch, without `refs/heads/`
+        pins: directory -> the last commit of its placeholder, which stays while the folder's tree is the same
+        file: the cache of a `TipReader`
+        """
         self._mirror = mirror
         self._base = base.strip("/")
         self._tips = TipReader(mirror, self._base, branch, file)
@@ -118,8 +130,10 @@ class Catalog:
         )
 
     def apply(self, refs: Mapping[str, str]) -> set[tuple[str, str]]:
-        """Apply the mirror's refs; return (directory, workspace) of every revision that is new, changed
-        or gone."""
+        """Apply the mirror's refs; return the revisions that are new, changed or gone.
+
+        The result holds (directory, workspace) of each.
+        """
         moved = {ref for ref, oid in refs.items() if self._refs.get(ref) != oid}
         moved |= self._refs.keys() - refs.keys()
         return self.apply_moved(refs, moved)

@@ -51,9 +51,12 @@ class Wanted(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The first files. base: the source's files, for those that are not text; texts: the text files.
+    """The first files of a new package revision.
 
-    conflicts: of an upgrade.
+    base: the files of the source, from which those that are no text are taken
+    texts: the text files, by path
+    source: what was cloned, copied or upgraded to; None for a package that starts empty
+    conflicts: the conflicts of an upgrade
     """
 
     base: Files
@@ -346,11 +349,14 @@ def carry_policy(
 ) -> content.CarryPolicy:
     """Return what becomes of the conditions that a new revision has from its source.
 
-    An annotation of the revision says so, else one of its Repository. Without either, a condition becomes
-    Unknown in a deployment repository if its inputs, the package's files, are others: those of a clone and
-    an upgrade are, those of an edit are not. Elsewhere all stay, as with Porch's server.
+    An annotation of the revision decides, else one of its Repository. Without either, a condition becomes
+    Unknown in a deployment repository if its inputs, which are the package's files, changed. A clone and an
+    upgrade change them, an edit does not. In other repositories all conditions stay, as with Porch's server.
 
-    metadata: of the new revision. repository: the annotations of its Repository. Raises: StatusError.
+    metadata: the metadata of the new revision
+    repository: the annotations of its Repository
+    deployment: whether it is a deployment repository
+    Raises: StatusError.
     """
     given = metadata.get("annotations") or {}
     for annotations, where in (

@@ -24,7 +24,8 @@ _SAVED_BY = re.compile(r"^Edit by (.+)$", re.MULTILINE)
 def editor_of(commit: Commit, workspace: str, *, is_own: bool, is_first: bool) -> str:
     """Return the person who wrote a draft's commit, "" if none did.
 
-    is_own: it has the package store's annotation, of this draft. is_first: it created the draft.
+    is_own: whether the commit has the package store's annotation for this draft
+    is_first: whether the commit created the draft
     """
     if is_own:
         made = workspace.startswith(WORKSPACE_PREFIX) or _FOR_VARIANT.search(commit.message)

@@ -14,7 +14,7 @@ from pvbus.core.yaml.rawtext import bytes_of, text_of
 
 
 class File(NamedTuple):
-    """A blob of a package. mode: git's file mode."""
+    """A blob of a package, with git's file mode."""
 
     data: bytes
     mode: int = FileMode.BLOB

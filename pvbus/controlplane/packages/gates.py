@@ -28,7 +28,13 @@ _GUARDED = frozenset({(layout.DRAFT, layout.PROPOSED), (layout.PROPOSED, layout.
 
 
 class Move(NamedTuple):
-    """A wanted change of lifecycle. reason: for an override, None if none is asked for."""
+    """A wanted change of lifecycle.
+
+    name: the name of the PackageRevision
+    before: the lifecycle now
+    after: the wanted lifecycle
+    reason: why unmet gates are overridden, None if no override is asked for
+    """
 
     name: str
     before: str

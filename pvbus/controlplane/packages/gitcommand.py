@@ -89,7 +89,12 @@ class GitError(Exception):
 
 
 class Credentials(NamedTuple):
-    """How to log in (not at all without a username). authority: PEM certificate that is trusted, or ""."""
+    """How to log in to a remote; without a username, git does not log in.
+
+    username: the user, "" for none
+    password: the password or token
+    authority: the PEM certificate of an authority to trust, "" for none
+    """
 
     username: str
     password: str

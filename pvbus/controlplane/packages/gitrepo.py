@@ -58,7 +58,14 @@ SECONDS_MAX = 253_402_300_799
 
 
 class Commit(NamedTuple):
-    """The fields of a commit that are read. authored: RFC 3339 UTC."""
+    """The fields of a commit that are read.
+
+    id: the object id
+    parents: the object ids of its parents, in git's order
+    message: the message, cut off at `MESSAGE_BYTES_MAX`
+    author_email: the author's address, "" if it cannot be read
+    authored: the author's time, as RFC 3339 in UTC
+    """
 
     id: str
     parents: tuple[str, ...]
@@ -73,7 +80,12 @@ class Author(NamedTuple):
 
 
 class BareMirror:
-    """One bare mirror. `url` is passed to git: a URL or an absolute path."""
+    """One bare mirror.
+
+    url: the remote as git gets it, a URL or an absolute path
+    refs: ref -> object id at the remote as of the last fetch or push. The mapping is replaced, never changed,
+        so a caller may read it without the lock.
+    """
 
     def __init__(self, path: Path, url: str, git: Git) -> None:
         """Open the mirror, or create one if there is none for this URL."""
@@ -164,10 +176,13 @@ class BareMirror:
         return self.commit_of(str(self._repository.references[target].target))
 
     def push(self, updates: Sequence[RefUpdate], bases: Iterable[str] = ()) -> None:
-        """Move refs at the remote atomically. Raises: GitError.
+        """Move refs at the remote atomically.
 
-        bases: other refs whose commits the new ones build on. In the mirror, refs move in memory; many at a
-        time follow on disk, and the next fetch writes the rest, also after a crash.
+        The mirror's own refs move in memory. Many at a time follow on disk, and the next fetch writes the
+        rest, also after a crash.
+
+        bases: other refs whose commits the new ones build on
+        Raises: GitError.
         """
         self._pusher.push(self._git, updates, bases)
         with self._lock:
@@ -183,9 +198,10 @@ class BareMirror:
     def _tidy(self, moved: int) -> None:
         """Pack many loose refs into one file, in the mirror and in a repository on this machine.
 
-        Every push reads all refs on both sides; each loose one is a file. The mirror's file gets the refs
-        that were pushed, too: else the next fetch writes, and syncs, a file for each, and 10,000 hold up all
-        changes of the repository for half a minute. Whatever the file says, a fetch corrects it.
+        Each loose ref is a file, and every push reads all refs on both sides. The mirror's file of packed
+        refs gets the pushed refs, too. Otherwise the next fetch would write and sync a file for each: 10,000
+        of them delay all changes of the repository for half a minute. A fetch corrects the file, whatever it
+        says.
         """
         self._loose_refs += moved
         if self._loose_refs < LOOSE_REFS_MAX:
@@ -295,7 +311,8 @@ class BareMirror:
     def packages(self, commit: str, base: str) -> dict[str, str]:
         """Find the packages below a folder: directory from the root -> tree.
 
-        A package is a folder with a Kptfile; nothing below it is a package of its own.
+        A package is a folder with a Kptfile; nothing below it is a package of its own. A tree's content never
+        changes, so a tree that is known to be a package, or to have none below it, is not read again.
         """
         with self._lock:
             tree = self.tree_of(commit, base)

@@ -36,9 +36,10 @@ by someone who does the same by hand."""
 class Note(NamedTuple):
     """A journal entry: a change of a PackageRevision.
 
-    commit: the revision's after the change, or one before that; metadata: the object's after the change;
-    lifecycle: the revision's after the change, "" for any; version: the object's resourceVersion before the
-    change, "" if there was no object.
+    commit: the revision's commit after the change, or an earlier one of its history
+    metadata: the object's metadata after the change
+    lifecycle: the revision's lifecycle after the change, "" for any
+    version: the object's resourceVersion before the change, "" if there was no object
     """
 
     commit: str
@@ -141,7 +142,14 @@ class Notes(Protocol):
 
 
 class Journal:
-    """A folder with one small file per noted change, the last of each revision."""
+    """A folder with one small file per noted change, the last of each revision.
+
+    A note goes through these steps: `write` before the push; `drop` once the object is stored, or if nothing
+    was pushed (`release`). A change is interrupted if its push got no answer, or if its process ended. Then
+    `_interrupted` has the time, on the monotonic clock, until which the remote may still get the change:
+    infinity until the remote was read once (`remote_read`), then `LATE_PUSH_SECONDS` more. The note is
+    dropped at the first read after that time.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -91,7 +91,12 @@ def short_ref(ref: str) -> str:
 
 
 class PackageRef(NamedTuple):
-    """The parts of a ref's name. identifier: a workspace, or for tags and deletions mostly `vN`."""
+    """The parts of a ref's name.
+
+    kind: what the ref is, by its prefix
+    directory: the directory of the package
+    identifier: a workspace; for tags and deletions mostly `vN`
+    """
 
     kind: Literal["draft", "proposed", "tag", "deletion"]
     directory: str
@@ -146,9 +151,12 @@ class Annotation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 class RenderNote(NamedTuple):
     """The pipeline's outcome for the content of a draft's commit.
 
-    Lines of our own in the commit message, so it is stored with the draft. state: `done`, `failed` or
-    `deferred`; digest: of the pipeline's inputs, "" if deferred. remarks: how functions ran; warning: why a
-    second run would change the package, "" if it would not. Both are texts of `one_line`.
+    It is stored with the draft, as lines of our own in the commit message.
+
+    state: `done`, `failed` or `deferred`
+    digest: the digest of the pipeline's inputs, "" if deferred
+    remarks: how functions ran; texts of `one_line`
+    warning: why a second run would change the package, "" if it would not; a text of `one_line`
     """
 
     state: str

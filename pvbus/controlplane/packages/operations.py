@@ -24,7 +24,12 @@ Build = Callable[["Staging"], object]
 
 
 class Staging:
-    """The refs after a push of the updates collected here. asked: the refs that were looked up."""
+    """The refs after a push of the updates collected here.
+
+    Builds of one batch see each other's updates, and `snapshot` and `restore` undo those of one that failed.
+
+    asked: the refs that were looked up
+    """
 
     def __init__(self, refs: Mapping[str, str]) -> None:
         self._refs = refs
@@ -115,9 +120,12 @@ class Branch(NamedTuple):
 class Draft(NamedTuple):
     """The content of a draft's next commit.
 
-    tree: of the package's files, which is in the mirror already: all changes of a push wait for each other.
-    task: of the API; cause: the readable lines for the commit message. title: its subject, "" for that of the
-    task.
+    tree: the tree of the package's files. It is in the mirror already, because all changes of a push wait for
+        each other.
+    task: the task in the API's form
+    note: the outcome of the pipeline, None if it is not known
+    cause: readable lines for the commit message
+    title: the subject of the commit message, "" for that of the task
     """
 
     tree: str
@@ -179,8 +187,10 @@ def approve(
 ) -> str:
     """Merge a proposal into the branch and tag it; return the commit.
 
-    number: the lowest free one known to the caller. cause: readable lines for the message. The proposal
-    replaces the package's folder; everything else is the branch's.
+    The proposal replaces the package's folder; everything else stays as it is on the branch.
+
+    number: the lowest revision number that the caller knows to be free
+    cause: readable lines for the commit message
     """
     _expect(refs, name, revision)
     directory = revision.directory
@@ -300,7 +310,12 @@ _APPROVALS = (_UPDATES - {(layout.DRAFT, layout.PROPOSED)}) | {(layout.PROPOSED,
 
 
 class Source(NamedTuple):
-    """What was cloned, copied or upgraded to. revision: 0 if it has none."""
+    """What was cloned, copied or upgraded to.
+
+    name: the name of the package revision or the repository
+    commit: its commit
+    revision: its number, 0 if it has none
+    """
 
     name: str
     commit: str

@@ -41,8 +41,9 @@ _ULIMIT_FILE_BYTES = 512
 class Limits(NamedTuple):
     """Resource limits of a program and of each of its children.
 
-    memory_bytes: of private memory (on Linux only). file_bytes: of one file that it writes. processes: of
-    an isolated program with its children; the superuser has no such limit.
+    memory_bytes: private memory of one process (on Linux only)
+    file_bytes: the size of one file that it writes
+    processes: the processes of an isolated program with its children; the superuser has no such limit
     """
 
     memory_bytes: int
@@ -51,7 +52,13 @@ class Limits(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The end of a program. code: None after the time limit; excess: killed because of too much output."""
+    """The end of a program.
+
+    code: its exit code, None if the time limit ended it
+    out: its standard output
+    err: its standard error
+    excess: whether it was killed because of too much output
+    """
 
     code: int | None
     out: bytes
@@ -91,7 +98,11 @@ class _Reader(threading.Thread):
 def run(process: "subprocess.Popen[bytes]", given: bytes, *, seconds_max: float, bytes_max: int) -> Outcome:
     """Write the input of a program that `start` started, and wait until it ends.
 
-    Its whole process group is killed afterwards. bytes_max: of each of its outputs.
+    Its whole process group is killed afterwards.
+
+    given: the input, in bytes
+    seconds_max: the time limit
+    bytes_max: the limit of each of its two outputs
     """
 
     def end() -> None:
@@ -169,9 +180,11 @@ def start(
 ) -> "subprocess.Popen[bytes]":
     """Start a program in a session of its own: without a terminal, and with one process group to kill.
 
-    limits: apply from the program's first instruction on, and disable core dumps. isolated: as far as
-    `isolation` can. The program is searched in `PATH` of the environment. Raises: OSError, ValueError if it
-    cannot be started.
+    The program is searched in `PATH` of the environment.
+
+    limits: apply from the program's first instruction on, and disable core dumps
+    isolated: whether to run it in namespaces of its own, as far as `isolation` can
+    Raises: OSError, ValueError if it cannot be started.
     """
     outer = isolation() if isolated else ()
     if limits is not None:

@@ -56,12 +56,19 @@ FILES_SHOWN_MAX = 3
 
 
 class RenderResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome. resources: all files, with the condition `Rendered` set in the root Kptfile.
+    """The outcome of rendering a package.
 
-    digest, output_digest: of the files before and after, without the Kptfile's status. If not rendered,
-    message gives the reason in one sentence; image and step (`pipeline.mutators[3]`, of the sub-package
-    `package`) name the failing function, empty if none failed. warning: why a second run would change the
-    files, empty if it would not, or if that is not known.
+    resources: all files, with the condition `Rendered` set in the root Kptfile
+    digest: the digest of the files before, without the Kptfile's status
+    output_digest: the digest of the files after, without the Kptfile's status
+    rendered: whether all functions succeeded
+    condition: the condition `Rendered`
+    message: why the package was not rendered, in one sentence; "" if it was
+    package: the sub-package of the failing function, "" for the root or if none failed
+    image: the image of the failing function, "" if none failed
+    step: the failing step, such as `pipeline.mutators[3]`; "" if none failed
+    steps: a report of each step that ran
+    warning: why a second run would change the files; "" if it would not, or if that is not known
     """
 
     resources: Mapping[str, str]
@@ -339,7 +346,12 @@ DEFERRED = Condition(
 
 
 class Rendering(NamedTuple):
-    """A rendered package. texts: the files with the condition `Rendered`; status: the API's renderStatus."""
+    """A rendered package.
+
+    texts: the files, with the condition `Rendered`
+    note: the pipeline's outcome, None if it is not recorded
+    status: the API's renderStatus, None without a run
+    """
 
     texts: Mapping[str, str]
     note: RenderNote | None
@@ -360,7 +372,10 @@ def unrendered(
 ) -> Rendering | None:
     """Return what a draft's new files become without a run of the pipeline; None where it has to run.
 
-    stored: the draft's files now; note: how they came about; own: their conditions of the store.
+    wanted: the new files
+    stored: the draft's files now
+    note: the pipeline's outcome for the stored files
+    own: the conditions of the stored files that the store itself sets
     """
     if _is_needed(wanted, stored, note):
         return None

@@ -73,7 +73,16 @@ _T = TypeVar("_T")
 
 
 class RepositorySync:
-    """The sync of one Repository, between `start` and `stop`. Call all methods on the event loop's thread."""
+    """The sync of one Repository, between `start` and `stop`. Call all methods on the event loop's thread.
+
+    One task (`_run`) repeats a pass: it pushes the waiting changes in one batch, updates objects whose
+    requests have ended, and reads the remote if that is due. So a push and a fetch never overlap. After a
+    push, the objects that no request is writing follow git before the requests get their answers. Where a
+    pass fails because of objects or unexpectedly, the next one compares all objects (`_compare_all`), as any
+    of them may be behind.
+
+    problem: why requests cannot be served now, "" if they can
+    """
 
     def __init__(
         self,
@@ -144,7 +153,7 @@ class RepositorySync:
     # Other replicas.
 
     def compare(self, name: str, package: str, workspace: str) -> None:
-        """Read the remote soon if the object of a revision, which was just written, is not as the mirror."""
+        """Read the remote soon if the object of a revision differs from the mirror. It was just written."""
         if self._catalog is None:
             return
         directory = layout.join(self.settings.directory, package)
@@ -259,10 +268,12 @@ class RepositorySync:
         return self._load.files.get(tree, lambda: self.mirror.files(tree))
 
     async def change_noted(self, name: str, note: Note, build: Callable[[Staging], str]) -> None:
-        """Like `change`, with a change of the object's metadata: after a crash there are both, or none.
+        """Like `change`, with a change of the object's metadata: after a crash both are there, or none.
 
-        note: the change without its commit, which `build` returns. Once this returns, the object must be
-        stored while `writes` has it. Raises: StatusError.
+        Once this returns, the object must be stored while `writes` has it.
+
+        note: the change without its commit, which `build` returns
+        Raises: StatusError.
         """
         written = threading.Event()
 
@@ -307,8 +318,8 @@ class RepositorySync:
     async def change(self, name: str, build: Callable[[Staging], _T]) -> _T:
         """Change refs of the remote; return the result of the last call of `build`.
 
-        build: runs in a thread, perhaps several times, and only stages. Raises: StatusError; then
-        no part of this change is at the remote.
+        build: stages the change and does nothing else, in a thread, perhaps several times
+        Raises: StatusError; then no part of this change is at the remote.
         """
         if self._stopped:
             raise answers.unavailable("the package store is shutting down")

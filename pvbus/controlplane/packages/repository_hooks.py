@@ -16,8 +16,11 @@ class RepositoryHooks:
     """The KindHooks of Repository. The store acts on the stored objects."""
 
     def __init__(self, objects: Objects, local: LocalFolders, own: LocalFolders) -> None:
-        """local: where anybody may register a path; own: where the holder of the data folder may, who reads
-        this machine anyway."""
+        """Check paths against two lists of folders.
+
+        local: where anybody may register a path
+        own: where the holder of the data folder may, who reads this machine anyway
+        """
         self._objects = objects
         self._local = local
         self._own = own

@@ -19,8 +19,25 @@ EDITORS_SHOWN_MAX = 5  # names in an annotation: enough to know whom to ask
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
-    """One package revision. ref: its branch or tag; oid: the target of that ref, the commit or an
-    annotated tag of it; tree: of the package's folder; editors: the people whose commits an open one has."""
+    """One package revision.
+
+    package: the package's path below the Repository's directory
+    directory: the package's path from the root of the repository
+    workspace: its workspace name
+    revision: its number; 0 for an open one, `PLACEHOLDER_REVISION` for a placeholder
+    lifecycle: its lifecycle
+    ref: its branch or tag
+    oid: what the ref points to, the commit or an annotated tag of it
+    commit: its commit
+    tree: the tree of the package's folder
+    kptfile: what its Kptfile says
+    task: the task that made it, None if no commit names one
+    note: the pipeline's outcome for its content, None if no commit names one
+    published_by: the author's address of a published one, "" for an open one
+    authored: the author's time of its commit, as RFC 3339 in UTC
+    editors: the people whose commits an open one has, the last one first
+    latest: whether it is the newest published one of its package
+    """
 
     package: str
     directory: str

@@ -30,12 +30,14 @@ SECRET_KEYS = ("username", "password", "ca.crt")
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Intervals of the syncs with remotes.
+    """Options of the package store, the same for all Repositories.
 
-    fetch_seconds: between fetches, of a URL only without a schedule; poll_seconds: between checks of the
-    refs of a path, which cost a stat per folder; first_sync_seconds: how long a request waits for a newly
-    created Repository; local_folders: in which Repositories and clones may have paths; functions: a digest of
-    what can run, "" for none. Failed drafts are rendered again at the start after it changed.
+    fetch_seconds: between fetches; a URL with a schedule is fetched at its times only
+    poll_seconds: between checks of the refs of a path, each of which costs a stat per folder
+    first_sync_seconds: how long a request waits for a newly created Repository
+    local_folders: the folders in which Repositories and clones may have paths
+    functions: a digest of the functions that can run, "" for none. Failed drafts are rendered again at the
+        first start after it changed.
     """
 
     fetch_seconds: float = 60.0
@@ -46,7 +48,19 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A Repository's settings. url: passed to git; local: the path of a repository on this machine."""
+    """A Repository's settings.
+
+    facts: its name, namespace and what its objects show
+    url: what git gets as the remote
+    local: the path of a repository on this machine, None for a URL
+    branch: the name of its branch
+    directory: the folder of its packages, "" for the root
+    create_branch: whether a missing branch is created
+    author: the name of the author of commits
+    email: the address of the author of commits
+    secret: the name of the Secret with the credentials, "" for none
+    schedule: the cron line of its full syncs, "" for none
+    """
 
     facts: RepositoryFacts
     url: str
@@ -226,8 +240,11 @@ def settings_of(repository: Mapping[str, Any]) -> RepositorySettings:
 
 
 class Pins(NamedTuple):
-    """The stored state. had_branch: True if an empty remote has lost its branch; commits: directory -> the
-    last commit of its placeholder."""
+    """The stored state of a Repository.
+
+    had_branch: whether the Repository's status has a commit: an empty remote has then lost its branch
+    commits: directory -> the last commit of its placeholder
+    """
 
     had_branch: bool
     commits: dict[str, str]

@@ -26,7 +26,11 @@ PENDING_SECONDS = 5.0
 
 
 class _Pending(NamedTuple):
-    """An object that a request is about to write. resource_version: before the write."""
+    """An object that a request is about to write.
+
+    resource_version: its resourceVersion before the write, "" if there was no object
+    until: when the reservation ends, in seconds of the monotonic clock
+    """
 
     resource_version: str
     until: float

@@ -22,8 +22,12 @@ _PATH = ("metadata", "annotations", TASK_HISTORY)
 def recorded(stored: Mapping[str, str], made: Rendering, user: str) -> tuple[Rendering, tuple[str, ...]]:
     """Return a draft's next files with the history of its tasks, and the lines for git.
 
-    stored: the draft's files now; user: whose request it is. A Kptfile that cannot be read has no history,
-    and the one that replaces it begins anew; the commits have all of it.
+    A Kptfile that cannot be read has no history, and the one that replaces it begins anew; the commits have
+    all of it.
+
+    stored: the draft's files now
+    made: the draft's next files
+    user: the user whose request it is
     """
     before, after = (facts_of(texts.get(layout.KPTFILE, "")) for texts in (stored, made.texts))
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -51,7 +51,14 @@ def _bytes_of(facts: KptfileFacts) -> int:
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the file. head: the commit of the branch whose folders are among the revisions."""
+    """The content of the file.
+
+    version: the program version and the format; a file of another one is not used
+    branch: the name of the branch
+    base: the Repository's directory
+    head: the commit of the branch whose folders are among the revisions
+    revisions: the revisions at refs and the placeholders
+    """
 
     version: str
     branch: str
@@ -71,7 +78,12 @@ class TipReader:
     """The revisions of one Repository, by tip, and the placeholders of its folders."""
 
     def __init__(self, mirror: BareMirror, base: str, branch: str, file: Path) -> None:
-        """base: the Repository's directory. file: what was read before, if there is such a file."""
+        """Take over what the file has.
+
+        base: the Repository's directory
+        branch: the name of its branch
+        file: what was read before, if there is such a file
+        """
         self._mirror = mirror
         self._base = base
         self._branch = branch
@@ -203,7 +215,12 @@ class TipReader:
         return sorted(without), misnamed
 
     def placeholder(self, directory: str, tree: str | None, pin: str) -> Revision | None:
-        """Return the placeholder of a folder. tree: of the folder, None if it is gone; pin: its commit."""
+        """Return the placeholder of a folder, None if it has none.
+
+        directory: the folder
+        tree: the folder's tree, None if the folder is gone
+        pin: the placeholder's commit
+        """
         known = self._placeholders.get(directory)
         if known is None if tree is None else known is not None and (known.tree, known.commit) == (tree, pin):
             return known
@@ -281,11 +298,14 @@ class TipReader:
     def _history(
         self, directory: str, workspace: str, commit: Commit
     ) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-        """Return the task that made the revision: the oldest one in the revision's own commits; and the
-        people who wrote commits since, the last one first. Without a task, the tip's author is one.
+        """Return the task that made a revision, and the people who wrote commits since, the last one first.
 
-        An approval merges the draft into the branch, so the draft is the last parent. Below the revision's
-        own commits is the branch, which says nothing more about it: it is read only while no task was found.
+        The task is the oldest one in the revision's own commits. Without a task, the tip's author is the one
+        editor.
+
+        The walk follows the last parent, because an approval merges the draft into the branch as such. Below
+        the revision's own commits is the branch, which says nothing more about it: it is read only while no
+        task was found.
         """
         task: dict[str, Any] | None = None
         editors: dict[str, None] = {}

@@ -27,7 +27,11 @@ RevisionKey = tuple[str, str]
 
 
 class ObjectUpdater:
-    """later: the revisions to look at again. is_behind: whether git must be read before that."""
+    """Writes the objects of one Repository after its revisions.
+
+    later: the revisions to look at again
+    is_behind: whether git must be read before that, as another replica knows more of it
+    """
 
     def __init__(self, settings: RepositorySettings, revisions: ShownRevisions, journal: Notes) -> None:
         self.later: set[RevisionKey] = set()

@@ -63,7 +63,11 @@ class Upgraded(NamedTuple):
 
 
 class Upstream(NamedTuple):
-    """An upstream revision. texts: its files, with the origin of each object recorded in them."""
+    """An upstream revision.
+
+    files: its files
+    texts: its text files by path, with the origin of each object recorded in them
+    """
 
     files: Files
     texts: Mapping[str, str]
@@ -93,8 +97,12 @@ def before_output(local: Files, conflicts: Sequence[Conflict]) -> dict[str, str]
 
 
 def without_output(local: Files, conflicts: Sequence[Conflict], rendered: Rendering) -> Files | None:
-    """Return the local files to merge instead, in which what only the pipeline has made is as upstream had
-    it; None if there is no such value. rendered: the texts of `before_output`."""
+    """Return the local files to merge, with the values that only the pipeline has made as upstream had them.
+
+    None if there is no such value.
+
+    rendered: the texts of `before_output`
+    """
     if rendered.note is None or rendered.note.state != "done":
         return None
     made = made_again(conflicts, rendered.texts)

@@ -51,7 +51,13 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class Origin(NamedTuple):
-    """The package that a clone copies. tree: of its files; lock: its position in git."""
+    """The package that a clone copies.
+
+    source: its name and commit
+    tree: the tree of its files
+    files: its files
+    lock: its position in git
+    """
 
     source: Source
     tree: str
@@ -71,7 +77,12 @@ class Upstreams:
     def __init__(
         self, objects: Objects, folder: Path, executor: Executor, local: LocalFolders, *, is_admitting: bool
     ) -> None:
-        """folder: for what is being fetched. is_admitting: whether a path of a Repository may be read."""
+        """Fetch into a folder, in the executor's threads.
+
+        folder: holds what is being fetched
+        local: the folders in which paths are allowed
+        is_admitting: whether a path of a Repository may be read
+        """
         self._objects = objects
         self._local = local
         self._is_admitting = is_admitting

@@ -37,7 +37,12 @@ _INTERNAL = (".annotations.internal.config.kubernetes.io", ".annotations.config.
 
 
 class _Setters(NamedTuple):
-    """Names by value: of scalars, and of sorted lists. pattern: any of the scalars, the longest first."""
+    """The names of setters by their values.
+
+    names: scalar value -> name
+    lists: sorted list of values -> name
+    pattern: matches any of the scalar values, the longest first; None if there are none
+    """
 
     names: Mapping[str, str]
     lists: Mapping[tuple[str, ...], str]

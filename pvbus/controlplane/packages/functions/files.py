@@ -26,7 +26,11 @@ _KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 
 
 class _Piece(NamedTuple):
-    """A part of a file's text. id: of its item, None for comments only."""
+    """A part of a file's text.
+
+    text: the text itself
+    id: the id of its item, None for comments only
+    """
 
     text: str
     id: int | None
@@ -162,7 +166,13 @@ PATTERNS_MAX = 1_000
 
 
 class _Rule(NamedTuple):
-    """One pattern. parts: split at slashes; anchored: it matches from the folder of its file only."""
+    """One pattern of an ignore file.
+
+    parts: the pattern, split at its slashes
+    anchored: whether it matches paths from the folder of its file only
+    folders_only: whether it ends with a slash and so matches folders only
+    ignores: False for a pattern that begins with `!`, which ends an earlier pattern's effect
+    """
 
     parts: tuple[str, ...]
     anchored: bool
@@ -220,7 +230,10 @@ def _matches(rule: _Rule, names: tuple[str, ...]) -> bool:
 def path_matches(
     parts: Sequence[str], names: Sequence[str], part_matches: Callable[[str, str], bool] | None = None
 ) -> bool:
-    """Match part by part; `**` matches any number of names. part_matches: pattern and name, else a glob."""
+    """Match a path with a pattern, part by part; `**` matches any number of names.
+
+    part_matches: compares a part of the pattern with a name; None compares them as globs
+    """
     matches = part_matches or _glob
     reached = {0}
     for part in parts:

@@ -31,11 +31,14 @@ REMEMBERED_CHARACTERS_MAX = 200
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """One object: never changed in place, `value` included.
+    """One object of a package. It is never changed in place, `value` included.
 
-    package, file: the directory of its Kptfile and its file, both relative to the root of the rendered
-    package; with an empty file the renderer chooses one. index: its position in the file, -1 if not
-    chosen. id: set by the renderer, None on items that a function created.
+    text: the object's YAML
+    value: the same object, decoded
+    package: the directory of its Kptfile, relative to the root of the rendered package
+    file: its file, relative to the same root; "" lets the renderer choose one
+    index: its position in the file, -1 if none was chosen
+    id: set by the renderer; None on an item that a function created
     """
 
     text: str
@@ -167,7 +170,13 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scalar(NamedTuple):
-    """A scalar with its spelling. text: content without quotes; style: YAML's indicator, '' for plain."""
+    """A scalar with its spelling.
+
+    text: the content without quotes
+    style: YAML's indicator, "" for a plain scalar
+    is_string: whether YAML reads the value as a string
+    comment: the comment behind it, "" for none
+    """
 
     text: str
     style: str = ""
@@ -199,7 +208,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 
 
 class FunctionError(PermanentError):
-    """A function that failed. results: what it reported before; code: of a program's exit, 0 without one."""
+    """A function that failed.
+
+    results: what the function reported before
+    code: the exit code of a program, 0 without one
+    """
 
     def __init__(self, message: str, results: tuple[Result, ...] = (), code: int = 0) -> None:
         super().__init__(message, reason="FunctionFailed")

@@ -47,7 +47,12 @@ class Builtin(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """A function. note: for the user about the choice, '' for none; builtin: its name, '' for others."""
+    """The function of an image.
+
+    run: calls the function
+    note: tells the user about the choice, "" for nothing to tell
+    builtin: the name of a built-in function, "" for others
+    """
 
     run: Function
     note: str = ""
@@ -94,11 +99,14 @@ def unread_fields(name: str, config: Value | None) -> tuple[Result, ...]:
 class FunctionRegistry:
     """Finds the function of an image.
 
-    images: image, with or without its tag or as its bare name, to a command line, split like a shell
-    line, or to `builtin:<name>`; it overrides the built-in functions. A command line runs with the
-    rights of this process, and without network if isolated. allow_exec: whether a Kptfile may name a
-    command line itself. engine: a container engine, `auto` for the first that is there, '' for none.
-    runner: HOST:PORT of a function runner, '' for none.
+    images: image -> a command line, split as a shell does it, or `builtin:<name>`. The image stands with its
+        tag, without it, or as its bare name, and overrides the built-in functions. The program has the rights
+        of this process, and no network if isolated.
+    allow_exec: whether a Kptfile may name a command line itself
+    timeout_seconds: the time limit of one run
+    isolated: whether programs run without network, as far as the system can do that
+    engine: a container engine, `auto` for the first that is there, "" for none
+    runner: HOST:PORT of a function runner, "" for none
     """
 
     def __init__(

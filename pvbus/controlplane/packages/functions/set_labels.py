@@ -32,7 +32,12 @@ class _Kind(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """A map of labels in some kinds. add: also create missing keys; False: only overwrite present ones."""
+    """A map of labels in some kinds.
+
+    kinds: the kinds that have the map
+    path: the path of the map
+    add: whether missing keys are created; False only overwrites present ones
+    """
 
     kinds: tuple[_Kind, ...]
     path: FieldPath
