@@ -22,8 +22,10 @@ STEADY_SECONDS = 5.0  # a watch that ends sooner restarts with a backoff
 class Definitions:
     """Calls `changed` with the API group of each definition that is added, changed or deleted.
 
-    `run` runs until cancelled. asked: set after the first list, successful or not, or after ASK_SECONDS.
-    Kinds that are resolved later know the earlier changes.
+    `run` runs until cancelled. A kind that is resolved after `asked` is set needs no call for earlier
+    changes.
+
+    asked: set after the first list, successful or not, or after ASK_SECONDS
     """
 
     def __init__(
@@ -35,8 +37,12 @@ class Definitions:
         jitter: Jitter,
         is_permitted: bool = True,
     ) -> None:
-        """is_permitted: whether definitions, which have no namespace, may be read. If not, kinds are found by
-        their own probes, at most a minute late."""
+        """Watch nothing until `run`.
+
+        changed: called with an API group
+        is_permitted: whether definitions, which have no namespace, may be read. If not, each kind finds a
+            change by its own probes, at most a minute late.
+        """
         self.asked = asyncio.Event()
         self._cluster = cluster
         self._clock = clock

@@ -35,7 +35,10 @@ class PublishedDigests:
         self._count = partitions
 
     async def catch_up(self, progress: Callable[[int, int], None]) -> None:
-        """Read up to the current ends. progress: called with (offsets read, offsets to read)."""
+        """Read up to the current ends.
+
+        progress: called with (offsets read, offsets to read)
+        """
         ends = await self._bus.end_offsets(self._partitions)
         total = sum(ends.values())
         while True:

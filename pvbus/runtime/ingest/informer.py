@@ -34,7 +34,12 @@ _ERRORS = (TransientError, ConflictError, PermanentError, GoneError)
 
 
 class InformerShell:
-    """Observes one kind for one lease. `run` runs until cancelled."""
+    """Observes one kind for one lease. `run` runs until cancelled.
+
+    The informer is the only one that decides. An event goes through `_take`, which runs the commands that the
+    informer returns; a command starts or stops a task (`_running` has one per operation), and the end of the
+    task is the next event. So no two decisions overlap, and there is nothing to lock.
+    """
 
     def __init__(
         self,
@@ -51,8 +56,12 @@ class InformerShell:
         checks: Batch | None = None,
         jitter: Jitter = uniform,
     ) -> None:
-        """emit: called with each row, in order. checks: the check requests of this kind that are open
-        already. The rest: see `Informer`."""
+        """Begin with what the bus has; the parameters that are not here are those of `Informer`.
+
+        emit: called with each row, in order
+        checks: the check requests of this kind that are open already
+        jitter: the source of the randomness of all waits
+        """
         self.kind = kind
         self.topics = topics
         self._cluster = cluster
@@ -131,7 +140,10 @@ class InformerShell:
                 self._end_content(None)
 
     def _take(self, event: Event, *, not_before: float = -math.inf) -> None:
-        """Pass an event to the informer, and run its commands. not_before: the time is at least this."""
+        """Pass an event to the informer, and run its commands.
+
+        not_before: the earliest time to pass, in seconds of the monotonic clock
+        """
         if self._has_ended:
             return
         before = self._informer.state

@@ -39,11 +39,23 @@ class Watched(NamedTuple):
 class IngestLease(HeldLease):
     """The requests and watches of one lease, and the rows that wait for a step.
 
-    segment: counts markers, answers, dead letters and flushes; rows of one segment may change their order.
-    checks: the check requests on the bus, answered or not. answers: keys of the answers that are on the bus
-    or wait for a step. refused: (topic, key) of rows that the bus refused; its version of them is older.
-    following: the watches are being updated to the requests. changed: the requests changed since. step:
-    number of the last step, for the log.
+    Rows wait in `pending` in the order of their first emission. A later row of the same key replaces an
+    earlier one in its position, which changes the order of rows. `segment` limits that: markers, answers and
+    dead letters each have a segment of their own, so no row moves past one of them. `wait_until_flushed`
+    begins a segment, too.
+
+    step: the number of the last step, for the log
+    requests: key -> watch request on the bus
+    checks: key -> check request on the bus, answered or not
+    answers: the keys of the answers that are on the bus or wait for a step
+    refused: (topic, key) of each row that the bus refused; the bus has an older version of it
+    watches: the running watch of each kind
+    pending: the rows that wait, by topic, key, partition and segment
+    segment: the segment of the next row
+    following: whether the watches are being updated to the requests
+    changed: set when the requests changed since the last update
+    stepping: the segment of the first row of the step under way, 0 without one
+    writing: the number of rows in the step under way
     """
 
     def __init__(self, lease: Lease, clock: Clock) -> None:
@@ -69,8 +81,10 @@ class IngestLease(HeldLease):
 
     @property
     def is_settled(self) -> bool:
-        """Whether it can continue from here if it returns: its requests are read and have their watches, and
-        each row is either written or pending."""
+        """Whether the lease can continue from here if it returns.
+
+        Its requests are read and have their watches, and each row is either written or pending.
+        """
         return self.restored and not (self.stepping or self.following or self.changed.is_set())
 
     @property

@@ -24,7 +24,11 @@ _CHECK = CHECK_PREFIX.encode()
 
 
 class IngestSteps:
-    """Writes the rows of any lease."""
+    """Writes the rows of any lease.
+
+    One task per lease runs one step at a time, so the rows are on the bus in the order of the queue. If the
+    bus refuses a step for good, its rows are written one by one, in the same order, to find the refused ones.
+    """
 
     def __init__(
         self, bus: Bus, log: Any, interrupting: Callable[[IngestLease], AbstractContextManager[None]]
@@ -118,7 +122,10 @@ class IngestSteps:
         return True
 
     def _fields(self, opened: IngestLease, key: str) -> dict[str, Any]:
-        """Return the log fields of a row. reconcile_id: as of a controller, with the number of the step."""
+        """Return the log fields of a row.
+
+        reconcile_id: as that of a controller, with the number of the step
+        """
         number, epoch = opened.lease.partition, opened.lease.epoch
         reconcile_id = f"{number}.{epoch}.{opened.step}"
         return {"service": "ingest", "key": key, "partition": number, "reconcile_id": reconcile_id}

@@ -71,7 +71,12 @@ class IngestWorker:
         jitter: Jitter = uniform,
         namespaces: tuple[str, ...] = (),
     ) -> None:
-        """jitter: the source of the randomness of all waits. namespaces: those to observe; () for all."""
+        """Build a worker that holds no lease yet.
+
+        partitions: the partition count of the topics
+        jitter: the source of the randomness of all waits
+        namespaces: the namespaces to observe; () for all
+        """
         if namespaces:
             cluster = NamespacedReader(cluster, namespaces, clock, jitter=jitter)
         self._static_kinds = tuple(kind for kind in STATIC_KINDS if kind != CRD or not namespaces)
@@ -318,8 +323,11 @@ class IngestWorker:
         await asyncio.wait({watched.task})
 
     async def _withdraw_unwanted(self, opened: IngestLease) -> None:
-        """Withdraw kinds that a former worker watched and that have no request any more: it may have ended
-        before it withdrew them, and their rows would count as current when the kind is requested again."""
+        """Withdraw kinds that a former worker watched and that have no request any more.
+
+        That worker may have ended before it withdrew them. Their rows would then count as current when the
+        kind is requested again.
+        """
         wanted = self._wanted(opened)
         topics = {kind: (*self._topics(opened, kind), INJECTABLES) for kind in wanted}
         for kind, left in unwanted(self._markers_of(opened), topics).items():

@@ -31,7 +31,13 @@ POLL_SECONDS: Final = 1.0
 
 
 class AskedQuestion:
-    """See `pvbus.core.variants.unroll.opinion.Pending`. content: the question, encoded. size: evaluations."""
+    """A question that waits or is being answered. See `pvbus.core.variants.unroll.opinion.Pending`.
+
+    content: the question, encoded
+    size: the number of its evaluations
+    left_out: the number of evaluations that exceed a bound and are not asked for
+    ahead: the number of questions that wait before it
+    """
 
     def __init__(self, content: bytes, size: int, left_out: int, ahead: int) -> None:
         self.content = content

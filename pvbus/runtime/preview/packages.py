@@ -59,8 +59,9 @@ REPOSITORY = Kind(CONFIG_GROUP, "Repository")
 class StoreRules:
     """Implements `PackageRules` over the objects of a cluster in memory.
 
-    is_embedded: whether the server is pvbus' own, whose upgrades are computed. registry: the functions that
-    it can run. unmerged: `<namespace>/<name>` of upgrade drafts whose files are those of the local revision.
+    is_embedded: whether the server is pvbus' own, whose upgrades are computed
+    registry: the functions that it can run
+    unmerged: `<namespace>/<name>` of the upgrade drafts whose files are those of the local revision
     """
 
     def __init__(self, cluster: MemoryCluster, registry: FunctionRegistry, *, is_embedded: bool) -> None:
@@ -178,7 +179,10 @@ class StoreRules:
         return FirstFiles({}, texts(made.files), conflicts=made.conflicts)
 
     def _ancestor(self, namespace: str, old: str, local: Object) -> Mapping[str, str]:
-        """Return the files of an old upstream; of a draft or a moved tag, those of the commit taken."""
+        """Return the files of an old upstream.
+
+        If that is a draft or a tag that moved since, they are those of the commit that was cloned.
+        """
         git = ((local.get("status") or {}).get("upstreamLock") or {}).get("git") or {}
         named = self._cluster.peek(REVISION, namespace, old) or {}
         now = ((named.get("status") or {}).get("selfLock") or {}).get("git") or {}
@@ -309,7 +313,7 @@ class StoreRules:
         return unrendered(wanted, stored, self._note(revision), own) or self._run(wanted)
 
     def _note(self, revision: Object) -> RenderNote | None:
-        """Return the render note of a revision; for one of the live system, from its conditions."""
+        """Return the render note of a revision; one of the live system has it in its conditions."""
         key = (_namespace(revision), revision["metadata"]["name"])
         if key in self._notes:
             return self._notes[key]

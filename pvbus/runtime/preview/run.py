@@ -61,8 +61,13 @@ class Changes(NamedTuple):
 
 
 class World(NamedTuple):
-    """The system to preview. resources: kinds that are served besides those of the objects. server: the
-    package server; None copies files and checks nothing."""
+    """The system to preview.
+
+    objects: the objects of the cluster
+    resources: kinds that are served besides those of the objects
+    server: the package server; None copies files and checks nothing
+    functions: the functions that the server can run, None for the built-in ones
+    """
 
     objects: Sequence[Object]
     resources: Sequence[Resource] = ()
@@ -71,7 +76,13 @@ class World(NamedTuple):
 
 
 class PreviewChild(NamedTuple):
-    """A set's last decision on one PackageVariant. okey: of the object that makes it a target."""
+    """A set's last decision on one PackageVariant.
+
+    skey: the key of the set
+    name: the name of the PackageVariant
+    state: the state that the set gave it
+    okey: the key of the object that makes it a target
+    """
 
     skey: str
     name: str
@@ -80,11 +91,16 @@ class PreviewChild(NamedTuple):
 
 
 class Preview(NamedTuple):
-    """The writes in order, and the cluster afterwards.
+    """The writes of a preview, and the cluster afterwards.
 
-    pending: number of writes that happen without the changes. defects: decisions that failed by a bug, in
-    words. unserved, without_files: kinds and revisions that were requested, but are missing in the input.
-    unmerged: upgrade drafts whose merge is not computed.
+    writes: the writes, in order
+    objects: the objects of the cluster afterwards
+    pending: the number of writes that happen without the changes
+    defects: decisions that failed because of a bug, in words
+    children: the last decisions of the sets
+    unserved: the kinds that were requested and that the input does not serve
+    without_files: (namespace, name) of the revisions whose files were requested and are not in the input
+    unmerged: upgrade drafts whose merge is not computed
     """
 
     writes: list[Write]
@@ -135,7 +151,7 @@ class _Run:
         self._cluster.before_write = self._said
 
     def _said(self, _verb: str, _obj: Object) -> None:
-        """Report progress: virtual time stands still while there is work."""
+        """Report progress by writes: virtual time stands still while there is work."""
         self._progress(f"{len(self._cluster.writes)} writes so far")
 
     def _stamp(self) -> str:
@@ -254,8 +270,10 @@ def _present(cluster: MemoryCluster, obj: Object) -> Object | None:
 
 
 def replaced(obj: Object, live: Object | None) -> Object:
-    """Return a live object replaced by that of a file; fields that only servers and controllers write stay,
-    unless the file sets them."""
+    """Return a live object replaced by that of a file.
+
+    Fields that only servers and controllers write stay, unless the file sets them.
+    """
     new: Object = copy_of(obj)
     if live is None:
         return new

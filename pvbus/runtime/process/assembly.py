@@ -96,8 +96,10 @@ def build_service(
 ) -> Service:
     """Build one worker of a service.
 
-    config, around: None takes the defaults. partitions: of the bus; None takes the default. children_report:
-    whether a running service reports if a PackageVariant is Ready.
+    config: the settings, None for the defaults
+    around: what the worker meets beside bus, cluster and clock; None for the defaults
+    partitions: the partition count of the bus, None for the default
+    children_report: whether a running service reports if a PackageVariant is Ready
     """
     config, around = config or ServicesConfig(), around or Surroundings()
     count = partitions or partition_count()
@@ -167,7 +169,7 @@ async def is_settled(services: Iterable[Service], bus: Bus, *, horizon_seconds: 
 
 
 def _measured(controller: ConditionsController) -> ConditionsController:
-    """Have the metrics read from a controller: the newest one, as its tables may be emptied."""
+    """Read the metrics from this controller. A worker makes a new one when its tables are emptied."""
     for kind in ("PackageVariant", "PackageVariantSet"):
         metrics.ATTENTION.labels(kind).set_function(partial(controller.needing, kind))
     return controller

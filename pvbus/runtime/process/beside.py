@@ -45,9 +45,11 @@ class BesidePorch:
         *,
         is_allowed: bool,
     ) -> None:
-        """namespaces: those that the services are limited to; () if they are not.
+        """Report nothing until `run` has listed the objects.
 
-        is_allowed: work beside them all the same (PVBUS_BESIDE_PORCH).
+        services: the services of this process
+        namespaces: the namespaces that the services are limited to; () if they are not
+        is_allowed: whether the services write beside Porch's controllers all the same (PVBUS_BESIDE_PORCH)
         """
         self._cluster = cluster
         self._clock = clock
@@ -130,7 +132,10 @@ class BesidePorch:
                     self._note(last_mark((event.object,)), is_new=True)
 
     def _note(self, mark: Mark | None, *, is_new: bool) -> None:
-        """Take a mark into account. is_new: of a change; else of an object that was there already."""
+        """Take a mark into account.
+
+        is_new: whether a change made it; else it was on an object that was there already
+        """
         if mark is None or (self._mark is not None and mark.at <= self._mark.at):
             return
         self._is_beside = is_new and self._wrote

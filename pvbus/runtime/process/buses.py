@@ -39,8 +39,8 @@ def bus_prefix(url: str) -> str:
 async def open_bus(config: ServiceConfig, *, create: bool = True) -> Bus:
     """Open the bus of these settings.
 
-    create: create a missing file of a SQLite bus; if False, that is a UsageError. Raises TransientError
-    if no Kafka broker answers.
+    create: whether to create a missing file of a SQLite bus; if False, a missing file is a UsageError
+    Raises TransientError if no Kafka broker answers.
     """
     path = bus_file(config.bus)
     if path is None:

@@ -1,10 +1,10 @@
 """/metrics, /state, /healthz and /readyz of a process, over plain HTTP.
 
-`healthz` reports that the event loop runs; `readyz` that every service holds its leases, has restored its
-tables and can decide every key, and the API server answers (see `pvbus.runtime.process.apiserver`), or else
-the leases in restore, the failing keys and the loss; and also the missing rights (see
-`pvbus.runtime.process.rights`), and a long stall of the event loop; `state` the progress of each lease (see
-`pvbus.runtime.process.state`).
+`healthz` reports that the event loop runs. `state` reports the progress of each lease (see
+`pvbus.runtime.process.state`). `readyz` reports that every service holds its leases, has restored its tables
+and can decide every key, and that the API server answers (see `pvbus.runtime.process.apiserver`). Otherwise
+it names the leases in restore, the failing keys and the loss. It also names the missing rights (see
+`pvbus.runtime.process.rights`) and a long stall of the event loop.
 """
 
 import contextlib
@@ -69,7 +69,13 @@ class Endpoints(ABC):
         port: int,
         names: Sequence[str] = (),
     ) -> None:
-        """port: 0 takes any free one. names: by which requests may name this server, beside its addresses."""
+        """Serve nothing until the context is entered.
+
+        beside: what is known of Porch's controllers, None in a process that does not look for them
+        host: the address to listen at
+        port: the port to listen at; 0 takes any free one
+        names: further names by which requests may name this server, beside its addresses
+        """
         own = (*LOCAL_NAMES, socket.gethostname(), *names)
         self._names = frozenset(name.lower() for name in own)
         self._api_server = api_server

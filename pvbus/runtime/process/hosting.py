@@ -186,7 +186,13 @@ def whole_config(config: ServiceConfig, source: str) -> ServicesConfig:
 
 
 class Ground(NamedTuple):
-    """The resources that all services share. incarnation: id of the installation."""
+    """The resources that all services share.
+
+    bus: the bus of the settings
+    cluster: the connection to the API server
+    partitions: the partition count of the topics
+    incarnation: the id of the installation
+    """
 
     bus: Bus
     cluster: HttpCluster

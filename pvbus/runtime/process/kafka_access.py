@@ -37,8 +37,11 @@ PRINCIPAL = "User:pvbus-{role}"
 class Access(NamedTuple):
     """One operation on some resources of a type: the ACLs of one command.
 
-    resource: `topic`, `group` or `transactional-id`. pattern: `literal`, or `prefixed` if the names are
-    prefixes.
+    role: the program that needs the operation
+    resource: `topic`, `group` or `transactional-id`
+    names: the names of the resources, or their prefixes
+    pattern: `literal`, or `prefixed` if the names are prefixes
+    operation: Kafka's name of the operation
     """
 
     role: str
@@ -110,7 +113,10 @@ def principal_of(role: str, template: str) -> str:
 
 
 def commands(lists: Sequence[Access], bootstrap: str, principal: str, *options: str) -> Iterator[str]:
-    """Yield the lines of a shell script that grants the permissions. options: added to each command."""
+    """Yield the lines of a shell script that grants the permissions.
+
+    options: added to each command
+    """
     shown = None
     for access in lists:
         if access.role != shown:

@@ -1,16 +1,17 @@
 """The rights that the services of a process lack, for /readyz, the metrics and the log.
 
-A request that is answered with 403 gives rise to a look, one or two intervals later, as an API server that
-starts refuses everybody until it has read the roles: access reviews of what was refused, and of all that the
-service may do by `pvbus.core.kernel.rights`. So one refusal shows everything that is missing; a refusal that
-has another reason, such as a policy for one object, shows nothing. What is missing is looked at in each
-interval until it is granted.
+A request that is answered with 403 causes a look one or two intervals later, because an API server that
+starts refuses everybody until it has read the roles. A look asks for access reviews of what was refused, and
+of everything that the service may do by `pvbus.core.kernel.rights`. So one refusal shows all missing rights.
+A refusal with another reason, such as a policy for one object, shows none. A missing right is looked at again
+in each interval until it is granted.
 
-What is refused to an account in whose name a service writes is a missing right of that account, and is
-logged as such, once as long as it is refused.
+A service may write in the name of an account. What is refused to that account is a missing right of the
+account, and is logged as such, once as long as it is refused.
 
-A service that has none of its rights cannot work at all, and is not ready. With some it does a part. Kinds
-that sets select or packages inject do not count for that: who made them sees their conditions.
+A service that has none of its rights cannot work at all, and is not ready. With some of them it does a part
+of its work. Kinds that sets select or packages inject do not count for that: their conditions show the
+refusal to the person who named them.
 """
 
 from collections.abc import Mapping
@@ -39,8 +40,11 @@ class MissingRights:
         clock: Clock,
         namespaces: tuple[str, ...] = (),
     ) -> None:
-        """clusters: by service, as its user; they share their refusals. namespaces: those that the services
-        are limited to; () if they are not."""
+        """Know of no missing right until `run` has looked.
+
+        clusters: the cluster of each service, as the service's user; they share their refusals
+        namespaces: the namespaces that the services are limited to; () if they are not
+        """
         self._clusters = clusters
         self._clock = clock
         self._namespaces = namespaces
@@ -56,7 +60,7 @@ class MissingRights:
         return frozenset(request for right in rights for request in requests_of(right, self._namespaces))
 
     def _in_namespaces(self, request: Request) -> list[Request]:
-        """Return a refused request for each namespace: one that is refused may be so in all of them."""
+        """Return a refused request once for each namespace, as it may be refused in all of them."""
         return [request._replace(namespace=name) for name in self._namespaces or ("",)]
 
     def lines(self, service: str) -> list[str]:
@@ -110,7 +114,10 @@ class MissingRights:
             del refused_at[key]
 
     def _asked(self, service: str, new: set[Request], now: float) -> set[Request]:
-        """Return what to look at: all of the role after a refusal, and what is missing and still wanted."""
+        """Return the requests to review.
+
+        After a refusal these are all of the role, and always the missing ones that were refused lately.
+        """
         own, refused_at = self._own[service], self._refused_at[service]
         recent = {r for r in self._missing[service] if now - refused_at.get(r, now) <= FORGET_SECONDS}
         return recent | (self._missing[service] & own) | new | (own if new else set())

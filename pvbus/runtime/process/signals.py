@@ -23,7 +23,8 @@ FORCED_CODE = 1
 def end_within(seconds: float, last: Callable[[], None], why: str) -> None:
     """End this process by force if it still runs after a time, whatever its event loop does.
 
-    last: what to do before, such as killing children; it runs in a thread. why: for the sentence.
+    last: what to do before, such as killing children; it runs in a thread
+    why: the reason, for the sentence that is printed
     """
 
     def end() -> None:
@@ -53,11 +54,12 @@ def stop_on_signals(
 ) -> Iterator[Callable[[], None]]:
     """Set `stop` at SIGTERM and SIGINT; a second signal ends the process at once.
 
-    The process ends by force after these seconds. last: see `end_within`.
-
     Yields a function to call once the start is complete. Code that is still starting does not check `stop`,
-    and may wait for longer than the grace period of a process: until then a signal cancels the block, which
-    ends without an error.
+    and may wait for longer than the grace period of a process: until the call, a signal cancels the block,
+    which ends without an error.
+
+    seconds: how long after a signal the process is ended by force
+    last: what to do before that, as in `end_within`
     """
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()

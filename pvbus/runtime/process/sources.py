@@ -40,7 +40,10 @@ def sources_of(
     *,
     local_folders: Sequence[str] | None = None,
 ) -> PackageSources:
-    """Return the sources of the settings. local_folders: instead of theirs. Raises UsageError."""
+    """Return the sources of the settings. Raises UsageError.
+
+    local_folders: the folders of this machine that may be read, instead of those of the settings
+    """
     if config.sources_ca_file and not Path(config.sources_ca_file).is_file():
         raise UsageError(f"PVBUS_SOURCES_CA_FILE: {config.sources_ca_file}: no such file")
     return PackageSources(

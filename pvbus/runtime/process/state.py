@@ -30,12 +30,17 @@ DEFECTS_SHOWN_MAX = 10  # one bug may fail every key
 
 
 class LeaseReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One lease.
+    """One lease of a service.
 
-    restored: its tables equal the bus, and it reconciles. restore: (offsets read, offsets to read). lag:
-    records of the service's inputs that are not read yet; None during the restore, and while the bus does
-    not answer. dirty: keys (of ingest: rows) that wait, or are in progress. seconds_since_progress: since
-    the last record applied, key done, step made or part restored; it also grows while idle.
+    partition: the partition of the lease
+    epoch: the epoch of the lease
+    restored: whether its tables equal the bus, and it reconciles
+    restore: (offsets read, offsets to read) of the restore
+    lag: records of the service's inputs that are not read yet; None during the restore, and while the bus
+        does not answer
+    dirty: keys (of ingest: rows) that wait or are in progress
+    seconds_since_progress: seconds since the last record applied, key done, step made or part restored; it
+        also grows while the lease is idle
     """
 
     partition: int
@@ -54,12 +59,16 @@ class LeaseReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One service. ready: all its leases are restored, or it is a spare. idle: ready, nothing in progress.
+    """One service of a process.
 
-    next_timer_seconds: until the next key is due, None if no key waits for a time. dirty: of all its
-    leases. behind: unread records of all its topics, broadcast tables included; None while the bus does
-    not answer. observed: of ingest, whether every kind that its leases watch was listed. defects: keys
-    whose decision fails because of a bug, with the error; at most DEFECTS_SHOWN_MAX.
+    ready: whether all its leases are restored, or it is a spare
+    idle: whether it is ready and nothing is in progress
+    next_timer_seconds: seconds until the next key is due, None if no key waits for a time
+    dirty: keys (of ingest: rows) of all its leases that wait or are in progress
+    leases: its leases, by partition
+    behind: unread records of all its topics, broadcast tables included; None while the bus does not answer
+    observed: for ingest, whether every kind that its leases watch was listed; True for others
+    defects: key -> error of the decisions that fail because of a bug, at most DEFECTS_SHOWN_MAX
     """
 
     ready: bool
@@ -90,7 +99,11 @@ def defect_lines(name: str, defects: Mapping[str, str]) -> list[str]:
 
 
 class Observation(NamedTuple):
-    """The state of a process. behind: unread records of each partition, for its slowest reader here."""
+    """The state of a process.
+
+    state: the report of each service
+    behind: unread records of each partition, for its slowest reader here
+    """
 
     state: ProcessState
     behind: Mapping[TopicPartition, int]

@@ -32,8 +32,11 @@ async def perform(
     monitoring: Monitoring | None = None,
     sources: Sources | None = None,
 ) -> Any:
-    """Carry out one effect. Raises what the ports raise. monitoring: None if no Prometheus is set. sources:
-    None if the service reads none."""
+    """Carry out one effect; return its result. Raises what the ports raise.
+
+    monitoring: what answers queries, None if no Prometheus is set
+    sources: where packages are read from, None if the service reads none
+    """
     result: Any
     try:
         if isinstance(effect, Query):
@@ -92,7 +95,7 @@ async def _call(cluster: Cluster, effect: Effect) -> Any:
 
 
 def _acting(cluster: Cluster, effect: Create | Update) -> Cluster:
-    """Return what makes a write as it is asked for; the cluster itself for one of our own."""
+    """Return the cluster for a write: as another user or as a dry run if the effect asks for that."""
     if not effect.is_dry_run and not effect.as_user:
         return cluster
     return cluster.acting(as_user=effect.as_user, is_dry_run=effect.is_dry_run)

@@ -29,10 +29,13 @@ AGAIN_SECONDS = (0.2, 2.0)  # between two attempts while the bus does not answer
 class HeldLease(ABC):
     """A lease of a worker: its state, its tasks and its progress.
 
-    tasks: end with the lease. life: the task that keeps it restored. positions: where reading resumes if the
-    lease returned. away: time since it was retained. progress_at: monotonic seconds of the last progress: a
-    record applied, a key done, a step, a part of the restore. restore: (offsets read, offsets to read); equal
-    once it is restored.
+    life: the task that restores the lease until it is lost or revoked
+    tasks: the tasks that end with the lease
+    positions: the offsets where reading resumes if the lease returns, None if its tables are to be read anew
+    away: the time since the lease was retained
+    progress_at: when it last made progress, in seconds of the monotonic clock: a record applied, a key done,
+        a step, a part of the restore
+    restore: (offsets read, offsets to read), equal once the lease is restored
     """
 
     life: asyncio.Task[None]
@@ -89,11 +92,15 @@ _L = TypeVar("_L", bound=HeldLease, contravariant=True)
 
 
 class LeaseWork(Protocol[_L]):
-    """The work of a worker for its leases. inputs: the topics that are read for a lease.
+    """The work of a worker for its leases.
 
-    restore: makes the tables of a lease equal to the bus, from `positions` on if it returned.
-    drain: waits a limited time for work in flight; may be cancelled. close: drops the tables; may be called
-    twice. `restore` and `read` raise FencedError, TransientError and StaleError.
+    `restore` makes the tables of a lease equal to the bus, from `positions` on if the lease returned. `drain`
+    waits a limited time for work in flight, and may be cancelled. `close` drops the tables, and may be called
+    twice. `read` reads once for all leases. `restore` and `read` raise FencedError, TransientError and
+    StaleError.
+
+    name: the name of the service
+    inputs: the topics that are read for a lease
     """
 
     name: str
@@ -109,7 +116,17 @@ class LeaseWork(Protocol[_L]):
 
 
 class LeaseHolder(Generic[L]):
-    """The membership of one worker, and its leases by partition."""
+    """The membership of one worker, and its leases by partition.
+
+    A lease is in one place at a time: in `leases` from `assigned` to `revoked`; then in `retained`, but only
+    if nothing was in flight, so that its tables equal the bus. It returns to `leases` only with the very next
+    epoch: another worker in between would have raised the epoch, and written what these tables lack. While a
+    lease is in `leases`, its `life` repeats: restore, wait for an interruption, drop the tables, pause.
+
+    leases: the leases held, by partition
+    retained: the revoked leases whose tables stay for KEEP_SECONDS, by partition
+    membership: the membership in the group, None before the join
+    """
 
     def __init__(
         self,
@@ -122,7 +139,15 @@ class LeaseHolder(Generic[L]):
         emptied: Callable[[], None] = lambda: None,
         jitter: Jitter = uniform,
     ) -> None:
-        """leases: those held; filled here. emptied: called when everything must be read again."""
+        """Hold no lease until `run`.
+
+        work: the work for the leases
+        make: returns the state of a new lease
+        table_reader: the reader of the inputs, which `run` closes
+        leases: the leases held, which is filled here
+        emptied: called when everything must be read again
+        jitter: the source of the randomness of all waits
+        """
         self.leases = leases
         self.retained: dict[int, L] = {}
         self.membership: Membership | None = None
@@ -142,7 +167,11 @@ class LeaseHolder(Generic[L]):
     # ------------------------------------------------------------ life
 
     async def run(self, topics: Sequence[str], *loops: Coroutine[Any, Any, None]) -> None:
-        """Join the group and hold leases until `stop`. topics: those it owns. loops: run meanwhile."""
+        """Join the group and hold leases until `stop`.
+
+        topics: the topics that the group owns
+        loops: what runs meanwhile
+        """
         try:
             async with self._tasks:
                 for loop in (*loops, self._reading()):

@@ -20,7 +20,13 @@ STEPS_WAITING_MAX = 4  # steps whose rows may wait: enough to fill the next ones
 
 
 class Finished(NamedTuple):
-    """A finished reconciliation: its key, its rows, and the encoded rows. size: in bytes."""
+    """A finished reconciliation.
+
+    key: its key, "" for rows that belong to none
+    puts: its rows
+    outputs: the encoded rows
+    size: their size, in bytes
+    """
 
     key: str
     puts: tuple[Put, ...]
@@ -48,7 +54,11 @@ def output_bytes(output: Output) -> int:
 
 
 class StepLimits(NamedTuple):
-    """The limits of one step."""
+    """The limits of one step.
+
+    records: the number of records
+    bytes: the size of all records together
+    """
 
     records: int
     bytes: int
@@ -59,7 +69,11 @@ class StepLimits(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A running reconciliation. number: its count within the lease. began: monotonic seconds."""
+    """A running reconciliation.
+
+    number: its count within the lease
+    began: when it began, in seconds of the monotonic clock
+    """
 
     number: int
     began: float
@@ -68,7 +82,23 @@ class Running(NamedTuple):
 class OpenLease(HeldLease):
     """One lease of a controller: plain data that the worker changes.
 
-    busy: running reconciliations by key. queue: the keys that are dirty and not busy.
+    Life of a key: `mark` makes it dirty and queues it; `take` makes it busy; `done` ends that, once its rows
+    are committed. A mark of a busy key does not queue it: `done` does. `_undone` has (offset, key) of the
+    records whose keys may not be done, in the order of each topic; `done_offsets` removes from its front what
+    is done.
+
+    last_step: when its last step ended, in seconds of the monotonic clock
+    replayed: (offsets read, offsets to read) of its own tables, without the broadcast tables
+    dirty: the keys that need a decision
+    queue: the keys that are dirty and not busy, the longest waiting first
+    busy: the running reconciliation of each key, until its rows are committed
+    puts: the outcomes that wait for a step
+    stepping: whether a step is under way
+    refusals: parts of outcomes that the bus refused since its last accepted step
+    will_offer_again: whether a restore is due that writes refused rows again
+    attempts: failures in a row, by key
+    defects: key -> error of the decisions that fail because of a bug
+    next_offsets: topic -> the offset behind the last record applied
     """
 
     def __init__(
@@ -79,7 +109,12 @@ class OpenLease(HeldLease):
         limits: StepLimits,
         ended: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """ended: called with the seconds of each reconciliation whose outcome is committed."""
+        """Open a lease without tables.
+
+        inputs: the topics whose offsets are committed
+        limits: the limits of one step
+        ended: called with the seconds of each reconciliation whose outcome is committed
+        """
         super().__init__(lease, clock)
         self._ended = ended
         self._reconciliations = 0

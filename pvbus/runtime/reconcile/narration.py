@@ -14,7 +14,12 @@ from pvbus.core.variants.severity import PROGRESS, TROUBLES
 
 
 class Line(NamedTuple):
-    """One line of the log. is_detail: at debug."""
+    """One line of the log.
+
+    event: the text, which is constant
+    fields: what it happened to
+    is_detail: whether it is at debug
+    """
 
     event: str
     fields: dict[str, Any]
@@ -85,7 +90,10 @@ class Narrator:
             yield Line("removals confirmed", {"set": key, "hold": row.released})
 
     def _condition(self, key: str, event: ConditionEvent) -> Iterator[Line]:
-        """Yield a line for a failure, and for its end if it had a line or its type only shows trouble."""
+        """Yield a line for a failure, and one for its end.
+
+        The end has a line if the failure had one here, or if the type of the condition shows trouble only.
+        """
         condition = event.condition
         is_trouble = condition.type in TROUBLES
         bad = "True" if is_trouble else "False"

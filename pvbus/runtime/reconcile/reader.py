@@ -39,7 +39,12 @@ class _Goal(NamedTuple):
 
 
 class _Waiter:
-    """A wait until partitions are read up to these ends. is_lost: one of them was unassigned."""
+    """A wait until partitions are read up to some ends.
+
+    ends: the end offset of each partition
+    over: set when the wait is over
+    is_lost: whether one of the partitions was unassigned
+    """
 
     def __init__(self, ends: Mapping[TopicPartition, int]) -> None:
         self.ends = ends
@@ -48,13 +53,25 @@ class _Waiter:
 
 
 class TableReader:
-    """One reader, its applied positions, and the waits for them."""
+    """One reader, its applied positions, and the waits for them.
+
+    To know how old the tables are, `_look` notes the end offsets and the time (`_goal`) once a minute. When
+    the positions have passed these ends, everything written before that time is applied, and `_fresh` begins
+    at it.
+
+    positions: the offset behind the last record applied, of each partition that is read
+    is_paused: whether the pausable topics are paused
+    """
 
     def __init__(
         self, bus: Bus, clock: Clock, *, pausable: Iterable[str] = (), is_table: bool = True
     ) -> None:
-        """pausable: the topics that `pause` stops. is_table: whether records become rows, which a tombstone
-        must remove: else being behind does no harm."""
+        """Read nothing until `assign`.
+
+        pausable: the topics that `pause` stops
+        is_table: whether records become rows, which a tombstone must remove. If not, to be behind does no
+            harm.
+        """
         self._bus = bus
         self._clock = clock
         self._reader = bus.reader()
@@ -173,7 +190,11 @@ class TableReader:
     ) -> dict[TopicPartition, int]:
         """Apply everything from 0 up to these ends, and what was written meanwhile, with a separate reader.
 
-        Returns the positions where reading continues. progress: called with (offsets read, offsets to read).
+        Returns the positions where reading continues.
+
+        ends: the end offset of each partition
+        apply: called with each record, in the order of its partition
+        progress: called with (offsets read, offsets to read)
         Raises TransientError, and StaleError if this took so long that tombstones may be gone.
         """
         begun = Stopwatch(self._clock)

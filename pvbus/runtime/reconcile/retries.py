@@ -17,16 +17,22 @@ _OBJECT = re.compile(r'^[A-Z]+ /\S+(?: \(watch\))?: |"[^"]*"')
 
 
 class Retry(NamedTuple):
-    """outcome: one of `metrics.OUTCOMES`; seconds: until the next attempt, unless an event comes first."""
+    """What follows a failure of a key.
+
+    outcome: one of `metrics.OUTCOMES`
+    seconds: the time until the next attempt, unless an event comes first
+    """
 
     outcome: str
     seconds: float
 
 
 def retry_of(error: Exception, attempt: int) -> Retry:
-    """Decide by class. attempt: 1 for the first failure in a row.
+    """Decide by the class of the error.
 
     An error that no port raises is a bug in the decision of one key: the other keys continue.
+
+    attempt: the number of failures in a row, 1 for the first
     """
     match error:
         case TransientError():
@@ -40,5 +46,5 @@ def retry_of(error: Exception, attempt: int) -> Retry:
 
 
 def cause_of(error: Exception) -> str:
-    """Return what failed without the object that it failed for: all keys that fail by it have one line."""
+    """Return the cause of a failure without the object that failed: keys with the same cause get one line."""
     return f"{type(error).__name__} {_OBJECT.sub('', str(error))}"

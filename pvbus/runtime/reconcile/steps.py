@@ -26,7 +26,13 @@ REFUSED_SECONDS = 5.0  # before tables are restored and the step is tried again:
 
 
 class Stepper:
-    """Writes the outcomes of open leases, one step per lease at a time."""
+    """Writes the outcomes of open leases, one step per lease at a time.
+
+    A step has the rows of some outcomes, and the offsets of the records that are done with them, and the bus
+    writes both or neither. Only then the tables store the rows, and the keys are done. If the bus refuses a
+    step for good, its outcomes are written one by one, and those of a set child by child, to find the refused
+    rows.
+    """
 
     def __init__(
         self,
@@ -39,8 +45,12 @@ class Stepper:
         stepped: Callable[[], None],
         tell: Callable[[Notice], None] | None = None,
     ) -> None:
-        """spawn: runs something that ends with the lease. stepped: called after each step. tell: takes the
-        notices of what was written."""
+        """Write nothing until `flush`.
+
+        spawn: runs a coroutine that ends with the lease
+        stepped: called after each step
+        tell: takes the notices of the rows that were written, None to drop them
+        """
         self._name = name
         self._tables = tables
         self._bus = bus
@@ -131,7 +141,10 @@ class Stepper:
         return {"service": self._name, **opened.log_fields(outcome.key)}
 
     async def _step_each(self, opened: OpenLease, batch: list[Finished], error: PermanentError) -> None:
-        """Write outcome by outcome, and a refused outcome child by child."""
+        """Write outcome by outcome, and a refused outcome child by child.
+
+        Too many refusals in a row end it, as the fault is then the bus's: see `_refuse`.
+        """
         if not batch:
             raise error
         parts = batch if len(batch) > 1 else by_child(batch[0], self._tables.partitions)

@@ -27,7 +27,13 @@ AGAIN_SECONDS = 1.0
 
 
 class Tables:
-    """The controller of a worker, and the reader of its tables. leases: those held, by partition."""
+    """The controller of a worker, and the reader of its tables.
+
+    controller: the controller with its tables; a new one after `empty`
+    table_reader: the reader of the inputs and the broadcast topics
+    partitions: the partition count of the topics
+    leases: the leases held, by partition
+    """
 
     def __init__(
         self,
@@ -39,7 +45,12 @@ class Tables:
         leases: Mapping[int, OpenLease],
         stale: Callable[[], None],
     ) -> None:
-        """make: returns a controller with empty tables. stale: called when all must be read again."""
+        """Begin with empty tables.
+
+        make: returns a controller with empty tables
+        leases: the leases held, by partition; their holder changes it
+        stale: called when everything must be read again
+        """
         self.controller = make()
         self.table_reader = TableReader(bus, clock, pausable=self.controller.inputs)
         self._make = make
@@ -147,7 +158,11 @@ class Tables:
         return self.table_reader.poll(self._consume)
 
     def _load(self, record: Record, committed: Mapping[str, int] | None = None) -> list[str]:
-        """Apply a record to the tables. committed: during a restore, the committed offsets of the inputs."""
+        """Apply a record to the tables; return the keys that it makes dirty.
+
+        committed: during a restore, the committed offsets of the inputs. Only an undecodable record from
+            these on gets a dead letter: an earlier one already has it.
+        """
         try:
             key = checked_key(record, self.partitions)
             return list(self.controller.load(record.topic, record.partition, key, record.value))

@@ -68,7 +68,14 @@ class UncertainLeaseError(Exception):
 
 
 class Worker:
-    """Runs one controller. `run` returns after `stop`; an InvariantError ends it."""
+    """Runs one controller. `run` returns after `stop`; an InvariantError ends it.
+
+    A key is decided in turns. `_begin` runs the controller to its first effect or to its outcome, without an
+    await; so decisions of one turn see the same tables. An effect runs as a task of the lease, and its result
+    is sent to the controller, until the outcome is there. `_close` gives the rows to the stepper. The key
+    stays busy, so that it is not decided twice at once, until the step has returned. A failure leads to
+    `_close`, too, with a timer for the next attempt.
+    """
 
     def __init__(
         self,
@@ -83,9 +90,16 @@ class Worker:
         sources: Sources | None = None,
         tell: Callable[[Notice], None] | None = None,
     ) -> None:
-        """make: returns a controller with empty tables; called at the start and whenever they are emptied.
-        monitoring: what answers queries, None if nothing is set. sources: where packages are read from.
-        tell: takes the notices of rows that were written; None to drop them."""
+        """Build a worker that holds no lease yet.
+
+        make: returns a controller with empty tables; called at the start and whenever they are emptied
+        cluster: what effects act on, None for a controller that has no effects
+        partitions: the partition count of the topics
+        drain_seconds: how long a revoked lease waits for its work in flight
+        monitoring: what answers queries, None if no Prometheus is set
+        sources: where packages are read from, None if the service reads none
+        tell: takes the notices of rows that were written, None to drop them
+        """
         self.partitions = partitions
         self._cluster = cluster
         self._monitoring = monitoring

@@ -18,11 +18,13 @@ async def read_beginning(
 ) -> list[Record]:
     """Read the latest events of a partition, in the order in which they were written.
 
-    Those among the changes from `offset` on are left out. offset: an end of the changes, of now or before.
-    progress: called with (offsets read, offsets to read).
+    Events that are among the changes from `offset` on are left out. A step is on both topics at once, so the
+    table shows everything before an offset of the changes that a reader has reached: no step that writes
+    below it is open any more.
 
-    Raises TransientError. A step is on both topics at once, so the table shows everything before an offset of
-    the changes that a reader has reached: no step that writes below it is open any more.
+    offset: an end of the changes, the current or a former one
+    progress: called with (offsets read, offsets to read)
+    Raises TransientError.
     """
     changes: TopicPartition = (CONDITIONS, partition)
     reader = bus.reader({changes: max(0, offset - 1)})

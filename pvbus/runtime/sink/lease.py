@@ -16,8 +16,11 @@ from pvbus.runtime.reconcile.holder import HeldLease
 
 
 class Stage(IntEnum):
-    """How far a receiver that knew nothing has come. The group commits it as the offset of the table, as the
-    first changes may have the offset 0, which is also that of a partition that was never committed."""
+    """How far a receiver that began without any event has come.
+
+    The group commits the stage as the offset of the table. The offset of the changes cannot show it: the
+    first changes may have the offset 0, which is also that of a partition that was never committed.
+    """
 
     UNKNOWN = 0
     TABLE = 1  # the offset of the changes is committed; some latest event may not be sent
@@ -25,8 +28,14 @@ class Stage(IntEnum):
 
 
 class Entry:
-    """An event to send, and its record. resume: the offset of the changes that is read first if this event is
-    not sent: that of the record, and where the changes begin for one of the table."""
+    """An event to send, and its record.
+
+    event: the event
+    record: its record, of the changes or of the table
+    resume: the offset of the changes to read first if this event is not sent: the record's own, and for a
+        record of the table where the changes begin
+    is_done: whether it needs no more sending
+    """
 
     __slots__ = ("event", "is_done", "record", "resume")
 
@@ -40,8 +49,11 @@ class Entry:
 class SinkLease(HeldLease):
     """One lease: plain data that the worker changes.
 
-    position: next offset to be read. committed and stage: on the bus. letters: dead letters to be written
-    with the next step.
+    position: the next offset to be read
+    committed: the offset on the bus
+    stage: the stage on the bus
+    letters: the dead letters that go into the next step
+    queues: the events that are not sent, by key; the first of each is in flight
     """
 
     def __init__(self, lease: Lease, clock: Clock) -> None:

@@ -13,7 +13,10 @@ FAILING_MIN = 5
 
 
 class Pace:
-    """Shared by all events. accepted: number of those that the receiver has accepted."""
+    """The pace of the requests of all events.
+
+    accepted: the number of events that the receiver has accepted
+    """
 
     def __init__(
         self, clock: Clock, in_flight_max: int, backoff_seconds: tuple[float, float], jitter: Jitter

@@ -46,8 +46,12 @@ RETRY_SECONDS_MIN = 0.5
 
 
 class Limits(NamedTuple):
-    """attempts_max: failures of one event, while others succeed, that make it a dead letter.
-    retry_seconds: the shortest and the longest wait before a retry."""
+    """The limits of requests and attempts.
+
+    in_flight_max: the number of requests at a time
+    attempts_max: the failures of one event, while others succeed, that make it a dead letter
+    retry_seconds: the shortest and the longest wait before a retry
+    """
 
     in_flight_max: int = 16
     attempts_max: int = 10
@@ -74,7 +78,14 @@ class SinkWorker:
         limits: Limits = Limits(),  # noqa: B008 - frozen
         jitter: Jitter = uniform,
     ) -> None:
-        """partitions: of the bus. start: where a partition begins that was never committed."""
+        """Build a worker that holds no lease yet.
+
+        partitions: the partition count of the bus
+        start: where a partition begins that was never committed
+        wanted: the events to send
+        limits: the limits of requests and of attempts
+        jitter: the source of the randomness of all waits
+        """
         self._bus = bus
         self._clock = clock
         self._receiver = receiver

@@ -21,8 +21,12 @@ GATHER_SECONDS = 0.1
 
 
 class Health(NamedTuple):
-    """What a page may rely on. problem: why the bus is not read, "" while it is; since: when that began, in
-    seconds of the epoch. restored: the part of the bus's tables that was read, 1.0 from then on."""
+    """What a page may rely on.
+
+    problem: why the bus is not read, "" while it is
+    since: when that began, in seconds of the epoch
+    restored: the part of the bus's tables that was read, 0 to 1; 1.0 once all were
+    """
 
     problem: str
     since: float
@@ -33,7 +37,10 @@ class Feed:
     """Reads the topics of the model from their beginning on. `run` does it, once `start` was called."""
 
     def __init__(self, bus: Bus, partitions: int) -> None:
-        """partitions: of each topic."""
+        """Read nothing until `run`.
+
+        partitions: the partition count of each topic
+        """
         self.epoch = secrets.token_hex(8)
         """Versions of the model compare within one epoch only."""
         self.model = Model(partitions)

@@ -39,8 +39,13 @@ text (trusted types), so a name from the cluster is never more than text."""
 
 
 class Gate:
-    """token: the secret in the address. port: the server's, as cookies are shared by all ports of a host.
-    names: further host names that browsers use for this server. is_tls: whether it serves TLS itself."""
+    """Checks who may see the page.
+
+    token: the secret in the page's address
+    port: the server's port, as the cookies of a host are shared by all its ports
+    names: further host names that browsers use for this server
+    is_tls: whether it serves TLS itself
+    """
 
     def __init__(self, token: str, port: int, names: tuple[str, ...] = (), *, is_tls: bool = False) -> None:
         self._token = token

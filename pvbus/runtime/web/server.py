@@ -55,7 +55,13 @@ Explain = Callable[[Key, bool], Awaitable[dict[str, Any]]]
 
 
 class Address(NamedTuple):
-    """host, port: to listen at; port 0 takes any free one. names: see `Gate`. tls: None for plain HTTP."""
+    """Where the page is served.
+
+    host: the address to listen at
+    port: the port to listen at; 0 takes any free one
+    names: further host names, as in `Gate`
+    tls: the certificate, None for plain HTTP
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
