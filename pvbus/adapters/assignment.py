@@ -9,12 +9,16 @@ from zlib import crc32
 
 
 def assign(partitions: int, members: Sequence[str], owners: Mapping[int, str]) -> dict[int, str]:
-    """Choose the member for each partition. owners: the current owners, which may include dead members.
+    """Choose the member for each partition.
 
-    Loads differ by one at most, so none is above ceil(partitions / members). A partition leaves a
-    living owner only if that owner has too many; it goes where its rendezvous score is highest among
-    those with room. When a member takes a partition that is assigned to it, the result does not change for
-    the others, so workers may act on it one after the other.
+    Loads differ by one at most, so none is above ceil(partitions / members). A partition leaves a living
+    owner only if that owner has too many; it goes where its rendezvous score is highest among those with
+    room. When a member takes a partition that is assigned to it, the result does not change for the others,
+    so workers may act on it one after the other.
+
+    partitions: the number of partitions
+    members: the ids of the living members
+    owners: the current owner of each partition that has one, which may be a dead member
     """
     if not members:
         return {}

@@ -17,9 +17,12 @@ FILE_BYTES_MAX = 32 << 20
 
 
 class Manifest(NamedTuple):
-    """One object and its location: the file, and the number of the document from 1.
+    """One object and its location.
 
-    source: its origin if that is not a user's file, such as an example.
+    file: the file that has it
+    document: the number of the document in the file, from 1
+    object: the object
+    source: its origin if that is not a user's file, such as an example
     """
 
     file: Path

@@ -30,7 +30,11 @@ _log = get_logger("tls")
 
 
 class ServingFiles(NamedTuple):
-    """PEM files. certificate: with the chain, the server's own first."""
+    """PEM files of a server.
+
+    certificate: the certificate with its chain, the server's own first
+    key: the key of the server's certificate
+    """
 
     certificate: Path
     key: Path

@@ -42,7 +42,12 @@ class Output(NamedTuple):
 
 
 class TopicState(msgspec.Struct, frozen=True, kw_only=True):
-    """A declared topic, compared with the bus. problems: each difference, and what to do about it."""
+    """A declared topic, compared with the bus.
+
+    name: its name
+    is_there: whether the bus has it
+    problems: each difference, and what to do about it
+    """
 
     name: str
     is_there: bool
@@ -61,22 +66,33 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionState(NamedTuple):
-    """One partition of a group. owner: a member's id, "" for none. committed: next offset by topic."""
+    """One partition of a group.
+
+    owner: the id of the member that holds its lease, "" for none
+    committed: topic -> next offset
+    """
 
     owner: str
     committed: Mapping[str, int]
 
 
 class GroupState(NamedTuple):
-    """The public state of a group. members: by id, the `label` of each member's bus."""
+    """The public state of a group.
+
+    members: id of a member -> `label` of its bus
+    partitions: the state of each partition
+    """
 
     members: Mapping[str, str]
     partitions: Mapping[int, PartitionState]
 
 
 class GroupOffsets(NamedTuple):
-    """How far a group is that need not be ours. state: a word of the bus, such as Stable or Empty.
-    committed: the next offsets, without those that were never committed."""
+    """The progress of a group, which need not be ours.
+
+    state: a word of the bus, such as Stable or Empty
+    committed: the next offset of each partition for which one was ever committed
+    """
 
     state: str
     committed: Mapping[TopicPartition, int]

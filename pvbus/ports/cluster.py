@@ -33,8 +33,12 @@ class Resource(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """A complete, consistent list. resource_version: start of a following watch ("" if none). coverage: the
-    namespaces that it is complete for."""
+    """A complete, consistent list.
+
+    resource_version: where a following watch starts, "" if none can
+    items: the objects
+    coverage: the namespaces that the list is complete for
+    """
 
     resource_version: str
     items: list[Object]
@@ -42,7 +46,12 @@ class Listing(NamedTuple):
 
 
 class WatchEvent(NamedTuple):
-    """position: start of a following watch; "" if that is the resourceVersion of the object."""
+    """One event of a watch.
+
+    type: what happened to the object
+    object: the object after it; of a BOOKMARK its metadata only
+    position: where a following watch starts; "" if that is the resourceVersion of the object
+    """
 
     type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
     object: Object
@@ -112,11 +121,12 @@ class Cluster(Reader, Protocol):
     """One API server."""
 
     def acting(self, *, as_user: str = "", is_dry_run: bool = False) -> "Cluster":
-        """Return one whose writes differ; do not close it.
+        """Return a cluster whose writes differ; do not close it.
 
-        as_user: in whose name they are, "" for our own: the API server gives a ServiceAccount its groups.
-        is_dry_run: the API server checks a create or an update in full, answers with the object that it
-        would store, and stores nothing; a delete only reports whether there is such an object.
+        as_user: in whose name the writes are, "" for our own; the API server gives a ServiceAccount its
+            groups
+        is_dry_run: whether the API server only checks. It checks a create or an update in full and answers
+            with the object that it would store. A delete only reports whether there is such an object.
         """
         ...
 

@@ -37,8 +37,13 @@ _SCHEDULING = "/proc/self/task/{}/schedstat"
 
 
 class Limits(NamedTuple):
-    """logged: a stall of so many seconds is in the log. unready: of so many, the process is not ready, until
-    `recent` seconds after it: other replicas are asked while this one answers the requests that waited."""
+    """When a stall of the event loop is reported, in seconds.
+
+    logged: a stall of this length is logged
+    unready: after a stall of this length, the process is not ready
+    recent: how long it is not ready then, so that other replicas are asked while this one answers the
+        requests that waited
+    """
 
     logged: float = 1.0
     unready: float = 5.0

@@ -30,9 +30,9 @@ _COLOR = re.compile("(\x1b\\[(?:0|1|2|3[1-7]|9[1-7])?m)")
 
 
 class PrintableStream(io.TextIOWrapper):
-    """A stream to a terminal, a file or a pipe that passes only printable text.
+    """A stream to a terminal, a file or a pipe that passes only printable text; on a terminal, colours pass.
 
-    On a terminal, colours pass. unfiltered: the underlying stream, for our other escape sequences.
+    unfiltered: the underlying stream, for our other escape sequences
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -71,7 +71,10 @@ FOREIGN: tuple[type[Exception], ...] = (
 
 
 def translate(error: BaseException, doing: str) -> PvbusError:
-    """Return our error for one of `FOREIGN`. doing: the attempted operation, for the message."""
+    """Return our error for one of `FOREIGN`.
+
+    doing: the attempted operation, for the message
+    """
     chain = tuple(_chain(error))
 
     def has(types: tuple[type[Exception], ...]) -> bool:
@@ -118,7 +121,10 @@ async def with_deadline(doing: str, seconds: float = TRANSACTION_SECONDS) -> Asy
 
 
 def unreachable(error: BaseException, reasons: Mapping[str, object], settings: KafkaSettings) -> PvbusError:
-    """Return our error for a failed connection. reasons: by address, see `library.collected_reasons`."""
+    """Return our error for a failed connection.
+
+    reasons: the reason of each address, from `library.collected_reasons`; {} if none is known
+    """
     if not reasons:
         return translate(error, f"connecting to {', '.join(settings.bootstrap)}")
     reported = (f"{address}: {_explain(reason, settings)}" for address, reason in reasons.items())

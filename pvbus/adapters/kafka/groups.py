@@ -41,9 +41,11 @@ _decode = msgspec.json.Decoder(UserData).decode
 
 
 def share_out(partitions: int, holders: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-    """Return the partitions of each member after this rebalance. holders: the partitions that each holds now.
+    """Return the partitions of each member after this rebalance.
 
     A partition that moves from one member to another is in no share in this rebalance.
+
+    holders: the partitions that each member holds now
     """
     owners = {number: member for member, held in holders.items() for number in held}
     shares: dict[str, list[int]] = {member: [] for member in holders}
@@ -56,8 +58,11 @@ def share_out(partitions: int, holders: Mapping[str, Sequence[int]]) -> dict[str
 class CoPartitioningAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
     """One member's assignor. The library accepts an instance as well as a class.
 
-    held: returns the partitions to report to the leader. given: called with this member's share, before
-    anything else.
+    topics: the topics of the group, by their names in the cluster
+    partitions: the partition count of each of them
+    held: returns the partitions to report to the leader
+    given: called with this member's share, before anything else
+    label: the description of this member, which it reports, too
     """
 
     name = "pvbus"

@@ -39,7 +39,15 @@ RETRY_SECONDS = 0.5
 
 
 class _Slot:
-    """A partition of this member, from its assignment until it is free for other members."""
+    """A partition of this member, from its assignment until it is free for other members.
+
+    number: the partition
+    writer: the producer of its lease
+    predecessor: the task that ends a lost lease of the same partition, None if there was none
+    lease: the lease, None until its producer has fenced the previous holder
+    occupying: the task that starts the producer and restores the lease
+    vacating: the task that frees the partition, None while it stays
+    """
 
     def __init__(self, number: int, writer: Writer, predecessor: "asyncio.Task[None] | None") -> None:
         self.number = number
@@ -59,7 +67,13 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
 
 
 class KafkaMembership(MembershipLife):
-    """Implements `pvbus.ports.bus.Membership`."""
+    """Implements `pvbus.ports.bus.Membership`.
+
+    Life of a slot: `_occupy` makes it for a new partition of the share; `_lease` starts its producer and gets
+    the lease; `_vacate` begins its end, if it is not in a share, is fenced, or the membership ends; `_drain`
+    removes it once the producer is closed, and asks for a rebalance, in which the leader gives the partition
+    to another member.
+    """
 
     def __init__(
         self,

@@ -238,7 +238,11 @@ _ENDING = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
 class TransactionState(NamedTuple):
-    """epoch: the lease's. is_ending: the outcome is decided, but not yet visible to readers."""
+    """The state of a lease's last transaction.
+
+    epoch: the epoch of the lease
+    is_ending: whether the outcome is decided, but not yet visible to readers
+    """
 
     epoch: int
     is_ending: bool
@@ -310,7 +314,11 @@ _UNKNOWN_TOPIC = errors.UnknownTopicOrPartitionError.errno
 
 
 class TopicIdentity(NamedTuple):
-    """The properties of a topic that must not change. No partitions: the topic does not exist."""
+    """The properties of a topic that must not change.
+
+    partitions: the partition count, 0 if the topic does not exist
+    id: the topic id, a UUID as two integers
+    """
 
     partitions: int
     id: tuple[int, int]

@@ -40,7 +40,14 @@ BROKER_MESSAGE_BYTES = 1_048_588
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """ca_file: "" trusts the system's authorities. certificate_file, key_file: ours, for mutual TLS."""
+    """TLS of the connections to the brokers.
+
+    ca_file: PEM of the trusted authorities; "" trusts the system's
+    certificate_file: PEM of our certificate for mutual TLS, "" for none
+    key_file: PEM of its key, "" for none
+    key_password: the password of the key, "" for none
+    verify_hostname: whether a broker's certificate must have the name of its address
+    """
 
     ca_file: str = ""
     certificate_file: str = ""
@@ -50,7 +57,12 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scram(msgspec.Struct, frozen=True, kw_only=True, tag="scram", tag_field="mechanism"):
-    """User name and password; SCRAM does not send the password itself. bits: 256 or 512, of SHA."""
+    """User name and password; SCRAM does not send the password itself.
+
+    username: the user
+    password: the password
+    bits: the bits of SHA, 256 or 512
+    """
 
     username: str
     password: str
@@ -69,11 +81,17 @@ class OAuthBearer(msgspec.Struct, frozen=True, kw_only=True, tag="oauthbearer", 
 class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The address of a Kafka cluster, and how this installation uses it.
 
-    bootstrap: `host:port` of some brokers. prefix: of all topics, groups and transactional ids, followed by
-    a dot, so that installations can share a cluster. session, heartbeat: see the SQLite bus's
-    `Timing`. rebalance_seconds: how long a rebalance waits for a member that is alive but does not answer.
-    record_bytes_max: of key, value and headers together. replication: replicas of a topic; 0 is three, or the
-    number of brokers if there are fewer.
+    bootstrap: `host:port` of some brokers
+    prefix: the beginning of the names of all topics, groups and transactional ids, followed by a dot, so that
+        installations can share a cluster; "" for none
+    tls: TLS of the connections, None for plain ones
+    sasl: the authentication, None for none
+    session_seconds: as in the SQLite bus's `Timing`
+    heartbeat_seconds: as in the SQLite bus's `Timing`
+    rebalance_seconds: how long a rebalance waits for a member that is alive but does not answer
+    drain_seconds: the limit for `revoked`, as in `Timing`
+    record_bytes_max: the limit of key, value and headers of a record together
+    replication: the replicas of a topic; 0 is three, or the number of brokers if there are fewer
     """
 
     bootstrap: tuple[str, ...]

@@ -31,7 +31,18 @@ may start one. Raises TransientError when the group does not answer."""
 
 
 class Writer:
-    """Writes the steps of one lease, one after the other."""
+    """Writes the steps of one lease, one after the other.
+
+    A step whose call failed is not necessarily undone. `write` then drops the producer at once, and
+    `_replace` starts a new one with the same transactional id, which makes the broker end the old transaction
+    one way or the other. Until then the outcome is unknown, and `ready` lets nothing read or write for the
+    lease. A start fences every other producer of the id, so it asks the group first (`confirm`): a worker
+    that is no longer a member would fence the rightful holder.
+
+    offsets: the offsets known to be committed, by topic; cleared when an outcome is unknown
+    is_fenced: whether the lease is lost
+    is_closed: whether `close` was called
+    """
 
     def __init__(
         self,
@@ -42,7 +53,11 @@ class Writer:
         confirm: Confirm,
         fenced: Callable[[], None],
     ) -> None:
-        """fenced: called once, when the lease turns out to be lost."""
+        """Write nothing until `start`.
+
+        confirm: asks the group whether this worker is still a member
+        fenced: called once, when the lease turns out to be lost
+        """
         self.transactional_id = settings.transactional_id(group, partition)
         self._settings = settings
         self._group = settings.named(group)

@@ -17,7 +17,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
 class Creates(Protocol):
-    """A cluster, of which only this is used."""
+    """The one method of a cluster that is used here."""
 
     async def create(self, resource: Resource, obj: Object) -> Object: ...
 
@@ -25,7 +25,7 @@ class Creates(Protocol):
 async def is_allowed(cluster: Creates, request: Request, user: Mapping[str, Any] | None = None) -> bool:
     """Return whether a request is permitted, in all namespaces if it names none.
 
-    user: whose, `user` and `groups`; None: ours.
+    user: `user` and `groups` of another account, None for our own rights
     Raises PermanentError if the API server has no reviews, or does not let us create one.
     """
     plural, _, subresource = request.resource.partition("/")
@@ -50,8 +50,9 @@ IMPERSONATE = Request("impersonate", "", "serviceaccounts")
 class Refusals:
     """The requests that were answered with 403, by the name of the client, without their namespaces.
 
-    One in another name says that the client may not use the name, or that the name may not do this: the
-    client is noted for the right to use it, and the account, with the namespace, for what was asked.
+    A refused request in the name of an account has two possible reasons: the client may not use the name, or
+    the account may not make the request. So both are noted: for the client the right to use the name, and for
+    the account the request, with its namespace.
     """
 
     def __init__(self) -> None:
@@ -68,12 +69,12 @@ class Refusals:
         self._found.add((agent, request._replace(namespace="")))
 
     def take(self) -> set[tuple[str, Request]]:
-        """Return those since the last call."""
+        """Return the requests refused since the last call."""
         found, self._found = self._found, set()
         return found
 
     def take_of_accounts(self) -> set[tuple[str, str, Request]]:
-        """Return what was refused in the name of others since the last call: client, account, request."""
+        """Return the requests refused to accounts since the last call: client, account, request."""
         found, self._of_accounts = self._of_accounts, set()
         return found
 

@@ -33,7 +33,10 @@ class HttpCluster:
     """Implements `pvbus.ports.cluster.Cluster`."""
 
     def __init__(self, connection: Connection, *, strict: bool = False) -> None:
-        """strict: the server refuses unknown fields in a write instead of pruning them."""
+        """Send nothing yet.
+
+        strict: whether the server refuses unknown fields in a write, instead of pruning them
+        """
         self._transport = Transport(connection)
         self._writing = {"fieldValidation": "Strict"} if strict else None
         self._is_dry_run = False
@@ -50,11 +53,14 @@ class HttpCluster:
     def named(
         self, agent: str, *, token: str = "", before_write: Callable[[], None] | None = None
     ) -> "HttpCluster":
-        """Return one that the API server knows by another name. It shares connections, limits and discovery.
+        """Return a cluster that the API server knows by another name. Close only one of them.
 
-        Close only one of them. token: of another user, "" for the same one; discovery stays the first one's,
-        as it is the same for everybody. before_write: called before each write, which it may refuse by an
-        error.
+        Both share connections, limits and discovery. Discovery stays that of the first one's user, as it is
+        the same for everybody.
+
+        agent: the name, for the User-Agent
+        token: the bearer token of another user, "" for the same user
+        before_write: called before each write, which it refuses by raising an error
         """
         other = copy.copy(self)
         other._transport = self._transport.named(agent, token)
@@ -229,10 +235,11 @@ class HttpCluster:
         return await self._write("PATCH", path, patch, content="application/merge-patch+json")
 
     async def apply(self, resource: Resource, obj: Object, *, manager: str) -> Object:
-        """Apply an object on the server: create it, or make the fields of `obj` as they are there.
+        """Apply an object on the server: create it, or set the fields that `obj` has.
 
         manager: who owns these fields from now on, also those that another one owned. Fields that it owned
-        and that `obj` does not have any more are removed. Raises what an update raises.
+            and that `obj` does not have any more are removed.
+        Raises what an update raises.
         """
         meta = obj["metadata"]
         answer = await self._request(

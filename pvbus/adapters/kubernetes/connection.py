@@ -39,7 +39,12 @@ _SHAPELESS = (TypeError, KeyError, AttributeError, AssertionError)
 
 
 class Access(NamedTuple):
-    """How to send one request. options: of aiohttp: TLS context, expected server name, proxy."""
+    """How to send one request.
+
+    credential: the credential in it, for `Connection.reject`
+    headers: the headers that authenticate it
+    options: options of aiohttp: TLS context, expected server name, proxy
+    """
 
     credential: Credential
     headers: dict[str, str]
@@ -50,7 +55,11 @@ class Connection:
     """An API server's address, and the TLS context and credentials of its next request."""
 
     def __init__(self, configuration: Configuration, credentials: Credentials | None = None) -> None:
-        """credentials: those of the configuration if not given. Raises UsageError, OSError or ValueError."""
+        """Prepare the connection; nothing is sent.
+
+        credentials: the source of credentials, None for that of the configuration
+        Raises UsageError, OSError or ValueError.
+        """
         self.url = _url_of(configuration)
         proxy, authorization = _proxy_of(configuration.proxy, self.url)
         login = {"Proxy-Authorization": authorization} if authorization else {}
@@ -140,7 +149,7 @@ def _url_of(configuration: Configuration) -> str:
 def _proxy_of(proxy_url: str | None, server: str) -> tuple[str | None, str]:
     """Return a proxy's URL without its password, as messages quote it, and its Proxy-Authorization.
 
-    proxy_url: of the kubeconfig; without it, the environment decides.
+    proxy_url: `proxy-url` of the kubeconfig; without it, the environment decides
     """
     proxy = proxy_url or proxy_of_environment(server, os.environ)
     if not proxy:

@@ -69,8 +69,12 @@ class ReloadedCredentials:
     """A token of a kubeconfig, which is read again after a 401 if its file has changed since."""
 
     def __init__(self, token: str, path: str, reload: Callable[[], Awaitable[str]]) -> None:
-        """path: of one or more files, as $KUBECONFIG. reload: returns the header's value of today. Raises
-        TransientError."""
+        """Begin with a token.
+
+        token: the value of the header
+        path: one or more files, separated as in $KUBECONFIG
+        reload: returns the value of the header that the files have now; raises TransientError
+        """
         self._credential = Credential(token)
         self._files = path.split(os.pathsep)
         self._reload = reload
@@ -148,7 +152,11 @@ class TokenFile:
 
 
 class Issued(NamedTuple):
-    """What a plugin issues. expires_at: seconds since the epoch; None: only a 401 ends it."""
+    """What a plugin issues.
+
+    credential: the credential
+    expires_at: when it expires, in seconds since the epoch; None if only a 401 ends it
+    """
 
     credential: Credential
     expires_at: float | None
@@ -168,7 +176,12 @@ class RenewedCredentials:
         clock: Callable[[], float] = time.time,
         jitter: Jitter = random.uniform,
     ) -> None:
-        """issue: raises TransientError. clock: seconds since the epoch."""
+        """Issue nothing until the first request.
+
+        issue: issues a credential; raises TransientError
+        clock: returns the seconds since the epoch
+        jitter: the source of the randomness of all waits
+        """
         self._issue = issue
         self._clock = clock
         self._backoff = Backoff(*BACKOFF_SECONDS, jitter)

@@ -84,7 +84,7 @@ class Discovery:
 
 
 class _Shared(Generic[T]):
-    """Values by path. Who asks for one that is being read waits for that reading."""
+    """Values by path. Requests for a value that is being read wait for that reading."""
 
     def __init__(self) -> None:
         self._readings: dict[str, asyncio.Task[T | None]] = {}

@@ -41,10 +41,12 @@ class _Status(msgspec.Struct):
 def error_of(
     code: int, body: bytes, *, method: str, where: str = "", retry_after: str | None = None
 ) -> PvbusError | GoneError:
-    """Translate a response with code 400 or above. where: the request, for the message.
+    """Translate a response with code 400 or above.
 
     The caller handles 404 of a read or a delete, which means None there. 404 of an update means that the
     object is gone, so the caller's view was stale.
+
+    where: the request, for the message
     """
     try:
         status = msgspec.json.decode(body, type=_Status)
@@ -93,7 +95,12 @@ def seconds_of(retry_after: str | None) -> float | None:
 
 
 def lost(where: str, server: str, error: Exception, seconds: float) -> TransientError:
-    """Return the error for a request without a response. seconds: the request's timeout."""
+    """Return the error for a request without a response.
+
+    where: the request, for the message
+    server: the URL of the server
+    seconds: the timeout of the request
+    """
     return TransientError(f"{where}: {_loss(server, error, seconds)}")
 
 

@@ -13,10 +13,19 @@ seat, one of 65 requests is refused then; more patience would see new seats late
 
 
 class InflightLimit:
-    """Admits requests in the order in which they come, up to a limit that adapts."""
+    """Admits requests in the order in which they come, up to a limit that adapts.
+
+    Requests are numbered as they are admitted. Each refusal lowers the limit to the requests that remain.
+    Only the first of a burst lowers it further: a later one was admitted before that fall, and says nothing
+    about the new limit. Where a growth was refused, the next one takes twice as many answers (`_patience`).
+    """
 
     def __init__(self, most: int) -> None:
-        """most: requests at which there is no limit: the server refused none, or accepts all again."""
+        """Begin without a limit.
+
+        most: the number of requests that counts as no limit, before a refusal and after the limit has grown
+            again
+        """
         self._most = most
         self._limit = most
         self._in_flight = 0

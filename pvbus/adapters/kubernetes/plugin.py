@@ -64,8 +64,10 @@ class Plugin:
     """One plugin, ready to run. `issue` returns a new credential."""
 
     def __init__(self, config: PluginConfig, folder: Path, cluster: Mapping[str, Any]) -> None:
-        """folder: of the kubeconfig, for a relative command. cluster: for a plugin that asks for it.
+        """Prepare the plugin; `issue` runs it.
 
+        folder: the folder of the kubeconfig, where a relative command starts
+        cluster: what a plugin that asks for it gets to know of the cluster
         Raises UsageError if the plugin cannot work at all.
         """
         self._config = config

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class Reach:
-    """Records what became of the requests. One for all that share a connection."""
+    """Records the outcomes of requests. One serves all clients that share a connection."""
 
     def __init__(self, server: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         """server: its URL, for messages."""
@@ -21,7 +21,10 @@ class Reach:
         self._failing_since: float | None = None
 
     def note_response(self, code: int, error: Exception | None = None) -> None:
-        """Note a response. error: what a code of 400 or above means."""
+        """Note a response.
+
+        error: what a code of 400 or above means, None for others
+        """
         if code == 401 or code >= 500:
             assert error is not None
             self.failed(error)
@@ -29,7 +32,10 @@ class Reach:
             self._answered_at, self._failing_since, self.error = self._monotonic(), None, ""
 
     def failed(self, error: Exception) -> None:
-        """Note a request without an answer. error: says which, why, and what to check."""
+        """Note a request without an answer.
+
+        error: says which request, why it failed, and what to check
+        """
         self.error = str(error)
         if self._failing_since is None:
             self._failing_since = self._monotonic()

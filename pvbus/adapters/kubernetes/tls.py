@@ -18,7 +18,13 @@ _log = get_logger("kubernetes")
 
 
 class TlsFiles(NamedTuple):
-    """Paths of PEM files. ca: None for the system's authorities. key: None if it is in certificate's file."""
+    """Paths of PEM files.
+
+    ca: the trusted authorities, None for the system's
+    certificate: the client certificate, None for none
+    key: its key, None if it is in the file of the certificate
+    is_verified: whether the server's certificate is verified
+    """
 
     ca: str | None = None
     certificate: str | None = None
@@ -42,9 +48,11 @@ class TlsContext:
         self._context = _context(files, "")
 
     def current(self, pem: str = "") -> ssl.SSLContext:
-        """Return the context. pem: a client certificate with its key, in place of the files'.
+        """Return the context.
 
         While the files are being replaced (certificate and key do not match), the last context stays in use.
+
+        pem: a client certificate with its key, in place of the files'; "" for the files'
         Raises TransientError if a given certificate cannot be used.
         """
         if pem != self._pem:

@@ -43,7 +43,10 @@ class Warnings:
         self._texts: set[str] = set()
 
     def note(self, headers: Iterable[str], where: str) -> None:
-        """Take the Warning headers of a response. where: its request."""
+        """Log the Warning headers of a response that are new.
+
+        where: the request of the response
+        """
         for header in headers:
             for quoted in _FORM.findall(header):
                 text = _ESCAPE.sub(r"\1", quoted)
@@ -65,7 +68,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Answer(NamedTuple):
-    """The response to a request. where: method and path, for messages. date: of the server's clock."""
+    """The response to a request.
+
+    code: the status code
+    body: the body
+    retry_after: the header Retry-After, None without one
+    where: method and path of the request, for messages
+    date: the header Date, by the server's clock; None without one
+    """
 
     code: int
     body: bytes
@@ -113,9 +123,9 @@ class Transport:
         self._watching = self._open_session(0)  # watches are long-lived: they must not use up the connections
 
     def named(self, agent: str, token: str = "") -> "Transport":
-        """Return one with another User-Agent that shares everything else. Close only one of them.
+        """Return a transport with another User-Agent that shares everything else. Close only one of them.
 
-        token: the bearer token of another user, "" for the same one.
+        token: the bearer token of another user, "" for the same one
         """
         other = copy.copy(self)
         other._agent = agent
@@ -124,7 +134,7 @@ class Transport:
         return other
 
     def impersonating(self, user: str) -> "Transport":
-        """Return one whose requests are made in the name of a user; everything else is shared.
+        """Return a transport whose requests are made in the name of a user; everything else is shared.
 
         No groups are sent: the API server gives a ServiceAccount its own, and asking for them would need the
         right to impersonate these groups, too. Source: Kubernetes 1.36, impersonation.go.

@@ -55,9 +55,16 @@ GARBAGE_COLLECTOR = "garbage collector"
 
 
 class Write(NamedTuple):
-    """One write that changed an object, as it was sent. before: the previous object, None if it is new.
+    """One write that changed an object, as it was sent.
 
-    by: the writer, "" for a client of the cluster port that writes in its own name.
+    verb: what was done, as in Kubernetes' verbs
+    kind: the kind of the object
+    namespace: the namespace of the object, "" for none
+    name: the name of the object
+    object: the object that was sent, None for a deletion
+    subresource: the subresource that was written, "" for the object itself
+    before: the previous object, None if it is new
+    by: the writer, "" for a client of the cluster port that writes in its own name
     """
 
     verb: str
@@ -71,13 +78,14 @@ class Write(NamedTuple):
 
 
 class MemoryCluster:
-    """Implements `pvbus.ports.cluster.Cluster`. `writes` records the writes with an effect.
+    """Implements `pvbus.ports.cluster.Cluster`.
 
-    before_write: a hook for tests, called before each write is applied, and before a dry run; it may raise.
-    authorizes: likewise, called with the user ("" for the client itself), the verb and the object. rules: of
-    the package server; None copies files and checks nothing. collects_garbage: whether an object's dependents
-    are deleted with it. unserved: requested kinds that are not served. without_files: PackageRevisions whose
-    files were requested and that have none.
+    writes: the writes with an effect, in order
+    before_write: a hook for tests, called before each write is applied, and before a dry run; it may raise
+    authorizes: a hook like it, called with the user ("" for the client itself), the verb and the object
+    rules: the rules of the package server; None copies files and checks nothing
+    unserved: the requested kinds that are not served
+    without_files: (namespace, name) of the PackageRevisions whose files were requested and that have none
     """
 
     def __init__(
@@ -340,7 +348,10 @@ class MemoryCluster:
 
     @contextmanager
     def in_place_of(self, user: str, *, is_dry_run: bool) -> Iterator[None]:
-        """Make the writes inside in the name of a user, or without effect; no other ones run then."""
+        """Make the writes inside the block in the name of a user, or as a dry run.
+
+        No other write runs in between.
+        """
         before = self._user, self._is_dry_run
         self._user, self._is_dry_run = user, is_dry_run
         try:

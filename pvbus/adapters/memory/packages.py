@@ -7,8 +7,12 @@ from pvbus.ports.cluster import Object
 
 
 class Files(NamedTuple):
-    """The files of a package revision after a write. revision: the PackageRevision after it; status: of
-    the PackageRevisionResources."""
+    """The files of a package revision after a write.
+
+    revision: the PackageRevision after the write
+    texts: the files, by path
+    status: the status of the PackageRevisionResources
+    """
 
     revision: Object
     texts: Mapping[str, str]

@@ -35,12 +35,16 @@ signals: each poll is a system call, which took a third of the time of a simulat
 
 
 class Process:
-    """A simulated process, frozen, thawed or killed as a unit. name: for messages.
+    """A simulated process, frozen, thawed or killed as a unit.
 
-    frozen: none of its callbacks runs. frozen_seconds: the total time it was frozen, in virtual time.
-    dead: it was killed. The cleanup of its tasks must have no effect: doubles of servers and buses check
-    this flag. turns: how many of its callbacks have begun: the code between two awaits is one. before_turn:
-    called before each of them; it may freeze the process, which then does not take this one.
+    name: the name, for messages
+    frozen: whether none of its callbacks runs
+    dead: whether it was killed. The cleanup of its tasks must have no effect: doubles of servers and buses
+        check this flag.
+    freezes: how often it was frozen
+    turns: how many of its callbacks have begun; the code between two awaits is one
+    before_turn: called before each callback; it may freeze the process, which then does not run this one
+    frozen_seconds: the total time it was frozen, in virtual time
     """
 
     def __init__(self, name: str) -> None:

@@ -38,7 +38,14 @@ class _Refusal(msgspec.Struct):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The response to a request. date, location: of its headers, "" for none. skew_seconds: of its date."""
+    """The response to a request.
+
+    code: the status code
+    content: the header Content-Type
+    body: the body
+    location: the header Location, "" for none
+    skew_seconds: how far the server's clock is ahead, by the header Date
+    """
 
     code: int
     content: str

@@ -36,8 +36,13 @@ class Prometheus:
         seconds_max: float = QUERY_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Caller: within a running loop. seconds_max: of one query. clock: seconds since 1970.
+        """Prepare the client; nothing is sent. Caller: within a running loop.
 
+        url: the address, with the path before `/api/v1`
+        token_file: the file of a bearer token, "" for none
+        ca_file: PEM of the trusted authorities, "" for the machine's own
+        seconds_max: the time limit of one query
+        clock: returns the seconds since 1970
         Raises UsageError if the CA's file cannot be used.
         """
         self._url = url.rstrip("/")

@@ -34,7 +34,10 @@ class ContentCache:
     """A folder of contents. An error of the disk is logged, and costs a read of the source, nothing else."""
 
     def __init__(self, folder: Path, *, bytes_max: int) -> None:
-        """bytes_max: of all contents; the ones that were not used for longest are removed above it."""
+        """Use a folder.
+
+        bytes_max: the size of all contents together; the least recently used are removed above it
+        """
         self._folder = folder
         self._bytes_max = bytes_max
         self._encoder = msgspec.msgpack.Encoder()

@@ -50,7 +50,11 @@ _NO_CONFIGURATION = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1
 
 
 class Refs(NamedTuple):
-    """The refs of a remote: name -> commit, tags by the commit that they are of. head: of HEAD, or ""."""
+    """The refs of a remote.
+
+    named: name -> commit; for a tag the commit that it is of
+    head: the commit of HEAD, "" without one
+    """
 
     named: Mapping[str, str]
     head: str = ""

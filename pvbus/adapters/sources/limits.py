@@ -8,11 +8,15 @@ from pvbus.core.platform.packaging.archives import Limits
 class SourceLimits(NamedTuple):
     """Limits of one operation on a source.
 
-    seconds_max: of one attempt, whatever the server sends meanwhile. idle_seconds: without a byte.
-    layer_bytes_max: of a layer as it is sent. content: of what it unpacks to. manifest_bytes_max: of a
-    manifest or a page of tags; the specification lets registries refuse more than 4 MB. requests_max: of one
-    operation, so pages of tags, too. attempts: of an operation that fails for now. cache_bytes: of the
-    contents on disk.
+    seconds_max: the time of one attempt, whatever the server sends meanwhile
+    idle_seconds: the time without a byte
+    layer_bytes_max: the size of a layer as it is sent
+    content: the limits of what a layer unpacks to
+    manifest_bytes_max: the size of a manifest or a page of tags; the specification lets registries refuse
+        more than 4 MB
+    requests_max: the requests of one operation, each page of tags included
+    attempts: the attempts of an operation that fails for now
+    cache_bytes: the size of the contents on disk
     """
 
     seconds_max: float = 60.0

@@ -70,7 +70,12 @@ class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Mirror(NamedTuple):
-    """Where images of a registry are asked for first. prefix: before the repository's name, or ""."""
+    """Where images of a registry are asked for first.
+
+    registry: the registry
+    address: the address of the mirror
+    prefix: the path before the repository's name, "" for none
+    """
 
     registry: str
     address: str

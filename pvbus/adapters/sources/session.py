@@ -51,7 +51,11 @@ class _Adapter(HTTPAdapter):
     def __init__(
         self, context: SSLContext, judge: Callable[[str], None], take: Callable[[socket.socket], None]
     ) -> None:
-        """judge: gets each address that is no proxy's; take: each socket."""
+        """Trust the authorities of a context.
+
+        judge: called with each address that is no proxy's; raises PermanentError for one that none may have
+        take: called with each socket before it is used
+        """
         self._context = context
         self._judge = judge
         self._take = take
@@ -115,9 +119,12 @@ class LimitedSession(requests.Session):
         stop: threading.Event | None = None,
         loopback: bool = False,
     ) -> None:
-        """ca_file: PEM of authorities that are trusted beside the machine's. loopback: whether the source is
-        on this machine, and so may name it.
+        """Begin an attempt: its time runs from here.
 
+        limits: the limits of the operation
+        ca_file: PEM of authorities that are trusted beside the machine's, "" for none
+        stop: set when the caller does not wait any more
+        loopback: whether the source is on this machine, and so may name it
         Raises PermanentError.
         """
         super().__init__()

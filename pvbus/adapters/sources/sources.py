@@ -79,8 +79,16 @@ class PackageSources:
         clock: Clock | None = None,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        """cache: a folder. mirrors: asked before the registries that they are for. ca_file: PEM of what is
-        trusted beside the machine's own authorities. local_folders: where `git+file://` may read.
+        """Read nothing yet.
+
+        cache: the folder of the contents
+        secrets: reads the Secrets with logins
+        limits: the limits of one operation
+        mirrors: asked before the registries that they are for
+        ca_file: PEM of authorities that are trusted beside the machine's own, "" for none
+        local_folders: the folders of this machine in which `git+file://` may read
+        clock: the clock of the waits, None for the system's
+        jitter: the source of the randomness of all waits
         """
         self._cache = ContentCache(cache, bytes_max=limits.cache_bytes)
         self._secrets = secrets
@@ -154,7 +162,7 @@ class PackageSources:
         secrets: Sequence[str],
         action: Callable[[Login | None, threading.Event], _T],
     ) -> _T:
-        """Do something with each login that fits, until one is not refused; without a login if none fits."""
+        """Call `action` with each login that fits, until one is not refused; without a login if none fits."""
         logins: list[Login | None] = []
         notes: list[str] = []
         for key in secrets:
@@ -190,7 +198,7 @@ class PackageSources:
         return login
 
     async def _repeat(self, action: Callable[[threading.Event], _T]) -> _T:
-        """Do something; again after a wait if it fails for now."""
+        """Call `action`, again after a wait if it fails for now."""
         wait_max = RETRY_SECONDS
         for attempt in range(1, self._limits.attempts + 1):
             try:
@@ -224,7 +232,10 @@ class PackageSources:
     def _at_mirrors(
         self, image: Image, login: Login | None, stop: threading.Event, action: Callable[[Registry], _T]
     ) -> _T:
-        """Do something at the first address that has it. The login is for the registry, not its mirrors."""
+        """Call `action` for the first address that has the image.
+
+        The login is for the registry, not its mirrors.
+        """
         for address in addresses(image, self._mirrors):
             is_last = address is image
             with self._session(stop, address) as session:

@@ -74,9 +74,14 @@ class SqliteBus:
     ) -> Self:
         """Open a file, which is created if it is missing, or ":memory:".
 
-        clock: None is the system clock; pass a simulated one for virtual time. record_bytes_max: of key,
-        value and headers together; Kafka's default is 1 MiB per batch. poll_seconds: the interval at which
-        records of other processes are read. Raises PermanentError if the file is not a bus of this version.
+        clock: None is the system clock; pass a simulated one for virtual time
+        session_seconds: as in `Timing`
+        heartbeat_seconds: as in `Timing`
+        drain_seconds: as in `Timing`
+        record_bytes_max: the limit of key, value and headers of a record together; Kafka's default is 1 MiB
+            per batch
+        poll_seconds: the interval at which records of other processes are read
+        Raises PermanentError if the file is not a bus of this version.
         """
         timing = Timing(
             session_seconds=session_seconds, heartbeat_seconds=heartbeat_seconds, drain_seconds=drain_seconds

@@ -37,10 +37,13 @@ from pvbus.ports.clock import Clock
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """How quickly members notice each other.
 
-    session_seconds: a member without a heartbeat for so long is removed. Shorter: a garbage collection or a
-    slow disk looks like a death. Longer: the leases of a hanging worker make no progress for that time.
-    heartbeat_seconds: a tenth of it, so that a few may fail. A hand-over takes two heartbeats.
-    drain_seconds: the limit for `revoked`; below the session, or the member is removed before it is done.
+    session_seconds: a member without a heartbeat for so long is removed. If it is shorter, a garbage
+        collection or a slow disk looks like a death. If it is longer, the leases of a hanging worker make no
+        progress for that time.
+    heartbeat_seconds: a tenth of the session, so that a few heartbeats may fail. A hand-over takes two of
+        them.
+    drain_seconds: the limit for `revoked`. It is below the session, or the member is removed before it is
+        done.
     """
 
     session_seconds: float
@@ -49,7 +52,12 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Held:
-    """A lease that we own, or whose callbacks have not ended yet."""
+    """A lease that we own, or whose callbacks have not ended yet.
+
+    lease: the lease
+    assigning: the task of the callback `assigned`
+    revoking: the task that hands the lease over, None while it stays
+    """
 
     def __init__(self, lease: Lease, assigning: "asyncio.Task[None]") -> None:
         self.lease = lease
@@ -65,7 +73,13 @@ class _Sighting(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """The result of one heartbeat's transaction. unwanted: partitions whose leases go to another worker."""
+    """The result of one heartbeat's transaction.
+
+    member: our id, a new one if our session had expired
+    taken: the leases that are ours from now on
+    lost: the leases that were ours when our session expired
+    unwanted: the partitions whose leases go to another worker
+    """
 
     member: int
     taken: list[Lease]

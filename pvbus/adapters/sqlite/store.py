@@ -60,7 +60,13 @@ _decode_spec = msgspec.json.Decoder(TopicSpec).decode
 
 
 class StoredTopic(NamedTuple):
-    """A topic, the lane of its first partition, and its retention in milliseconds (None: forever)."""
+    """A topic as it is stored.
+
+    spec: its declaration
+    lane: the lane of its first partition
+    keep_ms: how long records are retained, in milliseconds; None is forever
+    tombstone_ms: how long tombstones are retained, in milliseconds; None is forever
+    """
 
     spec: TopicSpec
     lane: int
@@ -118,7 +124,18 @@ def _not_opened(exc: Exception, path: str) -> PvbusError:
 
 
 class Store:
-    """The log, and all tables that must change with it in one transaction."""
+    """The log, and all tables that must change with it in one transaction.
+
+    A compacted record replaces the former one of its key in the same statement: the log has at most one row
+    of a lane and a key, so nothing needs to be compacted later. The ends of lanes are in memory, too. They
+    change after COMMIT only (`_grown` has those of the running transaction), or when another process has
+    committed, so listeners never see an offset that a rollback takes back.
+
+    topics: the topics, by name
+    ends: the next offset of each lane, as of the last commit that was read
+    is_shared: whether other processes may have the file open
+    lock: shows other processes that this one runs, None for a memory bus
+    """
 
     def __init__(self, path: str, *, poll_seconds: float) -> None:
         self.path = path
@@ -182,10 +199,11 @@ class Store:
     # Transactions
 
     async def write(self, work: Callable[[], T]) -> T:
-        """Run `work` in one transaction. It does not yield to the event loop while the file is locked.
+        """Run `work` in one transaction.
 
-        Raises any error of `work`, after a rollback; TransientError or PermanentError for an error of the
-        file itself.
+        While another process has the file locked, this waits and yields to the event loop; from BEGIN to
+        COMMIT it does not yield. Raises any error of `work`, after a rollback; TransientError or
+        PermanentError for an error of the file itself.
         """
         if not self._begin():
             await self._begin_later()
@@ -400,7 +418,7 @@ class Store:
         return end if first is None else first & OFFSET_MASK
 
     def expire(self, now_ms: int) -> int:
-        """Delete up to `EXPIRE_ROWS_MAX` expired records; return how many. Call inside `write`."""
+        """Delete up to `EXPIRE_ROWS_MAX` expired records; return the number deleted. Call inside `write`."""
         return self.db.execute(
             "DELETE FROM log WHERE position IN"
             " (SELECT position FROM log WHERE expires_ms <= ? ORDER BY expires_ms LIMIT ?)",
@@ -416,7 +434,10 @@ class Store:
         return None if row is None else row[0]
 
     def commit_offsets(self, group: str, partition: int, offsets: Mapping[str, int]) -> None:
-        """Advance a lease's positions. Call inside `write`."""
+        """Advance the committed offsets of a lease. Call inside `write`.
+
+        Raises InvariantError if one would move back.
+        """
         for topic, offset in offsets.items():
             changed = self.db.execute(
                 "INSERT INTO offsets VALUES (?, ?, ?, ?, ?)"
@@ -428,7 +449,7 @@ class Store:
                 raise InvariantError(f"step would move {group}/{partition} back to {topic}@{offset}")
 
     def committed(self, group: str, partition: int) -> tuple[int | None, dict[str, int]]:
-        """Return a lease's epoch and its positions, read consistently."""
+        """Return a lease's epoch and its committed offsets by topic, read consistently."""
         rows = self.query(
             "SELECT l.epoch, o.topic, o.next FROM leases l"
             " LEFT JOIN offsets o USING (consumer_group, partition)"

@@ -37,7 +37,10 @@ _log = structlog.get_logger(__name__)
 
 
 class DelegatedAuthenticator:
-    """Implements `identity.Authenticator`. trust: returns what the ConfigMap says now, None at first."""
+    """Implements `identity.Authenticator`.
+
+    trust: returns what the ConfigMap says now, None before it was read
+    """
 
     def __init__(self, cluster: Creates, trust: Callable[[], Trust | None]) -> None:
         self._trust = trust

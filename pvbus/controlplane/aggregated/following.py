@@ -27,12 +27,23 @@ in between are not known."""
 
 
 class Follower:
-    """The present objects of one kind. `run` runs until it is cancelled."""
+    """The present objects of one kind. `run` runs until it is cancelled.
+
+    `_known` has the objects that were reported, so that a new list is reported as changes; `_at` is where the
+    watch continues, "" to list again.
+
+    listed: set after the first complete list
+    problem: why the objects may be outdated, "" if they are not
+    """
 
     def __init__(
         self, cluster: Cluster, kind: Kind, sink: Sink, *, jitter: Jitter, metadata_only: bool = False
     ) -> None:
-        """sink: called for every change, and for bookmarks with none."""
+        """Follow nothing until `run`.
+
+        sink: called with every change, and for a bookmark with no change
+        metadata_only: whether the objects are read without their content
+        """
         self.kind = kind
         self.listed = asyncio.Event()
         self.problem = "it has not been listed yet"

@@ -10,7 +10,11 @@ from pvbus.controlplane.apiserver.entries import ObjectKey
 
 
 class _Run(NamedTuple):
-    """Writes in a row. before: the resourceVersion that the first one replaced; last: of the last one."""
+    """Writes of this replica in a row.
+
+    before: the resourceVersion that the first one replaced
+    last: the resourceVersion of the last one
+    """
 
     before: int
     last: int
@@ -23,7 +27,11 @@ class OwnWrites:
         self._runs: dict[ObjectKey, _Run] = {}
 
     def add(self, key: ObjectKey, before: int, version: int) -> None:
-        """Add a write. before: the resourceVersion that it replaced, or that of the last deletion, else 0."""
+        """Add a write of this replica.
+
+        before: the resourceVersion that it replaced, or that of the last deletion; 0 if there was neither
+        version: the resourceVersion of the write
+        """
         run = self._runs.get(key)
         first = run.before if run is not None and run.last == before else before
         self._runs[key] = _Run(first, version)
@@ -33,6 +41,9 @@ class OwnWrites:
         self._runs.pop(key, None)
 
     def last_of_others(self, key: ObjectKey, version: int) -> int:
-        """Return the resourceVersion that another replica has written last. version: the present one."""
+        """Return the resourceVersion that another replica has written last.
+
+        version: the present resourceVersion
+        """
         run = self._runs.get(key)
         return run.before if run is not None and run.last == version else version

@@ -34,7 +34,11 @@ _WITHDRAWN = "withdrawn"
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that is under way. id: of this attempt; note: what it does to the metadata."""
+    """A change that is under way.
+
+    id: the id of this attempt
+    note: what the change does to the metadata
+    """
 
     id: str
     note: Note
@@ -99,7 +103,11 @@ def begun(change: Change, namespace: str, name: str, repository: str) -> Object:
 
 
 def with_change(rev: Object, change: Change | None, *, last: bool = False) -> Object:
-    """Return a PackageRev with a change under way, or with none. last: it is deleted after that."""
+    """Return a PackageRev with a change under way, or with none.
+
+    change: the change, None for none
+    last: whether the PackageRev is deleted after that; it then gets no finalizer
+    """
     spec = {key: value for key, value in (rev.get("spec") or {}).items() if key != _CHANGE}
     if change is not None:
         spec[_CHANGE] = msgspec.to_builtins(change)

@@ -37,7 +37,10 @@ class AggregatedDocuments(Documents):
     """Health and discovery of one group; kube-apiserver has the rest."""
 
     def __init__(self, registry: Registry, problem: Callable[[], str]) -> None:
-        """problem: returns why this process is not ready, "" if it is."""
+        """Serve the documents of the kinds of a registry.
+
+        problem: returns why this process is not ready, "" if it is
+        """
         super().__init__(registry)
         self._problem = problem
 
@@ -81,7 +84,11 @@ class AggregatedServer:
         problem: Callable[[], str],
         answered: Callable[[str, int], None],
     ) -> None:
-        """problem: returns why this process is not ready, "" if it is. answered: as `Frontend` has it."""
+        """Serve nothing until `listen`.
+
+        problem: returns why this process is not ready, "" if it is
+        answered: called with verb and code after each request about a resource
+        """
         self._cluster = cluster
         self._trust: Trust | None = None
         self._following: asyncio.Task[None] | None = None
@@ -95,9 +102,11 @@ class AggregatedServer:
         """The certificate that new connections get."""
 
     async def listen(self, host: str, port: int, read: Callable[[], Serving]) -> int:
-        """Serve once kube-apiserver has said whom to believe; return the port.
+        """Serve once kube-apiserver has said which authorities to believe; return the port.
 
-        host "": every interface. port 0: any free one. read: reads the certificate, at each look.
+        host: the address to listen at, "" for every interface
+        port: the port to listen at; 0 takes any free one
+        read: reads the certificate, at each look
         Raises PermanentError: no certificate, port in use.
         """
         self.serving = read()

@@ -19,8 +19,14 @@ from pvbus.core.errors import PermanentError, UsageError
 
 
 class Serving(NamedTuple):
-    """A certificate chain and its key, as PEM files, and their content. authority: PEM for the APIService,
-    empty if the operator provides it."""
+    """A certificate chain and its key.
+
+    certificate: the PEM file of the chain
+    key: the PEM file of the key
+    content: the contents of both files
+    authority: PEM of the authority for the APIService, empty if the operator provides it
+    not_after: when the certificate expires
+    """
 
     certificate: Path
     key: Path
@@ -46,9 +52,11 @@ def self_signed(folder: Path, names: Sequence[str]) -> Serving:
 
 
 def context_of(serving: Serving, authorities: str) -> ssl.SSLContext:
-    """Return a TLS context. authorities: PEM of those whose client certificates are accepted.
+    """Return a TLS context.
 
     A client without a certificate is served, too: it may have a token, or ask for the health.
+
+    authorities: PEM of the authorities whose client certificates are accepted, "" for none
     """
     context = servingtls.serving_context(servingtls.ServingFiles(serving.certificate, serving.key))
     if authorities:

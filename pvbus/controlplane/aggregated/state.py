@@ -59,7 +59,15 @@ class AggregatedState:
         options: StoreOptions | None = None,
         abandoned_seconds: float = ABANDONED_SECONDS,
     ) -> None:
-        """cluster: stays open after `stop`. jitter: `pvbus.runtime.backoff.uniform`."""
+        """Follow nothing until `start`.
+
+        cluster: stays open after `stop`
+        folder: the cache of mirrors
+        render: renders a package
+        jitter: the source of the randomness of all waits, `pvbus.runtime.backoff.uniform`
+        options: the options of the package store, None for the defaults
+        abandoned_seconds: how long a change may be under way before it counts as abandoned
+        """
         self.store = ClusterStore(cluster, jitter=jitter, abandoned_seconds=abandoned_seconds)
         self.registry = Registry(kind for kind in BUILTIN_KINDS if kind.group == PORCH_GROUP)
         objects = StoredObjects()

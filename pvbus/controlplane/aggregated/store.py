@@ -368,7 +368,10 @@ class ClusterStore(Store):
         return change.id
 
     async def end(self, key: ObjectKey, reservation: str = "") -> None:
-        """End a change that was not made, unless it has ended. reservation: "" ends any."""
+        """End a change that was not made, unless it has ended.
+
+        reservation: the id of the change, "" to end any
+        """
         self._mine.discard(reservation)
         for _ in range(TRIES_MAX):
             rev = self._revs.get(key)

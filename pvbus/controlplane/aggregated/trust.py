@@ -29,14 +29,26 @@ CREDENTIAL = "authentication.kubernetes.io/credential-id"
 
 
 class Authorities(NamedTuple):
-    """Certificates of authorities. encoded: the DER form of each."""
+    """Certificates of authorities.
+
+    pem: all of them as PEM
+    encoded: each of them in DER form
+    """
 
     pem: str = ""
     encoded: frozenset[bytes] = frozenset()
 
 
 class Proxies(NamedTuple):
-    """How kube-apiserver says who asks. names: the common names of its certificates, empty for any."""
+    """How kube-apiserver says who asks.
+
+    authorities: the authorities of its certificates
+    names: the common names of its certificates, empty for any
+    user_headers: the headers that may have the user's name, the first one that is there counts
+    uid_headers: the headers that may have the user's uid
+    group_headers: the headers that have the user's groups
+    extra_prefixes: the beginnings of the headers with further attributes of the user
+    """
 
     authorities: Authorities
     names: frozenset[str]

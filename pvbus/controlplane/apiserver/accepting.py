@@ -69,7 +69,10 @@ def probe_silent_peers(listening: socket.socket) -> None:
 
 
 class Acceptor:
-    """Accepts the connections of one listening socket, until `stop`. context: of new connections."""
+    """Accepts the connections of one listening socket, until `stop`.
+
+    context: the TLS context of new connections, None for plain HTTP
+    """
 
     def __init__(
         self, listening: socket.socket, connections: Connections, context: ssl.SSLContext | None

@@ -32,8 +32,14 @@ _GIT_GROUPS = ("porch.kpt.dev", "config.porch.kpt.dev")
 
 
 class Sent(NamedTuple):
-    """The body of a POST, PUT or PATCH. media: its type, without parameters. key: of the object in the path;
-    without a name for a POST."""
+    """The body of a POST, PUT or PATCH.
+
+    method: the HTTP method
+    media: the media type of the body, without parameters
+    body: the body
+    key: namespace and name of the object in the path; without a name for a POST
+    subresource: the subresource in the path, "" for the object itself
+    """
 
     method: str
     media: str

@@ -23,7 +23,12 @@ FAMILIES_KEPT = 8
 
 
 class Stored(NamedTuple):
-    """The stored object that a write replaces, as it crosses."""
+    """The stored object that a write replaces, as it crosses.
+
+    rv: its resourceVersion
+    uid: its uid
+    raw: its JSON
+    """
 
     rv: int
     uid: str
@@ -31,7 +36,14 @@ class Stored(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A write to compute. family: of `Registry.family`. resource: group, version and plural."""
+    """A write to compute.
+
+    family: the pickled kinds that serve the object, of `Registry.family`
+    resource: group, version and plural
+    is_hooked: whether hooks judge the object, too
+    sent: the body of the request
+    options: the options of the write
+    """
 
     family: bytes
     resource: tuple[str, str, str]
@@ -41,7 +53,12 @@ class Task(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The JSON of the new object, None if it does not change; warnings, and what `revisions` return."""
+    """The outcome of a computed write.
+
+    raw: the JSON of the new object, None if the object does not change
+    warnings: the warnings for the client
+    generated: the prefix of a generated name, "" for a given one
+    """
 
     raw: bytes | None
     warnings: list[str]

@@ -125,7 +125,10 @@ class Connections(QuietServer):
             raise too_many(f'user "{user.name}" has {limit} connections already')
 
     def make_room(self, but: "_Connection | None" = None) -> bool:
-        """Close an idle connection: nobody's first, then one of the user with the most. but: not this one."""
+        """Close an idle connection: nobody's first, then one of the user with the most.
+
+        but: a connection that stays
+        """
         return self._end_idle_of(self._strangers, but) or self._end_idle_of(self._owned, but)
 
     def _end_idle_of(
@@ -202,9 +205,13 @@ def _nothing() -> None:
 class _Connection(QuietConnection):
     """Answers invalid HTTP and slow heads with a Status.
 
-    peer, user: whose it is; user "" before a request was authenticated. waits_since: when it began to wait
-    for a head, None while there is a request. has_bytes: part of that head is there. has_served: it had a
-    request. when_lost: called at its end.
+    peer: the address of the client
+    user: whose connection it is, "" before a request was authenticated
+    waits_since: when it began to wait for a head, by the loop's clock; None while there is a request
+    has_bytes: whether part of that head is there
+    has_served: whether it had a request
+    closing_since: when it began to close, by the loop's clock; None while it is open
+    when_lost: called at its end
     """
 
     __slots__ = ("closing_since", "has_bytes", "has_served", "peer", "user", "waits_since", "when_lost")

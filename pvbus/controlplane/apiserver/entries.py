@@ -17,7 +17,10 @@ ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 
 class Owner(NamedTuple):
-    """An ownerReference. blocks: a foreground deletion of the owner waits for this object."""
+    """An ownerReference.
+
+    blocks: whether a foreground deletion of the owner waits for this object
+    """
 
     uid: str
     api_version: str
@@ -32,7 +35,17 @@ _decoder = msgspec.json.Decoder()
 
 
 class Entry:
-    """One version of one object; it never changes. package: `spec.packageName`, or an empty text."""
+    """One version of one object; it never changes.
+
+    key: namespace and name
+    rv: the resourceVersion
+    raw: the JSON
+    uid: the uid
+    labels: the labels
+    owners: the ownerReferences
+    terminating: whether its deletion has begun
+    package: `spec.packageName`, "" if it has none
+    """
 
     __slots__ = (
         *("_is_current", "_object", "key", "labels", "owners", "package", "raw", "rv", "terminating", "uid"),
@@ -106,8 +119,14 @@ def _owner(reference: Object) -> Owner:
 
 
 class Change:
-    """One write. entry: the object after it, or its last version with the resourceVersion of its deletion.
-    old: the previous object, None if it was created."""
+    """One write of an object.
+
+    kind: the kind of the object
+    type: ADDED, MODIFIED or DELETED
+    entry: the object after the write; for a deletion its last version, with the resourceVersion of the
+        deletion
+    old: the previous object, None if it was created
+    """
 
     __slots__ = ("entry", "kind", "old", "type")
 

@@ -95,7 +95,12 @@ class Reviews(Protocol):
 
 
 class Access(NamedTuple):
-    """Who is served. reviews None: questions about rights are for another server."""
+    """Who is served.
+
+    authenticator: finds out who sends a request
+    authorizer: decides whether he may
+    reviews: answers questions about rights; None leaves them to another server
+    """
 
     authenticator: Authenticator
     authorizer: Authorizer
@@ -103,7 +108,11 @@ class Access(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """By which names a browser may reach the server, and with which scheme."""
+    """How a browser may reach the server.
+
+    names: the names in a URL
+    scheme: http or https
+    """
 
     names: frozenset[str]
     scheme: str
@@ -120,9 +129,11 @@ class Frontend:
         *,
         answered: Callable[[str, int], None] = lambda verb, code: None,
     ) -> None:
-        """origin None: requests may name the server as they like, as no browser authenticates here.
+        """Serve nothing until `listen`.
 
-        answered: called with verb and code after each request about a resource.
+        origin: how a browser may reach the server. None lets requests name it as they like, as no browser
+            authenticates here.
+        answered: called with verb and code after each request about a resource
         """
         self._answered = answered
         self._store, self._registry, self._resources, self._documents = api

@@ -36,7 +36,13 @@ _log = structlog.get_logger(__name__)
 
 
 class Worklist(Generic[Item]):
-    """A queue of items with retries. handle: returns whether the item is done; the item may need no work."""
+    """A queue of items with retries.
+
+    An item is in the queue once at most. One that is not done, or whose handling fails, waits in `_later` for
+    a retry after a backoff.
+
+    handle: returns whether the item is done; the item may need no work
+    """
 
     def __init__(self, name: str, handle: Callable[[Item], Awaitable[bool]]) -> None:
         self._name = name
@@ -102,7 +108,13 @@ class Node(NamedTuple):
 
 
 class Collector:
-    """Follows every change; `work.run()` deletes the objects."""
+    """Follows every change; `work.run()` deletes the objects.
+
+    `_by_uid` has every present object, and `_dependents` every object by the uid of each owner that it names,
+    whether that owner exists or not. So a deletion finds its dependents, and a new object with a dead owner
+    is found when it is written. A change only adds to the work list; a node is judged by the objects of that
+    moment.
+    """
 
     def __init__(self, store: Store, registry: Registry, writer: Writer) -> None:
         self._store = store

@@ -14,8 +14,12 @@ from pvbus.ports.cluster import Kind, Object, WatchEvent
 class StatusError(Exception):
     """An error answer of the API server, a metav1.Status.
 
-    code: HTTP status; reason: Kubernetes' reason (NotFound, Conflict, AlreadyExists, Invalid, ...);
-    causes: field errors as (field path, reason, message); retry_after_seconds: sent as Retry-After.
+    code: the HTTP status
+    reason: Kubernetes' reason (NotFound, Conflict, AlreadyExists, Invalid, ...)
+    message: the text for the client
+    causes: field errors as (field path, reason, message)
+    details: further fields of the details of the Status, None for none
+    retry_after_seconds: sent as Retry-After, None for none
     """
 
     def __init__(
@@ -101,8 +105,9 @@ class Objects(Protocol):
     ) -> Object | None:
         """Replace an object by the result of `change` on its newest version; None if there is none.
 
-        Like `put`, but without losing concurrent writes. change: called at once; it must not change its
-        argument.
+        Like `put`, but without losing concurrent writes.
+
+        change: called at once; it must not change its argument
         """
         ...
 

@@ -22,9 +22,13 @@ AUTHENTICATED_GROUP = "system:authenticated"
 
 
 class User(NamedTuple):
-    """The sender of a request, as Kubernetes describes users. extra: names in lower case.
+    """The sender of a request, as Kubernetes describes users.
 
-    sender: who makes the request in the name of this user, None if it is the user.
+    name: the name
+    groups: the groups
+    uid: the uid, "" for none
+    extra: further attributes, by name in lower case
+    sender: who makes the request in the name of this user, None if it is the user
     """
 
     name: str
@@ -35,10 +39,17 @@ class User(NamedTuple):
 
 
 class Attributes(NamedTuple):
-    """What a request asks for. verb: get, list, watch, create, update, patch, delete or deletecollection.
+    """What a request asks for.
 
-    namespace "": none, or all namespaces; name "": a collection; path: of a request to no resource, whose
-    verb is the HTTP method in lower case, and whose other fields are empty.
+    verb: get, list, watch, create, update, patch, delete or deletecollection
+    group: the group of the resource, "" for the core group
+    version: the version of the resource
+    resource: the plural
+    subresource: the subresource, "" for the object itself
+    namespace: the namespace, "" for none or for all of them
+    name: the name, "" for a collection
+    path: the path of a request to no resource; its verb is the HTTP method in lower case, and the other
+        fields are empty
     """
 
     verb: str
@@ -72,7 +83,12 @@ class Authorizer(Protocol):
 
 
 class Asked(NamedTuple):
-    """The request that is being answered. authorizer: decides on further rights; None: everything may be."""
+    """The request that is being answered.
+
+    user: who sends it
+    attributes: what it asks for
+    authorizer: decides on further rights, None if everything is permitted
+    """
 
     user: User
     attributes: Attributes

@@ -12,7 +12,10 @@ ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "up
 
 
 class Column(NamedTuple):
-    """A column of the table that kubectl prints. priority above 0: only with `-o wide`."""
+    """A column of the table that kubectl prints.
+
+    priority: 0 is printed always, a higher one only with `-o wide`
+    """
 
     name: str
     type: str
@@ -23,9 +26,16 @@ class Column(NamedTuple):
 
 
 class ServedVersion(NamedTuple):
-    """One version of a kind. schema is an openAPIV3Schema; None: the kind's fields are not checked.
+    """One version of a kind.
 
-    shares_status: a write of the object changes its status, too, although there is a subresource for it.
+    name: the version
+    schema: its openAPIV3Schema, None if the kind's fields are not checked
+    columns: the columns of its tables
+    subresources: the names of its subresources
+    shares_status: whether a write of the object changes its status, too, although there is a subresource for
+        it
+    served: whether requests may use it
+    storage: whether objects are stored in it
     """
 
     name: str
@@ -38,7 +48,10 @@ class ServedVersion(NamedTuple):
 
 
 class ServedKind(NamedTuple):
-    """custom: from a CustomResourceDefinition, so without strategic merge patch, and with CRD pruning."""
+    """A kind with the names by which clients find it.
+
+    custom: whether it comes from a CustomResourceDefinition, and so has pruning and no strategic merge patch
+    """
 
     group: str
     kind: str

@@ -89,10 +89,12 @@ def selection(endpoint: Endpoint, namespace: str | None, query: Mapping[str, str
 
 
 class Tokens:
-    """Writes and reads continue tokens. key: signs them; the servers that share a list share it.
+    """Writes and reads continue tokens.
 
     A server whose replicas have no secret in common has an empty key: its tokens fit their lists and versions
     only, and whoever makes one up may start a list that he may read anyway where he wants.
+
+    key: signs the tokens; the servers that share a list share it
     """
 
     def __init__(self, key: bytes = b"") -> None:

@@ -97,10 +97,12 @@ def problems(
 ) -> list[FieldError]:
     """Return the errors of complete metadata.
 
-    named: whether the object has its name; a hook may choose it later. label_name: the name must be a DNS
-    label; path_name: it may be any segment of a path.
-    qualified_finalizers: finalizers other than Kubernetes' own need a domain; so it is for kinds of the core
-    group only.
+    namespaced: whether the kind has namespaces
+    named: whether the object has its name; a hook may choose it later
+    label_name: whether the name must be a DNS label
+    path_name: whether the name may be any segment of a path
+    qualified_finalizers: whether finalizers other than Kubernetes' own need a domain, as for kinds of the
+        core group
     """
     found: list[FieldError] = []
     if not named:

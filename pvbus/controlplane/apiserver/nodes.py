@@ -98,7 +98,12 @@ ROOT = "<nil>"
 
 
 class FieldError(NamedTuple):
-    """One finding. reason: the cause's reason (FieldValueInvalid, ...); message: without the path."""
+    """One finding about a field.
+
+    path: the path of the field
+    reason: the reason of the cause (FieldValueInvalid, ...)
+    message: the text, without the path
+    """
 
     path: str
     reason: str

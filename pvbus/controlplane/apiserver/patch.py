@@ -237,7 +237,10 @@ _STEPS: dict[str, Callable[[_Document, Mapping[str, Any]], Any]] = {
 
 
 class _MergedList(NamedTuple):
-    """A list that is merged, not replaced. key: the field that identifies its items; "" for a set."""
+    """A list that is merged, not replaced.
+
+    key: the field that identifies its items, "" for a set
+    """
 
     key: str
 

@@ -42,8 +42,11 @@ def table(
 ) -> dict[str, Any]:
     """Return the objects as a Table.
 
-    include: the part of its object that each row holds. watch: the rows continue a table, so the columns are
-    left out.
+    include: the part of its object that each row holds
+    resource_version: the resourceVersion of the list
+    continue_: the continue token, "" on the last page
+    remaining: the number of objects on later pages, None if unknown
+    watch: whether the rows continue a table, so that the columns are left out
     """
     layout = _layout(kind, version)
     metadata: dict[str, Any] = {"resourceVersion": resource_version}

@@ -25,7 +25,10 @@ class _List(NamedTuple):
 
 
 class _Time(NamedTuple):
-    """Seconds and nanoseconds since 1970; no time if both are missing. micro: MicroTime."""
+    """Seconds and nanoseconds since 1970; no time if both are missing.
+
+    micro: whether it is a MicroTime
+    """
 
     micro: bool = False
 

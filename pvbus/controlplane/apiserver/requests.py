@@ -27,7 +27,11 @@ Validation = Literal["Strict", "Warn", "Ignore"]
 
 
 class Target(NamedTuple):
-    """A path below /api or /apis. namespace None: not in the path. name "": the collection."""
+    """A path below /api or /apis.
+
+    namespace: the namespace in the path, None without one
+    name: the name in the path, "" for the collection
+    """
 
     group: str
     version: str
@@ -38,10 +42,15 @@ class Target(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The options of a write. warnings: collected during the write, and sent as headers.
+    """The options of a write.
 
-    manager: who will own the written fields. applies: this is a server-side apply; the object comes with its
-    managedFields. force: it takes over the fields of others.
+    user: who writes
+    warnings: collected during the write, and sent as headers
+    dry_run: whether nothing is stored
+    validation: what becomes of unknown fields
+    manager: who will own the written fields
+    applies: whether this is a server-side apply; the object then comes with its managedFields
+    force: whether the apply takes over the fields of others
     """
 
     user: str
@@ -54,7 +63,14 @@ class Options(NamedTuple):
 
 
 class DeleteOptions(NamedTuple):
-    """user: who asks, "" for the server itself."""
+    """The options of a deletion.
+
+    uid: the uid that the object must have, "" for any
+    resource_version: the resourceVersion that the object must have, "" for any
+    propagation: what becomes of the dependents
+    dry_run: whether nothing is deleted
+    user: who deletes, "" for the server itself
+    """
 
     uid: str = ""
     resource_version: str = ""
@@ -133,8 +149,9 @@ def write_options(
 ) -> Options:
     """Return the options of a write. Raises StatusError for invalid values.
 
-    agent: the User-Agent, whose first part names the field manager if the query does not. kind: of the
-    options, for messages. applies: whether this is a server-side apply, which has to name its manager.
+    agent: the User-Agent, whose first part names the field manager if the query does not
+    kind: the kind of the options, for messages
+    applies: whether this is a server-side apply, which has to name its manager
     """
     if not query and not applies:
         return Options(user, [], manager=_agent_name(agent[:AGENT_CHARACTERS_MAX]))
@@ -239,7 +256,11 @@ def delete_options(query: Mapping[str, str], content: Any, user: str) -> DeleteO
 
 
 class Wanted(NamedTuple):
-    """The accepted shape of the answer. yaml: encode it as YAML instead of JSON."""
+    """The accepted shape of the answer.
+
+    shape: whole objects, their metadata, or a table
+    yaml: whether to encode it as YAML instead of JSON
+    """
 
     shape: Shape
     yaml: bool = False

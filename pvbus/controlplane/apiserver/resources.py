@@ -29,8 +29,17 @@ RV_DIGITS_MAX = 18
 
 
 class Call(NamedTuple):
-    """A request to a resource. media: the content type of its body, without parameters. agent: the
-    User-Agent, which names the field manager of a write."""
+    """A request to a resource.
+
+    method: the HTTP method
+    target: the resource
+    query: the parameters
+    wanted: the accepted shape of the answer
+    media: the content type of the body, without parameters
+    body: the body
+    user: who sends it
+    agent: the User-Agent, which names the field manager of a write
+    """
 
     method: str
     target: rq.Target
@@ -59,7 +68,12 @@ class Resources:
         virtual: Mapping[Kind, VirtualKind],
         tokens: listing.Tokens | None = None,
     ) -> None:
-        """tokens: of continued lists; None for a server that shares no secret with its replicas."""
+        """Serve the kinds of a registry.
+
+        virtual: the kinds that are not stored
+        tokens: writes the tokens of continued lists; None for a server that shares no secret with its
+            replicas
+        """
         self._store = store
         self._registry = registry
         self._writer = writer

@@ -31,7 +31,13 @@ _GENERATED_PREFIX_MAX = 58
 
 
 class Rules(NamedTuple):
-    """By what an object of a kind is judged. is_hooked: hooks judge it, too."""
+    """By what an object of a kind is judged.
+
+    endpoint: the kind in the version of the request
+    strategy: the behaviour of the kind
+    tracker: computes the owners of fields
+    is_hooked: whether hooks judge the object, too
+    """
 
     endpoint: Endpoint
     strategy: Strategy
@@ -45,7 +51,12 @@ class Rules(NamedTuple):
 
 
 class Base(NamedTuple):
-    """The stored object that a write replaces."""
+    """The stored object that a write replaces.
+
+    rv: its resourceVersion
+    uid: its uid
+    obj: the object
+    """
 
     rv: int
     uid: str
@@ -140,7 +151,14 @@ def updated(
     subresource: str,
     conditional: bool,
 ) -> Object | None:
-    """Return the checked new object, None if it does not change. base: None if there is no such object."""
+    """Return the checked new object, None if it does not change.
+
+    base: the stored object, None if there is none
+    change: returns the new object for the stored one
+    subresource: the subresource that is written, "" for the object itself
+    conditional: whether it is a PUT. Its object must be readable in any case, and its uid and resourceVersion
+        are preconditions; a kind may require the latter.
+    """
     endpoint, strategy, tracker, _ = rules
     if base is None:
         if conditional:

@@ -57,12 +57,16 @@ class ApiServer:
         accounts: Path | None = None,
         event_seconds: float = EVENT_SECONDS,
     ) -> None:
-        """data: the data folder, None for memory. port 0: any free port, which is saved in `data`.
+        """Serve nothing until `start`.
 
-        crds: CustomResourceDefinitions to create at the start; existing ones get their spec. advertise: name
-        or address by which other machines reach this one; "" serves this machine only. namespaces: those that
-        the services are limited to; () if they are not. accounts: a folder for a kubeconfig of each service
-        alone, None for none. event_seconds: how long Events are there.
+        data: the data folder, None for memory
+        port: the port to listen at; 0 takes any free one, which is saved in `data`
+        crds: CustomResourceDefinitions to create at the start; existing ones get their spec
+        tls: whether to serve HTTPS
+        advertise: name or address by which other machines reach this one; "" serves this machine only
+        namespaces: the namespaces that the services are limited to; () if they are not
+        accounts: a folder for a kubeconfig of each service alone, None for none
+        event_seconds: how long Events are retained
         """
         self.objects = StoredObjects()
         self._folder = DataFolder(data, accounts)

@@ -24,8 +24,10 @@ RETRY_SECONDS = 1
 class Room(NamedTuple):
     """How much of one thing there is.
 
-    user: for one user. users: for all users together. own: for the administrator and the services together.
-    what: names the thing in messages.
+    what: names the thing in messages
+    user: the amount for one user
+    users: the amount for all users together
+    own: the amount for the administrator and the services together
     """
 
     what: str
@@ -146,7 +148,10 @@ class Turns:
 
 
 class Limits:
-    """The shares of one server. watches: returns their room now."""
+    """The shares of one server.
+
+    watches: returns the room for watches now
+    """
 
     def __init__(self, watches: Callable[[], Room]) -> None:
         self.watches = Shares(watches)

@@ -11,7 +11,13 @@ from pvbus.controlplane.apiserver.nodes import PROBLEMS_MAX, SHOWN_MAX, FieldErr
 
 
 class Subject(NamedTuple):
-    """The object of an error. resource: the plural; name may be ""."""
+    """The object of an error.
+
+    group: the API group
+    resource: the plural
+    kind: the kind
+    name: the name, "" for a collection
+    """
 
     group: str
     resource: str

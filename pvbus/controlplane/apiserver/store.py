@@ -70,7 +70,19 @@ class ExpiredError(Exception):
 
 
 class Table:
-    """The committed objects of one kind, and its recent changes."""
+    """The committed objects of one kind, and its recent changes.
+
+    A position in the log counts from the first change ever, so it stays valid when changes are dropped: the
+    change at a position is `changes[position - dropped]`. Every change later than `compacted` is in the log.
+
+    entries: the objects, by namespace and name
+    changes: the log, the oldest change first
+    dropped: the number of changes that were dropped from the log
+    compacted: the resourceVersion of the last change that was dropped
+    changed: set, and replaced, when objects change
+    watchers: those who wait to send changes
+    log_bytes: the size of the objects in the log
+    """
 
     def __init__(self, compacted: int) -> None:
         self.entries: dict[ObjectKey, Entry] = {}
@@ -214,7 +226,15 @@ class _Batch:
 
 
 class Store:
-    """All objects of one server. Call its methods only in the event loop that called `start`."""
+    """All objects of one server. Call its methods only in the event loop that called `start`.
+
+    A write goes into `_pending`, which makes it part of head, and into `_batch`. One task takes the batch,
+    writes it in one transaction, and applies it to the tables; meanwhile the next batch gathers. An entry of
+    `_pending` ends with the commit of its own write, and not of an earlier one of the same object.
+
+    rv: the resourceVersion of the last committed write
+    write_problem: why nothing can be written, "" if the last write succeeded
+    """
 
     def __init__(self, path: Path | None) -> None:
         """Open the file, or use only memory if there is no path."""
@@ -371,7 +391,7 @@ class Store:
             self._publish(batch)
 
     async def probe_forever(self) -> None:
-        """Clear `problem` once writes work again, also if nobody writes."""
+        """Clear `write_problem` once writes work again, also if nobody writes."""
         while True:
             await asyncio.sleep(PROBE_SECONDS)
             if self.write_problem and self._file is not None:
@@ -421,7 +441,10 @@ class Store:
             largest.compact(max(1, len(largest.changes) // 2))
 
     def expire(self, now: float) -> None:
-        """Drop old changes of all logs. now: of a monotonic clock, in seconds."""
+        """Drop old changes of all logs.
+
+        now: the time of a monotonic clock, in seconds
+        """
         for table in self._tables.values():
             table.expire(now)
 

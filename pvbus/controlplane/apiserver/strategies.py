@@ -33,11 +33,18 @@ _DATA_KEY_RULE = (
 
 
 class Strategy(NamedTuple):
-    """finalizer: added to an object when its deletion begins, removed by the server's own cleaner.
+    """The behaviour of one kind in writes.
 
-    owned: of the completed object and the client's, what an update owns the fields of. label_name: the name
-    must be a DNS label; path_name: it may be any segment of a path. Else a subdomain.
-    creates_by_update: a PUT of an object that is not there creates it.
+    prepare: completes an object; gets the new one and the previous one, None on create
+    check: returns the rules that a completed object breaks; gets the same two
+    advice: returns warnings about an object that breaks no rule
+    owned: returns the object whose fields an update owns; gets the completed object and the client's
+    finalizer: added to an object when its deletion begins, removed by the server's own cleaner; "" for none
+    counts_generation: whether changes count in metadata.generation
+    unconditional_update: whether an update may come without a resourceVersion
+    label_name: whether the name must be a DNS label
+    path_name: whether the name may be any segment of a path; without both it is a subdomain
+    creates_by_update: whether a PUT of an object that is not there creates it
     """
 
     prepare: Callable[[Object, Object | None], Object] = lambda new, old: new

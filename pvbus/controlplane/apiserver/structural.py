@@ -29,7 +29,10 @@ _NOT_NULL = bool | int | float | str | list[Any] | dict[str, Any]
 
 
 class _Quick:
-    """Builds the msgspec type of a node. complete: type and patterns suffice to validate an object."""
+    """Builds the msgspec type of a node.
+
+    complete: whether type and patterns suffice to validate an object
+    """
 
     def __init__(self) -> None:
         self.complete = True

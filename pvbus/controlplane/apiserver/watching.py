@@ -36,9 +36,18 @@ DEFAULT_SECONDS = (1800, 3600)
 
 
 class WatchPlan(NamedTuple):
-    """A validated watch. position: its start in the log. initial: the objects to send first.
+    """A validated watch.
 
-    expired: why it cannot start there. As in a real API server this is an event, not the response's code.
+    selection: the selected objects
+    form: the form in which they are sent
+    initial: the objects to send first
+    position: its start in the log
+    rv: the resourceVersion of the store when it starts
+    bookmarks: whether the client accepts bookmarks
+    initial_bookmark: whether a bookmark ends the initial objects
+    seconds: how long the watch lasts
+    expired: why it cannot start there, "" if it can. As in a real API server this is an event, not the
+        response's code.
     """
 
     selection: Selection
@@ -103,8 +112,9 @@ async def stream(
 ) -> AsyncIterator[bytes | memoryview]:
     """Yield chunks of event lines until the timeout, the end of the kind, or an expired position.
 
-    An empty chunk lets the caller check that the client is still connected. user: whose watch it is; those of
-    different users get an event in turn.
+    An empty chunk lets the caller check that the client is still connected.
+
+    user: whose watch it is; the watches of different users get an event in turn
     """
     if watch.expired:
         yield _expired(watch.expired)

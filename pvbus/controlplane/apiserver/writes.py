@@ -37,15 +37,27 @@ computed so wait for each other, so that only other ones, as of the collectors, 
 
 
 class Deleted(NamedTuple):
-    """entry: the object's last version. gone: False if finalizers still keep the object."""
+    """The outcome of a deletion.
+
+    entry: the object's last version
+    gone: whether it is removed; False if finalizers still keep it
+    """
 
     entry: Entry
     gone: bool
 
 
 class _Update(NamedTuple):
-    """An update to compute. change: None if its body is read only where it is computed. sent: of what can be
-    computed in another process, else None."""
+    """An update to compute.
+
+    key: namespace and name of the object
+    change: returns the new object; None if the body is read only where the update is computed
+    sent: the body, for an update that can be computed in another process; else None
+    options: the options of the write
+    subresource: the subresource that is written, "" for the object itself
+    conditional: whether it is a PUT. Its object must be readable in any case, and its uid and resourceVersion
+        are preconditions; a kind may require the latter.
+    """
 
     key: ObjectKey
     change: changes.Change | None
@@ -55,7 +67,10 @@ class _Update(NamedTuple):
     conditional: bool
 
     def is_apart(self, entry: Entry | None) -> bool:
-        """Return whether it is computed in another process. entry: the object that it changes."""
+        """Return whether the update is computed in another process.
+
+        entry: the object that it changes, None if there is none
+        """
         is_large = entry is not None and bodies.is_large(entry.raw)
         return self.sent is not None and (self.change is None or is_large)
 

@@ -80,8 +80,10 @@ def _united(node: FieldSet, other: FieldSet) -> FieldSet:
 
 
 def difference(one: FieldSet, other: FieldSet) -> FieldSet:
-    """Return the paths of `one` that are not in `other`; `one` itself if none is. It costs as much as `other`
-    has paths."""
+    """Return the paths of `one` that are not in `other`; `one` itself if it loses none.
+
+    It costs as much as `other` has paths.
+    """
     result: dict[str, Any] | None = None
     for element, child in children(other):
         node = one.get(element)

@@ -14,7 +14,13 @@ UPDATE, APPLY = "Update", "Apply"
 
 
 class Manager(NamedTuple):
-    """Who owns fields. api_version: "" for an applier, which has one entry for all versions."""
+    """Who owns fields.
+
+    name: the field manager
+    operation: `Update` or `Apply`
+    api_version: the version of its writes; "" for an applier, which has one entry for all versions
+    subresource: the subresource of its writes, "" for the object itself
+    """
 
     name: str
     operation: str
@@ -30,7 +36,12 @@ class Manager(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """What a manager owns, in the names of one version. time: when it last changed it, "" if unknown."""
+    """What a manager owns.
+
+    fields: the fields, in the names of one version
+    api_version: that version
+    time: when the manager last changed them, as JSON has it; "" if unknown
+    """
 
     fields: FieldSet
     api_version: str

@@ -43,7 +43,13 @@ def _merged(type_: FieldType, live: Json, applied: Json) -> Json:
 
 
 def _merged_list(part: ListType, live: Sequence[Json], applied: Sequence[Json]) -> Json:
-    """Merge item by item. Items of both come in the applied order; the others keep their neighbours."""
+    """Merge item by item. Items of both come in the applied order; the others keep their neighbours.
+
+    `at` walks the live items and `position` the applied ones; `shared` has the identities that both have and
+    that are still to come, in the applied order. An item that only the live list has is copied at once, and
+    so stays behind the item that it followed. A live item that both have waits until the applied list reaches
+    it, unless it is the next one of `shared`: then the applied items before it are taken first.
+    """
     old = [(item_element(part, item), item) for item in live]
     new = {item_element(part, item): item for item in applied}
     counted: dict[str, Json] = {}

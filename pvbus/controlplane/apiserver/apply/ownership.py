@@ -3,6 +3,11 @@
 `updated` follows a write that replaces an object; `applied` merges an applied object, unless it would change
 fields of others. Both are pure: the time is an argument.
 
+Invariants. A field may have several owners, if all of them agree on its value: a write that changes it takes
+it away from everybody but the writer. An applier owns exactly what it named last time; what it names no more
+is removed, unless another manager owns it. Each owner's set is in the names of its own version, so a write is
+compared once per version.
+
 Source: structured-merge-diff v6, merge/update.go, and k8s.io/apimachinery pkg/util/managedfields/internal
 (v0.36), behaviour only.
 """
@@ -40,7 +45,12 @@ _UNOWNED = fieldsets.of_paths(
 
 
 class Conflict(NamedTuple):
-    """A field that an apply would change, and its owner."""
+    """A field that an apply would change, and its owner.
+
+    manager: the owner
+    time: when the owner last changed it, "" if unknown
+    path: the path of the field
+    """
 
     manager: Manager
     time: str
@@ -56,8 +66,14 @@ class ConflictsError(Exception):
 
 
 class Writing(NamedTuple):
-    """A write. ignored: fields that it does not write, such as the status, in the names of its version. now:
-    the time, as JSON has it."""
+    """A write, and who makes it.
+
+    manager: the field manager
+    api_version: the version of the object that is sent
+    subresource: the subresource that is written, "" for the object itself
+    ignored: fields that it does not write, such as the status, in the names of its version
+    now: the time, as JSON has it
+    """
 
     manager: str
     api_version: str
@@ -67,7 +83,11 @@ class Writing(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """The result of an apply. obj: None if it changes no field of the object."""
+    """The result of an apply.
+
+    obj: the object, None if the apply changes no field of it
+    managers: the owners afterwards
+    """
 
     obj: Object | None
     managers: Managers
@@ -137,7 +157,11 @@ def _reconciled(view: View, live: Object, managers: Managers) -> dict[Manager, O
 
 
 def _capped(managers: dict[Manager, Owned]) -> dict[Manager, Owned]:
-    """Unite the oldest updaters of each version, until there are not too many."""
+    """Unite the oldest updaters of each version, until there are not too many.
+
+    The united ones become one manager per version, `OLDEST`. The first one of a version is renamed only when
+    a second one joins it, as a name alone saves no entry.
+    """
     updaters = [manager for manager in managers if manager.operation == UPDATE]
     if len(updaters) <= UPDATERS_MAX:
         return managers
@@ -170,7 +194,14 @@ def applied(
 ) -> Applied:
     """Merge an applied object into `live`. Raises ConflictsError, ItemError.
 
-    live: the object, or a bare one to create it. config: fits its schema.
+    The steps: let the applier own what `config` names; merge; remove what it named last time, and nobody owns
+    now; refuse if a field of another manager would change, unless forced; take the changed fields away from
+    the others.
+
+    live: the object, or a bare one to create it
+    config: the applied object, which fits its schema
+    managers: the owners before
+    force: whether fields of others may change
     """
     seen = view(live, writing.api_version)
     assert seen is not None
@@ -221,7 +252,11 @@ def _conflicts(
 
 
 def _pruned(view: View, merged: Object, managers: Managers, last: Owned, api_version: str) -> Object:
-    """Remove what the applier named last time, and neither it nor anybody else does now."""
+    """Remove what the applier named last time, and neither it nor anybody else does now.
+
+    First everything that it named goes, with all that is below. Then what some manager owns is put back, and
+    at last what was below a named field without being named itself.
+    """
     seen = view(merged, last.api_version)
     if seen is None:
         return merged

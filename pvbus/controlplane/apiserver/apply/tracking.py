@@ -83,7 +83,12 @@ class Tracker:
     def created(
         self, endpoint: Endpoint, obj: Object, given: Any, options: Options, now: str
     ) -> list[Object]:
-        """Return the managedFields of a new object. given: those of the request, None for none."""
+        """Return the managedFields of a new object.
+
+        obj: the object, without managedFields
+        given: the managedFields of the request, None for none
+        now: the time, as JSON has it
+        """
         managers = {} if given is None or is_deep(given) else _readable(given) or {}
         writing = _writing(endpoint, options, "", now)
         bare = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], **_BARE.get(endpoint.kind, {})}
@@ -96,8 +101,11 @@ class Tracker:
     ) -> list[Object]:
         """Return the managedFields of an updated object.
 
-        old: the object as it is stored. new: without managedFields; given: those of the request. sub: the
-        subresource.
+        old: the object as it is stored
+        new: the object after the update, without managedFields
+        given: the managedFields of the request, None for none
+        sub: the subresource, "" for the object itself
+        now: the time, as JSON has it
         """
         entries = old["metadata"].get("managedFields") or []
         if not sub and managed.is_reset(given):
@@ -113,8 +121,12 @@ class Tracker:
     def applied(
         self, endpoint: Endpoint, old: Object | None, config: Object, options: Options, sub: str, now: str
     ) -> Object:
-        """Return the object after an apply, with its managedFields. old: None if there is none yet.
+        """Return the object after an apply, with its managedFields.
 
+        old: the object as it is stored, None if there is none yet
+        config: the applied object
+        sub: the subresource, "" for the object itself
+        now: the time, as JSON has it
         Raises StatusError: a conflict (409), or a configuration that does not fit the kind.
         """
         _check_config(endpoint, config)

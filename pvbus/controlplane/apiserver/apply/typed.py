@@ -126,7 +126,12 @@ _NOTHING: _Nodes = (None, None, None)
 
 
 def compare(type_: FieldType, old: Json, new: Json) -> Comparison:
-    """Return how an object differs from its previous version."""
+    """Return how an object differs from its previous version.
+
+    Both are walked together, but not into equal values, so it costs little more than what differs. A path is
+    modified if its own value differs, and not because of something below it. Where a value became another
+    type (an object became a list), the findings in both types count.
+    """
     return Comparison(*(node or EMPTY for node in _changes(type_, old, new)))
 
 

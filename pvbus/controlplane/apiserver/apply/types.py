@@ -36,7 +36,13 @@ class FieldType:
 
 
 class ListType(NamedTuple):
-    """merges: whether items are compared one by one. keys: what identifies an item; () for a set."""
+    """How a list is owned and merged.
+
+    items: the type of its items
+    merges: whether its items are compared one by one; otherwise the list is one value
+    keys: the fields that identify an item, () for a set
+    defaults: the values of keys that an item leaves out
+    """
 
     items: FieldType
     merges: bool = False
@@ -45,7 +51,13 @@ class ListType(NamedTuple):
 
 
 class MapType(NamedTuple):
-    """extra: the type of fields that are not declared; None if there must be none."""
+    """How an object is owned and merged.
+
+    fields: the types of the declared fields
+    extra: the type of other fields, None if there must be none
+    merges: whether its fields are compared one by one; otherwise the object is one value
+    deduced: whether the schema leaves its fields open
+    """
 
     fields: Mapping[str, FieldType]
     extra: FieldType | None
@@ -95,7 +107,10 @@ _SCALARS: Mapping[str, Scalar] = {"integer": "numeric", "number": "numeric", "bo
 
 
 def of_object(schema: Mapping[str, Any] | None) -> FieldType:
-    """Return the type of a kind's objects. schema: its openAPIV3Schema, None if fields are not checked."""
+    """Return the type of a kind's objects.
+
+    schema: the kind's openAPIV3Schema, None if fields are not checked
+    """
     if schema is None:
         return FieldType(
             map_=MapType({"apiVersion": _STRING, "kind": _STRING, "metadata": METADATA}, DEDUCED)

@@ -107,7 +107,12 @@ _DELEGATED = (
 
 
 def _role(name: str, rules: Sequence[Rule] = (), *, to: str = "", gathers: str = "", **labels: str) -> Object:
-    """Return a ClusterRole. to: the role it is added to; gathers: a label of the roles whose rules it has."""
+    """Return a ClusterRole.
+
+    to: the role that it is added to, "" for none
+    gathers: a label of the roles whose rules it has, "" for none
+    labels: further labels, with `__` for the slash
+    """
     labels = {label.replace("__", "/"): value for label, value in labels.items()}
     role: Object = {
         "apiVersion": f"{GROUP}/v1",

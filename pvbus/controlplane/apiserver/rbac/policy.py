@@ -28,7 +28,14 @@ class Subject(NamedTuple):
 
 
 class Binding(NamedTuple):
-    """A role for subjects. namespace "": in the whole cluster. note: how reasons name it, if given."""
+    """A role for subjects.
+
+    name: the name of the binding
+    namespace: where the role counts, "" for the whole cluster
+    role: kind and name of the role
+    subjects: who has the role
+    note: how reasons name the binding, "" for its own name
+    """
 
     name: str
     namespace: str
@@ -45,16 +52,22 @@ class Granted(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What a user may do. missing: kind and name of the bound roles that do not exist."""
+    """What a user may do.
+
+    granted: the rules, each with its source
+    missing: kind and name of the bound roles that do not exist
+    """
 
     granted: Sequence[Granted]
     missing: Sequence[tuple[str, str]]
 
 
 class Answer(NamedTuple):
-    """Whether requests of one form are permitted. everywhere: the reason if for all names, else "".
+    """Whether requests of one form are permitted.
 
-    names: the reason for each name that is permitted. problem: what could not be looked up.
+    everywhere: the reason if they are permitted for all names, else ""
+    names: the reason for each name that is permitted
+    problem: what could not be looked up, "" if everything could
     """
 
     everywhere: str
@@ -174,7 +187,10 @@ def _described(binding: Binding, subject: Subject) -> str:
 
 
 def problems(rules: Rules, resource: str = "") -> str:
-    """Return which roles were not found, "" if none is missing. resource: how to call them."""
+    """Return which roles were not found, "" if none is missing.
+
+    resource: how to call them, "" for their kind
+    """
     found = dict.fromkeys(
         f'{resource or kind.lower()}.{GROUP} "{name}" not found' for kind, name in rules.missing
     )

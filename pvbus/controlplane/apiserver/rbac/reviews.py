@@ -23,7 +23,10 @@ _PLURALS = {(group, f"{kind.lower()}s"): kind for group, kinds in REVIEWS.items(
 
 
 class Reviews:
-    """Answers reviews. user_of: finds the user of a token, None if there is none."""
+    """Answers reviews.
+
+    user_of: finds the user of a token, None if there is none
+    """
 
     def __init__(self, authorizer: RbacAuthorizer, user_of: Callable[[str], User | None]) -> None:
         self._authorizer = authorizer

@@ -14,7 +14,14 @@ ALL = "*"
 
 
 class Rule(NamedTuple):
-    """A PolicyRule; `*` stands for all. names: of objects, none for all. urls: paths of no resource."""
+    """A PolicyRule; `*` stands for all.
+
+    verbs: the verbs
+    groups: the API groups
+    resources: the plurals, with their subresources
+    names: the names of the objects, () for all
+    urls: the paths of requests to no resource
+    """
 
     verbs: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()

@@ -39,14 +39,24 @@ _log = structlog.get_logger(__name__)
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """A role of `PEOPLE`. namespaces: where; none for everywhere."""
+    """A role that a user has.
+
+    role: a role of `PEOPLE`
+    namespaces: where he has it, () for everywhere
+    """
 
     role: str
     namespaces: tuple[str, ...] = ()
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """A user. digest: the SHA-256 of his token in hex."""
+    """A user of the data folder.
+
+    name: the name
+    digest: the SHA-256 of his token, in hex
+    groups: the groups
+    grants: the roles
+    """
 
     name: str
     digest: str
@@ -145,7 +155,12 @@ class Identities:
     def __init__(
         self, own: dict[str, User], file: UserFile, granted: Callable[[Sequence[Binding]], None]
     ) -> None:
-        """own: by token, those that are in no file. granted: gets the users' bindings when they change."""
+        """Know nobody of the file yet.
+
+        own: the users that are in no file, by token
+        file: the file with the others
+        granted: called with the bindings of the file's users when they change
+        """
         self._own = {digest_of(token): user for token, user in own.items()}
         self._file = file
         self._granted = granted
