@@ -28,10 +28,16 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 
 class AppliedEntry(msgspec.Struct, rename="camel"):
-    """One object. sources: digest of its manifest by file, empty if no file contains it any more.
+    """One object that was applied.
 
-    last, last_source: the digest that was applied last, and its file. labels, annotations: the keys that this
-    manifest set, so that keys which it drops later can be removed.
+    kind: its kind
+    namespace: its namespace, "" for none
+    name: its name
+    sources: file -> digest of the manifest in it, empty if no file contains the object any more
+    last: the digest of the manifest that was applied last
+    last_source: the file of that manifest
+    labels: the keys that this manifest set, so that keys which it drops later can be removed
+    annotations: likewise the keys of annotations
     """
 
     kind: str

@@ -31,7 +31,13 @@ Effect = Literal["created", "updated", "same"]
 
 
 class Applied(NamedTuple):
-    """applied: new manifests. changed: known ones that were applied again. remarks: messages for the user."""
+    """What an application of manifests did.
+
+    applied: the number of new manifests
+    changed: the number of known ones that were applied again
+    unchanged: the number of known ones that were not
+    remarks: messages for the user
+    """
 
     applied: int
     changed: int
@@ -64,7 +70,8 @@ async def apply_news(
 ) -> Applied:
     """Apply manifests that are new or changed since they were last applied, and record them.
 
-    scope: the files, folders and examples that the manifests come from. reapply: apply all of them.
+    scope: the files, folders and examples that the manifests come from
+    reapply: whether to apply all of them
     Raises UsageError as `apply` does; manifests applied before the error are recorded.
     """
     news = {identity(manifest.object): record.news(manifest) for manifest in manifests}

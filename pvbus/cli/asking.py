@@ -27,9 +27,11 @@ def options_of(data: str, kubeconfig: str | None) -> str:
 
 
 async def tasks_of(bus: Bus, namespace: str, revisions: Iterable[str], hints: str) -> list[Document]:
-    """Return the tasks of package revisions: the open ones first, that which is due first on top.
+    """Return the tasks of package revisions: the open ones first, the one that is due first on top.
 
-    hints: the options of the command that answers one. A revision has its events in one partition.
+    A revision has its events in one partition.
+
+    hints: the options of the command that answers a task
     """
     now = datetime.now(UTC).timestamp()
     found: list[Document] = []
@@ -102,7 +104,7 @@ def _standing(task: Document) -> str:
 
 
 def _gates(task: Document, one: str, many: str, words: str) -> str:
-    """Return what is said of the gates that a task blocks, "" if there are none."""
+    """Return a sentence on the gates that a task blocks, "" if there are none."""
     names = task["blocks"]
     if not names:
         return ""

@@ -47,7 +47,11 @@ class ChildProcess:
     """`pvbus ARGUMENTS --child`. An async context manager: inside, the child is ready."""
 
     def __init__(self, what: str, *arguments: str, settings: Mapping[str, str] | None = None) -> None:
-        """what: its name in errors. settings: environment variables to add to this process's own."""
+        """Prepare a child; the context starts it.
+
+        what: its name in errors
+        settings: environment variables to add to this process's own
+        """
         self.what = what
         self.reported: Mapping[str, Any] = {}
         self._command = (sys.executable, "-P", "-m", "pvbus.cli", *arguments, "--child")
@@ -110,7 +114,10 @@ class ChildProcess:
 
 
 def ending(code: int) -> str:
-    """Return how a process ended, for a sentence about it; code: its return code, -N for signal N."""
+    """Return how a process ended, for a sentence about it.
+
+    code: its return code, -N for signal N
+    """
     if code >= 0:
         return f"ended with code {code}"
     return f"was killed by signal {-code} ({signal.strsignal(-code)})"
@@ -134,7 +141,11 @@ def _environment(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 class Parent:
-    """The parent process, at the other end of the pipe. stop: set when it ends, or at SIGTERM."""
+    """The parent process, at the other end of the pipe.
+
+    stop: set when the parent ends, or at SIGTERM
+    code: the exit code of this child
+    """
 
     def __init__(self, last: Callable[[], None]) -> None:
         """last: what to do before the end by force."""
@@ -174,9 +185,11 @@ class Parent:
 
 @asynccontextmanager
 async def child(last: Callable[[], None] = do_nothing) -> AsyncIterator[Parent]:
-    """Run the block as a child of its parent; `code` is the exit code after it. last: see `end_within`.
+    """Run the block as a child of its parent; `code` is the exit code after it.
 
     Ctrl-C at the terminal is ignored: the parent decides when its children end.
+
+    last: what to do before an end by force, as in `end_within`
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     loop = asyncio.get_running_loop()

@@ -32,8 +32,12 @@ _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 
 
 class Wanted(NamedTuple):
-    """What the command line asks for: conditions of one package revision. in_order: only if all that they
-    come after is True."""
+    """What the command line asks for: conditions of one package revision.
+
+    key: the package revision
+    conditions: the conditions to set
+    in_order: whether to set one only if all that it comes after are True
+    """
 
     key: Key
     conditions: list[Object]
@@ -41,7 +45,11 @@ class Wanted(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A package revision after a write. changed: whether it was not so before."""
+    """A package revision after a write.
+
+    revision: the package revision
+    changed: whether the write changed it
+    """
 
     revision: Object
     changed: bool
@@ -162,7 +170,11 @@ def get(name: str, types: Sequence[str], watch: bool, output: str, kubeconfig: s
 
 
 class _Shown(NamedTuple):
-    """What `get` shows of a revision. readiness: in a sentence."""
+    """What `get` shows of a revision.
+
+    document: the answer of `-o json`
+    readiness: whether the revision is ready, in a sentence
+    """
 
     document: dict[str, Any]
     readiness: str
@@ -179,7 +191,10 @@ class _Shown(NamedTuple):
         return cls({**document, "conditions": shown}, readiness_line(revision))
 
     def print(self, output: str, *, is_line: bool) -> None:
-        """is_line: in JSON one line, for programs that read one state after the other."""
+        """Print it.
+
+        is_line: whether JSON is one line, for programs that read one state after the other
+        """
         if output == "json" and is_line:
             click.echo(json.dumps(self.document, ensure_ascii=False))
             return
@@ -271,8 +286,8 @@ def with_conditions(revision: Object, wanted: Sequence[Object]) -> Object:
 async def write_changed(cluster: Cluster, wanted: Wanted, change: Callable[[Object], Object]) -> Written:
     """Change a draft, anew after each conflict. Raises PermanentError, TransientError.
 
-    wanted: the conditions that it has afterwards; change: returns the changed revision, and is called with
-    each that is read.
+    wanted: the conditions that the draft has afterwards
+    change: returns the changed revision; called with each revision that is read
     """
 
     async def attempt() -> Written:

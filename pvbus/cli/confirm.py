@@ -26,7 +26,12 @@ COLUMNS = ("VARIANT", "DOWNSTREAM", "MADE FOR")
 
 
 class Held(NamedTuple):
-    """The held deletions of a set, read consistently. uid: of the set; rows: by the variants' names."""
+    """The held deletions of a set, read consistently.
+
+    uid: the uid of the set
+    hold: the hold of the guard
+    rows: the rows of the variants to delete, by their names
+    """
 
     uid: str
     hold: Hold

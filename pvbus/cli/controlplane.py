@@ -34,10 +34,13 @@ async def control_plane(
     namespaces: tuple[str, ...] = (),
     accounts: Path | None = None,
 ) -> AsyncIterator[Address]:
-    """Serve until the block ends. namespaces: those that the services are limited to; () if they are not.
-    accounts: a folder for a kubeconfig of each service alone.
+    """Serve until the block ends.
 
-    Raises PermanentError: data in use or damaged, port in use."""
+    advertise: name or address by which other machines reach this one; "" serves this machine only
+    namespaces: the namespaces that the services are limited to; () if they are not
+    accounts: a folder for a kubeconfig of each service alone, None for none
+    Raises PermanentError: data in use or damaged, port in use.
+    """
     server = ApiServer(data, port, crds=crds(), advertise=advertise, namespaces=namespaces, accounts=accounts)
     registry = functions_of(config)
     options = StoreOptions(

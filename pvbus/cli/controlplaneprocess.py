@@ -27,7 +27,11 @@ class ControlPlaneProcess(ChildProcess):
         settings: Mapping[str, str] | None = None,
         namespaces: str = "",
     ) -> None:
-        """settings: environment variables. namespaces: those of the services, separated by commas."""
+        """Prepare the process; the context starts it.
+
+        settings: environment variables to add to this process's own
+        namespaces: the namespaces that the services are limited to, separated by commas; "" for all
+        """
         arguments = ("apiserver", "--data", str(data), "--port", str(port), "--namespaces", namespaces)
         own = {**(settings or {}), "PVBUS_LOG_LEVEL": log_level}
         super().__init__("the API server's process", *arguments, settings=own)

@@ -187,8 +187,10 @@ def _texts(files: Object) -> Mapping[str, str]:
 
 
 async def _upstream_of(cluster: Cluster, variant: Object, member: Member) -> str:
-    """Return the name of the revision that a revision records as its upstream; of a draft or branch that has
-    gone on, or of one that is gone, `<revision>@<commit>`."""
+    """Return the name of the revision that a revision records as its upstream.
+
+    It is `<revision>@<commit>` for a draft or branch that has gone on since, and for a revision that is gone.
+    """
     resource = await require_served(cluster, REVISION)
     selector = _at(variant, "upstream")
     listing = await cluster.list(resource, member.key.namespace, field_selector=selector)
@@ -261,7 +263,7 @@ def _left_words(key: Key, left: int) -> str:
 
 
 async def _put(cluster: Cluster, draft: Member, conflict: Conflict, side: str) -> str:
-    """Put a side's value into the draft; return what has become of it, in words."""
+    """Put a side's value into the draft; return what happened to it, in words."""
     task: Object = next(iter(draft.revision["spec"].get("tasks") or ()), {})
     names = Names.of(task)
     source = names.local if side == "local" else names.new  # none where the draft began as a clone
@@ -314,8 +316,10 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 async def _remove(cluster: Cluster, draft: Member, conflict: Conflict) -> int:
-    """Remove a conflict from the draft's list, unless inject has seen its new value first and done so. Return
-    how many are left."""
+    """Remove a conflict from the draft's list, unless inject has seen its new value and removed it first.
+
+    Return how many are left.
+    """
     live = await existing(cluster, REVISION, Key(draft.key.namespace, draft.name))
     listed = conflicts_of(live)
     left = [one for one in listed if one != conflict]

@@ -25,7 +25,13 @@ _event = msgspec.json.Decoder(ConditionEvent)
 
 
 class VariantFailure(NamedTuple):
-    """One variant, or one target without a variant, and its problem. target: see `target_name`."""
+    """One variant, or one target without a variant, and its problem.
+
+    reason: the reason of the condition
+    message: its message
+    name: the name of the variant, "" for a target without one
+    target: the source of the variant, of `target_name`
+    """
 
     reason: str
     message: str

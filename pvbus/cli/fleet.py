@@ -41,7 +41,10 @@ kubeconfig_option = click.option(
 
 
 def named(name: str, namespace: str | None = None, *, is_variant: bool = False) -> Key:
-    """Return the key of a set or a variant. namespace: where only its name is given. Raises UsageError."""
+    """Return the key of a set or a variant. Raises UsageError.
+
+    namespace: the namespace where only the name is given
+    """
     key = Key.parse(name) if "/" in name else Key(namespace or "", name)
     if (not key.namespace or not key.name or "/" in key.name) and is_variant:
         raise UsageError(f'"{name}" is no NAMESPACE/VARIANT, for example default/web-edge-asia-asia-01-web')

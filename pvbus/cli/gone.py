@@ -19,10 +19,13 @@ _event = msgspec.json.Decoder(ConditionEvent)
 
 
 async def read_gone(bus: Bus, kind: Kind, key: Key) -> Document:
-    """Return when and why an object that is not there went.
+    """Return when and why an object that is not there went, as plain values.
 
-    at, why: "" if no event is left. set, setAt: the set that made a variant, and when that went itself.
-    keptDays: how long events are kept, 0 for ever.
+    at: when it went, "" if no event is left
+    why: why it went, "" if no event is left
+    set: the set that made a variant
+    setAt: when that set went itself
+    keptDays: how many days events are retained, 0 for ever
     """
     retention = (await topic_on(bus, CONDITIONS)).retention_seconds or 0
     last = await _last_event(bus, kind, key)
@@ -48,7 +51,10 @@ async def _last_event(bus: Bus, kind: Kind, key: Key) -> ConditionEvent | None:
 
 
 def gone_lines(kind: str, name: str, gone: Document, hint: str = "") -> Iterator[str]:
-    """Yield the end of an object. hint: what else the name may be, "" for nothing."""
+    """Yield the lines about the end of an object.
+
+    hint: what else the name may be, "" for nothing
+    """
     if not gone["at"]:
         retention = f", which keeps events for {gone['keptDays']:g} days," if gone["keptDays"] else ""
         unknown = f"no such {kind}, and the bus{retention} has no event of it"

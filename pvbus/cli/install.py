@@ -106,7 +106,10 @@ async def _install(
     *,
     is_limited: bool,
 ) -> list[Result]:
-    """is_limited: whether the namespaces are given; if not, they stay as they are installed."""
+    """Install, and return what was done about each object.
+
+    is_limited: whether the namespaces are given; if not, they stay as they are installed
+    """
     cluster = await HttpCluster.connect(Path(kubeconfig) if kubeconfig else None, context, strict=True)
     try:
         if not options.bus:

@@ -32,7 +32,13 @@ class _Status(msgspec.Struct, rename="camel"):
 
 
 class Judgement(NamedTuple):
-    """why: why the install is not ready, "" if it is."""
+    """Whether an install is ready.
+
+    kind: its kind
+    namespace: its namespace
+    name: its name
+    why: why it is not ready, "" if it is
+    """
 
     kind: str
     namespace: str

@@ -45,8 +45,11 @@ Table = TypeVar("Table")
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One partition of a service, as `-o json` prints it.
 
-    owner: "" if there is none. lease: the owner's report, None if there is none; then `lag` is counted from
-    the committed offsets.
+    service: the service
+    partition: the partition
+    owner: the worker that holds the lease, "" for none
+    lag: the records that are not read yet; without a report they count from the committed offsets
+    lease: the owner's report, None if there is none
     """
 
     service: str
@@ -76,7 +79,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LagTable(NamedTuple):
-    """The state of all partitions. remarks: what could not be read. defects: decisions that fail by a bug."""
+    """The state of all partitions.
+
+    rows: one row per partition
+    remarks: what could not be read
+    defects: the decisions that fail because of a bug
+    """
 
     rows: list[Row]
     remarks: list[str]

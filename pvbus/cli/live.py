@@ -48,9 +48,14 @@ Progress = Callable[[str], None]
 class Export(msgspec.Struct, kw_only=True, rename="camel"):
     """The part of a live system that `plan` needs. A file holds one export.
 
-    server: the package server, `porch` or `pvbus`. resources: the requested kinds that are served; absent:
-    those that are not. namespace: the only one that was read, "" for all. without_files: `namespace/name` of
-    PackageRevisions without files.
+    exported_at: when it was read
+    server: the package server, `porch` or `pvbus`
+    namespace: the only namespace that was read, "" for all
+    left_out: what is left out, in words
+    resources: the requested kinds that are served
+    absent: the requested kinds that are not served
+    without_files: `namespace/name` of the PackageRevisions without files
+    items: the objects
     """
 
     api_version: str = EXPORT_API
@@ -157,7 +162,10 @@ class LiveReader:
             self.export.items.append(cleaned(found))
 
     async def read_files(self, names: Iterable[tuple[str, str]], *, may_lack: bool = False) -> None:
-        """Read the files of PackageRevisions, by namespace and name. may_lack: whether they may be gone."""
+        """Read the files of PackageRevisions, by namespace and name.
+
+        may_lack: whether the files may be gone
+        """
         wanted = [name for name in names if name not in self._with_files]
         self._with_files.update(wanted)
         resource = await self._cluster.resource(FILES)

@@ -44,7 +44,10 @@ _NOT_SERVING = "it does not serve yet"
 
 
 class PackagesHealth(Endpoints):
-    """The endpoints of the package store. server: set while it listens."""
+    """The endpoints of the package store.
+
+    server: the server while it listens, else None
+    """
 
     def __init__(
         self, state: AggregatedState, loss: ApiServerHealth, rights: MissingRights, config: PackagesConfig
@@ -77,7 +80,12 @@ class PackagesHealth(Endpoints):
 
 
 class PackagesHost(NamedTuple):
-    """The package store, serving. port: of the API. background: runs until the end of the block."""
+    """The package store, serving.
+
+    port: the port of the API
+    health_url: the address of /metrics, /healthz and /readyz
+    background: tasks that run until the end of the block
+    """
 
     port: int
     health_url: str

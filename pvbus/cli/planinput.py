@@ -24,7 +24,11 @@ _export = msgspec.json.Decoder(Export)
 
 
 class PlanInput(NamedTuple):
-    """exports: the files that are exports of live systems. manifests: all other objects, in order."""
+    """The input of a plan.
+
+    exports: the files that are exports of live systems
+    manifests: all other objects, in order
+    """
 
     exports: tuple[Export, ...]
     manifests: tuple[Manifest, ...]

@@ -68,9 +68,14 @@ _install = msgspec.json.Decoder(InstallObject)
 
 
 class Trouble(NamedTuple):
-    """An object that is not ready, and why. options: command-line options for the advised command.
+    """An object that is not ready, and why.
 
-    see: the advised command, "" for that of the kind.
+    kind: its kind
+    name: its namespace and name
+    why: why it is not ready
+    waiting: what it waits for
+    options: command-line options for the advised command
+    see: the advised command, "" for that of the kind
     """
 
     kind: str
@@ -122,8 +127,11 @@ class Tally(NamedTuple):
 
 
 class Progress:
-    """Follows sets, variants, results and installs on the bus; stores only readiness and what variants wait
-    for. has_installs: whether installs count; without the services that install them nothing comes of them.
+    """Follows sets, variants, results and installs on the bus.
+
+    It stores only whether each is ready, and what variants wait for.
+
+    has_installs: whether installs count; without the services that install them they never get ready
     """
 
     def __init__(self, bus: Bus, partitions: int, *, has_installs: bool = False) -> None:

@@ -48,7 +48,16 @@ Command = Callable[..., Any]
 
 
 class Asked(NamedTuple):
-    """What the command line asks for. key: of the set."""
+    """What the command line asks for.
+
+    move: the change of lifecycle
+    key: the key of the set
+    selector: the labels of the revisions to move
+    selector_text: the same as it was typed
+    dry_run: whether nothing is written
+    yes: whether to write without a question
+    hints: the options that another command needs to act on the same revisions
+    """
 
     move: Move
     key: Key
@@ -60,7 +69,14 @@ class Asked(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of one revision. done: it has the new lifecycle, or with --dry-run would get it."""
+    """What became of one revision.
+
+    variant: the name of its variant
+    revision: its name
+    outcome: `done` if it has the new lifecycle, or with --dry-run would get it
+    reason: the reason of a refusal or a failure
+    message: its message
+    """
 
     variant: str
     revision: str
@@ -70,9 +86,12 @@ class Result(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The revisions to write, the refused ones, and how many selected ones have another lifecycle.
+    """What a command is about to do.
 
-    unready: how many other selected variants the services still work on.
+    due: the revisions to write
+    refused: the revisions that are refused
+    others: the number of selected revisions in each other lifecycle
+    unready: the number of other selected variants that the services still work on
     """
 
     due: list[Member]
@@ -83,7 +102,14 @@ class Plan(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """results: of everything that was begun or refused. left: revisions that were not begun."""
+    """What a command did.
+
+    results: the result of each revision that was begun or refused
+    others: the number of selected revisions in each other lifecycle
+    unready: the number of other selected variants that the services still work on
+    left: the number of revisions that were not begun
+    interrupted: whether a person has interrupted the command
+    """
 
     results: list[Result]
     others: Counter[str]

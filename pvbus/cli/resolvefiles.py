@@ -38,7 +38,14 @@ _LOCKED = frozenset({"name", "apiVersion", "kind", "type", "source", "version", 
 
 
 class FileProblem(NamedTuple):
-    """What is wrong in a manifest. field: for example `spec.dependsOn[0].version`."""
+    """What is wrong in a manifest.
+
+    file: the file
+    document: the number of the document in the file, from 1
+    object: kind and name of the object
+    field: the field, for example `spec.dependsOn[0].version`
+    message: what is wrong, and what to do
+    """
 
     file: str
     document: int

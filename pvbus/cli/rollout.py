@@ -125,7 +125,10 @@ def _identity(obj: Object) -> tuple[str, str, str, str]:
 
 
 async def _read(data: str | None, kubeconfig: str | None, *, has_policy: bool) -> list[Object]:
-    """Read what a plan needs. has_policy: a file has one, so that the server need not know the kind."""
+    """Read what a plan needs.
+
+    has_policy: whether a file has a policy, so that the server need not know the kind
+    """
     found: list[Object] = []
     async with connect_live(data, kubeconfig) as cluster:
         for kind in (POLICY, *READ):

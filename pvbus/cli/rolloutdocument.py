@@ -28,8 +28,10 @@ def document_of(
     name: tuple[str, str] | None = None,
     failing: Collection[str] = (),
 ) -> Document:
-    """Return the plan of every policy, or of one (namespace, name). failing: targets that are to fail.
+    """Return the plan of every policy, or of one.
 
+    name: namespace and name of the one policy, None for all
+    failing: the targets that are to fail
     Raises UsageError if there is no such policy, or none at all, or no such target in the waves.
     """
     found = [

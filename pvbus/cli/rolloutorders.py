@@ -29,8 +29,12 @@ UNDOABLE = (*ABORTABLE, RolloutState.COMPLETED, RolloutState.ABORTED)
 
 
 class Order(NamedTuple):
-    """What a command writes. annotations: None removes one; empty if there is nothing to do. question: what a
-    person confirms first, "" for nothing. words: what to say afterwards."""
+    """What a command writes.
+
+    annotations: the annotations to set, None to remove one; empty if there is nothing to do
+    words: what to print afterwards
+    question: what a person confirms first, "" for nothing
+    """
 
     annotations: Mapping[str, str | None]
     words: str
@@ -38,7 +42,10 @@ class Order(NamedTuple):
 
 
 def policy_named(text: str, namespace: str | None = None) -> Key:
-    """Return the key of a policy. namespace: where only its name is given. Raises UsageError."""
+    """Return the key of a policy. Raises UsageError.
+
+    namespace: the namespace where only the name is given
+    """
     key = Key.parse(text) if "/" in text else Key(namespace or "", text)
     if not key.namespace or not key.name or "/" in key.name:
         raise UsageError(f'"{text}" is no NAMESPACE/POLICY, for example default/web; or give -n NAMESPACE')

@@ -199,7 +199,13 @@ def document_of(
     limit: int = LIMIT,
     missing: str = "",
 ) -> Document:
-    """Return how a rollout stands. rows: None without a bus, then missing says why. limit: 0 for none."""
+    """Return the progress of a rollout.
+
+    rows: what the bus has of it, None without a bus
+    wanted: the states of the targets to list
+    limit: the most targets to list, 0 for all
+    missing: why there is no bus, "" with one
+    """
     status = policy.status
     commands, problems = commands_of(policy.metadata.annotations)
     problems = [*validate_policy(policy.spec), *problems]

@@ -25,11 +25,16 @@ Show = Callable[[list["Position"]], None]
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a group is in one partition, as `-o json` prints it.
+    """The progress of a group in one partition, as `-o json` prints it.
 
-    group: its name on the bus. offset: the next one, as committed; None if there never was one. lag: the
-    offsets from there to the end that still exist. deleted: those before them that the retention deleted
-    before they were read.
+    group: its name on the bus
+    topic: the topic
+    partition: the partition
+    state: the state of the group, in a word of the bus
+    offset: the next offset as committed, None if none ever was
+    end: the end offset of the partition
+    lag: the offsets from `offset` to the end that still exist
+    deleted: the offsets before these that retention deleted before they were read
     """
 
     group: str

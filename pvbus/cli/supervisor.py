@@ -40,7 +40,11 @@ _state = msgspec.json.Decoder(ProcessState)
 
 
 class Supervisor(Protocol):
-    """Runs the services. bus, cluster: for reading only."""
+    """Runs the services.
+
+    bus: the bus, for reading only
+    cluster: the API server, for reading only
+    """
 
     @property
     def bus(self) -> Bus: ...
@@ -58,8 +62,12 @@ class Supervisor(Protocol):
 
 
 class States(NamedTuple):
-    """The states that the processes reported. missing: the processes without a report. services: the names
-    of those that have to run."""
+    """The states that the processes reported.
+
+    processes: the reports
+    missing: the processes without a report
+    services: the names of the services that have to run
+    """
 
     processes: tuple[ProcessState, ...]
     missing: tuple[str, ...] = ()
@@ -115,9 +123,13 @@ def _rests(report: ServiceReport, horizon_seconds: float) -> bool:
 async def supervisor_of(
     config: ServicesConfig, accounts: Path, processes: int, say: Say, services: Sequence[str] = SERVICES
 ) -> AsyncIterator[Supervisor]:
-    """Prepare the services. processes: per service; 0 runs all of them in this process.
+    """Prepare the services.
 
-    accounts: a kubeconfig with a context `pvbus-<service>` for each; that of `config` is for reading alone.
+    config: the settings; its kubeconfig is for reading alone
+    accounts: a kubeconfig with a context `pvbus-<service>` for each service
+    processes: the processes of each service; 0 runs all of them in this process
+    say: prints a line
+    services: the names of the services
     """
     if processes == 0:
         async with host_services(services, config, _tokens(accounts)) as host:
@@ -163,8 +175,11 @@ class _ProcessSupervisor:
         session: aiohttp.ClientSession,
         say: Say,
     ) -> None:
-        """config: with the kubeconfig of the services' accounts. urls: of the processes,
-        `<service>/<number>`, as far as they are known."""
+        """Start nothing until `run`.
+
+        config: the settings, with the kubeconfig of the services' accounts
+        urls: `<service>/<number>` -> the address of a process, "" while it is not known
+        """
         self.bus = bus
         self.cluster = cluster
         self._config = config

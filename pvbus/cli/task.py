@@ -258,7 +258,7 @@ def open_(
 
 
 def _refuse_too_many(wanted: Wanted, revision: Object) -> None:
-    """Raises PermanentError if a package asks so much already that one more would not count."""
+    """Raise PermanentError if a package has so many tasks already that one more would not count."""
     there = tasks.of(revision).tasks
     if len(there) >= tasks.TASKS_MAX and wanted.conditions[0]["type"] not in there:
         raise PermanentError(
@@ -350,7 +350,7 @@ def answer(
 
 
 def _refuse_unasked(wanted: Wanted, revision: Object) -> None:
-    """Raises PermanentError if a condition is no task."""
+    """Raise PermanentError if a condition is no task."""
     found = tasks.of(revision)
     type_ = str(wanted.conditions[0]["type"])
     if type_ in found.tasks:
@@ -364,7 +364,10 @@ def _refuse_unasked(wanted: Wanted, revision: Object) -> None:
 
 
 def _refuse_answered(wanted: Wanted, revision: Object, again: bool, what: str) -> None:
-    """Raises PermanentError if there is another answer already. again: whether that is known."""
+    """Raise PermanentError if there is another answer already.
+
+    again: whether the user knows that
+    """
     (condition,) = wanted.conditions
     type_ = str(condition["type"])
     present = gates.conditions_of(revision)

@@ -21,7 +21,11 @@ from pvbus.runtime.process.settings import ServiceConfig, load_config
 
 
 class Login(NamedTuple):
-    """principal: a template of who a role is to Kafka. command_config: as what kafka-acls.sh logs in."""
+    """How roles and kafka-acls.sh log in at Kafka.
+
+    principal: the principal of a role, with {role} in place of its name
+    command_config: the file with the login of kafka-acls.sh, None for none
+    """
 
     principal: str
     command_config: str | None

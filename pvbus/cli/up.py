@@ -77,9 +77,18 @@ TROUBLES_SHOWN_MAX = 10
 
 
 class UpOptions(NamedTuple):
-    """hints: the options that other commands need for this installation; those that only ask the API server
-    take no `--bus`. server: settings of its process.
-    web: of the page, None without one. services: those to run."""
+    """The options of one `pvbus up`.
+
+    port: the port of the API server, 0 for any free one
+    processes: the processes of each service; 0 runs all services in this process
+    once: whether to end when all is ready
+    timeout_seconds: when `once` gives up
+    hints: the options that other commands need for this installation; those that only ask the API server take
+        no `--bus`
+    server: environment variables for the process of the API server
+    web: the settings of the page, None without one
+    services: the names of the services to run
+    """
 
     port: int
     processes: int
@@ -213,7 +222,12 @@ def up(
 
 
 class Given(NamedTuple):
-    """The manifests to apply. scope: the files, folders and examples that they come from."""
+    """The manifests to apply.
+
+    manifests: the manifests, with those of ours
+    scope: the files, folders and examples that they come from
+    reapply: whether to apply also those that are not new
+    """
 
     manifests: Sequence[Manifest]
     scope: Sequence[str]

@@ -29,7 +29,14 @@ CRD = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 
 
 class Problem(NamedTuple):
-    """field: for example `spec.targets[0].template`; "" for the whole object."""
+    """What is wrong in a manifest.
+
+    file: the file
+    document: the number of the document in the file, from 1
+    object: kind and name of the object
+    field: the field, for example `spec.targets[0].template`; "" for the whole object
+    message: what is wrong
+    """
 
     file: str
     document: int

@@ -41,7 +41,12 @@ _result = msgspec.json.Decoder(ResultRow)
 
 
 class Generation(NamedTuple):
-    """What is waited for. uid: of the object, as one that was made again begins with generation 1."""
+    """What is waited for.
+
+    target: the set or variant
+    uid: its uid, as an object that was made again begins with generation 1
+    number: its generation
+    """
 
     target: Target
     uid: str
@@ -52,7 +57,11 @@ class Generation(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """holds: whether what is waited for is so. why: what is missing, in words."""
+    """Whether a goal is reached.
+
+    holds: whether it is
+    why: what is missing, in words
+    """
 
     holds: bool
     why: str = ""

@@ -44,9 +44,11 @@ class _Retained(msgspec.Struct):
 async def page_of(
     folder: DataPaths, bus: Bus, config: WebConfig | None, hints: Hints, say: Say
 ) -> AsyncIterator[None]:
-    """Serve the page of a data folder within the block, and say its address. config: None for no page.
+    """Serve the page of a data folder within the block, and print its address.
 
     The bus is read once somebody opens the page.
+
+    config: the settings of the page, None for no page
     """
     if config is None:
         yield

@@ -46,7 +46,15 @@ Action = Literal["created", "changed", "unchanged", "removed", "failed"]
 
 
 class Result(NamedTuple):
-    """What was done about one object. message: why it failed. reason: of the API server's answer."""
+    """What was done about one object.
+
+    kind: its kind
+    namespace: its namespace, "" for none
+    name: its name
+    action: what was done
+    message: why it failed, "" if it did not
+    reason: the reason in the API server's answer, "" if it did not fail
+    """
 
     kind: str
     namespace: str

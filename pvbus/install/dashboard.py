@@ -18,7 +18,13 @@ class Query(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """unit: Grafana's name of it."""
+    """One panel of the dashboard.
+
+    title: its title
+    unit: Grafana's name of the unit
+    description: the text behind its (i)
+    queries: what it shows
+    """
 
     title: str
     unit: str

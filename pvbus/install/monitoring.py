@@ -14,7 +14,15 @@ SCRAPE_SECONDS = 30
 
 
 class Alert(NamedTuple):
-    """seconds: how long the expression must hold. action: what a person does about it."""
+    """One alert.
+
+    name: its name
+    expression: the condition, in PromQL
+    seconds: how long the expression must hold
+    severity: the label by which people are called
+    summary: what is wrong
+    action: what a person does about it
+    """
 
     name: str
     expression: str

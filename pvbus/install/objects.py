@@ -19,10 +19,13 @@ KAFKA_FOLDER = "/etc/pvbus/kafka"
 
 
 class Options(NamedTuple):
-    """What differs between installations. bus: `kafka://HOST:PORT[,HOST:PORT...][/PREFIX]`.
+    """What differs between installations.
 
-    scaled: services whose number of workers KEDA decides. namespaces: those that the services are limited to;
-    () if they are not.
+    namespace: the namespace of the services
+    image: the image of the services
+    bus: `kafka://HOST:PORT[,HOST:PORT...][/PREFIX]`
+    scaled: the services whose number of workers KEDA decides
+    namespaces: the namespaces that the services are limited to; () if they are not
     """
 
     namespace: str = NAMESPACE

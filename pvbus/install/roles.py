@@ -74,7 +74,14 @@ def namespaced_roles(
 def granted(
     name: str, service: str, rights: Sequence[Right], namespace: str, installation: str
 ) -> Iterator[Object]:
-    """Yield a Role in a namespace, and its binding to a service. name: of both."""
+    """Yield a Role in a namespace, and its binding to a service.
+
+    name: the name of both
+    service: the service
+    rights: what the Role permits
+    namespace: the namespace of both
+    installation: the namespace of the services
+    """
     role = {"rules": [*map(rule_of, rights)]}
     account = {"kind": "ServiceAccount", "name": service_name(service), "namespace": installation}
     binding = {"roleRef": {"apiGroup": RBAC, "kind": "Role", "name": name}, "subjects": [account]}

@@ -33,8 +33,15 @@ DIGEST = "pvbus.dev/settings"
 
 
 class Needs(NamedTuple):
-    """Requests of a worker, and why. There is no limit of CPU: a throttled worker sends late heartbeats and
-    loses its leases. memory_limit: beyond it a worker is ended and its leases move."""
+    """The resources of a worker, and why.
+
+    There is no limit of CPU: a throttled worker sends late heartbeats and loses its leases.
+
+    cpu: the request of CPU
+    memory: the request of memory
+    memory_limit: the limit of memory; a worker beyond it is ended, and its leases move
+    why: the reason of these values
+    """
 
     cpu: str
     memory: str

@@ -19,7 +19,12 @@ IMAGE = "spec.template.spec.containers[name=web].image"
 
 
 def steps(options: str, blueprints: str, work: str) -> Iterable[Step]:
-    """Return the day. options: for pvbus; blueprints: the repository; work: a folder for its clone."""
+    """Return the steps of the day.
+
+    options: the options for pvbus
+    blueprints: the repository of the blueprints
+    work: a folder for its clone
+    """
     return *_upgrade(options, blueprints, work), *_accidents(options)
 
 

@@ -70,10 +70,13 @@ spec:
 
 
 def steps(options: str, blueprints: str, work: str, errors: str) -> Iterable[Step]:
-    """Return the story.
+    """Return the steps of the story.
 
-    options: for pvbus; blueprints: the repository; work: a folder for its clone. errors: the file whose
-    number is the metric that Prometheus has; "" without a Prometheus: then an object has the fleet's health.
+    options: the options for pvbus
+    blueprints: the repository of the blueprints
+    work: a folder for its clone
+    errors: the file whose number is the metric of Prometheus; "" without a Prometheus, and an object then has
+        the fleet's health
     """
     return *_release(options, blueprints, work), *_rollout(options, errors)
 

@@ -24,9 +24,12 @@ PATIENCE_SECONDS = 600.0
 
 
 class Step(NamedTuple):
-    """commands: for a shell. outcome: waits until they have had their effect, and says what is now true.
+    """One step of a story.
 
-    codes: exit codes that the commands may have.
+    title: its title
+    commands: the commands, for a shell
+    outcome: waits until the commands have had their effect, and returns what is now true
+    codes: the exit codes that the commands may have
     """
 
     title: str
@@ -51,7 +54,10 @@ class Fleet:
         return await self._cluster.get(resource, NAMESPACE, name) if resource is not None else None
 
     async def revisions(self, number: int, where: str = "") -> list[Object]:
-        """Return the PackageRevisions of the variants' number-th workspace. where: a region, "" for all."""
+        """Return the PackageRevisions of the variants' number-th workspace.
+
+        where: a region, "" for all
+        """
         return [
             obj
             for obj in await self.all(REVISION)
@@ -68,7 +74,7 @@ class Fleet:
         return str(found.get("spec", {}).get("resources", {}).get(file, ""))
 
     async def until(self, ask: Callable[[], Awaitable[bool]], what: str) -> float:
-        """Wait until something is so; return the seconds since the step began. Raises PermanentError."""
+        """Wait until `ask` returns True; return the seconds since the step began. Raises PermanentError."""
         while not await ask():
             if time.monotonic() - self.began > PATIENCE_SECONDS:
                 raise PermanentError(f"after {PATIENCE_SECONDS:.0f} s: {what}; `pvbus explain` says why")
@@ -98,7 +104,7 @@ async def is_settled(fleet: Fleet) -> bool:
 
 
 async def was_told(fleet: Fleet) -> bool:
-    """Return whether this fleet has had its second day, or a part of it."""
+    """Return whether the story was run on this fleet, or a part of it."""
     firsts = await fleet.revisions(1)
     return bool(await fleet.get(REVISION, "blueprints.web.v2")) or any(
         lifecycle_of(obj) != "Draft" for obj in firsts

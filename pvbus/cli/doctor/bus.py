@@ -17,7 +17,10 @@ AREA = "bus"
 
 
 async def check_bus(url: str) -> tuple[list[Finding], set[Kind]]:
-    """Return the findings, and the kinds that the services observe. url: "" if no bus is known."""
+    """Return the findings, and the kinds that the services observe.
+
+    url: the address of the bus, "" if none is known
+    """
     if not url:
         action = "give --bus kafka://HOST:PORT[,HOST:PORT...][/PREFIX]"
         return [Finding(AREA, "bus", "unknown", "no bus is known", action)], set()

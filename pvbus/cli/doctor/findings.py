@@ -11,7 +11,14 @@ State = Literal["ok", "wrong", "unknown"]
 
 
 class Finding(NamedTuple):
-    """area: rights, definitions and so on. action: what to do about it, "" if nothing."""
+    """The state of one thing.
+
+    area: rights, definitions and so on
+    subject: what was looked at
+    state: how it is
+    message: what is wrong, or what is known of it
+    action: what to do about it, "" if nothing
+    """
 
     area: str
     subject: str

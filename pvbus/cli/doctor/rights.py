@@ -22,10 +22,12 @@ _ACCOUNT = "system:serviceaccount:"
 
 
 class Account(NamedTuple):
-    """Whose rights. user: {service} stands for the service; "" for our own.
+    """Whose rights are asked for.
 
-    installation: the namespace of the services. namespaces: those that they are limited to; () if they are
-    not limited, None to read it from the installation.
+    user: the user, with {service} in place of the service; "" for our own
+    installation: the namespace of the services
+    namespaces: the namespaces that the services are limited to; () if they are not, None to read it from the
+        installation
     """
 
     user: str
@@ -34,8 +36,13 @@ class Account(NamedTuple):
 
 
 class Need(NamedTuple):
-    """A right that a service has to have. is_observed: for a kind that a set or a package names.
-    is_namespaced: whether that kind has namespaces."""
+    """A right that a service has to have.
+
+    service: the service
+    right: the right
+    is_observed: whether it is for a kind that a set or a package names
+    is_namespaced: whether that kind has namespaces
+    """
 
     service: str
     right: Right
@@ -46,7 +53,10 @@ class Need(NamedTuple):
 def needs_of(
     services: Sequence[str], observed: Iterable[Resource], *, namespaced: bool = False
 ) -> Iterator[Need]:
-    """Yield what services need. observed: the kinds that sets select and packages inject."""
+    """Yield the rights that services need.
+
+    observed: the kinds that sets select and packages inject
+    """
     for service in services:
         rights = rights_of(service, namespaced=namespaced)
         own = {(right.group, right.resource) for right in rights}
@@ -67,7 +77,10 @@ async def check_rights(
 
 
 async def _check(cluster: HttpCluster, need: Need, whose: Account, namespace: str) -> Finding:
-    """namespace: the one to ask for; "" for all at once."""
+    """Ask for one right.
+
+    namespace: the namespace to ask for, "" for all at once
+    """
     subject = f"{need.service}: {need.right.title}" + (f" in {namespace}" if namespace else "")
     user = whose.user
     if namespace and need.is_observed and not need.is_namespaced:
@@ -119,7 +132,7 @@ async def _is_allowed(cluster: HttpCluster, need: Need, verb: str, user: str, na
 
 
 def groups_of(user: str) -> list[str]:
-    """Return the groups that a user has of itself: Kubernetes gives them to every service account."""
+    """Return the groups that Kubernetes gives to a user by itself, as to every service account."""
     groups = ["system:authenticated"]
     if user.startswith(_ACCOUNT):
         namespace = user.removeprefix(_ACCOUNT).partition(":")[0]

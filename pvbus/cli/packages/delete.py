@@ -136,7 +136,10 @@ async def _is_gone(cluster: Cluster, resource: Resource, key: ObjectKey, wait_se
 
 
 def _show(plan: RemovalPlan, output: str, *, deleted: Sequence[str] | None) -> None:
-    """Print a plan. deleted: what was deleted, None if nothing is to be."""
+    """Print a plan.
+
+    deleted: what was deleted, None if nothing is to be
+    """
     if output != "text":
         emit(document_of(plan, deleted or ()), output)
         return

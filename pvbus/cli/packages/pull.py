@@ -91,7 +91,16 @@ def pull(source: str, login: Path | None, output: str) -> None:
 
 
 class Found(NamedTuple):
-    """A content, and what is in it. objects: kinds and names. defect: why it cannot be used, "" if it can."""
+    """A content, and what is in it.
+
+    source: where it was read
+    content: the content
+    layout: the form of the package, "" if it has none
+    meta: the manifest of the package
+    objects: kinds and names of its objects
+    images: the images that it names
+    defect: why it cannot be used, "" if it can
+    """
 
     source: str
     content: Content
@@ -137,7 +146,7 @@ async def _pull(reference: Reference, config: SourcesConfig, secret: Mapping[str
 
 
 async def _digest(sources: PackageSources, reference: Reference, keys: tuple[str, ...]) -> str:
-    """Return which content is meant."""
+    """Return the digest of the content that a reference names."""
     match reference:
         case Inline(files):
             return digest_of_files(files)

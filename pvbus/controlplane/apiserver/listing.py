@@ -92,7 +92,7 @@ class Tokens:
     """Writes and reads continue tokens.
 
     A server whose replicas have no secret in common has an empty key: its tokens fit their lists and versions
-    only, and whoever makes one up may start a list that he may read anyway where he wants.
+    only. Whoever makes one up may start a list anywhere that he may read anyway.
 
     key: signs the tokens; the servers that share a list share it
     """

@@ -20,8 +20,18 @@ RESULTS_BYTES_MAX = 64 * 1024
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of one executed function. note: about the choice of the function, for the log; reason: the
-    class of its error."""
+    """The report of one executed function.
+
+    package: the directory of the package, "" for the root
+    step: the position in the pipeline, such as `pipeline.mutators[3]`
+    image: the image, "" for a program
+    name: the name of the step, "" for none
+    exec: the command line, "" for an image
+    results: what the function reported
+    note: about the choice of the function, for the log; "" for nothing
+    error: why the function failed, "" if it did not
+    reason: the class of the error, "" for none
+    """
 
     package: str
     step: str

@@ -56,12 +56,14 @@ class PackageStore:
         notes: Callable[[str, str], Notes] | None = None,
         is_admitting: bool = True,
     ) -> None:
-        """data: the data folder; mirrors are in its subfolder `repositories`.
+        """Read nothing yet.
 
+        data: the data folder; mirrors are in its subfolder `repositories`
+        render: renders a package
+        options: the options of all Repositories, None for the defaults
+        notes: makes the notes of a Repository, by its namespace and name; None puts them into `data`
         is_admitting: whether `repositories` sees every new Repository. If not, anybody may have stored one,
-        and a path in it is read only in the folders of the options.
-
-        notes: makes the notes of a Repository, by its namespace and name; by default they are in `data`.
+            and a path in it is read only in the folders of the options.
         """
         self._notes_of = notes or (
             lambda namespace, name: Journal(self._folder_of(namespace, name) / JOURNAL)
