@@ -148,7 +148,10 @@ class Parent:
     """
 
     def __init__(self, last: Callable[[], None]) -> None:
-        """last: what to do before the end by force."""
+        """Wait for the parent. Caller: within the task to cancel while the child starts.
+
+        last: what to do before the end by force
+        """
         self._last = last
         self.stop = asyncio.Event()
         self.code = 0

@@ -82,8 +82,10 @@ def retry(
 
 
 async def retry_variants(cluster: Cluster, target: Target, *, failing: bool) -> tuple[Counter[Outcome], bool]:
-    """Ask for another try of each variant; return how many had which outcome, and whether a person
-    has interrupted it."""
+    """Ask for another try of each variant.
+
+    Return how many had which outcome, and whether a person has interrupted it.
+    """
     obj = await existing(cluster, target.kind, target.key)
     owner = obj if target.kind == SET else await set_of(cluster, obj)
     variants = await variants_of(cluster, obj) if target.kind == SET else [obj]

@@ -80,8 +80,11 @@ class States(NamedTuple):
                 yield report
 
     def is_settled(self, *, horizon_seconds: float = 0.0) -> bool:
-        """Return whether all work is done: every lease is held by one worker, all records are read, all kinds
-        are listed, all services are idle, and no timer ends within the horizon."""
+        """Return whether all work is done.
+
+        That is so when every lease is held by one worker, all records are read, all kinds are listed, all
+        services are idle, and no timer ends within the horizon.
+        """
         return not self.missing and all(
             self._holds_everything(name) and all(_rests(r, horizon_seconds) for r in self._reports(name))
             for name in self.services

@@ -115,8 +115,10 @@ def problems_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
 
 
 def warnings_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
-    """Yield a warning for each expression on whose syntax cel-python and our parser disagree, or that says
-    something else than its author means."""
+    """Yield a warning for each expression that may not mean what its author wants.
+
+    Either cel-python and our parser disagree about its syntax, or it says something else than it seems to.
+    """
     for manifest in manifests:
         obj = manifest.object
         if obj["kind"] != "PackageVariantSet":

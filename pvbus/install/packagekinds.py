@@ -15,8 +15,10 @@ OWN = frozenset({"Package", "PackageRevision", "PackageLock"})
 
 
 def packaging_crds() -> list[dict[str, Any]]:
-    """Return the CustomResourceDefinitions of Package, PackageRevision and PackageLock, which no other
-    project has."""
+    """Return the CustomResourceDefinitions that no other project has.
+
+    These are Package, PackageRevision and PackageLock.
+    """
     return [crd for crd in _read("crossplane") if _kind(crd) in OWN]
 
 

@@ -123,7 +123,7 @@ async def with_deadline(doing: str, seconds: float = TRANSACTION_SECONDS) -> Asy
 def unreachable(error: BaseException, reasons: Mapping[str, object], settings: KafkaSettings) -> PvbusError:
     """Return our error for a failed connection.
 
-    reasons: the reason of each address, from `library.collected_reasons`; {} if none is known
+    reasons: the reason of each address, from `library.collect_reasons`; {} if none is known
     """
     if not reasons:
         return translate(error, f"connecting to {', '.join(settings.bootstrap)}")

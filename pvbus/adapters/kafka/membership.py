@@ -88,7 +88,13 @@ class KafkaMembership(MembershipLife):
         topic_watch: TopicWatch,
         label: str = "",
     ) -> None:
-        """topic_watch: ends this membership when the topics change."""
+        """Join nothing until `start`.
+
+        assigned: called with each lease that this worker gets
+        revoked: called with each lease that it loses
+        topic_watch: ends this membership when the topics change
+        label: the description of this member
+        """
         super().__init__(group, clock, assigned, revoked)
         self._settings = settings
         self._topics = [settings.named(topic) for topic in topics]

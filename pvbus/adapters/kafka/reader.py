@@ -32,7 +32,11 @@ class KafkaReader:
         *,
         closed: Callable[["KafkaReader"], None],
     ) -> None:
-        """closed: called when this reader is closed, at the latest by the bus's own `close`."""
+        """Connect at the first poll.
+
+        positions: the partitions to read, and the next offset of each
+        closed: called when this reader is closed, at the latest by the bus's own `close`
+        """
         self._settings = settings
         self._closed = closed
         self._positions = dict(positions)

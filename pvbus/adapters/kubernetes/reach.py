@@ -12,7 +12,10 @@ class Reach:
     """Records the outcomes of requests. One serves all clients that share a connection."""
 
     def __init__(self, server: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """server: its URL, for messages."""
+        """Know of no request yet.
+
+        server: the URL of the server, for messages
+        """
         self.server = server
         self.error = ""
         """What became of the last request, "" if it was answered."""

@@ -36,7 +36,11 @@ class DataFolder:
     """The paths of the folder; reads and writes its files."""
 
     def __init__(self, data: Path | None, accounts: Path | None = None) -> None:
-        """accounts: a folder for a kubeconfig of each service alone, None for none."""
+        """Name the folder; `open` makes it.
+
+        data: the data folder, None for a temporary one
+        accounts: a folder for a kubeconfig of each service alone, None for none
+        """
         self._temporary = tempfile.TemporaryDirectory(prefix="pvbus-") if data is None else None
         self._root = Path(self._temporary.name) if self._temporary else Path(data or "").absolute()
         self._private = self._root / "apiserver"

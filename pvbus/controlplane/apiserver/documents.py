@@ -27,7 +27,10 @@ class Documents:
     """Serves the documents about the server itself."""
 
     def __init__(self, registry: Registry, problem: Callable[[], str] = str) -> None:
-        """problem: why the server cannot store anything now, "" if it can."""
+        """Serve the documents of the kinds of a registry.
+
+        problem: returns why the server cannot store anything now, "" if it can
+        """
         self.address = ""
         """Host and port of the server, known once it listens."""
         self._registry = registry

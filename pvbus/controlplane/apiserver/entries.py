@@ -102,8 +102,10 @@ class Entry:
         return obj
 
     def retire(self) -> None:
-        """Drop the decoded object, which takes 5 to 10 times the bytes: the log of changes keeps old
-        versions, which are rarely read."""
+        """Drop the decoded object, which takes 5 to 10 times the bytes.
+
+        The log of changes keeps old versions, which are rarely read.
+        """
         self._is_current = False
         self._object = None
 

@@ -89,7 +89,10 @@ class Shares:
     """Counts what each user holds of one thing."""
 
     def __init__(self, room: Callable[[], Room]) -> None:
-        """room: asked at each take."""
+        """Hold nothing.
+
+        room: returns how much there is; called at each take
+        """
         self._room = room
         self._held: Counter[str] = Counter()
         self._together = {False: 0, True: 0}

@@ -115,8 +115,10 @@ class Table:
     def of_package(
         self, package: str, namespace: str | None, *, after: ObjectKey | None
     ) -> Sequence[ObjectKey]:
-        """Return the keys of `keys` whose objects have this `spec.packageName`: a package has a few
-        revisions, a repository ten thousand."""
+        """Return the keys of `keys` whose objects have this `spec.packageName`.
+
+        A package has a few revisions, a repository ten thousand.
+        """
         if self._packages is None:
             self._packages = {}
             for entry in self.entries.values():

@@ -18,7 +18,11 @@ class SizedCache(Generic[_K, _V]):
     """Keeps the most recently used values. Thread-safe."""
 
     def __init__(self, bytes_max: int, size_of: Callable[[_V], int]) -> None:
-        """size_of: returns the approximate bytes of a value; one above the limit is not kept."""
+        """Begin empty.
+
+        bytes_max: the limit of all values together
+        size_of: returns the approximate bytes of a value; a value above the limit is not cached
+        """
         self._bytes_max = bytes_max
         self._size_of = size_of
         self._lock = threading.Lock()

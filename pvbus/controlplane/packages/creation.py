@@ -160,7 +160,12 @@ class Creation:
     """Makes the first files of new revisions."""
 
     def __init__(self, find: Finder, upstreams: Upstreams, render: Renderer) -> None:
-        """render: runs a package's pipeline."""
+        """Make nothing yet.
+
+        find: looks up a revision by name
+        upstreams: reads repositories that are not registered
+        render: runs a package's pipeline
+        """
         self._find = find
         self._render = render
         self._upstreams = upstreams
@@ -276,8 +281,10 @@ class Creation:
         return Start(made.files, texts(made.files), _source(names.new, new), made.conflicts)
 
     async def _without_output(self, local: Files, conflicts: Sequence[Conflict]) -> Files | None:
-        """Return the local files with upstream's former value wherever only the pipeline is in conflict; None
-        if it nowhere is."""
+        """Return the local files with upstream's former values where only the pipeline is in conflict.
+
+        None if there is no such value.
+        """
         without = upgrading.before_output(local, conflicts)
         if without is None:
             return None
@@ -307,8 +314,11 @@ class Creation:
     async def _ancestor(
         self, source: RepositorySync, old: Revision, local: Revision, names: Names
     ) -> Revision:
-        """Return the old upstream as it was when the local package took it: a placeholder has gone on, and so
-        may a draft have before it was published; a tag may have been moved."""
+        """Return the old upstream with the files that the local package took.
+
+        They are those of the commit in the package's lock if the upstream has changed since: a placeholder, a
+        draft before it was published, or a tag that was moved.
+        """
         git = (local.kptfile.upstream_lock or {}).get("git") or {}
         ref, commit = str(git.get("ref", "")), str(git.get("commit", ""))
         address = lock_address(source.settings.facts.address)
@@ -334,8 +344,11 @@ def _source(name: str, revision: Revision) -> Source:
 
 
 def deferred(metadata: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:
-    """Return the metadata of a new revision, with the annotation that defers its first render if its owner
-    saves it first: a PackageVariant has its context and injections put into what it edits or upgrades."""
+    """Return the metadata of a new revision, with the annotation that defers its first render.
+
+    It gets the annotation if a PackageVariant edits or upgrades it: inject then saves the package with its
+    context and injections, which renders it.
+    """
     owners = metadata.get("ownerReferences") or ()
     is_controlled = any(owner.get("controller") and owner.get("kind") == OWNER_KIND for owner in owners)
     if not is_controlled or wanted.task.get("type") not in ("edit", "upgrade"):

@@ -118,7 +118,11 @@ class Git:
     """Runs git, from worker threads; `interrupt` may be called from any thread."""
 
     def __init__(self, credentials: Credentials | None = None, url: str = "") -> None:
-        """url: of the remote, the only one that gets the credentials; "" for any, without them."""
+        """Run nothing yet.
+
+        credentials: how to log in at the remote, None for no login
+        url: the remote, the only one that gets the credentials; "" for any remote, without them
+        """
         authority = _authority_file(credentials.authority) if credentials and credentials.authority else ""
         if authority:
             weakref.finalize(self, Path(authority).unlink, missing_ok=True)

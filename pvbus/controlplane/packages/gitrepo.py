@@ -116,8 +116,11 @@ class BareMirror:
             return False
 
     def _make(self) -> None:
-        """Begin an empty mirror. What was there is moved aside until the remote has been fetched: the remote
-        may be gone, and the old mirror is then the last copy."""
+        """Begin an empty mirror.
+
+        The old one is moved aside until the remote has been fetched: the remote may be gone, and the old
+        mirror is then the last copy.
+        """
         if self.path.exists() and not (self.path.is_dir() and not any(self.path.iterdir())):
             shutil.rmtree(self._aside, ignore_errors=True)
             self.path.rename(self._aside)

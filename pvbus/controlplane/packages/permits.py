@@ -39,7 +39,11 @@ class LocalFolders:
     """The folders of this machine in which git repositories may be."""
 
     def __init__(self, folders: Sequence[str | Path], barred: Sequence[Path]) -> None:
-        """barred: what nobody may read although it is in one of them."""
+        """Permit some folders.
+
+        folders: the folders that may be read
+        barred: the paths in them that nobody may read
+        """
         self._folders = tuple(folders)
         self._barred = tuple(barred)
 

@@ -61,7 +61,10 @@ def render_status(reports: Sequence[StepReport], message: str) -> dict[str, Any]
 
 
 def _step_status(report: StepReport, bytes_max: int) -> dict[str, Any]:
-    """bytes_max: of its results, and again of its errors."""
+    """Return one function's part of the `renderStatus`.
+
+    bytes_max: the size of its results, and again of its errors
+    """
     step: dict[str, Any] = {"name": report.name} if report.name else {}
     step |= {"exec": report.exec} if report.exec else {"image": report.image}
     if report.error:

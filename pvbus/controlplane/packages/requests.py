@@ -33,7 +33,12 @@ class RevisionRequests:
         sync_of: Callable[[Object], RepositorySync | None],
         load: StoreActivity,
     ) -> None:
-        """sync_of: returns a Repository's started sync; None if it is not a git repository."""
+        """Hold no revision yet.
+
+        render: runs a package's pipeline
+        sync_of: returns a Repository's started sync; None if it is not a git repository
+        load: counts the requests in progress
+        """
         self.objects = objects
         self._render = render
         self._executor = executor
@@ -118,7 +123,7 @@ class RevisionRequests:
         return sync, revision
 
     async def current(self, obj: Object) -> tuple[RepositorySync, Revision]:
-        """Like `located`, but raise a conflict if git has changed since the object was written."""
+        """Like `locate`, but raise a conflict if git has changed since the object was written."""
         sync, revision = await self.locate(obj)
         shown = obj.get("status", {}).get("selfLock", {}).get("git", {}).get("commit")
         if revision is None or revision.commit != shown:

@@ -354,8 +354,10 @@ def _check_update(name: str, old: Object, new: Object, *, approval: bool) -> Non
 
 
 def _check_conditions(name: str, old: Object, new: Object) -> None:
-    """Refuse a new condition of a validator, and one without a valid status: it would make Porch's server
-    panic."""
+    """Refuse a new condition of a validator, and one without a valid status.
+
+    The latter would make Porch's server panic.
+    """
     before = _part(old, "status", "conditions") or ()
     for index, condition in enumerate(_part(new, "status", "conditions") or ()):
         status = condition.get("status")
@@ -369,8 +371,10 @@ def _check_conditions(name: str, old: Object, new: Object) -> None:
 
 
 def _check_status(name: str, old: Object, new: Object) -> None:
-    """Refuse conditions that would not be stored. Those in a write of the whole object are left out there, as
-    Porch's server does."""
+    """Refuse conditions that would not be stored.
+
+    A write of the whole object leaves them out instead, as Porch's server does.
+    """
     lifecycle = _lifecycle(old)
     before, after = (_part(obj, "status", "conditions") for obj in (old, new))
     if lifecycle != layout.DRAFT and before != after:

@@ -40,7 +40,10 @@ class Writes:
     """The pending writes of one Repository. Call all methods on the event loop's thread."""
 
     def __init__(self, version: Callable[[str], str]) -> None:
-        """version: returns the resourceVersion of an object by name, "" if there is none."""
+        """Know of no write yet.
+
+        version: returns the resourceVersion of an object by name, "" if there is none
+        """
         self._version = version
         self._pending: dict[str, _Pending] = {}
 

@@ -197,8 +197,11 @@ class TipReader:
         return msgspec.structs.replace(left, lifecycle=lifecycle, ref=tip.ref)
 
     def not_served(self, refs: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-        """Return the refs that name a folder without a Kptfile, and those of packages whose name or workspace
-        no PackageRevision can have, with the reason."""
+        """Return the refs that no PackageRevision can be made of.
+
+        First those that name a folder without a Kptfile; then, with the reason, those of packages whose name
+        or workspace is invalid.
+        """
         without, misnamed = [], {}
         for tip, revision in self._tips.items():
             parsed = layout.parse_ref(tip.ref)

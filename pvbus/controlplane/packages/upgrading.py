@@ -89,8 +89,10 @@ def upgraded(
 
 
 def before_output(local: Files, conflicts: Sequence[Conflict]) -> dict[str, str] | None:
-    """Return the local texts with upstream's former values in the places in conflict, None if nothing
-    differs: rendered, they show which local values only the pipeline has made."""
+    """Return the local texts with upstream's former values in the places in conflict.
+
+    Rendered, they show which local values only the pipeline has made. None if nothing differs.
+    """
     before = texts(local)
     without = put_back(conflicts, before)
     return without if without != before else None

@@ -33,7 +33,10 @@ class IngestSteps:
     def __init__(
         self, bus: Bus, log: Any, interrupting: Callable[[IngestLease], AbstractContextManager[None]]
     ) -> None:
-        """interrupting: lets errors of the bus interrupt a lease."""
+        """Write nothing until `run`.
+
+        interrupting: lets errors of the bus interrupt a lease
+        """
         self._interrupting = interrupting
         self.limits = StepLimits.of(bus)
         self._bus = bus

@@ -68,7 +68,13 @@ class OpinionProcess:
         idle_seconds: float = IDLE_SECONDS,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
     ) -> None:
-        """work: the module that the process runs."""
+        """Start the process with the first question.
+
+        work: the module that the process runs
+        seconds_max: the time of one question
+        idle_seconds: how long the process waits for a question before it ends
+        waiting_bytes_max: the size of the questions that wait
+        """
         self._work = work
         self._seconds_max = seconds_max
         self._workers: Workers | None = None

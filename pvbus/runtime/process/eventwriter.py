@@ -31,7 +31,10 @@ class EventWriter:
     """Takes notices and writes them. `run` runs until cancelled."""
 
     def __init__(self, cluster: Cluster, clock: Clock, *, instance: str) -> None:
-        """instance: name of this process in the Events."""
+        """Write nothing until `run`.
+
+        instance: the name of this process in the Events
+        """
         self._cluster = cluster
         self._clock = clock
         self._recorder = Recorder(instance)

@@ -21,7 +21,11 @@ class Pace:
     def __init__(
         self, clock: Clock, in_flight_max: int, backoff_seconds: tuple[float, float], jitter: Jitter
     ) -> None:
-        """backoff_seconds: the shortest and the longest wait while the receiver fails."""
+        """Begin with a receiver that works.
+
+        in_flight_max: the number of requests at a time
+        backoff_seconds: the shortest and the longest wait while the receiver fails
+        """
         self._clock = clock
         self._slots = asyncio.Semaphore(in_flight_max)
         self._probing = asyncio.Lock()

@@ -33,7 +33,10 @@ class Receiver:
         timeout_seconds: float,
         in_flight_max: int,
     ) -> None:
-        """token_file: has the bearer token, and is read for each request, as tokens are replaced."""
+        """Send nothing yet.
+
+        token_file: the file of the bearer token, which is read for each request, as tokens are replaced
+        """
         self._url = url
         self._mode = mode
         self._token_file = token_file

@@ -70,8 +70,11 @@ class Address(NamedTuple):
 
 
 class Hints(NamedTuple):
-    """The options that commands need for this installation: those that read the bus, and those that only ask
-    its API server, which know no `--bus`."""
+    """The options that commands need for this installation.
+
+    bus: the options of commands that read the bus
+    cluster: the options of commands that only ask the API server, which have no `--bus`
+    """
 
     bus: str = ""
     cluster: str = ""

@@ -31,7 +31,10 @@ class AccessControl:
     def __init__(
         self, store: Store, registry: Registry, users: UserFile, namespaces: Sequence[str] = ()
     ) -> None:
-        """namespaces: those that the services are limited to; () if they are not."""
+        """Know nobody until `admit`.
+
+        namespaces: the namespaces that the services are limited to; () if they are not
+        """
         self._store = store
         self._registry = registry
         self._users = users

@@ -94,7 +94,10 @@ class UserFile:
     """Reads and changes the users of a data folder's server."""
 
     def __init__(self, folder: Path) -> None:
-        """folder: the server's part of the data folder."""
+        """Name the file; it need not exist.
+
+        folder: the server's part of the data folder
+        """
         self._folder = folder
         self.path = folder / FILE
 

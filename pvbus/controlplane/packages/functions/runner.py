@@ -27,7 +27,11 @@ class FunctionRunner:
     """A client of one function runner; threads may share it. It connects with the first function."""
 
     def __init__(self, address: str) -> None:
-        """address: HOST:PORT. Raises: UsageError, also if gRPC is not installed."""
+        """Connect with the first function.
+
+        address: HOST:PORT of the runner
+        Raises: UsageError, also if gRPC is not installed.
+        """
         if not _ADDRESS.fullmatch(address):
             raise UsageError(f"PVBUS_FUNCTION_RUNNER: {address!r}: must be HOST:PORT")
         try:
