@@ -23,7 +23,12 @@ SLICE_SECONDS = 0.2
 
 
 class KafkaReader:
-    """Implements `pvbus.ports.bus.Reader`."""
+    """Implements `pvbus.ports.bus.Reader`.
+
+    A partition's position is that of its first buffered record, or that of the consumer if none is buffered.
+    The consumer loses its positions with each new assignment, so `_save` copies them into `_positions`
+    before, and `_apply` seeks to them after. Buffered records stay, as the consumer is behind them already.
+    """
 
     def __init__(
         self,

@@ -12,7 +12,12 @@ from pvbus.ports.bus import Record, TopicPartition
 
 
 class SqliteReader:
-    """Implements `pvbus.ports.bus.Reader`."""
+    """Implements `pvbus.ports.bus.Reader`.
+
+    A lane is in `_ready` if and only if it is not paused and has records behind its position. The store calls
+    `grown` for each lane that a commit has extended. A lane that a poll does not read to its end goes behind
+    the others.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store

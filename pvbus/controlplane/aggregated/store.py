@@ -50,7 +50,14 @@ _log = structlog.get_logger(__name__)
 
 
 class ClusterStore(Store):
-    """A `Store` whose durable part is a cluster. Call its methods on one event loop."""
+    """A `Store` whose durable part is a cluster. Call its methods on one event loop.
+
+    A change of a PackageRevision takes two writes of its PackageRev: `begin` notes the change, before
+    anything is pushed, and `commit` stores its result, which ends it. Both have the resourceVersion as a
+    precondition, so one of two replicas wins. Between them the object is shown as it was, with the former
+    resourceVersion. A change whose replica is gone counts as abandoned after a time (`abandoned`), and any
+    replica completes or ends it by git.
+    """
 
     def __init__(
         self, cluster: Cluster, *, jitter: Jitter, abandoned_seconds: float = ABANDONED_SECONDS
@@ -346,8 +353,8 @@ class ClusterStore(Store):
     async def begin(self, key: ObjectKey, repository: str, note: Note) -> str:
         """Reserve a PackageRevision for a change, before anything is pushed; return the reservation.
 
-        note: `version` must be the object's resourceVersion. Raises: StaleError if another change is under
-        way or was made.
+        note: what the change does; its `version` must be the object's resourceVersion
+        Raises: StaleError if another change is under way or was made.
         """
         change = packagerevs.Change(id=uuid.uuid4().hex, note=note)
         rev = self._revs.get(key)

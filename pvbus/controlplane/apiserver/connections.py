@@ -80,7 +80,15 @@ def connections_max() -> int:
 
 
 class Connections(QuietServer):
-    """aiohttp's server with limits of connections."""
+    """aiohttp's server with limits of connections.
+
+    Each open connection is in one group: in `_strangers` by the address of its peer, or in `_owned` by the
+    user of its first request. A group is in the order of arrival, so its oldest idle connection is the first
+    that is not busy. A limit that is exceeded costs the largest group one idle connection; a connection with
+    a request is never closed for another one.
+
+    busy: the connections that have a request
+    """
 
     def __init__(self, handler: Any, **options: Any) -> None:
         super().__init__(handler, keepalive_timeout=_NEVER, lingering_time=CLOSE_SECONDS, **options)

@@ -347,7 +347,11 @@ def _strategic_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
 
 
 def _ordered(items: list[Any], order: list[Any], before: list[Any], key: str) -> list[Any]:
-    """Sort the items listed in `order` by it; the other items keep their position from `before`."""
+    """Sort the items listed in `order` by it; the other items keep their position from `before`.
+
+    The listed items are taken in their order. Before each of them go the other items that stood before it in
+    `before`, or that are new themselves; before a listed item that is new go all others that are left.
+    """
 
     def identity(item: Any) -> Any:
         found = item.get(key) if key and isinstance(item, Mapping) else item

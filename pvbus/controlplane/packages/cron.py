@@ -28,7 +28,16 @@ _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 class Schedule(NamedTuple):
-    """The times of a schedule: those of the fields, else every so often. any_day: no day field is limited."""
+    """The times of a schedule: those at which every field matches, or those at a fixed interval.
+
+    minutes: the minutes, 0 to 59
+    hours: the hours, 0 to 23
+    days: the days of the month, 1 to 31
+    months: the months, 1 to 12
+    weekdays: the days of the week, 0 to 6 from Sunday on
+    either_day: whether one of the two day fields suffices, as cron has it where both are limited
+    every: the interval, zero for a schedule with fields
+    """
 
     minutes: frozenset[int] = frozenset()
     hours: frozenset[int] = frozenset()

@@ -24,9 +24,10 @@ def read_whole(
     is_suspect: bool,
     logged: Mapping[str, str],
 ) -> _T:
-    """Return what `read` does; if the mirror is damaged, renew it and read again.
+    """Return what `read` returns; if the mirror is damaged, renew it and read again.
 
-    is_suspect: reading it has failed since the last call. Raises as `read`.
+    is_suspect: whether reading it has failed since the last call
+    Raises as `read`.
     """
     mirror = mirror_now()
     if mirror is not None and is_suspect and mirror.is_damaged():

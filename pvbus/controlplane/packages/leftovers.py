@@ -23,7 +23,11 @@ _MANY = ("folders of deleted packages are", "them")
 
 
 class Approvals:
-    """The content that approvals wrote to a branch. Thread-safe."""
+    """The content that approvals wrote to a branch. Thread-safe.
+
+    `_trees` has the trees of each directory in all approvals that were read; `_read_to` is the head up to
+    which the branch was read, so the next call reads only what was committed since.
+    """
 
     def __init__(self, mirror: BareMirror) -> None:
         self._mirror = mirror
@@ -61,7 +65,7 @@ class Approvals:
 def condition(repository: str, branch: str, packages: list[str]) -> dict[str, str] | None:
     """Return the condition that counts leftover folders, None if there are none.
 
-    packages: their paths, as in PackageRevisions.
+    packages: the paths of their packages, as in PackageRevisions
     """
     if not packages:
         return None

@@ -220,11 +220,12 @@ def set_deletion_proposed(refs: Staging, name: str, revision: Revision, lifecycl
 def delete(
     branch: Branch, refs: Staging, name: str, revision: Revision, *, with_folder: bool = False
 ) -> None:
-    """Delete a revision. A published one leaves its folder on the branch; the placeholder is that folder.
+    """Delete a revision.
 
-    A draft that somebody has pushed to since stays: who asked to delete it does not know the new content.
+    A published one leaves its folder on the branch; the placeholder is that folder. A draft that somebody has
+    pushed to since stays: whoever asked to delete it does not know the new content.
 
-    with_folder: deleting the last published revision of a package also deletes the folder.
+    with_folder: whether to delete the folder, too, with the last published revision of a package
     """
     marker = layout.deletion_ref(revision.directory, revision.deletion_identifier)
     if revision.is_published and refs.get(marker) is not None:
@@ -260,7 +261,8 @@ def create_branch(branch: Branch, refs: Staging) -> None:
 def require_branch(mirror: BareMirror, ref: str, settings: RepositorySettings, *, had_branch: bool) -> None:
     """Create the branch of a repository that has none, if its settings say so.
 
-    had_branch: whether the remote had it before. Raises: GitError, if it is lost or another one is there.
+    had_branch: whether the remote had it before
+    Raises: GitError, if it is lost or another one is there.
     """
     if settings.create_branch:
         branch = Branch(mirror, ref, Author())
@@ -344,7 +346,7 @@ def description_of_update(
 ) -> history.Description:
     """Return the subject and lines of a draft's next commit: what changed, by whom, and for which variant.
 
-    editor: "" for a service of pvbus.
+    editor: the user who changed it, "" for a service of pvbus
     """
     changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
     old, new = (texts({path: files[path] for path in changed if path in files}) for files in (before, after))

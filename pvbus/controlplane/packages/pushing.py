@@ -38,7 +38,8 @@ class Pusher:
     def push(self, git: Git, updates: Sequence[RefUpdate], bases: Iterable[str] = ()) -> None:
         """Move refs of the remote atomically, each only if it still has the expected value.
 
-        bases: other refs whose commits the new ones build on. Raises: GitError.
+        bases: other refs whose commits the new ones build on
+        Raises: GitError.
         """
         self._prepare()
         leases = [f"--force-with-lease={update.ref}:{update.old or ''}" for update in updates]

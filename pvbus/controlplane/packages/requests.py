@@ -77,9 +77,9 @@ class RevisionRequests:
         return sync
 
     async def check_uninterrupted(self, obj: Object) -> None:
-        """Wait until git shows what became of an interrupted change of an object that is to be written.
+        """Wait until git shows the outcome of an interrupted change of an object that is about to be written.
 
-        Else the metadata of that change would be lost. Raises: StatusError.
+        Otherwise the metadata of that change would be lost. Raises: StatusError.
         """
         namespace, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
         repository = self.objects.get(REPOSITORY, namespace, obj["spec"]["repository"])
@@ -141,7 +141,8 @@ class RevisionRequests:
     async def files_at(self, namespace: str, lock: Mapping[str, Any], revision: Revision) -> Files | None:
         """Return the files that an `upstreamLock` names; None if no Repository of the namespace has them.
 
-        revision: whose lock it is. Raises: StatusError.
+        revision: the revision that has the lock
+        Raises: StatusError.
         """
         git = lock.get("git") or {}
         for obj in self.objects.list(REPOSITORY, namespace):

@@ -86,7 +86,11 @@ _log = structlog.get_logger(__name__)
 
 
 class ShownRevisions:
-    """Stores the objects of a Repository's revisions. Call all methods on the event loop's thread."""
+    """Stores the objects of a Repository's revisions. Call all methods on the event loop's thread.
+
+    mark: the position of other writers before git was read last; what they have written since may be newer
+        than git
+    """
 
     def __init__(
         self,
@@ -118,9 +122,9 @@ class ShownRevisions:
         ]
 
     def may_write(self, name: str) -> bool:
-        """Return whether what git was when it was last read may decide on an object.
+        """Return whether the last read of git may decide on an object.
 
-        mark: the position of the other writers before that. What they have written since is newer than that.
+        It may not if another replica is changing the object, or has written it since.
         """
         return not self._journal.is_held(name) and self._journal.is_unchanged_since(name, self.mark)
 

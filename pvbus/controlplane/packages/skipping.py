@@ -13,7 +13,7 @@ ROOT = "a package at the root has no name: move its files into a folder, or corr
 def problem_of(directory: str, base: str, workspace: str = "") -> str:
     """Return why a package, or one of its workspaces, cannot be served, "" if it can.
 
-    base: the Repository's directory.
+    base: the Repository's directory
     """
     package = layout.package_path(directory, base) or ""
     if not package:
@@ -28,7 +28,7 @@ def problem_of(directory: str, base: str, workspace: str = "") -> str:
 def condition(skipped: Mapping[str, str]) -> dict[str, str] | None:
     """Return the condition that counts what is skipped, None if nothing is.
 
-    skipped: folder or ref -> reason.
+    skipped: folder or ref -> reason
     """
     if not skipped:
         return None

@@ -30,9 +30,9 @@ def status_of(repository: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def run_once_at(repository: Mapping[str, Any] | None, observed: str | None = None) -> str:
-    """Return the time of the one-time sync that is still to be done as text, "" if there is none.
+    """Return the time of the one-time sync that is still to be done, as text; "" if there is none.
 
-    observed: the last one that was done; by default what the status says.
+    observed: the time of the last one that was done, None for what the status says
     """
     wanted = (((repository or {}).get("spec") or {}).get("sync") or {}).get("runOnceAt") or ""
     observed = status_of(repository).get("observedRunOnceAt") if observed is None else observed

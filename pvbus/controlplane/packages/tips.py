@@ -75,7 +75,15 @@ class Tip(NamedTuple):
 
 
 class TipReader:
-    """The revisions of one Repository, by tip, and the placeholders of its folders."""
+    """The revisions of one Repository, by tip, and the placeholders of its folders.
+
+    The content of a tip never changes, so a known tip is not read again. A tip that its ref has left is
+    dropped, but stays in `_left` until the whole change was applied: a draft that is proposed has the same
+    commit at another ref, and is taken from there.
+
+    unreadable: why a tip cannot be read, of each such tip
+    head: the commit of the branch whose folders are among the placeholders, None if it was not read
+    """
 
     def __init__(self, mirror: BareMirror, base: str, branch: str, file: Path) -> None:
         """Take over what the file has.

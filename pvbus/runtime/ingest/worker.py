@@ -56,7 +56,12 @@ SETTLE_SECONDS = 0.05  # requests that arrive together are answered together
 
 
 class IngestWorker:
-    """Runs ingest for the leases it holds. `run` returns after `stop`."""
+    """Runs ingest for the leases it holds. `run` returns after `stop`.
+
+    A restore goes in this order: read the requests; catch up with the rows on the bus; withdraw kinds without
+    a request; start the watches. So a watch compares its first list with all rows that were written before. A
+    lease that returns skips the first part, and its watches have gone on meanwhile.
+    """
 
     name = "ingest"
     inputs: tuple[str, ...] = (WATCHES,)

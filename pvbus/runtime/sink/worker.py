@@ -59,7 +59,13 @@ class Limits(NamedTuple):
 
 
 class SinkWorker:
-    """Posts the events of a bus. `run` returns after `stop`."""
+    """Posts the events of a bus. `run` returns after `stop`.
+
+    Each key with unsent events has one task (`_send_key`), which sends them in their order; keys go side by
+    side, as far as `pace` lets them. Another task per lease (`_committing`) commits the offset of the first
+    event that is not done, with the dead letters before it. After a crash, what was sent and not committed is
+    sent again.
+    """
 
     name = SINK
     inputs: tuple[str, ...] = (CONDITIONS,)

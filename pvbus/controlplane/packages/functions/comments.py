@@ -103,7 +103,12 @@ def in_block(item: Item, paths: Collection[Path]) -> Item:
 
 
 class _Flow(NamedTuple):
-    """A flow collection that is not inside another. column: of its key, if it is the value of one."""
+    """A flow collection that is not inside another.
+
+    path: its path
+    node: its node
+    column: the column of its key, if it is the value of one
+    """
 
     path: Path
     node: yaml.Node

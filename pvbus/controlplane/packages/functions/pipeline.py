@@ -20,7 +20,7 @@ PHASES: tuple[Phase, ...] = ("mutators", "validators")
 class Selector(FunctionSelector, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Selects objects that have every given field, and every pair of a given map.
 
-    resource_file_regexp: finds something in the object's file, as seen from the rendered package.
+    resource_file_regexp: an expression that matches a part of the object's path in the rendered package
     """
 
     resource_file_regexp: str = ""
@@ -52,7 +52,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One function of one package. package: its directory, '' for the root."""
+    """One function of one package.
+
+    package: the directory of the package, "" for the root
+    phase: mutators or validators
+    index: its position in that list
+    entry: what the Kptfile says of it
+    """
 
     package: str
     phase: Phase

@@ -81,7 +81,12 @@ def _common(one: list[str], other: list[str]) -> int:
 
 
 def _merged_list(document: Document, path: Path, old: list[Any], new: list[Any]) -> Document:
-    """Edit a list from its end, so that the indices of the remaining edits stay valid."""
+    """Edit a list into another one.
+
+    The common beginning and end stay. Between them a difference of the two lists says which elements are
+    equal; of each other block, elements are changed pair by pair, and the rest is deleted or inserted. The
+    blocks are edited from the end of the list, so that the indices of the remaining edits stay valid.
+    """
     one, other = [repr(each) for each in old], [repr(each) for each in new]
     head = _common(one, other)
     tail = _common(one[head:][::-1], other[head:][::-1])
