@@ -68,7 +68,7 @@ def sealed(document: bytes) -> bytes:
 
 
 def check_seal(document: bytes) -> None:
-    """Raise ValueError if a document is not as `sealed` returned it; one without a seal is believed.
+    """Raise ValueError if a document is not as `sealed` returned it; one without a seal is accepted.
 
     The seal is of the text, so a version with other fields finds it right, too.
     """

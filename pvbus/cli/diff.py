@@ -122,7 +122,12 @@ def diff(
 
 
 class Revisions(NamedTuple):
-    """A variant with its drafts, and its published revision of the highest number."""
+    """A variant with its revisions.
+
+    variant: the PackageVariant
+    drafts: its drafts
+    published: its published revision of the highest number, None if it has none
+    """
 
     variant: Object
     drafts: list[Member]

@@ -311,7 +311,7 @@ def _check_evaluated(owner: Object, asked: Asked) -> None:
 
 
 def _selected(members: Sequence[Member], asked: Asked) -> list[Member]:
-    """Return the members with the wanted labels. Raises UsageError if no label of any is so."""
+    """Return the members with the wanted labels. Raises UsageError if none has them."""
     found = [each for each in members if asked.selector.matches(labels_of(each.variant, each.revision))]
     if members and not found:
         raise UsageError(

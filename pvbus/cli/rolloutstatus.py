@@ -34,7 +34,12 @@ HISTORY_COLUMNS = ("ATTEMPT", "PHASE", "WAVE", "STARTED", "ENDED", "TARGETS", "W
 
 
 class Rows(NamedTuple):
-    """What the bus has of one policy: of its rollout, and by target."""
+    """What the bus has of one policy.
+
+    rollout: its rollout
+    targets: its targets, by the names of the variants
+    candidates: its candidates, by the names of the variants
+    """
 
     rollout: Rollout
     targets: Mapping[str, Target]

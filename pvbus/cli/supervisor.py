@@ -255,7 +255,7 @@ class _ProcessSupervisor:
 
 
 def _of_packages(config: ServicesConfig) -> dict[str, str]:
-    """Return the settings of packages, which `pvbus up` may have set itself."""
+    """Return the settings of the package services, which `pvbus up` may have set itself."""
     return {
         "PVBUS_SOURCES_CACHE": config.sources_cache,
         "PVBUS_SOURCES_LOCAL": config.sources_local,

@@ -41,7 +41,12 @@ _output = click.option("-o", "--output", type=click.Choice(["text", "json"]), de
 
 
 class Filter(NamedTuple):
-    """Which tasks to list."""
+    """Which tasks to list.
+
+    owner: only those of this owner, None for all
+    overdue: whether only those whose due time is over
+    answered: whether answered ones instead of open ones
+    """
 
     owner: str | None
     overdue: bool

@@ -86,7 +86,10 @@ async def read_installed_setting(cluster: HttpCluster, namespace: str, variable:
 
 
 async def _check_alone(cluster: HttpCluster, objects: Sequence[Object], namespace: str) -> None:
-    """Two installations would both write the same PackageVariants, unless they share no namespace."""
+    """Refuse a second installation that works on the same namespaces. Raises UsageError.
+
+    Both would write the same PackageVariants.
+    """
     resource = await cluster.resource(Kind(_RBAC, "ClusterRoleBinding"))
     if resource is None or await cluster.resource(Kind("apps", "Deployment")) is None:
         raise UsageError(
@@ -108,7 +111,7 @@ async def _check_alone(cluster: HttpCluster, objects: Sequence[Object], namespac
 
 
 async def _check_apart(cluster: HttpCluster, objects: Sequence[Object], namespace: str) -> None:
-    """Raises UsageError if another installation, which is limited to namespaces, works in one of ours."""
+    """Raise UsageError if another installation, which is limited to namespaces, works in one of ours."""
     resource = await cluster.resource(_BINDING)
     assert resource is not None
     try:

@@ -50,7 +50,7 @@ def policies(options: Options) -> Iterator[Object]:
 
 
 def api_server_policies(options: Options, of: Mapping[str, tuple[Right, ...]] = RIGHTS) -> Iterator[Object]:
-    """Yield what lets each service with rights out to the API server."""
+    """Yield the policies that let each service with rights connect to the API server."""
     for service in [name for name, rights in of.items() if rights]:
         yield policy(
             f"{service_name(service)}-apiserver",

@@ -20,7 +20,16 @@ TopicPartition = tuple[str, int]
 
 
 class Record(NamedTuple):
-    """A record read from the bus. `value` None is a tombstone. Offsets rise within a partition, with gaps."""
+    """A record read from the bus. Offsets rise within a partition, with gaps.
+
+    topic: its topic
+    partition: its partition
+    offset: its offset
+    key: its key
+    value: its value, None for a tombstone
+    headers: name and value of each header
+    timestamp_ms: when it was written, in milliseconds of the epoch
+    """
 
     topic: str
     partition: int
@@ -32,7 +41,14 @@ class Record(NamedTuple):
 
 
 class Output(NamedTuple):
-    """One record to write. The partition is the caller's: the bus never chooses one."""
+    """One record to write.
+
+    topic: its topic
+    partition: its partition, which the caller chooses; the bus never does
+    key: its key
+    value: its value, None for a tombstone
+    headers: name and value of each header
+    """
 
     topic: str
     partition: int
@@ -55,9 +71,13 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """The right to step for partition `partition` of a group's topics, until a higher epoch exists.
+    """The right to step for one partition of a group's topics, until a higher epoch exists.
 
     If the epochs of two leases of a partition differ by one, no worker held it between them.
+
+    group: the group
+    partition: the partition
+    epoch: the epoch
     """
 
     group: str

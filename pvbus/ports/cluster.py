@@ -19,7 +19,14 @@ Object = dict[str, Any]
 
 
 class Resource(NamedTuple):
-    """A served kind, at its preferred or the requested version."""
+    """A served kind.
+
+    group: its API group, "" for the core group
+    version: its preferred version, or the requested one
+    kind: its kind
+    plural: its name in paths
+    namespaced: whether its objects have namespaces
+    """
 
     group: str
     version: str

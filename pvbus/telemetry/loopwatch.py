@@ -51,7 +51,12 @@ class Limits(NamedTuple):
 
 
 class _Times(NamedTuple):
-    """Of the loop's thread, in seconds: the time, its computing time, and its wait for a processor."""
+    """Times of the loop's thread, in seconds.
+
+    now: the present time
+    cpu: its computing time
+    queued: its wait for a processor
+    """
 
     now: float
     cpu: float

@@ -98,6 +98,13 @@ class CoPartitioningAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  
 
 
 class Member(NamedTuple):
+    """A member of a group.
+
+    id: its id
+    label: its description
+    partitions: the partitions that it holds
+    """
+
     id: str
     label: str
     partitions: frozenset[int]

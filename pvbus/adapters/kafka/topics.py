@@ -40,7 +40,12 @@ _IN_SYNC = "min.insync.replicas"
 
 
 class _Found(NamedTuple):
-    """The actual state of a topic in the cluster."""
+    """The actual state of a topic in the cluster.
+
+    spec: its properties in the form of a declaration
+    replication: the replicas of a partition
+    config: its settings, by Kafka's names
+    """
 
     spec: TopicSpec
     replication: int

@@ -36,7 +36,16 @@ class _Variable(msgspec.Struct, frozen=True):
 
 
 class PluginConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """`users[].user.exec` of a kubeconfig."""
+    """`users[].user.exec` of a kubeconfig.
+
+    command: the program
+    api_version: the version of the protocol
+    args: its arguments
+    env: variables to add to this process's own
+    install_hint: the advice to print if the program is missing
+    interactive_mode: whether the program may ask a person
+    provide_cluster_info: whether the program gets to know the cluster
+    """
 
     command: str
     api_version: str

@@ -32,7 +32,7 @@ _REFUSED = ("Invalid", "BadRequest")
 
 
 class Streaming:
-    """Which kinds cannot be streamed."""
+    """Reads kinds as streams, and remembers which kinds cannot be streamed."""
 
     def __init__(self) -> None:
         self._refused: set[Resource] = set()

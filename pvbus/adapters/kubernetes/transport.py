@@ -88,7 +88,10 @@ class Answer(NamedTuple):
 
 
 def _named(agent: str) -> dict[str, str]:
-    """The API server logs this header, and names the manager of written fields after its first part."""
+    """Return the header that names us.
+
+    The API server logs it, and names the manager of written fields after its first part.
+    """
     return {"User-Agent": f"{agent}/{__version__}"}
 
 

@@ -245,7 +245,10 @@ class LimitedSession(requests.Session):
             raise TransientError(f"{_shown(url)}: not done within {self._limits.seconds_max:g} s")
 
     def _check_secrecy(self, url: str, headers: Any) -> None:
-        """A registry names the address of its token service: it must not get a password in the clear."""
+        """Refuse to send a password or token in the clear.
+
+        A registry names the address of its token service, so it might ask for that.
+        """
         parts = urlsplit(url)
         is_local = Image(parts.netloc, "").is_local
         if parts.scheme != "https" and "Authorization" in headers and not is_local:

@@ -23,7 +23,7 @@ FAMILIES_KEPT = 8
 
 
 class Stored(NamedTuple):
-    """The stored object that a write replaces, as it crosses.
+    """The stored object that a write replaces, in the form in which processes send it.
 
     rv: its resourceVersion
     uid: its uid

@@ -1,6 +1,6 @@
 """Reads the object of a write: its type, its metadata, defaults, and no unknown fields.
 
-What cannot be read is refused (400) before anything of it is checked; unknown fields are refused, told or
+What cannot be read is refused (400) before anything of it is checked. Unknown fields are refused, reported or
 ignored, as the request wants.
 """
 

@@ -74,7 +74,13 @@ _log = structlog.get_logger(__name__)
 
 
 class Api(NamedTuple):
-    """What is served."""
+    """The API that a front serves.
+
+    store: the objects
+    registry: the served kinds
+    resources: the requests to resources
+    documents: the requests to everything else
+    """
 
     store: Store
     registry: Registry

@@ -32,7 +32,13 @@ from pvbus.ports.cluster import Object
 
 
 class Selection(NamedTuple):
-    """The selected objects of a kind. None: not restricted by this field."""
+    """The selected objects of a kind.
+
+    endpoint: the kind, in the version of the request
+    namespace: the one namespace, None for all
+    labels: the label selector, None for all objects
+    fields: the field selector, None for all objects
+    """
 
     endpoint: Endpoint
     namespace: str | None
@@ -62,6 +68,14 @@ MAC_BYTES = 16
 
 
 class Page(NamedTuple):
+    """One page of a list.
+
+    entries: the objects
+    rv: the resourceVersion of the list
+    continue_: the token of the next page, "" on the last one
+    remaining: the number of objects on later pages, 0 if there are none or if it is unknown
+    """
+
     entries: list[Entry]
     rv: int
     continue_: str = ""

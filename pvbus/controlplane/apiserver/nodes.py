@@ -182,7 +182,7 @@ _STRING = Node({"type": "string"})
 def default(node: Node, value: Json, path: str = "", *, nulls: bool = False) -> Json:
     """Return `value` with defaults, without nulls in fields that are not nullable; itself if unchanged.
 
-    nulls: leave those that have no default.
+    nulls: whether nulls stay where there is no default
     """
     changes: dict[Any, Json] = {}
     dropped = []

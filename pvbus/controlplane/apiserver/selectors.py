@@ -173,6 +173,13 @@ def _check_value(key: str, value: str) -> None:
 
 
 class FieldRequirement(NamedTuple):
+    """One requirement of a field selector.
+
+    path: the path of the field
+    equal: whether the field must have the value; otherwise it must have another one
+    value: the value
+    """
+
     path: str
     equal: bool
     value: str

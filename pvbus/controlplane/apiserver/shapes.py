@@ -21,7 +21,12 @@ _INCLUDES: Mapping[str, Include] = {
 
 
 class Form(NamedTuple):
-    """Encodes the objects for one request."""
+    """Encodes the objects for one request.
+
+    endpoint: the kind, in the version of the request
+    shape: whole objects, their metadata, or a table
+    include: the part of its object that each row of a table holds
+    """
 
     endpoint: Endpoint
     shape: Shape

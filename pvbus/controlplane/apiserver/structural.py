@@ -160,7 +160,7 @@ class Schema:
     def defaulted(self, obj: Json, *, nulls: bool = False) -> Json:
         """Return the object with defaults, and without nulls in fields that are not nullable.
 
-        nulls: leave those that have no default.
+        nulls: whether nulls stay where there is no default
         """
         return obj if self.is_clean(obj) else default(self._root, obj, nulls=nulls)
 

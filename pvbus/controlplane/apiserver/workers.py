@@ -2,7 +2,8 @@
 
 A thread would hold the interpreter. Each worker is a process (`workload`) that does one piece of work at a
 time; it starts when it is first needed, and ends with the server, as its input then ends. Its memory is
-limited. A worker that dies or takes too long costs the request that it works for, in words, and is replaced.
+limited. If a worker dies or takes too long, its request gets an error that says so, and the worker is
+replaced.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ DONE, REFUSED, FAILED, BROKEN = "done", "refused", "failed", "broken"
 
 
 class Failure(NamedTuple):
-    """A StatusError as it crosses."""
+    """A StatusError, in the form in which processes send it."""
 
     code: int
     reason: str

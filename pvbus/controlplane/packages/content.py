@@ -170,7 +170,14 @@ def _with_list(
 
 
 class KptfileFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of a Kptfile that the API shows, as plain JSON."""
+    """The facts of a Kptfile that the API shows, as plain JSON.
+
+    labels: the labels of the package
+    annotations: the annotations of the package
+    gates: the readiness gates
+    conditions: the conditions, those of the store among them
+    upstream_lock: the lock of the upstream, None without one
+    """
 
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}

@@ -36,7 +36,15 @@ OWNER_KIND = "PackageVariant"
 
 
 class Wanted(NamedTuple):
-    """A PackageRevision to create, with its form checked."""
+    """A PackageRevision to create, with its form checked.
+
+    namespace: its namespace
+    repository: the name of its Repository
+    package: its package's path below the Repository's directory
+    workspace: its workspace name
+    task: the task that makes it
+    spec: its spec
+    """
 
     namespace: str
     repository: str

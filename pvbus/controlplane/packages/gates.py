@@ -1,12 +1,11 @@
 """Readiness gates at the package store: who may propose or approve a package revision that is not ready.
 
-In a deployment repository nobody may, through no client, but for those with a right of its own: `update` of
-`packagerevisions/override`. They say why, in an annotation of the request; the store writes that into git
-and the log, and removes the annotation. Other repositories are exempt, as with Porch's server, which enforces
-no gates at all.
+In a deployment repository this takes the right `update` of `packagerevisions/override`, whatever the client.
+The user says why, in an annotation of the request; the store writes the reason into git and the log, and
+removes the annotation. Other repositories are exempt, as with Porch's server, which enforces no gates at all.
 
 A refusal is 422, as is every other change of a lifecycle that Porch's server refuses: what is wrong is in the
-object. 409 would have clients send the same again at once; 403 would say that somebody else may.
+object. 409 would make clients send the same request again at once; 403 would say that somebody else may.
 """
 
 from collections.abc import Mapping

@@ -102,7 +102,12 @@ class Credentials(NamedTuple):
 
 
 class RefUpdate(NamedTuple):
-    """Move a ref from its expected commit (None: absent) to a new one (None: delete it)."""
+    """The move of a ref.
+
+    ref: the ref
+    old: the object id that it is expected to have, None if it must be absent
+    new: the object id that it gets, None to delete it
+    """
 
     ref: str
     old: str | None

@@ -140,7 +140,13 @@ def revision_number(tag: str) -> int:
 
 
 class Annotation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The JSON after `kpt:` in a commit message. package is the package's `directory`."""
+    """The JSON after `kpt:` in a commit message.
+
+    package: the package's directory
+    workspace_name: the workspace of the revision
+    revision: the number of the revision, as text
+    task: the task that made the commit, None for an approval
+    """
 
     package: str = ""
     workspace_name: str = ""

@@ -110,7 +110,12 @@ def _built(build: Build, staging: Staging) -> object:
 
 
 class Branch(NamedTuple):
-    """The branch of a Repository in its mirror, and the author of its commits."""
+    """The branch of a Repository in its mirror, and the author of its commits.
+
+    mirror: the mirror
+    branch_ref: the full name of the branch's ref
+    author: the author
+    """
 
     mirror: BareMirror
     branch_ref: str

@@ -71,7 +71,13 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepositoryFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a Repository that its PackageRevisions repeat."""
+    """The fields of a Repository that its PackageRevisions repeat.
+
+    namespace: its namespace
+    name: its name
+    address: the address of the git repository, as in its spec
+    deployment: whether it is a deployment repository
+    """
 
     namespace: str
     name: str

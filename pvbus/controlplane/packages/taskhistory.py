@@ -1,7 +1,7 @@
 """The history of a draft's tasks: who changed their conditions, as the API server knows it.
 
-It is in the Kptfile, where the API shows it, and in the commit that makes the change. Both are of the store:
-what a client writes into the history is replaced by what was there, and by what his request changes.
+It is in the Kptfile, where the API shows it, and in the commit that makes the change. Only the store writes
+both: what a client writes into the history is replaced by what was there, and by what his request changes.
 """
 
 from collections.abc import Mapping

@@ -23,7 +23,13 @@ REFERENCES = ("oldUpstreamRef", "newUpstreamRef", "localPackageRevisionRef")
 
 
 class Names(NamedTuple):
-    """The package revisions that an upgrade task names."""
+    """The package revisions that an upgrade task names.
+
+    old: the old upstream
+    new: the new upstream
+    local: the package revision to upgrade
+    strategy: the strategy of the merge
+    """
 
     old: str
     new: str
@@ -112,7 +118,7 @@ def without_output(local: Files, conflicts: Sequence[Conflict], rendered: Render
 
 
 def _merge_texts(files: Files) -> dict[str, str]:
-    """Return all files as texts to merge: a link is one that no file has."""
+    """Return all files as texts to merge; a link becomes a text that no file can have."""
     return {
         path: _LINK + text_of(file.data) if (text := file.text) is None else text
         for path, file in files.items()

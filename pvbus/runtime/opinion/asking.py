@@ -1,4 +1,4 @@
-"""Has second opinions given by a process beside the event loop (`pvbus.runtime.opinion.work`).
+"""Gets second opinions from a process beside the event loop (`pvbus.runtime.opinion.work`).
 
 There is one such process, of low priority; it starts with the first question, and ends when there was none
 for some time. What it may cost is bounded: CPU for a target and for a question, time for a question, memory,

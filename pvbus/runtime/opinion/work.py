@@ -1,7 +1,7 @@
 """The process that gives second opinions: evaluates samples with ours and with cel-python, in bounded CPU.
 
-cel-python takes a thousand times as long as ours for loops within loops, so a clock of the CPU ends what it
-does for a target; the next target begins anew.
+cel-python takes a thousand times as long as ours for loops within loops. So a timer of CPU time ends the
+evaluation of a target that takes too long, and the next target begins anew.
 """
 
 import gc
@@ -43,7 +43,10 @@ def opinion(content: bytes, theirs: Evaluate = answer) -> Opinion:
 
 
 def _limited(compare: Callable[[], Opinion], seconds: float) -> Opinion | None:
-    """Return the result, None if it takes more CPU than that."""
+    """Return the result, None if it takes more CPU than this.
+
+    seconds: the limit of CPU time
+    """
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         return compare()

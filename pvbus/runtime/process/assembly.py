@@ -65,7 +65,16 @@ class Service(Protocol):
 
 
 class Surroundings(NamedTuple):
-    """What a worker meets beside bus, cluster and clock. A simulation and a preview have their own."""
+    """What a worker meets beside bus, cluster and clock. A simulation and a preview have their own.
+
+    monitoring: what answers queries, None if no Prometheus is set
+    sources: where packages are read from, None for a process that reads none
+    opinions: gives second opinions on expressions, None for none
+    tell: takes the notices of rows that were written, None to drop them
+    observe: wraps a controller
+    nonce: returns a random text, which nobody can guess
+    jitter: the source of the randomness of all waits
+    """
 
     monitoring: Monitoring | None = None
     """Answers the queries of rollouts; None if no Prometheus is set."""

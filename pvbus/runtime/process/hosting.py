@@ -84,7 +84,19 @@ Main = Callable[[Sequence[str]], int]
 
 
 class Host(NamedTuple):
-    """Services that are ready to run, and their shared resources. bus is for reading only."""
+    """Services that are ready to run, and their shared resources.
+
+    services: the services, by name
+    bus: the bus, for reading only
+    cluster: the connection to the API server
+    health_url: the address of /metrics, /healthz and /readyz
+    observer: reports the states of the services
+    api_server: whether the API server answers
+    rights: the missing rights
+    beside: Porch's controllers
+    events: writes notices as Kubernetes Events
+    opinions: gives second opinions on expressions
+    """
 
     services: Mapping[str, Service]
     bus: Bus

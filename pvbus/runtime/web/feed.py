@@ -56,7 +56,7 @@ class Feed:
         return self.health.restored >= 1.0
 
     def start(self) -> None:
-        """Have the topics read. Without a page that is open, nothing needs them."""
+        """Begin to read the topics. Without a page that is open, nothing needs them."""
         self._wanted.set()
 
     async def wait_for_change(self, seconds: float) -> None:

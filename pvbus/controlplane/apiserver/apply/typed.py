@@ -27,7 +27,12 @@ class ItemError(ValueError):
 
 
 class Comparison(NamedTuple):
-    """The paths that the second object lacks, has with other values, and has in addition."""
+    """The paths in which an object differs from its previous version.
+
+    removed: the paths that it lacks
+    modified: the paths that have other values
+    added: the paths that are new
+    """
 
     removed: FieldSet
     modified: FieldSet

@@ -23,7 +23,13 @@ _KEY_LINE = re.compile(r"[ \t]*:[ \t]*(?:#[^\r\n]*)?")
 
 
 class KeyedList(NamedTuple):
-    """A list that is the value of a key. in_flow: whether it is inside a flow collection."""
+    """A list that is the value of a key.
+
+    path: its path
+    key: the node of the key
+    node: the node of the list
+    in_flow: whether it is inside a flow collection
+    """
 
     path: Path
     key: yaml.ScalarNode
@@ -116,7 +122,12 @@ class _Flow(NamedTuple):
 
 
 class _Edit(NamedTuple):
-    """Characters to replace."""
+    """Characters to replace.
+
+    start: the position of the first one
+    stop: the position behind the last one
+    text: what replaces them
+    """
 
     start: int
     stop: int

@@ -50,7 +50,12 @@ _ANNOTATIONS = ("metadata", "annotations")
 
 
 class Ended(NamedTuple):
-    """The end of a program or container."""
+    """The end of a program or container.
+
+    code: its exit code
+    out: its standard output
+    err: its standard error
+    """
 
     code: int
     out: str

@@ -24,7 +24,14 @@ _SLASH = re.compile(r"(?<!\\)/")
 
 
 class FieldSpec(NamedTuple):
-    """A field of some kinds. Empty group, version or kind: any; group `core` is the empty API group."""
+    """A field of some kinds.
+
+    path: the path of the field
+    kind: the kind, "" for any
+    group: the API group, "" for any; `core` is the empty API group
+    version: the version, "" for any
+    create: whether the field is created where it is missing
+    """
 
     path: FieldPath
     kind: str = ""

@@ -221,7 +221,12 @@ class FunctionError(PermanentError):
 
 
 class FunctionOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of a function. With an error, the items are the input's and are not used."""
+    """The output of a function.
+
+    items: the items; with an error they are the input's and are not used
+    results: what the function reported
+    error: why it failed, None if it did not
+    """
 
     items: tuple[Item, ...]
     results: tuple[Result, ...] = ()
