@@ -227,7 +227,13 @@ def injected_kinds(files: Iterable[Object]) -> list[Kind]:
 def _with_wanted_files(
     revisions: Iterable[Object], users: Iterable[Object], *, every_package: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield the revisions whose files a plan needs: upstreams, open drafts, the latest published ones."""
+    """Yield the revisions whose files a plan needs.
+
+    They are the upstreams of sets and variants, the open drafts of variants, and of each package of a variant
+    the published revision of the highest number.
+
+    every_package: whether also those that no variant owns
+    """
     upstreams = set()
     for user in users:
         upstream = (user.get("spec") or {}).get("upstream") or {}

@@ -391,7 +391,12 @@ async def _supervise(
 async def _watch(
     supervisor: Supervisor, stop: asyncio.Event, options: UpOptions, screen: Screen
 ) -> int | None:
-    """Show progress; with --once decide when to end. Return the exit code, None after a signal."""
+    """Show progress; with --once decide when to end. Return the exit code, None after a signal.
+
+    With --once it ends with 0 when all objects are ready and no work is left; with a list of troubles when
+    the services have been settled for QUIET_SECONDS with objects that are not ready, or at the timeout. A
+    Repository without a condition puts off the former.
+    """
     began = time.monotonic()
     installs = set(PLATFORM) <= set(options.services)
     progress = Progress(supervisor.bus, partition_count(), has_installs=installs)

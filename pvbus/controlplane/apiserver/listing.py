@@ -148,7 +148,12 @@ class Tokens:
 
 
 def page(store: Store, selected: Selection, query: Mapping[str, str], tokens: Tokens) -> Page:
-    """Return one page of a list. Raises StatusError: 400, 410 Expired, 504."""
+    """Return one page of a list. Raises StatusError: 400, 410 Expired, 504.
+
+    All pages of a list show the objects as they were at the resourceVersion of the first one (`_past`). A
+    page begins behind the last key of the page before, so objects that came or went in between neither repeat
+    nor skip others.
+    """
     table = store.table(selected.endpoint.stored_kind)
     limit = number("limit", query.get("limit") or "0")
     rv, after = store.rv, None

@@ -273,6 +273,15 @@ _Lists = Mapping[tuple[str, ...], _MergedList]
 def _strategic_map(
     target: Any, patch: Mapping[str, Any], path: tuple[str, ...], lists: _Lists
 ) -> dict[str, Any]:
+    """Return an object with a patch merged into it.
+
+    Directives that concern the whole object come first (`$patch`, `$retainKeys`), then the fields, then the
+        orders of
+    lists: an order is of the list as it is after the merge.
+
+    path: the fields from the root to this object
+    lists: the lists that are merged, by their paths
+    """
     result = dict(target) if isinstance(target, Mapping) else {}
     directive = patch.get("$patch")
     if directive == "replace":
@@ -324,6 +333,11 @@ def _listed(patch: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _strategic_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
+    """Return a list with a patch merged into it.
+
+    A set gets the items that it lacks. In a list with a key, each item of the patch changes, deletes or adds
+    the item with the same key.
+    """
     if not key:
         if any(isinstance(item, (dict, list)) for item in (*target, *patch)):
             raise bad_request("the items of a set must be texts or numbers")

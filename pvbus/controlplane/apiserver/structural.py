@@ -31,6 +31,10 @@ _NOT_NULL = bool | int | float | str | list[Any] | dict[str, Any]
 class _Quick:
     """Builds the msgspec type of a node.
 
+    The type accepts no object that misses a default, has an unknown field or a field of the wrong type. A
+    rule of the schema that a type cannot express makes `complete` False; an object that fits the type is then
+    walked as well.
+
     complete: whether type and patterns suffice to validate an object
     """
 

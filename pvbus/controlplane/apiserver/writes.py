@@ -76,7 +76,13 @@ class _Update(NamedTuple):
 
 
 class Writer:
-    """All writes with checks and hooks."""
+    """All writes with checks and hooks.
+
+    The order of a write: compute the new object from head; check it; call the hooks of its kind; queue it in
+    the store; wait until it is durable. Between head and queue nothing else may change the object. Without
+    hooks nothing is awaited in between; with hooks, or a computation in another process, the object's lock is
+    held, and a computation is repeated if head has changed.
+    """
 
     def __init__(
         self, store: Store, registry: Registry, own: Mapping[Kind, Strategy], hooks: Mapping[Kind, KindHooks]
@@ -237,8 +243,10 @@ class Writer:
     ) -> Entry:
         """Replace an object by the result of `change` on the current one.
 
-        change: gets the object in the endpoint's version, returns a new one; it may raise.
-        conditional: refuse an object without resourceVersion if the kind requires one.
+        change: gets the object in the endpoint's version, returns a new one; it may raise
+        subresource: the subresource that is written, "" for the object itself
+        conditional: whether it is a PUT. Its object must be readable in any case, and its uid and
+            resourceVersion are preconditions; a kind may require the latter.
         """
         kind = endpoint.stored_kind
         hooks = self._hooks.get(kind)
@@ -321,6 +329,12 @@ class Writer:
             return await self._delete(endpoint, key, options)
 
     async def _delete(self, endpoint: Endpoint, key: ObjectKey, options: DeleteOptions) -> Deleted:
+        """Delete an object whose lock is held, if its kind has hooks.
+
+        An object with finalizers is stored with a deletionTimestamp; one without is removed. The policies
+        Orphan and Foreground add a finalizer, which the garbage collector removes when it has dealt with the
+        dependents.
+        """
         kind = endpoint.stored_kind
         entry = self._store.head(kind, key)
         subject = endpoint.subject(key[1])

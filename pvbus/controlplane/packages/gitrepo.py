@@ -384,6 +384,10 @@ class BareMirror:
                 yield path, str(entry.id), entry.filemode
 
     def _packages(self, tree: str, directory: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+        """Yield the packages in a tree, without entering a package or a tree that is known to have none.
+
+        directory: the path of the tree from the root
+        """
         if tree in self._empty_trees or depth > bounds.DEPTH_MAX:
             return
         self._folders_read += 1
@@ -446,6 +450,10 @@ class BareMirror:
             )
 
     def _graft(self, root: str | None, names: Sequence[str], tree: str | None) -> str | None:
+        """Return the tree `root` with one folder replaced, or removed (None); None if nothing is left.
+
+        names: the names from `root` to the folder
+        """
         if not names:
             return tree
         base = self._tree(root) if root else None

@@ -103,7 +103,19 @@ class _StepError(Exception):
 
 
 class _Run:
-    """One rendering in progress: the current items and what was reported so far."""
+    """One rendering in progress: the current items and what was reported so far.
+
+    Functions run in order, children's pipelines before their parent's unless the Kptfile asks for the
+    opposite. Each function gets the items of its own package and of the packages in it; its output replaces
+    them in place. An item is recognized by its id, and an item without one is new.
+
+    originals: the items before the first function
+    items: the items now
+    reports: a report of each function that ran
+    is_cheap: whether all mutators ran in this process
+    is_constant: whether no mutator can change its own output
+    began: when it began, in seconds of the monotonic clock
+    """
 
     def __init__(
         self, items: Sequence[Item], registry: FunctionRegistry, phases: Sequence[Phase] = pipeline.PHASES
@@ -206,10 +218,11 @@ def render(
 ) -> RenderResult:
     """Run the pipelines of a package and its sub-packages; block while executables run.
 
-    Raises: TransientError if a container engine or a function runner cannot be reached.
-
     After a failure the files are unchanged except for the condition; with `keep_partial`, or with the
     Kptfile's annotation `kpt.dev/save-on-render-failure`, the changes of earlier functions are kept.
+
+    keep_partial: whether the changes of earlier functions are kept after a failure
+    Raises: TransientError if a container engine or a function runner cannot be reached.
     """
     failure: _StepError | PermanentError | None = None
     written: Mapping[str, str] = resources
@@ -391,7 +404,13 @@ def unrendered(
 
 
 def _is_needed(texts: Mapping[str, str], stored: Mapping[str, str], note: RenderNote | None) -> bool:
-    """Return whether these files must be rendered. note: of the stored files."""
+    """Return whether these files must be rendered.
+
+    That is so if the last pipeline failed or was deferred, or if these files are neither its input nor its
+    output.
+
+    note: the pipeline's outcome for the stored files
+    """
     if note is not None and note.state != "done":
         return True
     digest = input_digest(texts)

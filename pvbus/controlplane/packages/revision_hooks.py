@@ -177,7 +177,14 @@ class RevisionHooks:
         user: str,
         reason: str | None,
     ) -> None:
-        """Change a revision in git. reason: why unmet gates are overridden, None if they are not."""
+        """Change a revision in git.
+
+        The steps: make the next commit of a draft, if its package changes; refuse a proposal or approval of a
+        package that is not rendered, or whose gates are not met; then commit, and move the refs, in one push.
+        So an edit and a change of lifecycle in one request are both made, or none.
+
+        reason: why unmet gates are overridden, None if they are not
+        """
         name = old["metadata"]["name"]
         before, after = _lifecycle(old), _lifecycle(new)
         branch = sync.branch(user)
@@ -218,7 +225,11 @@ class RevisionHooks:
     async def _commit_edit(
         self, sync: RepositorySync, revision: Revision, new: Object, user: str
     ) -> tuple[Draft | None, Revision]:
-        """Return a draft's next commit, None without changes, and the revision after it."""
+        """Return a draft's next commit, None without changes, and the revision after it.
+
+        The pipeline runs if the request ends a deferral, or if the edits change an input of the pipeline.
+        While the deferral goes on, the edits are stored as they are.
+        """
         files = await sync.files(revision)
         stored = texts(files)
         was_deferred = revision.note is not None and revision.note.state == "deferred"

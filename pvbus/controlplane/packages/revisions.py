@@ -108,7 +108,10 @@ def name_of(revision: Revision, repository: RepositoryFacts) -> str:
 
 
 def to_object(revision: Revision, repository: RepositoryFacts, metadata: Mapping[str, Any]) -> Object:
-    """Convert a revision to a PackageRevision. metadata: the object's own metadata to keep."""
+    """Convert a revision to a PackageRevision.
+
+    metadata: the object's present metadata, which stays but for the labels and annotations of the store
+    """
     name = name_of(revision, repository)
     labels = {
         key: value for key, value in (metadata.get("labels") or {}).items() if key != layout.LATEST_LABEL

@@ -22,6 +22,10 @@ def merge(type_: FieldType, live: Json, applied: Json) -> Json:
 
 
 def _merged(type_: FieldType, live: Json, applied: Json) -> Json:
+    """Merge two values, of which either may be ABSENT.
+
+    An object or list in which nothing is left is ABSENT, too.
+    """
     if applied is ABSENT:
         return live
     part = type_.of(applied)

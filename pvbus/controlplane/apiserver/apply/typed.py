@@ -97,7 +97,11 @@ def field_set(type_: FieldType, value: Json) -> FieldSet:
 
 
 def _own(type_: FieldType, value: Json) -> FieldSet | None:
-    """Return the node of a value, None if the value names nothing by itself."""
+    """Return the node of a value, None if the value names nothing by itself.
+
+    A scalar, an atomic value and a list item name themselves. An object names only the fields in it, unless
+    it is empty or null, or its field is not declared.
+    """
     part = type_.of(value)
     below: dict[str, Any] = {}
     if isinstance(part, MapType) and part.merges:

@@ -60,7 +60,11 @@ def apply_setters(items: Sequence[Item], config: Value | None) -> FunctionOutput
 
 
 def _set(item: Item, setters: Mapping[str, str]) -> tuple[Item, list[tuple[Path, str]]]:
-    """Return the item with its setters applied, and the path and text of each field that was set."""
+    """Return the item with its setters applied, and the path and text of each field that was set.
+
+    Lists are written first, one by one, as each edit moves the positions behind it. Then all scalars are
+    written at once.
+    """
     if MARKER not in item.text:
         return item, []
     done: list[tuple[Path, str]] = []
@@ -114,6 +118,11 @@ def _concerns(pattern: str, setters: Mapping[str, str]) -> bool:
 
 
 def _filled(pattern: str, present: str, setters: Mapping[str, str]) -> str:
+    """Return a pattern with the values of its names.
+
+    Given values come first, in their order, and a value may name the setters that come after it. Names
+    without a given value get their present one, which is read back from the field.
+    """
     text = pattern
     reached = _innermost_names(pattern)
     for name, value in (*setters.items(), *read_back(pattern, present).items()):

@@ -163,7 +163,11 @@ def follow(renames: Sequence[Rename]) -> list[Item]:
 
 
 def _updated(rename: Rename, moved: dict[str, list[Rename]]) -> Item:
-    """Return one object with its references updated."""
+    """Return one object with its references updated.
+
+    Of each field that refers by name, the renamed objects with that former name are candidates; kind,
+    namespace and role decide which fit. A field keeps the first name that was found for it.
+    """
     referrer = rename.after
     texts: dict[Path, str] = {}
     added: dict[Path, str] = {}
