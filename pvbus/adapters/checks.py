@@ -7,7 +7,10 @@ from pvbus.ports.bus import Output
 
 
 def check_partition(topic: str, partition: int, count: int) -> None:
-    """Raise PermanentError for a partition that the topic does not have. count: the topic's partitions."""
+    """Raise PermanentError for a partition that the topic does not have.
+
+    count: the number of the topic's partitions
+    """
     if not 0 <= partition < count:
         raise PermanentError(
             f"topic {topic} has no partition {partition}, only {count}", reason="UnknownPartition"

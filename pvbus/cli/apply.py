@@ -194,7 +194,10 @@ async def apply(
 
 
 async def _apply(cluster: Cluster, obj: Object, former: AppliedEntry | None) -> Effect:
-    """Create or update an object. former: its entry in the record, if it was applied before."""
+    """Create or update an object.
+
+    former: its entry in the record, None if it was never applied
+    """
     resource = await _resource(cluster, obj)
     namespace = (obj["metadata"].get("namespace") or "default") if resource.namespaced else ""
     wanted = {**obj, "metadata": {**obj["metadata"]}}

@@ -336,7 +336,10 @@ async def _update(cluster: Cluster, revision: Object) -> Object:
 
 
 def document_of(key: Key, revision: Object, after: gates.Order) -> dict[str, Any]:
-    """Return the answer of `-o json`. after: the order to show; a write has none to report."""
+    """Return the answer of `-o json`.
+
+    after: the order of conditions to show; empty for the answer of a write
+    """
     wanted = gates.gates_of(revision)
     present = gates.conditions_of(revision)
     unmet = gates.unmet_of(revision)

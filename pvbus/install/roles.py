@@ -98,7 +98,10 @@ def observing_in(namespaces: Sequence[str], installation: str, right: Right) -> 
 
 
 def observing(group: str, resource: str, verbs: tuple[str, ...] = OBSERVED_VERBS) -> Object:
-    """Return the ClusterRole that lets ingest observe one more kind. resource: its plural name."""
+    """Return the ClusterRole that lets ingest observe one more kind.
+
+    resource: the plural name of the kind
+    """
     right = Right(group, resource, verbs, "")
     role = new(_API, "ClusterRole", f"pvbus-observes-{right.title}")
     role["metadata"]["labels"] |= _observed()

@@ -305,7 +305,10 @@ class HttpCluster:
         accept: str = "application/json",
         missing: bool = False,
     ) -> Object | None:
-        """Send one request. missing: return None for 404 instead of raising PermanentError."""
+        """Send one request.
+
+        missing: whether 404 is None instead of a PermanentError
+        """
         answer = await self._transport.send(
             method, path, parameters=parameters, body=body, content=content, accept=accept
         )

@@ -56,7 +56,10 @@ def tree(name: str | None, output: str, files: tuple[Path, ...], kubeconfig: str
 
 
 def text_of(rows: Mapping[str, LockRow], roots: list[str], there: frozenset[str]) -> Iterator[str]:
-    """Yield the lines of a tree. there: okeys of the installs that exist."""
+    """Yield the lines of a tree.
+
+    there: the okeys of the installs that exist
+    """
     seen: set[str] = set()
     for okey in roots:
         yield from _lines(rows, okey, there, seen)

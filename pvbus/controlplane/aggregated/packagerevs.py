@@ -127,7 +127,10 @@ def is_withdrawn(rev: Object) -> bool:
 
 
 def written(obj: Object, rev: Object | None) -> Object:
-    """Return the PackageRev of a PackageRevision. rev: the present one, which is replaced; None for none."""
+    """Return the PackageRev of a PackageRevision.
+
+    rev: the present PackageRev, which is replaced; None if there is none
+    """
     metadata = obj["metadata"]
     own = {key: value for key, value in metadata.items() if key != "resourceVersion"}
     labels = {**(metadata.get("labels") or {}), REPOSITORY_LABEL: obj["spec"]["repository"]}

@@ -144,7 +144,12 @@ class DataFolder:
 
 
 def _kubeconfig(cluster: Mapping[str, str], users: Mapping[str, str], current: str = "") -> bytes:
-    """Return a kubeconfig with a context for each user, of the same name. users: their tokens."""
+    """Return a kubeconfig with a context for each user, of the same name.
+
+    cluster: the server and its authority
+    users: name of a user -> token
+    current: the name of the current context, "" for none
+    """
     contexts = {name: {"cluster": "pvbus", "user": name, "namespace": "default"} for name in users}
     config: dict[str, Any] = {
         "apiVersion": "v1",

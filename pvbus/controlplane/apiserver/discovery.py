@@ -40,7 +40,10 @@ def version_document(product_version: str) -> dict[str, str]:
 
 
 def core_document(address: str) -> dict[str, Any]:
-    """Return /api. address: host and port of this server."""
+    """Return /api.
+
+    address: host and port of this server
+    """
     return {
         "kind": "APIVersions",
         "versions": ["v1"],

@@ -214,7 +214,10 @@ def carried_over(new: dict[str, Any], old: Mapping[str, Any]) -> list[FieldError
 
 
 def check_place(metadata: Any, key: tuple[str, str], *, namespaced: bool) -> None:
-    """Refuse (400) an object of another name or namespace than the path has. key: (namespace, name)."""
+    """Refuse (400) an object of another name or namespace than the path has.
+
+    key: (namespace, name) of the path
+    """
     if metadata is not None and type(metadata) is not dict:
         return  # decoding refuses it, and says so
     if not metadata or not metadata.get("name"):

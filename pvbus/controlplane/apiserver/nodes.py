@@ -114,7 +114,10 @@ class FieldError(NamedTuple):
 
 
 class Node:
-    """One compiled level of a schema. extra: the node of additionalProperties."""
+    """One compiled level of a schema.
+
+    extra: the node of additionalProperties, None if the schema has no such node
+    """
 
     def __init__(self, schema: Mapping[str, Any], *, root: bool = False) -> None:
         self.schema = schema

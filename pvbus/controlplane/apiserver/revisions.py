@@ -71,7 +71,11 @@ class Admission(NamedTuple):
 
 
 def strategy_of(endpoint: Endpoint, own: Mapping[Kind, Strategy], *, is_hooked: bool) -> Strategy:
-    """Return the strategy of a kind. own: those of single kinds."""
+    """Return the strategy of a kind.
+
+    own: the strategies that are made for one kind
+    is_hooked: whether hooks judge the objects of the kind
+    """
     if endpoint.served.custom:
         return strategies.CUSTOM_OF.get(endpoint.kind, strategies.CUSTOM)
     if is_hooked:
@@ -90,7 +94,10 @@ def begun(rules: Rules, obj: Object, namespace: str | None, options: Options) ->
 
 
 def created(rules: Rules, obj: Object, admission: Admission, options: Options) -> tuple[Object, str]:
-    """Return a new object, and the prefix of its name if that is generated. obj: of `begun`."""
+    """Return a new object, and the prefix of its name if that is generated.
+
+    obj: the object as `begun` returned it
+    """
     endpoint, strategy, tracker, is_hooked = rules
     metadata = obj["metadata"]
     admit(endpoint, metadata, admission)

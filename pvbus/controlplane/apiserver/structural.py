@@ -176,7 +176,10 @@ class Schema:
         return prune(self._root, obj, "", unknown), unknown
 
     def validate(self, obj: Json, old: Json = None) -> list[FieldError]:
-        """Return all errors. old: the object before an update, which rules may compare with."""
+        """Return all errors.
+
+        old: the object before an update, which rules may compare with; None for a new one
+        """
         budget = Budget()
         found: list[FieldError] = []
         try:

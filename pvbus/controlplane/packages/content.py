@@ -29,7 +29,10 @@ the package: its Kptfile does not have it."""
 
 
 def initial_files(name: str, task: Mapping[str, Any]) -> dict[str, str]:
-    """Return the files of a package that starts empty. task: the body of an init task."""
+    """Return the files of a package that starts empty.
+
+    task: the body of an init task
+    """
     info = {"description": task.get("description") or f"{name} description"}
     for key in ("site", "keywords"):
         if task.get(key):

@@ -137,7 +137,8 @@ def clone_exists(wanted: Wanted) -> StatusError:
 def check_place(wanted: Wanted, sync: RepositorySync, directory: str, *, is_leftover: bool) -> None:
     """Check a new revision against those of its repository.
 
-    is_leftover: only the folder on the branch is left of a deleted package; a new package replaces it.
+    is_leftover: whether the directory has only what a deleted package left on the branch; a new package
+        replaces it
     """
     present = sync.catalog.by_directory
     siblings = present.get(directory, {})
@@ -398,7 +399,7 @@ _POLICIES: Mapping[str, content.CarryPolicy] = {"keep": "keep", "unknown": "unkn
 def first_files(wanted: Wanted, start: Start, policy: content.CarryPolicy) -> dict[str, str]:
     """Write the request's metadata and readiness gates into the Kptfile. Raises: YamlError.
 
-    policy: for the conditions that the first files have.
+    policy: what becomes of the conditions that the first files have
     """
     package_metadata = wanted.spec.get("packageMetadata") or {}
     edits = [

@@ -48,7 +48,10 @@ class Note(NamedTuple):
     version: str = ""
 
     def applied_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an object's metadata after the change. metadata: before it."""
+        """Return an object's metadata after the change.
+
+        metadata: the object's metadata before the change
+        """
         others = {key: value for key, value in metadata.items() if key not in METADATA}
         return {**others, **self.metadata}
 
@@ -70,7 +73,10 @@ class Notes(Protocol):
         ...
 
     async def release(self, name: str, *, is_noted: bool) -> None:
-        """End a change that was not made. is_noted: whether `write` was called for it."""
+        """End a change that was not made.
+
+        is_noted: whether `write` was called for it
+        """
         ...
 
     def interrupt(self, name: str) -> None:
@@ -112,7 +118,10 @@ class Notes(Protocol):
         ...
 
     async def settle(self, name: str, *, is_in_git: bool) -> None:
-        """End an interrupted change that git has not got. is_in_git: whether git has the revision at all."""
+        """End an interrupted change that git has not got.
+
+        is_in_git: whether git has the revision at all
+        """
         ...
 
     def remote_read(self) -> None:

@@ -81,7 +81,10 @@ def tag_ref(directory: str, tag: str) -> str:
 
 
 def deletion_ref(directory: str, identifier: str) -> str:
-    """Return the ref that marks a proposed deletion. identifier: `vN`, else the workspace."""
+    """Return the ref that marks a proposed deletion.
+
+    identifier: `vN` for a published revision with a number, else its workspace
+    """
     return f"{DELETIONS}{directory}/{identifier}"
 
 
@@ -190,14 +193,20 @@ def cause_line(text: str) -> tuple[str, ...]:
 
 
 def override_lines(user: str, gates: str, reason: str) -> tuple[str, ...]:
-    """Return the lines about an override of readiness gates. gates: those that were not met."""
+    """Return the lines about an override of readiness gates.
+
+    gates: the gates that were not met, separated by commas
+    """
     return one_line(f"Readiness gates overridden by {user}: {gates}"), one_line(f"Reason: {reason}")
 
 
 def draft_message(
     title: str, annotation: Annotation, note: RenderNote | None = None, cause: Sequence[str] = ()
 ) -> str:
-    """Return the message of a draft's commit. cause: readable lines with its author and reason."""
+    """Return the message of a draft's commit.
+
+    cause: readable lines with its author and reason
+    """
     body = "".join(f"{line}\n" for line in cause)
     lines = f"{title}\n\n{body}\nkpt:{msgspec.json.encode(annotation).decode()}\n"
     if note is None:

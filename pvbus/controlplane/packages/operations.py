@@ -44,7 +44,10 @@ class Staging:
         self._new[ref] = oid
 
     def names(self, folder: str) -> Iterator[str]:
-        """Yield the refs directly in a folder. folder: with a final slash."""
+        """Yield the refs directly in a folder.
+
+        folder: the beginning of their names, with the final slash
+        """
         for ref in {**self._refs, **self._new}:
             if ref.startswith(folder) and "/" not in ref[len(folder) :] and self.get(ref) is not None:
                 yield ref

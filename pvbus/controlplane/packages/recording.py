@@ -89,7 +89,10 @@ def _recorded(results: Sequence[Result], bytes_max: int) -> list[Any]:
 def of_validators(
     resources: Mapping[str, str], reports: Sequence[StepReport], message: str, *, is_saved: bool
 ) -> list[Condition]:
-    """Return the conditions of a package's validators. is_saved: whether what they saw is stored."""
+    """Return the conditions of a package's validators.
+
+    is_saved: whether the files that they saw are stored
+    """
     by_position = {
         (report.package, report.step): Report(
             [{**msgspec.to_builtins(each), "severity": each.severity} for each in report.results],

@@ -131,7 +131,10 @@ class RepositorySync:
     # Life cycle.
 
     def start(self, after: "RepositorySync | None" = None) -> None:
-        """Start the task. after: the stopping sync of the same folder, to wait for."""
+        """Start the task.
+
+        after: the sync of the same folder that is stopping, which is awaited first; None if there is none
+        """
         self._load.keepers += 1
         self._task = asyncio.create_task(self._run(after), name=f"repository {self.settings.facts.name}")
 

@@ -19,7 +19,11 @@ _UNAVAILABLE = 503
 
 
 async def render_failed_again(objects: Objects, resources: ResourcesKind, file: Path, functions: str) -> None:
-    """Save each failed draft again, unless the file has this digest. functions: the digest."""
+    """Save each failed draft again, unless all were tried with these functions.
+
+    file: the file with the digest of the functions of the last try
+    functions: the digest of the functions that can run now
+    """
     if _read(file) == functions:
         return
     failed = [obj for obj in objects.list(PACKAGE_REVISION) if _has_failed(obj)]

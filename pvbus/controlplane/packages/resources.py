@@ -155,7 +155,13 @@ class ResourcesKind:
         user: str,
         said: str,
     ) -> Object:
-        """Commit a rendered package, unless the draft has it already. stored: the draft's object."""
+        """Commit a rendered package, unless the draft has it already.
+
+        stored: the draft's object
+        files: the draft's files now
+        made: the rendered package
+        said: the cause that the request gives, "" for none
+        """
         name = stored["metadata"]["name"]
         made, task_lines = taskhistory.recorded(texts(files), made, user)
         new_files = await self._with_modes(stored, revision, files, made)

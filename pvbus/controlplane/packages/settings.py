@@ -251,7 +251,11 @@ class Pins(NamedTuple):
 
 
 def pins_of(settings: RepositorySettings, repository: Object | None, revisions: Iterable[Object]) -> Pins:
-    """Read the stored state. revisions: the stored PackageRevisions of the Repository."""
+    """Read the stored state of a Repository.
+
+    repository: the Repository object, None if there is none
+    revisions: the stored PackageRevisions of the Repository
+    """
     had_branch = bool(((repository or {}).get("status") or {}).get("gitCommitHash"))
     commits = {}
     for obj in revisions:

@@ -126,7 +126,10 @@ def _merge_texts(files: Files) -> dict[str, str]:
 
 
 def _file(path: str, text: str, sides: Sequence[Files], strategy: str) -> File:
-    """Return a merged file; its mode is merged, too. sides: old, local and new."""
+    """Return a merged file; its mode is merged, too.
+
+    sides: the files of the old upstream, the local revision and the new upstream
+    """
     if text.startswith(_LINK):
         return File(bytes_of(text.removeprefix(_LINK)), FileMode.LINK)
     return File(bytes_of(text), _mode(path, sides, strategy))
@@ -143,7 +146,7 @@ def _mode(path: str, sides: Sequence[Files], strategy: str) -> int:
 def with_modes(old: Files, local: Files, new: Files, merged: Files) -> dict[str, File]:
     """Bring upstream's changes of modes and links into files that a client has merged as texts: it sees none.
 
-    merged: the files with the client's texts, and with the modes and links of the local ones.
+    merged: the files with the client's texts, and with the modes and links of the local ones
     """
     result = dict(merged)
     for path in old.keys() | new.keys():

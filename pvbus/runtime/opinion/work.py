@@ -61,7 +61,11 @@ def _end_sample(number: int, frame: FrameType | None) -> None:
 
 
 def main(memory_bytes: int, theirs: Evaluate = answer) -> None:
-    """Answer questions until the input ends. theirs: another evaluator, for tests."""
+    """Answer questions until the input ends.
+
+    memory_bytes: the limit of this process's memory
+    theirs: the other evaluator, which tests replace
+    """
     os.nice(NICENESS)
     signal.signal(signal.SIGVTALRM, _end_sample)
     serve(memory_bytes, {"opinion": lambda content: opinion(content, theirs)})

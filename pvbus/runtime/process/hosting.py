@@ -285,7 +285,12 @@ these processes may run, each takes its share of the partitions. SIGTERM lets it
 
 
 def service_main(name: str, config: type[ServiceConfig], about: str) -> Main:
-    """Return the entry point of a service on the bus. about: what it does."""
+    """Return the entry point of a service on the bus.
+
+    name: the name of the service
+    config: its settings
+    about: what it does, for --help
+    """
     text = _ABOUT.format(about=about.strip(), name=name, settings=config.__name__)
     return process_main(name, config, lambda read: serve([name], read), text)
 

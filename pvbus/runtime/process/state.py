@@ -94,7 +94,10 @@ def defects_of(service: Service) -> Mapping[str, str]:
 
 
 def defect_lines(name: str, defects: Mapping[str, str]) -> list[str]:
-    """Return a line for each failing decision of a service. defects: of its report."""
+    """Return a line for each failing decision of a service.
+
+    defects: key -> error, as its report has them
+    """
     return [f"{name}: {printable(key)}: {DEFECT}: {printable(error)}" for key, error in defects.items()]
 
 

@@ -119,7 +119,10 @@ def of_object(schema: Mapping[str, Any] | None) -> FieldType:
 
 
 def of_schema(schema: Mapping[str, Any], *, preserves: bool = False) -> FieldType:
-    """Return the type of a field. preserves: whether a schema above keeps unknown fields."""
+    """Return the type of a field.
+
+    preserves: whether a schema above it keeps unknown fields
+    """
     if schema.get("x-kubernetes-int-or-string"):
         return UNTYPED
     preserves |= schema.get("x-kubernetes-preserve-unknown-fields") is True

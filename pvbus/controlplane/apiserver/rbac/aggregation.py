@@ -76,7 +76,10 @@ class Aggregator:
 
 
 def aggregated(role: Object, roles: Sequence[Object]) -> list[Mapping[str, Any]]:
-    """Return the rules of the roles that a role selects, each once. roles: all, by name."""
+    """Return the rules of the roles that a role selects, each once.
+
+    roles: all ClusterRoles, in the order of their names
+    """
     found: list[Mapping[str, Any]] = []
     for rule in _selected_rules(role, roles):
         if rule not in found:

@@ -173,7 +173,10 @@ def cluster_roles() -> Iterator[Object]:
 
 
 def cluster_role_bindings(*, is_limited: bool = False) -> Iterator[Object]:
-    """Yield the ClusterRoleBindings. is_limited: the services have no rights in the whole cluster."""
+    """Yield the ClusterRoleBindings.
+
+    is_limited: whether the services have no rights in the whole cluster
+    """
     authenticated, anybody = Subject("Group", _AUTHENTICATED), Subject("Group", _UNAUTHENTICATED)
     yield _binding("cluster-admin", "cluster-admin", Subject("Group", "system:masters"))
     yield _binding("system:discovery", "system:discovery", authenticated)

@@ -199,7 +199,10 @@ def _is_object(field: FieldSpec) -> bool:
 
 
 def _names(item: Item, field: FieldSpec) -> Iterator[Path]:
-    """Yield the paths of the names in a field: of a string, of each of a list, or of an object's `name`."""
+    """Yield the paths of the names in a field.
+
+    The field may be a string, a list of strings, or objects with a `name`.
+    """
     for path in field.find(item.value):
         value = get(item.value, path)
         listed = [(*path, index) for index in range(len(value))] if isinstance(value, list) else [path]
