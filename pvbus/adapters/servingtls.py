@@ -24,7 +24,7 @@ LOOK_SECONDS = 1.0
 """How long a replaced file may stay unseen: two stats a second cost nothing beside a handshake."""
 
 BYTES_MAX = 1_000_000
-"""Of a file: a chain of ten certificates has 20 kB, and a wrong path can name a file of any size."""
+"""The size of a file: a chain of ten certificates has 20 kB, and a wrong path can name a file of any size."""
 
 _log = get_logger("tls")
 

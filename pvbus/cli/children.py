@@ -24,7 +24,8 @@ STOP_SECONDS = 3.0
 ends in no other way; its parent has to end in time, too."""
 
 CHILD_SECONDS = 2.7
-"""Before its parent kills it, a child kills its own programs, which would go on without it."""
+"""How long a child waits before it ends by force: less than its parent does, as it must kill its own
+programs, which would go on without it."""
 
 USAGE_CODE = 2  # the exit code of a command with invalid settings
 

@@ -38,7 +38,8 @@ from pvbus.telemetry.loopwatch import loop_problem
 from pvbus.telemetry.terminal import printable
 
 REPLICA_SECONDS = 25.0
-"""From a signal to the end by force: within the grace period of its pods; pushes may end that have begun."""
+"""The time from a signal to the end by force: within the grace period of the pods, and long enough for pushes
+that have begun."""
 
 _NOT_SERVING = "it does not serve yet"
 

@@ -30,7 +30,8 @@ from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.process.state import ProcessState, ServiceReport, defect_lines
 
 BACKOFF_SECONDS = (0.5, 10.0)
-"""Between the end of a process and its restart; doubles each time, until a process lives longer."""
+"""The time between the end of a process and its restart; it doubles each time, until a process lives
+longer."""
 
 STATE_SECONDS_MAX = 3.0
 """Timeout for a process's state; the process itself queries the bus for a second at most."""

@@ -38,12 +38,13 @@ PUBLISHED = (
     ("legacy", "v0.1.0"),
     ("rival", "v1.0.0"),
 )
-"""In the order in which they are committed: a package whose digest another one names comes before it."""
+"""The packages in the order in which they are committed: a package whose digest another one names comes
+before it."""
 
 PLATFORMS = "crossplane=2.0.0"
-"""What the packages are told they run on: no Crossplane is there."""
+"""The platforms that the packages are told they run on, as no Crossplane is there."""
 OBSERVE_SECONDS = 5.0
-"""Between two looks at the repository, so that a person who tags a version does not wait."""
+"""The time between two looks at the repository, so that a person who tags a version does not wait."""
 
 _MADE_AT = 1_767_225_600  # as in `pvbus.examples.fleet`
 

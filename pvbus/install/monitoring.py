@@ -33,8 +33,9 @@ class Alert(NamedTuple):
 
 
 EXPIRY_DAYS_MIN = 14
-"""Of the package store's certificate. One that it makes itself, and those of cert-manager, are renewed
-earlier: a renewal that has failed so late does not succeed by itself."""
+"""The days left of the package store's certificate below which there is an alert. One that the store makes
+itself, and those of cert-manager, are renewed earlier: a renewal that has failed so late does not succeed by
+itself."""
 
 ALERTS = (
     Alert(

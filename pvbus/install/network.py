@@ -13,7 +13,8 @@ from pvbus.install.objects import NAME, PART_OF, PORT, Object, Options, labels, 
 
 DNS_PORT = 53
 API_SERVER_PORTS = (443, 6443)
-"""Of the Service `kubernetes`, and of the API server behind it: which one counts depends on the plugin."""
+"""The ports of the Service `kubernetes` and of the API server behind it: which one counts depends on the
+plugin."""
 _LINK_LOCAL = ("169.254.0.0/16", "fe80::/10")
 METRICS_LABEL = "pvbus.dev/metrics"
 """Pods of a namespace with this label and the value "true" may read metrics, as those of `monitoring` may."""

@@ -10,7 +10,7 @@ NAME = "pvbus"
 NAMESPACE = "pvbus-system"
 PORT_NAME = "metrics"
 PORT = 9090
-"""Of /metrics, /healthz, /readyz and /state. The same in every pod, as each has an address."""
+"""The port of /metrics, /healthz, /readyz and /state. It is the same in every pod, as each has an address."""
 PART_OF = {"app.kubernetes.io/name": NAME}
 SETTINGS, OWN_SETTINGS = "pvbus", "pvbus-settings"
 """ConfigMaps: ours, which an upgrade overwrites, and the user's, which no command of ours touches."""

@@ -20,7 +20,7 @@ SERVING_PORT = PackagesConfig().serving_port
 SERVING_SECRET, SERVING_FOLDER = f"{SERVICE}-serving", "/etc/pvbus/serving"
 DATA_FOLDER = "/var/cache/pvbus"
 GIT_PORTS = (22, 80, 443)
-"""Of git servers. Another one is a NetworkPolicy of the user's."""
+"""The ports of git servers. Another one takes a NetworkPolicy of the user's."""
 VERSION = "v1alpha1"
 API_SERVICE = f"{VERSION}.{PORCH_GROUP}"
 READER = "extension-apiserver-authentication-reader"

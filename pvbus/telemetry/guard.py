@@ -18,7 +18,8 @@ from pvbus.core.redaction import without_secrets
 from pvbus.telemetry.terminal import printable, unfiltered
 
 CHARACTERS_MAX = 32 * 1024
-"""Of one value in a line: a long trace has 10,000. More of a message is foreign text that somebody sent."""
+"""The length of one value in a line: a long trace has 10,000. More of a message is foreign text that somebody
+sent."""
 
 
 def begin_process() -> None:

@@ -24,7 +24,7 @@ from pvbus.telemetry.terminal import unfiltered
 LogFormat = Literal["auto", "json", "console"]
 
 DEPTH_MAX = 8
-"""Of mappings and lists in a value; what is deeper is logged as its `repr`."""
+"""The depth of mappings and lists in a value; what is deeper is logged as its `repr`."""
 
 _OWN_FIELDS = ("_record", "_from_structlog")  # of structlog's formatter, which removes them
 

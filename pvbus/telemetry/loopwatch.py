@@ -25,10 +25,10 @@ from pvbus.telemetry.logs import get_logger
 T = TypeVar("T")
 
 BEAT_SECONDS = 0.2
-"""Between two beats. A stall is measured this much too short at most."""
+"""The time between two beats. A stall is measured this much too short at most."""
 
 LOOK_SECONDS = 0.5
-"""Between two looks of the thread."""
+"""The time between two looks of the thread."""
 
 FRAMES_MAX = 40  # in a trace, the innermost ones: asyncio has six, and aiohttp another four
 

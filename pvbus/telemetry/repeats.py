@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 import structlog
 
 INTERVAL_SECONDS = (60.0, 3600.0)
-"""Between two lines of one failure: the first interval and the longest; each is twice the last."""
+"""The time between two lines of one failure: the first interval and the longest; each is twice the last."""
 
 FORGET_SECONDS = 600.0
 """A failure not seen for this long counts as new. Retries are 60 s apart at most."""

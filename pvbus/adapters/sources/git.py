@@ -34,9 +34,10 @@ from pvbus.core.platform.packaging.references import GitFolder, Image, is_ref
 
 PACK_BYTES_MAX = 256 << 20
 MEMORY_BYTES_MAX = 1 << 30
-"""Of git, and on Linux only: a pack of some KB may hold objects of gigabytes, which unpack in memory."""
+"""The memory of git, on Linux only: a pack of some KB may hold objects of gigabytes, which git unpacks in
+memory."""
 OUTPUT_BYTES_MAX = 16 << 20
-"""Of a list of refs or files; a repository of 100,000 refs has 8 MB."""
+"""The size of a list of refs or files; a repository of 100,000 refs has 8 MB."""
 ERROR_CHARACTERS_MAX = 20_000
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _FILES = frozenset({"100644", "100755", "100664"})

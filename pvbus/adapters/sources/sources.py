@@ -48,7 +48,8 @@ RETRY_SECONDS = 0.5
 WAIT_SECONDS_MAX = 5.0
 """A server that wants a longer wait gets it from the caller, who does something else meanwhile."""
 GRACE_SECONDS = 5.0
-"""Between the end of an attempt's time, which its thread looks at, and that nobody waits for the thread."""
+"""How long a thread may take to end after the time of its attempt, which it checks itself. Nobody waits for
+it longer."""
 DIGESTS_MAX = 10_000  # of folders in commits that are remembered: some 2 MB
 NO_LIST = (NOT_FOUND, UNAUTHORIZED, FORBIDDEN, REFUSED)
 REVISIONS_SEARCHED_MAX = 50

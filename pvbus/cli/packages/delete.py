@@ -18,7 +18,8 @@ from pvbus.core.platform.packaging.carvel.removal import Going, RemovalPlan, rem
 from pvbus.ports.cluster import Cluster, Resource
 
 POLL_SECONDS = 0.5
-"""Between two looks whether an install is gone. Uninstalling takes seconds, and a look is one small read."""
+"""The time between two looks whether an install is gone. Uninstalling takes seconds, and a look is one small
+read."""
 
 
 @click.command(

@@ -31,7 +31,7 @@ PROBE_SECONDS = (30, 10)
 """When TCP asks a silent peer whether it is there, and how often then."""
 
 PROBES_MAX = 3
-"""After so many probes without an answer the connection is closed: a minute after the peer's machine went."""
+"""The probes without an answer after which a connection is closed: a minute after the peer's machine went."""
 
 SILENT_SECONDS = PROBE_SECONDS[0] + PROBE_SECONDS[1] * PROBES_MAX
 

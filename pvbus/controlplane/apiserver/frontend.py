@@ -65,7 +65,7 @@ SLOW_WATCHER_SECONDS = 30.0
 UNAVAILABLE = 503
 
 CLIENT_CLOSED = 499
-"""What is counted for a request whose client went before its answer ended."""
+"""The code that is counted for a request whose client went before its answer ended."""
 
 STOP_SECONDS = 2.0
 """How long answers in progress may take once the server stops."""

@@ -40,11 +40,11 @@ _REMOVE = "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?"
 _TOTAL = "UPDATE revision SET rv = ?, count = ?, sum = ?, seal = ?"
 
 _DAMAGE = (sqlite3.Error, msgspec.MsgspecError, ValueError, TypeError, LookupError, AttributeError)
-"""What reading rows of any content raises: a changed byte may also change the type of a column."""
+"""The errors of reading rows of any content: a changed byte may also change the type of a column."""
 
 _NO_ACCESS = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 PROBE_BYTES = 1 << 20
-"""What is written to see that there is room again: more than nearly all requests."""
+"""The size of a write that shows that there is room again: more than nearly all requests."""
 
 
 class ObjectFile:

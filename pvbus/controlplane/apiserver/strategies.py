@@ -166,7 +166,8 @@ def _check_data(new: Object, old: Object | None, fields: tuple[str, ...]) -> lis
 
 STORED_AS_WRITTEN = Strategy()
 ADVICE_BYTES_MAX: Final = 8 * 1024
-"""Of a set's expressions that are compiled for warnings: at most 60 ms, in which nobody is answered."""
+"""The size of a set's expressions that are compiled for warnings: at most 60 ms, in which nobody is
+answered."""
 
 
 def _advice_on_set(new: Object) -> list[str]:

@@ -45,7 +45,7 @@ WAITING_MAX = 64
 """Requests that wait for a worker: so many take some 20 s. Their users' shares bound the bodies."""
 
 SECONDS_MAX = 30.0
-"""For one piece of work: ten times what the slowest body within the limits takes."""
+"""The time of one piece of work: ten times what the slowest body within the limits takes."""
 
 
 _SMALLER = "send a smaller body, in JSON if it is YAML"

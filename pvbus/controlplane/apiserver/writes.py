@@ -32,8 +32,9 @@ _READ_WHOLE = (NAMESPACE, CRD)
 _GENERATED_NAME_TRIES = 8
 
 COMPUTATIONS_MAX = 5
-"""Of one write of a large object, which others may change while it is computed. Writes of it that are
-computed so wait for each other, so that only other ones, as of the collectors, come in between."""
+"""How often one write of a large object is computed, as others may change the object meanwhile. Writes that
+are computed in another process wait for each other, so only other writes, such as those of the collectors,
+come in between."""
 
 
 class Deleted(NamedTuple):

@@ -35,14 +35,15 @@ OUTPUT_BYTES_MAX = 4 * 1024 * 1024
 """Limit of git's output: a push of 64 changes prints some 20 KB."""
 
 ANSWER_SECONDS_MAX = 30.0
-"""For the list of a remote's refs: a request waits for it, and clients give up after some 60 s."""
+"""The time of a list of a remote's refs: a request waits for it, and clients give up after some 60 s."""
 
 UPSTREAM_LIMITS = programs.Limits(memory_bytes=1 << 30, file_bytes=256 << 20)
-"""Of a fetch from a repository that is not registered: one commit without its history, as one pack."""
+"""The limits of a fetch from a repository that is not registered: one commit without its history, as one
+pack."""
 
 FETCH_LIMITS = programs.Limits(memory_bytes=4 << 30, file_bytes=64 << 30)
-"""Of a fetch from a registered repository, with its whole history: whoever may push to it can push a pack of
-some KB whose objects have gigabytes."""
+"""The limits of a fetch from a registered repository, with its whole history: whoever may push to it can push
+a pack of some KB whose objects have gigabytes."""
 
 OUTPUT_CHARACTERS_MAX = 20_000
 """The part of git's output that is searched for the cause. Most of it comes from the remote."""

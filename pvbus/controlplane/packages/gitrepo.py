@@ -51,7 +51,7 @@ MARKER = "pvbus-url"
 """The file of a mirror with the address of its remote."""
 
 DAMAGE = (pygit2.GitError, LookupError, ValueError, AssertionError, OSError)
-"""What reading damaged objects or refs raises; none of it says that they are damaged."""
+"""The errors of reading damaged objects or refs; none of them says that something is damaged."""
 
 SECONDS_MAX = 253_402_300_799
 """The last second of the year 9999, the limit of RFC 3339."""

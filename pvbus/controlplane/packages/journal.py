@@ -25,7 +25,7 @@ from pvbus.ports.cluster import Object
 _log = structlog.get_logger(__name__)
 
 METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
-"""What a note has of an object's metadata."""
+"""The fields of an object's metadata that a note has."""
 
 LATE_PUSH_SECONDS = 600.0
 """How long after a restart a push of before may still be done: the remote's hooks go on after a kill, and so

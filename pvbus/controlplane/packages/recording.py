@@ -16,7 +16,7 @@ from pvbus.core.variants.revisions.validators import Report, Saved, conditions_o
 RESULTS_MAX = 50
 """Results of one function that a Kptfile stores: it is read for every revision."""
 RESULTS_BYTES_MAX = 64 * 1024
-"""Of all functions together, and of their errors: a Kptfile may have 512 KiB."""
+"""The size of the results of all functions together, and of their errors: a Kptfile may have 512 KiB."""
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,10 +60,12 @@ CROWD = 100
 """Repository syncs that may check their folders at the full rate, for one or two percent of a core."""
 
 PAUSE_SECONDS_MAX = 60.0
-"""Between looks at the clock: it may be set, or the machine may sleep, before a schedule's next time."""
+"""The time between looks at the clock: it may be set, or the machine may sleep, before a schedule's next
+time."""
 
 FAILURE_SECONDS_MIN = 2.0
-"""Between a failed pass and the next one; twice as long each time, up to the interval between fetches."""
+"""The time between a failed pass and the next one; it doubles each time, up to the interval between
+fetches."""
 
 LATER_SECONDS = 0.2
 """Delay until objects with requests in progress are checked again."""

@@ -10,7 +10,7 @@ from typing import Any
 from pvbus.controlplane.packages import cron
 
 INTERVAL = timedelta(hours=1)
-"""Between full syncs without a schedule, as in Porch. Changes of the remote do not wait for one."""
+"""The time between full syncs without a schedule, as in Porch. Changes of the remote do not wait for one."""
 
 _AT_ONCE = datetime.min.replace(tzinfo=UTC)
 _FORMAT = "%Y-%m-%dT%H:%M:%SZ"

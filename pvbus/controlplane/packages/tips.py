@@ -37,7 +37,8 @@ UNSAVED_SHARE = 10
 read again, at a millisecond each. Writing 10,000 takes 100 ms."""
 
 FORMAT = "2"
-"""Of the file, beside the version: a new one for each new field of a revision, which older files lack."""
+"""The format of the file, which stands beside the version. Each new field of a revision makes a new one, as
+older files lack the field."""
 VERSION = f"{pvbus.__version__}/{FORMAT}"
 
 _OPEN: Mapping[str, str] = {"draft": layout.DRAFT, "proposed": layout.PROPOSED}

@@ -44,7 +44,8 @@ class Names(NamedTuple):
 
 
 _LINK = "\ud800"
-"""Before the target of a link in the texts of a merge: half a surrogate pair, which no file can have."""
+"""Stands before the target of a link in the texts of a merge: half a surrogate pair, which no file can
+have."""
 
 OLD, NEW, LOCAL = "old upstream", "target upstream", "local"
 """What the sources of an upgrade are called in answers."""

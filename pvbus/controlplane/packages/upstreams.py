@@ -39,7 +39,7 @@ from pvbus.controlplane.packages.settings import (
 from pvbus.core.api.packages import GitPackage, UpstreamPackage
 
 READS_MAX = 2
-"""Reads at a time: each holds a thread of the store until its remote answers."""
+"""The reads at a time: each holds a thread of the store until its remote answers."""
 
 PACKAGES_BYTES_MAX = 32 * 1024 * 1024
 """Packages in memory: a fleet clones few of them."""

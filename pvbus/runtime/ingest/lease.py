@@ -24,7 +24,7 @@ from pvbus.runtime.ingest.informer import InformerShell
 from pvbus.runtime.reconcile.holder import HeldLease
 
 _KINDS = {SETS: SET, VARIANTS: VARIANT, POLICIES: POLICY}
-"""Of topics with the objects of one kind."""
+"""The kinds of topics that have the objects of one kind only."""
 RowKey = tuple[str, str, int, int]
 """(topic, key, partition, segment)."""
 

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 WORK: Final = "pvbus.runtime.opinion.work"
 SECONDS_MAX: Final = 30.0
-"""For one question. Its CPU is bounded in the process, so only what hangs takes so long."""
+"""The time of one question. Its CPU is bounded in the process, so only what hangs takes so long."""
 
 MEMORY_BYTES: Final = 256 << 20  # of the process, which takes some 50 MB
 IDLE_SECONDS: Final = 60.0  # then it ends: a start takes 0.5 s of CPU
 SAMPLE_BYTES_MAX: Final = 64 << 10  # of the variables of a target; usual ones have 1 kB
 WAITING_BYTES_MAX: Final = 32 << 20
-"""Of questions that wait: those of some 1,500 sets, which are answered within two minutes."""
+"""The size of the questions that wait: those of some 1,500 sets, which are answered within two minutes."""
 
 QUESTION_SECONDS: Final = 0.05  # of one that waits: how long others expect to wait for it
 POLL_SECONDS: Final = 1.0

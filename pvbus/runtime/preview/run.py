@@ -33,8 +33,8 @@ from pvbus.runtime.process.settings import ServicesConfig
 
 Only = Literal["sets", "variants"]
 QUIET_SECONDS = 30.0
-"""Virtual. No pause between two writes or records of pending work (waiting removals, checks, retries after a
-wait) is longer; later writes are retries of failures."""
+"""Virtual seconds without a write or a record after which nothing more is expected. No pause between two of
+them (waiting removals, checks, retries after a wait) is longer; later writes are retries of failures."""
 STEP_SECONDS = 0.5  # virtual: how often the state is checked
 LIMIT_SECONDS = 3_600.0  # virtual: an evaluation that has not settled by then never will
 AGE_SECONDS = 3_600.0  # virtual: age of the newest object at the start; the guard counts 10 minutes

@@ -70,7 +70,7 @@ def relax_collector() -> None:
 
 
 INSTANCE_CHARACTERS_MAX = 128
-"""Of the name of a process in Kubernetes Events."""
+"""The length of the name of a process in Kubernetes Events."""
 
 BUS_SECONDS_MAX = 60.0
 """How long a start waits for the bus: services and brokers may start together, in any order."""

@@ -26,9 +26,10 @@ from pvbus.telemetry.logs import get_logger
 
 LOOK_SECONDS = 10.0
 FORGET_SECONDS = 200.0
-"""Ingest asks for a kind each minute while a set or a package wants it: after three, nobody does."""
+"""The time after which a refused request counts as no longer wanted. Ingest asks for a kind each minute while
+a set or a package wants it: after three minutes, nobody does."""
 AGENT = "pvbus-"
-"""What a service's name in the User-Agent, and that of its ClusterRole, begin with."""
+"""The beginning of a service's name in the User-Agent, and of that of its ClusterRole."""
 
 
 class MissingRights:

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 END_SECONDS = 4.5
-"""From a signal to the end by force. Services drain for 2 s; who waits for longer than 5 s kills the process,
-and sees no reason."""
+"""The time from a signal to the end by force. Services drain for 2 s; who waits for longer than 5 s kills the
+process, and sees no reason."""
 
 FORCED_CODE = 1
 

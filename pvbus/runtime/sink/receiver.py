@@ -17,7 +17,8 @@ from pvbus.core.variants.sink.answers import Answer, Failed, answer_of
 from pvbus.core.variants.sink.message import Event, Mode, message_of
 
 ANSWER_BYTES_MAX = 4096
-"""Read of an answer: enough for its message. A connection with more of it is closed, not read to its end."""
+"""The part of an answer that is read: enough for its message. A connection with more of it is closed, not
+read to its end."""
 
 
 class Receiver:

@@ -19,9 +19,9 @@ HOST_ONLY = "__Host-"
 """Browsers take a cookie of such a name over TLS only, and from this very host."""
 
 STRICT_TRANSPORT: Mapping[str, str] = {"Strict-Transport-Security": "max-age=2592000"}
-"""For 30 days a browser asks this name over TLS alone, for every port of it: longer, and a name whose
-certificate is taken away stays out of reach; shorter, and who comes once a month can be led to plain HTTP.
-Names of loopback, which every program of the machine shares, and subdomains are left out."""
+"""For 30 days a browser asks this name over TLS alone, for every port of it. If it is longer, a name whose
+certificate is taken away stays out of reach; if it is shorter, a browser that comes once a month can be led
+to plain HTTP. Names of loopback, which every program of the machine shares, and subdomains are left out."""
 
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -34,8 +34,8 @@ HEADERS: Mapping[str, str] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "private, no-cache",
 }
-"""Of every answer. Scripts and styles come from this server's files only, and a script cannot make HTML of
-text (trusted types), so a name from the cluster is never more than text."""
+"""The headers of every answer. Scripts and styles come from this server's files only, and a script cannot
+make HTML of text (trusted types), so a name from the cluster is never more than text."""
 
 
 class Gate:

@@ -25,7 +25,8 @@ from pvbus.runtime.web.feed import Feed
 from pvbus.runtime.web.gate import Gate
 
 BEAT_SECONDS = 5.0
-"""Between two messages to a page when nothing changes; one that hears nothing for three of them is stale."""
+"""The time between two messages to a page when nothing changes; a page that hears nothing for three of them
+is stale."""
 
 PAGES_MAX = 64  # open at once; each costs a socket and, in a storm, ten messages a second
 WRITE_SECONDS_MAX = 30.0  # a page that does not read for so long comes again by itself

@@ -68,7 +68,8 @@ _BARE: Mapping[Kind, Object] = {
     },
     CRD: {"spec": {"group": "", "names": _NAMES, "scope": "", "versions": None}, "status": {}},
 }
-"""What an object of a built-in kind has before anything is set: its structs, which nobody therefore adds."""
+"""The fields that an object of a built-in kind has before anything is set: its structs, which nobody
+therefore adds."""
 
 _STATUS = fieldsets.of_paths(("f:status",))
 _ALL_BUT_STATUS = fieldsets.of_paths(("f:spec",), ("f:metadata",))

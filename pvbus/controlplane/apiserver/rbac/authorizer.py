@@ -12,8 +12,8 @@ from pvbus.controlplane.apiserver.rbac.policy import BINDINGS, ROLES, Answer, Bi
 from pvbus.controlplane.apiserver.store import Store
 
 ANSWERS_MAX = 20_000
-"""Forgotten all at once beyond it: each form of request of each user and namespace has an answer of about
-300 bytes."""
+"""The number of answers that are retained; beyond it all are dropped at once. Each form of request of each
+user and namespace has an answer of about 300 bytes."""
 
 _Form = tuple[str, tuple[str, ...], str, str, str, str, str, str]
 
