@@ -12,7 +12,10 @@ from pvbus.core.kernel.addresses import address_problem
 
 
 def checked_socket(info: tuple[Any, ...]) -> socket.socket:
-    """Return a socket for an address of `getaddrinfo`. Raises: OSError for one that no server may have."""
+    """Return a socket for an address of `getaddrinfo`.
+
+    Raises: OSError for an address that no server may have.
+    """
     family, kind, protocol, _, address = info
     if problem := address_problem(address[0]):
         raise OSError(errno.EACCES, f"{problem}: no request goes there")

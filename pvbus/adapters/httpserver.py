@@ -54,7 +54,10 @@ def _is_address(name: str) -> bool:
 
 
 def fault_of(error: Exception) -> str:
-    """Return what is not valid HTTP in a request or an answer, without the text that the parser quotes."""
+    """Return the kind of fault that makes a request or an answer invalid HTTP.
+
+    The text that the parser quotes is left out: it may hold a token.
+    """
     if isinstance(error, InvalidURLError):
         return "the target of the request is not a URL"
     text = _CODE.sub("", error.message if isinstance(error, HttpProcessingError) else str(error)).strip()
@@ -87,7 +90,7 @@ class QuietConnection(RequestHandler):
         return response
 
     def log_exception(self, *words: Any, **options: Any) -> None:
-        """Log an error of ours. What is wrong with a body that nobody reads is its sender's."""
+        """Log an error of ours. An invalid body that nobody reads is an error of its sender."""
         error = options.get("exc_info")
         if isinstance(error, web.RequestPayloadError | HttpProcessingError | ConnectionError):
             _log.debug("body broken off", error=fault_of(error))

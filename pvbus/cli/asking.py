@@ -72,7 +72,10 @@ def _order(task: Document) -> tuple[bool, bool, float, str, str]:
 
 
 def task_lines(found: Iterable[Document]) -> Iterator[str]:
-    """Yield what is asked of whom and how to answer it, or the answer. A package's texts stay on one line."""
+    """Yield the question, the people and the command that answers it; or the answer.
+
+    A package's texts stay on one line.
+    """
     for task in found:
         yield f"  task {one_line(task['type'])} of {task['revision']}: {_standing(task)}"
         due = f"due {task['due']}{', overdue' if task['overdue'] else ''}" if task["due"] else ""

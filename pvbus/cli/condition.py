@@ -266,7 +266,10 @@ async def write(cluster: Cluster, wanted: Wanted) -> Written:
 
 
 def check_order(wanted: Wanted, revision: Object) -> None:
-    """Raises: PermanentError if a condition comes after one that is not True. Unknown says nothing."""
+    """Raise PermanentError if a condition comes after one that is not True.
+
+    Unknown may be set at any time.
+    """
     after, present = gates.predecessors(revision), gates.conditions_of(revision)
     for each in wanted.conditions:
         waiting = gates.awaited(after, present, each["type"]) if each["status"] != "Unknown" else []

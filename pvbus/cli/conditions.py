@@ -121,7 +121,7 @@ async def _latest(bus: Bus, name: str | None) -> dict[str, ConditionEvent]:
 
 
 async def _read_drafts_that_stayed(bus: Bus, key: Key) -> list[str]:
-    """Return the drafts that stayed when a variant, or the variants of a set, went: what is left of it."""
+    """Return the drafts that stayed when a variant, or the variants of a set, went."""
     found = []
     for name, value in (await read_rows(bus, OBJECTS)).items():
         if not name.startswith(_REVISIONS):

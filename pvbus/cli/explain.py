@@ -149,9 +149,9 @@ async def _explain(
 
 
 async def bus_document(bus: Bus, key: Key, *, is_set: bool, hints: str = "") -> Document:
-    """Return what the bus says of a variant or a set, without a look at the API server.
+    """Return the facts that the bus has of a variant or a set, without a look at the API server.
 
-    hints: the options that commands need to ask that server.
+    hints: the options that commands need to ask that server
     """
     kind = SET if is_set else VARIANT
     document = await (_set(bus, key) if is_set else _variant(bus, key))
@@ -180,7 +180,7 @@ def _conflicts(revisions: list[Object]) -> Iterator[Document]:
 
 
 def _renders(revisions: list[Object]) -> Iterator[Document]:
-    """Yield what the package store remarks on the last render of each revision."""
+    """Yield the package store's remarks on the last render of each revision."""
     for revision in revisions:
         conditions = (revision.get("status") or {}).get("conditions") or ()
         said = [annotation(revision, RENDER_REMARKS)]

@@ -86,7 +86,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def target_of(name: str | None, set_name: str | None, namespace: str | None) -> Target:
-    """Return what the arguments name. Raises UsageError."""
+    """Return the variant or set that the arguments name. Raises UsageError."""
     if bool(name) == bool(set_name):
         raise UsageError("name one variant (NAMESPACE/VARIANT) or one set (--set NAMESPACE/SET)")
     if set_name:

@@ -40,7 +40,7 @@ async def read_gone(bus: Bus, kind: Kind, key: Key) -> Document:
 
 
 async def _last_event(bus: Bus, kind: Kind, key: Key) -> ConditionEvent | None:
-    """Return the last event of an object, None if it is there, as its conditions are, or has no event."""
+    """Return the last event of an object that is gone; None if it is there, or has no event."""
     subject = str(SubjectKey(kind.kind, str(key))).encode()
     records = [each for each in await read_topic(bus, CONDITIONS, key=str(key)) if each.key == subject]
     events = [_event.decode(record.value) for record in records if record.value is not None]

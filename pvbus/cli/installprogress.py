@@ -83,7 +83,10 @@ class InstallObject(msgspec.Struct, rename="camel"):
         return next((why for each in ("Installed", "Healthy") if (why := self._why_not(found[each]))), "")
 
     def _why_not_reconciled(self) -> str:
-        """kapp-controller sets one condition at a time: what it does, or how that ended."""
+        """Return why an install of Carvel's is not reconciled.
+
+        kapp-controller sets one condition at a time: for what it is doing, or for how that ended.
+        """
         if self.status.observed_generation < self.metadata.generation or not self.status.conditions:
             return UNREPORTED
         found = {each.type: each for each in self.status.conditions if each.status == "True"}
@@ -93,7 +96,10 @@ class InstallObject(msgspec.Struct, rename="camel"):
         return f"not installed ({reported.reason or reported.type}): {reported.message}"
 
     def _why_not(self, condition: Condition) -> str:
-        """Crossplane's own conditions have no observedGeneration in older versions."""
+        """Return why a condition is not True for the present generation.
+
+        Crossplane's own conditions have no observedGeneration in older versions.
+        """
         if 0 < condition.observed_generation < self.metadata.generation:
             return UNREPORTED
         if condition.status == "True":

@@ -205,7 +205,7 @@ def troubles_of(rows: Iterable[Row]) -> Iterator[str]:
 
 
 async def _running(bus: Bus, services: Sequence[str]) -> list[str]:
-    """Return those of these services that have workers; if the bus does not answer, none."""
+    """Return the services of these that have workers; none if the bus does not answer."""
     groups = await _groups(bus, services, [])
     return [name for name, group in groups.items() if group.members]
 

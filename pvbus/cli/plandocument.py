@@ -129,7 +129,10 @@ def reason_of(write: Write, child: PreviewChild | None) -> str:
 
 
 def _files_reason(write: Write) -> str:
-    """Return the reason for new files; inject notes an upgrade of an open draft on what it writes."""
+    """Return the reason for new files.
+
+    For an upgrade of an open draft, inject notes the reason on the revision.
+    """
     said = ((write.object or {}).get("metadata", {}).get("annotations") or {}).get(CAUSE, "")
     cause = str(said).partition(": ")[2].partition("; ")[0].partition(", ")[0]
     if cause.startswith("upgrade to "):

@@ -174,7 +174,7 @@ class Progress:
         return Tally(*counts)
 
     def waiting(self, key: str) -> tuple[str, ...]:
-        """Return what a variant waits for, as the service `inject` reported it."""
+        """Return the things that a variant waits for, as the service `inject` reported them."""
         return self._waiting.get(key, ())
 
     async def close(self) -> None:

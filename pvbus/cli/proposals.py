@@ -299,7 +299,7 @@ async def carry_out(cluster: Cluster, asked: Asked, plan: Plan) -> tuple[list[Re
 
 
 def _check_evaluated(owner: Object, asked: Asked) -> None:
-    """Refuse to act on a set that changed just now: its variants still are what the old set wanted."""
+    """Refuse to act on a set that changed just now: its variants are still those of the old set."""
     judged = msgspec.convert(owner, Judged)
     ready = condition_of(judged.status.conditions, "Ready")
     if asked.move.is_checked and (ready is None or ready.observed_generation < judged.metadata.generation):

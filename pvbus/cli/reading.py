@@ -119,7 +119,10 @@ async def _live(
     kind: Kind,
     read: Callable[[HttpCluster, Resource], Awaitable[Result]],
 ) -> Result | str | None:
-    """Return what a read gives, None if the API server does not serve the kind, or why nothing was read."""
+    """Return the result of a read, or a message if nothing was read.
+
+    None if the API server does not serve the kind.
+    """
     path = Path(kubeconfig) if kubeconfig else DataPaths(Path(data)).kubeconfig
     if not path.exists():
         return f"there is no {path}: the live object was not looked at"

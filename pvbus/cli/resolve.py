@@ -210,7 +210,7 @@ def _document(problem: Problem, resolution: Resolution, transaction: Transaction
 
 
 def _edges(resolution: Resolution) -> Iterator[tuple[str, str, str]]:
-    """Yield holder, provider and what is needed of each dependency that a package meets."""
+    """Yield the dependencies that packages meet: holder, provider, and the dependency itself."""
     for each in resolution.chosen:
         for edge in each.edges:
             if edge.status == "met":

@@ -167,7 +167,7 @@ def _token(config: WebConfig, retained: str) -> str:
 
 
 def _retained(file: Path) -> _Retained | None:
-    """Read what a data folder keeps; a file that is missing or damaged is made anew."""
+    """Read the token and port of the last page in a data folder, None if the file is missing or damaged."""
     try:
         found = msgspec.json.decode(file.read_bytes(), type=_Retained)
     except (OSError, msgspec.MsgspecError):

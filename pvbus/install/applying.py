@@ -65,7 +65,7 @@ class Result(NamedTuple):
 
 
 async def apply_all(cluster: HttpCluster, objects: Sequence[Object], namespace: str) -> list[Result]:
-    """Apply objects in their order, then remove what is left of an earlier installation.
+    """Apply objects in their order, then remove the objects that only an earlier installation had.
 
     Raises UsageError if pvbus is installed in another namespace, TransientError if the server does not
     answer.

@@ -68,7 +68,7 @@ def _brokers(bus: str) -> list[int]:
 
 
 def destinations() -> list[Object]:
-    """Return all pods, and all addresses but those of clouds' metadata."""
+    """Return all pods, and all addresses except those of clouds' metadata services."""
     barred = [ip_network(address) for address in (*_LINK_LOCAL, *sorted(METADATA))]
     blocks = [
         {"cidr": everything, "except": [str(each) for each in barred if each.version == version]}

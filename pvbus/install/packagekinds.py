@@ -23,12 +23,12 @@ def packaging_crds() -> list[dict[str, Any]]:
 
 
 def crossplane_crds() -> list[dict[str, Any]]:
-    """Return those of the kinds that Crossplane ships, for a cluster without Crossplane."""
+    """Return the definitions of the kinds that Crossplane ships, for a cluster without Crossplane."""
     return [crd for crd in _read("crossplane") if _kind(crd) not in OWN]
 
 
 def carvel_crds() -> list[dict[str, Any]]:
-    """Return those of Carvel's kinds, for a cluster without kapp-controller."""
+    """Return the definitions of Carvel's kinds, for a cluster without kapp-controller."""
     return _read("carvel")
 
 

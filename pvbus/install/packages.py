@@ -41,7 +41,7 @@ def package_store(options: Options) -> Iterator[Object]:
 
 
 def _rights(options: Options) -> Iterator[Object]:
-    """Yield what the store may do. With namespaces, it reads Secrets in these alone."""
+    """Yield the rights of the store. With namespaces, it reads Secrets in these alone."""
     account = [{"kind": "ServiceAccount", "name": SERVICE, "namespace": options.namespace}]
     everywhere = [right for right in STORE_RIGHTS if not options.namespaces or right != STORE_SECRETS]
     for name in options.namespaces:

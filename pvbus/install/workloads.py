@@ -221,7 +221,7 @@ def budget(service: str, namespace: str) -> Object:
 
 
 def _service(service: str, namespace: str) -> Object:
-    """Return the headless Service by which metrics are found, also those of workers that restore."""
+    """Return the headless Service by which Prometheus finds all workers, also those that are not ready."""
     return {
         **new("v1", "Service", service_name(service), namespace, service=service),
         "spec": {

@@ -6,7 +6,7 @@ from pvbus.core.kernel.effects import Range
 
 
 class Monitoring(Protocol):
-    """One Prometheus, or what has its HTTP API."""
+    """One Prometheus, or another server with its HTTP API."""
 
     async def query(self, expression: str, *, start: float, end: float, step_seconds: float) -> Range:
         """Evaluate an expression at steps from start to end, in seconds since 1970.

@@ -10,7 +10,7 @@ class Sources(Protocol):
     """All sources that can be reached; see `Observe` and `Pull` for the arguments."""
 
     async def observe(self, source: str, tags: Sequence[str], secrets: Sequence[str]) -> Observation:
-        """Return what a source has now.
+        """Return the present state of a source.
 
         Raises PermanentError if it refuses or does not exist, TransientError if nothing of use was answered.
         """

@@ -39,7 +39,7 @@ def limit_core_files(size: int | None) -> None:
 
 
 def filtered_text(text: str) -> str:
-    """Return a text without secrets, long tails, and what a terminal obeys."""
+    """Return a text without secrets, long tails, and characters that a terminal obeys."""
     if len(text) > CHARACTERS_MAX:
         text = f"{text[:CHARACTERS_MAX]} ({len(text) - CHARACTERS_MAX} characters more)"
     return printable(without_secrets(text))

@@ -74,7 +74,7 @@ async def stop_consumer(consumer: AIOKafkaConsumer) -> None:
 
 
 async def _end_halfway(consumer: AIOKafkaConsumer) -> None:
-    """End what a `stop` that gave up has left."""
+    """End the tasks and connections that are left over after a `stop` gave up."""
     if isinstance(consumer._coordinator, GroupCoordinator):
         await _has_ended(_leave(consumer._coordinator))
     fetcher = consumer._fetcher

@@ -101,7 +101,7 @@ def _entry(merger: KubeConfigMerger, kind: str, name: str | None) -> _Entry:
 
 
 def _cluster_info(cluster: Mapping[str, Any], ca_file: str | None) -> dict[str, Any]:
-    """Return what a plugin with `provideClusterInfo` gets to know."""
+    """Return the facts on the cluster that a plugin with `provideClusterInfo` gets."""
     info = {name: cluster[name] for name in FORWARDED if cluster.get(name)}
     if ca_file:
         info["certificate-authority-data"] = base64.b64encode(Path(ca_file).read_bytes()).decode("ascii")

@@ -102,7 +102,7 @@ class ContentCache:
             raise
 
     def _trim(self) -> None:
-        """Remove what was not used for longest, until the rest is within the limit."""
+        """Remove the least recently used contents, until the rest is within the limit."""
         found = sorted(self._files(), reverse=True)
         total = 0
         for _, size, path in found:

@@ -169,7 +169,7 @@ class _Client(oras.provider.Registry):  # type: ignore[misc]  # oras has no type
 
 
 def _words(body: bytes) -> str:
-    """Return what a registry says in an error."""
+    """Return the messages of a registry's error."""
     try:
         errors = msgspec.json.decode(body)["errors"]
         return "; ".join(f"{each['code']} {each.get('message', '')}".strip() for each in errors)[:300]

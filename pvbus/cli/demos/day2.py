@@ -219,7 +219,7 @@ async def _lifecycle(fleet: Fleet, number: int) -> str:
 
 
 async def _hold(fleet: Fleet) -> str:
-    """Return what the set says of the deletions that it holds, "" if it holds none."""
+    """Return the set's message about the deletions that it holds, "" if it holds none."""
     conditions = ((await fleet.get(SET, "web") or {}).get("status") or {}).get("conditions") or ()
     held = (c["message"] for c in conditions if c["type"] == "DeletionHeld" and c["status"] == "True")
     return next(held, "")

@@ -173,7 +173,7 @@ def _tags(tags: tuple[str, ...]) -> str:
 
 
 def _summed_up(source: str, content: Content) -> Found:
-    """Return what the services see in a content."""
+    """Return the facts that the services read from a content."""
     found = Found(source, content, layout_of(content.files))
     if found.layout in ("xpkg", "folder"):
         row = package_meta(content.files)
@@ -244,7 +244,7 @@ def _show(found: Found) -> None:
 
 
 def _needs(meta: Mapping[str, Any]) -> list[str]:
-    """Return what a package depends on, as far as its manifest has the usual form."""
+    """Return the dependencies of a package, as far as its manifest has the usual form."""
     spec = meta.get("spec") or {}
     items = spec.get("dependsOn") if isinstance(spec, dict) else None
     needs = []

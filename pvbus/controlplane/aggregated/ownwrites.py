@@ -37,7 +37,7 @@ class OwnWrites:
         self._runs[key] = _Run(first, version)
 
     def forget(self, key: ObjectKey) -> None:
-        """Treat what was written until now as another's: nobody knows whether it is in git."""
+        """Treat the writes until now as another replica's: nobody knows whether they are in git."""
         self._runs.pop(key, None)
 
     def last_of_others(self, key: ObjectKey, version: int) -> int:

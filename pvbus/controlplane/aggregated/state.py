@@ -142,5 +142,5 @@ class AggregatedState:
                 _log.warning("a deleted PackageRev was not made again", name="/".join(key), error=str(exc))
 
     def problem(self) -> str:
-        """Return why requests may fail or show what is not so any more, "" if nothing is known."""
+        """Return why requests may fail, or answers may be outdated; "" if nothing is known."""
         return self.store.problem() or self._packages.unread()

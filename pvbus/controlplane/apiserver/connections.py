@@ -247,7 +247,7 @@ class _Connection(QuietConnection):
         self.waits_since = self._loop.time()
 
     def is_overdue(self, now: float, *, is_closing: bool) -> bool:
-        """Return whether the client took too long for what it has to do next."""
+        """Return whether the client took too long for its next step."""
         if is_closing:
             self.closing_since = self.closing_since or now
             return now - self.closing_since > CLOSE_SECONDS

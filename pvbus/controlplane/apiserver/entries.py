@@ -164,7 +164,7 @@ _OPENED_BYTES = 64 * 1024
 
 
 def opened(raw: bytes) -> Object:
-    """Return an object, of which no more is decoded than its metadata and what an `Entry` reads.
+    """Return an object of which only the metadata and the fields of an `Entry` are decoded.
 
     The other parts of a large one stay encoded, also the owners of fields: they are stored, or sent, as they
     are.

@@ -138,7 +138,7 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 def denial(user: User, attributes: Attributes, reason: str = "") -> StatusError:
-    """Return the error for what a user may not do, in Kubernetes' words.
+    """Return the error for a user without a right, in Kubernetes' words.
 
     Source: Kubernetes 1.36, staging/src/k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go.
     """

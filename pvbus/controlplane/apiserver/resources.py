@@ -200,7 +200,7 @@ class Resources:
         raise status.not_allowed()
 
     async def _refresh(self, endpoint: Endpoint, key: ObjectKey | None, query: Mapping[str, str]) -> None:
-        """Wait for what a read requires: the present state, or one of at least a resourceVersion."""
+        """Wait for the state that a read requires: the present one, or one of at least a resourceVersion."""
         asked = query.get("resourceVersion", "")
         if not asked and not query.get("continue"):
             await self._store.refresh(endpoint.stored_kind, key)

@@ -31,7 +31,7 @@ _GENERATED_PREFIX_MAX = 58
 
 
 class Rules(NamedTuple):
-    """By what an object of a kind is judged.
+    """The rules for writes of one kind.
 
     endpoint: the kind in the version of the request
     strategy: the behaviour of the kind

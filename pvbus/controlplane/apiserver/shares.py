@@ -127,7 +127,10 @@ class Shares:
 
 
 class Turns:
-    """Lets each user compute a few expensive answers at once; his others wait, those of others do not."""
+    """Lets each user compute a few expensive answers at once.
+
+    Further answers for the same user wait; those for other users do not.
+    """
 
     def __init__(self) -> None:
         self._users: dict[str, tuple[asyncio.Semaphore, set[object]]] = {}

@@ -247,7 +247,7 @@ class Catalog:
             self._recompute(directory)
 
     def save(self) -> None:
-        """Write down what was read, for the next start."""
+        """Write the revisions to the file, for the next start."""
         self._tips.save()
 
 

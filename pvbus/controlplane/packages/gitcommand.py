@@ -200,7 +200,7 @@ class Git:
             self.run_past_locks(command, mirror, url, limits=FETCH_LIMITS)
 
     def remote_refs(self, url: str, names: Sequence[str], directory: Path) -> dict[str, str]:
-        """Return those of the named refs that the remote has, with their objects."""
+        """Return the named refs that the remote has, with their object ids."""
         _check_host(url)
         listed = self.run("ls-remote", "--", url, *names, directory=directory, seconds_max=ANSWER_SECONDS_MAX)
         found = {name: oid for oid, _, name in (line.partition("\t") for line in listed.splitlines())}

@@ -231,7 +231,7 @@ class Journal:
     is_shared = False
 
     async def reserve(self, name: str, note: Note) -> None:
-        """Do nothing: there is nobody else."""
+        """Do nothing: no other process writes."""
 
     async def release(self, name: str, *, is_noted: bool) -> None:
         if is_noted:
@@ -268,7 +268,10 @@ class Journal:
         return self._interrupted.get(name) == math.inf
 
     def remote_read(self) -> None:
-        """Record that the remote was read and its changes were applied; what it has not got may come late."""
+        """Record that the remote was read and its changes were applied.
+
+        A change that the remote has not got may still come late.
+        """
         now = time.monotonic()
         for name, until in list(self._interrupted.items()):
             if until == math.inf:

@@ -15,10 +15,11 @@ _HEADER = b"# pack-refs with: sorted \n"
 
 
 def replace_packed(folder: Path, refs: Mapping[str, str]) -> None:
-    """Have the packed branches and tags be these; other packed refs stay.
+    """Replace the packed branches and tags by these; other packed refs stay.
 
-    Loose refs come before packed ones: nothing moves that has a file of its own. Raises: OSError, and leaves
-    all as it was; FileExistsError if another git has the lock.
+    Loose refs come before packed ones, so a ref that has a file of its own does not move.
+
+    Raises: OSError, and then nothing has changed; FileExistsError if another git has the lock.
     """
     packed, lock = folder / "packed-refs", folder / "packed-refs.lock"
     descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)

@@ -62,7 +62,7 @@ class Pusher:
         head.write_text(f"ref: {layout.HEADS}main\n", encoding="utf-8")
 
     def _receiver(self, shown: Iterable[str]) -> str:
-        """Return the command of the receiving git, which shows these refs of those that are hidden."""
+        """Return the command of the receiving git, which hides all drafts and tags but these refs."""
         # A file, as the names of many refs are too long for one argument of a program.
         file = (self._folder / "shown").absolute()
         hidden = [*_HIDDEN, *(f"!{ref}" for ref in sorted(shown))]

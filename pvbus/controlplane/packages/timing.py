@@ -69,7 +69,7 @@ class FullSyncs:
         return None if due == self._tried else max(0.0, (due - now).total_seconds())
 
     def begin(self, repository: Mapping[str, Any] | None, now: datetime) -> bool:
-        """Return whether a full sync is due, and note what it is done for."""
+        """Return whether a full sync is due, and remember which request for one it answers."""
         due = self._due(repository, now)
         if due > now:
             return False

@@ -87,11 +87,11 @@ class TipReader:
     """
 
     def __init__(self, mirror: BareMirror, base: str, branch: str, file: Path) -> None:
-        """Take over what the file has.
+        """Load the file, if it can be used.
 
         base: the Repository's directory
         branch: the name of its branch
-        file: what was read before, if there is such a file
+        file: the file that `save` writes
         """
         self._mirror = mirror
         self._base = base
@@ -115,7 +115,10 @@ class TipReader:
     # The file.
 
     def _load(self) -> str | None:
-        """Take over what the file has; return its head of the branch."""
+        """Load the revisions in the file.
+
+        Return the head of the branch that the file has, None without a usable file.
+        """
         try:
             content = self._file.read_bytes()
             seal, body = content[:SEAL_CHARACTERS], content[SEAL_CHARACTERS:]
@@ -188,7 +191,7 @@ class TipReader:
         self.unreadable.pop(tip, None)
 
     def forget_left(self) -> None:
-        """Drop the tips that refs have left: what has moved has been looked up."""
+        """Drop the tips that refs have left: all refs of the change have been looked up."""
         self._left.clear()
 
     def _moved(self, tip: Tip) -> Revision | None:

@@ -76,7 +76,10 @@ class ObjectUpdater:
                 self._journal.drop(name)
 
     async def update(self, catalog: Catalog, changed: set[RevisionKey]) -> None:
-        """Update the objects of these revisions, now or once their requests are done, and those of later."""
+        """Update the objects of these revisions and of those in `later`.
+
+        An object with a request in progress is updated once the request is done.
+        """
         todo = sorted(changed | self.later)
         self.later = set()
         if self._journal.is_shared:

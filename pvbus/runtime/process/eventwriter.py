@@ -45,7 +45,7 @@ class EventWriter:
         self._log = get_logger("host")
 
     def tell(self, notice: Notice) -> None:
-        """Have a notice written, if there is room for it."""
+        """Queue a notice, if there is room for it."""
         if len(self._queue) >= QUEUE_MAX or self._clock.monotonic() < self._refused_until:
             metrics.KUBERNETES_EVENTS.labels("dropped").inc()
             return

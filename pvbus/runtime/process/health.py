@@ -132,7 +132,7 @@ class Endpoints(ABC):
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Refuse what a page of another site has a browser send."""
+        """Refuse requests that a page of another site makes a browser send."""
         host = request.headers.get("Host", "")
         if not (is_own_host(host, self._names) or host_name(host).endswith(CLUSTER_NAMES)):
             named = host_name(host) or "of this request"
@@ -235,7 +235,10 @@ def _measure(observation: Observation) -> None:
 
 
 def _address(host: str) -> str:
-    """Return the address for clients of a server on `host`; if it listens on all, that of our host name."""
+    """Return the address by which clients reach a server on `host`.
+
+    It is our host name if the server listens on all addresses.
+    """
     if ipaddress.ip_address(host).is_unspecified:
         with contextlib.suppress(OSError):
             host = socket.gethostbyname(socket.gethostname())

@@ -235,7 +235,7 @@ class OpenLease(HeldLease):
         self._committed.update(offsets)
 
     def start_at(self, topic: str, offset: int, committed: int) -> None:
-        """Begin at an offset; what is committed already is not committed again."""
+        """Begin at an offset, and remember the committed one, so that it is not committed again."""
         self.next_offsets[topic] = offset
         self._committed[topic] = committed
 

@@ -60,7 +60,7 @@ class Feed:
         self._wanted.set()
 
     async def wait_for_change(self, seconds: float) -> None:
-        """Wait until model or health changes, or for so long."""
+        """Wait until model or health changes, or until this time is over."""
         event = self._changed
         try:
             async with asyncio.timeout(seconds):

@@ -82,7 +82,10 @@ class Gate:
         return ""
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Return whether an origin is that of this page. Before plain HTTP there may be a proxy with TLS."""
+        """Return whether an origin is that of this page.
+
+        It may be https for a server without TLS, as there may be a proxy with TLS.
+        """
         try:
             scheme, netloc, *_ = urlsplit(origin)
         except ValueError:

@@ -142,7 +142,7 @@ class PageServer:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Answer what the gate refuses; add the headers of every answer."""
+        """Answer a request that the gate refuses; add the headers of every answer."""
         response: web.StreamResponse | None = self._refusal(request)
         if response is None:
             self._feed.start()

@@ -112,7 +112,10 @@ def updated(view: View, writing: Writing, live: Object, new: Object, managers: M
 def _released(
     view: View, writing: Writing, live: Object, new: Object, managers: Managers, actor: Manager | None
 ) -> tuple[Comparison, dict[Manager, Owned]]:
-    """Return what changes, and what the managers but `actor` retain: others' writes take fields away."""
+    """Return the changes of a write, and the fields that the managers but `actor` still own after it.
+
+    A manager loses each field that the write changes or removes.
+    """
     versions: dict[str, Comparison | None] = {}
     remaining: dict[Manager, Owned] = {}
     own = _compared(view, writing, live, new, writing.api_version)
@@ -147,7 +150,7 @@ def _compared(view: View, writing: Writing, live: Object, new: Object, api_versi
 
 
 def _reconciled(view: View, live: Object, managers: Managers) -> dict[Manager, Owned]:
-    """Return the owners in the terms of the present schemas; those of versions not served are dropped."""
+    """Return the owners by the present schemas, without those of versions that are not served."""
     found = {}
     for manager, owned in managers.items():
         seen = view(live, owned.api_version)

@@ -197,7 +197,10 @@ def _writing(endpoint: Endpoint, options: Options, sub: str, now: str) -> Writin
 
 
 def _requested_namespace(obj: Object) -> Object:
-    """Leave out what a new namespace has from the server: its finalizer, and a label of a generated name."""
+    """Leave out the fields that the server sets in a new namespace.
+
+    They are its finalizer, and a label of a generated name.
+    """
     obj = {**obj, "spec": {}}
     metadata = obj["metadata"]
     if not metadata.get("generateName"):

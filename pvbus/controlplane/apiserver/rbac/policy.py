@@ -106,7 +106,7 @@ class Policy:
             self._bindings.get(namespace, {}).pop(name, None)
 
     def rules(self, user: User, namespace: str) -> Rules:
-        """Return the rules of a user in a namespace; "": those that count in all of them."""
+        """Return the rules of a user in a namespace; for "" the rules that count in all namespaces."""
         granted: list[Granted] = []
         missing: dict[tuple[str, str], None] = {}
         for binding in self._effective(namespace):
@@ -126,7 +126,7 @@ class Policy:
         return self._roles.get((kind, namespace if kind == ROLE.kind else "", name))
 
     def answer(self, user: User, asked: Attributes) -> Answer:
-        """Return what a user may do of the form that is asked for, whatever its name."""
+        """Return which requests of one form a user may make, by the name of the object."""
         rules = self.rules(user, asked.namespace)
         everywhere = ""
         names: dict[str, str] = {}

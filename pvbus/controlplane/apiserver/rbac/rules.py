@@ -88,7 +88,10 @@ def _url_covers(owned: str, url: str) -> bool:
 
 
 def uncovered(owned: Sequence[Rule], wanted: Iterable[Rule]) -> list[Rule]:
-    """Return what of the wanted rules the owned ones do not permit, as rules of one verb and one resource."""
+    """Return the part of the wanted rules that the owned ones do not permit.
+
+    The parts are rules of one verb and one resource.
+    """
     parts = [part for rule in wanted for part in _broken_down(rule)]
     return [part for part in parts if not any(_covers(owner, part) for owner in owned)]
 

@@ -280,7 +280,7 @@ def config_fault(message: str) -> PermanentError:
 
 
 def config_field(config: Value | None, field: str, *kinds: str) -> Any:
-    """Return what a function is given: `data` of a ConfigMap, `field` of its own kinds.
+    """Return the configuration of a function: `data` of a ConfigMap, or `field` of the function's own kinds.
 
     Raises: PermanentError for any other functionConfig.
     """

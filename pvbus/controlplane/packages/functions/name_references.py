@@ -256,7 +256,10 @@ def _namespace(item: Item) -> str:
 
 
 def _chosen(candidates: Sequence[Rename], referrer: Rename, field: FieldSpec) -> Item | None:
-    """Return the one that is meant; of several, a referrer that kept its own name means none."""
+    """Return the object that a reference means, None if that is not known.
+
+    Of several candidates, a referrer that kept its own name means none; another one means the first.
+    """
     found = [candidate.after for candidate in candidates]
     if len(found) > 1 and referrer.before.name == referrer.after.name:
         return None

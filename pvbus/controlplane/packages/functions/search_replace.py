@@ -40,7 +40,15 @@ _GROUP = re.compile(r"\$\{([0-9]+)\}")
 
 
 class _Search(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """The matchers of the configuration, '' for those that are not given."""
+    """The configuration of the function; a matcher or value that is not given is "".
+
+    by_value: the value to find
+    by_value_regex: an expression that the value matches
+    by_path: the path of the field, with wildcards
+    by_file_path: the path of the file, with wildcards
+    put_value: the new value
+    put_comment: the new comment
+    """
 
     by_value: str = ""
     by_value_regex: str = ""
@@ -58,7 +66,11 @@ class _Search(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 
 
 class _Found(NamedTuple):
-    """A field that was found or changed, and what it has now."""
+    """A field that was found or changed.
+
+    field: its path
+    value: its present value
+    """
 
     field: str
     value: str
@@ -99,7 +111,7 @@ def _configured(config: Value | None) -> _Search:
 
 
 def _put(item: Item, search: _Search) -> tuple[Item, list[_Found]]:
-    """Put the value at its path, with the quotes that are there."""
+    """Put the value at its path; the present quotes stay."""
     path: Path = tuple(search.by_path.split("."))
     for length in range(1, len(path)):
         if not isinstance(get(item.value, path[:length]), dict | None):

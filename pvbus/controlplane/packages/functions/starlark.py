@@ -100,7 +100,7 @@ def _digest_of(items: Sequence[Item], config: Value | None) -> bytes:
 
 
 def _signal_of(code: int) -> int:
-    """Return the signal that ended a program, by its exit code or that of the shell around it; else 0."""
+    """Return the signal that ended a program or the shell around it, by the exit code; 0 for none."""
     return -code if code < 0 else max(0, code - 128)
 
 
