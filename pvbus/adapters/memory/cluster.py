@@ -80,6 +80,8 @@ class Write(NamedTuple):
 class MemoryCluster:
     """Implements `pvbus.ports.cluster.Cluster`.
 
+    now: returns the present time, as objects have it
+    collects_garbage: whether an object's dependents are deleted with it
     writes: the writes with an effect, in order
     before_write: a hook for tests, called before each write is applied, and before a dry run; it may raise
     authorizes: a hook like it, called with the user ("" for the client itself), the verb and the object

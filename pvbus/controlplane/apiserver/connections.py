@@ -84,8 +84,8 @@ class Connections(QuietServer):
 
     Each open connection is in one group: in `_strangers` by the address of its peer, or in `_owned` by the
     user of its first request. A group is in the order of arrival, so its oldest idle connection is the first
-    that is not busy. A limit that is exceeded costs the largest group one idle connection; a connection with
-    a request is never closed for another one.
+    that is not busy. A limit that is exceeded costs one idle connection: of the user whose limit it is, else
+    of the largest group. A connection with a request is never closed for another one.
 
     busy: the connections that have a request
     """
