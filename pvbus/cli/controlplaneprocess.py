@@ -12,6 +12,12 @@ from pvbus.runtime.process.settings import LogLevel
 
 
 class Address(NamedTuple):
+    """Where the control plane is served.
+
+    url: the address of the API server
+    kubeconfig: the file with the administrator's login
+    """
+
     url: str
     kubeconfig: Path
 

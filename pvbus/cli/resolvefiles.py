@@ -58,6 +58,12 @@ class FileProblem(NamedTuple):
 
 
 class ReadInput(NamedTuple):
+    """The input of a resolution.
+
+    problem: what is to be resolved
+    problems: what is wrong in the manifests
+    """
+
     problem: Problem
     problems: tuple[FileProblem, ...]
 

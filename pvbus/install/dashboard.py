@@ -13,6 +13,12 @@ _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 class Query(NamedTuple):
+    """One line or value of a panel.
+
+    expression: the query, in PromQL
+    legend: its name in the legend
+    """
+
     expression: str
     legend: str
 

@@ -28,6 +28,12 @@ _log = structlog.get_logger(__name__)
 
 
 class Decision(NamedTuple):
+    """The answer of kube-apiserver to an access review.
+
+    allowed: whether the user may
+    reason: why, in kube-apiserver's words
+    """
+
     allowed: bool
     reason: str
 

@@ -27,6 +27,12 @@ RENEW_DAYS = 60
 
 
 class Certificates(NamedTuple):
+    """The certificates of a server.
+
+    authority: PEM of the authority, for clients
+    context: the TLS context of the server
+    """
+
     authority: bytes
     context: ssl.SSLContext
 

@@ -18,6 +18,13 @@ _PROTOBUF_SWAGGER = f"{_PROTOBUF_OPENAPI}.spec.v2.v1.0+protobuf"
 
 
 class Document(NamedTuple):
+    """A document about the server.
+
+    body: its content
+    media: its media type
+    code: the HTTP status
+    """
+
     body: bytes
     media: str = "application/json"
     code: int = 200

@@ -103,6 +103,12 @@ MANAGER = "kube-controller-manager"
 
 
 class Node(NamedTuple):
+    """The identity of an object.
+
+    kind: its kind
+    key: its namespace and name
+    """
+
     kind: Kind
     key: ObjectKey
 

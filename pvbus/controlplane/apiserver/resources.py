@@ -52,6 +52,13 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
+    """The answer to a request.
+
+    code: the HTTP status
+    body: the JSON of the answer
+    warnings: the texts for the Warning headers
+    """
+
     code: int
     body: bytes
     warnings: tuple[str, ...] = ()

@@ -75,6 +75,12 @@ class Commit(NamedTuple):
 
 
 class Author(NamedTuple):
+    """The author of a commit.
+
+    name: the name
+    email: the address
+    """
+
     name: str = layout.SERVICE_NAME
     email: str = layout.SERVICE_EMAIL
 

@@ -16,6 +16,12 @@ never waits."""
 
 
 class Change(NamedTuple):
+    """A change that waits for a push.
+
+    build: stages it
+    future: gets the result of the last build, or the error
+    """
+
     build: Build
     future: "asyncio.Future[Any]"
 

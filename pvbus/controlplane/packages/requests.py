@@ -25,6 +25,8 @@ MIGRATED = "porch.kpt.dev/v1alpha2-migration"
 
 
 class RevisionRequests:
+    """Finds the syncs and revisions of requests, and lets one request at a time write a revision."""
+
     def __init__(
         self,
         objects: Objects,

@@ -65,6 +65,12 @@ def refusal(role: str, repository: str, name: str, *, is_published: bool, is_pla
 
 
 class Upgraded(NamedTuple):
+    """The files after an upgrade.
+
+    files: the merged files, by path
+    conflicts: the values that local and upstream both changed
+    """
+
     files: dict[str, File]
     conflicts: tuple[Conflict, ...]
 

@@ -48,6 +48,13 @@ _child = msgspec.json.Decoder(ChildRow)
 
 
 class ObjectName(NamedTuple):
+    """The identity of an object.
+
+    kind: its kind
+    namespace: its namespace, "" for none
+    name: its name
+    """
+
     kind: Kind
     namespace: str
     name: str

@@ -22,6 +22,13 @@ ACCOUNT_PREFIX = "system:serviceaccount:"
 
 
 class Subject(NamedTuple):
+    """Somebody to whom a role is bound.
+
+    kind: User, Group or ServiceAccount
+    name: the name
+    namespace: the namespace of a ServiceAccount, "" for others
+    """
+
     kind: str
     name: str
     namespace: str = ""
