@@ -107,6 +107,7 @@ class MemoryCluster:
         self._owned: dict[str, set[tuple[Kind, str, str]]] = {}
         self._resources: dict[Kind, dict[str, Resource]] = {}
         self._history: list[tuple[int, Kind, WatchEvent]] = []
+        self._forgotten = 0  # version of the newest event that the history has lost
         self._changed = asyncio.Event()
         self._user, self._is_dry_run = "", False
         for group, (version, kinds) in BUILT_IN.items():
@@ -225,9 +226,9 @@ class MemoryCluster:
 
     def _tell(self, kind: Kind, event: WatchEvent) -> None:
         self._history.append((self._version, kind, event))
-        if (
-            len(self._history) > _HISTORY_EVENTS + _HISTORY_EVENTS // 10
-        ):  # dropping a tenth at once is cheap on average
+        if len(self._history) > _HISTORY_EVENTS + _HISTORY_EVENTS // 10:
+            # A tenth at once is cheap on average.
+            self._forgotten = self._history[-_HISTORY_EVENTS - 1][0]
             del self._history[:-_HISTORY_EVENTS]
         self._changed.set()
         self._changed = asyncio.Event()
@@ -322,9 +323,9 @@ class MemoryCluster:
     ) -> AsyncIterator[WatchEvent]:
         kind = Kind(resource.group, resource.kind)
         position = int(resource_version or 0)
-        if self._history and position < self._history[0][0] - 1 and len(self._history) == _HISTORY_EVENTS:
-            raise GoneError(f"too old resource version: {position}")
         while True:
+            if position < self._forgotten:  # at the start, or as the reader takes long for each event
+                raise GoneError(f"too old resource version: {position}")
             changed = self._changed
             first = bisect_right(self._history, position, key=itemgetter(0))
             for version, k, event in self._history[first:]:

@@ -4,7 +4,7 @@ import pytest
 
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError
-from pvbus.ports.cluster import Kind, Object, Resource
+from pvbus.ports.cluster import GoneError, Kind, Object, Resource
 
 CONFIG_MAP = Resource("", "v1", "ConfigMap", "configmaps", True)
 
@@ -72,3 +72,17 @@ async def test_a_users_writes_have_its_name() -> None:
         ("update", ""),
         ("delete", "system:serviceaccount:default:a"),
     ]
+
+
+async def test_a_watch_that_falls_behind_is_told_so() -> None:
+    """Events that its reader was too slow for are not left out in silence: it has to list again."""
+    world = cluster()
+    watch = world.watch(CONFIG_MAP, resource_version="0")
+    world.put(config_map())
+    assert (await anext(watch)).type == "ADDED"
+    for number in range(12_000):
+        world.put(config_map(str(number)))
+    with pytest.raises(GoneError):
+        await anext(watch)
+    with pytest.raises(GoneError):
+        await anext(world.watch(CONFIG_MAP, resource_version="1"))
