@@ -298,6 +298,8 @@ class FaultyCluster:
         finally:
             reading.cancel()
         await asyncio.wait({reading})
+        if not found and not reading.cancelled() and (error := reading.exception()) is not None:
+            raise error
         return found
 
     def _mixed(self, batch: Sequence[WatchEvent]) -> Sequence[WatchEvent]:

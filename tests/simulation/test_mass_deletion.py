@@ -2,8 +2,9 @@
 
 import pytest
 
+from pvbus.adapters.memory import cluster
 from pvbus.adapters.memory.virtual_time import run_simulated
-from tests.simulation.mass_deletion import EDITED_EACH, WIDE_LEFT, Deletion, delete_together
+from tests.simulation.mass_deletion import EDITED_EACH, WIDE_CHILDREN, WIDE_LEFT, Deletion, delete_together
 
 FEW, MANY = 20, 80
 GROWTH_MAX = 1.1
@@ -42,3 +43,11 @@ def test_each_set_costs_the_same_however_many_go(deletions: dict[int, Deletion])
     few, many = deletions[FEW].deleting, deletions[MANY].deleting
     assert many.writes <= few.writes * GROWTH_MAX * MANY / FEW
     assert many.records <= few.records * GROWTH_MAX * MANY / FEW
+
+
+def test_what_a_slow_watch_missed_is_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server forgets old events, and watches of many sets fall behind: nothing is lost by it."""
+    monkeypatch.setattr(cluster, "HISTORY_EVENTS", 100)
+    deletion = run_simulated(delete_together(100))
+    assert deletion.retained.keys() == deletion.edited.keys()
+    assert len(deletion.drafts) == len(deletion.variants) == WIDE_CHILDREN

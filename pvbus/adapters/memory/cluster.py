@@ -36,7 +36,7 @@ REVISION = Kind(PORCH_GROUP, "PackageRevision")
 RESOURCES = Kind(PORCH_GROUP, "PackageRevisionResources")
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 _UIDS = uuid.UUID("6a0d9e5e-52f7-49e5-9a3f-6d8a3f0f7f10")
-_HISTORY_EVENTS = 10_000
+HISTORY_EVENTS = 10_000
 
 BUILT_IN = {
     "": ("v1", ("Namespace", "ConfigMap", "Secret", "Event", "Pod", "Service", "ServiceAccount", "Node")),
@@ -226,10 +226,10 @@ class MemoryCluster:
 
     def _tell(self, kind: Kind, event: WatchEvent) -> None:
         self._history.append((self._version, kind, event))
-        if len(self._history) > _HISTORY_EVENTS + _HISTORY_EVENTS // 10:
+        if len(self._history) > HISTORY_EVENTS + HISTORY_EVENTS // 10:
             # A tenth at once is cheap on average.
-            self._forgotten = self._history[-_HISTORY_EVENTS - 1][0]
-            del self._history[:-_HISTORY_EVENTS]
+            self._forgotten = self._history[-HISTORY_EVENTS - 1][0]
+            del self._history[:-HISTORY_EVENTS]
         self._changed.set()
         self._changed = asyncio.Event()
 
