@@ -42,17 +42,11 @@ class Sandbox:
         """Run tests of the copy; return pytest's code and its last lines."""
         named = [f"tests/{test}" for test in tests]
         command = [sys.executable, *PYTEST, *self._hypothesis(named), *named]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(self.folder),
-            "PYTHONHASHSEED": "0",
-            "PYTHONDONTWRITEBYTECODE": "1",  # a changed file may be as old and as long as the one before
-        }
         try:
             done = subprocess.run(
                 command,
                 cwd=self.folder,
-                env=environment,
+                env=self._environment(),
                 capture_output=True,
                 text=True,
                 timeout=TIMEOUT_SECONDS,
@@ -61,6 +55,12 @@ class Sandbox:
         except subprocess.TimeoutExpired:
             return FAILED, f"no end within {TIMEOUT_SECONDS:.0f} s"
         return done.returncode, "\n".join((done.stdout + done.stderr).strip().splitlines()[-4:])
+
+    def _environment(self) -> dict[str, str]:
+        """Return the environment of each process: none leaves bytecode, as a changed file may be as old and
+        as long as the one before."""
+        ours = {"PYTHONPATH": str(self.folder), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+        return {**os.environ, **ours}
 
     def _hypothesis(self, named: Iterable[str]) -> tuple[str, ...]:
         """Return pytest's arguments on Hypothesis. It takes longer to start than a test takes to run, so it
@@ -73,11 +73,10 @@ class Sandbox:
     def uses_itself(self) -> bool:
         """Whether what is imported here is the copy, and not an installed pvbus."""
         code = "import pvbus, tests; print(pvbus.__path__[0]); print(tests.__path__[0])"
-        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
         done = subprocess.run(
             [sys.executable, "-c", code],
             cwd=self.folder,
-            env=environment,
+            env=self._environment(),
             capture_output=True,
             text=True,
             check=True,
