@@ -90,7 +90,7 @@ class QuietConnection(RequestHandler):
         return response
 
     def log_exception(self, *words: Any, **options: Any) -> None:
-        """Log an error of ours. An invalid body that nobody reads is an error of its sender."""
+        """Log an error of ours. An invalid body that no handler reads is an error of its sender."""
         error = options.get("exc_info")
         if isinstance(error, web.RequestPayloadError | HttpProcessingError | ConnectionError):
             _log.debug("body broken off", error=fault_of(error))

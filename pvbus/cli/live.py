@@ -1,9 +1,9 @@
 """Reads the objects that `plan` needs from a live system's API server, and never writes there."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from pvbus.cli.datafolder import DataPaths
 from pvbus.cli.progress import REPOSITORY, SET, VARIANT
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.errors import PermanentError, TransientError, UsageError
+from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.records import OBJECTS
 from pvbus.core.variants.inject.locks import Lock, readers
 from pvbus.core.variants.inject.mutations import injection_points
@@ -232,7 +233,7 @@ def _with_wanted_files(
     They are the upstreams of sets and variants, the open drafts of variants, and of each package of a variant
     the published revision of the highest number.
 
-    every_package: whether also those that no variant owns
+    every_package: whether to read packages that no variant owns, too
     """
     upstreams = set()
     for user in users:
@@ -298,4 +299,4 @@ def _list(value: Any) -> list[Any]:
 
 
 def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return timestamp(time.time())

@@ -172,14 +172,8 @@ def up(
     was applied last, and never because of a restart: edits made with kubectl stay, and so do objects that are
     no longer in a file. Your own kubeconfig is neither read nor changed.
     """
-    functions = {
-        variable: given
-        for variable, given in (
-            ("PVBUS_FUNCTION_ENGINE", function_engine),
-            ("PVBUS_FUNCTION_RUNNER", function_runner),
-        )
-        if given is not None
-    }
+    variables = {"PVBUS_FUNCTION_ENGINE": function_engine, "PVBUS_FUNCTION_RUNNER": function_runner}
+    functions = {name: value for name, value in variables.items() if value is not None}
     config = load_config(ServicesConfig)
     server_config = load_config(ApiServerConfig, {**os.environ, **functions})
     functions_of(server_config)
@@ -226,7 +220,7 @@ class Given(NamedTuple):
 
     manifests: the manifests, with those of ours
     scope: the files, folders and examples that they come from
-    reapply: whether to apply also those that are not new
+    reapply: whether to apply the manifests that are not new, too
     """
 
     manifests: Sequence[Manifest]

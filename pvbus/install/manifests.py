@@ -1,9 +1,9 @@
 """All objects of an installation, in the order in which an API server takes them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pvbus.core.api.crds import cluster_crds, promotion_crds
-from pvbus.core.kernel.rights import PLATFORM_KINDS, PLATFORM_RIGHTS, PROMOTION_KINDS, PROMOTION_RIGHTS
+from pvbus.core.kernel.rights import PLATFORM_KINDS, PLATFORM_RIGHTS, PROMOTION_KINDS, PROMOTION_RIGHTS, Right
 from pvbus.core.kernel.topics import PLATFORM, PROMOTION
 from pvbus.install.dashboard import config_map
 from pvbus.install.monitoring import prometheus_rule, service_monitor
@@ -62,14 +62,7 @@ def monitoring(options: Options) -> Iterator[Object]:
 
 def promotion_rights(options: Options) -> Iterator[Object]:
     """Yield the rights of these services, and those of ingest to the kinds that promote asks it for."""
-    if options.namespaces:
-        yield from namespaced_roles(options.namespaces, options.namespace, PROMOTION)
-        for right in PROMOTION_KINDS:
-            yield from observing_in(options.namespaces, options.namespace, right)
-        return
-    yield from roles(PROMOTION_RIGHTS)
-    yield from bindings(options.namespace, PROMOTION_RIGHTS)
-    yield from (observing(*right[:3]) for right in PROMOTION_KINDS)
+    return _rights(options, PROMOTION, PROMOTION_RIGHTS, PROMOTION_KINDS)
 
 
 def promotion(options: Options) -> Iterator[Object]:
@@ -86,15 +79,21 @@ def platform_rights(options: Options) -> Iterator[Object]:
 
     Crossplane's kinds have no namespace: an installation that is limited to some has Carvel's alone.
     """
+    return _rights(options, PLATFORM, PLATFORM_RIGHTS, PLATFORM_KINDS)
+
+
+def _rights(
+    options: Options, services: Sequence[str], rights: Mapping[str, tuple[Right, ...]], kinds: Sequence[Right]
+) -> Iterator[Object]:
     if options.namespaces:
-        yield from namespaced_roles(options.namespaces, options.namespace, PLATFORM)
-        for right in PLATFORM_KINDS:
+        yield from namespaced_roles(options.namespaces, options.namespace, services)
+        for right in kinds:
             if right.is_namespaced:
                 yield from observing_in(options.namespaces, options.namespace, right)
         return
-    yield from roles(PLATFORM_RIGHTS)
-    yield from bindings(options.namespace, PLATFORM_RIGHTS)
-    yield from (observing(*right[:3]) for right in PLATFORM_KINDS)
+    yield from roles(rights)
+    yield from bindings(options.namespace, rights)
+    yield from (observing(*right[:3]) for right in kinds)
 
 
 def platform(options: Options) -> Iterator[Object]:

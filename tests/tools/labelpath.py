@@ -21,7 +21,7 @@ from pvbus.ports.cluster import Object
 from tests.simulation.world import REPOSITORY, SITE, World
 
 ROOT = Path(pvbus.__file__).parent
-LEFT_OUT = ("testing", "adapters")
+LEFT_OUT = ("adapters",)
 SERVICES = ("ingest", "unroll", "render")
 TEMPLATE: dict[str, Any] = {
     "downstream": {"repo": "r1", "packageExpr": "target.name"},

@@ -64,7 +64,7 @@ class Selection(NamedTuple):
 
 
 MAC_BYTES = 16
-"""The length of the signature of a continue token: nobody guesses 128 bits in requests."""
+"""The length of the signature of a continue token: requests cannot guess 128 bits."""
 
 
 class Page(NamedTuple):

@@ -44,7 +44,7 @@ _DAMAGE = (sqlite3.Error, msgspec.MsgspecError, ValueError, TypeError, LookupErr
 
 _NO_ACCESS = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 PROBE_BYTES = 1 << 20
-"""The size of a write that shows that there is room again: more than nearly all requests."""
+"""The size of the write that shows that the disk has room again. Nearly all requests are smaller."""
 
 
 class ObjectFile:

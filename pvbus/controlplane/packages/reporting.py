@@ -1,11 +1,12 @@
 """The conditions of a Repository."""
 
+import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.core.api.variants import CONFIG_GROUP
+from pvbus.core.kernel.objects import timestamp
 from pvbus.ports.cluster import Kind, Object
 
 REPOSITORY = Kind(CONFIG_GROUP, "Repository")
@@ -22,7 +23,7 @@ async def report(
     extra: Mapping[str, Any],
 ) -> None:
     """Set the conditions of a Repository's status; write only if they differ."""
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = timestamp(time.time())
 
     def reported(stored: Object) -> Object:
         before = dict(stored.get("status") or {})

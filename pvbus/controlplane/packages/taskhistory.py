@@ -4,14 +4,15 @@ It is in the Kptfile, where the API shows it, and in the commit that makes the c
 both: what a client writes into the history is replaced by what was there, and by what his request changes.
 """
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 
 from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.content import KptfileFacts, facts_of
 from pvbus.controlplane.packages.render import Rendering
 from pvbus.core.kernel.keys import TASK_HISTORY
+from pvbus.core.kernel.objects import timestamp
 from pvbus.core.variants.merge import copies
 from pvbus.core.variants.revisions import tasks
 from pvbus.core.yaml import editor
@@ -30,7 +31,7 @@ def recorded(stored: Mapping[str, str], made: Rendering, user: str) -> tuple[Ren
     user: the user whose request it is
     """
     before, after = (facts_of(texts.get(layout.KPTFILE, "")) for texts in (stored, made.texts))
-    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = timestamp(time.time())
     found = tasks.changes(_state(before), _state(after), user, at)
     wanted = tasks.history(before.annotations, found)
     if after.annotations.get(TASK_HISTORY, "") != wanted:

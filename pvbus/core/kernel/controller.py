@@ -69,7 +69,7 @@ class KeyedController(ServiceController, Generic[State]):
         """Return the state of a key of a lease that is held."""
         return self._tables[partition].get(key)
 
-    def _state(self, partition: int, key: str) -> State:
+    def _ensure_state(self, partition: int, key: str) -> State:
         """Return the state of a key; make it if there is none."""
         table = self._tables[partition]
         state = table.get(key)

@@ -25,8 +25,8 @@ class ObservedObject:
         """Apply what the watch shows: it is the echo, or newer."""
         self.raw, self._answer = raw, None
 
-    def write(self, answer: dict[str, Any], now: float) -> None:
-        """Apply the API server's answer to a write. now: the wall clock, in seconds."""
+    def note_answer(self, answer: dict[str, Any], now: float) -> None:
+        """Take the API server's answer to a write for the object. now: the wall clock, in seconds."""
         self._answer, self._expires = msgspec.json.encode(answer), now + ECHO_SECONDS
 
     def forget_answer(self) -> None:

@@ -41,7 +41,7 @@ _UNOWNED = fieldsets.of_paths(
     ("f:metadata",),
     *(("f:metadata", f"f:{name}") for name in (*_SERVER_FIELDS, "managedFields", "resourceVersion")),
 )
-"""The fields that nobody owns: the identity of an object, and what only the server sets."""
+"""The fields that have no field manager: the identity of an object, and what only the server sets."""
 
 
 class Conflict(NamedTuple):

@@ -127,7 +127,7 @@ class PromoteController(KeyedController[PromoteState]):
         if is_marker(key):
             is_news = self._load_marker(topic, partition, key, value)
             return [each for each, seen in table.items() if seen.raw is None] if is_news else ()
-        seen = self._state(partition, key)
+        seen = self._ensure_state(partition, key)
         if topic == VARIANTS:
             seen.raw = value
         elif topic == DESIRED:
@@ -148,7 +148,7 @@ class PromoteController(KeyedController[PromoteState]):
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
         if put.topic == PROMOTIONS and partition in self._tables:
-            seen = self._state(partition, put.key)
+            seen = self._ensure_state(partition, put.key)
             seen.row = put.row if isinstance(put.row, PromotionRow) else None
         return ()
 

@@ -84,7 +84,7 @@ class ReleaseController(KeyedController[ReleaseState]):
         policy = ""
         if topic == APPROVALS:
             key, policy = TargetKey.parse(key)
-        seen = self._state(partition, key)
+        seen = self._ensure_state(partition, key)
         if topic == VARIANTS:
             seen.raw = value
         elif topic == DESIRED:
@@ -106,7 +106,7 @@ class ReleaseController(KeyedController[ReleaseState]):
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
         if put.topic == RELEASES and partition in self._tables:
-            seen = self._state(partition, put.key)
+            seen = self._ensure_state(partition, put.key)
             seen.row = put.row if isinstance(put.row, ReleaseRow) else None
         return ()
 

@@ -94,7 +94,7 @@ class RolloutController(KeyedController[RolloutData]):
         table = self._tables.get(partition)
         if put.topic == ROLLOUTS and table is not None:
             name = ChildKey.parse(put.key).skey if is_child(put.key) else put.key
-            data = self._state(partition, name)
+            data = self._ensure_state(partition, name)
             _remember(data, put.key, put.row)
             if data.is_empty:
                 del table[name]
@@ -229,5 +229,5 @@ def _report(data: RolloutData, now: float) -> Generator[Effect, Any, str]:
     except PermanentError:  # the shell logs it, and tries again; what changes meanwhile is not held up
         data.is_stale, data.report_at = True, now + REFUSED_SECONDS
         raise
-    data.write(written, now)
+    data.note_answer(written, now)
     return "changed"

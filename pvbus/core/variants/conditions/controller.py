@@ -151,7 +151,7 @@ class ConditionsController(KeyedController[ObjectState]):
             return ()  # the answer to it comes with the object; a row without a reason takes none back
         kind = "PackageVariant" if topic in (RESULTS, VARIANTS, DESIRED) else "PackageVariantSet"
         subject = str(SubjectKey(kind, key))
-        state = self._state(partition, subject)
+        state = self._ensure_state(partition, subject)
         if topic == DESIRED:
             state.removed = _desired.decode(value or b"")
         elif topic in (RESULTS, SETRESULTS):
@@ -179,7 +179,7 @@ class ConditionsController(KeyedController[ObjectState]):
     def _remember(self, partition: int, key: str, event: ConditionEvent | None) -> str:
         """Apply a row of `latest`; return the key of its object."""
         owner, condition = ConditionKey.parse(key)
-        state = self._state(partition, owner)
+        state = self._ensure_state(partition, owner)
         if condition == ATTENTION:
             needing, waits = self._needing[partition], event is not None and event.condition.status == "True"
             needing.add(owner) if waits else needing.discard(owner)
@@ -286,7 +286,7 @@ class ConditionsController(KeyedController[ObjectState]):
         status = {"conditions": [msgspec.to_builtins(c) for c in conditions], **extra}
         body = {**msgspec.json.decode(raw), "status": status}
         written = yield Update(VARIANT if kind == "PackageVariant" else SET, body, "status")
-        state.write(written, now)
+        state.note_answer(written, now)
         cause = _cause(state, obj.status.conditions, conditions)
         return Outcome((), "changed", news.again_after, cause=cause)
 

@@ -113,7 +113,7 @@ class InjectController(KeyedController[InjectState]):
         policy = ""
         if topic == APPROVALS:
             key, policy = TargetKey.parse(key)
-        seen = self._state(partition, key)
+        seen = self._ensure_state(partition, key)
         if topic == VARIANTS:
             seen.raw = value
         elif topic == APPROVALS:
@@ -130,7 +130,7 @@ class InjectController(KeyedController[InjectState]):
         return ()
 
     def _remember(self, partition: int, key: str, row: ResultRow | None) -> None:
-        seen = self._state(partition, key)
+        seen = self._ensure_state(partition, key)
         seen.result = row
         if row is not None:
             self._requests.remember(partition, key, row.requests)

@@ -111,7 +111,7 @@ class RenderController(KeyedController[RenderState]):
         if is_marker(key):
             return self.keys(partition) if self._load_marker(topic, partition, key, value) else ()
         vkey, set_name = TargetKey.parse(key) if topic == TARGETS else (key, "")
-        seen = self._state(partition, vkey)
+        seen = self._ensure_state(partition, vkey)
         if topic == TARGETS:
             if value is None:
                 seen.claims.pop(set_name, None)
@@ -128,7 +128,7 @@ class RenderController(KeyedController[RenderState]):
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
         if put.topic == DESIRED and partition in self._tables:
-            seen = self._state(partition, put.key)
+            seen = self._ensure_state(partition, put.key)
             seen.desired = put.row if isinstance(put.row, DesiredRow) else None
         return ()
 
@@ -230,7 +230,7 @@ class RenderController(KeyedController[RenderState]):
             return (yield from self._not_written(key, seen, winner, now, outcome="refused", error=str(error)))
         if written is None:
             return self._reported(key, seen, winner, living, spec_digest=digest(spec))
-        seen.write(written, now)
+        seen.note_answer(written, now)
         living = seen.living(now)
         stored = living.spec if living is not None else spec  # what others can see, and go on with
         dropped = dropped_fields(spec, stored)
@@ -464,7 +464,7 @@ class RenderController(KeyedController[RenderState]):
             if refused.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
                 raise ConflictError(str(refused)) from refused
             return living, str(refused)
-        seen.write(written, now)
+        seen.note_answer(written, now)
         return seen.living(now), ""
 
     def _remove(self, key: Key, seen: RenderState, name: str, now: float) -> Reconciliation:

@@ -116,7 +116,7 @@ class UnrollController(KeyedController[SetState]):
             self._load_marker(topic, partition, key, value)
             return self.keys(partition)
         skey, name = ChildKey.parse(key) if is_child(key) else (key, "")
-        state = self._state(partition, skey)
+        state = self._ensure_state(partition, skey)
         if topic == SETS:
             state.take_set(*decode_set(value) if value is not None else (None,))
         elif topic == UNROLL:
@@ -173,9 +173,9 @@ class UnrollController(KeyedController[SetState]):
         if put.topic == UNROLL:
             skey, name = ChildKey.parse(put.key)
             row = put.row if isinstance(put.row, ChildRow) else None
-            self._state(partition, skey).children.take(name, row)
+            self._ensure_state(partition, skey).children.take(name, row)
         elif isinstance(put.row, SetResult):
-            self._state(partition, put.key).rollup = put.row
+            self._ensure_state(partition, put.key).rollup = put.row
         return ()
 
     def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
@@ -184,7 +184,7 @@ class UnrollController(KeyedController[SetState]):
                 skey, name = ChildKey.parse(put.key)
                 row, reason = put.row, "TooLarge" if isinstance(error, TooLargeError) else "BusRefused"
                 refused = RefusedRows(row.digest, row.target, row.okey, reason, str(error))
-                self._state(partition, skey).refused[name] = refused
+                self._ensure_state(partition, skey).refused[name] = refused
                 yield skey
 
     def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
@@ -207,7 +207,7 @@ class UnrollController(KeyedController[SetState]):
 
     def _pass(self, number: int, skey: str, now: float, *, caught_up: bool) -> Outcome | None:
         """Evaluate once; None asks for a catch-up before removals are ordered."""
-        state = self._state(number, skey)
+        state = self._ensure_state(number, skey)
         if state.obj is None and not self._is_listed(SETS, number, SET_KIND, Key.parse(skey).namespace):
             return Outcome(result="waiting", waiting=("PackageVariantSets are being listed",))
         elapsed = self._elapsed()
