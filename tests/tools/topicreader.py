@@ -100,7 +100,10 @@ class TopicReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close both clients: one that the garbage collector finds ends the process, as it may run in the
+        client's own thread, where librdkafka aborts."""
         self._consumer.close()
+        self._admin.__exit__(kind, error, trace)
 
     def topics(self) -> dict[str, int]:
         """Return the partition counts of the installation's topics."""

@@ -193,12 +193,12 @@ async def test_offsets_beyond_the_end_are_noticed(stage: Stage, tmp_path: Path) 
 
 def delete_changes(consumers: Consumers, names: Sequence[str]) -> None:
     """Delete all changes of the partitions of these objects, as the retention does."""
-    admin = AdminClient({"bootstrap.servers": consumers.bootstrap, "log_level": 2})
     numbers = {partition(f"default/{name}", PARTITIONS) for name in names}
     end = -1  # Kafka's word for the high watermark
     asked = [TopicPartition(f"{consumers.prefix}.{CONDITIONS}", number, end) for number in numbers]
-    for answer in admin.delete_records(asked).values():
-        answer.result(SECONDS_MAX)
+    with AdminClient({"bootstrap.servers": consumers.bootstrap, "log_level": 2}) as admin:
+        for answer in admin.delete_records(asked).values():
+            answer.result(SECONDS_MAX)
 
 
 def is_zero(lag: int) -> bool:

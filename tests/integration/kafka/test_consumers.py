@@ -237,15 +237,15 @@ class World:
 
     def compact_often(self) -> None:
         """Have the topic of the latest events compacted all the time: its segments are closed at once."""
-        admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 2})
         settings = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100"}
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
             for name, value in settings.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, f"{self._prefix}.{LATEST}", incremental_configs=entries)
-        for answer in admin.incremental_alter_configs([resource]).values():
-            answer.result(60)
+        with AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 2}) as admin:
+            for answer in admin.incremental_alter_configs([resource]).values():
+                answer.result(60)
 
     async def lines(self) -> list[str]:
         """Return the view that the API server's objects give."""

@@ -1,5 +1,6 @@
 """A reading of topics that goes on where the last one ended skips nothing, and repeats nothing."""
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -61,11 +62,20 @@ class Consumer:
 
 
 @pytest.fixture
-def reader(monkeypatch: pytest.MonkeyPatch) -> TopicReader:
-    made = TopicReader("127.0.0.1:1", "blue", is_quiet=True)
-    made._consumer.close()
-    monkeypatch.setattr(made, "topics", lambda: {"t": 2})
-    return made
+def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[TopicReader]:
+    with TopicReader("127.0.0.1:1", "blue", is_quiet=True) as made:
+        made._consumer.close()
+        monkeypatch.setattr(made, "topics", lambda: {"t": 2})
+        yield made
+
+
+def test_both_clients_are_closed_with_the_reader() -> None:
+    """One that is left to the garbage collector may be destroyed by its own thread: librdkafka aborts."""
+    with TopicReader("127.0.0.1:1", is_quiet=True) as made:
+        pass
+    for client in (made._admin, made._consumer):
+        with pytest.raises(RuntimeError, match="closed"):
+            client.poll(0)
 
 
 def test_what_comes_after_an_end_is_of_the_next_reading(reader: TopicReader) -> None:
