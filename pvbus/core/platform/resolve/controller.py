@@ -11,12 +11,13 @@ import msgspec
 
 from pvbus.core.kernel.controller import ServiceController
 from pvbus.core.kernel.effects import Get, KindRef, Outcome, Put, Reconciliation
-from pvbus.core.kernel.keys import ObjectKey, watch_key
+from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.keys import partition as partition_of
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.packagekinds import MIRRORED
 from pvbus.core.kernel.packagerows import SCOPE, ContentRow, EstablishedRow, LockRow, ScopedKey, SourceRow
-from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK, SOURCES, WATCHES, WatchRequest
+from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK, SOURCES, WATCHES
+from pvbus.core.kernel.requests import KindRequests
 from pvbus.core.platform.packaging.carvel import served_by
 from pvbus.core.platform.resolve.deciding import Decider
 from pvbus.core.platform.resolve.observing import OBSERVE_SECONDS, observe_source
@@ -57,8 +58,7 @@ class ResolveController(ServiceController):
         self._observe_seconds = observe_seconds
         self._states: dict[int, ScopeState] = {}
         self._deciders: dict[int, Decider] = {}
-        self._asked: set[str] = set()
-        self._asking: set[str] = set()
+        self._requests = KindRequests(self.name, MIRRORED)  # for establish, too
         self._solved = 0
 
     @property
@@ -71,7 +71,7 @@ class ResolveController(ServiceController):
     def open(self, partition: int) -> None:
         self._states[partition] = ScopeState(self._namespace)
         self._deciders[partition] = Decider(self._settings)
-        self._asking.clear()  # a request may not have been written
+        self._requests.forget(partition)
 
     def close(self, partition: int) -> None:
         self._states.pop(partition, None)
@@ -91,8 +91,7 @@ class ResolveController(ServiceController):
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
         if topic == WATCHES:
-            self._asked.add(key) if value is not None else self._asked.discard(key)
-            self._asking.discard(key)
+            self._requests.load(key, value)
             return ()
         state = self._states.get(partition)
         if state is None:
@@ -150,10 +149,8 @@ class ResolveController(ServiceController):
         scoped = ScopedKey.parse(key)
         if scoped.rest:
             return (yield from observe_source(state, scoped, now, self._observe_seconds))
-        asks = tuple(self._asks(partition))
-        if asks:
-            self._asking.update(put.key for put in asks)
-            return Outcome(asks, "changed")
+        if requests := self._requests.take(partition):
+            return Outcome(requests, "changed")
         if pending := next(state.pending(), ""):
             return Outcome(result="waiting", waiting=(f"the list of {pending}",))
         for okey in state.unread_schemas():
@@ -169,11 +166,3 @@ class ResolveController(ServiceController):
         waiting = decision.waiting[:CHANGES_SHOWN]
         result = "changed" if puts else "waiting" if waiting else "unchanged"
         return Outcome(tuple(puts), result, waiting=waiting)
-
-    def _asks(self, partition: int) -> Iterable[Put]:
-        """Request from ingest what it mirrors for resolve and establish, once per lease."""
-        for kind in MIRRORED:
-            request = WatchRequest(group=kind.group, kind=kind.kind, requester=f"{self.name}-{partition}")
-            key = watch_key(request)
-            if key not in self._asked and key not in self._asking:
-                yield Put(WATCHES, key, request)

@@ -15,7 +15,7 @@ from pvbus.core.errors import PermanentError, PvbusError
 from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.effects import Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.kernel.holds import SetHold
-from pvbus.core.kernel.keys import PROPOSED_CONTENT, ChildKey, Key, watch_key
+from pvbus.core.kernel.keys import PROPOSED_CONTENT, ChildKey, Key
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.messages import cut
@@ -32,8 +32,8 @@ from pvbus.core.kernel.records import (
     PromotionRow,
     ReleaseRow,
     Verdict,
-    WatchRequest,
 )
+from pvbus.core.kernel.requests import KindRequests
 from pvbus.core.promotion.promote.barrier import Opening, opening, served_types
 from pvbus.core.promotion.promote.candidates import (
     Revision,
@@ -54,7 +54,7 @@ from pvbus.core.variants.revisions.observed import ObservedRevision
 from pvbus.core.variants.revisions.owning import RESOURCES
 
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
-ASKED_KINDS: tuple[Kind, ...] = (SPECIALIZER, POLICY)
+REQUESTED_KINDS: tuple[Kind, ...] = (SPECIALIZER, POLICY)
 
 _variant = msgspec.json.Decoder(PackageVariant)
 _desired = msgspec.json.Decoder(DesiredRow)
@@ -98,14 +98,13 @@ class PromoteController(KeyedController[PromoteState]):
         self._returns = returns
         self._view = PromoteView(partitions)
         self._policies = PolicyView(partitions)
-        self._asked: set[str] = set()
-        self._asking: set[str] = set()
+        self._requests = KindRequests(self.name, REQUESTED_KINDS)
 
     # ------------------------------------------------------------ records in
 
     def open(self, partition: int) -> None:
         super().open(partition)
-        self._forget_asking(partition)
+        self._requests.forget(partition)
 
     @staticmethod
     def has_work(state: PromoteState) -> bool:
@@ -119,7 +118,7 @@ class PromoteController(KeyedController[PromoteState]):
             changed = self._policies.load(partition, key, value)
             return self._all_keys() if changed is None else self._keys_in(changed)
         if topic == WATCHES:
-            self._asked.discard(key) if value is None else self._asked.add(key)
+            self._requests.load(key, value)
             return ()
         table = self._tables.get(partition)
         if table is None:
@@ -153,22 +152,22 @@ class PromoteController(KeyedController[PromoteState]):
         return ()
 
     def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
-        self._forget_asking(partition)
+        self._requests.forget(partition)
         return super().refused(partition, puts, error)
 
     # ------------------------------------------------------------ deciding
 
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
-        asks = self._asks(partition)
+        requests = self._requests.take(partition)
         try:
             outcome = yield from self._decide(partition, key, now)
         except PvbusError:
-            self._forget_asking(partition)  # the requests are lost with the outcome
+            self._requests.forget(partition)  # the requests are lost with the outcome
             raise
-        if not asks:
+        if not requests:
             return outcome
         result = "changed" if outcome.result == "unchanged" else outcome.result
-        return outcome._replace(puts=(*asks, *outcome.puts), result=result)
+        return outcome._replace(puts=(*requests, *outcome.puts), result=result)
 
     def _decide(self, partition: int, key: str, now: float) -> Reconciliation:
         seen, namespace = self.state(partition, key), Key.parse(key).namespace
@@ -203,20 +202,6 @@ class PromoteController(KeyedController[PromoteState]):
             return Outcome(result="waiting", waiting=("the list of PackageVariants",))
         puts = (Put(CANDIDATES, _candidate_key(key, policy), None) for policy in seen.row.candidates)
         return Outcome((*puts, Put(PROMOTIONS, key, None)), "changed")
-
-    def _asks(self, partition: int) -> tuple[Put, ...]:
-        """Request from ingest what it watches for promote alone, once per lease."""
-        puts = []
-        for kind in ASKED_KINDS:
-            request = WatchRequest(group=kind.group, kind=kind.kind, requester=f"{self.name}-{partition}")
-            key = watch_key(request)
-            if key not in self._asked and key not in self._asking:
-                self._asking.add(key)
-                puts.append(Put(WATCHES, key, request))
-        return tuple(puts)
-
-    def _forget_asking(self, partition: int) -> None:
-        self._asking = {key for key in self._asking if not key.endswith(f"|{self.name}-{partition}")}
 
     def _subject(
         self, seen: PromoteState, variant: PackageVariant, revision: ObservedRevision, now: float
