@@ -1,9 +1,12 @@
 """The door to where packages are published: image registries, git, and our own package store."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from pvbus.core.kernel.effects import Content, Observation
+
+Secrets = Callable[[str], Awaitable[Mapping[str, Any] | None]]
+"""Reads the Secret `<namespace>/<name>`; None if there is none."""
 
 
 class Sources(Protocol):

@@ -13,13 +13,16 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 import yaml
-from kubernetes_asyncio import config
-from kubernetes_asyncio.client import Configuration
-from kubernetes_asyncio.config import incluster_config
 
 from pvbus.adapters.files import open_plain
 from pvbus.adapters.kubernetes.credentials import Credential, Credentials, StaticCredentials, TokenFile
 from pvbus.adapters.kubernetes.kubeconfig import read_kubeconfig
+from pvbus.adapters.kubernetes.library import (
+    ConfigException,
+    Configuration,
+    incluster_config,
+    load_incluster_config,
+)
 from pvbus.adapters.kubernetes.proxy import proxy_of_environment
 from pvbus.adapters.kubernetes.tls import TlsContext, TlsFiles
 from pvbus.core.errors import UsageError
@@ -27,7 +30,7 @@ from pvbus.core.errors import UsageError
 HOME = "~/.kube/config"
 
 _UNUSABLE = (
-    config.ConfigException,
+    ConfigException,
     OSError,
     ValueError,
     yaml.YAMLError,
@@ -168,7 +171,7 @@ def _proxy_of(proxy_url: str | None, server: str) -> tuple[str | None, str]:
 
 def _service_account() -> tuple[Configuration, Credentials]:
     configuration = Configuration()
-    config.load_incluster_config(  # type: ignore[no-untyped-call]  # the library has no annotation
+    load_incluster_config(  # type: ignore[no-untyped-call]  # the library has no annotation
         client_configuration=configuration, try_refresh_token=False
     )
     return configuration, TokenFile(Path(incluster_config.SERVICE_TOKEN_FILENAME))

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from kubernetes_asyncio.client import Configuration
-from kubernetes_asyncio.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
 from pvbus.adapters.kubernetes.credentials import (
     Credentials,
@@ -21,6 +19,7 @@ from pvbus.adapters.kubernetes.credentials import (
     StaticCredentials,
     TokenFile,
 )
+from pvbus.adapters.kubernetes.library import Configuration, KubeConfigLoader, KubeConfigMerger
 from pvbus.adapters.kubernetes.plugin import Plugin, PluginConfig
 from pvbus.core.errors import TransientError, UsageError
 

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from pvbus.core.platform.packaging.references import (
     parse,
 )
 from pvbus.ports.clock import Clock
+from pvbus.ports.sources import Secrets
 
 OPERATIONS_MAX = 4
 """At a time: each holds an open connection and, at most, a package in memory, packed and unpacked."""
@@ -55,8 +56,6 @@ NO_LIST = (NOT_FOUND, UNAUTHORIZED, FORBIDDEN, REFUSED)
 REVISIONS_SEARCHED_MAX = 50
 """Refs of a git repository that are read to find a digest: one that old has been pulled before."""
 
-Secrets = Callable[[str], Awaitable[Mapping[str, Any] | None]]
-"""Reads the Secret `<namespace>/<name>`; None if there is none."""
 _T = TypeVar("_T")
 
 

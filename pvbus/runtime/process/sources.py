@@ -1,18 +1,22 @@
-"""Opens the sources of packages, as the settings say."""
+"""Opens the sources of packages, as the settings say.
+
+They are imported where they are opened: the client of registries and what it imports take 0.2 s and 10 MB,
+a fifth of the start of a service that reads no packages.
+"""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pvbus.adapters.sources.limits import SourceLimits
-from pvbus.adapters.sources.oci import parse_mirrors
-from pvbus.adapters.sources.sources import PackageSources, Secrets, no_secrets
 from pvbus.core.errors import UsageError
 from pvbus.core.platform.packaging.archives import Limits
 from pvbus.ports.cluster import Cluster, Kind
-from pvbus.ports.sources import Sources
+from pvbus.ports.sources import Secrets, Sources
 from pvbus.runtime.process.settings import ServiceConfig, ServicesConfig, SourcesConfig, split_folders
+
+if TYPE_CHECKING:
+    from pvbus.adapters.sources.sources import PackageSources
 
 READERS = frozenset({"resolve", "establish"})
 """The services that read packages."""
@@ -21,7 +25,7 @@ _MB = 1024 * 1024
 
 @asynccontextmanager
 async def open_sources(
-    config: ServiceConfig, names: Sequence[str], secrets: Secrets = no_secrets
+    config: ServiceConfig, names: Sequence[str], secrets: Secrets | None = None
 ) -> AsyncIterator[Sources | None]:
     """Open the sources of the settings; None if none of these services reads packages. Raises UsageError."""
     if not isinstance(config, SourcesConfig | ServicesConfig) or READERS.isdisjoint(names):
@@ -36,19 +40,24 @@ async def open_sources(
 
 def sources_of(
     config: SourcesConfig | ServicesConfig,
-    secrets: Secrets = no_secrets,
+    secrets: Secrets | None = None,
     *,
     local_folders: Sequence[str] | None = None,
-) -> PackageSources:
+) -> "PackageSources":
     """Return the sources of the settings. Raises UsageError.
 
+    secrets: reads the Secrets with logins, None for a process that knows none
     local_folders: the folders of this machine that may be read, instead of those of the settings
     """
+    from pvbus.adapters.sources.limits import SourceLimits
+    from pvbus.adapters.sources.oci import parse_mirrors
+    from pvbus.adapters.sources.sources import PackageSources, no_secrets
+
     if config.sources_ca_file and not Path(config.sources_ca_file).is_file():
         raise UsageError(f"PVBUS_SOURCES_CA_FILE: {config.sources_ca_file}: no such file")
     return PackageSources(
         Path(config.sources_cache),
-        secrets=secrets,
+        secrets=secrets or no_secrets,
         limits=SourceLimits(
             seconds_max=config.sources_timeout_seconds,
             layer_bytes_max=config.sources_layer_mb * _MB,
