@@ -35,7 +35,7 @@ PRINCIPAL = "User:pvbus-{role}"
 
 
 class Access(NamedTuple):
-    """One operation on some resources of a type: the ACLs of one command.
+    """One operation of a role on some resources of a type.
 
     role: the program that needs the operation
     resource: `topic`, `group` or `transactional-id`
@@ -115,19 +115,30 @@ def principal_of(role: str, template: str) -> str:
 def commands(lists: Sequence[Access], bootstrap: str, principal: str, *options: str) -> Iterator[str]:
     """Yield the lines of a shell script that grants the permissions.
 
+    Each command starts a Java of its own, so there are as few as can be: one for the same right of several
+    roles, and one for a role's right on topics and on groups.
+
     options: added to each command
     """
-    shown = None
+    resources: dict[tuple[str, str, str], list[str]] = {}
     for access in lists:
-        if access.role != shown:
-            yield f"# {access.role}"
-            shown = access.role
-        words = ["kafka-acls.sh", "--bootstrap-server", bootstrap, *options, "--add"]
-        words += ["--allow-principal", principal_of(access.role, principal), "--operation", access.operation]
+        right = resources.setdefault((access.operation, access.pattern, access.role), [])
         for name in access.names:
-            words += [f"--{access.resource}", name]
-        if access.pattern != "literal":
-            words += ["--resource-pattern-type", access.pattern]
+            right += [f"--{access.resource}", name]
+    granted: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for (operation, pattern, role), names in resources.items():
+        granted.setdefault((operation, pattern, tuple(names)), []).append(role)
+    shown: list[str] = []
+    for (operation, pattern, named), roles in granted.items():
+        if roles != shown:
+            yield f"# {', '.join(roles)}"
+            shown = roles
+        words = ["kafka-acls.sh", "--bootstrap-server", bootstrap, *options, "--add"]
+        for each in dict.fromkeys(principal_of(role, principal) for role in roles):
+            words += ["--allow-principal", each]
+        words += ["--operation", operation, *named]
+        if pattern != "literal":
+            words += ["--resource-pattern-type", pattern]
         yield shlex.join(words)
 
 
