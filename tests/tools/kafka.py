@@ -36,6 +36,9 @@ VERSION = "4.1.1"
 SCALA = "2.13"
 JAVA_MIN = 17
 HEAP = "256m"
+FAULTS = int(os.environ.get("PVBUS_TEST_FAULTS", "2"))
+"""How many faults of each kind a test of faults makes. Each takes some ten seconds of real time, so there are
+few by default; `make chaos` makes them for minutes."""
 START_SECONDS_MAX = 240.0
 """A broker listens after 5 s on a free machine; machines that run tests are rarely free."""
 

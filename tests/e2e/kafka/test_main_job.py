@@ -17,12 +17,12 @@ from pvbus.core.kernel.topics import SERVICES
 from tests.e2e.kafka.job import ROUNDS_MIN, Job, Killer, settled, wait_for_server
 from tests.e2e.kafka.outcome import State, differences, final_state
 from tests.tools.installation import Installation
-from tests.tools.kafka import KafkaCluster
+from tests.tools.kafka import FAULTS, KafkaCluster
 
-KILLS = 4 * int(os.environ.get("PVBUS_TEST_FAULTS", "3"))
+KILLS = 4 * FAULTS
 SEED = int(os.environ.get("PVBUS_KILL_SEED", "20260301"))
 KILL_SECONDS = 5.0
-CHANGES_SECONDS_MIN = 60.0
+CHANGES_SECONDS_MIN = 40.0
 SETTINGS = {
     "PVBUS_REMOVALS_MAX": "1000000",  # nobody is there to confirm them
     "PVBUS_REMOVAL_QUIET_SECONDS": "0.5",

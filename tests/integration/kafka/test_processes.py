@@ -13,11 +13,9 @@ import pytest
 
 from tests.integration.kafka.copyfleet import copying
 from tests.integration.kafka.copying import SESSION_SECONDS
-from tests.tools.kafka import KafkaCluster, KafkaUnavailableError, running
+from tests.tools.kafka import FAULTS, KafkaCluster, KafkaUnavailableError, running
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(1800)]
-
-FAULTS = int(os.environ.get("PVBUS_TEST_FAULTS", "3"))
 
 
 @pytest.fixture

@@ -7,9 +7,6 @@ import pytest
 
 from tests.tools.kafka import KafkaCluster, KafkaUnavailableError, running
 
-FAULTS = int(os.environ.get("PVBUS_TEST_FAULTS", "3"))
-"""How many faults of each kind."""
-
 
 @pytest.fixture(scope="package")
 def three_proxied() -> Iterator[KafkaCluster]:

@@ -24,14 +24,13 @@ from pvbus.core.kernel.records import (
 )
 from pvbus.core.kernel.topics import SERVICES, partition_key
 from tests.e2e.faults.fleet import REVISION, SET, VARIANT
-from tests.integration.kafka.faults.conftest import FAULTS
 from tests.integration.kafka.faults.deployment import (
     PARTITIONS,
     Deployment,
     ServiceProcess,
     deployment,
 )
-from tests.tools.kafka import KafkaCluster, tool
+from tests.tools.kafka import FAULTS, KafkaCluster, tool
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -13,8 +13,7 @@ import pytest
 
 from tests.integration.kafka.copyfleet import CopyFleet, copying
 from tests.integration.kafka.copying import SESSION_SECONDS
-from tests.integration.kafka.faults.conftest import FAULTS
-from tests.tools.kafka import KafkaCluster
+from tests.tools.kafka import FAULTS, KafkaCluster
 from tests.tools.proxy import BLACK_HOLE, FINE, HALF_OPEN, Proxy, Weather, proxies
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -19,9 +19,8 @@ from pvbus.ports.bus import TopicSpec
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.reconcile.worker import Worker
 from tests.contract.bus.kafka_harness import KafkaHarness
-from tests.integration.kafka.faults.conftest import FAULTS
 from tests.kit.bus_contract import settled
-from tests.tools.kafka import KafkaCluster
+from tests.tools.kafka import FAULTS, KafkaCluster
 from tests.tools.topicreader import TopicReader
 from tests.unit.runtime.fakes import IN, OUT, PARTITIONS, SEEN, Fake, FakeCluster, Row
 

@@ -14,10 +14,9 @@ from typing import NamedTuple
 import pytest
 
 from pvbus.core.kernel.topics import SERVICES
-from tests.integration.kafka.faults.conftest import FAULTS
 from tests.integration.kafka.faults.deployment import PARTITIONS, Deployment, ServiceProcess, deployment
 from tests.integration.kafka.faults.victim import STRIKING
-from tests.tools.kafka import KafkaCluster
+from tests.tools.kafka import FAULTS, KafkaCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(3600)]
 
