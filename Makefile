@@ -75,11 +75,13 @@ demo-rollout: setup-run
 # the campaign, which people run (make test-kafka).
 # 5 is pytest's code for a selection that is empty, as TESTS may make one of what is left out. None of what is left
 # out is in tests/unit, which has most of the tests: each phase would take half a minute to look through it.
-# The long tests wait for rollouts and restarts half of the time, so there is one more at a time.
+# The tests of these three phases wait for rollouts, restarts, sessions and rebalances a third to half of the
+# time, so there is one more at a time.
 PYTEST = .venv/bin/python -m pytest $(if $(CI),-q --durations=30)
 EMBEDDED = -n $(WORKERS) --dist loadgroup
-BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder --randomly-dont-reorganize
-WAITING = -n $$(($(WORKERS) + 1)) --dist loadgroup
+MORE = $$(($(WORKERS) + 1))
+BY_FILE = -n $(MORE) --dist loadfile --no-loadscope-reorder --randomly-dont-reorganize
+WAITING = -n $(MORE) --dist loadgroup
 OFTEN = not kafka and not cluster and not long
 LONG = long and not kafka and not cluster
 CLUSTERS = cluster and not kafka

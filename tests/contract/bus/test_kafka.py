@@ -31,6 +31,7 @@ CHURN_EACH = 1
 minutes each, and the whole suite has 45. SQLite always runs all, as PVBUS_TEST_CHURN=all does here."""
 
 EXPIRING = ("tombstones_stay_and_go", "retention")
+"""Checks of what one broker does with its own segments, a minute each: three of them have them with all."""
 LONG = (*CHURN, *EXPIRING)
 
 
@@ -71,8 +72,11 @@ async def run_limited(name: str, bootstrap: str, at_once: asyncio.Semaphore) -> 
 
 def long_checks(kafka: KafkaCluster) -> tuple[str, ...]:
     """Return the long checks for a cluster; the two clusters share those of churn."""
-    first = 0 if kafka.bootstrap.count(",") == 0 else 1
-    return LONG if ALL_CHURN else (*CHURN[first::2][:CHURN_EACH], *EXPIRING)
+    if ALL_CHURN:
+        return LONG
+    if "," in kafka.bootstrap:
+        return CHURN[1::2][:CHURN_EACH]
+    return (*CHURN[::2][:CHURN_EACH], *EXPIRING)
 
 
 async def test_long_contract(kafka: KafkaCluster) -> None:
