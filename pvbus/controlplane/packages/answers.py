@@ -1,5 +1,7 @@
 """Error responses to clients; texts and codes are Porch's where it has them."""
 
+from pathlib import Path
+
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.gitcommand import Failure, GitError
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
@@ -60,6 +62,10 @@ def internal(message: str) -> StatusError:
 
 def unavailable(message: str) -> StatusError:
     return StatusError(UNAVAILABLE, "ServiceUnavailable", message, retry_after_seconds=RETRY_SECONDS)
+
+
+def not_written(folder: Path, error: Exception) -> StatusError:
+    return internal(f"cannot write to {folder} ({error}): check the disk")
 
 
 def of_git_error(error: GitError, name: str) -> StatusError:

@@ -15,7 +15,7 @@ from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.gitcommand import Failure, GitError
 from pvbus.controlplane.packages.gitrepo import BareMirror
 from pvbus.controlplane.packages.leftovers import Approvals
-from pvbus.controlplane.packages.revisions import Revision
+from pvbus.controlplane.packages.revisions import Revision, RevisionKey
 from pvbus.controlplane.packages.tips import Tip, TipReader
 
 UNPACKAGED_SHOWN_MAX = 3
@@ -129,7 +129,7 @@ class Catalog:
             f"commit or tag it again{unreadable}"
         )
 
-    def apply(self, refs: Mapping[str, str]) -> set[tuple[str, str]]:
+    def apply(self, refs: Mapping[str, str]) -> set[RevisionKey]:
         """Apply the mirror's refs; return the revisions that are new, changed or gone.
 
         The result holds (directory, workspace) of each.
@@ -138,7 +138,7 @@ class Catalog:
         moved |= self._refs.keys() - refs.keys()
         return self.apply_moved(refs, moved)
 
-    def apply_moved(self, refs: Mapping[str, str], moved: Iterable[str]) -> set[tuple[str, str]]:
+    def apply_moved(self, refs: Mapping[str, str], moved: Iterable[str]) -> set[RevisionKey]:
         """Like `apply`, for a caller that knows which refs may have moved."""
         directories = self._undone  # after an error, the next call continues
         for ref in moved:
@@ -155,7 +155,7 @@ class Catalog:
                 self._refs[ref] = refs[ref]
             if refs.get(ref) != former.oid:
                 self._tips.forget(former)
-        changed: set[tuple[str, str]] = set()
+        changed: set[RevisionKey] = set()
         for directory in directories:
             changed |= self._recompute(directory)
         self._undone = set()
@@ -163,7 +163,7 @@ class Catalog:
         self._tips.save_if_due()
         return changed
 
-    def _recompute(self, directory: str) -> set[tuple[str, str]]:
+    def _recompute(self, directory: str) -> set[RevisionKey]:
         old = self.by_directory.get(directory, {})
         new = self._read_directory(directory)
         for folder in _folders_above(directory):

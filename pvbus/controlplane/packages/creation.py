@@ -140,7 +140,7 @@ def check_place(wanted: Wanted, sync: RepositorySync, directory: str, *, is_left
     is_leftover: whether the directory has only what a deleted package left on the branch; a new package
         replaces it
     """
-    present = sync.catalog.by_directory
+    present = sync.clone.catalog.by_directory
     siblings = present.get(directory, {})
     kind = wanted.task.get("type", "")
     if wanted.workspace in siblings:
@@ -154,7 +154,7 @@ def check_place(wanted: Wanted, sync: RepositorySync, directory: str, *, is_left
     if kind == "clone" and exists:
         raise clone_exists(wanted)
     if kind in ("init", "clone"):
-        if nested := sync.catalog.nested_with(directory):
+        if nested := sync.clone.catalog.nested_with(directory):
             raise answers.internal(
                 f'package path "{wanted.package}" of repo "{wanted.repository}" overlaps with the existing '
                 f'package "{nested}": packages cannot be nested'
@@ -205,7 +205,7 @@ class Creation:
         else:
             origin = await self._upstreams.read(wanted.namespace, reference)
         try:
-            return await sync.in_thread(self._cloned, wanted, sync, origin)
+            return await sync.clone.in_thread(self._cloned, wanted, sync, origin)
         except (editor.YamlError, bounds.ContentError) as exc:
             raise answers.unusable(
                 f'upstream package revision "{origin.source.name}" cannot be cloned: {exc}'
@@ -217,7 +217,7 @@ class Creation:
             raise answers.internal(f'upstream package revision "{namespace}/{name}" not found')
         sync, revision = found
         lock = lock_of(revision, sync.settings.facts)
-        return Origin(_source(name, revision), revision.tree, await sync.files(revision), lock)
+        return Origin(_source(name, revision), revision.tree, await sync.clone.files(revision), lock)
 
     def _cloned(self, wanted: Wanted, sync: RepositorySync, origin: Origin) -> Start:
         check_files(origin.files)
@@ -253,7 +253,7 @@ class Creation:
             raise answers.internal(
                 f"source revision may not be the placeholder package revision {wanted.repository}/{name}"
             )
-        files = await sync.files(revision)
+        files = await sync.clone.files(revision)
         return Start(files, texts(files), _source(name, revision))
 
     async def _upgrade(self, wanted: Wanted, sync: RepositorySync) -> Start:
@@ -267,8 +267,8 @@ class Creation:
                 f'"{names.local}" is not'
             )
         old = await self._ancestor(old_sync, old, local, names)
-        old_files, local_files = await old_sync.files(old), await sync.files(local)
-        new_files = await new_sync.files(new)
+        old_files, local_files = await old_sync.clone.files(old), await sync.clone.files(local)
+        new_files = await new_sync.clone.files(new)
 
         def merge(ours: Files) -> Upgraded:
             return upgrading.upgraded(
@@ -281,10 +281,10 @@ class Creation:
             )
 
         try:
-            made = await sync.in_thread(merge, local_files)
+            made = await sync.clone.in_thread(merge, local_files)
             if ours := await self._without_output(local_files, made.conflicts):
-                made = await sync.in_thread(merge, ours)
-            await sync.in_thread(check_files, made.files)
+                made = await sync.clone.in_thread(merge, ours)
+            await sync.clone.in_thread(check_files, made.files)
         except (MergeError, editor.YamlError, bounds.ContentError) as exc:
             raise answers.unusable(f'package revision "{names.local}" cannot be upgraded: {exc}') from exc
         return Start(made.files, texts(made.files), _source(names.new, new), made.conflicts)
@@ -335,8 +335,8 @@ class Creation:
         is_moved = is_same_tag and commit not in ("", old.commit)
         if not (old.is_placeholder or is_moved or ref.startswith(layout.OPEN_REFS)):
             return old
-        found = source.mirror.commit_of(commit) if commit else None
-        tree = source.mirror.tree_of(found, old.directory)
+        found = source.clone.mirror.commit_of(commit) if commit else None
+        tree = source.clone.mirror.tree_of(found, old.directory)
         if tree is None and not old.is_placeholder and not is_moved:
             return old  # as Porch's server, which reads no commits
         if tree is None:

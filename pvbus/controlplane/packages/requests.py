@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 
 from pvbus.controlplane.apiserver.hooks import Objects, StatusError
+from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
 from pvbus.controlplane.packages import answers, layout, render
 from pvbus.controlplane.packages.caching import StoreActivity
 from pvbus.controlplane.packages.filesets import Files
 from pvbus.controlplane.packages.render import Render, Rendering
 from pvbus.controlplane.packages.reporting import REPOSITORY
-from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositorySync
+from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.revisions import Revision, lock_address
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import TransientError
@@ -93,7 +94,7 @@ class RevisionRequests:
             raise answers.conflict(name, f"another request is already in progress on {subject}")
         await sync.ready()
         if sync.revisions.is_interrupted(obj):
-            problem = f": {sync.problem}" if sync.problem else ""
+            problem = f": {sync.status.problem}" if sync.status.problem else ""
             raise answers.unavailable(
                 f'a change of "{name}" was interrupted, and whether repository "{obj["spec"]["repository"]}" '
                 f"has it is not known yet{problem}"
@@ -118,10 +119,10 @@ class RevisionRequests:
         spec = obj["spec"]
         sync = await self.sync(obj["metadata"].get("namespace", ""), spec["repository"])
         directory = layout.join(sync.settings.directory, spec["packageName"])
-        revision = sync.catalog.find(directory, spec["workspaceName"])
+        revision = sync.clone.catalog.find(directory, spec["workspaceName"])
         if sync.journal.is_shared and not sync.revisions.agree(obj, revision):
             await sync.catch_up()
-            revision = sync.catalog.find(directory, spec["workspaceName"])
+            revision = sync.clone.catalog.find(directory, spec["workspaceName"])
         return sync, revision
 
     async def current(self, obj: Object) -> tuple[RepositorySync, Revision]:
@@ -152,10 +153,10 @@ class RevisionRequests:
             if sync is None or lock_address(sync.settings.facts.address) != git.get("repo"):
                 continue
             await sync.ready()
-            commit = sync.mirror.commit_of(git.get("commit", ""))
-            tree = sync.mirror.tree_of(commit, git.get("directory", "").strip("/"))
+            commit = sync.clone.mirror.commit_of(git.get("commit", ""))
+            tree = sync.clone.mirror.tree_of(commit, git.get("directory", "").strip("/"))
             if tree is not None:
-                return await sync.files(msgspec.structs.replace(revision, tree=tree))
+                return await sync.clone.files(msgspec.structs.replace(revision, tree=tree))
         return None
 
     async def render(self, texts: Mapping[str, str]) -> Rendering:

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from pvbus.controlplane.apiserver.hooks import Objects, StatusError
+from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
 from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.content import RENDERED
-from pvbus.controlplane.packages.repository import PACKAGE_REVISION
 from pvbus.controlplane.packages.resources import ResourcesKind
 from pvbus.ports.cluster import Object
 

@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 
 from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
 from pvbus.controlplane.packages import answers, bounds, layout, operations, taskhistory, upgrading
 from pvbus.controlplane.packages.content import facts_of, validators_in
 from pvbus.controlplane.packages.filesets import File, Files, replaced, texts
 from pvbus.controlplane.packages.journal import Note, noted
 from pvbus.controlplane.packages.operations import Draft
 from pvbus.controlplane.packages.render import Rendering
-from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositorySync
+from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.revisions import Revision
 from pvbus.core.api.variants import PORCH_API, PORCH_GROUP
@@ -68,18 +69,18 @@ class ResourcesKind:
         sync, revision = await self._requests.locate(obj)
         if revision is None:
             return None
-        return _shown(obj, texts(await sync.files(revision)))
+        return _shown(obj, texts(await sync.clone.files(revision)))
 
     async def _read_at(self, obj: Object, commit: str) -> Object | None:
         sync, revision = await self._requests.locate(obj)
         if revision is None:
             return None
-        found = sync.mirror.commit_of(commit)
-        tree = sync.mirror.tree_of(found, revision.directory)
+        found = sync.clone.mirror.commit_of(commit)
+        tree = sync.clone.mirror.tree_of(found, revision.directory)
         if found is None or tree is None:
             return None
         at = msgspec.structs.replace(revision, commit=found, tree=tree)
-        shown = _shown(obj, texts(await sync.files(at)))
+        shown = _shown(obj, texts(await sync.clone.files(at)))
         return {**shown, "metadata": {**shown["metadata"], "name": f"{obj['metadata']['name']}@{commit}"}}
 
     async def update(self, obj: Object, *, user: str) -> Object:
@@ -112,7 +113,7 @@ class ResourcesKind:
                 f'cannot update a package revision with lifecycle value "{revision.lifecycle}"; '
                 "package must be Draft"
             )
-        files = await sync.files(revision)
+        files = await sync.clone.files(revision)
         made = await self._make_files(wanted, texts(files), revision)
         failure = _failure(made)
         policy = annotations_of(stored).get(PUSH_ON_FAILURE)
@@ -171,14 +172,16 @@ class ResourcesKind:
             files, new_files, stored["metadata"], "" if said else user
         )
         cause = (*lines, *task_lines, *layout.cause_line(said))
-        draft = Draft(await sync.write(name, new_files), operations.RENDER_TASK, made.note, cause, subject)
-        branch = sync.branch(user)
+        draft = Draft(
+            await sync.clone.write(name, new_files), operations.RENDER_TASK, made.note, cause, subject
+        )
+        branch = sync.clone.branch(user)
         with sync.writes.writing(name):
             note = Note("", noted(stored["metadata"]), "", stored["metadata"]["resourceVersion"])
-            await sync.change_reserved(
+            await sync.changes.make_reserved(
                 name, note, lambda refs: operations.update_draft(branch, refs, name, revision, draft)
             )
-            after = sync.catalog.find(revision.directory, revision.workspace)
+            after = sync.clone.catalog.find(revision.directory, revision.workspace)
             if after is None:
                 raise answers.modified(name, plural=PLURAL)
             changed = await self._requests.objects.change(

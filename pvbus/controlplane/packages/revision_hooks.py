@@ -14,6 +14,7 @@ import structlog
 
 from pvbus.controlplane.apiserver import audit
 from pvbus.controlplane.apiserver.garbage import USER as GARBAGE_COLLECTOR
+from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
 from pvbus.controlplane.packages import answers, content, gates, layout, operations, render, taskhistory
 from pvbus.controlplane.packages.content import KptfileFacts, facts_of
 from pvbus.controlplane.packages.creation import (
@@ -30,7 +31,7 @@ from pvbus.controlplane.packages.filesets import replaced, texts
 from pvbus.controlplane.packages.journal import Note, noted
 from pvbus.controlplane.packages.operations import Draft, Staging
 from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION
-from pvbus.controlplane.packages.repository import PACKAGE_REVISION, RepositorySync
+from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.revisions import (
     Revision,
@@ -78,7 +79,7 @@ class RevisionHooks:
             directory = layout.join(sync.settings.directory, wanted.package)
             await self._requests.objects.refresh(PACKAGE_REVISION, wanted.namespace, wanted.name)
             await sync.up_to_date()
-            check_place(wanted, sync, directory, is_leftover=await sync.is_leftover(directory))
+            check_place(wanted, sync, directory, is_leftover=await sync.clone.is_leftover(directory))
             if self._requests.objects.get(PACKAGE_REVISION, wanted.namespace, wanted.name) is not None:
                 raise answers.conflict(wanted.name, "a deleted revision of this name still exists")
             return await self._create(obj["metadata"], wanted, sync, directory, user)
@@ -87,7 +88,7 @@ class RevisionHooks:
         self, metadata: Mapping[str, Any], wanted: Wanted, sync: RepositorySync, directory: str, user: str
     ) -> Object:
         deployment = sync.settings.facts.deployment
-        policy = carry_policy(wanted, metadata, sync.annotations(), deployment=deployment)
+        policy = carry_policy(wanted, metadata, sync.status.annotations(), deployment=deployment)
         start = await self._creation.start(wanted, sync)
         try:
             first = first_files(wanted, start, policy)
@@ -99,11 +100,11 @@ class RevisionHooks:
         else:
             made = await self._requests.render(first)
         metadata = _with_conflicts(metadata, wanted.name, start.conflicts)
-        branch = sync.branch(user)
+        branch = sync.clone.branch(user)
         said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
         owned = {**metadata, "namespace": wanted.namespace}
         cause = (*operations.cause_of_creation(wanted.task, start.source, owned), *layout.cause_line(said))
-        tree = await sync.write(wanted.name, replaced(start.base, made.texts))
+        tree = await sync.clone.write(wanted.name, replaced(start.base, made.texts))
         draft = Draft(tree, wanted.task, made.note, cause)
         note = Note("", noted(metadata))
 
@@ -112,13 +113,13 @@ class RevisionHooks:
 
         audit.note(name=wanted.name, lifecycle=layout.DRAFT)
         with sync.writes.writing(wanted.name):
-            await sync.change_noted(wanted.name, note, build)
+            await sync.changes.make_noted(wanted.name, note, build)
             return self._shown(sync, wanted.name, directory, wanted.workspace, metadata)
 
     def _shown(
         self, sync: RepositorySync, name: str, directory: str, workspace: str, metadata: Mapping[str, Any]
     ) -> Object:
-        revision = sync.catalog.find(directory, workspace)
+        revision = sync.clone.catalog.find(directory, workspace)
         if revision is None:
             raise answers.modified(name)  # it was removed right after its creation
         return sync.revisions.shown(revision, metadata)
@@ -187,7 +188,7 @@ class RevisionHooks:
         """
         name = old["metadata"]["name"]
         before, after = _lifecycle(old), _lifecycle(new)
-        branch = sync.branch(user)
+        branch = sync.clone.branch(user)
         draft: Draft | None = None
         if before == layout.DRAFT:
             draft, revision_after = await self._commit_edit(sync, revision, new, user)
@@ -208,7 +209,7 @@ class RevisionHooks:
             if before == after:
                 return commit
             if after == layout.PUBLISHED and before == layout.PROPOSED:
-                siblings = sync.catalog.by_directory.get(revision.directory, {}).values()
+                siblings = sync.clone.catalog.by_directory.get(revision.directory, {}).values()
                 number = max([0, *(item.revision for item in siblings)]) + 1
                 return operations.approve(branch, refs, name, revision, number, override)
             if revision.is_published:
@@ -218,7 +219,7 @@ class RevisionHooks:
             return commit
 
         note = Note("", noted(new["metadata"]), after, old["metadata"]["resourceVersion"])
-        await sync.change_noted(name, note, build)
+        await sync.changes.make_noted(name, note, build)
         if before != after:
             audit.note(lifecycle_before=before, lifecycle=after)
 
@@ -230,7 +231,7 @@ class RevisionHooks:
         The pipeline runs if the request ends a deferral, or if the edits change an input of the pipeline.
         While the deferral goes on, the edits are stored as they are.
         """
-        files = await sync.files(revision)
+        files = await sync.clone.files(revision)
         stored = texts(files)
         was_deferred = revision.note is not None and revision.note.state == "deferred"
         edits = _edits(new, revision.kptfile)
@@ -254,7 +255,7 @@ class RevisionHooks:
         after = msgspec.structs.replace(revision, kptfile=facts, note=made.note)
         new_files = replaced(files, made.texts)
         subject, lines = operations.description_of_update(files, new_files, new["metadata"], user)
-        tree = await sync.write(new["metadata"]["name"], new_files)
+        tree = await sync.clone.write(new["metadata"]["name"], new_files)
         return Draft(tree, operations.RENDER_TASK, made.note, (*lines, *task_lines), subject), after
 
     # Delete.
@@ -290,11 +291,11 @@ class RevisionHooks:
         found = revision
         with self._requests.busy(namespace, name):
             await sync.writes.await_stored(name)
-            branch = sync.branch("")
-            with_folder = sync.annotations().get(REMOVE_LAST_REVISION) == "true"
+            branch = sync.clone.branch("")
+            with_folder = sync.status.annotations().get(REMOVE_LAST_REVISION) == "true"
             with sync.writes.writing(name):
                 note = Note("", noted(obj["metadata"]), "", obj["metadata"].get("resourceVersion", ""))
-                await sync.change_reserved(
+                await sync.changes.make_reserved(
                     name,
                     note,
                     lambda refs: operations.delete(branch, refs, name, found, with_folder=with_folder),

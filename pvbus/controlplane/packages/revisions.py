@@ -17,6 +17,9 @@ from pvbus.ports.cluster import Object
 
 EDITORS_SHOWN_MAX = 5  # names in an annotation: enough to know whom to ask
 
+RevisionKey = tuple[str, str]
+"""Directory and workspace of a revision."""
+
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """One package revision.

@@ -73,6 +73,11 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     secret: str
     schedule: str
 
+    @property
+    def logged(self) -> dict[str, str]:
+        """The fields of a line of the log about the Repository."""
+        return {"namespace": self.facts.namespace, "repository": self.facts.name}
+
     def author_of(self, user: str) -> tuple[str, str]:
         """Return the author of a commit: the Repository's, else the user, else the service."""
         user = "".join(char for char in user if char.isprintable() and char not in "<>").strip()

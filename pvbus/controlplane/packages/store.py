@@ -17,13 +17,15 @@ from pathlib import Path
 import structlog
 
 from pvbus.controlplane.apiserver.hooks import Objects
+from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
 from pvbus.controlplane.apiserver.store import StoreError
 from pvbus.controlplane.packages.caching import StoreActivity
+from pvbus.controlplane.packages.clone import MIRROR
 from pvbus.controlplane.packages.journal import Journal, Notes
 from pvbus.controlplane.packages.permits import LocalFolders
 from pvbus.controlplane.packages.render import Render
 from pvbus.controlplane.packages.reporting import REPOSITORY, report
-from pvbus.controlplane.packages.repository import JOURNAL, MIRROR, PACKAGE_REVISION, RepositorySync
+from pvbus.controlplane.packages.repository import JOURNAL, RepositorySync
 from pvbus.controlplane.packages.repository_hooks import RepositoryHooks
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.rerender import TRIED, render_failed_again

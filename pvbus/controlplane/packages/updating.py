@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.catalog import Catalog
 from pvbus.controlplane.packages.journal import Notes
-from pvbus.controlplane.packages.revisions import name_of
+from pvbus.controlplane.packages.revisions import RevisionKey, name_of
 from pvbus.controlplane.packages.settings import RepositorySettings
 from pvbus.controlplane.packages.shown import ShownRevisions
 from pvbus.core.kernel.keys import revision_name
@@ -21,9 +21,6 @@ takes seconds, and other clients of the server notice little."""
 
 PAUSE_OBJECTS = 200
 """Objects that are updated between two turns of other tasks."""
-
-RevisionKey = tuple[str, str]
-"""Directory and workspace of a revision."""
 
 
 class ObjectUpdater:

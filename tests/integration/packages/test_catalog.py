@@ -8,7 +8,8 @@ import pytest
 
 from pvbus.adapters.files import SEAL_CHARACTERS, seal_of
 from pvbus.controlplane.packages.catalog import Catalog
-from pvbus.controlplane.packages.repository import CATALOG, RepositorySync
+from pvbus.controlplane.packages.clone import CATALOG
+from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.tips import Saved, TipReader
 from tests.integration.packages.support import (
     CONFIG,
@@ -70,7 +71,7 @@ async def test_a_change_of_lifecycle_reads_no_commit_again(
 ) -> None:
     """What moved is as if it had been read; other content at the new ref, of another program, is read."""
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
-    catalog = sync_of(fleet, "edge").catalog
+    catalog = sync_of(fleet, "edge").clone.catalog
     tips_read.clear()
     for lifecycle in ("Proposed", "Draft"):
         subresource = "" if lifecycle == "Proposed" else "approval"
@@ -112,15 +113,15 @@ def changed_and_back(remote: Path) -> None:
 
 def pins_of(sync: RepositorySync) -> dict[str, str]:
     """Return the commits of a repository's placeholders, by directory."""
-    return {item.directory: item.commit for item in sync.catalog.revisions() if item.is_placeholder}
+    return {item.directory: item.commit for item in sync.clone.catalog.revisions() if item.is_placeholder}
 
 
 def assert_as_without_memory(sync: RepositorySync, pins: dict[str, str], folder: Path) -> None:
     """The catalog is the one of a store that knows no more than the pins of its objects."""
-    present = {name: pin for name, pin in pins.items() if sync.mirror.commit(pin) is not None}
-    fresh = Catalog(sync.mirror, "", "main", present, folder / "none")
-    fresh.apply(sync.mirror.refs)
-    assert sync.catalog.by_directory == fresh.by_directory
+    present = {name: pin for name, pin in pins.items() if sync.clone.mirror.commit(pin) is not None}
+    fresh = Catalog(sync.clone.mirror, "", "main", present, folder / "none")
+    fresh.apply(sync.clone.mirror.refs)
+    assert sync.clone.catalog.by_directory == fresh.by_directory
 
 
 @pytest.mark.parametrize("change", [rewritten, moved_tag, removed, changed_and_back])

@@ -6,8 +6,8 @@ import pytest
 
 from pvbus.controlplane.apiserver.garbage import USER as GARBAGE_COLLECTOR
 from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
 from pvbus.controlplane.packages.layout import CAUSE, FUNCTIONS_CHANGED
-from pvbus.controlplane.packages.repository import PACKAGE_REVISION
 from pvbus.core.kernel.keys import DELETE_EDITS, EDITED_BY
 from tests.integration.packages.support import NAMESPACE, World, clone_of, git, push_files, refs, revision
 

@@ -46,5 +46,5 @@ async def test_edits_of_a_draft_leave_nothing_in_the_catalog(fleet: World, edge:
     for number in range(10):
         await fleet.put(await fleet.files("edge.app-1.ws"), {"a.txt": str(number)})
     sync = fleet.store._keepers[NAMESPACE, "edge"]
-    assert len(sync.catalog._tips) == 1
+    assert len(sync.clone.catalog._tips) == 1
     assert sync.journal.names() in ([], ["edge.app-1.ws"])

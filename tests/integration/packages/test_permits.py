@@ -9,8 +9,8 @@ import pytest
 
 from pvbus.adapters.sources.git import GitRemote
 from pvbus.adapters.sources.limits import SourceLimits
+from pvbus.controlplane.packages.clone import MIRROR
 from pvbus.controlplane.packages.gitcommand import Credentials, Git, GitError
-from pvbus.controlplane.packages.repository import MIRROR
 from pvbus.core.errors import PermanentError
 from pvbus.core.platform.packaging.pullsecrets import Login
 from pvbus.core.platform.packaging.references import GitFolder

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 
+from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.render import render
 from pvbus.controlplane.packages.reporting import REPOSITORY
-from pvbus.controlplane.packages.repository import PACKAGE_REVISION
 from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
 from pvbus.core.api.crds import crds

@@ -17,7 +17,7 @@ SOURCES = (
     "pvbus/controlplane/packages/content.py",
     "pvbus/controlplane/packages/leftovers.py",
     "pvbus/controlplane/packages/render.py",
-    "pvbus/controlplane/packages/repository.py",
+    "pvbus/controlplane/packages/status.py",
     "pvbus/controlplane/packages/store.py",
     "pvbus/cli/failing.py",
     "pvbus/cli/conditions.py",
