@@ -141,6 +141,7 @@ check: setup-dev
 	.venv/bin/python -m schemas.generate --check
 	.venv/bin/python -m deploy.generate --check
 	.venv/bin/python -m tests.tools.vocabulary
+	.venv/bin/python -m tests.tools.labelpath
 	.venv/bin/python -m docs.generate --check
 
 format: setup-dev

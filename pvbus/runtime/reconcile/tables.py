@@ -6,8 +6,7 @@ equal the bus: only newer records of the inputs are read.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -153,10 +152,6 @@ class Tables:
 
     # ------------------------------------------------------------ records
 
-    def read(self) -> Coroutine[Any, Any, bool]:
-        """Read once, and mark dirty keys; return whether there were records. Raises as `poll` does."""
-        return self.table_reader.poll(self._consume)
-
     def _load(self, record: Record, committed: Mapping[str, int] | None = None) -> list[str]:
         """Apply a record to the tables; return the keys that it makes dirty.
 
@@ -185,8 +180,11 @@ class Tables:
             self._log.error("record cannot be decoded", key=key, error=str(error), **tp)
             opened.add(finished("", (Put(DLQ, key, dead_letter(record, error)),), self.partitions))
 
-    def _consume(self, record: Record) -> None:
-        """Apply a record; one of an input dirties keys of its own partition, one of a broadcast topic any."""
+    def consume(self, record: Record) -> None:
+        """Apply a record, and mark the keys that it makes dirty.
+
+        A record of an input dirties keys of its own partition, one of a broadcast topic any.
+        """
         keys = self._load(record)
         if record.topic not in self.controller.inputs:
             for key in keys:

@@ -42,10 +42,9 @@ from pvbus.runtime.reconcile.effects import perform
 from pvbus.runtime.reconcile.holder import LeaseHolder
 from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
 from pvbus.runtime.reconcile.narration import write_line
-from pvbus.runtime.reconcile.retries import cause_of, retry_of
+from pvbus.runtime.reconcile.retries import Timers, cause_of, retry_of
 from pvbus.runtime.reconcile.steps import Stepper
 from pvbus.runtime.reconcile.tables import Tables
-from pvbus.runtime.reconcile.timers import Timers
 from pvbus.telemetry import logs, metrics
 
 EFFECTS_INFLIGHT_MAX = 64  # an API server on two cores gains nothing above; fewer starve it
@@ -190,7 +189,7 @@ class Worker:
         self._wake.set()
 
     async def read(self) -> None:
-        if await self._tables.read():
+        if await self._tables.table_reader.poll(self._tables.consume):
             self._wake.set()
             self._balance()
 

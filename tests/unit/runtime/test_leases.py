@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
+from pvbus.core.kernel.echo import ECHO_SECONDS
 from pvbus.core.kernel.effects import Put
 from pvbus.ports.bus import Lease
 from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
-from pvbus.runtime.reconcile.retries import BACKOFF_SECONDS, ECHO_SECONDS, PERMANENT_RETRY_SECONDS, retry_of
+from pvbus.runtime.reconcile.retries import BACKOFF_SECONDS, PERMANENT_RETRY_SECONDS, retry_of
 from pvbus.runtime.reconcile.states import LeaseState
 from tests.unit.runtime.fakes import IN, OUT, PARTITIONS, Row
 

@@ -16,10 +16,10 @@ from pvbus.ports.bus import Lease, Record, TopicPartition, TopicSpec
 from pvbus.ports.cluster import GoneError
 from pvbus.runtime.reconcile.leases import Finished, OpenLease, StepLimits, finished
 from pvbus.runtime.reconcile.reader import StaleError, TableReader
+from pvbus.runtime.reconcile.retries import Timers
 from pvbus.runtime.reconcile.states import LeaseEvent, LeaseState
 from pvbus.runtime.reconcile.steps import Stepper
 from pvbus.runtime.reconcile.tables import Tables
-from pvbus.runtime.reconcile.timers import Timers
 from tests.unit.runtime import fakes
 from tests.unit.runtime.watching import Server, Watching
 
@@ -159,7 +159,7 @@ def test_a_catch_up_waits_for_every_partition_of_a_broadcast_table() -> None:
 
         async def read() -> None:
             while True:
-                await tables.read()
+                await tables.table_reader.poll(tables.consume)
 
         tasks.append(asyncio.create_task(read()))
         now = asyncio.get_running_loop().time()
@@ -194,7 +194,7 @@ def test_keys_that_were_dirty_when_a_lease_went_are_dirty_when_it_is_back() -> N
 
 async def _read(tables: Tables) -> None:
     while True:
-        await tables.read()
+        await tables.table_reader.poll(tables.consume)
 
 
 @pytest.mark.parametrize(("seconds", "is_stale"), [(1.0, False), (90.0, False), (110.0, True)])

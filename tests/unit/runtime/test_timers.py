@@ -1,6 +1,6 @@
 """Times at which keys are looked at by themselves."""
 
-from pvbus.runtime.reconcile.timers import SPARE, Timers
+from pvbus.runtime.reconcile.retries import SPARE, Timers
 
 
 def test_the_last_time_of_a_key_counts_and_each_comes_once() -> None:

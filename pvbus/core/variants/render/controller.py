@@ -46,13 +46,13 @@ from pvbus.core.kernel.records import (
 )
 from pvbus.core.variants.pacing import TURN_COST, Pace
 from pvbus.core.variants.readiness import readiness
-from pvbus.core.variants.render.pruning import dropped_fields
 from pvbus.core.variants.render.state import RenderState
 from pvbus.core.variants.render.variant import (
     attention_of,
     cancel,
     carried,
     controller_uid,
+    dropped_fields,
     is_cancelled,
     new_variant,
 )
@@ -149,27 +149,27 @@ class RenderController(KeyedController[RenderState]):
     # ------------------------------------------------------------ deciding
 
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
-        seen = self.state(partition, key)
+        seen, vkey = self.state(partition, key), Key.parse(key)
         if seen is None or (not seen.claims and seen.desired is None):
             return Outcome()
-        if not self._is_listed(VARIANTS, partition, VARIANT_KIND, Key.parse(key).namespace):
+        if not self._is_listed(VARIANTS, partition, VARIANT_KIND, vkey.namespace):
             return Outcome(result="waiting", waiting=("PackageVariants are being listed",))
         if seen.claims:
-            outcome = yield from self._decide_claims(Key.parse(key), seen, now)
+            outcome = yield from self._decide_claims(vkey, seen, now)
         else:
-            outcome = self._release(key, seen)
+            outcome = self._release(vkey, seen)
         return (
             outcome
             if outcome.again_after is not None
             else outcome._replace(again_after=seen.echo_seconds(now))
         )
 
-    def _release(self, key: str, seen: RenderState) -> Outcome:
+    def _release(self, key: Key, seen: RenderState) -> Outcome:
         """Drop the rows of a key that no set has a row for; leave the PackageVariant alone."""
         desired = seen.desired
         assert desired is not None
-        rows = [_result_key(Key.parse(key), name) for name in desired.reported]
-        puts = [Put(DESIRED, key, None), *(Put(SETRESULTS, row, None) for row in rows)]
+        rows = [_result_key(key, name) for name in desired.reported]
+        puts = [Put(DESIRED, str(key), None), *(Put(SETRESULTS, row, None) for row in rows)]
         return Outcome(tuple(puts), "changed")
 
     def _decide_claims(self, key: Key, seen: RenderState, now: float) -> Reconciliation:

@@ -17,8 +17,7 @@ from pvbus.core.kernel.holds import hold_reason
 from pvbus.core.kernel.keys import Key, colliding_variant_name, digest, sha1_head, variant_name
 from pvbus.core.kernel.records import TARGETS, UNROLL, ChildResult, ChildRow, ChildState, TargetRow
 from pvbus.core.variants.unroll.contexts import Context, Contexts
-from pvbus.core.variants.unroll.names import SortedNames
-from pvbus.core.variants.unroll.standings import Standings
+from pvbus.core.variants.unroll.standings import SortedNames, Standings
 from pvbus.core.variants.unroll.states import ChildEvent, following
 from pvbus.core.variants.unroll.view import Observed
 

@@ -125,11 +125,11 @@ def _stalled(
     failing: the errors of targets that have no child.
     """
     errors, messages, results = children.standings.errors, children.standings.messages, children.results
+    if not (errors or refusals or failing):
+        return "Valid", ""
     apart = [name for name in refusals if name in errors]  # the refusal counts, not the error before it
     others = [*failing, *(_refused(refused, name) for name, refused in refusals.items())]
     known = [_error(children, name) for name in errors.first(1 + len(apart)) if name not in refusals]
-    if not others and not known:
-        return "Valid", ""
     first = min([*others, *known])
     number = len(others) + len(errors) - len(apart)
     alike = messages[first.message] - sum(results[name].error == first.message for name in apart)
@@ -141,6 +141,8 @@ def _stalled(
 def _unready(children: Children, refusals: Mapping[str, RefusedRows]) -> list[_Failure]:
     """Return the first children that fail, and if they are few, the first others that are not ready."""
     count, standings = UNREADY_SHOWN + len(refusals), children.standings
+    if not (refusals or standings.errors or standings.failing or standings.unfinished):
+        return []
     failed = [_error(children, name)._replace(name=name) for name in standings.errors.first(count)]
     failed += [_reported(children, name) for name in standings.failing.first(count)]
     refused = [_refused(rows, name)._replace(name=name) for name, rows in refusals.items()]

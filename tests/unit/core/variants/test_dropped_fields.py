@@ -11,7 +11,7 @@ from pvbus.core.kernel.effects import Create, Outcome, Update
 from pvbus.core.kernel.keys import digest
 from pvbus.core.kernel.records import DESIRED, DesiredRow
 from pvbus.core.variants.render.controller import DROPPED_RETRY_SECONDS
-from pvbus.core.variants.render.pruning import FIELDS_MAX, dropped_fields
+from pvbus.core.variants.render.variant import FIELDS_MAX, dropped_fields
 from tests.simulation.inject_world import World, upstream, variant
 from tests.simulation.parts import RenderPart
 from tests.unit.core.variants.test_render_controller import VKEY, row, stored
