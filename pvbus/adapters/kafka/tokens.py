@@ -1,4 +1,7 @@
-"""Tokens for Kafka's OAUTHBEARER, as its client asks for them."""
+"""Tokens for Kafka's OAUTHBEARER, as its client asks for them.
+
+Apart from `settings`, which is read where no aiokafka is imported.
+"""
 
 import asyncio
 from pathlib import Path

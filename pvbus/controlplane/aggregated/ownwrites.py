@@ -1,7 +1,8 @@
 """Which PackageRevs only this replica has changed since it last read git.
 
 What others have written may follow from a newer state of git than this replica has read. What the replica
-has written itself follows from a state that it knows, as it has pushed it.
+has written itself follows from a state that it knows, as it has pushed it. Apart from `store`, as
+it needs no server.
 """
 
 from typing import NamedTuple

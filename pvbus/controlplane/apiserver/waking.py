@@ -2,6 +2,7 @@
 
 Ten thousand watches take seconds to send one event. If all of them were woken at once, nobody else would be
 answered in that time; if in the order of their waiting, a service would wait for a user's thousand watches.
+Apart from `store`, as it knows nothing of objects.
 """
 
 import asyncio

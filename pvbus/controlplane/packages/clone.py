@@ -2,25 +2,28 @@
 
 Work on the remote (`sync`, `commit`) is one at a time: the task of `repository` does all of it. Reading is
 done beside it, for requests. What happens when, and what objects show of it, is decided elsewhere.
+
+A mirror has nothing that the remote has not, so one that is damaged is fetched again. git and libgit2 compare
+each object that they read with its hash, so damage is never served; a mirror is checked as a whole only when
+reading it has failed.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pygit2
+import structlog
 
 from pvbus.controlplane.packages import answers, operations
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.caching import SizedCache
 from pvbus.controlplane.packages.catalog import Catalog
-from pvbus.controlplane.packages.damage import DAMAGE, read_whole, unreadable
 from pvbus.controlplane.packages.filesets import File
-from pvbus.controlplane.packages.fingerprint import ref_fingerprint
-from pvbus.controlplane.packages.gitcommand import Credentials, Git
-from pvbus.controlplane.packages.gitrepo import Author, BareMirror
+from pvbus.controlplane.packages.gitcommand import Credentials, Git, GitError
+from pvbus.controlplane.packages.gitrepo import DAMAGE, Author, BareMirror
 from pvbus.controlplane.packages.operations import Build, commit_all
 from pvbus.controlplane.packages.revisions import Revision, RevisionKey, name_of
 from pvbus.controlplane.packages.settings import Pins, RepositorySettings
@@ -28,6 +31,7 @@ from pvbus.controlplane.packages.settings import Pins, RepositorySettings
 MIRROR = "mirror.git"
 CATALOG = "catalog"
 
+_log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
 
@@ -113,7 +117,10 @@ class RepositoryClone:
         except DAMAGE as exc:
             self._is_suspect = True
             self._on_damage()
-            raise answers.unavailable(unreadable(self._settings.facts.name, exc)) from exc
+            raise answers.unavailable(
+                f'the mirror of repository "{self._settings.facts.name}" cannot be read ({exc}): it is '
+                "checked, and fetched again if it is damaged; try again in a moment"
+            ) from exc
 
     def _read_files(self, tree: str) -> Mapping[str, File]:
         return self._contents.get(tree, lambda: self.mirror.files(tree))
@@ -173,7 +180,7 @@ class RepositoryClone:
 
     async def has_moved(self, path: Path) -> bool:
         """Return whether the refs of a remote on this machine are others than when they were last read."""
-        return await self.in_thread(ref_fingerprint, path) != self._fingerprint
+        return await self.in_thread(_ref_fingerprint, path) != self._fingerprint
 
     def forget_refs(self) -> None:
         """Let `has_moved` be true until the remote is read again: what a push did to it is not known."""
@@ -188,18 +195,29 @@ class RepositoryClone:
 
     def _sync(self, credentials: Credentials | None, pins: Pins) -> set[RevisionKey]:
         is_suspect, self._is_suspect = self._is_suspect, False
-        return read_whole(
-            lambda: self._mirror,
-            lambda: self._fetch_and_read(credentials, pins),
-            is_suspect,
-            self._settings.logged,
-        )
+        if is_suspect and self._is_damaged():
+            self._renew("an object cannot be read")
+        try:
+            return self._fetch_and_read(credentials, pins)
+        except (GitError, *DAMAGE) as exc:
+            may_be = exc.may_be_damage if isinstance(exc, GitError) else True
+            if not may_be or not self._is_damaged():
+                raise
+            self._renew(str(exc))
+        return self._fetch_and_read(credentials, pins)
+
+    def _is_damaged(self) -> bool:
+        return self._mirror is not None and self._mirror.is_damaged()
+
+    def _renew(self, error: str) -> None:
+        _log.warning("the mirror is damaged; it is fetched again", error=error, **self._settings.logged)
+        self.mirror.renew()
 
     def _fetch_and_read(self, credentials: Credentials | None, pins: Pins) -> set[RevisionKey]:
         """Fetch and read (in a thread, so nothing here touches objects). Raises: GitError."""
         settings = self._settings
         mirror = self._open(credentials)
-        self._fingerprint = ref_fingerprint(settings.local) if settings.local else None
+        self._fingerprint = _ref_fingerprint(settings.local) if settings.local else None
         mirror.fetch()
         catalog = self._catalog or Catalog(
             mirror, settings.directory, settings.branch, pins.commits, self._folder / CATALOG
@@ -221,3 +239,30 @@ class RepositoryClone:
             self._mirror = BareMirror(self._folder / MIRROR, self._settings.url, self._git)
             self._mirror.pack()
         return self._mirror
+
+
+def _ref_fingerprint(repository: Path) -> int | None:
+    """Return a number that changes whenever a ref of a repository on this machine does.
+
+    None if that is unknown. Reads the times of folders only: git replaces a ref by renaming a lock file
+    in its folder, so no ref changes without its folder.
+    """
+    folder = repository / ".git"
+    if folder.is_file():
+        return None  # a linked worktree: its refs lie elsewhere
+    folder = folder if folder.is_dir() else repository
+    try:
+        times = [(str(path), path.stat().st_mtime_ns) for path in _folders(folder / "refs")]
+        for name in ("packed-refs", "HEAD"):
+            path = folder / name
+            times.append((name, path.stat().st_mtime_ns if path.exists() else 0))
+    except OSError:
+        return None
+    return hash(tuple(times))
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    yield root
+    for entry in root.iterdir():
+        if entry.is_dir():
+            yield from _folders(entry)

@@ -2,7 +2,8 @@
 
 A commit of pvbus' own services has the line `Cause: ` with the variant or the policy that it is for, or it
 creates a draft for a PackageVariant. Of the others, a service account's is a program's, and so is one of the
-package store itself. Everything else was written by a person: through the API, or with a push.
+package store itself. Everything else was written by a person: through the API, or with a push. Apart from
+`tips`, so that the rule can be read, and tested, without a repository.
 """
 
 import re

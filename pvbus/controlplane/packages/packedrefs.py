@@ -1,6 +1,7 @@
 """Writes branches and tags of a bare repository into its file of packed refs.
 
 git has no command for it: `update-ref` and `fetch` write a file for each ref, and sync each to the disk.
+Apart from `gitrepo`, which leaves the formats of git's files to git.
 Source of the format: git 2.39, gitrepository-layout(5), and refs/packed-backend.c.
 """
 

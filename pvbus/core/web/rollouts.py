@@ -1,4 +1,7 @@
-"""A RolloutPolicy as the page shows it: its attempt, the counts of its targets, and what it waits for."""
+"""A RolloutPolicy as the page shows it: its attempt, the counts of its targets, and what it waits for.
+
+Apart from `document`, whose rows are lists, and which knows nothing of the wing of promotion.
+"""
 
 from collections.abc import Mapping
 from typing import Any

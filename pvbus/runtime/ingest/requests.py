@@ -1,7 +1,8 @@
 """Records of `pvbus.watches`, checked before ingest acts on them.
 
 Any writer of the topic chooses the content of a request. A request is accepted only if its key follows from
-its content, so that none has the key, or the partition, of another one.
+its content, so that none has the key, or the partition, of another one. Apart from `worker`: this
+is where trust ends, and nothing else stands here.
 """
 
 import msgspec

@@ -13,9 +13,8 @@ from pvbus.core.kernel.backoff import Backoff, Jitter
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.records import CONDITIONS, DLQ, LATEST
 from pvbus.core.kernel.topics import SINK, row_partition
-from pvbus.core.variants.sink.answers import Accepted, Answer, Failed, Refused
+from pvbus.core.variants.sink.answers import Accepted, Answer, Failed, Refused, Trials
 from pvbus.core.variants.sink.message import Event, Filter, event_of
-from pvbus.core.variants.sink.trials import Trials
 from pvbus.ports.bus import Bus, Output, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.backoff import uniform

@@ -1,7 +1,7 @@
 """set-annotations: set annotations on objects and on their pod templates.
 
 Source: functions/go/set-annotations v0.1.4 of the krm-functions-catalog. Unlike the other functions, it
-also changes the objects that are for the package itself, the Kptfile included.
+also changes the objects that are for the package itself, the Kptfile included. Each function is a module.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,8 @@
 """Says why a PackageVariant or a set is gone, for the last events of its conditions.
 
 What a set removes has the reason of its order, which render records when it deletes the object. Who deletes
-an object otherwise is in the audit log of the API server alone.
+an object otherwise is in the audit log of the API server alone. Apart from `controller`, which
+decides when this is said.
 """
 
 from typing import NamedTuple

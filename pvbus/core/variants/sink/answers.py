@@ -1,4 +1,4 @@
-"""Judges the answer of the sink's receiver.
+"""Judges the answers of the sink's receiver.
 
 An answer says something of the event (`Refused`), or of the receiver (`Failed`). Only the former ends the
 event at once: a wrong address or token, which refuse every event, must not empty the topic into dead letters.
@@ -84,3 +84,23 @@ def retry_after(text: str, now: float) -> float | None:
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)
     return min(max(0.0, date.timestamp() - now), RETRY_AFTER_SECONDS_MAX)
+
+
+class Trials:
+    """The failures of one event that are the event's own.
+
+    A receiver that is down fails every event: that is no reason to give any of them up. A failure counts
+    against an event only if the receiver has accepted another one since the event's failure before.
+    """
+
+    def __init__(self, accepted: int) -> None:
+        """accepted: how many events the receiver accepted so far."""
+        self._accepted = accepted
+        self.strikes = 0
+
+    def failed(self, accepted: int) -> int:
+        """Count a failure; return how many are the event's own."""
+        if accepted > self._accepted:
+            self.strikes += 1
+            self._accepted = accepted
+        return self.strikes

@@ -1,6 +1,6 @@
 """The package context: keys that a PackageVariant sets in `package-context.yaml`.
 
-Source: Porch v1.5.8, packagevariant_controller.go, ensurePackageContext.
+Each mutation is a module. Source: Porch v1.5.8, packagevariant_controller.go, ensurePackageContext.
 """
 
 from pvbus.core.api.variants import PackageContext

@@ -2,8 +2,7 @@
 
 import pytest
 
-from pvbus.core.variants.sink.answers import Accepted, Failed, Refused, answer_of, retry_after
-from pvbus.core.variants.sink.trials import Trials
+from pvbus.core.variants.sink.answers import Accepted, Failed, Refused, Trials, answer_of, retry_after
 
 NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 
