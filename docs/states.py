@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from pvbus.core.kernel import rolloutstates as rollout
+from pvbus.core.platform.establish import states as install
 from pvbus.core.variants.ingest import states as informer
 from pvbus.core.variants.revisions import states as downstream
 from pvbus.core.variants.unroll import states as child
@@ -54,6 +55,7 @@ MACHINES = (
     Machine("lease", "The lease of a partition", lease.TRANSITIONS),
     Machine("rollout", "A rollout", rollout.ROLLOUT_TRANSITIONS),
     Machine("target", "A target of a rollout", rollout.TARGET_TRANSITIONS),
+    Machine("install", "An install of a package", install.ACTIONS, ("state", "finding", "action")),
 )
 
 if __name__ == "__main__":

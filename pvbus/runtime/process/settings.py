@@ -16,7 +16,7 @@ import msgspec
 
 from pvbus.adapters.files import open_plain
 from pvbus.core.errors import UsageError
-from pvbus.core.platform.establish.controller import Installer
+from pvbus.core.platform.establish.findings import Installer
 from pvbus.core.platform.resolve.plans import Settings as ResolveSettings
 from pvbus.core.platform.solver.model import Policy, VersionPolicy
 from pvbus.core.variants.unroll.removal import RemovalLimits

@@ -110,9 +110,28 @@ def test_every_setting_has_a_row() -> None:
     assert sorted(rows) == sorted(SETTINGS)
 
 
+def section(title: str) -> str:
+    """Return a section of ARCHITECTURE.md."""
+    return re.split(rf"^##+ {title}$", text(REPOSITORY / "ARCHITECTURE.md"), flags=re.M)[1].partition("\n##")[
+        0
+    ]
+
+
+def test_every_step_of_the_resolver_names_what_takes_it() -> None:
+    """Thirteen steps, each with modules and functions that exist."""
+    rows = re.findall(r"^\| (\d+) \| .+ \| `(\w+)` \| (.+) \|$", section("The resolver"), re.M)
+    assert [int(number) for number, _, _ in rows] == list(range(1, 14))
+    for number, service, means in rows:
+        folder = REPOSITORY / "pvbus/core/platform" / service
+        for name in re.findall(r"`(\w+\.py)`", means):
+            assert (folder / name).exists(), f"step {number}: {name}"
+        for name, function in re.findall(r"`(\w+\.py)` \(`(\w+)`\)", means):
+            assert f"def {function}(" in text(folder / name), f"step {number}: {function}"
+
+
 def test_every_invariant_names_what_keeps_and_what_shows_it() -> None:
     """Twelve rows, each with a module and a test."""
-    rows = re.findall(r"^\| (\d+) \| .+ \| (.+) \| (.+) \|$", text(REPOSITORY / "ARCHITECTURE.md"), re.M)
+    rows = re.findall(r"^\| (\d+) \| .+ \| (.+) \| (.+) \|$", section("Invariants"), re.M)
     assert [int(number) for number, _, _ in rows] == list(range(1, 13))
     for number, modules, tests in rows:
         assert "`pvbus/" in modules, number

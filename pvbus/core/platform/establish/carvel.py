@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.core.errors import FORBIDDEN, PermanentError
-from pvbus.core.kernel.effects import Delete, Effect, Get, KindRef, Update
+from pvbus.core.kernel.effects import Delete, Effect, KindRef, Update
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.objects import annotation
@@ -234,17 +234,18 @@ def _removal_rank(key: ObjectKey) -> int:
     return -forms.rank({"apiVersion": version, "kind": key.kind})
 
 
-def remove_install(key: ObjectKey, before: EstablishedRow) -> Generator[Effect, Any, Carried | None]:
-    """Delete what an install that is being deleted has, then let it go; None if it is not such an install.
+def is_holding(live: Object) -> bool:
+    """Return whether an install is being deleted and waits for the end of what it has."""
+    meta = live["metadata"]
+    return FINALIZER in (meta.get("finalizers") or ()) and bool(meta.get("deletionTimestamp"))
+
+
+def remove_install(key: ObjectKey, live: Object, before: EstablishedRow) -> Generator[Effect, Any, Carried]:
+    """Delete what an install that is being deleted has, then let it go. live: its object.
 
     In a namespace that is being deleted, too, it goes whatever is left: it would hold the namespace for ever,
     as the account and its rights go before it.
     """
-    live: Object | None = yield Get(INSTALL, key.namespace, key.name)
-    if live is None or FINALIZER not in (live["metadata"].get("finalizers") or ()):
-        return None
-    if not live["metadata"].get("deletionTimestamp"):
-        return None
     spec = live.get("spec") or {}
     keys = dict.fromkeys((*(each for one in before.revisions for each in one.objects), *noted(live)))
     if keys and not spec.get("noopDelete"):

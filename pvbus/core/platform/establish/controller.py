@@ -7,37 +7,43 @@ wrong. A crash at any effect is repaired by the next run. An install waits until
 """
 
 from collections.abc import Generator, Iterable
-from typing import Any, Literal
+from typing import Any, assert_never
 
 import msgspec
 
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.controller import KeyedController
-from pvbus.core.kernel.effects import Effect, Get, Outcome, Put, Reconciliation
+from pvbus.core.kernel.effects import Effect, Outcome, Put, Reconciliation
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey, okey
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.objects import annotation
 from pvbus.core.kernel.packagerows import (
-    OBJECT_OWNED,
     SCOPE,
     WROTE,
-    EstablishedRevision,
     EstablishedRow,
     LockRow,
     ScopedKey,
 )
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
-from pvbus.core.platform.establish import carvel, crossplane, installs, others, reporting, revisions, waiting
+from pvbus.core.platform.establish import carvel, crossplane, installs, others, reporting, revisions, states
+from pvbus.core.platform.establish.findings import (
+    Found,
+    Installer,
+    Pass,
+    Table,
+    established_before,
+    is_healthy,
+    look,
+    object_key,
+)
 from pvbus.core.platform.establish.objects import Object
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.state import InstallData
+from pvbus.core.platform.establish.states import InstallAction
 from pvbus.core.platform.packaging.carvel.objects import GLOBAL_NAMESPACE
 from pvbus.core.platform.packaging.reading import Problem, install_of
 from pvbus.core.platform.packaging.statuses import Status
-
-Installer = Literal["pvbus", "others"]
-"""Who installs: pvbus, or Crossplane and kapp-controller, for which pvbus decides."""
 
 NAMESPACE = "crossplane-system"
 """Where runtimes and pull secrets of Crossplane's family are."""
@@ -111,7 +117,7 @@ class EstablishController(KeyedController[InstallData]):
         self, table: dict[str, InstallData], key: str, data: InstallData, value: bytes | None
     ) -> list[str]:
         """Apply an object; return the installs whose revision it is, if a person has deleted or edited it."""
-        name = _object_key(key)
+        name = object_key(key)
         if name.group != revisions.GROUP or not name.kind.endswith("Revision"):
             data.observe(value)
             return []
@@ -135,7 +141,7 @@ class EstablishController(KeyedController[InstallData]):
         kind, found = revision.kind.removesuffix("Revision"), []
         for key, data in table.items():
             names = (each.name for each in data.row.revisions) if data.row is not None else ()
-            if revision.name in names and _object_key(key).kind == kind:
+            if revision.name in names and object_key(key).kind == kind:
                 found.append(key)
         return found
 
@@ -173,12 +179,7 @@ class EstablishController(KeyedController[InstallData]):
         if data is None:
             return Outcome()
         self.evaluations += 1
-        if data.row is None:
-            return Outcome((Put(ESTABLISHED, key, None),), "changed") if data.done is not None else Outcome()
-        # Carvel's rows have no revisions: what its installs write is in their own rows before it is written.
-        known = [each.objects for each in data.row.revisions]
-        known += [each.objects for each in data.done.revisions] if data.done is not None else []
-        wanted = frozenset(name for objects in known for name in objects)
+        wanted = _objects_of(data)
         if any(wanted & objects for each, objects in busy.items() if each != key):
             return Outcome(
                 result="waiting",
@@ -186,33 +187,37 @@ class EstablishController(KeyedController[InstallData]):
                 again_after=BUSY_SECONDS,
             )
         busy[key] = wanted
+        before = established_before(object_key(key), data)
+        needed_by = self._waiting_for(partition, key)
+        run = Pass(table, key, data, data.row, before, needed_by, now, self._installer, self._namespace)
         try:
-            return (yield from self._reconcile_install(partition, key, data, now))
+            return (yield from self._reconcile_install(run))
         finally:
             busy.pop(key, None)
 
-    def _reconcile_install(
-        self, partition: int, key: str, data: InstallData, now: float
-    ) -> Generator[Effect, Any, Outcome]:
-        table = self._tables[partition]
-        row, order, before = data.row, data.order, _before(_object_key(key), data)
-        changes = data.changes
-        assert row is not None
+    def _reconcile_install(self, run: Pass) -> Generator[Effect, Any, Outcome]:
+        """Take the action that follows from what is found out about an install, and say how far it is."""
+        data, row, order, changes = run.data, run.row, run.data.order, run.data.changes
+        state = states.state_of(row)
         try:
-            needed_by = self._waiting_for(partition, key)
-            done = yield from self._apply_row(table, key, data, row, now, needed_by)
+            found = yield from look(run, state)
+            done = yield from self._act(run, states.action(state, found.finding), found)
         except PermanentError as error:
-            done = Carried(before.revisions, False, False, error.reason, str(error), (), RETRY_SECONDS)
+            done = Carried(
+                run.before.revisions, reason=error.reason, message=str(error), again_after=RETRY_SECONDS
+            )
         if done is None:
             return Outcome()
-        if done.is_over:
-            return Outcome((Put(ESTABLISHED, key, None),), "changed") if data.done is not None else Outcome()
+        if done.is_over or row is None:
+            return (
+                Outcome((Put(ESTABLISHED, run.key, None),), "changed") if data.done is not None else Outcome()
+            )
         new = EstablishedRow(
             uid=row.uid,
             order=order,
             revisions=done.revisions,
             is_healthy=done.is_healthy,
-            is_created=installs.is_made(data.object() if data.raw is not None else None, _object_key(key))
+            is_created=installs.is_made(data.object() if data.raw is not None else None, run.name)
             or not row.uid,
             reason=done.reason,
             message=done.message,
@@ -221,105 +226,80 @@ class EstablishController(KeyedController[InstallData]):
             data.references, data.runtime = done.references, done.runtime
         is_current = changes == data.changes  # what was changed meanwhile was not looked at
         if is_current and done.is_healthy and not done.waiting and done.again_after is not None:
-            data.looked_at, data.look_after = now, done.again_after
-        puts = (Put(ESTABLISHED, key, new),) if new != data.done else ()
+            data.looked_at, data.look_after = run.now, done.again_after
+        puts = (Put(ESTABLISHED, run.key, new),) if new != data.done else ()
         if not puts and self._installer == "pvbus":  # a row that is committed is reported, no other one
-            yield from self._report(table, key, data, done, now)
+            yield from self._report(run, done)
         result = "changed" if puts else "waiting" if done.waiting else "unchanged"
         return Outcome(puts, result, again_after=done.again_after, waiting=done.waiting)
 
-    def _apply_row(
-        self,
-        table: dict[str, InstallData],
-        key: str,
-        data: InstallData,
-        row: LockRow,
-        now: float,
-        needed_by: Iterable[str],
-    ) -> Generator[Effect, Any, Carried | None]:
-        """Carry out the row of one install; None if there is nothing to report of it yet.
-
-        needed_by: keys of the installs that depend on it
-        """
-        name = _object_key(key)
-        before = _before(name, data)
-        if row.status == "removed":
-            holders = (table.get(each) for each in needed_by)
-            needed = any(each and each.row and each.row.status != "removed" for each in holders)
-            if name.kind == carvel.INSTALL.kind and (
-                over := (yield from carvel.remove_install(name, before))
-            ):
-                return over
-            done = yield from installs.end(name, row, is_needed=needed)
-            # What it has is deleted once it is being deleted, so the row remembers that until then.
-            return done if done.is_over else done._replace(revisions=before.revisions)
-        if not row.uid:
-            if row.status != "locked" or not row.template:
+    def _act(self, run: Pass, action: InstallAction, found: Found) -> Generator[Effect, Any, Carried | None]:
+        """Take an action; return how far the install is, None if nothing is to be said of it."""
+        row, before, live, name = run.row, run.before, found.live, run.name
+        match action:
+            case InstallAction.NOTHING:
                 return None
-            return (yield from installs.make(name, row))
-        if data.raw is None or (data.object().get("metadata") or {}).get("uid") != row.uid:
-            return None  # the mirror, or the lock, is behind
-        obj = data.object()
-        install = install_of(obj, namespace=self._namespace)
-        if isinstance(install, Problem) or install.is_deleted or install.is_paused:
-            return None
-        drift = yield from installs.update(name, row, obj)
-        is_locked = row.status == "locked"
-        if not is_locked and (self._installer == "others" or not _is_kept_whole(install, row, before)):
-            return _unchanged(before, row.reason or row.status.capitalize(), row.message)
-        kind = installs.kind_of_key(name)
-        if self._installer == "others":
-            live: Object | None = yield Get(kind, name.namespace, name.name)
-            if live is None or live["metadata"].get("uid") != row.uid:
-                return None
-            done = yield from others.follow(install, kind, live, row)
-            return done._replace(message="; ".join(filter(None, (done.message, drift))))
-        if is_locked and (unmet := self._unmet(table, ScopedKey.parse(key).rest)):
-            if before.order != data.order or not before.is_healthy:
-                message = f"waits for {unmet}"
-                return Carried(before.revisions, False, False, "WaitingForDependencies", message, (unmet,))
-        if data.looked_at and data.looked_at <= now < data.looked_at + data.look_after:
-            wait = data.looked_at + data.look_after - now
-            return _unchanged(before, before.reason, before.message)._replace(again_after=wait)
-        live = yield Get(kind, name.namespace, name.name)
-        if live is None or live["metadata"].get("uid") != row.uid:
-            return None
-        rival, seconds = others.rival_of(install, live, now)
-        if rival:
-            return Carried(before.revisions, before.is_healthy, False, BESIDE, rival, (), seconds)
-        done = yield from self._apply_lock(table, data, install, live, row, before)
-        if not is_locked:
-            return _kept_whole(done, row, before)
-        return done._replace(message="; ".join(filter(None, (done.message, drift))))
+            case InstallAction.FORGET:
+                return Carried(is_over=True)
+            case InstallAction.AWAIT:
+                return Carried(before.revisions)
+        assert row is not None
+        match action:
+            case InstallAction.MAKE:
+                return (yield from installs.make(name, row))
+            case InstallAction.REPORT:
+                return _unchanged(before, row.reason or row.status.capitalize(), row.message)
+            case InstallAction.WAIT:
+                message = f"waits for {found.text}"
+                return Carried(
+                    before.revisions, reason="WaitingForDependencies", message=message, waiting=(found.text,)
+                )
+            case InstallAction.KEEP:
+                same = _unchanged(before, before.reason, before.message)
+                return same._replace(again_after=found.seconds)
+            case InstallAction.YIELD:
+                return _unchanged(before, BESIDE, found.text)._replace(again_after=found.seconds)
+        assert live is not None
+        match action:
+            case InstallAction.DELETE_OBJECTS:
+                return (yield from carvel.remove_install(name, live, before))
+            case InstallAction.DELETE:
+                # What it has is deleted once it is being deleted, so the row remembers that until then.
+                return (yield from installs.delete(name, live))._replace(revisions=before.revisions)
+            case InstallAction.RELEASE:
+                return (yield from installs.release(name, live))
+        assert found.install is not None
+        match action:
+            case InstallAction.FOLLOW:
+                done = yield from others.follow(found.install, installs.kind_of_key(name), live, row)
+            case InstallAction.APPLY:
+                done = yield from self._apply_lock(run, found.install, live, row)
+            case InstallAction.REPAIR:
+                return _repaired((yield from self._apply_lock(run, found.install, live, row)), row, before)
+            case never:
+                assert_never(never)
+        return done._replace(message="; ".join(filter(None, (done.message, found.drift))))
 
     def _apply_lock(
-        self,
-        table: dict[str, InstallData],
-        data: InstallData,
-        install: Install,
-        live: Object,
-        row: LockRow,
-        before: EstablishedRow,
+        self, run: Pass, install: Install, live: Object, row: LockRow
     ) -> Generator[Effect, Any, Carried]:
         """Compare the cluster with the row, or with what an install has that is refused, and write."""
         if install.family == "crossplane":
-            strays = sorted(each for each, is_stray in data.strays.items() if is_stray)
+            strays = sorted(each for each, is_stray in run.data.strays.items() if is_stray)
             return (
-                yield from crossplane.reconcile_install(install, live, row, before, self._namespace, strays)
+                yield from crossplane.reconcile_install(
+                    install, live, row, run.before, self._namespace, strays
+                )
             )
         if row.status != "locked":
-            row = msgspec.structs.replace(row, version=before.revisions[-1].name)
-        return (
-            yield from carvel.reconcile_install(
-                install, live, row, before, self._package(table, install, row)
-            )
-        )
+            row = msgspec.structs.replace(row, version=run.before.revisions[-1].name)
+        package = self._package(run.table, install, row)
+        return (yield from carvel.reconcile_install(install, live, row, run.before, package))
 
-    def _report(
-        self, table: dict[str, InstallData], key: str, data: InstallData, done: Carried, now: float
-    ) -> Generator[Effect, Any, None]:
+    def _report(self, run: Pass, done: Carried) -> Generator[Effect, Any, None]:
         """Write the statuses of an install and of its revisions where they differ from what is mirrored."""
-        row, name = data.row, _object_key(key)
+        table, data, now = run.table, run.data, run.now
+        row, name = data.row, run.name
         if data.raw is None or row is None or done.reason == BESIDE:
             return
         obj = data.object()
@@ -330,7 +310,7 @@ class EstablishController(KeyedController[InstallData]):
         if isinstance(given, Problem) and install.family != "carvel":
             return  # the status of Crossplane's names the package
         found = {need.install for need in row.dependencies if need.install}
-        healthy = {each for each in found if self._is_healthy(table, each)}
+        healthy = {each for each in found if is_healthy(table, each)}
         wanted = reporting.install_status(install, row, data.done, healthy)
         is_carvel = install.family == "carvel"
         kind = installs.kind_of_key(name)
@@ -355,14 +335,14 @@ class EstablishController(KeyedController[InstallData]):
         rows = {
             ScopedKey.parse(key).rest: data.row
             for key, data in table.items()
-            if data.row is not None and _object_key(key).group == revisions.GROUP
+            if data.row is not None and object_key(key).group == revisions.GROUP
         }
         is_changed = yield from reporting.write_pages(rows, now)
         # Nobody watches the pages: what a person has changed in them is put right by the next look.
         again = crossplane.LOOK_SECONDS if rows else None
         return Outcome(result="changed" if is_changed else "unchanged", again_after=again)
 
-    def _package(self, table: dict[str, InstallData], install: Install, row: LockRow) -> Object | None:
+    def _package(self, table: Table, install: Install, row: LockRow) -> Object | None:
         """Return the Carvel Package of an install's version: of its namespace, else of the common one."""
         kind, namespace = carvel.PACKAGE, ObjectKey.parse(install.okey).namespace
         for where in (namespace, GLOBAL_NAMESPACE):
@@ -372,43 +352,15 @@ class EstablishController(KeyedController[InstallData]):
                 return data.object()
         return None
 
-    @staticmethod
-    def _is_healthy(table: dict[str, InstallData], rest: str) -> bool:
-        data = table.get(str(ScopedKey(SCOPE, rest)))
-        return data is not None and data.done is not None and data.done.is_healthy
 
-    def _unmet(self, table: dict[str, InstallData], rest: str) -> str:
-        """Return the installs that are needed and not healthy yet, in words.
-
-        rest: the key of the install without its scope
-        """
-
-        def needs(each: str) -> list[str]:
-            data = table.get(str(ScopedKey(SCOPE, each)))
-            found = data.row.dependencies if data is not None and data.row is not None else ()
-            needed = [need.install for need in found if need.install and not need.is_optional]
-            return [other for other in needed if not self._is_healthy(table, other)]
-
-        return ", ".join(map(_title, waiting.unmet(rest, needs) if needs(rest) else ()))
-
-
-def _before(name: ObjectKey, data: InstallData) -> EstablishedRow:
-    """Return what is established of an install; without a row, the objects that a PackageInstall notes."""
-    if data.done is not None or data.raw is None or name.kind != carvel.INSTALL.kind:
-        return data.done or EstablishedRow()
-    objects = carvel.noted(data.object())
-    version = data.row.version if data.row is not None else ""
-    entry = EstablishedRevision(name=version, state="pending", objects=objects)
-    return EstablishedRow(revisions=(entry,) if objects else ())
-
-
-def _title(rest: str) -> str:
-    key = ObjectKey.parse(rest)
-    return f"{key.kind} {key.namespace}/{key.name}" if key.namespace else f"{key.kind} {key.name}"
-
-
-def _object_key(key: str) -> ObjectKey:
-    return ObjectKey.parse(ScopedKey.parse(key).rest)
+def _objects_of(data: InstallData) -> frozenset[str]:
+    """Return the objects that an install may write; none once the lock has no row of it."""
+    if data.row is None:
+        return frozenset()
+    # Carvel's rows have no revisions: what its installs write is in their own rows before it is written.
+    known = [revision.objects for revision in data.row.revisions]
+    known += [revision.objects for revision in data.done.revisions] if data.done is not None else []
+    return frozenset(name for objects in known for name in objects)
 
 
 def _unchanged(before: EstablishedRow, reason: str, message: str) -> Carried:
@@ -416,21 +368,7 @@ def _unchanged(before: EstablishedRow, reason: str, message: str) -> Carried:
     return Carried(before.revisions, before.is_healthy, reason=reason, message=message)
 
 
-def _is_kept_whole(install: Install, row: LockRow, before: EstablishedRow) -> bool:
-    """Return whether an install that is refused or broken has an established version, which is kept in order.
-
-    This version stays alone if, by the lock, another install has one of its objects.
-    """
-    if row.status not in ("refused", "broken") or row.reason == OBJECT_OWNED:
-        return False
-    whole = {each.name: each for each in before.revisions if each.state == "established"}
-    if install.family == "carvel":
-        return bool(whole)
-    active = next((each for each in row.revisions if each.is_active), None)
-    return active is not None and active.name in whole and {*active.objects} == {*whole[active.name].objects}
-
-
-def _kept_whole(done: Carried, row: LockRow, before: EstablishedRow) -> Carried:
+def _repaired(done: Carried, row: LockRow, before: EstablishedRow) -> Carried:
     """Return the outcome for an install that is refused: what it has, and why it does not get more."""
     is_whole = any(each.state == "established" for each in done.revisions)
     return done._replace(
@@ -440,7 +378,7 @@ def _kept_whole(done: Carried, row: LockRow, before: EstablishedRow) -> Carried:
     )
 
 
-def _is_shown(table: dict[str, InstallData], rest: str, status: Status) -> bool:
+def _is_shown(table: Table, rest: str, status: Status) -> bool:
     """Return whether the mirror has an object with this status."""
     data = table.get(str(ScopedKey(SCOPE, rest)))
     return data is not None and data.raw is not None and reporting.is_shown(data.object(), status)

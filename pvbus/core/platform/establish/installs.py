@@ -110,23 +110,18 @@ def update(key: ObjectKey, row: LockRow, obj: Object) -> Generator[Effect, Any, 
     return drift
 
 
-def end(key: ObjectKey, row: LockRow, *, is_needed: bool) -> Generator[Effect, Any, Carried]:
-    """Remove an install that nobody holds any more, or release it, as the lock says.
-
-    is_needed: whether another install depends on it. A user's install is left alone.
-    """
-    kind = kind_of_key(key)
-    live: Object | None = yield Get(kind, key.namespace, key.name)
-    if live is None or (row.uid and live["metadata"].get("uid") != row.uid):
-        return Carried(is_over=True)
-    if not is_made(live, key):
-        return Carried(is_over=not live["metadata"].get("deletionTimestamp"))
+def delete(key: ObjectKey, live: Object) -> Generator[Effect, Any, Carried]:
+    """Delete an install that nobody needs any more. live: its object."""
     meta = live["metadata"]
-    if row.removal == "delete" or (row.removal == "keep-if-used" and not is_needed):
-        if not meta.get("deletionTimestamp"):
-            yield Delete(kind, key.namespace, key.name, meta.get("uid", ""), meta.get("resourceVersion", ""))
-        waiting = "the install to be gone"
-        message = f"waits for {waiting}"
-        return Carried(reason=DELETING, waiting=(waiting,), message=message, again_after=SOON_SECONDS)
-    yield Update(kind, with_annotations(live, {owner_annotation(key): None, CONTENT: None}))
+    if not meta.get("deletionTimestamp"):
+        uid, version = meta.get("uid", ""), meta.get("resourceVersion", "")
+        yield Delete(kind_of_key(key), key.namespace, key.name, uid, version)
+    waiting = "the install to be gone"
+    message = f"waits for {waiting}"
+    return Carried(reason=DELETING, waiting=(waiting,), message=message, again_after=SOON_SECONDS)
+
+
+def release(key: ObjectKey, live: Object) -> Generator[Effect, Any, Carried]:
+    """Leave an install to the user: it does not say any more whom it was made for. live: its object."""
+    yield Update(kind_of_key(key), with_annotations(live, {owner_annotation(key): None, CONTENT: None}))
     return Carried(is_over=True)

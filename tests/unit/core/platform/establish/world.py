@@ -11,7 +11,8 @@ from pvbus.core.errors import PermanentError, PvbusError
 from pvbus.core.kernel.effects import WRITES, Content, Effect, Outcome, Pull, Put
 from pvbus.core.kernel.packagerows import EstablishedRow, LockedRevision, LockRow
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
-from pvbus.core.platform.establish.controller import EstablishController, Installer
+from pvbus.core.platform.establish.controller import EstablishController
+from pvbus.core.platform.establish.findings import Installer
 from pvbus.core.platform.establish.objects import key_of
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.reconcile.effects import perform
