@@ -276,7 +276,11 @@ def test_a_mistyped_path_deletes_nothing() -> None:
     order(world, "1.0.0")
     world.settle()
     add_package(world, "1.1.0", [config_map("settings", "2")], template=[{"ytt": {"paths": ["confg/"]}}])
+    add_package(world, "1.1.1", [])
     add_package(world, "1.2.0", [], fetch=[])
+    order(world, "1.1.1")
+    world.settle()
+    assert (world.done[KEY].reason, data_of(world, "settings")) == ("InvalidPackage", "1")
     order(world, "1.1.0")
     world.settle()
     assert world.done[KEY].reason == "InvalidPackage"

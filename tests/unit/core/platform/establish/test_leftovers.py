@@ -31,7 +31,8 @@ def created(world: World, **fields: object) -> None:
 
 
 def test_the_objects_of_a_created_install_go_with_it() -> None:
-    """The install is deleted by us; what it had is known until its objects are gone."""
+    """The install is deleted by us; what it had is known until its objects are gone, also if somebody has
+    removed the note of it."""
     world = World()
     add_package(world, "1.0.0", [config_map("settings", "1")])
     created(world)
@@ -39,6 +40,10 @@ def test_the_objects_of_a_created_install_go_with_it() -> None:
     created(world)
     world.settle()
     assert data_of(world, "settings") == "1"
+    obj = world.cluster.peek(INSTALL, "team", "child")
+    assert obj is not None
+    del obj["metadata"]["annotations"]["pvbus.dev/objects"]
+    world.cluster.put(obj)
     created(world, status="removed", removal="delete", template={})
     world.settle()
     assert world.cluster.peek(INSTALL, "team", "child") is None
