@@ -193,6 +193,43 @@ def test_a_kill_at_any_await_ends_as_if_there_had_been_none(undisturbed: Killing
         assert run_with(Kill(service, turn)).ending == undisturbed.ending, f"{service} killed at {turn}"
 
 
+# ------------------------------------------------------------ counted costs
+
+DECISIONS_MAX = 6
+"""One each for the install, its content, the versions of what it needs, their content, and the install that
+was made; and one for a fact that comes in two parts."""
+PASSES_MAX = 20
+"""Two for each of the seven rows that change, to do it and to report it; three for the published lock; and
+the rest for echoes that come before the answer to their write."""
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_two_packages_with_one_dependency_settle_in_few_decisions_and_passes(seed: int) -> None:
+    async def main() -> None:
+        world = PackagesWorld(seed)
+        world.registries.publish("base", "v1.0.0", ["Base"])
+        world.registries.publish("net", "v1.0.0", ["Net"], depends=[("base", "v1.0.0", "")])
+        await world.begin()
+        await asyncio.sleep(20.0)
+        resolve, establish = (world.of(service).controller for service in ("resolve", "establish"))
+        passes: list[str] = []
+        reconcile, decisions = establish.reconcile, resolve.decisions
+
+        def count(partition: int, key: str, now: float) -> Any:
+            passes.append(key)
+            return reconcile(partition, key, now)
+
+        establish.reconcile = count
+        world.install("net", "net", "v1.0.0")
+        await asyncio.sleep(20.0)  # a Deployment that is not available is looked at every 30
+        assert [row.is_healthy for row in world.done().values()] == [True, True]
+        assert resolve.decisions - decisions <= DECISIONS_MAX
+        assert len(passes) <= PASSES_MAX, passes
+        await world.close()
+
+    run_simulated(main())
+
+
 # ------------------------------------------------------------ conflicts, hands, and a lost bus
 
 

@@ -55,6 +55,7 @@ PAGES = f"{SCOPE}|"
 BESIDE = "AnotherInstaller"
 """The reason as Crossplane or kapp-controller installs the same package."""
 
+_CROSSPLANE = f"{SCOPE}|{revisions.GROUP}/"
 _row = msgspec.json.Decoder(LockRow)
 _done = msgspec.json.Decoder(EstablishedRow)
 
@@ -72,6 +73,7 @@ class EstablishController(KeyedController[InstallData]):
         self._busy: dict[int, dict[str, frozenset[str]]] = {}
         self._needed_by: dict[int, dict[str, set[str]]] = {}
         self._paged_at = 0.0
+        self._is_page_due = False
 
     # ------------------------------------------------------------ records in
 
@@ -79,6 +81,7 @@ class EstablishController(KeyedController[InstallData]):
         super().open(partition)
         self._busy[partition] = {}
         self._needed_by[partition] = {}
+        self._is_page_due = False
 
     def close(self, partition: int) -> None:
         super().close(partition)
@@ -99,28 +102,29 @@ class EstablishController(KeyedController[InstallData]):
             return ()
         data = table.setdefault(key, InstallData())
         edited: list[str] = []
+        is_news = True
         if topic == INSTALLS:
-            edited = self._observe(table, key, data, value)
+            is_news, edited = self._observe(table, key, data, value)
         elif topic == LOCK:
             self._decide(partition, key, data, _row.decode(value) if value is not None else None)
         else:
             data.done = _done.decode(value) if value is not None else None
-        dirty = [key] if data.row is not None or data.done is not None else []
+        dirty = [key] if is_news and (data.row is not None or data.done is not None) else []
         if data.is_empty:
             del table[key]
         dirty += edited
-        if topic == LOCK and ScopedKey.parse(key).rest.startswith(f"{revisions.GROUP}/"):
+        if topic == LOCK and key.startswith(_CROSSPLANE) and not self._is_page_due:
             dirty.append(PAGES)
         return [*dirty, *self._waiting_for(partition, key)] if topic == ESTABLISHED else dirty
 
     def _observe(
         self, table: dict[str, InstallData], key: str, data: InstallData, value: bytes | None
-    ) -> list[str]:
-        """Apply an object; return the installs whose revision it is, if a person has deleted or edited it."""
+    ) -> tuple[bool, list[str]]:
+        """Apply an object; return whether it is news for its own key, and the installs whose revision it is,
+        if a person has deleted or edited it."""
         name = object_key(key)
         if name.group != revisions.GROUP or not name.kind.endswith("Revision"):
-            data.observe(value)
-            return []
+            return data.observe(value), []
         former = revisions.stray_of(data.object()) if data.raw is not None else ""
         data.observe(value)
         obj = data.object() if data.raw is not None else None
@@ -133,7 +137,7 @@ class EstablishController(KeyedController[InstallData]):
             found += self._with_revision(table, name)
         for each in found:
             table[each].look_again()
-        return found
+        return True, found
 
     @staticmethod
     def _with_revision(table: dict[str, InstallData], revision: ObjectKey) -> list[str]:
@@ -314,10 +318,13 @@ class EstablishController(KeyedController[InstallData]):
         wanted = reporting.install_status(install, row, data.done, healthy)
         is_carvel = install.family == "carvel"
         kind = installs.kind_of_key(name)
+        if data.reported is not None and not reporting.is_shown({"status": data.reported}, wanted):
+            data.reported = None  # its echo is to come, and has to be put right
         if not reporting.is_shown(obj, wanted):
-            yield from reporting.report(
+            stored = yield from reporting.report(
                 kind, name.namespace, name.name, row.uid, wanted, now, is_whole=is_carvel
             )
+            data.reported = stored or data.reported
         if is_carvel:
             return
         kind = revisions.kind_of_revisions(install)
@@ -329,7 +336,8 @@ class EstablishController(KeyedController[InstallData]):
 
     def _write_pages(self, table: dict[str, InstallData], now: float) -> Generator[Effect, Any, Outcome]:
         """Write the pages of the lock, at most one time a second."""
-        if now < self._paged_at + reporting.PAGES_SECONDS and self._paged_at <= now:
+        self._is_page_due = now < self._paged_at + reporting.PAGES_SECONDS and self._paged_at <= now
+        if self._is_page_due:  # rows that come until then are written with these
             return Outcome(again_after=self._paged_at + reporting.PAGES_SECONDS - now)
         self._paged_at = now
         rows = {

@@ -86,27 +86,27 @@ def _is_same(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
 
 def report(
     kind: KindRef, namespace: str, name: str, uid: str, wanted: Status, now: float, *, is_whole: bool = False
-) -> Generator[Effect, Any, bool]:
-    """Write a status if it differs; return whether it was written.
+) -> Generator[Effect, Any, Status | None]:
+    """Write a status if it differs; return what is stored then, None if nothing was written.
 
     uid: the uid of the object that is meant; another object of this name is left alone
     is_whole: whether conditions of other types are removed, as PackageInstalls have exactly one
     """
     live: Object | None = yield Get(kind, namespace, name)
     if live is None or live["metadata"].get("uid") != uid:
-        return False
+        return None
     before = live.get("status") or {}
     present = list(before.get("conditions") or ())
     types = {each["type"] for each in wanted.get("conditions") or ()}
     others = [] if is_whole else [each for each in present if each.get("type") not in types]
     if is_shown(live, wanted) and len(present) == len(types) + len(others):
-        return False
+        return None
     conditions = wanted.get("conditions") or []
     timed = conditions if is_whole else with_times([*map(_complete, conditions)], present, timestamp(now))
     left = {name: value for name, value in before.items() if name not in OPTIONAL}
     status = {**left, **wanted, "conditions": [*others, *timed]}
-    yield Update(kind, {**live, "status": status}, "status")
-    return True
+    stored: Object = yield Update(kind, {**live, "status": status}, "status")
+    return stored.get("status") or {}
 
 
 def _complete(condition: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -141,7 +141,8 @@ def write_pages(rows: Mapping[str, LockRow], now: float) -> Generator[Effect, An
             is_changed = True
         if name == "lock":
             uid = found["metadata"].get("uid", "")
-            is_changed |= yield from report(PAGES, "", name, uid, lock_status(rows), now)
+            stored = yield from report(PAGES, "", name, uid, lock_status(rows), now)
+            is_changed |= stored is not None
     for name, obj in live.items():
         if name.startswith("lock-") and name.removeprefix("lock-").isdigit():
             yield Delete(PAGES, "", name, obj["metadata"].get("uid", ""))

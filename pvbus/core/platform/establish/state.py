@@ -21,6 +21,7 @@ class InstallData:
     strays: revision name -> whether the revision lacks the label of its install
     references: references to the active revision's objects, as of the last comparison
     runtime: the state of the active revision's controller, as of the last comparison
+    reported: the status of the install that was written last; None if it is not wanted any more
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,7 @@ class InstallData:
         self.order = ""
         self.references: tuple[Mapping[str, Any], ...] = ()
         self.runtime: Runtime | None = None
+        self.reported: Mapping[str, Any] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -44,10 +46,13 @@ class InstallData:
         self.look_again()
         self.order = digest(row) if row is not None else ""
 
-    def observe(self, raw: bytes | None) -> None:
+    def observe(self, raw: bytes | None) -> bool:
+        """Apply the install's object; return whether anything but our own report is new in it."""
         before, self.raw = self.raw, raw
         if self.row is None or before is None or raw is None or _asked(before) != _asked(raw):
             self.look_again()
+            return True
+        return self.reported is None or _decode(raw).get("status") != self.reported
 
     def look_again(self) -> None:
         """Compare the cluster with the lock's row at once, also if that is being done now."""

@@ -66,6 +66,11 @@ class ResolveController(ServiceController):
         """Number of components solved so far."""
         return self._solved + sum(each.solved for each in self._deciders.values())
 
+    @property
+    def decisions(self) -> int:
+        """Number of decisions on a lock that is held now."""
+        return sum(each.decisions for each in self._deciders.values())
+
     # ------------------------------------------------------------ records in
 
     def open(self, partition: int) -> None:
@@ -158,7 +163,11 @@ class ResolveController(ServiceController):
             if okey in state.definitions:
                 state.changes.is_carvel = True
                 state.schemas[okey] = served_by([definition]).schemas if definition is not None else {}
-        decision = self._deciders[partition].decide(state)
+        decider = self._deciders[partition]
+        if not decider.is_due(state):
+            waiting = decider.waiting[:CHANGES_SHOWN]
+            return Outcome(result="waiting" if waiting else "unchanged", waiting=waiting)
+        decision = decider.decide(state)
         state.demands = decision.demands
         puts = [Put(LOCK, f"{SCOPE}|{okey}", row) for okey, row in decision.rows.items()]
         puts += [Put(SOURCES, f"{SCOPE}|{source}", row) for source, row in decision.sources.items()]

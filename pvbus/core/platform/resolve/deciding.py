@@ -26,11 +26,26 @@ class Decider:
         self._waits: dict[str, Member] = {}
         self._disowned: set[str] = set()
         self._is_recovering = False
+        self.decisions = 0
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Return what some install waits for, in words."""
+        return tuple(self._waits)
 
     @property
     def solved(self) -> int:
         """Number of components solved so far."""
         return self.solver.solved + self.carvel.solved
+
+    def is_due(self, state: ScopeState) -> bool:
+        """Return whether something has changed that a decision depends on."""
+        changes = state.changes
+        if changes.is_all or changes.members or changes.unstored:
+            return True
+        if changes.is_carvel and state.carvel_okeys:
+            return True
+        return bool(changes.is_owning and self._disowned) or state.offers() != self._offers
 
     def decide(self, state: ScopeState) -> Decision:
         """Return what changes. Caller: only while no kind is pending.
@@ -39,10 +54,12 @@ class Decider:
         All groups are if more than single members changed, if the API kinds changed that are there without a
         package, or while the content of a revision that was found in the cluster is not known.
 
-        The members whose rows change here count as changed at the next decision, so what is not stored
-        afterwards is decided on again.
+        The members whose rows change here count as changed at the next decision, unless the decision is
+        settled and its rows are stored: what is not stored afterwards is decided on again.
         """
+        self.decisions += 1
         changes = state.changes
+        changes.members.update(changes.unstored)
         is_all = changes.is_all or state.offers() != self._offers or self._is_recovering
         deciding = self._deciding(state, None if is_all else self._affected(changes))
         found = deciding.decision()
@@ -59,7 +76,10 @@ class Decider:
             rows = carvel_rows(state, self.carvel, self._settings.policy, self._settings.platforms)
         changes.clear()
         changes.is_carvel = bool(rows)
-        changes.members.update(_changed_by(decision))
+        if decision.is_settled:
+            changes.unstored.update(_rows_of(decision))
+        else:
+            changes.members.update(_changed_by(decision))
         return decision._replace(rows={**decision.rows, **rows})
 
     def _affected(self, changes: Changes) -> set[Member]:
@@ -99,8 +119,14 @@ class Decider:
         return decision._replace(demands=self._demands, waiting=tuple(self._waits))
 
 
+def _rows_of(decision: Decision) -> Iterable[tuple[Member, object]]:
+    for okey, row in decision.rows.items():
+        yield Member("install", okey), row
+    for source, row_of_source in decision.sources.items():
+        yield Member("source", source), row_of_source
+
+
 def _changed_by(decision: Decision) -> Iterable[Member]:
-    for okey in decision.rows:
-        yield Member("install", okey)
-    for source in (*decision.sources, *(each.rpartition("|")[0] for each in decision.contents)):
-        yield Member("source", source)
+    yield from (member for member, _ in _rows_of(decision))
+    for content in decision.contents:
+        yield Member("source", content.rpartition("|")[0])

@@ -1,7 +1,7 @@
 """One decision on the installs of Crossplane's family that belong together.
 
-It is made from the tables alone, and a decision after its own result changes nothing. An install is decided
-on only once all that can matter for it is known; until then its row stays.
+It is made from the tables alone, and decisions on their own results come to an end. An install is
+decided on only once all that can matter for it is known; until then its row stays.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from pvbus.core.platform.resolve.asking import Asking
 from pvbus.core.platform.resolve.children import child_kind, child_name, template_of
 from pvbus.core.platform.resolve.groups import Link, Member, sources_of
 from pvbus.core.platform.resolve.planning import in_order, locked, planned
-from pvbus.core.platform.resolve.plans import Decision, Plan, Settings, faulty, removed, shown
+from pvbus.core.platform.resolve.plans import Decision, Plan, Settings, faulty, removed, settles, shown
 from pvbus.core.platform.resolve.problem import Switches
 from pvbus.core.platform.resolve.reporting import Provider, dependencies_met, dependencies_open
 from pvbus.core.platform.resolve.revisions import (
@@ -81,7 +81,7 @@ class GroupDecision:
         5. Give the created installs their holders, and end those that nobody needs.
         6. Report the dependencies, for which the holders are needed.
 
-        Only rows that differ from the lock are returned, so a decision after its own result changes nothing.
+        Only rows that differ from the lock are returned. `settles` says when no other decision has to follow.
         """
         assert self._question is not None
         for part in self._solver.solve(self._question, self._names):
@@ -98,7 +98,8 @@ class GroupDecision:
         retained = {(plan.package, r.digest) for plan in self._plans.values() for r in plan.history.revisions}
         read = self._state.contents if self.only is None else known
         contents = tuple(self._asking.unneeded(read, sources, retained))
-        return Decision(rows, sources, contents, self._asking.demands())
+        is_settled = not contents and None not in sources.values() and settles(self._state.lock, self._rows)
+        return Decision(rows, sources, contents, self._asking.demands(), is_settled=is_settled)
 
     def links(self) -> Iterable[Link]:
         """Yield which installs, sources and API kinds cannot be decided on apart."""

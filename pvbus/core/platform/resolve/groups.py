@@ -59,10 +59,12 @@ class Changes:
     is_all: whether more than single members changed
     is_owning: whether the objects that some install has changed
     is_carvel: whether an input of Carvel's part changed
+    unstored: member -> its row in a settled decision, until the row is stored
     """
 
     def __init__(self) -> None:
         self.members: set[Member] = set()
+        self.unstored: dict[Member, object] = {}
         self.is_all = True
         self.is_owning = True
         self.is_carvel = True
@@ -73,8 +75,16 @@ class Changes:
     def source(self, name: str) -> None:
         self.members.add(Member("source", name))
 
+    def take_echo(self, member: Member, row: object) -> bool:
+        """Return whether this is a row of a settled decision, which then is stored."""
+        if row is None or self.unstored.get(member) is not row:
+            return False
+        del self.unstored[member]
+        return True
+
     def clear(self) -> None:
-        self.members, self.is_all, self.is_owning, self.is_carvel = set(), False, False, False
+        self.members, self.unstored = set(), {}
+        self.is_all, self.is_owning, self.is_carvel = False, False, False
 
 
 def installs_of(members: Iterable[Member]) -> Iterator[str]:

@@ -38,6 +38,7 @@ class Decision(NamedTuple):
     contents: `<source>|<digest>` of each content that nobody needs any more
     demands: source -> what is asked of it
     waiting: what some install waits for, in words
+    is_settled: whether it is certain that a decision on the stored result changes nothing
     """
 
     rows: Mapping[str, LockRow | None]
@@ -45,6 +46,7 @@ class Decision(NamedTuple):
     contents: tuple[str, ...]
     demands: Mapping[str, Demand]
     waiting: tuple[str, ...] = ()
+    is_settled: bool = False
 
 
 class Plan:
@@ -119,6 +121,43 @@ def removed(row: LockRow) -> LockRow:
 def faulty(row: LockRow | None, status: LockStatus, reason: str, message: str) -> LockRow:
     found = row or LockRow(status="broken")
     return msgspec.structs.replace(found, status=status, reason=reason, message=message)
+
+
+def settles(lock: Mapping[str, LockRow], rows: Mapping[str, LockRow | None]) -> bool:
+    """Return whether a decision on the result of another one certainly changes nothing.
+
+    The other one must free nothing. It may say that an install waits, or which object a row is of; and if it
+    grants all of its installs what they want, it may give some of them their first version: once that is
+    installed the same solution is still the best one.
+
+    lock: okey -> row before
+    rows: okey -> row of every install that was decided on; None ends it
+    """
+    is_all_granted = all(
+        row is not None and row.status == "locked" and not row.reason for row in rows.values()
+    )
+    return all(
+        _says_little(lock.get(okey), row) or (is_all_granted and _is_first_version(lock.get(okey), row))
+        for okey, row in rows.items()
+    )
+
+
+def _says_little(before: LockRow | None, row: LockRow | None) -> bool:
+    if row is None or row == before:
+        return row == before
+    known = before or LockRow(status="waiting", package=row.package)
+    same = msgspec.structs.replace(known, uid=row.uid, generation=row.generation)
+    if row.status == known.status == "waiting":
+        same = msgspec.structs.replace(same, package=row.package, reason=row.reason, message=row.message)
+    return row == same
+
+
+def _is_first_version(before: LockRow | None, row: LockRow | None) -> bool:
+    """Return whether nothing but the version is new; what others follow in a row is as before."""
+    if before is None or row is None:
+        return row is not None
+    inherited = (row.holders, row.removal, row.template)
+    return not before.revisions and inherited == (before.holders, before.removal, before.template)
 
 
 def shown(okey: str) -> str:

@@ -27,8 +27,8 @@ from pvbus.core.kernel.packagerows import (
 )
 from pvbus.core.platform.packaging.carvel import KnownPackage, known_package
 from pvbus.core.platform.packaging.reading import Problem, install_of, split_reference
-from pvbus.core.platform.resolve.groups import Changes
-from pvbus.core.platform.resolve.revisions import RevisionObject
+from pvbus.core.platform.resolve.groups import Changes, Member
+from pvbus.core.platform.resolve.revisions import History, Request, RevisionObject, request_of
 from pvbus.core.platform.solver.model import api
 
 NAMESPACE = "crossplane-system"
@@ -72,6 +72,7 @@ class ScopeState:
         self.touched: set[str] = set()
         self.owners: dict[str, dict[str, None]] = {}
         self.changes = Changes()
+        self.carvel_okeys: set[str] = set()
         self._named: dict[str, str] = {}
         self._offers: frozenset[str] | None = None
 
@@ -101,8 +102,11 @@ class ScopeState:
         before, after = self.installs.pop(okey, None), None
         if obj is not None:
             metadata, status = obj.get("metadata") or {}, obj.get("status") or {}
+            install = install_of(obj, namespace=self._namespace)
+            if isinstance(install, Install) and install.family == "crossplane":
+                install = install._replace(installed="")  # the lock knows: what a status says decides nothing
             self.installs[okey] = after = InstallObject(
-                install_of(obj, namespace=self._namespace),
+                install,
                 _text(metadata.get("creationTimestamp")),
                 _text(status.get("currentRevision")),
             )
@@ -112,6 +116,7 @@ class ScopeState:
             return False, set()
         self.changes.install(okey)
         self.changes.is_carvel |= kind == CARVEL_INSTALL
+        self._note_carvel(okey)
         named = set()
         for seen in (before, after):
             if seen is not None and isinstance(seen.install, Install) and seen.install.family == "crossplane":
@@ -121,17 +126,37 @@ class ScopeState:
 
     def _observe_revision(self, kind: Kind, okey: str, obj: Mapping[str, Any] | None) -> bool:
         before, name = self._named.pop(okey, None), okey.rpartition("|")[2]
-        former = self.revisions[kind.kind, before].pop(name, None) if before is not None else None
         parent = _parent(obj) if obj is not None else ""
+        parents = [
+            f"{kind.group}/{kind.kind.removesuffix('Revision')}||{each}"
+            for each in filter(None, (before, parent))
+        ]
+        requests = [self._request(each) for each in parents]
+        former = self.revisions[kind.kind, before].pop(name, None) if before is not None else None
         seen = seen_of(obj) if obj is not None else None
         if parent and seen is not None:
             self._named[okey] = parent
             self.revisions.setdefault((kind.kind, parent), {})[name] = seen
         if (before or "", former) == (parent if seen is not None else "", seen):
             return False
-        for each in filter(None, (before, parent)):
-            self.changes.install(f"{kind.group}/{kind.kind.removesuffix('Revision')}||{each}")
-        return True
+        matters = False
+        for each, request in zip(parents, requests, strict=True):
+            if request is None or request != self._request(each):
+                self.changes.install(each)
+                matters = True
+        return matters
+
+    def _request(self, okey: str) -> Request | None:
+        """Return what users ask for in an install's revisions; None if these may matter for more.
+
+        Where the lock has the install, its history is that of the lock, and not of the objects.
+        """
+        row, seen = self.lock.get(okey), self.installs.get(okey)
+        if row is None or seen is None or not isinstance(seen.install, Install):
+            return None
+        if row.package != seen.install.package:
+            return None
+        return request_of(History(row.revisions, row.observed), self.seen_revisions(okey))
 
     def _observe_definition(self, okey: str, obj: Mapping[str, Any] | None) -> bool:
         offers = _offers(obj) if obj is not None else frozenset()
@@ -149,15 +174,32 @@ class ScopeState:
         before = self.established.pop(okey, None)
         if row is not None:
             self.established[okey] = row
-        if (before is None) == (row is None):
+        if (before is None) == (row is None) or (row is not None and not self._may_end(okey)):
             return False
         self.changes.install(okey)
         self.changes.is_carvel |= okey.startswith(f"{CARVEL_INSTALL}|")
         return True
 
+    def _may_end(self, okey: str) -> bool:
+        """Return whether a row of what was done matters for an install: it is to end, or is gone."""
+        row = self.lock.get(okey)
+        if row is None or row.status == "removed" or okey.startswith(f"{CARVEL_INSTALL}|"):
+            return True
+        return okey not in self.installs and bool(row.uid or not row.holders)
+
+    def _note_carvel(self, okey: str) -> None:
+        """Note whether Carvel's part has an install."""
+        if not okey.startswith(f"{CARVEL_INSTALL}|"):
+            return
+        if okey in self.installs or okey in self.lock:
+            self.carvel_okeys.add(okey)
+        else:
+            self.carvel_okeys.discard(okey)
+
     def set_source(self, source: str, row: SourceRow | None) -> None:
         self.touched.add(source)
-        self.changes.source(source)
+        if not self.changes.take_echo(Member("source", source), row):
+            self.changes.source(source)
         if row is None:
             self.sources.pop(source, None)
         else:
@@ -183,11 +225,12 @@ class ScopeState:
             self.owners.setdefault(each, {})[okey] = None
         if objects_of(before) != objects_of(row):
             self._offers, self.changes.is_owning = None, True
-        self.changes.install(okey)
+        if not self.changes.take_echo(Member("install", okey), row):
+            self.changes.install(okey)
         self.changes.is_carvel |= okey.startswith(f"{CARVEL_INSTALL}|")
         if row is not None:
             self.lock[okey] = row
-        self.touched.update(each.package for each in (before, row) if each is not None)
+        self._note_carvel(okey)
 
     # ------------------------------------------------------------ reading
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pvbus.core.kernel.packagerows import LockedDependency
-from pvbus.core.kernel.records import INSTALLS
+from pvbus.core.kernel.records import INSTALLS, LOCK
 from pvbus.core.platform.establish.controller import PAGES
 from pvbus.ports.cluster import Kind, Resource
 from tests.unit.core.platform.establish.test_activation import active, inactive
@@ -103,6 +103,60 @@ def test_a_mirror_that_is_behind_causes_no_second_write() -> None:
     for _ in range(2):
         world.reconcile(key)
     assert world.requests == requests
+
+
+def seen(world: World, **status: Any) -> list[str]:
+    """Have the watch show pa as it is, or with another status; return the keys that are to be looked at."""
+    obj = world.cluster.peek(PROVIDER, "", "pa")
+    assert obj is not None
+    shown = {**obj, "status": status} if status else obj
+    key = f"cluster|{okey_of('pa')}"
+    return [*world.controller.load(INSTALLS, PARTITION, key, msgspec.json.encode(shown))]
+
+
+def test_the_echo_of_our_own_report_is_no_reason_to_look_and_anothers_status_is() -> None:
+    world = World()
+    world.add_install("pa")
+    world.order("pa", active(world.publish("d1", [crd("One")])))
+    world.settle()
+    assert seen(world) == []
+    assert seen(world, conditions=[]) == [f"cluster|{okey_of('pa')}"]
+
+
+def test_the_echo_of_a_report_that_is_not_wanted_any_more_is_put_right() -> None:
+    """The mirror still shows the report before it, which is wanted again: nothing is written then."""
+    world = World()
+    world.add_install("pa")
+    revision = active(world.publish("d1", [crd("One")]))
+    world.order("pa", revision)
+    world.settle()
+    key = f"cluster|{okey_of('pa')}"
+    healthy = conditions(world, PROVIDER, "pa")
+    for fields in ({"status": "refused", "reason": "ObjectOwned", "message": "no"}, {}):
+        world.order("pa", revision, **fields)
+        for _ in range(2):
+            world.reconcile(key)
+    assert conditions(world, PROVIDER, "pa") != healthy
+    assert seen(world) == [key]
+    world.reconcile(key)
+    assert conditions(world, PROVIDER, "pa") == healthy
+
+
+def test_rows_that_come_before_the_next_write_of_the_pages_are_written_with_it() -> None:
+    world = World()
+    world.cluster.serve(Resource("pkg.crossplane.io", "v1beta1", "PackageLock", "packagelocks", False))
+    world.add_install("pa")
+    revision = active(world.publish("d1", [crd("One")]))
+    key, marked = f"cluster|{okey_of('pa')}", []
+    for at in (1000.0, 1000.2, 1000.4, 1001.5, 1001.6):
+        world.order("pa", revision)
+        row = msgspec.json.encode(world.lock[key])
+        marked.append(PAGES in world.controller.load(LOCK, PARTITION, key, row))
+        if marked[-1]:
+            world.reconcile(PAGES, now=at)
+        elif at > 1001.0:
+            assert world.reconcile(PAGES, now=at).again_after is not None  # by its time
+    assert marked == [True, True, False, False, True]
 
 
 def test_others_conditions_and_fields_stay() -> None:

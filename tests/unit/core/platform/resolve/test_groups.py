@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable, Iterator
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -173,12 +174,43 @@ def test_what_is_written_of_a_status_is_not_decided_on() -> None:
 
 
 def test_a_group_whose_question_is_the_same_is_not_solved_again() -> None:
-    world = played([("publish", "a", "v1.0.0", [], False), ("install", "a", "a", "v1.0.0")])
-    solved = world.controller.evaluations
-    world.report(install_key("a"), EstablishedRow())
-    assert world.dirty
-    world.run()
+    steps: list[tuple[object, ...]] = [
+        ("publish", "a", "v1.0.0", [], False),
+        ("install", "a", "a", "v1.0.0"),
+        ("touch", "a"),
+    ]
+    world = played([*steps, ("establish", "a", True)])
+    solved, decisions = world.controller.evaluations, world.controller.decisions
+    done(world, ("establish", "a", False))
+    assert world.controller.decisions == decisions + 1
     assert world.controller.evaluations == solved
+
+
+def test_what_establish_does_as_the_lock_says_is_not_decided_on() -> None:
+    """Its row, the revision's object with what it wrote, and the definitions that the revision has."""
+    world = played([("publish", "a", "v1.0.0", [], True), ("install", "a", "a", "v1.0.0")])
+    decisions = world.controller.decisions
+    world.report(install_key("a"), EstablishedRow())
+    (revision,) = world.row("a").revisions
+    world.put_revision(msgspec.structs.replace(revision, is_active=False))
+    world.put_revision(revision)
+    done(world, ("define", True))
+    assert world.controller.decisions == decisions
+    world.activate(revision)
+    assert world.controller.decisions == decisions  # it is active already
+    world.report(install_key("a"), None)
+    world.run()
+    assert world.controller.decisions > decisions
+
+
+def test_a_decision_that_frees_nothing_is_followed_by_none() -> None:
+    """One each for the install, its content, the versions of what it needs, and their content."""
+    world = played([("publish", "b", "v1.0.0", [], False), ("publish", "a", "v1.0.0", ON_B, False)])
+    decisions = world.controller.decisions
+    world.install("a", f"{REGISTRY}/a:v1.0.0")
+    world.run()
+    assert world.row("acme-b").status == "locked"
+    assert world.controller.decisions == decisions + 4
 
 
 def test_groups_are_joined_by_links_and_end_with_their_members() -> None:

@@ -120,6 +120,7 @@ def test_a_created_install_is_read_once_what_it_is_for_is_known_again() -> None:
     again.registry.down.add(PC)
     again.run()
     assert again.row("acme-pb").digest == ""
+    assert f"cluster|{PB}" not in again.sources, "nobody observes it yet"
     again.registry.down.clear()
     again.pass_time(400)
     assert (again.row("pc").status, again.row("acme-pb").status) == ("locked", "locked")
