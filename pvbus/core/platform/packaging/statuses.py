@@ -15,6 +15,7 @@ from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagerows import (
     WAITING,
+    DependencyCondition,
     EstablishedRevision,
     EstablishedRow,
     LockedDependency,
@@ -22,8 +23,21 @@ from pvbus.core.kernel.packagerows import (
     LockRow,
 )
 from pvbus.core.platform.solver.model import Explanation
+from pvbus.core.platform.solver.states import DependencyState
 
 Status = dict[str, Any]
+DEPENDENCY_CONDITIONS: Mapping[DependencyState, DependencyCondition] = {
+    DependencyState.OWNED: "OwnedPackageInstall",
+    DependencyState.FOUND: "FoundPackageInstall",
+    DependencyState.REQUIRES_DIFFERENT_VERSION: "FoundPackageInstallRequiresDifferentVersion",
+    DependencyState.EXISTING_GVK: "ExistingGVK",
+    DependencyState.UNKNOWN_PACKAGE: "UnknownPackage",
+    DependencyState.UNKNOWN_VERSION: "UnknownPackageVersion",
+    DependencyState.AMBIGUOUS: "UnknownPackage",
+    DependencyState.WAITING: "WaitingForDependencies",
+    DependencyState.UNMET: "WaitingForDependencies",
+}
+"""What both families report of a dependency that the solver could not grant."""
 Answer = Literal["True", "False", "Unknown"]
 
 

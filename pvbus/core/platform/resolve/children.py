@@ -1,16 +1,12 @@
-"""The installs that are created for dependencies: their kind, their name and their spec."""
+"""The installs that are created for dependencies: their kind and their spec."""
 
-import hashlib
-import re
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.packagerows import LockRow
 from pvbus.core.platform.resolve.state import ScopeState
 
-NAME_CHARACTERS_MAX = 63
-_HASH_CHARACTERS = 8
 _KINDS = {"provider": "Provider", "configuration": "Configuration", "function": "Function"}
 _INSTALL_KINDS = frozenset({*_KINDS.values(), "Package"})
 
@@ -38,30 +34,6 @@ def _items(meta: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     spec = meta.get("spec")
     items = spec.get("dependsOn") if isinstance(spec, Mapping) else ()
     return [each for each in items or () if isinstance(each, Mapping)]
-
-
-def child_name(package: str, taken: Container[str]) -> str:
-    """Return the name of an install for a package: its path without the registry, of git the name of the
-    repository and the folder, with a hash if that is taken or too long.
-
-    Source: Crossplane names a dependency after its repository, for example `acme-network`.
-    """
-    path = _git_path(package) if package.startswith("git+") else package.partition("/")[2] or package
-    whole = re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")
-    if 0 < len(whole) <= NAME_CHARACTERS_MAX and whole not in taken:
-        return whole
-    count = 0
-    while True:
-        digest = hashlib.sha256(f"{package}|{count}".encode()).hexdigest()[:_HASH_CHARACTERS]
-        name = f"{whole[: NAME_CHARACTERS_MAX - _HASH_CHARACTERS - 1].rstrip('-')}-{digest}".lstrip("-")
-        if name not in taken:
-            return name
-        count += 1
-
-
-def _git_path(package: str) -> str:
-    location, _, folder = package.partition("://")[2].partition("//")
-    return f"{location.rpartition('/')[2].removesuffix('.git')}/{folder}"
 
 
 def template_of(

@@ -11,9 +11,10 @@ import msgspec
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP as PKG
 from pvbus.core.kernel.packagerows import OBJECT_OWNED, WAITING, LockedDependency, LockRow, Removal
+from pvbus.core.platform.packaging.naming import child_name
 from pvbus.core.platform.packaging.statuses import refusal_words
 from pvbus.core.platform.resolve.asking import Asking
-from pvbus.core.platform.resolve.children import child_kind, child_name, template_of
+from pvbus.core.platform.resolve.children import child_kind, template_of
 from pvbus.core.platform.resolve.groups import Link, Member, sources_of
 from pvbus.core.platform.resolve.planning import in_order, locked, planned
 from pvbus.core.platform.resolve.plans import Decision, Plan, Settings, faulty, removed, settles, shown

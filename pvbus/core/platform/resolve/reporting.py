@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pvbus.core.kernel.packagerows import DependencyCondition, LockedDependency
+from pvbus.core.platform.packaging.statuses import DEPENDENCY_CONDITIONS
 from pvbus.core.platform.solver.model import (
     Chosen,
     OfferNeed,
@@ -11,6 +12,7 @@ from pvbus.core.platform.solver.model import (
     PlatformNeed,
     Requirement,
     flattened,
+    is_platform,
 )
 from pvbus.core.platform.solver.states import DependencyReport, DependencyState
 
@@ -27,7 +29,7 @@ def dependencies_met(chosen: Chosen, find: Callable[[str], Provider]) -> tuple[L
     """Return the dependencies of a version that is chosen, in the order of its package."""
     found = []
     for edge in chosen.edges:
-        if _is_platform(edge.requirement):
+        if is_platform(edge.requirement):
             continue
         wanted = _wanted(edge.requirement, edge.provider)
         match edge.status:
@@ -49,28 +51,17 @@ def dependencies_met(chosen: Chosen, find: Callable[[str], Provider]) -> tuple[L
     return tuple(found)
 
 
-_CONDITIONS: dict[DependencyState, DependencyCondition] = {
-    DependencyState.OWNED: "OwnedPackageInstall",
-    DependencyState.FOUND: "FoundPackageInstall",
-    DependencyState.REQUIRES_DIFFERENT_VERSION: "FoundPackageInstallRequiresDifferentVersion",
-    DependencyState.EXISTING_GVK: "ExistingGVK",
-    DependencyState.UNKNOWN_PACKAGE: "UnknownPackage",
-    DependencyState.UNKNOWN_VERSION: "UnknownPackageVersion",
-    DependencyState.AMBIGUOUS: "UnknownPackage",
-    DependencyState.WAITING: "WaitingForDependencies",
-    DependencyState.UNMET: "WaitingForDependencies",
-}
-
-
 def dependencies_open(reports: Iterable[DependencyReport]) -> tuple[LockedDependency, ...]:
     """Return the dependencies of a version that cannot be installed."""
     found = []
     for each in reports:
-        if _is_platform(each.requirement):
+        if is_platform(each.requirement):
             continue
         wanted = _wanted(each.requirement, each.provider)
         found.append(
-            _dependency(each.requirement, wanted, _CONDITIONS[each.state], message=_missing(each, wanted))
+            _dependency(
+                each.requirement, wanted, DEPENDENCY_CONDITIONS[each.state], message=_missing(each, wanted)
+            )
         )
     return tuple(found)
 
@@ -115,10 +106,6 @@ def _wanted(requirement: Requirement, provider: str) -> PackageNeed | OfferNeed 
     leaves = [each for each in flattened(requirement.need) if not isinstance(each, PlatformNeed)]
     named = (each for each in leaves if isinstance(each, PackageNeed) and each.package == provider)
     return next(named, leaves[0] if leaves else None)
-
-
-def _is_platform(requirement: Requirement) -> bool:
-    return all(isinstance(leaf, PlatformNeed) for leaf in flattened(requirement.need))
 
 
 def _shown(wanted: PackageNeed | OfferNeed | None) -> str:

@@ -237,3 +237,8 @@ def flattened(need: Need) -> tuple[PackageNeed | OfferNeed | PlatformNeed, ...]:
     if isinstance(need, AnyOf):
         return tuple(leaf for each in need.alternatives for leaf in flattened(each))
     return (need,)
+
+
+def is_platform(requirement: Requirement) -> bool:
+    """Return whether only the versions of platforms are needed, which no install is made for."""
+    return all(isinstance(leaf, PlatformNeed) for leaf in flattened(requirement.need))

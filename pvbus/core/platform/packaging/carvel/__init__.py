@@ -2,7 +2,7 @@
 
 `facts` has what is known, `problem` the resolver's problem of a namespace, `deciding` the lock, `reports` the
 state of dependencies, `restrictions` the installationType, `structure` the check of an API's fields,
-`naming` the names of installs that are created, and `objects` reads objects. All of it is pure.
+and `objects` reads objects. All of it is pure.
 """
 
 from pvbus.core.platform.packaging.carvel.deciding import decide

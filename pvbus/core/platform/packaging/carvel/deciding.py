@@ -23,10 +23,10 @@ from pvbus.core.platform.packaging.carvel.facts import (
     is_needed_again,
     presents_of,
 )
-from pvbus.core.platform.packaging.carvel.naming import install_name
 from pvbus.core.platform.packaging.carvel.problem import Foreign, Question, override_of, question_of
 from pvbus.core.platform.packaging.carvel.reports import Outlook, dependencies_met, dependencies_open
 from pvbus.core.platform.packaging.carvel.restrictions import refusals_of
+from pvbus.core.platform.packaging.naming import install_name
 from pvbus.core.platform.packaging.statuses import refusal_words
 from pvbus.core.platform.solver.languages import relaxed_version
 from pvbus.core.platform.solver.model import Chosen, Outcome, PackageNeed, Problem, Resolution

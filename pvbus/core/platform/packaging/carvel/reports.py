@@ -7,14 +7,15 @@ from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagerows import DependencyCondition, LockedDependency
 from pvbus.core.platform.packaging.carvel.facts import Catalogue, Facts, Present
 from pvbus.core.platform.packaging.carvel.problem import Leaf, Question, described, override_of
+from pvbus.core.platform.packaging.statuses import DEPENDENCY_CONDITIONS
 from pvbus.core.platform.solver.model import (
     Chosen,
     Edge,
     OfferNeed,
     PackageNeed,
-    PlatformNeed,
     Requirement,
     flattened,
+    is_platform,
 )
 from pvbus.core.platform.solver.states import DependencyReport, DependencyState
 
@@ -44,13 +45,9 @@ def dependencies_met(
     found = [
         _met(outlook, present, question, edge, original)
         for edge, original in zip(chosen.edges, originals, strict=True)
-        if not _is_platform(original)
+        if not is_platform(original)
     ]
     return tuple(found)
-
-
-def _is_platform(requirement: Requirement) -> bool:
-    return all(isinstance(leaf, PlatformNeed) for leaf in flattened(requirement.need))
 
 
 def _met(
@@ -138,31 +135,18 @@ def _here(outlook: Outlook, present: Present) -> Iterable[Present]:
     return (each for each in outlook.presents.values() if each.namespace == present.namespace)
 
 
-_CONDITIONS: Mapping[DependencyState, DependencyCondition] = {
-    DependencyState.OWNED: "OwnedPackageInstall",
-    DependencyState.FOUND: "FoundPackageInstall",
-    DependencyState.REQUIRES_DIFFERENT_VERSION: "FoundPackageInstallRequiresDifferentVersion",
-    DependencyState.EXISTING_GVK: "ExistingGVK",
-    DependencyState.UNKNOWN_PACKAGE: "UnknownPackage",
-    DependencyState.UNKNOWN_VERSION: "UnknownPackageVersion",
-    DependencyState.AMBIGUOUS: "UnknownPackage",
-    DependencyState.WAITING: "WaitingForDependencies",
-    DependencyState.UNMET: "WaitingForDependencies",
-}
-
-
 def dependencies_open(
     outlook: Outlook, present: Present, reports: Iterable[DependencyReport]
 ) -> tuple[LockedDependency, ...]:
     """Return the dependencies of a version that cannot be installed."""
-    return tuple(_open(outlook, present, each) for each in reports if not _is_platform(each.requirement))
+    return tuple(_open(outlook, present, each) for each in reports if not is_platform(each.requirement))
 
 
 def _open(outlook: Outlook, present: Present, report: DependencyReport) -> LockedDependency:
     leaf = next(iter(flattened(report.requirement.need)), None)
     package = leaf.package if isinstance(leaf, PackageNeed) else ""
     there = next((each for each in _here(outlook, present) if each.node == package), None)
-    condition = _CONDITIONS[report.state]
+    condition = DEPENDENCY_CONDITIONS[report.state]
     is_found = there is not None and condition == "FoundPackageInstallRequiresDifferentVersion"
     return LockedDependency(
         condition=condition,
