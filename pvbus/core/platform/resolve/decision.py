@@ -99,7 +99,7 @@ class GroupDecision:
         retained = {(plan.package, r.digest) for plan in self._plans.values() for r in plan.history.revisions}
         read = self._state.contents if self.only is None else known
         contents = tuple(self._asking.unneeded(read, sources, retained))
-        is_settled = not contents and None not in sources.values() and settles(self._state.lock, self._rows)
+        is_settled = not contents and None not in sources.values() and settles(self._state, self._rows)
         return Decision(rows, sources, contents, self._asking.demands(), is_settled=is_settled)
 
     def links(self) -> Iterable[Link]:

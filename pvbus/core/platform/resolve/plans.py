@@ -123,21 +123,24 @@ def faulty(row: LockRow | None, status: LockStatus, reason: str, message: str) -
     return msgspec.structs.replace(found, status=status, reason=reason, message=message)
 
 
-def settles(lock: Mapping[str, LockRow], rows: Mapping[str, LockRow | None]) -> bool:
+def settles(state: ScopeState, rows: Mapping[str, LockRow | None]) -> bool:
     """Return whether a decision on the result of another one certainly changes nothing.
 
     The other one must free nothing. It may say that an install waits, or which object a row is of; and if it
     grants all of its installs what they want, it may give some of them their first version: once that is
-    installed the same solution is still the best one.
+    installed the same solution is still the best one. Where objects of revisions are left, users may have
+    asked for something in them.
 
-    lock: okey -> row before
+    state: with the lock's rows before
     rows: okey -> row of every install that was decided on; None ends it
     """
+    lock = state.lock
     is_all_granted = all(
         row is not None and row.status == "locked" and not row.reason for row in rows.values()
     )
     return all(
-        _says_little(lock.get(okey), row) or (is_all_granted and _is_first_version(lock.get(okey), row))
+        _says_little(lock.get(okey), row)
+        or (is_all_granted and _is_first_version(lock.get(okey), row) and not state.seen_revisions(okey))
         for okey, row in rows.items()
     )
 

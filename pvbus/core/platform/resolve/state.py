@@ -149,10 +149,10 @@ class ScopeState:
     def _request(self, okey: str) -> Request | None:
         """Return what users ask for in an install's revisions; None if these may matter for more.
 
-        Where the lock has the install, its history is that of the lock, and not of the objects.
+        Where the lock has revisions of the install, its history is that of the lock, and not of the objects.
         """
         row, seen = self.lock.get(okey), self.installs.get(okey)
-        if row is None or seen is None or not isinstance(seen.install, Install):
+        if row is None or not row.revisions or seen is None or not isinstance(seen.install, Install):
             return None
         if row.package != seen.install.package:
             return None

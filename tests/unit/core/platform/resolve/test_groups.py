@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pvbus.core.kernel.packagerows import EstablishedRow
+from pvbus.core.kernel.packagerows import EstablishedRow, LockedRevision, LockRow
 from pvbus.core.platform.resolve.deciding import Decider
 from pvbus.core.platform.resolve.groups import Groups, Member
 from pvbus.core.platform.resolve.plans import Decision
@@ -211,6 +211,36 @@ def test_a_decision_that_frees_nothing_is_followed_by_none() -> None:
     world.run()
     assert world.row("acme-b").status == "locked"
     assert world.controller.decisions == decisions + 4
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_users_ask_for_in_a_revision_that_the_lock_did_not_have_is_decided_on(is_late: bool) -> None:
+    """The object is of a former install of this name. It is seen before the decision that has the revision
+    again, or before that is stored."""
+    world = played([("install", "a", "a", "v1.0.0")])
+    assert world.row("a").revisions == ()
+    digest = world.registry.publish(f"{REGISTRY}/a", "v1.0.0")
+    name = f"a-{digest.rpartition(':')[2][:12]}"
+
+    def leave_revision() -> None:
+        revision = LockedRevision(name=name, revision=1, digest=digest, version="v1.0.0", is_active=True)
+        key = world.put_revision(revision)
+        world.put(key, {**world.objects[key], "spec": {"desiredState": "Inactive"}})
+
+    if not is_late:
+        leave_revision()
+    world.now += 400.0
+    world.mark(f"cluster|{REGISTRY}/a")
+    while world.dirty:
+        key = world.dirty.popleft()
+        outcome = world.decide(key)
+        if is_late and any(isinstance(put.row, LockRow) and put.row.digest for put in outcome.puts):
+            leave_revision()
+            is_late = False
+        world.commit(key, outcome)
+    world.check_rest()
+    (revision,) = world.row("a").revisions
+    assert revision.asked > 0
 
 
 def test_groups_are_joined_by_links_and_end_with_their_members() -> None:

@@ -191,13 +191,13 @@ class World:
 
     def put_revision(
         self, revision: LockedRevision, kind: str = "Provider", *, is_asked: bool = False
-    ) -> None:
-        """Write a revision's object as establish does; is_asked: a user then activates it."""
+    ) -> str:
+        """Write a revision's object as establish does; return its key. is_asked: a user then activates it."""
         self._count += 1
         state = "Active" if revision.is_active else "Inactive"
-        name = revision.name.rpartition("-")[0]
+        name, key = revision.name.rpartition("-")[0], okey(PKG, f"{kind}Revision", "", revision.name)
         self.put(
-            okey(PKG, f"{kind}Revision", "", revision.name),
+            key,
             {
                 "apiVersion": f"{PKG}/v1",
                 "kind": f"{kind}Revision",
@@ -214,6 +214,7 @@ class World:
                 },
             },
         )
+        return key
 
     def activate(self, revision: LockedRevision) -> None:
         """Have a user activate a revision, and decide."""
