@@ -223,10 +223,12 @@ class Search:
         literals, values = clause.literals, self.values
         if len(literals) > 1:
             # The watches must be the last literals to become false. Those that are not false come first, then
-            # those that the search frees first when it goes back.
+            # those that the search frees first when it goes back. There are as many levels as variables at
+            # most: so many if each was decided on.
             levels = self._levels
+            above = len(levels) + 1
             literals.sort(
-                key=lambda each: len(levels) if values[each] is not False else levels[each >> 1], reverse=True
+                key=lambda each: above if values[each] is not False else levels[each >> 1], reverse=True
             )
             self._watches[literals[0]].append(clause)
             self._watches[literals[1]].append(clause)
