@@ -51,7 +51,7 @@ class Export(msgspec.Struct, kw_only=True, rename="camel"):
 
     exported_at: when it was read
     server: the package server, `porch` or `pvbus`
-    namespace: the only namespace that was read, "" for all
+    namespace: the namespaces that were read, separated by commas; "" for all
     left_out: what is left out, in words
     resources: the requested kinds that are served
     absent: the requested kinds that are not served

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 import click
 
+from pvbus.adapters.memory.objects import split_api_version
 from pvbus.cli.functions import functions_of
 from pvbus.cli.live import Export, LiveReader, connect_live
 from pvbus.cli.plandocument import (
@@ -25,6 +26,7 @@ from pvbus.cli.plandocument import (
     missing_kinds,
     package_diffs,
     unpreviewable,
+    unread,
 )
 from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input
 from pvbus.cli.plantext import plan_lines
@@ -76,7 +78,7 @@ def plan_of_files(
         export = merged(given.exports)
         result = _previewed(export, objects, how, only, delete, progress)
         document = document_of(result, with_diffs=with_diffs)
-        _add_errors(document, export_lacks(export, result))
+        _add_errors(document, [*unread(export, objects), *export_lacks(export, result)])
         document["notes"] += unpreviewable(objects)
         return document
     changes = Changes(delete=deletions(delete, objects)) if delete else None
@@ -91,23 +93,32 @@ def plan_of_files(
 
 
 def merged(exports: Sequence[Export]) -> Export:
-    """Merge several exports. Raises UsageError if they hold different versions of an object."""
-    if len(exports) == 1:
-        return exports[0]
+    """Merge several exports of one live system.
+
+    Raises UsageError if they hold different versions of an object, or are of two kinds of systems.
+    """
+    first = exports[0]
     found: dict[tuple[str, str, str, str], Object] = {}
     for export in exports:
+        if export.server != first.server:
+            raise UsageError(
+                "the exports are of two systems, with the package servers "
+                f"{first.server} and {export.server}: plan each by itself"
+            )
         for item in export.items:
             meta = item["metadata"]
-            key = (item["apiVersion"], item["kind"], meta.get("namespace", ""), meta["name"])
+            group, _ = split_api_version(item["apiVersion"])
+            key = (group, item["kind"], meta.get("namespace", ""), meta["name"])
             if found.setdefault(key, item) != item:
                 raise UsageError(
                     f"the exports hold different versions of {item['kind']} {key[2]}/{key[3]}: take them "
                     "again at one time, or plan each by itself"
                 )
-    first = exports[0]
+    namespaces = [export.namespace for export in exports]
     return Export(
         exported_at=first.exported_at,
         server=first.server,
+        namespace=",".join(dict.fromkeys(namespaces)) if all(namespaces) else "",
         resources=list(dict.fromkeys(r for export in exports for r in export.resources)),
         absent=list(dict.fromkeys(k for export in exports for k in export.absent)),
         without_files=[name for export in exports for name in export.without_files],
@@ -317,9 +328,8 @@ def render_packages(document: Document, functions: FunctionRegistry) -> None:
     """Run the pipelines of the drafts that the plan would write, and report those that cannot run."""
     from pvbus.controlplane.packages.render import render as run_pipeline
 
-    written = {a["name"]: a["namespace"] for a in document["actions"] if a["kind"] in PACKAGE_KINDS}
-    for name, namespace in written.items():
-        key = f"{namespace}/{name}"
+    written = [f"{a['namespace']}/{a['name']}" for a in document["actions"] if a["kind"] in PACKAGE_KINDS]
+    for key in dict.fromkeys(written):
         if key not in document["packages"]:
             continue
         result = run_pipeline(document["packages"][key], registry=functions)

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from pvbus.adapters.memory.cluster import Write
-from pvbus.adapters.memory.objects import copy_of, source_of
+from pvbus.adapters.memory.objects import copy_of, source_of, split_api_version
 from pvbus.cli.live import Export
 from pvbus.controlplane.packages.layout import CAUSE
+from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.kernel.keys import CONFIRM_DELETION, EDITED_BY, FINALIZER, KEPT_FOR, SET_UID_LABEL, ObjectKey
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.promotion.proposals import conflicts_of
@@ -340,6 +341,26 @@ def export_lacks(export: Export, result: Preview) -> list[str]:
         f"the export has no files of PackageRevision {namespace}/{name}: {again}"
         for namespace, name in missing_files(export, result)
     ]
+
+
+def unread(export: Export, changes: Sequence[Object]) -> list[str]:
+    """Return an error for each namespace of the changes that the export does not have: there, whatever a
+    change replaces would be planned as new."""
+    namespaces = dict.fromkeys(filter(None, map(_namespace, changes))) if export.namespace else {}
+    return [
+        f"the changes have objects in namespace {namespace}, and the export has only {export.namespace}: add "
+        f"an export of it with -f (pvbus export -n {namespace}), or take one without -n"
+        for namespace in namespaces
+        if namespace not in export.namespace.split(",")
+    ]
+
+
+def _namespace(obj: Object) -> str:
+    """Return the namespace of an object that names one, or that has one for certain."""
+    group, _ = split_api_version(obj["apiVersion"])
+    return str(
+        obj["metadata"].get("namespace") or ("default" if group in (CONFIG_GROUP, PORCH_GROUP) else "")
+    )
 
 
 def files_lack(result: Preview) -> list[str]:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from pvbus.adapters.memory.cluster import Write
 from pvbus.cli.live import Export, cleaned, injected_kinds, selected_kinds
-from pvbus.cli.plan import Settings, exit_code, plan, plan_of_files
+from pvbus.cli.plan import Settings, exit_code, merged, plan, plan_of_files
 from pvbus.cli.plandocument import Document, differences, reason_of
 from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input, write_export
 from pvbus.cli.plantext import plan_lines
@@ -289,6 +289,58 @@ def test_diffs_from_files_alone_show_what_pipelines_make(folder: Path) -> None:
     (folder / "variant.yaml").write_text(VARIANT + FUNCTION.replace("set-labels", "no-such-function"))
     document = planned(folder, with_diffs=True)
     assert any("no-such-function" in error for error in document["errors"])
+
+
+def test_objects_of_one_name_in_two_namespaces_are_planned_and_rendered(folder: Path) -> None:
+    """Each draft has its own diff, and a function that nobody has is named for each."""
+    broken = VARIANT + FUNCTION.replace("set-labels", "no-such-function")
+    both = [(FILES + "---\n" + broken).replace("namespace: default", f"namespace: {name}") for name in "ab"]
+    (folder / "files.yaml").write_text("---\n".join(both))
+    document = planned(folder / "files.yaml", with_diffs=True)
+    drafts = [f"{name}/edge.own.packagevariant-1" for name in "ab"]
+    assert sorted(document["diffs"]) == drafts
+    for draft in drafts:
+        assert any(draft in error and "no-such-function" in error for error in document["errors"])
+
+
+def in_namespace(export: Export, name: str) -> Export:
+    items = msgspec.json.encode(export.items).replace(b'"default"', f'"{name}"'.encode())
+    return Export(server="pvbus", namespace=name, items=msgspec.json.decode(items))
+
+
+def test_exports_of_two_namespaces_are_one_of_both(folder: Path) -> None:
+    """What has one name in both is changed where the change is; a third namespace was not read."""
+    before = settled_export(planned(folder))
+    exports = tuple(in_namespace(before, name) for name in "ab")
+    assert merged(exports).namespace == "a,b"
+    assert merged((*exports, before)).namespace == ""
+    assert len(merged(exports).items) == 2 * len(before.items)
+
+    def plan_in(namespace: str, *given: Export) -> Document:
+        text = (VARIANT + FUNCTION).replace("namespace: default", f"namespace: {namespace}")
+        (folder / "variant.yaml").write_text(text)
+        return plan_of_files(PlanInput(given, tuple(read_input([folder / "variant.yaml"]).manifests)), HOW)
+
+    document = plan_in("b", *exports)
+    assert [action["namespace"] for action in document["actions"]] == ["b"]
+    assert "errors" not in document
+    for namespace, given in (("c", exports), ("b", exports[:1])):
+        (error,) = plan_in(namespace, *given)["errors"]
+        assert (
+            f"objects in namespace {namespace}, and the export has only {'a,b'[: len(given) * 2 - 1]}"
+            in error
+        )
+
+
+def test_exports_that_do_not_belong_together_are_refused(folder: Path) -> None:
+    before = settled_export(planned(folder))
+    other = Export(server="porch", items=before.items)
+    with pytest.raises(UsageError, match="package servers pvbus and porch"):
+        merged((before, other))
+    (item,) = (obj for obj in before.items if obj["kind"] == "PackageVariant")
+    newer = {**item, "apiVersion": "config.porch.kpt.dev/v1alpha2"}
+    with pytest.raises(UsageError, match="different versions of PackageVariant default/own"):
+        merged((before, Export(server="pvbus", items=[newer])))
 
 
 def test_deletion(folder: Path) -> None:
