@@ -31,6 +31,7 @@ from pvbus.core.kernel.keys import Key
 from pvbus.core.promotion.proposals import conflicts_of
 from pvbus.core.variants.inject.renderstatus import render_status
 from pvbus.core.variants.merge.conflicts import ABSENT, CONFLICTS, Conflict, MergeError, shown
+from pvbus.core.variants.merge.copies import upstream_texts
 from pvbus.core.variants.merge.taking import beside, chosen, value_of, with_value
 from pvbus.core.variants.revisions.owning import PUBLISHED, lifecycle_of
 from pvbus.core.yaml.editor import YamlError
@@ -89,8 +90,9 @@ def diff(
     """Show what publishing a variant's draft would change, after the conflicts of its last upgrade.
 
     A conflict is a value that this package and its upstream have both changed. The draft has upstream's
-    value, except where a whole file or object is in conflict, or a list element that was deleted here: there
-    it is as it was. `pvbus propose` refuses the draft until each conflict is settled with --take.
+    value, except where a whole sub-package (its name ends with a slash), file or object is in conflict, or
+    a list element that was deleted here: there it is as it was. `pvbus propose` refuses the draft until each
+    conflict is settled with --take.
     """
     if bool(name) == bool(set_name) or (set_name and (take or upstream)):
         raise UsageError("name one variant (NAMESPACE/VARIANT), or list a set's edits (--set NAMESPACE/SET)")
@@ -274,18 +276,15 @@ async def _put(cluster: Cluster, draft: Member, conflict: Conflict, side: str) -
     source = names.local if side == "local" else names.new  # none where the draft began as a clone
     known = _texts(await files_of(cluster, draft.key.namespace, source)) if source else {}
     files = await files_of(cluster, draft.key.namespace, draft.name)
-    texts = dict(_texts(files))
-    before = texts.get(conflict.file)
+    before = _texts(files)
     if conflict.is_warning:
         after = with_value(beside(conflict) if side == "local" else conflict, before, ABSENT)
     else:
-        after = with_value(conflict, before, value_for(conflict, side, known.get(conflict.file)))
+        known = upstream_texts(known) if side == "upstream" else known  # as it was merged
+        after = with_value(conflict, before, value_for(conflict, side, known))
     if after == before:
         return "has this value already"
-    texts.pop(conflict.file, None)
-    if after is not None:
-        texts[conflict.file] = after
-    files["spec"]["resources"] = texts
+    files["spec"]["resources"] = after
     saved = await cluster.update(await require_served(cluster, FILES), files)
     status = render_status(saved)
     if status and status["error"]:
@@ -295,13 +294,18 @@ async def _put(cluster: Cluster, draft: Member, conflict: Conflict, side: str) -
     return "is saved and rendered"
 
 
-def value_for(conflict: Conflict, side: str, text: str | None) -> Any:
-    """Return a side's value in full: that of its file if this is the one in the report, else the report's.
+def value_for(conflict: Conflict, side: str, texts: Mapping[str, str]) -> Any:
+    """Return a side's value in full: that of its files if this is the one in the report, else the report's.
 
     The report shortens long values, and a file may have changed since. Raises MergeError if neither will do.
     """
+    if not conflict.has_values:
+        raise MergeError(
+            f"{conflict.file} has a symbolic link, which the API does not carry: change it in git, then take "
+            f"{conflict.taken}"
+        )
     reported = conflict.local if side == "local" else conflict.new
-    found = value_of(conflict, text)
+    found = value_of(conflict, texts)
     if _same_text(shown(found), reported):
         return found
     if isinstance(reported, str) and reported.endswith("..."):

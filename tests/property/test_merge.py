@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pvbus.core.variants.merge import fields, packages
 from pvbus.core.variants.merge.conflicts import ABSENT, MergeError
-from pvbus.core.variants.merge.schemas import Keyed, Schema, by
+from pvbus.core.variants.merge.schemas import Keyed, Schema, by, schema_of
 from pvbus.core.yaml import editor
 
 SCALARS = st.integers(0, 3) | st.sampled_from(["x", "y", "yes", "1"]) | st.booleans()
@@ -161,6 +161,56 @@ def test_nothing_local_is_lost_without_a_conflict(old: Any, local: Any, new: Any
             continue
         is_there = path in after and editor.same(after[path], value)
         assert is_there or any(repr(value) in text or str(value) == text for text in named)
+
+
+# ---------------------------------------------------------------- any shape
+
+ANYTHING: st.SearchStrategy[Any] = st.recursive(
+    st.none() | SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "containers", "ports", "a.b", ""]) | st.none() | st.just(1),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+ELEMENTS = st.none() | SCALARS | st.fixed_dictionaries({}, optional={"name": ANYTHING, "ports": ANYTHING})
+
+
+def _pod(containers: Any, finalizers: Any) -> Any:
+    """Return a Pod as it is read: keys of a file are texts."""
+    pod = {"metadata": {"finalizers": finalizers}, "spec": {"containers": containers}}
+    return editor.values(yaml.safe_dump(pod))[0]
+
+
+PODS = st.builds(
+    _pod, st.lists(ELEMENTS, max_size=3) | ANYTHING, st.lists(st.none() | SCALARS, max_size=3) | ANYTHING
+)
+POD = schema_of("", "Pod")
+
+
+def plain(value: Any) -> Any:
+    """Return a value without null fields, which mean that there is none, and lists in any order."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items() if item is not None}
+    return sorted(map(plain, value), key=repr) if isinstance(value, list) else value
+
+
+@settings(deadline=None)
+@given(PODS, PODS, PODS)
+def test_the_laws_hold_where_lists_and_keys_are_anything(old: Any, local: Any, new: Any) -> None:
+    """Nulls, keys that are missing or not unique, and other kinds of values than the schema knows."""
+    outcome = fields.merge(old, local, new, POD)
+    (document,) = editor.parse(yaml.safe_dump(local, sort_keys=False))
+    assert editor.same(editor.values(fields.edited(document, outcome.edits).text)[0], outcome.value)
+    assert editor.same(plain(fields.merge(old, local, old, POD).value), plain(local))
+    assert editor.same(plain(fields.merge(old, old, new, POD).value), plain(new))
+    both = fields.merge(old, new, new, POD)
+    assert editor.same(both.value, new)
+    assert not both.conflicts
 
 
 # ---------------------------------------------------------------- texts

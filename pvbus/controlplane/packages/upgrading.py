@@ -172,8 +172,13 @@ def _link(files: Files, path: str) -> File | None:
 
 
 def _shown(conflict: Conflict) -> Conflict:
-    """Return the conflict to report. That of a link has no values: the API cannot set them."""
+    """Return the conflict to report. One with a link has no values: the API cannot set them."""
     values = (conflict.old, conflict.local, conflict.new)
-    if any(isinstance(value, str) and value.startswith(_LINK) for value in values):
+    if any(_has_link(value) for value in values):
         return Conflict(file=conflict.file, taken=conflict.taken)
     return conflict
+
+
+def _has_link(value: Any) -> bool:
+    files = value.values() if isinstance(value, dict) else (value,)
+    return any(isinstance(text, str) and text.startswith(_LINK) for text in files)

@@ -11,7 +11,8 @@ from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli import diff
 from pvbus.cli.main import run
 from pvbus.core.errors import ConflictError
-from pvbus.core.variants.merge.conflicts import annotation
+from pvbus.core.variants.merge.conflicts import Conflict, annotation
+from pvbus.core.variants.merge.copies import UPSTREAM_IDENTIFIER, upgraded, upstream_texts
 from pvbus.core.variants.merge.objects import merge
 from pvbus.ports.cluster import Object
 
@@ -92,7 +93,7 @@ class Location:
     def fields(self) -> list[str]:
         annotations = self.draft("PackageRevision")["metadata"]["annotations"]
         assert annotations["mine"] == "stays"
-        return [each["field"] for each in json.loads(annotations.get(ANNOTATION, "[]"))]
+        return [each.get("field", "") for each in json.loads(annotations.get(ANNOTATION, "[]"))]
 
 
 @pytest.fixture
@@ -279,4 +280,83 @@ def test_of_two_elements_that_stay_one_can_be_taken(
     assert "to settle one" not in out
     assert package.run("--take", side, package.fields[0]) == 0
     assert package.text == f"{PORTS}  - port: {left}\n"
+    assert package.fields == []
+
+
+KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: app\n"
+SIDES = {"r.web.1": "local", "up.v1": "old", "up.v2": "new", "r.web.2": "draft"}
+
+
+def put_files(package: Location, **sides: dict[str, str]) -> dict[str, str]:
+    """Store the files of three sides and of their draft, as the upgrade merges them; return the draft's."""
+    root = {side: {"Kptfile": KPTFILE, **files} for side, files in sides.items()}
+    merged = upgraded(
+        upstream_texts(root["old"]), root["local"], upstream_texts(root["new"]), LOCK, "resource-merge",
+        deployment=False,
+    )  # fmt: skip
+    for obj in package.cluster.objects():
+        side = SIDES.get(obj["metadata"]["name"], "")
+        if side and obj["kind"] == "PackageRevisionResources":
+            obj["spec"]["resources"] = merged.texts if side == "draft" else root[side]
+            package.cluster.put(obj)
+    draft = package.draft("PackageRevision")
+    draft["metadata"]["annotations"][ANNOTATION] = annotation(merged.conflicts)
+    package.cluster.put(draft)
+    return merged.texts
+
+
+def sub(value: str) -> dict[str, str]:
+    return {"sub/Kptfile": KPTFILE, "sub/map.yaml": file(value, LONG), "sub/in/Kptfile": KPTFILE}
+
+
+LOCK = {"git": {"repo": "r", "directory": "web", "ref": "v2", "commit": "c"}}
+
+
+@pytest.mark.parametrize("side", ["local", "upstream"])
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_sub_package_that_one_side_deleted_is_shown_and_settled(
+    package: Location, capsys: Captured, side: str, is_local: bool
+) -> None:
+    """Upstream's comes back as the merge adds it, with the origins of its objects, however long it is."""
+    before = put_files(
+        package, old=sub("a:1"), local=sub("a:2") if is_local else {}, new={} if is_local else sub("a:2")
+    )
+    is_there = {path for path in before if path.startswith("sub/")}
+    assert is_there == ({"sub/Kptfile", "sub/map.yaml"} if is_local else set())
+    assert package.run() == 0
+    out = capsys.readouterr().out
+    assert "1 to settle" in out
+    assert "here and nothing upstream" in out if is_local else "is nothing here and " in out
+    assert "--take local|upstream 'sub/'" in out
+    assert package.run("--take", side, "sub/") == 0
+    assert "no conflict is left" in capsys.readouterr().out
+    files = package.draft("PackageRevisionResources")["spec"]["resources"]
+    assert package.fields == []
+    if side == "local":
+        assert files == before
+    elif is_local:
+        assert files == {path: text for path, text in before.items() if path not in is_there}
+    else:
+        restored = upstream_texts(sub("a:2"))
+        assert files == {**before, **restored}
+        assert UPSTREAM_IDENTIFIER in files["sub/map.yaml"]
+
+
+def test_a_long_object_that_was_deleted_locally_can_be_taken_from_upstream(package: Location) -> None:
+    before = put_files(package, old={"a.yaml": OLD}, local={}, new={"a.yaml": LOCAL})
+    assert "a.yaml" not in before
+    assert package.run("--take", "upstream", "ConfigMap web") == 0
+    text = package.draft("PackageRevisionResources")["spec"]["resources"]["a.yaml"]
+    assert LONG in text
+    assert UPSTREAM_IDENTIFIER in text
+
+
+def test_a_link_is_not_settled_without_its_value(package: Location, capsys: Captured) -> None:
+    draft = package.draft("PackageRevision")
+    draft["metadata"]["annotations"][ANNOTATION] = annotation([Conflict(file="link", taken="local")])
+    package.cluster.put(draft)
+    assert package.run("--take", "upstream", "link") == 1
+    assert "link has a symbolic link, which the API does not carry" in capsys.readouterr().err
+    assert package.fields == [""]
+    assert package.run("--take", "local", "link") == 0
     assert package.fields == []

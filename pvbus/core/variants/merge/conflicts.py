@@ -29,6 +29,7 @@ class MergeError(ValueError):
 class Conflict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that local and upstream changed differently.
 
+    file: its path; that of a sub-package ends with a slash, and its values are files by path
     object: kind and name of the object, "" for a whole file
     field: the path of the field, "" for a whole object or file; of a warning, the path of the local element
     old, local, new: the three values; ABSENT for a side that has none
@@ -48,6 +49,16 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_warning(self) -> bool:
         return self.taken == "both"
+
+    @property
+    def folder(self) -> str:
+        """The folder of a sub-package, "" for all others."""
+        return self.file.removesuffix("/") if self.file.endswith("/") else ""
+
+    @property
+    def has_values(self) -> bool:
+        """Whether a report has any value: that of a link has none, as the API does not carry links."""
+        return not self.old is self.local is self.new is ABSENT
 
 
 _decoder = msgspec.json.Decoder(tuple[Conflict, ...])

@@ -8,7 +8,8 @@ The outcome is a list of edits of the local value, so that its text need not be 
 
 Source: kyaml v0.20.1, kyaml/yaml/merge3/visitor.go and kyaml/yaml/walk. Departures: a mapping or list
 that one side deleted does not come back empty, an element that is deleted locally stays deleted when
-upstream changes it, and a `null` that all sides have stays.
+upstream changes it, a `null` that both sides have stays, and one that was there before is no deletion by the
+side that still has it.
 """
 
 from collections.abc import Hashable, Mapping
@@ -87,10 +88,9 @@ class _Merging:
     def node(
         self, old: Any, local: Any, new: Any, schema: Schema | Keyed, path: Path | None, label: str
     ) -> Any:
-        if old is None and local is None and new is None:
-            return None
         if local is None or new is None:
-            return self._cleared(old, local, new, path, label)
+            merging = self._whole if old is None or local is new else self._cleared
+            return merging(old, local, new, path, label)
         old = ABSENT if old is None else old
         mark = len(self.edits)
         sides = (old, local, new)
@@ -99,10 +99,7 @@ class _Merging:
         elif isinstance(schema, Keyed) and (found := tables(schema, sides)) is not None:
             result = self._elements(sides, found, schema.element, path, label)
         else:
-            result = self._whole(old, local, new, label)
-            if path is not None and not same(result, local):
-                self.edits.append(Edit(path, result))
-            return result
+            return self._whole(old, local, new, path, label)
         if path is not None and (result is ABSENT or local is ABSENT) and result is not local:
             self.edits[mark:] = [Edit(path, result)]
         return result
@@ -114,11 +111,13 @@ class _Merging:
             self.edits.append(Edit(path, ABSENT))
         return ABSENT
 
-    def _whole(self, old: Any, local: Any, new: Any, label: str) -> Any:
-        if same(new, old):
+    def _whole(self, old: Any, local: Any, new: Any, path: Path | None, label: str) -> Any:
+        if same(new, old) or same(new, local):
             return local
-        if not same(local, old) and not same(local, new):
+        if not same(local, old):
             self._conflict(label, old, local, new)
+        if path is not None:
+            self.edits.append(Edit(path, new))
         return new
 
     def _mapping(

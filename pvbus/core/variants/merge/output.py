@@ -7,10 +7,11 @@ set it.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from pvbus.core.variants.merge.conflicts import ABSENT, Conflict, MergeError
 from pvbus.core.variants.merge.objects import without_bookkeeping
-from pvbus.core.variants.merge.packages import Texts
+from pvbus.core.variants.merge.packages import Texts, changed_files
 from pvbus.core.variants.merge.taking import value_of, with_value
 from pvbus.core.yaml.editor import YamlError, same
 
@@ -19,14 +20,9 @@ def put_back(conflicts: Iterable[Conflict], local: Texts) -> dict[str, str]:
     """Return the local texts with the old values in the places of the conflicts, as far as they have some."""
     texts = dict(local)
     for conflict in conflicts:
-        if conflict.file not in texts or not _has_place(conflict):
-            continue
-        try:
-            text = with_value(conflict, texts[conflict.file], conflict.old)
-        except (MergeError, YamlError):
-            continue
-        if text is not None:
-            texts[conflict.file] = text
+        if _has_place(conflict):
+            with suppress(MergeError, YamlError):
+                texts = with_value(conflict, texts, conflict.old)
     return texts
 
 
@@ -44,7 +40,9 @@ def _is_made_again(conflict: Conflict, rendered: Texts) -> bool:
     if not _has_place(conflict):
         return False
     try:
-        found = value_of(conflict, rendered.get(conflict.file))
+        found = value_of(conflict, rendered)
     except YamlError:
         return False
+    if conflict.folder and found is not ABSENT:
+        return not changed_files(found, conflict.local)
     return found is not ABSENT and same(without_bookkeeping(found), without_bookkeeping(conflict.local))

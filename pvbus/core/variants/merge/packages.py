@@ -5,14 +5,14 @@ folder with a Kptfile in it, is merged by itself, parents first; YAML files are 
 Kptfile by its parts, and other files are taken as a whole.
 
 If both sides changed one value, the result has upstream's, as in kpt, and a `Conflict` holds all three. A
-file or an object that kpt leaves local, because one side changed it and the other deleted it, is reported
-in the same way.
+sub-package, a file or an object that kpt leaves local, because one side changed it and the other deleted it,
+is reported in the same way.
 
 Source: kpt v1.0.0-beta.62.1, internal/util/update and its merge3.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pvbus.core.variants.merge import kptfile, objects
 from pvbus.core.variants.merge.conflicts import ABSENT, Conflict, MergeError
@@ -42,44 +42,51 @@ def _resource_merge(old: Texts, local: Texts, new: Texts) -> PackageMerge:
     """Merge package by package, parents first, each with the files that belong to no package below it.
 
     Parents come first because a sub-package that was deleted locally decides for all packages below it: they
-    stay as they are locally, whatever upstream does.
+    stay deleted, and what upstream changed in any of them belongs to its conflict.
     """
     result: dict[str, str] = {}
     conflicts: list[Conflict] = []
-    folders = _folders(old, local, new)
-    owned = [_by_folder(side, folders) for side in (old, local, new)]
-    left_alone: list[str] = []
+    sides = (old, local, new)
+    folders = _folders(*sides)
+    owned = [_by_folder(side, folders) for side in sides]
+    deleted: list[str] = []
     for folder in folders:
-        olds, locals_, news = (side[folder] for side in owned)
-        if any(folder.startswith(f"{parent}/") for parent in left_alone):
-            merged = PackageMerge(dict(locals_))
-        else:
-            merged = _package(folder, olds, locals_, news)
-            if folder and not _is_package(locals_, folder) and _is_package(olds, folder):
-                left_alone.append(folder)
+        if any(folder.startswith(f"{parent}/") for parent in deleted):
+            continue
+        merged = _package(folder, sides, *(files[folder] for files in owned))
+        if folder and _is_package(old, folder) and not _is_package(local, folder):
+            deleted.append(folder)
         result.update(merged.texts)
         conflicts += merged.conflicts
     return PackageMerge(result, tuple(conflicts))
 
 
-def _package(folder: str, old: Texts, local: Texts, new: Texts) -> PackageMerge:
-    """Merge the files of one package, without those of nested packages."""
+def _package(folder: str, sides: Sequence[Texts], old: Texts, local: Texts, new: Texts) -> PackageMerge:
+    """Merge the files of one package, without those of nested packages. sides: the three root packages."""
     if not folder:
         return _files(folder, old, local, new)
-    match tuple(_is_package(side, folder) for side in (old, local, new)):
+    match tuple(_is_package(side, folder) for side in sides):
         case (False, True, True):
-            if dict(local) == dict(new):
+            if local == new:
                 return PackageMerge(dict(local))
             raise MergeError(f"{folder}: the sub-package was added both locally and upstream")
         case (False, False, True):
-            return PackageMerge({**local, **new})
+            return PackageMerge(dict(new))
         case (True, True, False):
             if not changed_files(old, local):
                 return PackageMerge({})
-            return PackageMerge(dict(local), (Conflict(file=folder, taken="local"),))
+            return PackageMerge(dict(local), (_of_folder(folder, sides),))
+        case (True, False, True):
+            conflict = _of_folder(folder, sides)
+            return PackageMerge({}, (conflict,) if changed_files(conflict.old, conflict.new) else ())
         case (True, True, True):
             return _files(folder, old, local, new)
     return PackageMerge(dict(local))
+
+
+def _of_folder(folder: str, sides: Sequence[Texts]) -> Conflict:
+    old, local, new = (files_below(side, folder) for side in sides)
+    return Conflict(file=f"{folder}/", old=old, local=local, new=new, taken="local")
 
 
 def _files(folder: str, old: Texts, local: Texts, new: Texts) -> PackageMerge:
@@ -188,6 +195,23 @@ def _by_folder(side: Texts, folders: Iterable[str]) -> dict[str, dict[str, str]]
             folder = folder.rpartition("/")[0]
         owned[folder][path] = text
     return owned
+
+
+def files_below(texts: Texts, folder: str) -> Any:
+    """Return the files of a sub-package and of those nested in it, by their paths in it; ABSENT if there is
+    no such sub-package."""
+    if not _is_package(texts, folder):
+        return ABSENT
+    start = f"{folder}/"
+    return {path.removeprefix(start): texts[path] for path in sorted(texts) if path.startswith(start)}
+
+
+def with_files_below(texts: Texts, folder: str, files: Any) -> dict[str, str]:
+    """Return a package with the files of a sub-package; ABSENT removes it, without those nested in it."""
+    if files is ABSENT:
+        owned = _by_folder(texts, _folders(texts))
+        return {path: text for path, text in texts.items() if path not in owned.get(folder, ())}
+    return {**texts, **{f"{folder}/{path}": text for path, text in files.items()}}
 
 
 def _is_package(files: Texts, folder: str) -> bool:

@@ -1,6 +1,5 @@
 """Tells which conflicts of a merge are open: the package still holds what the merge took."""
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -11,8 +10,6 @@ from pvbus.core.variants.merge.conflicts import ABSENT, Conflict, shown
 from pvbus.core.variants.merge.packages import Texts
 from pvbus.core.variants.merge.taking import beside, value_of
 from pvbus.core.yaml.editor import YamlError
-
-_COUNTED = re.compile(r"and \d+ more")
 
 _canonical = msgspec.json.Encoder(order="sorted")
 
@@ -29,27 +26,22 @@ def carried(conflicts: Iterable[Conflict], texts: Texts) -> Iterator[Conflict]:
         new = conflict.new
         if conflict.field and conflict.taken == "upstream":
             with suppress(YamlError):  # else the report stays as it is
-                new = value_of(conflict, texts.get(conflict.file))
+                new = value_of(conflict, texts)
         yield msgspec.structs.replace(conflict, new=new)
 
 
 def _is_open(conflict: Conflict, texts: Texts) -> bool:
-    if conflict.is_warning:
-        text = texts.get(conflict.file)
-        try:
-            return all(value_of(one, text) is not ABSENT for one in (conflict, beside(conflict)))
-        except YamlError:
-            return True
+    if not conflict.has_values:  # no one can tell
+        return True
     taken = conflict.local if conflict.taken == "local" else conflict.new
-    if not conflict.object and conflict.old is conflict.local is conflict.new is ABSENT:  # of a sub-package
-        is_there = any(path.startswith(f"{conflict.file}/") for path in texts)
-        return is_there or _COUNTED.fullmatch(conflict.file) is not None
     try:
-        present = value_of(conflict, texts.get(conflict.file))
+        if conflict.is_warning:
+            return all(value_of(one, texts) is not ABSENT for one in (conflict, beside(conflict)))
+        present = value_of(conflict, texts)
     except YamlError:  # no one can tell
         return True
-    if conflict.object and not conflict.field:  # rendering may change an object, so only its presence counts
-        return (present is ABSENT) == (taken is ABSENT)
+    if conflict.folder or (conflict.object and not conflict.field):
+        return (present is ABSENT) == (taken is ABSENT)  # rendering may change it, so its presence counts
     return _is_same(present, taken)
 
 

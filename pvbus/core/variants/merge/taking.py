@@ -1,4 +1,4 @@
-"""Puts one side's value of a conflict into a file of the merge's result, or finds it in that side's file.
+"""Puts one side's value of a conflict into the merge's result, or finds it in that side's files.
 
 A conflict names its place for people, for example `spec.template.spec.containers[name=web].image`: the name
 is followed through the file, with the keys by which the merge has matched the elements of lists.
@@ -14,6 +14,7 @@ from pvbus.core.variants.merge.conflicts import ABSENT, Conflict, MergeError
 from pvbus.core.variants.merge.fields import element_name, field_name, tables
 from pvbus.core.variants.merge.kptfile import FILE as KPTFILE_NAME
 from pvbus.core.variants.merge.objects import appended, identity_of, words_of
+from pvbus.core.variants.merge.packages import Texts, files_below, with_files_below
 from pvbus.core.variants.merge.schemas import KPTFILE, Keyed, Schema, below, schema_of
 from pvbus.core.yaml import editor
 from pvbus.core.yaml.editor import Document, Path
@@ -27,7 +28,11 @@ def chosen(conflicts: Sequence[Conflict], field: str, where: str = "") -> Confli
 
     Raises MergeError if there is none or more than one.
     """
-    named = [one for one in conflicts if (one.field or one.object or one.file) == field]
+    named = [
+        one
+        for one in conflicts
+        if field in (one.field or one.object or one.file, not one.field and one.folder)
+    ]
     found = [one for one in named if not where or where in (one.file, one.object)]
     if len(found) == 1:
         return found[0]
@@ -44,8 +49,11 @@ def chosen(conflicts: Sequence[Conflict], field: str, where: str = "") -> Confli
     raise MergeError(f'"{field}"{f" in {where}" if where else ""} is not in conflict; there are: {valid}')
 
 
-def value_of(conflict: Conflict, text: str | None) -> Any:
-    """Return the value at a conflict's place in a side's file, ABSENT if it has none."""
+def value_of(conflict: Conflict, texts: Texts) -> Any:
+    """Return the value at a conflict's place in a side's files, ABSENT if it has none. Raises: YamlError."""
+    if conflict.folder:
+        return files_below(texts, conflict.folder)
+    text = texts.get(conflict.file)
     if text is None or not conflict.object:
         return ABSENT if text is None else text
     document = next(iter(_matching(conflict, editor.parse(text)).values()), None)
@@ -60,11 +68,16 @@ def beside(warning: Conflict) -> Conflict:
     return msgspec.structs.replace(warning, field=warning.beside)
 
 
-def with_value(conflict: Conflict, text: str | None, value: Any) -> str | None:
-    """Return a file with a value at a conflict's place; ABSENT removes it, None is a file without content.
+def with_value(conflict: Conflict, texts: Texts, value: Any) -> dict[str, str]:
+    """Return files with a value at a conflict's place; ABSENT removes it. Raises: MergeError, YamlError."""
+    if conflict.folder:
+        return with_files_below(texts, conflict.folder, value)
+    text = _file_with_value(conflict, texts.get(conflict.file), value)
+    others = {path: other for path, other in texts.items() if path != conflict.file or text is not None}
+    return others if text is None else {**others, conflict.file: text}
 
-    Raises: MergeError, YamlError.
-    """
+
+def _file_with_value(conflict: Conflict, text: str | None, value: Any) -> str | None:
     if not conflict.object:
         return None if value is ABSENT else str(value)
     documents = list(editor.parse(text or ""))

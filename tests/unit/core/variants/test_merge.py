@@ -46,27 +46,6 @@ def sub(**data: Any) -> dict[str, str]:
     return {"sub/Kptfile": SUB, "sub/c.yaml": config(**data)}
 
 
-NONE: dict[str, str] = {}
-
-
-@pytest.mark.parametrize(
-    ("old", "local", "new", "expected"),
-    [
-        pytest.param(NONE, NONE, sub(a=1), sub(a=1), id="new upstream: added"),
-        pytest.param(NONE, sub(a=1), NONE, sub(a=1), id="local only: stays"),
-        pytest.param(NONE, sub(a=1), sub(a=1), sub(a=1), id="the same on both sides: stays"),
-        pytest.param(sub(a=1), NONE, sub(a=2), NONE, id="deleted locally: stays deleted"),
-        pytest.param(sub(a=1), sub(a=1), NONE, NONE, id="deleted upstream, unchanged: deleted"),
-        pytest.param(sub(a=1), sub(a=2), NONE, sub(a=2), id="deleted upstream, changed: stays"),
-        pytest.param(sub(a=1), sub(a=1), sub(a=2), sub(a=2), id="on all sides: merged"),
-    ],
-)
-def test_sub_packages(
-    old: dict[str, str], local: dict[str, str], new: dict[str, str], expected: dict[str, str]
-) -> None:
-    assert files(old, local, new) == expected
-
-
 def test_a_sub_package_added_on_both_sides_is_refused() -> None:
     with pytest.raises(MergeError, match="sub: the sub-package was added both locally and upstream"):
         merge({}, sub(a=1), sub(a=2))
@@ -85,10 +64,6 @@ def test_a_copy_with_another_name_and_upstream_is_an_unchanged_sub_package() -> 
 def test_packages_inside_of_a_deleted_one_stay_deleted() -> None:
     inner = {"sub/in/Kptfile": SUB, "sub/in/x.yaml": config()}
     assert files(sub(a=1), {}, {**sub(a=1), **inner}) == {}
-
-
-def test_a_changed_sub_package_that_upstream_deleted_is_reported() -> None:
-    assert merge(sub(a=1), sub(a=2), {}).conflicts == (Conflict(file="sub", taken="local"),)
 
 
 # ---------------------------------------------------------------- objects
@@ -234,6 +209,11 @@ def test_field_rules() -> None:
         ("null upstream clears", {"a": 1}, {"a": 1}, {"a": None}, {}),
         ("null locally clears", {"a": 1}, {"a": None}, {"a": 1}, {}),
         ("null on all sides stays", {"a": None}, {"a": None}, {"a": None}, {"a": None}),
+        ("null on both sides stays", {"a": 1}, {"a": None}, {"a": None}, {"a": None}),
+        ("null before, set upstream", {"a": None}, {"a": None}, {"a": 1}, {"a": 1}),
+        ("null before, set locally", {"a": None}, {"a": 1}, {"a": None}, {"a": 1}),
+        ("null before, removed upstream", {"a": None}, {"a": None}, {}, {}),
+        ("null before, removed locally", {"a": None}, {}, {"a": None}, {}),
         ("addition upstream", {}, {}, {"a": 1}, {"a": 1}),
         ("addition on both sides", {}, {"a": 1}, {"a": 2}, {"a": 2}),
         ("removal upstream", {"a": 1}, {"a": 1}, {}, {}),
@@ -337,6 +317,38 @@ def test_elements_that_are_not_unique_make_the_list_one_value() -> None:
     twice = {"spec": {"containers": [{"name": "c"}, {"name": "c"}]}}
     new = {"spec": {"containers": [{"name": "d"}]}}
     assert fields.merge(twice, twice, new, schema_of("", "Pod")).value == new
+
+
+@pytest.mark.parametrize(
+    ("old", "local", "new", "expected", "conflicts"),
+    [
+        pytest.param([{"name": "a"}], [{"name": "a"}, None], [{"name": "b"}], [{"name": "b"}], 1, id="null"),
+        pytest.param([None], [None], [None, {"name": "a"}], [None, {"name": "a"}], 0, id="null, one added"),
+        pytest.param([], [{"name": None}], [{"name": "b"}], [{"name": "b"}], 1, id="a key that is null"),
+        pytest.param([], [{"name": "a"}] * 2, [], [{"name": "a"}] * 2, 0, id="one key twice"),
+        pytest.param(None, None, [{"name": "a"}], [{"name": "a"}], 0, id="null, and a list upstream"),
+        pytest.param(None, [{"name": "a"}], None, [{"name": "a"}], 0, id="null, and a list locally"),
+    ],
+)
+def test_a_list_with_an_element_without_a_key_is_one_value(
+    old: Any, local: Any, new: Any, expected: Any, conflicts: int
+) -> None:
+    sides = [{"spec": {"containers": side}} for side in (old, local, new)]
+    outcome = fields.merge(sides[0], sides[1], sides[2], schema_of("", "Pod"))
+    assert outcome.value == {"spec": {"containers": expected}}
+    assert len(outcome.conflicts) == conflicts
+
+
+def test_a_null_that_both_sides_add_to_a_list_of_values_stays() -> None:
+    sides = [{"metadata": {"finalizers": side}} for side in ([], [None], [None, "a"])]
+    assert fields.merge(sides[0], sides[1], sides[2], schema_of("", "Pod")).value == sides[2]
+
+
+def test_documents_without_content_are_no_objects() -> None:
+    """They stay where they are, beside the objects that are merged."""
+    empty = f"---\n---\n{A1}---\nnull\n"
+    assert one(empty, empty.replace("x: 1", "x: 1\n  y: 1"), A2) == empty.replace("x: 1", "x: 2\n  y: 1")
+    assert one("---\n", "---\n# mine\n", A1) == f"---\n# mine\n---\n{A1}"
 
 
 # ---------------------------------------------------------------- conflicts

@@ -61,17 +61,21 @@ def test_each_side_can_be_taken(old: str, local: str | None, new: str | None) ->
     """Taking a side makes the place that side's, twice is as once, and the other side brings it back."""
     merged = merge("f.yaml", old, local, new)
     (conflict,) = merged.conflicts
-    sides = {"local": local, "upstream": new}
+    sides = {"local": package(local), "upstream": package(new)}
     other = "local" if conflict.taken == "upstream" else "upstream"
     wanted = value_of(conflict, sides[other])
     assert editor.same(wanted, conflict.local if other == "local" else conflict.new)
-    assert editor.same(value_of(conflict, merged.text), value_of(conflict, sides[conflict.taken]))
-    taken = with_value(conflict, merged.text, wanted)
+    assert editor.same(value_of(conflict, package(merged.text)), value_of(conflict, sides[conflict.taken]))
+    taken = with_value(conflict, package(merged.text), wanted)
     found = value_of(conflict, taken)
     assert found is wanted if wanted is ABSENT else editor.same(found, wanted)
     assert with_value(conflict, taken, wanted) == taken
     back = with_value(conflict, taken, value_of(conflict, sides[conflict.taken]))
-    assert values(back) == values(merged.text)
+    assert values(back.get("f.yaml")) == values(merged.text)
+
+
+def package(text: str | None) -> dict[str, str]:
+    return {} if text is None else {"f.yaml": text}
 
 
 def values(text: str | None) -> list[Any]:
@@ -80,20 +84,20 @@ def values(text: str | None) -> list[Any]:
 
 def test_what_is_beside_the_field_stays_byte_for_byte() -> None:
     merged = merge("f.yaml", deployment(replicas=1), deployment(replicas=2), deployment(replicas=3))
-    assert with_value(merged.conflicts[0], merged.text, 2) == deployment(replicas=2)
+    assert with_value(merged.conflicts[0], package(merged.text), 2) == package(deployment(replicas=2))
 
 
 def test_whole_files_need_be_no_yaml() -> None:
     conflict = Conflict(file="README.md", old="a", local="b", new="c", taken="local")
-    assert value_of(conflict, "{b") == "{b"
-    assert with_value(conflict, "b", "{c") == "{c"
-    assert with_value(conflict, "b", ABSENT) is None
+    assert value_of(conflict, {"README.md": "{b"}) == "{b"
+    assert with_value(conflict, {"README.md": "b"}, "{c") == {"README.md": "{c"}
+    assert with_value(conflict, {"README.md": "b", "a": "a"}, ABSENT) == {"a": "a"}
 
 
 def test_a_kptfiles_name_is_not_compared() -> None:
     conflict = Conflict(file="Kptfile", object="Kptfile here", field="pipeline.mutators[name=place].image")
     text = "kind: Kptfile\nmetadata:\n  name: web\npipeline:\n  mutators:\n  - name: place\n    image: a:1\n"
-    assert value_of(conflict, text) == "a:1"
+    assert value_of(conflict, {"Kptfile": text}) == "a:1"
 
 
 @pytest.mark.parametrize(
@@ -118,6 +122,6 @@ def test_a_place_that_is_gone_is_no_place() -> None:
         file="f.yaml", object="Deployment web", field="spec.template.spec.containers[name=web].image"
     )
     with pytest.raises(MergeError, match=r"has no place in f\.yaml any more"):
-        with_value(conflict, HEAD, "a:1")
+        with_value(conflict, package(HEAD), "a:1")
     with pytest.raises(MergeError, match="has no Deployment web any more"):
-        with_value(conflict, OTHER, "a:1")
+        with_value(conflict, package(OTHER), "a:1")
