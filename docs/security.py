@@ -24,7 +24,7 @@ POWERS: Mapping[str, Callable[[Right], bool]] = {
     "runs programs in the cluster": lambda right: (
         right.resource in ("deployments", "pods", "daemonsets", "jobs") and is_writing(right)
     ),
-    "asks who has a token, and what he may do": lambda right: right.resource.endswith("reviews"),
+    "asks who has a token, and what they can do": lambda right: right.resource.endswith("reviews"),
 }
 """What can be used to get more than was given, and which rights are it."""
 

@@ -63,7 +63,7 @@ Document = dict[str, Any]
 
 
 @click.command(
-    short_help="Say why a variant or a set is as it is.",
+    short_help="Explain the state of a variant or a set.",
     epilog="""\b
 Examples:
   pvbus explain default/web-edge-asia-asia-01-web

@@ -92,7 +92,7 @@ class LagTable(NamedTuple):
 
 
 @click.command(
-    short_help="Show who holds what, and how far it is.",
+    short_help="Show each partition's owner, lag and progress.",
     epilog="""\b
 Examples:
   pvbus lag                                   a line for each service of the data folder
@@ -148,7 +148,7 @@ def lag(
     data: str,
     bus: str | None,
 ) -> int:
-    """Show who holds what, and how far it is, by service and partition.
+    """Show the owner, lag and progress of each service and partition.
 
     SERVICE is ingest, unroll, render, inject, conditions, promote, rollout, release, resolve, establish or
     sink; none is all of them, without the last six where these do not run.

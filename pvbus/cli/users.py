@@ -42,12 +42,12 @@ _kubeconfig = click.option(
 
 
 @click.group(
-    short_help="Let others in, each with a token and rights of his own.",
+    short_help="Give other people access, each with a token and rights.",
     epilog="""\b
 Examples:
   pvbus user add ann --role approver --kubeconfig ann.kubeconfig
   pvbus user add ci --role editor --namespace team-a --namespace team-b
-  pvbus user add bob --group auditors     no role: bind one to him or the group with kubectl
+  pvbus user add bob --group auditors     no role: bind one to the user or the group with kubectl
   pvbus user list
   pvbus user change ann --role viewer     the token stays
   pvbus user token ann                    a new token; the old one is refused from now on
@@ -64,7 +64,7 @@ def user() -> None:
     """
 
 
-@user.command(short_help="Make a user, and print his token.")
+@user.command(short_help="Create a user and print the token.")
 @click.argument("name")
 @_roles
 @_groups
@@ -86,7 +86,7 @@ def add(
     def change(users: dict[str, Account]) -> None:
         if name in users:
             raise UsageError(
-                f"there is a user {name} already: `pvbus user change {name}` gives him other roles, "
+                f"there is a user {name} already: `pvbus user change {name}` gives this user other roles, "
                 f"`pvbus user token {name}` another token"
             )
         users[name] = account
@@ -103,7 +103,7 @@ def add(
 def change(
     name: str, roles: tuple[str, ...], groups: tuple[str, ...], namespaces: tuple[str, ...], data: str
 ) -> None:
-    """Replace the roles and groups of a user by the given ones; without any he has none."""
+    """Replace a user's roles and groups by the given ones; without any, the user has none."""
     _, file = _file(data)
     grants = _grants(name, roles, groups, namespaces)
 
@@ -128,7 +128,7 @@ def token(name: str, kubeconfig: Path | None, data: str) -> None:
 @click.argument("name")
 @_data
 def remove(name: str, data: str) -> None:
-    """Remove a user: his token is refused from now on. Watches that he has open go on until they end."""
+    """Remove a user. The token is refused from now on; watches that are open go on until they end."""
     _, file = _file(data)
 
     def drop(users: dict[str, Account]) -> None:
@@ -136,7 +136,7 @@ def remove(name: str, data: str) -> None:
         del users[name]
 
     file.change(drop)
-    click.echo(f"{name} is removed; bindings that name him, if you made any with kubectl, stay")
+    click.echo(f"{name} is removed; bindings that name this user, if you made any with kubectl, stay")
 
 
 @user.command("list", short_help="Show the users.")

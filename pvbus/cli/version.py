@@ -12,7 +12,7 @@ from pvbus.core.kernel.records import SCHEMA_VERSION
 @click.command()
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", help="Format of the output.")
 def version(output: str) -> None:
-    """Say what this is.
+    """Show the version.
 
     \b
     Examples:

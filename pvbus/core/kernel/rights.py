@@ -304,7 +304,7 @@ STORE_RIGHTS: tuple[Right, ...] = (
     Right("", "namespaces", ("get", "list", "watch"), "refuse packages in a namespace that goes"),
     STORE_SECRETS,
     Right("authentication.k8s.io", "tokenreviews", ("create",), "know who sends a request"),
-    Right("authorization.k8s.io", "subjectaccessreviews", ("create",), "ask what he may do"),
+    Right("authorization.k8s.io", "subjectaccessreviews", ("create",), "ask what they can do"),
 )
 """What the package store may do; with namespaces, an installation has STORE_SECRETS in these alone.
 
