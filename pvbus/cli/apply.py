@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Literal, NamedTuple
 
 from pvbus.adapters.manifests import Manifest, kind_of
-from pvbus.cli.applied import AppliedEntry, AppliedRecord, identity, name_of
+from pvbus.cli.applyrecord import AppliedEntry, AppliedRecord, identity, name_of
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, UsageError
 from pvbus.core.kernel.backoff import Backoff

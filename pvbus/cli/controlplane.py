@@ -13,11 +13,11 @@ from pvbus.controlplane.apiserver.registry import PACKAGE_RESOURCES, PACKAGE_REV
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.controlplane.packages.install_hooks import PACKAGE_INSTALL, PackageInstallHooks
 from pvbus.controlplane.packages.render import render
-from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
 from pvbus.core.api.crds import crds
 from pvbus.core.errors import PermanentError
+from pvbus.core.variants.objectrows import REPOSITORY
 from pvbus.runtime.process.settings import ApiServerConfig
 
 IN_USE_SECONDS = 15.0

@@ -23,7 +23,6 @@ from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import bus_option, data_option, live_object, live_objects, open_existing_bus, read_rows
 from pvbus.controlplane.packages.content import RENDER_IDEMPOTENT
-from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.cel import Budget, CelError, compile_expression, set_budget
 from pvbus.core.errors import UsageError
@@ -55,6 +54,7 @@ from pvbus.core.kernel.records import (
 from pvbus.core.variants.conditions.sets import confirm_command, dispute_text
 from pvbus.core.variants.expressions import expressions_of
 from pvbus.core.variants.merge.conflicts import CONFLICTS
+from pvbus.core.variants.objectrows import REPOSITORY
 from pvbus.core.variants.template import row_variables
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind, Object

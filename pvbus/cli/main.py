@@ -29,7 +29,7 @@ COMMANDS: Mapping[str, str] = {
     "resolve": "pvbus.cli.resolve:resolve",
     "packages": "pvbus.cli.packages.command:packages",
     "explain": "pvbus.cli.explain:explain",
-    "conditions": "pvbus.cli.conditions:conditions",
+    "conditions": "pvbus.cli.conditionevents:conditions",
     "wait": "pvbus.cli.wait:wait",
     "condition": "pvbus.cli.condition:condition",
     "task": "pvbus.cli.task:task",

@@ -21,8 +21,8 @@ from rich.status import Status
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.manifests import Manifest, read_manifests
-from pvbus.cli.applied import AppliedRecord, distinct, identity
 from pvbus.cli.apply import Applied, apply_news
+from pvbus.cli.applyrecord import AppliedRecord, distinct, identity
 from pvbus.cli.children import ending, kill_children
 from pvbus.cli.controlplaneprocess import ControlPlaneProcess
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held

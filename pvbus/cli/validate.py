@@ -9,9 +9,9 @@ import click
 import msgspec
 
 from pvbus.adapters.manifests import Manifest, read_manifests
-from pvbus.cli.applied import digest, identity
+from pvbus.cli.applyrecord import digest, identity
 from pvbus.cli.output import FORMATS, emit
-from pvbus.controlplane.apiserver.schema import validate_crd
+from pvbus.controlplane.apiserver.crdvalidation import validate_crd
 from pvbus.controlplane.apiserver.structural import Schema, compile_schema
 from pvbus.core.api.crds import crds
 from pvbus.core.api.promotion import PROMOTION_API

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pvbus.adapters.manifests import Manifest, read_manifests
-from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION
 from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.keys import REMOVE_LAST_REVISION
 
 REGIONS = ("africa", "america", "asia", "europe")
 CLUSTERS_PER_REGION = 50

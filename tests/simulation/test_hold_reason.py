@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
-from pvbus.cli.conditions import asks_for_attention
+from pvbus.cli.conditionevents import asks_for_attention
 from pvbus.cli.explain import bus_document
 from pvbus.cli.explain_text import set_lines, variant_lines
 from pvbus.core.kernel.keys import HOLD, HOLD_REASON, Key

@@ -27,10 +27,10 @@ from pvbus.controlplane.apiserver.entries import Change, Entry, ObjectKey
 from pvbus.controlplane.apiserver.registry import NAMESPACE, PACKAGE_REVISION
 from pvbus.controlplane.apiserver.store import HeldError, StaleError, Store, UnavailableError
 from pvbus.controlplane.packages.journal import Note
-from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.settings import SECRET
 from pvbus.core.errors import ConflictError, InvariantError, PermanentError, TransientError
 from pvbus.core.kernel.backoff import Jitter
+from pvbus.core.variants.objectrows import REPOSITORY
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource, WatchEvent
 
 SHOWN_SECONDS_MAX = 3.0

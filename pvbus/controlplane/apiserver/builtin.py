@@ -6,9 +6,7 @@ descriptions are our own. The schemas of Porch's porch.kpt.dev/v1alpha1 come fro
 
 from collections.abc import Mapping
 
-from pvbus.controlplane.apiserver.kinds import ServedKind
-from pvbus.controlplane.apiserver.registry import NEW_EVENT_NAMES
-from pvbus.controlplane.apiserver.schema_parts import (
+from pvbus.controlplane.apiserver.builtinschemas import (
     JsonSchema,
     boolean,
     integer,
@@ -22,6 +20,8 @@ from pvbus.controlplane.apiserver.schema_parts import (
     strings,
     time,
 )
+from pvbus.controlplane.apiserver.kinds import ServedKind
+from pvbus.controlplane.apiserver.registry import NEW_EVENT_NAMES
 from pvbus.core.api.crds import open_api
 from pvbus.core.api.variants import PORCH_GROUP
 

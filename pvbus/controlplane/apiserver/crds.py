@@ -7,10 +7,10 @@ On its deletion its objects are deleted first; then the finalizer is removed.
 import time
 from typing import Any
 
+from pvbus.controlplane.apiserver.crdvalidation import shape_problem, validate_crd
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.nodes import FieldError
 from pvbus.controlplane.apiserver.registry import Registry, is_established
-from pvbus.controlplane.apiserver.schema import shape_problem, validate_crd
 from pvbus.controlplane.apiserver.status import bad_request, invalid_value
 from pvbus.controlplane.apiserver.strategies import Strategy
 from pvbus.ports.cluster import Object

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from pvbus.controlplane.apiserver.apply.types import FieldType, of_object
+from pvbus.controlplane.apiserver.apply.fieldtypes import FieldType, of_object
 from pvbus.controlplane.apiserver.entries import Entry, encode
 from pvbus.controlplane.apiserver.kinds import ServedKind, ServedVersion, from_crd
 from pvbus.controlplane.apiserver.status import Subject

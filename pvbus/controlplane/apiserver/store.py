@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pvbus.controlplane.apiserver.entries import Change, Entry, ObjectKey
 from pvbus.controlplane.apiserver.objectfile import ObjectFile
-from pvbus.controlplane.apiserver.waking import Waiters
+from pvbus.controlplane.apiserver.waiters import Waiters
 from pvbus.core.errors import NO_MEMORY, lacks_memory
 from pvbus.ports.cluster import Kind, Object
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.gitrepo import BareMirror
-from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION
+from pvbus.core.kernel.keys import REMOVE_LAST_REVISION
 
 COMMITS_MAX = 20_000
 """Commits that are searched for approvals, once per start, at about 20 us each. A package whose last

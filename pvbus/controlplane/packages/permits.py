@@ -12,11 +12,11 @@ from pathlib import Path
 from pvbus.adapters.sources.gitaccess import is_readable
 from pvbus.controlplane.apiserver.hooks import Objects, StatusError
 from pvbus.controlplane.apiserver.identity import Attributes, current
-from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.settings import location_of, spec_of
 from pvbus.core.api.packages import GitPackage
 from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.errors import PermanentError
+from pvbus.core.variants.objectrows import REPOSITORY
 
 CLONE_ADDRESS = "clone-address"
 """The verb on packagerevisions. It says what it permits, and no verb of Kubernetes includes it: a role has it

@@ -23,6 +23,7 @@ from pvbus.controlplane.packages.caching import StoreActivity
 from pvbus.controlplane.packages.clone import RepositoryClone
 from pvbus.controlplane.packages.gitcommand import Failure, GitError
 from pvbus.controlplane.packages.journal import Notes
+from pvbus.controlplane.packages.objectsync import ObjectUpdater
 from pvbus.controlplane.packages.queueing import Change, Changes, settle
 from pvbus.controlplane.packages.settings import (
     Pins,
@@ -33,7 +34,6 @@ from pvbus.controlplane.packages.settings import (
 )
 from pvbus.controlplane.packages.shown import ERROR_CHARACTERS_MAX, ShownRevisions
 from pvbus.controlplane.packages.status import RepositoryStatus
-from pvbus.controlplane.packages.updating import ObjectUpdater
 from pvbus.core.errors import NO_MEMORY, lacks_memory
 from pvbus.core.kernel.backoff import Backoff
 

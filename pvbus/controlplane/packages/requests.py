@@ -13,12 +13,12 @@ from pvbus.controlplane.packages import answers, layout, render
 from pvbus.controlplane.packages.caching import StoreActivity
 from pvbus.controlplane.packages.filesets import Files
 from pvbus.controlplane.packages.render import Render, Rendering
-from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.revisions import Revision, lock_address
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import TransientError
 from pvbus.core.kernel.objects import annotations_of
+from pvbus.core.variants.objectrows import REPOSITORY
 from pvbus.ports.cluster import Object
 
 REPOSITORIES = f"repositories.{CONFIG_GROUP}"

@@ -30,7 +30,6 @@ from pvbus.controlplane.packages.creation import (
 from pvbus.controlplane.packages.filesets import replaced, texts
 from pvbus.controlplane.packages.journal import Note, noted
 from pvbus.controlplane.packages.operations import Draft, Staging
-from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION
 from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.revisions import (
@@ -42,7 +41,7 @@ from pvbus.controlplane.packages.revisions import (
 from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upstreams import Upstreams
 from pvbus.core.api.kptfile import STATUSES
-from pvbus.core.kernel.keys import DELETE_EDITS, EDITED_BY, OVERRIDE_GATES
+from pvbus.core.kernel.keys import DELETE_EDITS, EDITED_BY, OVERRIDE_GATES, REMOVE_LAST_REVISION
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.variants.merge import copies
 from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict, annotation

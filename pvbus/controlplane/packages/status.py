@@ -1,15 +1,16 @@
 """What the status of a Repository says of its sync: conditions, counts and the times of full syncs."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.controlplane.packages import layout, leftovers, skipping
 from pvbus.controlplane.packages.clone import RepositoryClone
-from pvbus.controlplane.packages.reporting import REPOSITORY, report
 from pvbus.controlplane.packages.settings import RepositorySettings
 from pvbus.controlplane.packages.timing import FullSyncs
-from pvbus.core.kernel.objects import annotations_of
+from pvbus.core.kernel.objects import annotations_of, timestamp
+from pvbus.core.variants.objectrows import REPOSITORY
 from pvbus.ports.cluster import Object
 
 
@@ -63,3 +64,31 @@ class RepositoryStatus:
         left = leftovers.condition(settings.facts.name, settings.branch, paths)
         skipped = skipping.condition(self._clone.skipped)
         return [condition for condition in (left, skipped) if condition is not None]
+
+
+async def report(
+    objects: Objects,
+    namespace: str,
+    name: str,
+    conditions: Sequence[Mapping[str, str]],
+    extra: Mapping[str, Any],
+) -> None:
+    """Set the conditions of a Repository's status; write only if they differ."""
+    now = timestamp(time.time())
+
+    def reported(stored: Object) -> Object:
+        before = dict(stored.get("status") or {})
+        since = {
+            (old.get("type"), old.get("status")): old.get("lastTransitionTime", now)
+            for old in before.get("conditions") or []
+        }
+        written = [
+            {**each, "lastTransitionTime": since.get((each["type"], each["status"]), now)}
+            for each in conditions
+        ]
+        after = {**before, "conditions": written, **extra}
+        if generation := stored["metadata"].get("generation"):
+            after["observedGeneration"] = generation
+        return stored if after == before else {**stored, "status": after}
+
+    await objects.change(REPOSITORY, namespace, name, reported)

@@ -24,7 +24,6 @@ from pvbus.controlplane.packages.clone import MIRROR
 from pvbus.controlplane.packages.journal import Journal, Notes
 from pvbus.controlplane.packages.permits import LocalFolders
 from pvbus.controlplane.packages.render import Render
-from pvbus.controlplane.packages.reporting import REPOSITORY, report
 from pvbus.controlplane.packages.repository import JOURNAL, RepositorySync
 from pvbus.controlplane.packages.repository_hooks import RepositoryHooks
 from pvbus.controlplane.packages.requests import RevisionRequests
@@ -32,11 +31,13 @@ from pvbus.controlplane.packages.rerender import TRIED, render_failed_again
 from pvbus.controlplane.packages.resources import ResourcesKind
 from pvbus.controlplane.packages.revision_hooks import RevisionHooks
 from pvbus.controlplane.packages.settings import RepositorySettings, StoreOptions, settings_of
+from pvbus.controlplane.packages.status import report
 from pvbus.controlplane.packages.timing import run_once_at
 from pvbus.controlplane.packages.upstreams import Upstreams
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.backoff import spread
 from pvbus.core.kernel.codec import prepare_types
+from pvbus.core.variants.objectrows import REPOSITORY
 from pvbus.ports.cluster import Object
 
 THREADS_MAX = 8

@@ -57,6 +57,8 @@ KEPT_LABEL = "pvbus.dev/kept"
 """On the same drafts: "true", so that a label selector finds them."""
 DELETE_EDITS = "pvbus.dev/delete-edits"
 """On a variant or a PackageRevision: "true" deletes edited drafts, too, when the variant is deleted."""
+REMOVE_LAST_REVISION = "pvbus.dev/remove-last-revision"
+"""On a Repository: "true" removes the folder of a package with its last published revision."""
 ACKNOWLEDGED_PREFIX = "acknowledged.promotion.pvbus.dev/"
 """On a PackageRevision, with the name of a PackageSpecializer behind it. The value is the name of the very
 PackageRevision, so that a copied annotation acknowledges nothing."""

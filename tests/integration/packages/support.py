@@ -12,9 +12,9 @@ from typing import Any
 from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.render import RenderResult, render
-from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.settings import SECRET, StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
+from pvbus.core.variants.objectrows import REPOSITORY
 from pvbus.ports.cluster import Object
 from tests.kit.objects import MemoryObjects
 

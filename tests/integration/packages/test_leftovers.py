@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.controlplane.packages.reporting import REMOVE_LAST_REVISION, REPOSITORY
+from pvbus.core.kernel.keys import REMOVE_LAST_REVISION
+from pvbus.core.variants.objectrows import REPOSITORY
 from tests.integration.packages.support import (
     KPTFILE,
     NAMESPACE,

@@ -14,11 +14,11 @@ from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.render import render
-from pvbus.controlplane.packages.reporting import REPOSITORY
 from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
 from pvbus.core.api.crds import crds
 from pvbus.core.kernel.keys import EDITED_BY
+from pvbus.core.variants.objectrows import REPOSITORY
 from pvbus.ports.cluster import Kind
 from tests.integration.apiserver.client import Api, eventually
 from tests.integration.packages.support import NAMESPACE, clone_of, git, refs, repository, revision, tree

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pvbus.controlplane.apiserver.apply import fieldsets as fs
+from pvbus.controlplane.apiserver.apply.fieldtypes import FieldType, of_schema
 from pvbus.controlplane.apiserver.apply.managed import decoded, encoded
 from pvbus.controlplane.apiserver.apply.merging import merge
+from pvbus.controlplane.apiserver.apply.objectfields import compare, field_set
 from pvbus.controlplane.apiserver.apply.ownership import Conflict, ConflictsError, Writing, applied, updated
-from pvbus.controlplane.apiserver.apply.typed import compare, field_set
-from pvbus.controlplane.apiserver.apply.types import FieldType, of_schema
 
 VERSION = "example.com/v1"
 TEXT = st.sampled_from(["a", "b", "c"])

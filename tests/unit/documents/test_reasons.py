@@ -20,7 +20,7 @@ SOURCES = (
     "pvbus/controlplane/packages/status.py",
     "pvbus/controlplane/packages/store.py",
     "pvbus/cli/failing.py",
-    "pvbus/cli/conditions.py",
+    "pvbus/cli/conditionevents.py",
     "pvbus/controlplane/packages/skipping.py",
     "pvbus/core/variants/revisions/validators.py",
     "pvbus/core/variants/attention.py",

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pvbus.controlplane.apiserver.apply.fieldsets import shown
-from pvbus.controlplane.apiserver.apply.typed import ABSENT, ItemError, item_element
-from pvbus.controlplane.apiserver.apply.types import UNTYPED, FieldType, ListType, MapType, Scalar
+from pvbus.controlplane.apiserver.apply.fieldtypes import UNTYPED, FieldType, ListType, MapType, Scalar
+from pvbus.controlplane.apiserver.apply.objectfields import ABSENT, ItemError, item_element
 
 Json = Any
 

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 from pvbus.controlplane.apiserver.apply import fieldsets
 from pvbus.controlplane.apiserver.apply.fieldsets import EMPTY, FieldSet, Path
+from pvbus.controlplane.apiserver.apply.fieldtypes import FieldType
 from pvbus.controlplane.apiserver.apply.managed import UPDATE, Manager, Managers, Owned, applier, updater
 from pvbus.controlplane.apiserver.apply.merging import merge
-from pvbus.controlplane.apiserver.apply.typed import Comparison, compare, field_set, remove, with_named
-from pvbus.controlplane.apiserver.apply.typed import reconciled as reconciled_set
-from pvbus.controlplane.apiserver.apply.types import FieldType
+from pvbus.controlplane.apiserver.apply.objectfields import Comparison, compare, field_set, remove, with_named
+from pvbus.controlplane.apiserver.apply.objectfields import reconciled as reconciled_set
 
 Object = Mapping[str, Any]
 View = Callable[[Object, str], tuple[FieldType, Object] | None]

@@ -20,8 +20,10 @@ import msgspec
 from pvbus.controlplane.apiserver import status
 from pvbus.controlplane.apiserver.apply import fieldsets, managed
 from pvbus.controlplane.apiserver.apply.fieldsets import EMPTY, FieldSet
+from pvbus.controlplane.apiserver.apply.fieldtypes import FieldType
 from pvbus.controlplane.apiserver.apply.managed import UPDATE, Managers
 from pvbus.controlplane.apiserver.apply.merging import type_errors
+from pvbus.controlplane.apiserver.apply.objectfields import ItemError, compare, field_set
 from pvbus.controlplane.apiserver.apply.ownership import (
     BEFORE,
     Applied,
@@ -31,8 +33,6 @@ from pvbus.controlplane.apiserver.apply.ownership import (
     applied,
     updated,
 )
-from pvbus.controlplane.apiserver.apply.typed import ItemError, compare, field_set
-from pvbus.controlplane.apiserver.apply.types import FieldType
 from pvbus.controlplane.apiserver.bodies import is_deep
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.nodes import PROBLEMS_MAX

@@ -8,6 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from pvbus.controlplane.apiserver.builtinschemas import (
+    kind_schema,
+    list_of,
+    mapping,
+    object_of,
+    open_object,
+    served_kind,
+    string,
+    strings,
+)
 from pvbus.controlplane.apiserver.kinds import ALL_VERBS, ServedKind
 from pvbus.controlplane.apiserver.nodes import FieldError, required, unsupported
 from pvbus.controlplane.apiserver.rbac.escalation import Escalation
@@ -17,16 +27,6 @@ from pvbus.controlplane.apiserver.rbac.policy import (
     GROUP,
     ROLE,
     ROLE_BINDING,
-)
-from pvbus.controlplane.apiserver.schema_parts import (
-    kind_schema,
-    list_of,
-    mapping,
-    object_of,
-    open_object,
-    served_kind,
-    string,
-    strings,
 )
 from pvbus.controlplane.apiserver.status import invalid_value
 from pvbus.controlplane.apiserver.strategies import Strategy

@@ -7,11 +7,11 @@ import pytest
 
 from pvbus.controlplane.apiserver.apply import fieldsets
 from pvbus.controlplane.apiserver.apply.fieldsets import EMPTY
+from pvbus.controlplane.apiserver.apply.fieldtypes import of_object, of_schema
 from pvbus.controlplane.apiserver.apply.managed import Owned, updater
 from pvbus.controlplane.apiserver.apply.merging import merge, type_errors
+from pvbus.controlplane.apiserver.apply.objectfields import compare, field_set, reconciled, remove, with_named
 from pvbus.controlplane.apiserver.apply.ownership import Writing, applied
-from pvbus.controlplane.apiserver.apply.typed import compare, field_set, reconciled, remove, with_named
-from pvbus.controlplane.apiserver.apply.types import of_object, of_schema
 
 SCHEMA: Mapping[str, Any] = {
     "type": "object",

@@ -9,7 +9,7 @@ import yaml
 
 from pvbus.controlplane.apiserver import structural
 from pvbus.controlplane.apiserver.builtin import BUILTIN_KINDS
-from pvbus.controlplane.apiserver.schema import validate_crd
+from pvbus.controlplane.apiserver.crdvalidation import validate_crd
 from pvbus.controlplane.apiserver.structural import compile_schema
 from pvbus.core.cel.patterns import go_pattern
 

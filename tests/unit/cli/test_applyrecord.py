@@ -7,8 +7,8 @@ import pytest
 
 from pvbus.adapters.manifests import read_manifests
 from pvbus.adapters.memory.cluster import MemoryCluster
-from pvbus.cli.applied import AppliedRecord, distinct
 from pvbus.cli.apply import Applied, apply_news
+from pvbus.cli.applyrecord import AppliedRecord, distinct
 from pvbus.cli.validate import problems_of
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.ports.cluster import Kind

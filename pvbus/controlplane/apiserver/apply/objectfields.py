@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pvbus.controlplane.apiserver.apply import fieldsets
 from pvbus.controlplane.apiserver.apply.fieldsets import EMPTY, SELF, FieldSet
-from pvbus.controlplane.apiserver.apply.types import UNTYPED, FieldType, ListType, MapType, Scalar
+from pvbus.controlplane.apiserver.apply.fieldtypes import UNTYPED, FieldType, ListType, MapType, Scalar
 
 Json = Any
 

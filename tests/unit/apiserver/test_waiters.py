@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pvbus.controlplane.apiserver.waking import WOKEN_MAX, Waiters
+from pvbus.controlplane.apiserver.waiters import WOKEN_MAX, Waiters
 
 
 async def test_others_go_on_while_many_are_woken() -> None:

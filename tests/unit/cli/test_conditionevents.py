@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.cli.conditions import newer_than
+from pvbus.cli.conditionevents import newer_than
 from pvbus.cli.main import run
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.keys import KEPT_FOR
