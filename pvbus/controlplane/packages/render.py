@@ -24,7 +24,7 @@ from pvbus.controlplane.packages.functions import files, pipeline
 from pvbus.controlplane.packages.functions.item import FunctionError, Item, Result
 from pvbus.controlplane.packages.functions.limits import RENDER_TIMEOUT, render_limits
 from pvbus.controlplane.packages.functions.pipeline import Entry, Phase, Step
-from pvbus.controlplane.packages.functions.registry import FunctionRegistry, unread_fields
+from pvbus.controlplane.packages.functions.registry import BUILTINS, FunctionRegistry, unread_fields
 from pvbus.controlplane.packages.functions.yamltext import compose, load
 from pvbus.controlplane.packages.layout import RenderNote, one_line
 from pvbus.controlplane.packages.recording import (
@@ -45,11 +45,10 @@ BFS = "kpt.dev/bfs-rendering"
 SAVE_ON_FAILURE = "kpt.dev/save-on-render-failure"
 
 
-CONSTANT = frozenset({"set-annotations", "set-labels", "set-namespace"})
-"""Built-in functions that write only values of their configuration: on all objects, and with a `configMap`, a
-second run writes the same values. Other pipelines run twice, but for those with `PROCESSES`."""
+CONSTANT = frozenset(name for name, builtin in BUILTINS.items() if builtin.is_constant)
 PROCESSES = frozenset({"", "starlark"})
-"""Functions that need a process or a server ('': all that are not built in): too costly to repeat."""
+"""Functions that need a process or a server ('': all that are not built in): too costly to repeat. All other
+pipelines run twice, but for those of constant functions."""
 SECOND_RUN_SECONDS_MAX = 1.0
 """Time of the first run above which there is no second one, and limit of the second."""
 FILES_SHOWN_MAX = 3

@@ -36,14 +36,19 @@ Function = Callable[[Sequence[Item], Value | None], FunctionOutput]
 
 
 class Builtin(NamedTuple):
-    """A function of ours, and the newest version with the same behaviour.
+    """A function of ours.
 
-    fields: what it reads of a functionConfig of its own kind; none for one that reads all.
+    run: runs it
+    version: the newest version of the catalog that behaves alike
+    fields: what it reads of a functionConfig of its own kind; none for one that reads all
+    is_constant: whether it writes only values of its configuration, and on all objects: with a `configMap` a
+        second run then writes the same, so that pipelines of such functions run once
     """
 
     run: Function
     version: tuple[int, ...]
     fields: tuple[str, ...] = ()
+    is_constant: bool = False
 
 
 class Resolved(NamedTuple):
@@ -68,11 +73,14 @@ BUILTINS = {
     ),
     "search-replace": Builtin(search_replace, (0, 2, 0)),
     "set-annotations": Builtin(
-        set_annotations, (0, 1, 4), ("annotations", "additionalAnnotationFields", "fieldSpecs")
+        set_annotations,
+        (0, 1, 4),
+        ("annotations", "additionalAnnotationFields", "fieldSpecs"),
+        is_constant=True,
     ),
     "set-image": Builtin(set_image, (0, 1, 4), ("image", "additionalImageFields")),
-    "set-labels": Builtin(set_labels, (0, 2, 1), ("labels",)),
-    "set-namespace": Builtin(set_namespace, (0, 4, 1), ("namespace",)),
+    "set-labels": Builtin(set_labels, (0, 2, 1), ("labels",), is_constant=True),
+    "set-namespace": Builtin(set_namespace, (0, 4, 1), ("namespace",), is_constant=True),
     "starlark": Builtin(starlark, (0, 5, 0)),
     "upsert-resource": Builtin(upsert_resource, (0, 2, 0)),
 }

@@ -37,6 +37,7 @@ from pvbus.core.kernel.records import (
     RELEASES,
     RESULTS,
     ROLLOUTS,
+    SCHEMA_VERSION,
     SETRESULTS,
     SETS,
     SOURCES,
@@ -234,6 +235,33 @@ def test_controllers_take_their_topics_from_the_table(controller: Any) -> None:
     name = controller.name
     assert (controller.inputs, controller.memory) == (inputs_of(name), memory_of(name))
     assert controller.broadcast == broadcast_of(name)
+
+
+NAMES = {
+    1: {
+        *(META, OBJECTS, INJECTABLES, SETS, VARIANTS, WATCHES, UNROLL, TARGETS, DESIRED, RESULTS, SETRESULTS),
+        *(
+            PROMOTIONS,
+            RELEASES,
+            POLICIES,
+            CANDIDATES,
+            ROLLOUTS,
+            APPROVALS,
+            INSTALLS,
+            SOURCES,
+            LOCK,
+            ESTABLISHED,
+        ),
+        *(CONDITIONS, LATEST, DLQ),
+    },
+}
+"""The topics of each version of the tables."""
+
+
+def test_other_topics_have_another_version() -> None:
+    """An installation of the same version would be told that it has lost the new topic."""
+    assert {topic.name for topic in TOPICS} == NAMES[SCHEMA_VERSION]
+    assert list(NAMES.values()).count(NAMES[SCHEMA_VERSION]) == 1
 
 
 def test_a_topic_that_is_not_ours_has_keys_of_any_form() -> None:
