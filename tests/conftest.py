@@ -24,6 +24,7 @@ FIRST = (
     "tests/chaos/",
     "tests/contract/bus/test_kafka.py",
     "tests/integration/kafka/faults/",
+    "tests/integration/kafka/test_acl_processes.py",
     "tests/e2e/kafka/",
     "tests/integration/kafka/test_processes.py",
     "tests/bench/",
