@@ -28,14 +28,14 @@ def address_problem(address: str, *, loopback: bool = True) -> str | None:
     address within an IPv6 address counts, too.
     """
     ip = ip_address(address)
-    found = _embedded(ip) if isinstance(ip, IPv6Address) else ip
-    if str(found).partition("%")[0] in METADATA:
+    reached = _embedded(ip) if isinstance(ip, IPv6Address) else ip
+    if str(reached).partition("%")[0] in METADATA:
         return f"{address} is the address of a cloud's metadata"
-    if found.is_link_local:
+    if reached.is_link_local:
         return f"{address} is a link-local address, such as those of a cloud's metadata"
-    if found.is_unspecified or found.is_multicast or (found.is_reserved and not found.is_loopback):
+    if reached.is_unspecified or reached.is_multicast or (reached.is_reserved and not reached.is_loopback):
         return f"{address} is the address of no server"
-    if found.is_loopback and not loopback:
+    if reached.is_loopback and not loopback:
         return f"{address} is this machine"
     return None
 

@@ -88,13 +88,13 @@ def variant_needs(
     for condition in conditions:
         if condition.type == CONFLICT and condition.status == "True":
             yield Need(CONFLICT, condition.message)
-    for each in stranded:
-        status = f"pvbus rollout status {Key(key.namespace, each.policy)} --state stranded"
+    for rollback in stranded:
+        status = f"pvbus rollout status {Key(key.namespace, rollback.policy)} --state stranded"
         yield Need(
             STRANDED,
-            f"attempt {each.attempt} of RolloutPolicy {each.policy} was rolled back, but {each.revision} is "
-            "published still, as there is no good revision to go back to: publish a better one; "
-            f"{status} shows all of them",
+            f"attempt {rollback.attempt} of RolloutPolicy {rollback.policy} was rolled back, but "
+            f"{rollback.revision} is published still, as there is no good revision to go back to: publish a "
+            f"better one; {status} shows all of them",
         )
     for revision in revisions:
         for type_, task in revision.questions.items():

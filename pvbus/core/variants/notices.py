@@ -68,10 +68,10 @@ def notice_of(
         last = None
     if event.kind == REVISION and event.condition.type != KEPT_TYPE:
         return _lifecycle(event, last, owner_uid)
-    found = _content_of(event, last, is_stalled=is_stalled)
-    if found is None:
+    content = _content_of(event, last, is_stalled=is_stalled)
+    if content is None:
         return None
-    reason, is_warning, note = found
+    reason, is_warning, note = content
     return _notice(event, event.kind, event.name, event.uid, reason, note, is_warning=is_warning)
 
 

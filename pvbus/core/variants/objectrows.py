@@ -125,7 +125,9 @@ def _packaging_row(kind: Kind, obj: Mapping[str, Any], meta: Mapping[str, Any], 
     whole = {**obj, "metadata": written}
     if kind == CRD:
         spec = _map(obj.get("spec"))
-        versions = [{k: v for k, v in each.items() if k != "schema"} for each in _maps(spec.get("versions"))]
+        versions = [
+            {k: v for k, v in version.items() if k != "schema"} for version in _maps(spec.get("versions"))
+        ]
         whole = {**whole, "spec": {**spec, "versions": versions}, "status": {}}
         del written["resourceVersion"]
     value = _canonical.encode(whole)
@@ -217,12 +219,12 @@ def _reported(kind: Kind, obj: Mapping[str, Any]) -> tuple[Condition, ...]:
     """Return the conditions that have events, one of each type."""
     if kind not in (REPOSITORY, POLICY):
         return ()
-    found: dict[str, Condition] = {}
+    by_type: dict[str, Condition] = {}
     for c in _maps(_map(obj.get("status")).get("conditions")):
         type_, generation = _text(c.get("type")), c.get("observedGeneration")
-        if type_ in found or not type_ or (kind == REPOSITORY and type_ != "Ready"):
+        if type_ in by_type or not type_ or (kind == REPOSITORY and type_ != "Ready"):
             continue
-        found[type_] = Condition(
+        by_type[type_] = Condition(
             type=type_,
             status=_text(c.get("status")),
             reason=_text(c.get("reason")),
@@ -230,7 +232,7 @@ def _reported(kind: Kind, obj: Mapping[str, Any]) -> tuple[Condition, ...]:
             last_transition_time=_text(c.get("lastTransitionTime")) or None,
             observed_generation=generation if isinstance(generation, int) else 0,
         )
-    return tuple(found.values())
+    return tuple(by_type.values())
 
 
 def _specializer(obj: Mapping[str, Any]) -> PackageSpecializerSpec:

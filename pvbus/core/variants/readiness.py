@@ -11,10 +11,10 @@ def readiness(living: PackageVariant | None) -> tuple[bool, str, bool]:
     whether it reports a failure."""
     if living is None:
         return False, "", False
-    found = {condition.type: condition for condition in living.status.conditions}
-    ready, stalled = found.get("Ready"), found.get("Stalled")
-    for one in (ready, stalled):
-        if one is not None and 0 < one.observed_generation < living.metadata.generation:
+    by_type = {condition.type: condition for condition in living.status.conditions}
+    ready, stalled = by_type.get("Ready"), by_type.get("Stalled")
+    for reported in (ready, stalled):
+        if reported is not None and 0 < reported.observed_generation < living.metadata.generation:
             return False, "Reconciling: its conditions are of an earlier generation", False
     if stalled is not None and stalled.status == "True":
         return False, f"{stalled.reason}: {stalled.message}"[:UNREADY_CHARACTERS_MAX], True

@@ -171,10 +171,10 @@ class CompiledTemplate:
             raise _broken(self._identity_errors)
         evaluate = _Evaluation(variables_of(inputs, None), budget or Budget())
         repo = evaluate(self._repo, "template.downstream.repoExpr") or inputs.repo_default
-        found = repository(repo)
-        if found is None:
+        downstream_repository = repository(repo)
+        if downstream_repository is None:
             raise RenderError(no_repository(repo, inputs.upstream.namespace))  # the set's, as the upstream's
-        evaluate.variables["repository"] = _object(found)
+        evaluate.variables["repository"] = _object(downstream_repository)
         package = evaluate(self._package, "template.downstream.packageExpr")
         return Downstream(repo=repo, package=package or inputs.package_default)
 
@@ -307,14 +307,14 @@ class TemplateCache:
     def get(self, template: VariantTemplate) -> CompiledTemplate:
         """Return the compiled template; what does not compile fails when it is evaluated."""
         key = msgspec.msgpack.encode(template)
-        found = self._retained.get(key)
-        if found is None:
-            found = self._retained[key] = CompiledTemplate(template)
+        compiled = self._retained.get(key)
+        if compiled is None:
+            compiled = self._retained[key] = CompiledTemplate(template)
             if len(self._retained) > TEMPLATES_KEPT:
                 self._retained.popitem(last=False)
         else:
             self._retained.move_to_end(key)
-        return found
+        return compiled
 
 
 def render_row(row: TargetRow, templates: TemplateCache, budget: Budget | None = None) -> PackageVariantSpec:

@@ -51,14 +51,14 @@ def highest(upstream: Upstream, items: Iterable[T], facts: Callable[[T], Revisio
         wanted = _parsed(upstream.workspace_name)
     except ValueError:
         return None
-    found: list[tuple[Version, T]] = []
+    matches: list[tuple[Version, T]] = []
     for item in items:
         version = _version_of(facts(item))
         if version is None or (upstream.revision > 0 and facts(item).revision != upstream.revision):
             continue
         if any(_is_in(version, bounds) for bounds in wanted):
-            found.append((version, item))
-    return max(found, key=lambda one: one[0])[1] if found else None
+            matches.append((version, item))
+    return max(matches, key=lambda match: match[0])[1] if matches else None
 
 
 def problem(upstream: Upstream) -> str:

@@ -22,13 +22,13 @@ def set_conditions(
     children_report: False if no service reports whether a child is Ready; then applied alone decides.
     """
     key = Key(namespace, name)
-    found = [
+    conditions = [
         *_root(result, children_report=children_report),
         *_removal(result, key),
         *_counts(result),
         *_disputed(result),
     ]
-    return (*(_condition(result, *each) for each in found), *_attention(result, key))
+    return (*(_condition(result, *fields) for fields in conditions), *_attention(result, key))
 
 
 def _attention(result: SetResult, key: Key) -> tuple[Condition, ...]:
@@ -101,7 +101,7 @@ def _unready(result: SetResult) -> str:
 
 def _removal(result: SetResult, key: Key) -> list[_Fields]:
     """Return DeletionHeld and Removing, where they apply."""
-    found: list[_Fields] = []
+    removal: list[_Fields] = []
     if result.hold is not None:
         number = result.hold.count if result.hold.token else result.counts.held + result.counts.removing
         message = f"{number} deletions are held because they are too many at once; "
@@ -115,14 +115,14 @@ def _removal(result: SetResult, key: Key) -> list[_Fields]:
                 "the list of them is still being written; the command that confirms them follows once "
                 "it has not grown for some seconds"
             )
-        found.append(("DeletionHeld", True, "TooManyDeletions", message))
+        removal.append(("DeletionHeld", True, "TooManyDeletions", message))
     if result.counts.removing:
         message = f"{result.counts.removing} variants are to be removed"
         waiting = f"the end of the hold{because(result.hold_reason)}" if result.on_hold else result.waiting
         if waiting:
             message += f"; waiting for {part(waiting)}"
-        found.append(("Removing", True, "Waiting" if waiting else "InProgress", message))
-    return found
+        removal.append(("Removing", True, "Waiting" if waiting else "InProgress", message))
+    return removal
 
 
 def confirm_command(key: Key, token: str) -> str:

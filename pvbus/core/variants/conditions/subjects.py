@@ -144,17 +144,17 @@ def _of_gates_and_tasks(facts: RevisionFacts, questions: Mapping[str, EventTask]
     Several of one type are Unknown, as a gate takes them; so is one that is not there yet, if its question
     is open: a blueprint may ask without setting it.
     """
-    found: dict[str, Condition] = {}
+    by_type: dict[str, Condition] = {}
     for condition in facts.conditions:
-        if condition.type in found:
+        if condition.type in by_type:
             condition = Condition(type=condition.type, status="Unknown", reason=DUPLICATE)
-        found[condition.type] = condition
+        by_type[condition.type] = condition
     wanted = {*facts.gates, *facts.tasks} - {LIFECYCLE_TYPE}
-    yield from (condition for type_, condition in found.items() if type_ in wanted)
+    yield from (condition for type_, condition in by_type.items() if type_ in wanted)
     yield from (
         msgspec.convert(asked(type_, task), Condition)
         for type_, task in questions.items()
-        if type_ in wanted and type_ not in found and task.state in OPEN_STATES
+        if type_ in wanted and type_ not in by_type and task.state in OPEN_STATES
     )
 
 

@@ -96,16 +96,16 @@ class KindRows:
 
     def names(self, topics: Iterable[str]) -> set[Name]:
         """Return (namespace, name) of the objects that have rows in these topics."""
-        found = set()
+        names = set()
         for topic in topics:
             for key in self._known[topic]:
                 if topic in (OBJECTS, INSTALLS):
                     parsed = parse_okey(key.removeprefix(f"{SCOPE}|"))
-                    found.add((parsed.namespace, parsed.name))
+                    names.add((parsed.namespace, parsed.name))
                 else:
                     namespace, _, name = key.partition("/")
-                    found.add((namespace, name))
-        return found
+                    names.add((namespace, name))
+        return names
 
 
 def agreed(markers: Mapping[int, SyncMarker], partitions: int) -> SyncMarker | None:

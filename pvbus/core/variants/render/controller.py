@@ -536,7 +536,7 @@ def _age(claim: TargetRow) -> tuple[str, str]:
 def _belonging(seen: RenderState, living: PackageVariant) -> str:
     """Say in words whose an object is, and what can be done for the sets that want it."""
     remedy = "delete or rename it, or change this set's downstream"
-    owner = next((each for each in living.metadata.owner_references if each.controller), None)
+    owner = next((reference for reference in living.metadata.owner_references if reference.controller), None)
     if owner is None:
         return f"no controller (created by hand?); {remedy}"
     if owner.kind == "PackageVariantSet" and owner.name in seen.claims:

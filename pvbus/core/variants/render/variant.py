@@ -35,8 +35,11 @@ def carried(claim: TargetRow, living: PackageVariant | None) -> str:
 def attention_of(living: PackageVariant | None) -> str:
     """Return what about a PackageVariant waits for a person, "" if nothing does."""
     conditions = living.status.conditions if living is not None else ()
-    found = next((each for each in conditions if (each.type, each.status) == (ATTENTION, "True")), None)
-    return part(found.message.partition(": ")[2], UNREADY_CHARACTERS_MAX) if found is not None else ""
+    attention = next(
+        (condition for condition in conditions if (condition.type, condition.status) == (ATTENTION, "True")),
+        None,
+    )
+    return part(attention.message.partition(": ")[2], UNREADY_CHARACTERS_MAX) if attention is not None else ""
 
 
 def controller_uid(obj: PackageVariant) -> str:
@@ -94,5 +97,5 @@ def _missing(sent: Any, stored: Any, path: str) -> Iterator[str]:
             else:
                 yield from _missing(value, stored[name], f"{path}.{name}")
     elif isinstance(sent, list | tuple) and isinstance(stored, list | tuple) and len(sent) == len(stored):
-        for number, (one, other) in enumerate(zip(sent, stored, strict=True)):
-            yield from _missing(one, other, f"{path}[{number}]")
+        for number, (item, other) in enumerate(zip(sent, stored, strict=True)):
+            yield from _missing(item, other, f"{path}[{number}]")

@@ -44,8 +44,8 @@ def unmet_gates(
     by_type: dict[str, list[Object]] = {}
     for condition in conditions:
         by_type.setdefault(str(condition.get("type")), []).append(condition)
-    found = ((gate, _why(by_type.get(gate, []), questions.get(gate, ""))) for gate in dict.fromkeys(gates))
-    return [Unmet(gate, why) for gate, why in found if why]
+    gated = ((gate, _why(by_type.get(gate, []), questions.get(gate, ""))) for gate in dict.fromkeys(gates))
+    return [Unmet(gate, why) for gate, why in gated if why]
 
 
 def unmet_of(revision: Object) -> list[Unmet]:
@@ -92,16 +92,16 @@ def merged(present: Iterable[Object], changes: Iterable[Object]) -> list[Object]
     All others stay as they are, so that writers of different types agree. Of the changed types one remains.
     """
     wanted = {str(change["type"]): change for change in changes}
-    found: list[Object] = []
+    result: list[Object] = []
     placed: set[str] = set()
     for condition in present:
         type_ = str(condition.get("type"))
         if type_ not in wanted:
-            found.append(condition)
+            result.append(condition)
         elif type_ not in placed:
-            found.append(wanted[type_])
+            result.append(wanted[type_])
             placed.add(type_)
-    return [*found, *(change for type_, change in wanted.items() if type_ not in placed)]
+    return [*result, *(change for type_, change in wanted.items() if type_ not in placed)]
 
 
 # ---------------------------------------------------------------- conditions that depend on others
@@ -137,19 +137,19 @@ def awaited(after: Order, conditions: Iterable[Object], type_: str) -> list[Unme
 
     A condition in a circle waits for itself.
     """
-    found = all_before(after, type_)
-    if type_ in found:
+    before = all_before(after, type_)
+    if type_ in before:
         return [Unmet(type_, f"it comes after itself: correct {CONDITION_ORDER}")]
-    return unmet_gates(found, conditions)
+    return unmet_gates(before, conditions)
 
 
 def all_before(after: Order, type_: str) -> list[str]:
     """Return what a condition comes after, directly or through others; in a circle, itself too."""
-    found: dict[str, None] = {}
+    earlier: dict[str, None] = {}
     left = list(after.get(type_, ()))
     while left:
         before = left.pop(0)
-        if before not in found:
-            found[before] = None
+        if before not in earlier:
+            earlier[before] = None
             left += after.get(before, ())
-    return list(found)
+    return list(earlier)

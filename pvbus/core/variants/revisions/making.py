@@ -147,8 +147,8 @@ class Making:
 
 def _is_same_owned(source: Object, live: Object) -> bool:
     """Return whether a live revision is the source, with the owners that were decided on."""
-    one, other = source["metadata"], live["metadata"]
+    wanted, present = source["metadata"], live["metadata"]
     return bool(
-        one["name"] == other["name"]
-        and (one.get("ownerReferences") or []) == (other.get("ownerReferences") or [])
+        wanted["name"] == present["name"]
+        and (wanted.get("ownerReferences") or []) == (present.get("ownerReferences") or [])
     )

@@ -22,22 +22,22 @@ def questions_of(
     annotations: Mapping[str, str], conditions: Iterable[Condition], gated: Sequence[str], lifecycle: str
 ) -> dict[str, EventTask]:
     """Return the questions of a package revision by condition type. gated: the types that gates name."""
-    found = tasks.read(annotations)
-    if not found.tasks:
+    package_tasks = tasks.read(annotations)
+    if not package_tasks.tasks:
         return {}
-    present = [{"type": each.type, "status": each.status} for each in conditions]
+    present = [{"type": condition.type, "status": condition.status} for condition in conditions]
     after = _order(annotations)
     before = {gate: {gate, *gates.all_before(after, gate)} for gate in dict.fromkeys(gated)}
     return {
-        type_: _question(found, type_, tasks.status_of(present, type_), lifecycle, before)
-        for type_ in found.tasks
+        type_: _question(package_tasks, type_, tasks.status_of(present, type_), lifecycle, before)
+        for type_ in package_tasks.tasks
     }
 
 
 def _question(
-    found: tasks.Found, type_: str, status: str, lifecycle: str, before: Mapping[str, set[str]]
+    package_tasks: tasks.Found, type_: str, status: str, lifecycle: str, before: Mapping[str, set[str]]
 ) -> EventTask:
-    asked, last = found.tasks[type_], found.last(type_)
+    asked, last = package_tasks.tasks[type_], package_tasks.last(type_)
     is_recorded = status in tasks.ANSWERS and last is not None and last.after == status
     return EventTask(
         question=part(asked.question),

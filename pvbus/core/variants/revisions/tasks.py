@@ -111,15 +111,15 @@ class Found(NamedTuple):
 def moment(text: str) -> datetime:
     """Return a due time; that of a date is the end of its day in UTC. Raises ValueError."""
     try:
-        found = datetime.fromisoformat(text)
+        due = datetime.fromisoformat(text)
     except ValueError:
         example = "2030-12-01, or 2030-12-01T12:00:00Z"
         raise ValueError(f"{part(text)} is no due time such as {example}") from None
     if "T" not in text and " " not in text:
-        return datetime.combine(found.date(), time(23, 59, 59), UTC)
-    if found.tzinfo is None:
+        return datetime.combine(due.date(), time(23, 59, 59), UTC)
+    if due.tzinfo is None:
         raise ValueError(f"{text} has no time zone: end it with Z or an offset such as +02:00")
-    return found
+    return due
 
 
 def read(annotations: Mapping[str, str]) -> Found:
@@ -181,8 +181,8 @@ def annotation_of(asked: Mapping[str, Asked]) -> dict[str, str]:
     if not asked:
         return {}
     tasks = {
-        type_: Task(question=each.question, owner=each.owner, ticket=each.ticket, due=each.due)
-        for type_, each in asked.items()
+        type_: Task(question=task.question, owner=task.owner, ticket=task.ticket, due=task.due)
+        for type_, task in asked.items()
     }
     return {TASKS: _json.encode(tasks).decode()}
 
@@ -192,8 +192,10 @@ def annotation_of(asked: Mapping[str, Asked]) -> dict[str, str]:
 
 def status_of(conditions: Iterable[Object], type_: str) -> str:
     """Return the status of a condition, "" if there is none. Of several of its type none is an answer."""
-    found = [str(each.get("status", "")) for each in conditions if each.get("type") == type_]
-    return found[0] if len(found) == 1 else "Unknown" if found else ""
+    statuses = [
+        str(condition.get("status", "")) for condition in conditions if condition.get("type") == type_
+    ]
+    return statuses[0] if len(statuses) == 1 else "Unknown" if statuses else ""
 
 
 class TaskState(StrEnum):
@@ -258,8 +260,8 @@ def questions(annotations: Mapping[str, str]) -> dict[str, str]:
 
 def answer(type_: str, status: str, message: str) -> dict[str, str]:
     """Return the condition of an answered task."""
-    found = {"type": type_, "status": status, "reason": ANSWERED}
-    return {**found, "message": message} if message else found
+    condition = {"type": type_, "status": status, "reason": ANSWERED}
+    return {**condition, "message": message} if message else condition
 
 
 # ---------------------------------------------------------------- the history, which the package store writes
@@ -279,18 +281,20 @@ def changes(before: State, after: State, by: str, at: str) -> tuple[Change, ...]
     at: the time of the changes, RFC 3339
     """
     types = {**read(before.annotations).tasks, **read(after.annotations).tasks}
-    found: list[Change] = []
+    changed: list[Change] = []
     for type_ in types:
         old, new = (_said(state.conditions, type_) for state in (before, after))
         if old != new:
             (was, _), (status, message) = old, new
-            found.append(Change(type=type_, at=at, by=by, before=was, after=status, message=part(message)))
-    return tuple(found)
+            changed.append(Change(type=type_, at=at, by=by, before=was, after=status, message=part(message)))
+    return tuple(changed)
 
 
 def _said(conditions: Sequence[Object], type_: str) -> tuple[str, str]:
     """Return the status of a condition, and its message."""
-    messages = [str(each.get("message", "")) for each in conditions if each.get("type") == type_]
+    messages = [
+        str(condition.get("message", "")) for condition in conditions if condition.get("type") == type_
+    ]
     return status_of(conditions, type_), messages[0] if messages else ""
 
 

@@ -75,19 +75,19 @@ def validators_of(kptfiles: Mapping[str, Any]) -> tuple[Validator, ...]:
     before those that a PackageVariant adds and those of sub-packages, in their order, and the second one ends
     in `-2`. What is no function is left out.
     """
-    found: list[tuple[Any, str, Position]] = []
+    entries: list[tuple[Any, str, Position]] = []
     for directory, value in kptfiles.items():
         for index, entry in enumerate(_entries(value)):
             if isinstance(entry, dict) and (name := _name(entry)):
                 path = f"{directory.replace('/', '.')}.{name}" if directory else name
                 is_added = _ADDED.fullmatch(str(entry.get("name") or "")) is not None
                 order = (bool(directory), is_added, directory, index)
-                found.append((order, _plain(path), (directory, f"pipeline.validators[{index}]")))
-    found.sort(key=lambda each: each[0])
-    known = {name for _, name, _ in found}
+                entries.append((order, _plain(path), (directory, f"pipeline.validators[{index}]")))
+    entries.sort(key=lambda item: item[0])
+    known = {name for _, name, _ in entries}
     taken: set[str] = set()
     validators = []
-    for _, name, position in found[:VALIDATORS_MAX]:
+    for _, name, position in entries[:VALIDATORS_MAX]:
         own = name if name not in taken else _next(name, known | taken)
         taken.add(own)
         validators.append(Validator(position, f"{PREFIX}{own}"))
@@ -99,8 +99,8 @@ def conditions_of(
 ) -> list[dict[str, str]]:
     """Return the conditions after a run of the pipeline. why: the error that ended it, "" without one."""
     return [
-        _condition(each.type, *_verdict(reports.get(each.position), why, saved))
-        for each in sorted(validators, key=lambda each: each.type)
+        _condition(validator.type, *_verdict(reports.get(validator.position), why, saved))
+        for validator in sorted(validators, key=lambda validator: validator.type)
     ]
 
 
@@ -108,10 +108,10 @@ def unproven(conditions: Iterable[Object]) -> list[dict[str, str]]:
     """Return conditions with those of validators Unknown: another program has written this content."""
     why = "the store did not write this content: save the package's resources, so that the pipeline runs"
     return [
-        _condition(str(each["type"]), "Unknown", "NotRun", why)
-        if is_validators(str(each.get("type")))
-        else dict(each)
-        for each in conditions
+        _condition(str(condition["type"]), "Unknown", "NotRun", why)
+        if is_validators(str(condition.get("type")))
+        else dict(condition)
+        for condition in conditions
     ]
 
 
@@ -123,23 +123,23 @@ def _verdict(report: Report | None, why: str, saved: Saved) -> tuple[str, str, s
         return "Unknown", "NotRun", f"it did not run: {why}"
     if report.reason in NOT_RUN:
         return "Unknown", "NotRun", f"it did not run: {report.error}"
-    found = findings(report.results)
-    failed = any(_severity(each) == "error" for each in report.results)
+    summary = findings(report.results)
+    failed = any(_severity(result) == "error" for result in report.results)
     if report.error or failed:
-        return "False", "Failed", found if failed else f"it failed without an error result: {report.error}"
+        return "False", "Failed", summary if failed else f"it failed without an error result: {report.error}"
     if saved == "otherwise":
         return "Unknown", "NotRun", f"it passed on the pipeline's output, which is not stored: {why}"
-    return "True", "Passed", found
+    return "True", "Passed", summary
 
 
 def findings(results: Sequence[Object]) -> str:
     """Return how many results of each severity there are, and the first of the worst; "" without any."""
     by_severity = {
-        severity: [each for each in results if _severity(each) == severity] for severity in SEVERITIES
+        severity: [result for result in results if _severity(result) == severity] for severity in SEVERITIES
     }
-    counts = ", ".join(_count(severity, len(each)) for severity, each in by_severity.items() if each)
-    worst = next((each for each in by_severity.values() if each), [])
-    lines = sorted({_finding(each) for each in worst})
+    counts = ", ".join(_count(severity, len(alike)) for severity, alike in by_severity.items() if alike)
+    worst = next((alike for alike in by_severity.values() if alike), [])
+    lines = sorted({_finding(result) for result in worst})
     if not lines:
         return ""
     hidden = len(results) > len(worst) or len(lines) > FINDINGS_SHOWN_MAX

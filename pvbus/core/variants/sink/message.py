@@ -60,10 +60,12 @@ def event_of(topic: str, key: bytes, value: bytes | None, headers: Sequence[tupl
     decoded = _event.decode(value)
     if str(SubjectKey(decoded.kind, f"{decoded.namespace}/{decoded.name}")) != subject:
         raise ValueError(f"its key {text!r} is not that of its object")
-    found = {name.removeprefix(_PREFIX): data.decode() for name, data in headers if name.startswith(_PREFIX)}
-    if missing := [name for name in _REQUIRED if not found.get(name)]:
+    attributes = {
+        name.removeprefix(_PREFIX): data.decode() for name, data in headers if name.startswith(_PREFIX)
+    }
+    if missing := [name for name in _REQUIRED if not attributes.get(name)]:
         raise ValueError(f"it has no header {_PREFIX}{missing[0]}")
-    return Event(subject, decoded.kind, decoded.condition.type, found, value)
+    return Event(subject, decoded.kind, decoded.condition.type, attributes, value)
 
 
 def message_of(event: Event, mode: Mode) -> Message:

@@ -210,18 +210,18 @@ class _Scope:
 
     def candidates(self, name: str, before: _Labels, after: _Labels) -> dict[_Compiled, None]:
         """Return the selectors that are anchored to a name or label that the object has or had."""
-        found: dict[_Compiled, None] = {}
+        entries: dict[_Compiled, None] = {}
         anchored = self.anchored
         for pairs in (after.items(), before.items() - after.items()):
             for pair in pairs:
                 if pair in anchored:
-                    found.update(anchored[pair])
+                    entries.update(anchored[pair])
                 if (key := (pair[0], None)) in anchored:
-                    found.update(anchored[key])
+                    entries.update(anchored[key])
         for anchor in (("", name), _SCAN):
             if anchor in anchored:
-                found.update(anchored[anchor])
-        return found
+                entries.update(anchored[anchor])
+        return entries
 
     def size(self, anchors: Iterable[_Anchor]) -> int:
         """Count the objects that fulfil a requirement."""
@@ -265,18 +265,20 @@ class SelectorIndex:
         compiled = tuple(_Compiled(owner, i, selector) for i, selector in enumerate(selectors))
         self.remove_owner(owner)
         self._owners[owner] = compiled
-        for one in compiled:
-            scopes = [self._scope(one.selector.kind, namespace) for namespace in _namespaces(one.selector)]
+        for entry in compiled:
+            scopes = [
+                self._scope(entry.selector.kind, namespace) for namespace in _namespaces(entry.selector)
+            ]
             for scope in scopes:
                 scope.whole_postings()
             # The sizes change later. A choice that is not the best any more costs time, but misses nothing.
-            one.anchors = min(
-                one.positive(),
+            entry.anchors = min(
+                entry.positive(),
                 key=lambda anchors: sum(scope.size(anchors) for scope in scopes),
                 default=(_SCAN,),
             )
             for scope in scopes:
-                scope.add(one)
+                scope.add(entry)
         return self.matches(owner)
 
     def prepare(self, selectors: Iterable[TargetSelector], count: int) -> bool:
@@ -294,21 +296,21 @@ class SelectorIndex:
         return True
 
     def remove_owner(self, owner: Hashable) -> None:
-        for one in self._owners.pop(owner, ()):
-            for namespace in _namespaces(one.selector):
-                key = (one.selector.kind, namespace)
-                self._scopes[key].drop(one)
+        for entry in self._owners.pop(owner, ()):
+            for namespace in _namespaces(entry.selector):
+                key = (entry.selector.kind, namespace)
+                self._scopes[key].drop(entry)
                 self._tidy(key)
 
     def matches(self, owner: Hashable) -> list[list[str]]:
         """Return the okeys of all matches of each selector of an owner, ordered by name."""
         return [
             [
-                f"{one.selector.kind}|{namespace}|{name}"
-                for namespace in _namespaces(one.selector)
-                for name in sorted(self._scopes[one.selector.kind, namespace].find(one))
+                f"{entry.selector.kind}|{namespace}|{name}"
+                for namespace in _namespaces(entry.selector)
+                for name in sorted(self._scopes[entry.selector.kind, namespace].find(entry))
             ]
-            for one in self._owners.get(owner, ())
+            for entry in self._owners.get(owner, ())
         ]
 
     def put_object(self, kind: str, namespace: str, name: str, labels: _Labels) -> list[SelectorChange]:
@@ -331,9 +333,9 @@ class SelectorIndex:
         self._tidy((kind, namespace))
         okey = f"{kind}|{namespace}|{name}"
         return [
-            SelectorChange(one.owner, one.position, okey, "left")
-            for one in scope.candidates(name, {}, before)
-            if one.accepts(name, before)
+            SelectorChange(entry.owner, entry.position, okey, "left")
+            for entry in scope.candidates(name, {}, before)
+            if entry.accepts(name, before)
         ]
 
     def _scope(self, kind: str, namespace: str) -> _Scope:
@@ -357,18 +359,18 @@ def _changes(
 ) -> list[SelectorChange]:
     if before is None:
         return [
-            SelectorChange(one.owner, one.position, okey, "entered")
-            for one in scope.candidates(name, {}, after)
-            if one.accepts(name, after)
+            SelectorChange(entry.owner, entry.position, okey, "entered")
+            for entry in scope.candidates(name, {}, after)
+            if entry.accepts(name, after)
         ]
     # A selector that accepts the object before or after is anchored to what it had or has, so is a candidate.
     moved = dict(before.items() ^ after.items())  # only its keys count
     changes = []
-    for one in scope.candidates(name, before, after):
-        was = one.accepts(name, before)
-        now = was if one.keys.isdisjoint(moved) else one.accepts(name, after)
+    for entry in scope.candidates(name, before, after):
+        was = entry.accepts(name, before)
+        now = was if entry.keys.isdisjoint(moved) else entry.accepts(name, after)
         if was and now:
-            changes.append(SelectorChange(one.owner, one.position, okey, "changed"))
+            changes.append(SelectorChange(entry.owner, entry.position, okey, "changed"))
         elif was != now:
-            changes.append(SelectorChange(one.owner, one.position, okey, "entered" if now else "left"))
+            changes.append(SelectorChange(entry.owner, entry.position, okey, "entered" if now else "left"))
     return changes

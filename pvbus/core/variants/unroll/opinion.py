@@ -163,13 +163,13 @@ def opinion_of(
     ours: Evaluate = evaluated,
 ) -> Opinion:
     """Evaluate the expressions of one target twice, and compare. no_answer: what `theirs` may raise."""
-    found = Opinion()
+    opinion = Opinion()
     for path, text in question.expressions[sample.target]:
         variables = sample.variables
         if path.endswith(".downstream.repoExpr"):
             variables = {name: value for name, value in variables.items() if name != "repository"}
-        found = found.plus(_compared(path, text, sample.name, variables, theirs, no_answer, ours))
-    return found
+        opinion = opinion.plus(_compared(path, text, sample.name, variables, theirs, no_answer, ours))
+    return opinion
 
 
 def _compared(

@@ -324,9 +324,9 @@ def _read_by(state: SetState, contexts: Contexts) -> dict[str, tuple[str, ...]]:
     assert obj is not None and obj.spec.upstream is not None
     namespace = obj.metadata.namespace
     read: dict[str, tuple[str, ...]] = {SET_KIND: (state.skey,)}
-    found = contexts.view.upstream(namespace, obj.spec.upstream)
-    if found is not None:
-        read[REVISION_KIND] = (f"{namespace}/{ObjectKey.parse(found[0]).name}",)
+    upstream = contexts.view.upstream(namespace, obj.spec.upstream)
+    if upstream is not None:
+        read[REVISION_KIND] = (f"{namespace}/{ObjectKey.parse(upstream[0]).name}",)
     looked_up = sorted(name for name, users in contexts.by_repository.items() if users)
     if looked_up:
         names = tuple(f"{namespace}/{name}" for name in looked_up)

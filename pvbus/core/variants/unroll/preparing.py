@@ -50,14 +50,14 @@ class Preparing:
         if facts.problem:
             raise StopError("ValidationError", facts.problem)
         self._require_ok(STATIC_KINDS, obj.metadata.namespace)
-        found = self._upstream(state)
+        upstream = self._upstream(state)
         self._require_served(facts.kinds, obj.metadata.namespace)
         if state.compiled is None or state.compiled_for != facts.spec_digest:
             if not self._compile(state, facts):
                 return False
             state.compiled, state.compiling = compile_targets(obj.spec), None
             state.compiled_for = facts.spec_digest
-        root = root_of(*found)
+        root = root_of(*upstream)
         inputs_digest = digest([obj.metadata.uid, facts.spec_digest, root])
         if inputs_digest == state.inputs_digest:
             return True
@@ -78,10 +78,10 @@ class Preparing:
     def _upstream(self, state: SetState) -> tuple[str, ObjectRow]:
         obj = state.obj
         assert obj is not None and obj.spec.upstream is not None
-        found = self._view.upstream(obj.metadata.namespace, obj.spec.upstream)
-        if found is None:
+        upstream = self._view.upstream(obj.metadata.namespace, obj.spec.upstream)
+        if upstream is None:
             raise StopError("UpstreamNotFound", self._missing(state))
-        return found
+        return upstream
 
     def _missing(self, state: SetState) -> str:
         """Say which of Repository, package and revision of an upstream is missing.

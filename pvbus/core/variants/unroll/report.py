@@ -146,11 +146,11 @@ def _unready(children: Children, refusals: Mapping[str, RefusedRows]) -> list[_F
     failed = [_error(children, name)._replace(name=name) for name in standings.errors.first(count)]
     failed += [_reported(children, name) for name in standings.failing.first(count)]
     refused = [_refused(rows, name)._replace(name=name) for name, rows in refusals.items()]
-    found = sorted([*refused, *(one for one in failed if one.name not in refusals)])
-    if len(found) < UNREADY_SHOWN:
+    unready = sorted([*refused, *(failure for failure in failed if failure.name not in refusals)])
+    if len(unready) < UNREADY_SHOWN:
         working = [name for name in standings.unfinished.first(count) if name not in refusals]
-        found += [_reported(children, name) for name in working]
-    return found
+        unready += [_reported(children, name) for name in working]
+    return unready
 
 
 def _shown(failure: _Failure) -> ChildFailure:

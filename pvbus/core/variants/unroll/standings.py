@@ -134,14 +134,14 @@ class Ranking:
 
     def first(self, count: int) -> list[str]:
         """Return the first names, at most `count`."""
-        found: list[_Rank] = []
-        while self._heap and len(found) < count:
+        first_ranks: list[_Rank] = []
+        while self._heap and len(first_ranks) < count:
             rank = heapq.heappop(self._heap)
-            if self._ranks.get(rank[2]) == rank and rank not in found:
-                found.append(rank)
-        for rank in found:
+            if self._ranks.get(rank[2]) == rank and rank not in first_ranks:
+                first_ranks.append(rank)
+        for rank in first_ranks:
             heapq.heappush(self._heap, rank)
-        return [name for _, _, name in found]
+        return [name for _, _, name in first_ranks]
 
 
 class Standings:
@@ -197,8 +197,8 @@ class Standings:
 
     def tally(self) -> dict[str, int]:
         """Return the fields of `pvbus.core.kernel.records.Counts`."""
-        found = dict.fromkeys(("desired", "applied", "ready", "failed", "held", "removing"), 0)
+        counts = dict.fromkeys(("desired", "applied", "ready", "failed", "held", "removing"), 0)
         for standing, number in self._numbers.items():
             for field in COUNTED[standing]:
-                found[field] += number
-        return found
+                counts[field] += number
+        return counts

@@ -226,8 +226,8 @@ class UnrollView:
     def revisions_of(self, namespace: str, upstream: Upstream) -> list[RevisionFacts]:
         """Return the revisions of an upstream's package, unordered."""
         keys = self._revisions.get((namespace, upstream.repo, upstream.package), ())
-        found = (self.objects[key].revision for key in keys)
-        return [facts for facts in found if facts is not None]
+        known = (self.objects[key].revision for key in keys)
+        return [facts for facts in known if facts is not None]
 
     def upstream(self, namespace: str, upstream: Upstream) -> tuple[str, ObjectRow] | None:
         """Find the upstream revision; its number and its workspace must match, if given.
@@ -237,7 +237,7 @@ class UnrollView:
         """
         if versions.is_range(upstream.workspace_name):
             return self._highest(namespace, upstream)
-        found = []
+        matches = []
         for key in self._revisions.get((namespace, upstream.repo, upstream.package), ()):
             row = self.objects[key]
             facts = row.revision
@@ -247,13 +247,13 @@ class UnrollView:
                 continue
             if upstream.workspace_name and facts.workspace != upstream.workspace_name:
                 continue
-            found.append((key, row))
-        return min(found, key=lambda item: item[0]) if found else None
+            matches.append((key, row))
+        return min(matches, key=lambda item: item[0]) if matches else None
 
     def _highest(self, namespace: str, upstream: Upstream) -> tuple[str, ObjectRow] | None:
         keys = sorted(self._revisions.get((namespace, upstream.repo, upstream.package), ()))
-        found = [(facts, key) for key in keys if (facts := self.objects[key].revision) is not None]
-        best = versions.highest(upstream, found, lambda item: item[0])
+        published = [(facts, key) for key in keys if (facts := self.objects[key].revision) is not None]
+        best = versions.highest(upstream, published, lambda item: item[0])
         return (best[1], self.objects[best[1]]) if best is not None else None
 
 
