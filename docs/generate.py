@@ -21,7 +21,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from docs import security
 from docs.apidifferences import KNOWN, NOT_SENT
 from docs.states import MACHINES
-from pvbus.cli.main import COMMANDS, pvbus
+from pvbus.cli.main import pvbus
 from pvbus.controlplane.apiserver import accepting, connections, frontend, shares
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.records import ConditionEvent, EventCause, EventTask
@@ -75,7 +75,10 @@ def _cleanup(contract: Topic) -> str:
 
 def commands() -> str:
     """Return the help of every command, under a heading each."""
-    return "\n\n".join(f"### pvbus {name}\n\n```text\n{_help(name)}\n```" for name in COMMANDS)
+    return "\n\n".join(
+        f"### pvbus {name}\n\n```text\n{_help(name)}\n```"
+        for name in pvbus.list_commands(click.Context(pvbus))
+    )
 
 
 def _help(name: str) -> str:

@@ -6,7 +6,6 @@ module is loaded on demand, so small ones start fast.
 
 import os
 import sys
-from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from io import StringIO
@@ -15,45 +14,12 @@ from typing import Any
 import click
 
 from pvbus import __version__
+from pvbus.cli.commands import COMMANDS, GROUPS
 from pvbus.core.errors import NO_MEMORY, PermanentError, PvbusError, UsageError, lacks_memory
 from pvbus.core.redaction import without_secrets
 from pvbus.runtime.failures import causes
 from pvbus.telemetry.guard import begin_process
 from pvbus.telemetry.terminal import filter_streams
-
-COMMANDS: Mapping[str, str] = {
-    "up": "pvbus.cli.up:up",
-    "plan": "pvbus.cli.plan:plan",
-    "export": "pvbus.cli.export:export",
-    "validate": "pvbus.cli.validate:validate",
-    "resolve": "pvbus.cli.resolve:resolve",
-    "packages": "pvbus.cli.packages.command:packages",
-    "explain": "pvbus.cli.explain:explain",
-    "conditions": "pvbus.cli.conditionevents:conditions",
-    "wait": "pvbus.cli.wait:wait",
-    "condition": "pvbus.cli.condition:condition",
-    "task": "pvbus.cli.task:task",
-    "confirm": "pvbus.cli.confirm:confirm",
-    "rollout": "pvbus.cli.rollout:rollout",
-    "diff": "pvbus.cli.diff:diff",
-    "propose": "pvbus.cli.proposals:propose",
-    "approve": "pvbus.cli.proposals:approve",
-    "reject": "pvbus.cli.proposals:reject",
-    "hold": "pvbus.cli.holding:hold",
-    "unhold": "pvbus.cli.holding:unhold",
-    "retry": "pvbus.cli.retry:retry",
-    "install": "pvbus.cli.install:install",
-    "doctor": "pvbus.cli.doctor.command:doctor",
-    "lag": "pvbus.cli.lag:lag",
-    "topics": "pvbus.cli.topics:topics",
-    "run": "pvbus.cli.run:run",
-    "apiserver": "pvbus.cli.apiserver:apiserver",
-    "user": "pvbus.cli.users:user",
-    "backup": "pvbus.cli.backup:backup",
-    "restore": "pvbus.cli.backup:restore",
-    "demo": "pvbus.cli.demo:demo",
-    "version": "pvbus.cli.version:version",
-}
 
 
 class Commands(click.Group):
@@ -61,6 +27,13 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands under the headings of their groups, from the table alone."""
+        width = max(map(len, COMMANDS))
+        for heading, group in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), entry.summary) for name, entry in group.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -84,7 +57,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
+        module, _, name = COMMANDS[cmd_name].location.partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pvbus.cli.main import COMMANDS, run
+from pvbus.cli.commands import COMMANDS
+from pvbus.cli.main import run
 from tests.e2e.cli.command import pvbus
 
 HEAD = "apiVersion: config.porch.kpt.dev/v1alpha2\nkind: PackageVariantSet\nmetadata: {name: s}\nspec:\n"

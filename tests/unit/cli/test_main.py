@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.cli.main import COMMANDS, run
+from pvbus.cli.commands import COMMANDS
+from pvbus.cli.main import run
 from tests.e2e.cli.command import environment
 
 

@@ -54,8 +54,8 @@ def test_other_commands_do_not_load_cel_python() -> None:
     """It takes 250 ms; only an expression that is validated is worth them."""
     code = (
         "import sys, pkgutil, importlib, pvbus.cli\n"
-        "from pvbus.cli.main import COMMANDS\n"
-        "for place in COMMANDS.values(): importlib.import_module(place.partition(':')[0])\n"
+        "from pvbus.cli.commands import COMMANDS\n"
+        "for place in COMMANDS.values(): importlib.import_module(place.location.partition(':')[0])\n"
         "from pvbus.core.cel import compile_expression\n"
         "compile_expression('target.name')\n"
         "print([name for name in ('celpy', 'lark', 'cel_expr_python') if name in sys.modules])\n"
