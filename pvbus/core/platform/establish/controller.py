@@ -311,8 +311,8 @@ class EstablishController(KeyedController[InstallData]):
         install = given.bare if isinstance(given, Problem) else given
         if install is None or install.uid != row.uid:
             return
-        if isinstance(given, Problem) and install.family != "carvel":
-            return  # the status of Crossplane's names the package
+        if not install.package:
+            install = install._replace(package=row.package)
         found = {need.install for need in row.dependencies if need.install}
         healthy = {each for each in found if is_healthy(table, each)}
         wanted = reporting.install_status(install, row, data.done, healthy)

@@ -113,8 +113,10 @@ def _look_at_present(run: Pass, row: LockRow) -> Generator[Effect, Any, Found]:
     if obj is None or (obj.get("metadata") or {}).get("uid") != row.uid:
         return Found(InstallFinding.BEHIND)
     install = install_of(obj, namespace=run.namespace)
-    if isinstance(install, Problem) or install.is_deleted or install.is_paused:
+    if install.is_deleted or (isinstance(install, Install) and install.is_paused):
         return Found(InstallFinding.LEFT_ALONE)
+    if isinstance(install, Problem):
+        return Found(InstallFinding.UNREADABLE)
     is_locked = row.status == "locked"
     drift = yield from installs.update(name, row, obj)
     if not is_locked and (run.installer == "others" or not _has_whole_version(install, row, run.before)):

@@ -50,7 +50,8 @@ class InstallFinding(StrEnum):
 
     In all other states:
     BEHIND: its object is not there, or is another one of its name: the mirror or the lock is behind
-    LEFT_ALONE: it cannot be read, is being deleted, or is paused
+    LEFT_ALONE: it is being deleted, or is paused
+    UNREADABLE: what it asks for cannot be read
     BARE: it gets nothing, and has nothing whole in the cluster
     UNMET: an install that it needs is not healthy
     COMPARED: the cluster was compared with the lock lately
@@ -71,7 +72,8 @@ class InstallFinding(StrEnum):
     UNNEEDED = "to be deleted"
     NEEDED = "to be left"
     BEHIND = "not seen as ordered"
-    LEFT_ALONE = "unreadable, paused or being deleted"
+    LEFT_ALONE = "paused or being deleted"
+    UNREADABLE = "unreadable"
     BARE = "nothing whole"
     UNMET = "dependency not healthy"
     COMPARED = "compared lately"
@@ -118,7 +120,7 @@ class InstallAction(StrEnum):
 
 _S, _F, _A = InstallState, InstallFinding, InstallAction
 
-_UNSEEN = {_F.BEHIND: _A.NOTHING, _F.LEFT_ALONE: _A.NOTHING}
+_UNSEEN = {_F.BEHIND: _A.NOTHING, _F.LEFT_ALONE: _A.NOTHING, _F.UNREADABLE: _A.NOTHING}
 _UNGRANTED = {
     **_UNSEEN,
     _F.BARE: _A.REPORT,
@@ -140,7 +142,7 @@ ACTIONS: Mapping[InstallState, Mapping[InstallFinding, InstallAction]] = {
     },
     _S.WAITING: {**_UNSEEN, _F.BARE: _A.REPORT},  # until it is decided, nothing that it has is put right
     _S.REFUSED: _UNGRANTED,
-    _S.BROKEN: _UNGRANTED,
+    _S.BROKEN: {**_UNGRANTED, _F.UNREADABLE: _A.REPORT},  # what it asked for before is not known any more
     _S.REMOVED: {
         _F.HOLDING: _A.DELETE_OBJECTS,
         _F.GONE: _A.FORGET,

@@ -3,14 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
-
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.packagekinds import CARVEL_INSTALL, CARVEL_PACKAGE
 from pvbus.core.kernel.packagerows import LockRow
 from pvbus.core.platform.packaging.carvel import Facts, decide
 from pvbus.core.platform.packaging.reading import Problem
-from pvbus.core.platform.resolve.plans import removed
+from pvbus.core.platform.resolve.plans import removed, unreadable
 from pvbus.core.platform.resolve.solutions import ComponentCache
 from pvbus.core.platform.resolve.state import ScopeState
 from pvbus.core.platform.solver.model import Policy
@@ -28,7 +26,7 @@ def carvel_rows(
     if not all(_is_listed(state, str(kind)) for kind in (CARVEL_INSTALL, CARVEL_PACKAGE)):
         return {}
     before = {okey: row for okey, row in state.lock.items() if okey.startswith(_HEAD)}
-    installs, unreadable = _installs(state)
+    installs, problems = _installs(state)
     facts = Facts(
         installs=installs,
         packages=tuple(each for _, each in sorted(state.packages.items())),
@@ -40,10 +38,9 @@ def carvel_rows(
         policy=policy,
     )
     after: dict[str, LockRow | None] = {**dict.fromkeys(before), **decide(facts, cache.resolve)}
-    for okey, problem in unreadable.items():
-        uid = problem.bare.uid if problem.bare is not None else ""
-        known = before.get(okey) or LockRow(status="broken", uid=uid)
-        after[okey] = removed(known) if problem.is_deleted else _broken(known, problem.message)
+    for okey, problem in problems.items():
+        broken = unreadable(before.get(okey), problem)
+        after[okey] = removed(before.get(okey, broken)) if problem.is_deleted else broken
     return {okey: row for okey, row in after.items() if row != before.get(okey) and _may_change(state, okey)}
 
 
@@ -55,19 +52,15 @@ def _is_listed(state: ScopeState, kind: str) -> bool:
 def _installs(state: ScopeState) -> tuple[dict[str, Install], dict[str, Problem]]:
     """Return the installs, and those that cannot be read."""
     found: dict[str, Install] = {}
-    unreadable: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}
     for okey, seen in state.installs.items():
         if not okey.startswith(_HEAD):
             continue
         if isinstance(seen.install, Problem):
-            unreadable[okey] = seen.install
+            problems[okey] = seen.install
         else:
             found[okey] = seen.install
-    return found, unreadable
-
-
-def _broken(row: LockRow, message: str) -> LockRow:
-    return msgspec.structs.replace(row, status="broken", reason="InvalidInstall", message=message)
+    return found, problems
 
 
 def _may_change(state: ScopeState, okey: str) -> bool:

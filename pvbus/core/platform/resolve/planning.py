@@ -8,7 +8,15 @@ from pvbus.core.kernel.packagerows import LockRow, is_ending
 from pvbus.core.platform.packaging.reading import Problem
 from pvbus.core.platform.resolve.asking import Asking
 from pvbus.core.platform.resolve.groups import Member, installs_of
-from pvbus.core.platform.resolve.plans import Plan, faulty, history_of, is_ours, removed, shown, with_objects
+from pvbus.core.platform.resolve.plans import (
+    Plan,
+    history_of,
+    is_ours,
+    removed,
+    shown,
+    unreadable,
+    with_objects,
+)
 from pvbus.core.platform.resolve.revisions import rebuilt, request_of
 from pvbus.core.platform.resolve.state import ScopeState
 
@@ -95,7 +103,7 @@ def _add_installed(found: Planned, state: ScopeState, only: Only, asking: Asking
             package = "" if isinstance(seen.install, Problem) else seen.install.package
             found.rows[okey] = removed(row or LockRow(status="removed", package=package))
         elif isinstance(seen.install, Problem):
-            found.rows[okey] = faulty(row, "broken", "InvalidInstall", seen.install.message)
+            found.rows[okey] = unreadable(row, seen.install)
         elif not is_ending(seen.install, row, is_established=okey in state.established):
             found.plans[okey] = _plan_of(okey, seen.install, row, state, asking)
 

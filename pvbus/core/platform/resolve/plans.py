@@ -14,6 +14,7 @@ from pvbus.core.kernel.packagerows import (
     LockStatus,
     SourceRow,
 )
+from pvbus.core.platform.packaging.reading import Problem
 from pvbus.core.platform.resolve.revisions import (
     History,
     Request,
@@ -121,6 +122,15 @@ def removed(row: LockRow) -> LockRow:
 def faulty(row: LockRow | None, status: LockStatus, reason: str, message: str) -> LockRow:
     found = row or LockRow(status="broken")
     return msgspec.structs.replace(found, status=status, reason=reason, message=message)
+
+
+def unreadable(row: LockRow | None, problem: Problem) -> LockRow:
+    """Return the row of an install that cannot be read; it is of the object that cannot."""
+    message = f"the install cannot be read: {problem.message}: correct that, and it is decided on again"
+    found = faulty(row, "broken", "InvalidInstall", message)
+    if problem.bare is None:
+        return found
+    return msgspec.structs.replace(found, uid=problem.bare.uid, generation=problem.bare.generation)
 
 
 def settles(state: ScopeState, rows: Mapping[str, LockRow | None]) -> bool:

@@ -56,6 +56,42 @@ def test_an_install_reports_its_revision_and_whether_it_is_healthy() -> None:
     ]
 
 
+WRONG = "the install cannot be read: spec.revisionHistoryLimit: must be a number"
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_an_install_that_cannot_be_read_says_why_and_keeps_what_it_has(is_installed: bool) -> None:
+    world = World()
+    world.add_install("pa")
+    revisions = [active(world.publish("d1", [crd("One")]))] if is_installed else []
+    if is_installed:
+        world.order("pa", *revisions)
+        world.settle()
+    world.add_install("pa", revisionHistoryLimit="many")
+    world.order("pa", *revisions, status="broken", reason="InvalidInstall", message=WRONG)
+    world.settle()
+    obj = world.cluster.peek(PROVIDER, "", "pa")
+    assert obj is not None
+    answers = {each["type"]: (each["status"], each["message"]) for each in obj["status"]["conditions"]}
+    assert answers == {"Installed": (str(is_installed), WRONG), "Healthy": ("False", WRONG)}
+    assert world.controller_of("One") == ("rev-d1" if is_installed else "")
+    writes = len(world.changes)
+    world.start()
+    world.settle()
+    assert len(world.changes) == writes
+
+
+def test_a_packageinstall_that_cannot_be_read_says_why() -> None:
+    world = World()
+    add_install(world, packageRef={"refName": 7})
+    order(world, "", status="broken", package="", reason="InvalidInstall", message=WRONG)
+    world.settle()
+    assert conditions(world, INSTALL, "app", "team") == {"ReconcileFailed": ("True", "InvalidInstall")}
+    obj = world.cluster.peek(INSTALL, "team", "app")
+    assert obj is not None
+    assert obj["status"]["usefulErrorMessage"] == WRONG
+
+
 def test_the_loser_of_a_conflict_reports_the_owner() -> None:
     """The words of the refusal are in the statuses of the install and of its revision."""
     world = World()

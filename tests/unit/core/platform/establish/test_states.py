@@ -27,7 +27,8 @@ a-user's,-being-deleted              !       !          !       !       !       
 to-be-deleted                        !       !          !       !       !       !       delete
 to-be-left                           !       !          !       !       !       !       release
 not-seen-as-ordered                  !       !          nothing nothing nothing nothing !
-unreadable,-paused-or-being-deleted  !       !          nothing nothing nothing nothing !
+paused-or-being-deleted              !       !          nothing nothing nothing nothing !
+unreadable                           !       !          nothing nothing nothing report  !
 nothing-whole                        !       !          !       report  report  report  !
 others-install                       !       !          follow  !       !       !       !
 dependency-not-healthy               !       !          wait    !       !       !       !

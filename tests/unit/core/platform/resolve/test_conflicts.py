@@ -1,6 +1,7 @@
 """Objects that two packages bring, dependencies that exclude each other, and broken packages."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -171,22 +172,43 @@ def test_an_install_that_cannot_be_read_is_broken_alone() -> None:
     assert world.row("pa").status == "locked"
 
 
-@pytest.mark.parametrize("kind", ["Provider", "PackageInstall"])
-def test_an_install_that_cannot_be_read_and_is_deleted_is_ended(kind: str) -> None:
-    """A finalizer holds it until establish is told to end it, so no mistake in its spec may stop that."""
-    world = started()
+def unreadable(kind: str) -> tuple[str, dict[str, Any]]:
+    """Return an install that cannot be read, and its key."""
     is_carvel = kind == "PackageInstall"
     group, version = (INSTALL_GROUP, "v1alpha1") if is_carvel else (PKG, "v1")
     spec = (
         {"packageRef": {"refName": 7}} if is_carvel else {"package": REGISTRY, "revisionHistoryLimit": "many"}
     )
-    meta = {"name": "odd", "uid": "u"}
+    meta = {"name": "odd", "uid": "u", "generation": 3}
     obj = {"apiVersion": f"{group}/{version}", "kind": kind, "metadata": meta, "spec": spec}
-    key = okey(group, kind, "", "odd")
+    return okey(group, kind, "", "odd"), obj
+
+
+@pytest.mark.parametrize("kind", ["Provider", "PackageInstall"])
+def test_the_row_of_an_install_that_cannot_be_read_is_of_its_object_and_says_what_is_wrong(kind: str) -> None:
+    """Without the uid establish would take it for one that is to be made, and nothing would be reported."""
+    world = started()
+    key, obj = unreadable(kind)
+    world.put(key, obj)
+    world.run()
+    row = world.lock[key]
+    assert (row.uid, row.generation) == ("u", 3)
+    field = "spec.packageRef.refName" if kind == "PackageInstall" else "spec.revisionHistoryLimit"
+    assert f"cannot be read: {field}: " in row.message
+    world.put(key, {**obj, "metadata": {"name": "odd", "uid": "another", "generation": 1}})
+    world.run()
+    assert (world.lock[key].uid, world.lock[key].generation) == ("another", 1)
+
+
+@pytest.mark.parametrize("kind", ["Provider", "PackageInstall"])
+def test_an_install_that_cannot_be_read_and_is_deleted_is_ended(kind: str) -> None:
+    """A finalizer holds it until establish is told to end it, so no mistake in its spec may stop that."""
+    world = started()
+    key, obj = unreadable(kind)
     world.put(key, obj)
     world.run()
     assert world.lock[key].status == "broken"
-    world.put(key, {**obj, "metadata": {**meta, "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    world.put(key, {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})
     world.run()
     assert world.lock[key].status == "removed"
     world.remove(key)
