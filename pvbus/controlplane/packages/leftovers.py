@@ -7,15 +7,16 @@ approval, belongs to that user.
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from pvbus.controlplane.packages import layout
-from pvbus.controlplane.packages.gitrepo import BareMirror
+from pvbus.controlplane.packages.gitrepo import BareMirror, Commit
 from pvbus.core.kernel.keys import REMOVE_LAST_REVISION
 
 COMMITS_MAX = 20_000
-"""Commits that are searched for approvals, once per start, at about 20 us each. A package whose last
-approval is older counts as a user's: then a new clone of it is refused."""
+"""Commits that are searched for approvals, at about 20 us each: once per start, when the branch was
+rewritten, and after as many new ones, so that what is remembered is of twice as many at most. A package whose
+last approval is older counts as a user's: then a new clone of it is refused."""
 
 NAMED_MAX = 3
 CONDITION = "LeftoverFolders"
@@ -26,7 +27,8 @@ class Approvals:
     """The content that approvals wrote to a branch. Thread-safe.
 
     `_trees` has the trees of each directory in all approvals that were read; `_read_to` is the head up to
-    which the branch was read, so the next call reads only what was committed since.
+    which the branch was read, so the next call reads only what was committed since. `_added` counts the
+    commits that were read in this way.
     """
 
     def __init__(self, mirror: BareMirror) -> None:
@@ -34,6 +36,7 @@ class Approvals:
         self._lock = threading.Lock()
         self._trees: dict[str, set[str]] = {}
         self._read_to: str | None = None
+        self._added = 0
 
     def leftovers(self, head: str | None, folders: Iterable[tuple[str, str]]) -> list[str]:
         """Return the directories of (directory, tree) pairs whose tree comes from an approval on `head`."""
@@ -47,19 +50,37 @@ class Approvals:
             )
 
     def _read(self, head: str) -> None:
-        """Read the first-parent history of a branch, back to the last commit read before."""
+        """Read the first-parent history of a branch, back to the last commit read before.
+
+        If that is not in it, the branch was rewritten, and the approvals that were read are forgotten.
+        """
+        last = self._read_to if self._added < COMMITS_MAX else None
         current: str | None = head
-        for _ in range(COMMITS_MAX):
-            commit = self._mirror.commit(current) if current and current != self._read_to else None
+        trees: dict[str, set[str]] = {}
+        count = 0
+        while current and current != last and count < COMMITS_MAX:
+            commit = self._mirror.commit(current)
             if commit is None:
                 break
-            for note in layout.parse_annotations(commit.message):
-                if note.task is None and note.package and layout.revision_number(f"v{note.revision}") > 0:
-                    tree = self._mirror.tree_of(commit.id, note.package)
-                    if tree is not None:
-                        self._trees.setdefault(note.package, set()).add(tree)
+            count += 1
+            for directory, tree in self._approved(commit):
+                trees.setdefault(directory, set()).add(tree)
             current = commit.parents[0] if commit.parents else None
+        if last is None or current != last:
+            self._trees, self._added = trees, 0
+        else:
+            self._added += count
+            for directory, found in trees.items():
+                self._trees.setdefault(directory, set()).update(found)
         self._read_to = head
+
+    def _approved(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        """Yield the directories that a commit approved, with their trees."""
+        for note in layout.parse_annotations(commit.message):
+            if note.task is None and note.package and layout.revision_number(f"v{note.revision}") > 0:
+                tree = self._mirror.tree_of(commit.id, note.package)
+                if tree is not None:
+                    yield note.package, tree
 
 
 def condition(repository: str, branch: str, packages: list[str]) -> dict[str, str] | None:

@@ -1,11 +1,13 @@
 """The folder of a deleted package: counted and replaceable, or removed with the last revision."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages import leftovers
 from pvbus.core.kernel.keys import REMOVE_LAST_REVISION
 from pvbus.core.variants.objectrows import REPOSITORY
 from tests.integration.packages.support import (
@@ -130,6 +132,32 @@ async def test_a_folder_that_a_person_pushed_or_changed_is_theirs(fleet: World, 
     for package in ("mine", "app-1"):
         with pytest.raises(StatusError, match="already exists"):
             await fleet.create(revision("edge", package, "ws", clone_of("blue.app.v1")))
+    await fleet.until(lambda: condition(fleet) is None)
+
+
+async def test_an_approval_that_is_not_on_a_rewritten_branch_any_more_is_forgotten(
+    fleet: World, edge: Path
+) -> None:
+    """As after a restart: the folder is of whoever rewrote the branch."""
+    await deleted(fleet, await published(fleet))
+    await fleet.until(lambda: condition(fleet))
+    squashed = git(edge, "commit-tree", "main^{tree}", "-m", "All of it")
+    git(edge, "update-ref", "refs/heads/main", squashed)
+    await fleet.until(lambda: fleet.present(PLACEHOLDER)["status"]["selfLock"]["git"]["commit"] == squashed)
+    await fleet.until(lambda: condition(fleet) is None)
+    await deleted(fleet, await published(fleet, package="app-2"))
+    await fleet.until(lambda: condition(fleet))
+
+
+async def test_approvals_are_remembered_of_so_many_commits_only(
+    fleet: World, edge: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "COMMITS_MAX", 2)
+    await deleted(fleet, await published(fleet))
+    await fleet.until(lambda: condition(fleet))
+    for name in ("one", "two", "three", "four"):
+        push_files(edge, {f"{name}/Kptfile": KPTFILE.format(name=name)})
+        await fleet.until(partial(fleet.revision, f"edge.{name}.main"))
     await fleet.until(lambda: condition(fleet) is None)
 
 
