@@ -12,6 +12,7 @@ from io import StringIO
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from pvbus import __version__
 from pvbus.cli.commands import COMMANDS, GROUPS
@@ -34,6 +35,12 @@ class Commands(click.Group):
         for heading, group in GROUPS.items():
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), entry.summary) for name, entry in group.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command or an option, from the table alone."""
+        begin = [name for name in COMMANDS if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=COMMANDS[name].summary) for name in begin), *options]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -1,0 +1,82 @@
+"""`pvbus completion`: the scripts, and what they complete."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import BashComplete
+
+from pvbus.cli.main import pvbus, run
+from tests.e2e.cli.command import environment
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(
+    ("shell", "line"),
+    [
+        ("bash", "complete -o nosort -F _pvbus_completion pvbus"),
+        ("zsh", "#compdef pvbus"),
+        ("fish", "complete --no-files --command pvbus"),
+    ],
+)
+def test_each_shell_gets_its_script(capsys: Captured, shell: str, line: str) -> None:
+    assert run(["completion", shell]) == 0
+    out = capsys.readouterr().out
+    assert line in out
+    assert f"_PVBUS_COMPLETE={shell}_complete" in out
+
+
+def test_help_says_where_each_script_goes(capsys: Captured) -> None:
+    assert run(["completion", "--help"]) == 0
+    out = capsys.readouterr().out
+    for path in ("bash-completion/completions/pvbus", "~/.zshrc", "fish/completions/pvbus.fish"):
+        assert path in out
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "completions"),
+    [
+        ([], "unh", ["unhold"]),
+        ([], "--v", ["--version"]),
+        (["conditions"], "--fol", ["--follow"]),
+        (["completion"], "", ["bash", "zsh", "fish"]),
+        (["task"], "a", ["answer"]),
+    ],
+)
+def test_commands_options_and_choices_complete(
+    words: list[str], incomplete: str, completions: list[str]
+) -> None:
+    found = BashComplete(pvbus, {}, "pvbus", "_PVBUS_COMPLETE").get_completions(words, incomplete)
+    assert [item.value for item in found] == completions
+
+
+def test_bash_completes_a_command_with_the_script(tmp_path: Path) -> None:
+    """The script is sourced as the help says, and bash's own function answers."""
+    if shutil.which("bash") is None:
+        pytest.skip("no bash on PATH")
+    program = tmp_path / "pvbus"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m pvbus.cli "$@"\n')
+    program.chmod(0o755)
+    script = (
+        "source <(pvbus completion bash)\nCOMP_WORDS=(pvbus compl) COMP_CWORD=1\n"
+        '_pvbus_completion pvbus\necho "${COMPREPLY[@]}"'
+    )
+    own = environment()
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**own, "PATH": f"{tmp_path}:{own['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "completion\n", done.stderr
+
+
+def test_a_command_completes_with_its_sentence() -> None:
+    """It is what zsh and fish show beside it."""
+    (item,) = pvbus.shell_complete(click.Context(pvbus), "expl")
+    assert (item.value, item.help) == ("explain", "Explain the state of a variant or a set.")
