@@ -34,6 +34,7 @@ from pvbus.core.kernel.records import (
     PROMOTIONS,
     RELEASES,
     RESULTS,
+    ROLLOUTS,
     SETRESULTS,
     SETS,
     TARGETS,
@@ -51,6 +52,8 @@ from pvbus.core.kernel.records import (
     SyncMarker,
     TargetRow,
 )
+from pvbus.core.kernel.rolloutrows import Rollout
+from pvbus.core.promotion.rollout.waiting import canary_waits
 from pvbus.core.variants.conditions.sets import confirm_command, dispute_text
 from pvbus.core.variants.expressions import expressions_of
 from pvbus.core.variants.merge.conflicts import CONFLICTS
@@ -228,9 +231,21 @@ async def _variant(bus: Bus, key: Key) -> Document:
         "revisions": list(result.revisions) if result else [],
         "upstream": result.upstream if result else "",
         "injected": msgspec.to_builtins(result.injected) if result else [],
-        "waitsFor": list(result.waiting) if result else [],
+        "waitsFor": [*(result.waiting if result else ()), *await _canaries(bus, key)],
         "promotion": list(await _promotion(bus, key)),
     }
+
+
+async def _canaries(bus: Bus, key: Key) -> list[str]:
+    """Return the canaries that the rollouts of a variant wait for."""
+    row = _decoded((await read_rows(bus, PROMOTIONS, key=str(key))).get(str(key)), PromotionRow)
+    found: list[str] = []
+    for name in row.candidates if row is not None else ():
+        policy = Key(key.namespace, name)
+        rollout = _decoded((await read_rows(bus, ROLLOUTS, key=str(policy))).get(str(policy)), Rollout)
+        if rollout is not None:
+            found += [f"rollout {policy}, which waits for {words}" for words in canary_waits(policy, rollout)]
+    return found
 
 
 async def _promotion(bus: Bus, key: Key) -> list[Document]:

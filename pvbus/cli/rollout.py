@@ -185,6 +185,8 @@ def policy_lines(policy: Document) -> Iterator[str]:
     for wave in waves:
         placed += len(wave["targets"])
         yield from _wave_lines(wave, f"{placed} of {policy['targets']}", is_last=wave is waves[-1])
+    for words in policy["waitsFor"]:
+        yield f"  [yellow]waits for[/] {escape(words)}"
     for each in policy["leftOut"]:
         words = f"{each['target']} ({each['revision']}): {each['reason']}: {each['message']}"
         yield f"  [yellow]left out[/] {escape(words)}"

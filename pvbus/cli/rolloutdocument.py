@@ -10,10 +10,11 @@ from pvbus.core.api.rollouts import RolloutPolicy, TimeWindow, Wave
 from pvbus.core.api.variants import PORCH_GROUP, PackageVariant
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.holds import SetHold, hold_reason, is_held
+from pvbus.core.kernel.keys import Key
 from pvbus.core.promotion.protocol.rehearsal import Rehearsal, rehearse
 from pvbus.core.promotion.protocol.rules import Rules, rules_of
 from pvbus.core.promotion.protocol.selection import Selection, conditions_of, packages_of, select
-from pvbus.core.promotion.rollout.waiting import described
+from pvbus.core.promotion.rollout.waiting import canary_waits, described
 from pvbus.ports.cluster import Kind, Object
 
 Document = dict[str, Any]
@@ -112,7 +113,7 @@ def _policy(namespace: str, selection: Selection, now: float, failing: Collectio
     if selection.problems:
         return document
     rules = rules_of(policy.spec)
-    rehearsal = rehearse(rules, selection.seen, now, failing)
+    rehearsal = rehearse(rules, selection.seen, now, failing, selection.words)
     document["waves"] = list(_waves(policy, selection, rules, rehearsal))
     document["targets"] = len(rehearsal.rows)
     document["needsStart"] = rules.needs_start
@@ -122,6 +123,7 @@ def _policy(namespace: str, selection: Selection, now: float, failing: Collectio
         "reason": rehearsal.rollout.reason,
         "message": rehearsal.rollout.message,
     }
+    document["waitsFor"] = list(canary_waits(Key(namespace, policy.metadata.name), rehearsal.rollout))
     return document
 
 

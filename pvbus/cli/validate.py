@@ -1,7 +1,8 @@
 """`pvbus validate`: checks that an API server and the services would accept manifests."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from pvbus.core.api.promotion import PROMOTION_API
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.spellings import hint_of, meaning_of
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
-from pvbus.core.promotion.protocol.validation import validate_policy
+from pvbus.core.promotion.protocol.validation import canary_warnings, validate_policy
 from pvbus.core.variants.expressions import expressions_of
 from pvbus.core.variants.inject.mutations.validation import validate_variant
 from pvbus.core.variants.template import compile_targets, unknown_fields
@@ -115,18 +116,44 @@ def problems_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
 
 
 def warnings_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
-    """Yield a warning for each expression that may not mean what its author wants.
-
-    Either cel-python and our parser disagree about its syntax, or it says something else than it seems to.
-    """
+    """Yield a warning for each field that may not mean what its author wants."""
     for manifest in manifests:
         obj = manifest.object
-        if obj["kind"] != "PackageVariantSet":
-            continue
-        for field, text in expressions_of(obj.get("spec"), "spec"):
-            for message in filter(None, (_second_opinion(text), meaning_of(field, text))):
-                name = f"{obj['kind']} {obj['metadata']['name']}"
-                yield Problem(str(manifest.file), manifest.document, name, field, message)
+        found: Iterable[tuple[str, str]] = ()
+        if obj["kind"] == "PackageVariantSet":
+            found = _of_expressions(obj)
+        elif _version_of(obj) == (PROMOTION_API, "RolloutPolicy") and isinstance(obj.get("spec"), dict):
+            found = _of_canaries(obj, [each.object for each in manifests])
+        for field, message in found:
+            name = f"{obj['kind']} {obj['metadata']['name']}"
+            yield Problem(str(manifest.file), manifest.document, name, field, message)
+
+
+def _of_expressions(obj: Object) -> Iterator[tuple[str, str]]:
+    """Yield each expression about whose syntax cel-python and our parser disagree, or that says something
+    else than it seems to."""
+    for field, text in expressions_of(obj.get("spec"), "spec"):
+        for message in filter(None, (_second_opinion(text), meaning_of(field, text))):
+            yield field, message
+
+
+def _of_canaries(obj: Object, objects: Sequence[Object]) -> Iterator[tuple[str, str]]:
+    """Yield what is odd about the canaries of a policy. objects: all that are checked with it."""
+    try:
+        policy: RolloutPolicy = _converted(obj, RolloutPolicy)
+    except msgspec.ValidationError:
+        return  # the schema says so
+    yield from (split(warning) for warning in canary_warnings(policy.spec))
+    namespace = policy.metadata.namespace
+    peers = [each for each in objects if each["metadata"].get("namespace", "") == namespace]
+    variants = {each["metadata"]["name"] for each in peers if each["kind"] == "PackageVariant"}
+    has_sets = any(each["kind"] == "PackageVariantSet" for each in peers)
+    for i, canary in enumerate(policy.spec.canaries):
+        if variants and not has_sets and canary not in variants:
+            close = get_close_matches(canary, sorted(variants), 1)
+            hint = f': did you mean "{close[0]}"?' if close else ""
+            message = f'"{canary}" is no PackageVariant of these files, so nothing would be approved{hint}'
+            yield f"spec.canaries[{i}]", message
 
 
 def _second_opinion(text: str) -> str:

@@ -8,7 +8,7 @@ crashes in it. `problems` names what no history may lead to; it uses nothing of 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from pvbus.core.api.rollouts import Check, ObjectCheck
+from pvbus.core.api.rollouts import CanaryExcuse, Check, ObjectCheck
 from pvbus.core.kernel.rolloutrows import (
     NOTHING,
     Action,
@@ -38,6 +38,7 @@ RULES = Rules(
     in_flight_max=1,
     rolls_back=True,
 )
+WITH_CANARY = RULES._replace(canaries=("t0",), in_flight_max=2)
 
 Rows = tuple[tuple[str, Target], ...]
 Move = tuple[str, ...]
@@ -47,7 +48,8 @@ class World(NamedTuple):
     """real: the packages. view: what the machine sees of them. orders: what the release last heard.
 
     approved: (target, attempt) of every approval that was carried out; twice: one was carried out twice.
-    by_hand: targets that a person changed. now: the clock. tricks, ticks: moves of their kind that are left.
+    by_hand: targets that a person changed. passed: (canary, attempt) of those with which a wave passed.
+    now: the clock. tricks, ticks: moves of their kind that are left.
     """
 
     rules: Rules
@@ -63,6 +65,7 @@ class World(NamedTuple):
     approved: frozenset[tuple[str, int]] = frozenset()
     twice: bool = False
     by_hand: frozenset[str] = frozenset()
+    passed: frozenset[tuple[str, int]] = frozenset()
     now: float = NOW
     tricks: int = 0
     ticks: int = 0
@@ -72,7 +75,7 @@ class World(NamedTuple):
 def fresh(targets: int, rules: Rules = RULES, *, tricks: int = 0, ticks: int = 3) -> World:
     """Return a world of targets with a published revision v1 and a proposed v2, which nobody has seen yet."""
     real = tuple(
-        (f"t{number}", TargetFacts("v2", f"d2-{number}", True, "v1", f"d1-{number}"))
+        (f"t{number}", TargetFacts("v2", f"d2-{number}", True, "v1", f"d1-{number}", upstream="p/u@v2"))
         for number in range(targets)
     )
     return World(rules, real, real, tricks=tricks, ticks=ticks)
@@ -84,7 +87,7 @@ def stepped(world: World) -> tuple[World, Step]:
         world.rules,
         world.rollout,
         dict(world.rows),
-        dict(world.view),
+        {target: facts for target, facts in world.view if facts != NOTHING},
         dict(world.evidence),
         now=world.now,
         answers=world.answers,
@@ -93,7 +96,8 @@ def stepped(world: World) -> tuple[World, Step]:
     rows = {**dict(world.rows), **taken.rows}
     remaining = tuple(sorted((target, row) for target, row in rows.items() if row is not None))
     after = world._replace(rollout=taken.rollout, rows=remaining, actions=taken.actions)
-    return after._replace(broken=_wrong_step(world, after)), taken
+    after = after._replace(broken=_wrong_step(world, after))
+    return after._replace(passed=after.passed | _passed_with(world, after)), taken
 
 
 T = TypeVar("T")
@@ -141,7 +145,7 @@ def tricks(world: World) -> Iterator[tuple[Move, World]]:
         changed = left._replace(by_hand=left.by_hand | {target})
         if facts.is_proposed:
             yield ("withdraw", target), _real(left, target, facts._replace(is_proposed=False))
-            moved = facts._replace(revision="v3", digest=f"{facts.digest}'")
+            moved = facts._replace(revision="v3", digest=f"{facts.digest}'", upstream="p/u@v3")
             yield ("new upstream", target), _real(left, target, moved)
             yield ("refuse", target), _real(left, target, facts._replace(refused=attempt))
             yield ("approve by hand", target), _real(changed, target, _published(facts))
@@ -172,6 +176,10 @@ def tricks(world: World) -> Iterator[tuple[Move, World]]:
         ("promote", world.commands._replace(promote=attempt)),
     ):
         yield (name,), left._replace(commands=wanted)
+    for canary in world.rules.canaries:
+        excuse = CanaryExcuse(attempt=attempt or 1, canary=canary, reason="test")
+        wanted = world.commands._replace(excuses=(*world.commands.excuses, excuse))
+        yield ("excuse", canary), left._replace(commands=wanted)
     yield ("pause",), left._replace(commands=world.commands._replace(paused=not world.commands.paused))
     yield ("resume",), left._replace(commands=world.commands._replace(resume=(attempt, world.rollout.stops)))
 
@@ -202,6 +210,7 @@ def carried_out(world: World, action: Action) -> World:
                 facts._replace(
                     published=f"r{action.attempt}",
                     published_digest=action.digest,
+                    is_current=False,
                 ),
             )
 
@@ -211,7 +220,9 @@ def _object(action: Action) -> str:
 
 
 def _published(facts: TargetFacts) -> TargetFacts:
-    return facts._replace(is_proposed=False, published=facts.revision, published_digest=facts.digest)
+    return facts._replace(
+        is_proposed=False, is_current=True, published=facts.revision, published_digest=facts.digest
+    )
 
 
 def _real(world: World, target: str, facts: TargetFacts) -> World:
@@ -241,6 +252,12 @@ def _wrong_step(before: World, after: World) -> str:
         for target, row in rows.items()
         if row.state is TargetState.ORDERED and former.get(target) != row
     ]
+    if any(rows[target].wave > 1 and target not in after.rules.canaries for target in ordered):
+        if open_canaries := [each for each in after.rules.canaries if _is_open_canary(before, after, each)]:
+            return f"a later wave is ordered with the open canaries {open_canaries}"
+    if after.rollout.attempt > before.rollout.attempt:
+        if unplanned := [each for each in after.rules.canaries if _is_unplanned_canary(before, after, each)]:
+            return f"an attempt is planned without {unplanned}"
     limit = after.rules.in_flight_max
     if ordered and limit and sum(row.state in IN_FLIGHT for row in rows.values()) > limit:
         return "too many are in flight"
@@ -250,6 +267,52 @@ def _wrong_step(before: World, after: World) -> str:
     if ordered and before.commands.paused:
         return "an approval is ordered in a pause"
     return _wrong_advance(before, after, rows)
+
+
+def _is_open_canary(before: World, after: World, canary: str) -> bool:
+    """Tell whether a canary that nobody has excused is not proven. One that went after its wave does not
+    count."""
+    if any(each.canary == canary for each in after.rollout.excused):
+        return False
+    row, facts = _current(after).get(canary), dict(after.view).get(canary, NOTHING)
+    if row is None:
+        return facts != NOTHING and not _is_proven_now(before, canary)
+    if after.rules.skips_absent and facts == NOTHING:
+        return False  # the unit tests say when
+    if row.state is TargetState.GONE:
+        return (canary, row.attempt) not in before.passed
+    good = Evidence(row.revision, row.digest, row.attempt, True)
+    return dict(before.evidence).get(canary) != good
+
+
+def _passed_with(before: World, after: World) -> frozenset[tuple[str, int]]:
+    """Return the canaries that were proven when a step passed a wave."""
+    is_same = before.rollout.attempt == after.rollout.attempt
+    if not is_same or after.rollout.wave <= before.rollout.wave:
+        return frozenset()
+    rows = _current(after)
+    proven = (
+        each for each in after.rules.canaries if each in rows and rows[each].state is TargetState.PROVEN
+    )
+    return frozenset((canary, after.rollout.attempt) for canary in proven)
+
+
+def _is_unplanned_canary(before: World, after: World, canary: str) -> bool:
+    """Tell whether a canary is not in the plan, though it neither runs what is planned nor is excused."""
+    is_excused = any(
+        (each.attempt, each.canary) == (after.rollout.attempt, canary) for each in after.commands.excuses
+    )
+    if is_excused or canary in _current(after) or _is_proven_now(before, canary):
+        return False
+    view = dict(after.view)
+    is_skipped = after.rules.skips_absent and view.get(canary, NOTHING) == NOTHING
+    return not (is_skipped and any(view.get(each, NOTHING) != NOTHING for each in after.rules.canaries))
+
+
+def _is_proven_now(world: World, canary: str) -> bool:
+    facts, evidence = dict(world.view).get(canary, NOTHING), dict(world.evidence).get(canary)
+    content = (facts.published, facts.published_digest)
+    return evidence is not None and (*evidence[:2], evidence.is_good) == (*content, True)
 
 
 def _wrong_advance(before: World, after: World, rows: Mapping[str, Target]) -> str:
@@ -262,8 +325,14 @@ def _wrong_advance(before: World, after: World, rows: Mapping[str, Target]) -> s
         return ""
     evidence = dict(before.evidence)
     last = after.rollout.wave if is_end else after.rollout.wave - 1
+    if any(row.state is TargetState.PLANNED and row.wave > last for row in rows.values()):
+        if open_canaries := [each for each in after.rules.canaries if _is_open_canary(before, after, each)]:
+            return f"a wave passed with the open canaries {open_canaries}"
+    excused = {each.canary for each in after.rollout.excused}
     for target, row in rows.items():
         wanted = Evidence(row.revision, row.digest, row.attempt, True)
+        if target in excused:
+            continue
         if row.wave <= last and row.state not in OUT and evidence.get(target) != wanted:
             return f"a wave passed without evidence of {target}"
     return ""

@@ -10,6 +10,7 @@ from pvbus.core.api.variants import ApiStruct, Condition, LabelSelector, ObjectM
 
 APPROVALS = ("Manual", "Initial", "Always")
 ON_FAILURE = ("Stop", "RollBack")
+WHEN_CANARY_IS_ABSENT = ("Wait", "Skip")
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
@@ -87,6 +88,7 @@ class RolloutPolicySpec(ApiStruct, frozen=True, kw_only=True):
     delay: str = ""
     settle: str = ""
     canaries: tuple[str, ...] = ()
+    when_canary_is_absent: str = ""
     order: tuple[LabelOrder, ...] = ()
     conditions: tuple[str, ...] = ()
     waves: tuple[Wave, ...] = ()
@@ -104,6 +106,16 @@ class TargetCounts(ApiStruct, frozen=True, kw_only=True):
     left: int = 0
 
 
+class CanaryExcuse(ApiStruct, frozen=True, kw_only=True):
+    """A canary that one attempt goes without. at: RFC 3339 in UTC, "" if that is not known, as with by."""
+
+    attempt: int = 0
+    canary: str = ""
+    reason: str = ""
+    by: str = ""
+    at: str = ""
+
+
 class PastAttempt(ApiStruct, frozen=True, kw_only=True):
     """Times are RFC 3339 in UTC; ended_at is None while the attempt goes on."""
 
@@ -115,6 +127,7 @@ class PastAttempt(ApiStruct, frozen=True, kw_only=True):
     started_at: str = ""
     ended_at: str | None = None
     targets: TargetCounts | None = None
+    excused: tuple[CanaryExcuse, ...] = ()
 
 
 class RolloutPolicyStatus(ApiStruct, frozen=True, kw_only=True):

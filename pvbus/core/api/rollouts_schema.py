@@ -91,7 +91,10 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "settle": "How long the proposed revisions must stay the same before an attempt plans its waves. "
         f"{_DURATION} The default is `30s`.",
         "canaries": "Names of the PackageVariants that come first, in this order. The first wave has at "
-        "least all of them.",
+        "least all of them, and no later wave begins before each is proven good.",
+        "when_canary_is_absent": "What happens while a canary does not exist, or is not one of the policy's "
+        "targets: `Wait` approves nothing, `Skip` goes without it as long as another canary is left. The "
+        "default is `Wait`.",
         "order": "Labels that order the targets. Targets with equal labels are ordered by name.",
         "conditions": "Conditions of its PackageVariant that prove an approved target good, all of them "
         "True. The default is Ready.",
@@ -110,6 +113,14 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "rolled_back": "Targets whose last good revision is published again.",
         "left": "Targets that left the plan: their revision was withdrawn, replaced or deleted.",
     },
+    m.CanaryExcuse: {
+        "": "A canary that one attempt goes without.",
+        "attempt": "Number of the attempt.",
+        "canary": "Name of the canary.",
+        "reason": "Why the attempt goes without it.",
+        "by": "Who said so, as the API server knows the user.",
+        "at": "When that was.",
+    },
     m.PastAttempt: {
         "": "One attempt, the current one too.",
         "attempt": "Number of the attempt.",
@@ -120,6 +131,7 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "started_at": "When its waves were planned.",
         "ended_at": "When it ended. None while it goes on.",
         "targets": "Numbers of its targets at its end.",
+        "excused": "The canaries that it goes without, and who said so.",
     },
     m.RolloutPolicyStatus: {
         "conditions": "Whether the policy is accepted, and how its rollout goes.",
@@ -164,6 +176,7 @@ SHAPES: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
     m.RolloutPolicySpec: {
         "approval": {"enum": list(m.APPROVALS), "default": "Manual"},
         "canaries": {"maxItems": 1024},
+        "when_canary_is_absent": {"enum": list(m.WHEN_CANARY_IS_ABSENT), "default": "Wait"},
         "conditions": _ITEMS,
         "order": _ITEMS,
         "waves": _ITEMS,

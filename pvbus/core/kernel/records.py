@@ -546,7 +546,9 @@ class CandidateRow(_Row, frozen=True, kw_only=True):
     what this policy's last order came to, and the published revision then. canary, places: its position in
     the rollout, before its name. revision, digest: the proposed revision, and the
     `pvbus.core.variants.revisions.content.content_digest` of its files; is_proposed: nothing speaks against
-    its approval. reason, message: why it may not be approved. published, published_digest: the latest
+    its approval. reason, message: why it may not be approved; of a canary also why it is not proposed, or is
+    no target. upstream: the upstream revision that the variant follows. is_current: the variant is ready with
+    the published revision, and has no open one. published, published_digest: the latest
     published revision, "" for none. is_good: whether that one is good, None while nothing says so; verdict:
     why not, or what is missing. refused, withdrawn, unrestored: the last attempt of this policy with that
     outcome, 0 for none; failure: the words of the outcome.
@@ -569,6 +571,8 @@ class CandidateRow(_Row, frozen=True, kw_only=True):
     withdrawn: int = 0
     unrestored: int = 0
     failure: str = ""
+    upstream: str = ""
+    is_current: bool = False
 
 
 class ApprovalRow(_Row, frozen=True, kw_only=True):

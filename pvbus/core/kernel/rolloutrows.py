@@ -9,16 +9,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from pvbus.core.api.rollouts import Check
+from pvbus.core.api.rollouts import CanaryExcuse, Check
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     """A target's part in the attempt that planned it last.
 
-    revision, digest: what is to be published, its name and the hash of its content. position: its position in
-    the order of the attempt. wave: from 1. good, good_digest: what a rollback publishes again, "" for none.
-    uid: of the PackageVariant that its order was given for, "" before.
+    revision, digest: what is to be published, its name and the hash of its content. upstream: the upstream
+    revision that it is made of, "" if that is not known. position: its position in the order of the attempt.
+    wave: from 1. good, good_digest: what a rollback publishes again, "" for none. uid: of the PackageVariant
+    that its order was given for, "" before.
     """
 
     target: str
@@ -31,6 +32,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     good: str = ""
     good_digest: str = ""
     uid: str = ""
+    upstream: str = ""
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
@@ -44,7 +46,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     number of the last look at the checks; asked_seconds: phase_seconds when it was asked; is_answered,
     is_passed: what came of it. unmet: in a hold time, the checks that did not pass then, and why.
     needs_restart: what this attempt did not prove is not known any more; no other begins before a person
-    restarts it.
+    restarts it. canary_reason, canary_message: why a named canary keeps others from their revision, "" for
+    nothing. excused: the canaries that this attempt goes without, and who said so.
     """
 
     state: RolloutState = RolloutState.IDLE
@@ -65,6 +68,9 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     is_passed: bool = False
     unmet: str = ""
     needs_restart: bool = False
+    canary_reason: str = ""
+    canary_message: str = ""
+    excused: tuple[CanaryExcuse, ...] = ()
 
 
 class TargetFacts(NamedTuple):
@@ -76,6 +82,8 @@ class TargetFacts(NamedTuple):
     refused: the last attempt in which the approval was refused, 0 for none
     withdrawn: the last attempt in which the order was confirmed as never to be carried out, 0 for none
     unrestored: the last attempt in which the last good revision could not be published, 0 for none
+    upstream: the upstream revision that its variant follows, "" if that is not known
+    is_current: whether the published revision is all that its variant wants: it has no open one, and is ready
     """
 
     revision: str = ""
@@ -86,6 +94,8 @@ class TargetFacts(NamedTuple):
     refused: int = 0
     withdrawn: int = 0
     unrestored: int = 0
+    upstream: str = ""
+    is_current: bool = False
 
 
 NOTHING = TargetFacts()
@@ -122,6 +132,7 @@ class Commands(NamedTuple):
     approve: the attempt, and the wave that passes; 0 if the first wave may begin
     promote, abort, roll_back: the attempt
     restart: the attempt; revisions of this and of earlier ones may be tried again
+    excuses: of canaries, each for one attempt
     """
 
     paused: bool = False
@@ -131,6 +142,7 @@ class Commands(NamedTuple):
     abort: int = 0
     roll_back: int = 0
     restart: int = 0
+    excuses: tuple[CanaryExcuse, ...] = ()
 
 
 NO_COMMANDS = Commands()

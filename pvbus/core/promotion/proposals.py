@@ -77,7 +77,7 @@ def refusal(
         _in_conflict(variant, revision),
         _unrendered(variant, revision),
         gate_refusal(revision),
-        _unready(variant),
+        unready(variant),
     )
     return next(filter(None, found), None)
 
@@ -129,11 +129,13 @@ def has_failed(variant: PackageVariant, revision: Object) -> bool:
 
 
 def is_ready(variant: PackageVariant) -> bool:
-    return _unready(variant) is None
+    return unready(variant) is None
 
 
-def _unready(variant: PackageVariant) -> Refusal | None:
-    """A variant that is not ready may have a draft that does not follow its upstream."""
+def unready(variant: PackageVariant) -> Refusal | None:
+    """Return why a variant is not ready at its present generation, None if it is.
+
+    A variant that is not ready may have a draft that does not follow its upstream."""
     ready = next((c for c in variant.status.conditions if c.type == "Ready"), None)
     if ready is None or ready.observed_generation < variant.metadata.generation:
         return Refusal("NotUpToDate", "the services have not done its last change yet: try again in a moment")

@@ -21,6 +21,7 @@ from pvbus.core.kernel.records import (
     PROMOTIONS,
     RELEASES,
     RESULTS,
+    ROLLOUTS,
     SETRESULTS,
     SETS,
     TARGETS,
@@ -40,6 +41,7 @@ from pvbus.core.kernel.records import (
     TargetRow,
     Verdict,
 )
+from pvbus.core.kernel.rolloutrows import Rollout
 from pvbus.core.variants.objectrows import rows_of
 from tests.simulation.parts import REPOSITORY, REVISION, SITE, obj, site, site_set, upstream
 from tests.tools.bustables import Row, write_tables
@@ -283,6 +285,19 @@ def test_what_becomes_of_an_open_revision_is_said(
     _, text = explained(tmp_path, capsys, rows, "default/v")
     (line,) = [line for line in text.splitlines() if "promotion of" in line]
     assert line.strip().endswith(words)
+
+
+def test_a_variant_that_waits_for_canaries_names_them(tmp_path: Path, capsys: Captured) -> None:
+    held = Rollout(canary_reason="CanaryMissing", canary_message="canary web-x: it is gone")
+    rows: list[Row] = [
+        (TARGETS, "default/v|alpha", TargetRow(state="present", set_name="alpha", set_uid="u")),
+        (PROMOTIONS, "default/v", PromotionRow(uid="u", candidates={"fleet": "d"})),
+        (ROLLOUTS, "default/fleet", held),
+    ]
+    document, text = explained(tmp_path, capsys, rows, "default/v")
+    words = next(each for each in document["waitsFor"] if each.startswith("rollout "))
+    assert "rollout default/fleet, which waits for its canaries (CanaryMissing): canary web-x" in words
+    assert words in text
 
 
 FUTURE, PAST = "2999-01-01", "2020-01-01T00:00:00Z"

@@ -76,6 +76,54 @@ def test_every_target_is_in_its_wave_with_what_the_wave_waits_for(file: Path, ca
     assert "ends Completed, after at least" in shown
 
 
+def test_a_plan_says_which_canary_it_waits_for(file: Path, capsys: Captured) -> None:
+    name = write(file, policy(canaries=["edge/c", "edge/x"]), *FLEET)
+    assert run(["rollout", "plan", "-f", name]) == 0
+    shown = capsys.readouterr().out
+    assert "waits for its canaries (CanaryMissing): canary edge/x: no PackageVariant of this name" in shown
+    assert "change spec.canaries" in shown
+    assert "wave 1" not in shown
+    name = write(file, policy(canaries=["edge/c"], approval="Initial"), *FLEET)
+    assert run(["rollout", "plan", "-f", name]) == 0
+    shown = capsys.readouterr().out
+    assert "waits for its canaries (CanaryNotReady): canary edge/c: NotInitial" in shown
+    name = write(file, policy("a", canaries=["edge/c"]), policy("b", priority=1), *FLEET)
+    assert run(["rollout", "plan", "-f", name, "default/a"]) == 0
+    assert "canary edge/c: policy b has it" in capsys.readouterr().out
+
+
+def test_a_plan_whose_canary_runs_the_revision_goes_on_without_it(file: Path, capsys: Captured) -> None:
+    fleet = [revision("a"), revision("c", number=1, lifecycle="Published")]
+    assert run(["rollout", "plan", "-f", write(file, policy(canaries=["edge/c"]), *fleet)]) == 0
+    shown = capsys.readouterr().out
+    assert "wave 1 (count 1, 1 of 1): edge/a" in shown
+    assert "ends Completed" in shown
+
+
+def test_a_canary_that_fails_stops_whatever_the_budget_is(file: Path, capsys: Captured) -> None:
+    name = write(file, policy(canaries=["edge/c"], budgets={"maxFailing": 4}), *FLEET)
+    assert run(["rollout", "plan", "-f", name, "--failing", "edge/c"]) == 0
+    assert "ends Stopped: canary edge/c fails" in capsys.readouterr().out
+
+
+def test_validate_warns_of_a_misspelt_canary(file: Path, capsys: Captured) -> None:
+    variant = {
+        "apiVersion": "config.porch.kpt.dev/v1alpha1",
+        "kind": "PackageVariant",
+        "metadata": {"name": "web-north", "namespace": "default"},
+        "spec": {
+            "upstream": {"repo": "blueprints", "package": "web", "revision": 1},
+            "downstream": {"repo": "edge", "package": "web"},
+        },
+    }
+    name = write(file, policy(canaries=["web-nroth"]), variant)
+    with pytest.raises(SystemExit) as end:
+        run(["validate", name])
+    assert end.value.code == 0
+    words = '"web-nroth" is no PackageVariant of these files, so nothing would be approved'
+    assert f'{words}: did you mean "web-north"?' in capsys.readouterr().out
+
+
 def test_a_failing_target_shows_the_rollback_and_what_cannot_go_back(file: Path, capsys: Captured) -> None:
     name = write(file, policy(budgets={"onFailure": "RollBack"}), *FLEET)
     assert run(["rollout", "plan", "-f", name, "--failing", "edge/d"]) == 0

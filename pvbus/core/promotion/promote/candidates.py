@@ -9,20 +9,32 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from pvbus.core.api.rollouts import RolloutPolicySpec
 from pvbus.core.api.variants import Condition, PackageVariant
 from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, digest
 from pvbus.core.kernel.messages import SEPARATOR, cut
-from pvbus.core.kernel.records import Approval, CandidateRow
+from pvbus.core.kernel.records import Approval, CandidateRow, Verdict
 from pvbus.core.promotion.promote.policies import Policy
 from pvbus.core.promotion.promote.verdicts import DELETED, PROPOSED, as_object
 from pvbus.core.promotion.promote.view import PublishedRevision
-from pvbus.core.promotion.proposals import labels_of
-from pvbus.core.promotion.protocol.selection import NOT_SELECTED, LeftOut, Package, is_for, order_of, standing
+from pvbus.core.promotion.proposals import labels_of, unready
+from pvbus.core.promotion.protocol.selection import (
+    NOT_SELECTED,
+    LeftOut,
+    Package,
+    is_current,
+    is_for,
+    not_selected,
+    order_of,
+    standing,
+    upstream_of,
+)
 from pvbus.core.variants.readiness import readiness
 from pvbus.core.variants.revisions.observed import ObservedRevision
 
 READY = "Ready"
+NO_REVISION = "NoRevision"
 _SET = "PackageVariantSet"
 
 
@@ -41,6 +53,7 @@ class Subject(NamedTuple):
     published: the latest published revision, None without one
     is_newer_open: whether the variant has an open revision
     outcomes: policy -> the outcome of its last order
+    draft: the verdict on its newest draft, None without one
     """
 
     variant: PackageVariant
@@ -49,6 +62,7 @@ class Subject(NamedTuple):
     published: PublishedRevision | None
     is_newer_open: bool
     outcomes: Mapping[str, Approval]
+    draft: Verdict | None = None
 
     def revisions(self, doubtful: Mapping[str, str]) -> Iterator[Revision]:
         """Yield the revisions whose content must be known. doubtful: see `doubtful_notes`."""
@@ -82,9 +96,10 @@ def subject_of(
     *,
     set_on_hold: SetHold | None = None,
     outcomes: Mapping[str, Approval],
+    verdicts: Sequence[Verdict] = (),
 ) -> Subject:
     """Gather what is known of a variant. revisions: its open ones; those of a former downstream package are
-    no part of it, as is the published one of such a package."""
+    no part of it, as is the published one of such a package. verdicts: on the open ones."""
     downstream = variant.spec.downstream
     mine = [
         each
@@ -94,10 +109,13 @@ def subject_of(
     ]
     proposals = (each for each in mine if each.facts.lifecycle == PROPOSED)
     proposed = max(proposals, key=lambda each: (each.row.created, each.name), default=None)
+    drafts = [each for each in mine if each.facts.lifecycle != PROPOSED]
+    newest = max(drafts, key=lambda each: (each.row.created, each.name), default=None)
+    draft = next((each for each in verdicts if newest is not None and each.revision == newest.name), None)
     package = None
     if mine or published is not None:
-        package = _package(variant, proposed, published, mine, set_on_hold)
-    return Subject(variant, package, proposed, published, bool(mine), outcomes)
+        package = _package(variant, proposed, published, mine, set_on_hold)._replace(is_open=bool(mine))
+    return Subject(variant, package, proposed, published, bool(mine), outcomes, draft)
 
 
 def _package(
@@ -162,7 +180,9 @@ def candidates(
     for policy in policies:
         known = _known(subject, subject.outcomes.get(policy.name), contents)
         if package is None or not is_for(policy.spec, package):
-            if policy.name in subject.outcomes:
+            if subject.variant.metadata.name in policy.spec.canaries:
+                rows[policy.name] = _unselected(policy.spec, package, subject, known)
+            elif policy.name in subject.outcomes:
                 rows[policy.name] = replace(known, reason=NOT_SELECTED, message="it is not selected any more")
         elif winner:
             rows[policy.name] = replace(known, winner=winner)
@@ -171,6 +191,17 @@ def candidates(
             rows[winner], due = _won(subject, policy, package, contents, now)
             dues += [due] if due else []
     return Candidates(rows, min(dues, default=None))
+
+
+def _unselected(
+    spec: RolloutPolicySpec, package: Package | None, subject: Subject, known: CandidateRow
+) -> CandidateRow:
+    """Return the row of a canary that is no target of its policy, with the reason."""
+    if package is not None:
+        return replace(known, reason=NOT_SELECTED, message=cut(not_selected(spec, package)))
+    refused = unready(subject.variant)
+    why = f": {refused.message}" if refused is not None else ""
+    return replace(known, reason=NO_REVISION, message=cut(f"it has no package revision{why}"))
 
 
 def _known(subject: Subject, outcome: Approval | None, contents: Mapping[str, str]) -> CandidateRow:
@@ -201,16 +232,21 @@ def _won(
 ) -> tuple[CandidateRow, float]:
     """Return the row of the policy that has the target, and when its delay is over (0: it has none)."""
     left_out = _left_out(subject, policy, package, contents, now)
+    is_settled = is_current(package)
     is_good, verdict = evidence(policy.spec.conditions, subject)
     canary, places, _ = order_of(policy.spec, package)
     revision = subject.proposed.name if subject.proposed is not None else ""
     published = subject.published.name if subject.published is not None else ""
+    if left_out is None and not revision and not is_settled and package.name in policy.spec.canaries:
+        left_out = _unproposed(subject)
     row = CandidateRow(
         uid=subject.variant.metadata.uid,
         canary=canary,
         places=places,
         revision=revision,
         digest=contents.get(revision, ""),
+        upstream=upstream_of(subject.variant),
+        is_current=is_settled,
         is_proposed=bool(revision) and left_out is None,
         reason=left_out.reason if left_out is not None else "",
         message=cut(left_out.message) if left_out is not None else "",
@@ -238,6 +274,14 @@ def _left_out(
     if not contents.get(name):
         return LeftOut(package.name, name, "ContentUnknown", "its files could not be read")
     return standing(policy.spec, package, now)
+
+
+def _unproposed(subject: Subject) -> LeftOut | None:
+    """Return why a canary has no proposal, and is not what its variant wants."""
+    name, draft, refused = subject.variant.metadata.name, subject.draft, unready(subject.variant)
+    if draft is not None:
+        return LeftOut(name, draft.revision, draft.reason, f"{draft.revision}: {draft.message}")
+    return LeftOut(name, "", refused.reason, refused.message) if refused is not None else None
 
 
 # ------------------------------------------------------------ evidence

@@ -188,7 +188,7 @@ class PromoteController(KeyedController[PromoteState]):
             verdicts.append(msgspec.structs.replace(verdict, message=cut(verdict.message)))
             if subject.opening.until is not None:
                 dues.append(max(subject.opening.until - now, 0.1))
-        promoted = yield from self._promote(key, seen, variant, revisions, now)
+        promoted = yield from self._promote(key, seen, variant, revisions, verdicts, now)
         if promoted.again_after is not None:
             dues.append(promoted.again_after)
         puts = (*promoted.puts, *self._changes(key, seen, variant, tuple(verdicts), promoted))
@@ -238,7 +238,10 @@ class PromoteController(KeyedController[PromoteState]):
     def _is_target(self, key: str, seen: PromoteState) -> bool:
         """Tell whether a variant without open revisions may be a rollout's concern."""
         has_any = self._view.has_published(key) or seen.release is not None
-        return has_any and bool(self._policies.of(Key.parse(key).namespace))
+        namespace, name = Key.parse(key)
+        if has_any:
+            return bool(self._policies.of(namespace))
+        return self._policies.names_canary(namespace, name)
 
     def _promote(
         self,
@@ -246,6 +249,7 @@ class PromoteController(KeyedController[PromoteState]):
         seen: PromoteState,
         variant: PackageVariant,
         revisions: Sequence[ObservedRevision],
+        verdicts: Sequence[Verdict],
         now: float,
     ) -> Generator[Effect, Any, Promoted]:
         """Decide what the rollouts know of a variant; without a complete list of policies nothing changes."""
@@ -260,6 +264,7 @@ class PromoteController(KeyedController[PromoteState]):
             self._view.published_of(key, uid, variant.spec.downstream),
             set_on_hold=_set_on_hold(variant, seen),
             outcomes=seen.outcomes(uid),
+            verdicts=verdicts,
         )
         policies, contents, is_read = self._policies.of(namespace), {}, True
         doubtful = doubtful_notes(revisions, subject, read)

@@ -64,6 +64,10 @@ class PolicyView:
         """Return the policies of a namespace: of those that select a target, the first has it."""
         return self._ranked.get(namespace, ())
 
+    def names_canary(self, namespace: str, variant: str) -> bool:
+        """Tell whether a policy of a namespace names a variant as its canary."""
+        return any(variant in each.spec.canaries for each in self.of(namespace))
+
     def is_known(self, namespace: str) -> bool:
         """Tell whether a missing policy of this namespace does not exist. A kind that is not installed has no
         objects."""

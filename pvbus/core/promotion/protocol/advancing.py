@@ -1,8 +1,11 @@
 """How an attempt goes on: orders approvals, waits, passes waves, or publishes former revisions again."""
 
+from msgspec.structs import replace
+
 from pvbus.core.kernel.rolloutstates import RolloutEvent, RolloutState, TargetEvent, TargetState
+from pvbus.core.promotion.protocol.canaries import admit_canaries, excused_in, obstacles_in_attempt
 from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT, OPEN, PUBLISHED
-from pvbus.core.promotion.protocol.turn import Turn
+from pvbus.core.promotion.protocol.turn import ADVANCING, Turn
 from pvbus.core.promotion.protocol.windows import is_open
 
 
@@ -10,6 +13,8 @@ def advance(turn: Turn) -> None:
     """Go on until something has to happen first: an empty wave takes no step of its own."""
     if turn.commands.paused:
         return
+    if turn.rollout.state in ADVANCING:
+        admit_canaries(turn)
     while advance_once(turn):
         pass
 
@@ -19,7 +24,7 @@ def advance_once(turn: Turn) -> bool:
     match turn.rollout.state:
         case RolloutState.ROLLING:
             order(turn)
-            if any(row.state in OPEN for row in turn.below(turn.rollout.wave)):
+            if is_waiting(turn):
                 return False
             turn.move(
                 RolloutEvent.PROVEN,
@@ -31,6 +36,7 @@ def advance_once(turn: Turn) -> bool:
             )
             return True
         case RolloutState.HOLDING:
+            order(turn)  # an excused canary that is back: no wave waits for it
             return hold(turn)
         case RolloutState.ROLLING_BACK:
             return undo(turn)
@@ -45,24 +51,58 @@ def order(turn: Turn) -> None:
     if not is_promoted and not is_open(turn.wave.windows, turn.now):
         return
     free = turn.free(IN_FLIGHT)
-    waiting = (row for row in turn.below(turn.rollout.wave) if row.state is TargetState.PLANNED)
+    waiting = [row for row in turn.below(turn.rollout.wave) if row.state is TargetState.PLANNED]
+    if any(row.wave > 1 for row in waiting) and obstacles_in_attempt(turn):
+        waiting = [row for row in waiting if row.wave == 1 or row.target in turn.rules.canaries]
     for row in sorted(waiting, key=lambda row: row.position)[:free]:
         turn.turn_target(row, TargetEvent.ORDER)
 
 
+def is_waiting(turn: Turn) -> bool:
+    """Tell whether a wave is not over: a target of it is open, or another waits for a canary."""
+    excused = excused_in(turn)
+    if any(row.state in OPEN and row.target not in excused for row in turn.below(turn.rollout.wave)):
+        return True
+    is_any_left = any(
+        row.state is TargetState.PLANNED and row.wave > turn.rollout.wave for row in turn.current
+    )
+    return is_any_left and bool(obstacles_in_attempt(turn))
+
+
 def hold(turn: Turn) -> bool:
     """Pass a wave whose targets are proven good, or look at its checks again."""
-    if any(row.state in OPEN for row in turn.below(turn.rollout.wave)):
+    if is_waiting(turn):
         turn.move(RolloutEvent.REOPENED)
         return True
     if not is_over(turn):
         ask_again(turn)
         return False
     if all(row.wave <= turn.rollout.wave for row in turn.current):
-        turn.move(RolloutEvent.FINISHED, phase_seconds=0.0, wave_seconds=0.0)
+        finish(turn)
         return False
-    turn.move(RolloutEvent.PASSED, wave=turn.rollout.wave + 1, wave_seconds=0.0)
+    pass_wave(turn)
     return True
+
+
+def pass_wave(turn: Turn) -> None:
+    """Begin the next wave. A canary that is not proven, as nobody is left whom it guards, goes along: it
+    guards who returns."""
+    unproven = [turn.current_row(each.canary) for each in obstacles_in_attempt(turn)]
+    turn.move(RolloutEvent.PASSED, wave=turn.rollout.wave + 1, wave_seconds=0.0)
+    for row in unproven:
+        if row is not None:
+            turn.rows[row.target] = replace(row, wave=turn.rollout.wave)
+
+
+def finish(turn: Turn) -> None:
+    """Complete an attempt, once no order is on its way. An excused canary that is not ordered yet waits for
+    the next attempt."""
+    if any(row.state in (TargetState.ORDERED, TargetState.CANCELLING) for row in turn.current):
+        return
+    for row in turn.current:
+        if row.state is TargetState.PLANNED:
+            turn.turn_target(row, TargetEvent.WITHDRAWN)
+    turn.move(RolloutEvent.FINISHED, phase_seconds=0.0, wave_seconds=0.0)
 
 
 def is_over(turn: Turn) -> bool:

@@ -4,9 +4,10 @@ The step is level-based: it looks at what is, so it may be repeated with the sam
 written before its action is carried out, and the action is repeated until the live facts show it done.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 
+from pvbus.core.api.rollouts import CanaryExcuse
 from pvbus.core.kernel.keys import digest
 from pvbus.core.kernel.messages import SEPARATOR, cut
 from pvbus.core.kernel.rolloutrows import (
@@ -27,7 +28,25 @@ from pvbus.core.kernel.rolloutstates import (
     rollout_after,
 )
 from pvbus.core.promotion.protocol.advancing import advance
-from pvbus.core.promotion.protocol.observing import FAILING, good_of, is_candidate, is_refused, observed
+from pvbus.core.promotion.protocol.canaries import (
+    FAILED,
+    MISSING,
+    Obstacle,
+    excused_in,
+    failed_canaries,
+    has_to_begin_again,
+    message_of,
+    obstacles_in_attempt,
+    obstacles_to_plan,
+)
+from pvbus.core.promotion.protocol.observing import (
+    FAILING,
+    IN_FLIGHT,
+    good_of,
+    is_candidate,
+    is_refused,
+    observed,
+)
 from pvbus.core.promotion.protocol.rules import Rules, wave_numbers
 from pvbus.core.promotion.protocol.turn import ADVANCING, ENDED, Turn
 
@@ -35,6 +54,9 @@ UNMET_CHARACTERS_MAX = 1_000
 """Of the text on the checks of a wave: a message stays readable, and a row small."""
 SETTLE_TIMES_MAX = 10
 """Revisions that keep changing are waited for at most this many settle times."""
+
+NO_WORDS: Mapping[str, str] = {}
+RETURNED = "CanaryReturned"
 
 _ABORTABLE = (*ADVANCING, RolloutState.STOPPED)
 _UNDOABLE = (*_ABORTABLE, RolloutState.COMPLETED, RolloutState.ABORTED)
@@ -50,45 +72,49 @@ def step(
     now: float,
     answers: Answers | None = None,
     commands: Commands = NO_COMMANDS,
+    words: Mapping[str, str] = NO_WORDS,
 ) -> Step:
     """Take one step.
 
     seen: target -> its facts, in the order of the rollout
     evidence: target -> its latest evidence
+    words: canary -> what stands in its way, where that is known
     now: the time, in seconds since 1970
     """
-    turn = Turn(rules, rollout, rows, now, commands)
-    observe(turn, seen, evidence)
+    turn = Turn(rules, rollout, rows, seen, evidence, words, now, commands)
+    observe(turn)
     was_over = turn.rollout.state in ENDED
     obey(turn)
     if was_over and turn.rollout.state not in ENDED:
-        observe(turn, seen, evidence)  # an attempt that had ended is rolled back
+        observe(turn)  # an attempt that had ended is rolled back
     if answers is not None:
         take(turn, answers)
     judge(turn)
-    proceed(turn, seen)
+    begin_again(turn)
+    proceed(turn)
+    note_canaries(turn)
     turn.stop_clock()
     return Step(turn.rollout, turn.changes(rows), tuple(turn.actions()), turn.wait_seconds())
 
 
-def proceed(turn: Turn, seen: Mapping[str, TargetFacts]) -> None:
+def proceed(turn: Turn) -> None:
     """Settle, plan and advance, until something has to happen first."""
     while True:
         if turn.rollout.state in ENDED:
-            settle(turn, seen)
+            settle(turn)
         is_over = turn.rollout.state in ENDED
         advance(turn)
         if is_over or turn.rollout.state not in ENDED:
             return
 
 
-def observe(turn: Turn, seen: Mapping[str, TargetFacts], evidence: Mapping[str, Evidence]) -> None:
+def observe(turn: Turn) -> None:
     """Bring the targets up to date. After the end of an attempt only orders that were taken back matter."""
     is_over = turn.rollout.state in ENDED
     for row in turn.current:
         if is_over and row.state is not TargetState.CANCELLING:
             continue
-        facts, found = seen.get(row.target), evidence.get(row.target)
+        facts, found = turn.seen.get(row.target), turn.evidence.get(row.target)
         while (event := observed(turn.rows[row.target], facts, found)) is not None:
             if (
                 event is TargetEvent.CANCELLED
@@ -119,8 +145,21 @@ def obey(turn: Turn) -> None:
             wave_seconds=0.0,
             phase_seconds=0.0,
         )
+        why = f"a person resumed the attempt after stop {turn.rollout.stops}"
+        excuse(
+            turn, (CanaryExcuse(attempt=attempt, canary=each, reason=why) for each in failed_canaries(turn))
+        )
+    if state in _ABORTABLE:
+        excuse(turn, (each for each in wanted.excuses if each.attempt == attempt))
     if wanted.approve == (attempt, 0):
         turn.set(is_started=True)
+
+
+def excuse(turn: Turn, excuses: Iterable[CanaryExcuse]) -> None:
+    """Note which canaries the attempt goes without."""
+    for each in excuses:
+        if each.canary in turn.rules.canaries and each.canary not in excused_in(turn):
+            turn.set(excused=(*turn.rollout.excused, each))
 
 
 def take(turn: Turn, answers: Answers) -> None:
@@ -148,6 +187,10 @@ def _in_words(turn: Turn, answers: Answers, verdict: bool | None) -> str:
 def judge(turn: Turn) -> None:
     """Fail an attempt that is beyond its budget or its time."""
     if turn.rollout.state not in ADVANCING:
+        return
+    if failed := failed_canaries(turn):
+        parts = (": ".join(filter(None, (f"canary {each} fails", turn.words.get(each)))) for each in failed)
+        fail(turn, FAILED, cut(SEPARATOR.join(parts), UNMET_CHARACTERS_MAX))
         return
     failing = sum(row.state in FAILING for row in turn.current)
     limit = max(turn.rules.failing_max, turn.rollout.tolerated)
@@ -184,15 +227,47 @@ def give_up(turn: Turn) -> None:
             turn.turn_target(row, TargetEvent.SKIP)
 
 
-def settle(turn: Turn, seen: Mapping[str, TargetFacts]) -> None:
+def begin_again(turn: Turn) -> None:
+    """End an attempt that may not approve its canary any more: the canary is proposed again, and the next
+    attempt begins with it. What is on its way is proven first."""
+    if turn.rollout.state not in ADVANCING or any(row.state in IN_FLIGHT for row in turn.current):
+        return
+    canary = has_to_begin_again(turn)
+    if not canary or turn.commands.paused:
+        return
+    for row in turn.current:
+        if row.state is TargetState.PLANNED:
+            turn.turn_target(row, TargetEvent.WITHDRAWN)
+    message = f"the order for canary {canary} was taken back, and it is proposed again"
+    turn.move(RolloutEvent.ABORTED, reason=RETURNED, message=message)
+
+
+def note_canaries(turn: Turn) -> None:
+    """Note why canaries hold the attempt. Before an attempt, `settle` does."""
+    if turn.rollout.state in ENDED:
+        return
+    is_held = turn.rollout.state in ADVANCING and any(
+        row.state is TargetState.PLANNED for row in turn.current
+    )
+    show(turn, obstacles_in_attempt(turn) if is_held else ())
+
+
+def show(turn: Turn, obstacles: Iterable[Obstacle]) -> None:
+    reason, message = message_of(obstacles)
+    turn.set(canary_reason=reason, canary_message=message)
+
+
+def settle(turn: Turn) -> None:
     """Begin an attempt when the proposed revisions are the same for the settle time."""
     is_held = turn.rollout.needs_restart and turn.commands.restart < turn.rollout.attempt
     due = {
         target: facts
-        for target, facts in seen.items()
+        for target, facts in turn.seen.items()
         if not is_held and is_candidate(turn.rows.get(target), facts, turn.commands.restart)
     }
-    if not due:
+    obstacles = obstacles_to_plan(turn, due)
+    show(turn, obstacles if due else [each for each in obstacles if each.reason == MISSING])
+    if not due or obstacles:
         turn.set(candidates="", phase_seconds=0.0, wave_seconds=0.0)
         return
     candidates = digest([f"{target} {facts.revision} {facts.digest}" for target, facts in due.items()])
@@ -204,22 +279,25 @@ def settle(turn: Turn, seen: Mapping[str, TargetFacts]) -> None:
     if turn.rollout.phase_seconds < turn.rules.settle_seconds and not waited:
         return
     if not turn.commands.paused and not any(row.state is TargetState.CANCELLING for row in turn.current):
-        plan(turn, due, seen)
+        plan(turn, due)
 
 
-def plan(turn: Turn, due: Mapping[str, TargetFacts], seen: Mapping[str, TargetFacts]) -> None:
-    """Begin an attempt. Rows of targets of which nothing is left go."""
+def plan(turn: Turn, due: Mapping[str, TargetFacts]) -> None:
+    """Begin an attempt, with the canaries first. Rows of targets of which nothing is left go."""
     attempt = turn.rollout.attempt + 1
-    former = {target: row for target, row in turn.rows.items() if target in seen}
+    former = {target: row for target, row in turn.rows.items() if target in turn.seen}
     turn.rows = dict(former)
-    for position, ((target, facts), wave) in enumerate(
-        zip(due.items(), wave_numbers(turn.rules, len(due)), strict=True)
-    ):
+    canaries = [canary for canary in turn.rules.canaries if canary in due]
+    ordered = [*canaries, *(target for target in due if target not in canaries)]
+    waves = wave_numbers(turn.rules, len(due), len(canaries))
+    for position, (target, wave) in enumerate(zip(ordered, waves, strict=True)):
+        facts = due[target]
         good, good_digest = good_of(former.get(target), facts)
         turn.rows[target] = Target(
             target=target,
             revision=facts.revision,
             digest=facts.digest,
+            upstream=facts.upstream,
             attempt=attempt,
             position=position,
             wave=wave,
@@ -232,3 +310,4 @@ def plan(turn: Turn, due: Mapping[str, TargetFacts], seen: Mapping[str, TargetFa
         wave=1,
         ask=turn.rollout.ask,
     )
+    excuse(turn, (each for each in turn.commands.excuses if each.attempt == attempt))

@@ -24,7 +24,7 @@ from pvbus.core.kernel.rolloutrows import (
     TargetFacts,
 )
 from pvbus.core.kernel.rolloutstates import RolloutState
-from pvbus.core.promotion.protocol.machine import step
+from pvbus.core.promotion.protocol.machine import NO_WORDS, step
 from pvbus.core.promotion.protocol.rules import Rules
 
 ENDS = (RolloutState.COMPLETED, RolloutState.ROLLED_BACK, RolloutState.STOPPED)
@@ -54,9 +54,17 @@ class Rehearsal(NamedTuple):
 
 
 def rehearse(
-    rules: Rules, seen: Mapping[str, TargetFacts], now: float, failing: Collection[str] = ()
+    rules: Rules,
+    seen: Mapping[str, TargetFacts],
+    now: float,
+    failing: Collection[str] = (),
+    words: Mapping[str, str] = NO_WORDS,
 ) -> Rehearsal:
-    """Rehearse the first attempt over these targets. failing: targets whose new revision is not good."""
+    """Rehearse the first attempt over these targets.
+
+    failing: targets whose new revision is not good
+    words: canary -> what stands in its way
+    """
     rules = rules._replace(look_seconds=_FOREVER, check_seconds=_FOREVER)
     fleet = _Fleet(seen, failing)
     rollout, rows, clock, commands = Rollout(), dict[str, Target](), now, NO_COMMANDS
@@ -70,6 +78,7 @@ def rehearse(
             now=clock,
             answers=fleet.answers,
             commands=commands,
+            words=words,
         )
         rollout = taken.rollout
         rows = {target: row for target, row in {**rows, **taken.rows}.items() if row is not None}
@@ -99,7 +108,11 @@ class _Fleet:
             for target, facts in seen.items()
         }
         self.failing = failing
-        self.evidence: dict[str, Evidence] = {}
+        self.evidence = {
+            target: Evidence(facts.published, facts.published_digest, 0, True)
+            for target, facts in self.seen.items()
+            if facts.is_current
+        }
         self.answers: Answers | None = None
         self.waves: dict[int, Wave] = {}
 

@@ -52,6 +52,8 @@ class WaveRules(NamedTuple):
 class Rules(NamedTuple):
     """A compiled policy.
 
+    canaries: the named canaries, in their order
+    skips_absent: whether an attempt goes without a canary that is no target, as long as another is left
     needs_start: whether a person approves the first wave, too
     in_flight_max: how many targets may be on their way at once, 0 for no limit
     look_seconds: watched time between two steps at most, in seconds
@@ -59,7 +61,7 @@ class Rules(NamedTuple):
     """
 
     waves: tuple[WaveRules, ...] = (WaveRules(),)
-    canaries: int = 0
+    canaries: tuple[str, ...] = ()
     settle_seconds: float = 0
     needs_start: bool = False
     in_flight_max: int = 0
@@ -67,6 +69,7 @@ class Rules(NamedTuple):
     rolls_back: bool = False
     look_seconds: float = LOOK_SECONDS_MAX
     check_seconds: float = CHECK_SECONDS
+    skips_absent: bool = False
 
 
 def rules_of(spec: RolloutPolicySpec) -> Rules:
@@ -89,7 +92,8 @@ def rules_of(spec: RolloutPolicySpec) -> Rules:
             )
             for index, wave in enumerate(waves)
         ),
-        canaries=len(spec.canaries),
+        canaries=spec.canaries,
+        skips_absent=spec.when_canary_is_absent == "Skip",
         settle_seconds=seconds_of(spec.settle or SETTLE),
         needs_start=is_manual,
         in_flight_max=spec.budgets.max_in_flight,
@@ -98,13 +102,14 @@ def rules_of(spec: RolloutPolicySpec) -> Rules:
     )
 
 
-def wave_numbers(rules: Rules, targets: int) -> Iterator[int]:
-    """Yield the wave of each target, from 1, in the order of the rollout."""
+def wave_numbers(rules: Rules, targets: int, canaries: int = 0) -> Iterator[int]:
+    """Yield the wave of each target, from 1, in the order of the rollout. canaries: how many of the first
+    targets are canaries."""
     placed = 0
     for number, wave in enumerate(rules.waves, 1):
         size = wave.size(targets)
         if number == 1:
-            size = max(size, min(rules.canaries, targets))
+            size = max(size, canaries)
         for _ in range(size - placed):
             yield number
         placed = max(placed, size)

@@ -18,7 +18,7 @@ from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.messages import first_of
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.kernel.rolloutrows import TargetFacts
-from pvbus.core.promotion.proposals import Refusal, gate_refusal, labels_of, refusal
+from pvbus.core.promotion.proposals import Refusal, gate_refusal, labels_of, refusal, unready
 from pvbus.core.promotion.protocol.rules import seconds_of
 from pvbus.core.promotion.protocol.validation import validate_policy
 
@@ -39,6 +39,7 @@ class Package(NamedTuple):
     variant: its PackageVariant, None for a package of nobody
     set_name: the name of the variant's set, "" without one
     set_on_hold: the hold of that set, None without one
+    is_open: whether it has a revision that is not published
     """
 
     name: str
@@ -49,6 +50,7 @@ class Package(NamedTuple):
     variant: PackageVariant | None = None
     set_name: str = ""
     set_on_hold: SetHold | None = None
+    is_open: bool = False
 
 
 class LeftOut(NamedTuple):
@@ -68,6 +70,7 @@ class Selection(NamedTuple):
     seen: target -> its facts, in the order of the policy's rollout
     lost: target -> the policy that has it instead
     problems: what is wrong with the spec; if anything is, nothing is approved
+    words: canary -> what stands in its way, where that is known
     """
 
     policy: RolloutPolicy
@@ -75,6 +78,7 @@ class Selection(NamedTuple):
     left_out: list[LeftOut]
     lost: dict[str, str]
     problems: list[str]
+    words: dict[str, str] = {}  # noqa: RUF012 - nothing writes to it
 
 
 def select(policies: Iterable[RolloutPolicy], packages: Sequence[Package], now: float) -> list[Selection]:
@@ -93,8 +97,38 @@ def select(policies: Iterable[RolloutPolicy], packages: Sequence[Package], now: 
         owners |= {each.name: policy for each in mine}
         problems = validate_policy(policy.spec)
         seen, left_out = _seen(policy.spec, [] if problems else mine, now)
-        selections.append(Selection(policy, seen, left_out, lost, problems))
+        words = dict(_words(policy.spec, packages, seen, left_out, lost))
+        selections.append(Selection(policy, seen, left_out, lost, problems, words))
     return selections
+
+
+def _words(
+    spec: RolloutPolicySpec,
+    packages: Iterable[Package],
+    seen: Mapping[str, TargetFacts],
+    left_out: Iterable[LeftOut],
+    lost: Mapping[str, str],
+) -> Iterator[tuple[str, str]]:
+    """Yield each canary that is not to be approved, with the reason."""
+    found = {package.name: package for package in packages}
+    reasons = {each.target: f"{each.reason}: {each.message}" for each in left_out}
+    for canary in spec.canaries:
+        package = found.get(canary)
+        if canary in lost:
+            yield canary, lost_to(lost[canary])
+        elif canary in reasons:
+            yield canary, reasons[canary]
+        elif package is None:
+            yield canary, "no PackageVariant of this name with a package revision is known here"
+        elif canary not in seen:
+            yield canary, not_selected(spec, package)
+        elif package.variant is not None and (refused := unready(package.variant)) is not None:
+            yield canary, f"{refused.reason}: {refused.message}"
+
+
+def lost_to(winner: str) -> str:
+    """Say which policy has a target instead."""
+    return f"policy {winner} has it: the highest priority wins, then the oldest policy"
 
 
 def rank(policy: RolloutPolicy) -> tuple[int, str, str]:
@@ -110,6 +144,26 @@ def is_for(spec: RolloutPolicySpec, package: Package) -> bool:
         and (not wanted.repositories or package.repository in wanted.repositories)
         and matches(wanted.selector or LabelSelector(), package.labels)
     )
+
+
+def not_selected(spec: RolloutPolicySpec, package: Package) -> str:
+    """Say why a policy does not select a package."""
+    wanted, selector = spec.revisions, spec.revisions.selector
+    why = ""
+    if wanted.set and wanted.set != package.set_name:
+        why = (
+            f"it is of {f'set {package.set_name}' if package.set_name else 'no set'}, not of set {wanted.set}"
+        )
+    elif wanted.repositories and package.repository not in wanted.repositories:
+        why = f"its repository is {package.repository}"
+    elif selector is not None:
+        labels = package.labels
+        other = {key: value for key, value in selector.match_labels.items() if labels.get(key) != value}
+        keys = [*other, *(each.key for each in selector.match_expressions)]
+        why = ", ".join(
+            f"its label {key} is {labels[key]}" if key in labels else f"it has no label {key}" for key in keys
+        )
+    return f"the policy does not select it: {why or 'see spec.revisions'}"
 
 
 def _seen(
@@ -128,8 +182,25 @@ def _seen(
             is_proposed=package.proposed is not None and why is None,
             published=_name(package.published),
             published_digest=content_of(package.published),
+            upstream=upstream_of(package.variant),
+            is_current=is_current(package),
         )
     return seen, left_out
+
+
+def is_current(package: Package) -> bool:
+    """Tell whether the published revision is all that the variant of a package wants."""
+    is_settled = package.published is not None and not package.is_open
+    return is_settled and (package.variant is None or unready(package.variant) is None)
+
+
+def upstream_of(variant: PackageVariant | None) -> str:
+    """Return the upstream revision that a variant follows: `REPOSITORY/PACKAGE@REVISION`."""
+    upstream = variant.spec.upstream if variant is not None else None
+    if upstream is None:
+        return ""
+    revision = upstream.workspace_name or f"v{upstream.revision}"
+    return f"{upstream.repo}/{upstream.package}@{revision}"
 
 
 def order_of(spec: RolloutPolicySpec, package: Package) -> tuple[int, tuple[int, ...], str]:
@@ -245,11 +316,12 @@ def _package(
     newest = max(proposed, key=_age, default=None)
     latest = max(published, key=lambda each: each["spec"].get("revision", 0), default=None)
     shown = newest or latest or members[0]
+    is_open = any(each["spec"].get("lifecycle") not in PUBLISHED for each in members)
     variant = _owner(shown, owners)
     if variant is None:
-        return Package(
-            "/".join(package_key), package_key[0], newest, latest, shown["metadata"].get("labels") or {}
-        )
+        labels = shown["metadata"].get("labels") or {}
+        name, repository = "/".join(package_key), package_key[0]
+        return Package(name, repository, newest, latest, labels, is_open=is_open)
     set_name = next((o.name for o in variant.metadata.owner_references if o.kind == "PackageVariantSet"), "")
     return Package(
         variant.metadata.name,
@@ -260,6 +332,7 @@ def _package(
         variant,
         set_name,
         held_sets.get(set_name),
+        is_open,
     )
 
 

@@ -9,9 +9,11 @@ from pvbus.core.kernel.rolloutrows import (
     Approve,
     Ask,
     Commands,
+    Evidence,
     Restore,
     Rollout,
     Target,
+    TargetFacts,
     Withdraw,
 )
 from pvbus.core.kernel.rolloutstates import (
@@ -31,12 +33,24 @@ ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
 
 
 class Turn:
-    """The work of one step. It changes copies; every change of state goes through the tables of `states`."""
+    """The work of one step. It changes copies; every change of state goes through the tables of `states`.
+
+    seen, evidence, words: as in `pvbus.core.promotion.protocol.machine.step`
+    """
 
     def __init__(
-        self, rules: Rules, rollout: Rollout, rows: Mapping[str, Target], now: float, commands: Commands
+        self,
+        rules: Rules,
+        rollout: Rollout,
+        rows: Mapping[str, Target],
+        seen: Mapping[str, TargetFacts],
+        evidence: Mapping[str, Evidence],
+        words: Mapping[str, str],
+        now: float,
+        commands: Commands,
     ) -> None:
         self.rules, self.now, self.commands = rules, now, commands
+        self.seen, self.evidence, self.words = seen, evidence, words
         self.rows: dict[str, Target] = dict(rows)
         elapsed = min(max(0.0, now - rollout.seen_at), rules.look_seconds) if rollout.seen_at else 0.0
         self.elapsed = 0.0 if commands.paused else elapsed
@@ -59,6 +73,11 @@ class Turn:
     def current(self) -> list[Target]:
         """The targets of the current attempt."""
         return [row for row in self.rows.values() if row.attempt == self.rollout.attempt]
+
+    def current_row(self, target: str) -> Target | None:
+        """Return the row of a target in the current attempt."""
+        row = self.rows.get(target)
+        return row if row is not None and row.attempt == self.rollout.attempt else None
 
     @property
     def wave(self) -> WaveRules:

@@ -37,6 +37,22 @@ def _problems(spec: RolloutPolicySpec) -> Iterator[str]:
     yield from _windows(spec.windows, "spec.windows")
 
 
+def canary_warnings(spec: RolloutPolicySpec) -> Iterator[str]:
+    """Yield what is no mistake, but does not do what its author may expect."""
+    canaries, wanted = spec.canaries, spec.revisions
+    if spec.when_canary_is_absent == "Skip" and len(canaries) < 2:
+        count = "one canary" if canaries else "no canaries"
+        yield f"spec.whenCanaryIsAbsent Skip does nothing with {count}: the last canary is never skipped"
+    if canaries and len(spec.waves) < 2:
+        yield "spec.canaries come first, but with one wave nobody waits for them: give spec.waves two or more"
+    for i, canary in enumerate(canaries):
+        if wanted.set and not canary.startswith(f"{wanted.set}-"):
+            yield (
+                f'spec.canaries[{i}] "{canary}" is not named as variants of the set are '
+                f"({wanted.set}-REPOSITORY-PACKAGE), so nothing would be approved"
+            )
+
+
 def _sizes(waves: tuple[Wave, ...]) -> Iterator[str]:
     """Shares count the targets of earlier waves, so they rise and end with all."""
     count = percent = 0

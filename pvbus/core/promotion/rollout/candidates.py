@@ -1,11 +1,11 @@
 """What promote says of the targets of one policy: the live facts and the evidence of its rollout."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pvbus.core.kernel.records import CandidateRow
 from pvbus.core.kernel.rolloutrows import Evidence, Target, TargetFacts
 from pvbus.core.kernel.rolloutstates import TargetState
-from pvbus.core.promotion.protocol.selection import NOT_SELECTED
+from pvbus.core.promotion.protocol.selection import NOT_SELECTED, lost_to
 
 _ON_ITS_WAY = (TargetState.ORDERED, TargetState.CANCELLING)
 
@@ -54,6 +54,10 @@ class Candidates:
         row = self._rows.get(target)
         return (row.failure or row.verdict) if row is not None else ""
 
+    def words(self, targets: Iterable[str]) -> dict[str, str]:
+        """Return what stands in the way of targets, where promote says anything of them."""
+        return {target: words_of(self._rows[target]) for target in targets if target in self._rows}
+
     def seen(self, rows: Mapping[str, Target]) -> Mapping[str, TargetFacts]:
         """Return the live facts by target, in the order of the rollout.
 
@@ -97,6 +101,15 @@ def _position(row: CandidateRow | None, target: str) -> tuple[int, tuple[int, ..
     return (row.canary, row.places, target) if row is not None else (0, (), "")
 
 
+def words_of(row: CandidateRow) -> str:
+    """Return what stands in the way of a target, "" for nothing."""
+    if row.winner:
+        return lost_to(row.winner)
+    if row.reason == NOT_SELECTED:
+        return row.message
+    return f"{row.reason}: {row.message}" if row.reason else row.failure or row.verdict
+
+
 def _facts(row: CandidateRow) -> TargetFacts:
     return TargetFacts(
         row.revision,
@@ -107,4 +120,6 @@ def _facts(row: CandidateRow) -> TargetFacts:
         row.refused,
         row.withdrawn,
         row.unrestored,
+        row.upstream,
+        row.is_current,
     )

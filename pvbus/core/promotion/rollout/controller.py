@@ -151,6 +151,7 @@ class RolloutController(KeyedController[RolloutData]):
             now=now,
             answers=answers,
             commands=data.wanted.commands,
+            words=data.candidates.words(rules.canaries),
         )
         self.evaluations += len(data.rows)
         data.shown, data.is_stale, data.stepped_at = taken.rollout, True, now

@@ -26,6 +26,7 @@ from pvbus.core.promotion.protocol.windows import is_open, opens_at
 from pvbus.core.promotion.rollout.candidates import Candidates
 from pvbus.core.promotion.rollout.recovery import LOST
 from pvbus.core.promotion.rollout.state import Wanted
+from pvbus.core.promotion.rollout.waiting import CANARY_ADVICE
 from pvbus.core.variants.publishing import merge
 
 PROGRESSING = "Progressing"
@@ -159,6 +160,8 @@ def _over(wanted: Wanted, rules: Rules, rollout: Rollout) -> Progress:
     if rollout.needs_restart and wanted.commands.restart < rollout.attempt:
         why = f"the bus was emptied, and with it what attempt {rollout.attempt} did not prove"
         return Progress(False, LOST, f"{why}: a person has to restart it ({_command(wanted, 'restart')})")
+    if rollout.canary_reason:
+        return _held(rollout)
     if rollout.state is RolloutState.IDLE:
         return Progress(False, "NothingProposed", "no revision that may be approved is proposed")
     return Progress(False, rollout.state.value, rollout.message)
@@ -170,10 +173,18 @@ def _rolling(wanted: Wanted, rules: Rules, rollout: Rollout, counts: TargetCount
     if rules.needs_start and not rollout.is_started and not is_promoted:
         why = "the first wave begins when a person approves it"
         return Progress(False, "WaitsForPerson", f"{why}: {_command(wanted, 'approve')}")
+    if rollout.canary_reason:
+        return _held(rollout)
     if not is_promoted and not counts.in_flight and not is_open(wave.windows, now):
         opens = datetime.fromtimestamp(opens_at(wave.windows, now), UTC)
         return Progress(False, "OutsideWindows", f"the next time window opens at {opens:%Y-%m-%dT%H:%M:%SZ}")
     return Progress(True, "Approving", f"wave {rollout.wave} of {len(rules.waves)}")
+
+
+def _held(rollout: Rollout) -> Progress:
+    """Say which canary others wait for, and who must act."""
+    message = f"nothing more is approved before its canaries: {rollout.canary_message}; {CANARY_ADVICE}"
+    return Progress(False, rollout.canary_reason, message)
 
 
 def _holding(wanted: Wanted, rules: Rules, rollout: Rollout) -> Progress:
@@ -232,6 +243,7 @@ def noted(
         wave=rollout.wave,
         reason=rollout.reason,
         message=rollout.message,
+        excused=rollout.excused,
         ended_at=((former.ended_at if is_same else None) or now) if has_ended else None,
         targets=(former.targets if is_same and former.targets else targets) if has_ended else None,
     )

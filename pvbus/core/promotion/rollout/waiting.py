@@ -11,6 +11,8 @@ from pvbus.core.promotion.protocol.rules import QUERY_WINDOW, WaveRules, rules_o
 from pvbus.core.promotion.protocol.windows import opens_at
 from pvbus.core.promotion.rollout.commanding import commands_of
 
+CANARY_ADVICE = "mend it, or change spec.canaries"
+
 
 def waits_of(key: Key, policy: RolloutPolicy, rollout: Rollout | None, now: float) -> Iterator[str]:
     """Yield what has to happen before a rollout goes on, each with what a person can do.
@@ -23,6 +25,8 @@ def waits_of(key: Key, policy: RolloutPolicy, rollout: Rollout | None, now: floa
         yield f"a person, as it is paused: pvbus rollout resume {key}"
     if status.phase == RolloutState.STOPPED:
         yield f"a person, as it stopped: pvbus rollout resume, abort or roll-back {key}"
+    if rollout is not None:
+        yield from canary_waits(key, rollout)
     if status.phase not in (RolloutState.ROLLING, RolloutState.HOLDING):
         return
     rules = rules_of(policy.spec)
@@ -38,6 +42,12 @@ def waits_of(key: Key, policy: RolloutPolicy, rollout: Rollout | None, now: floa
             yield f"{status.targets.in_flight} in flight to prove good"
         return
     yield from _holding(key, policy, wave, rollout, approved=commands.approve)
+
+
+def canary_waits(key: Key, rollout: Rollout) -> Iterator[str]:
+    """Yield the canaries that a rollout waits for."""
+    if rollout.canary_reason:
+        yield f"its canaries ({rollout.canary_reason}): {rollout.canary_message}; {CANARY_ADVICE}"
 
 
 def _holding(

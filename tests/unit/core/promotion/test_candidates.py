@@ -21,6 +21,7 @@ from pvbus.core.kernel.records import (
     ReleaseRow,
     SyncMarker,
 )
+from pvbus.core.promotion.rollout.candidates import words_of
 from pvbus.core.variants.revisions.content import content_digest
 from tests.unit.core.promotion.promoting import FILES, KEY, NAME, NOW, World, draft, variant
 
@@ -182,6 +183,78 @@ def test_positions_are_canaries_first_then_by_labels() -> None:
     world.policies = [policy(order=order, canaries=["another"])]
     world.settle()
     assert (rows(world)["web"].canary, rows(world)["web"].places) == (1, (1,))
+
+
+LABELLED = {"selector": {"matchLabels": {"a": "b"}}}
+CANARY: list[tuple[str, dict[str, Any], dict[str, Any], Any, str]] = [
+    ("proposed", {}, {}, proposal(), ""),
+    (
+        "a draft with an unmet gate",
+        {},
+        {},
+        draft(gates=["Certified"]),
+        "GateNotMet: edge.web",
+    ),
+    (
+        "on hold",
+        {},
+        {"annotations": {HOLD: "true"}},
+        proposal(),
+        "OnHold: it is on hold: pvbus unhold",
+    ),
+    ("no revision", {}, {}, None, "NoRevision: it has no package revision"),
+    (
+        "no revision, not ready",
+        {},
+        {"ready": {"status": "False"}},
+        None,
+        "it has no package revision: ",
+    ),
+    (
+        "another label",
+        {"selector": {"matchLabels": {"a": "b"}}},
+        {"labels": {"a": "c"}},
+        proposal(),
+        "its label a is c",
+    ),
+    ("no label", LABELLED, {}, proposal(), "it has no label a"),
+    ("another set", {"set": "web"}, {}, proposal(), "it is of no set, not of set web"),
+    ("another repository", {"repositories": ["core"]}, {}, proposal(), "its repository is edge"),
+]
+
+
+@pytest.mark.parametrize(
+    ("_", "revisions", "of", "revision", "words"), CANARY, ids=[row[0] for row in CANARY]
+)
+def test_what_stands_in_the_way_of_a_canary_is_said(
+    _: str, revisions: Any, of: Any, revision: Any, words: str
+) -> None:
+    canary = policy(revisions=revisions, canaries=["web-edge"])
+    world = world_of(canary, policy("z"), revision=revision, of=variant(**of))
+    assert words in words_of(rows(world)["web"])
+    assert bool(words) is not rows(world)["web"].is_proposed
+
+
+def test_a_canary_that_another_policy_has_names_it() -> None:
+    world = world_of(policy(canaries=["web-edge"]), policy("b", priority=1), revision=proposal())
+    assert "policy b has it" in words_of(rows(world)["web"])
+
+
+def test_a_published_canary_is_current_while_it_is_ready_and_has_nothing_open() -> None:
+    upstream = {"repo": "blueprints", "package": "web", "revision": 2}
+    of = variant()
+    of["spec"] = {"upstream": upstream}
+    of["status"]["downstreamTargets"] = [{"name": OLD}]
+    world = world_of(policy(canaries=["web-edge"]), of=of, old=[published()])
+    row = rows(world)["web"]
+    assert (row.is_current, row.is_good, row.upstream) == (True, True, "blueprints/web@v2")
+    assert words_of(row) == ""
+    world = world_of(policy(canaries=["web-edge"]), of=of, old=[published()], revision=draft())
+    assert not rows(world)["web"].is_current
+    of["status"]["conditions"][0]["status"] = "False"
+    world = world_of(policy(canaries=["web-edge"]), of=of, old=[published()])
+    assert not rows(world)["web"].is_current
+    assert "NotUpToDate: its variant is not ready" in words_of(rows(world)["web"])
 
 
 # ------------------------------------------------------------ which policy

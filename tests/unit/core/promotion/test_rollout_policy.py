@@ -8,7 +8,7 @@ import pytest
 
 from pvbus.core.api.rollouts import RolloutPolicySpec, TimeWindow
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules, rules_of, seconds_of, wave_numbers
-from pvbus.core.promotion.protocol.validation import validate_policy
+from pvbus.core.promotion.protocol.validation import canary_warnings, validate_policy
 from pvbus.core.promotion.protocol.windows import compiled, is_open, opens_at
 
 LAST = {"percent": 100}
@@ -104,6 +104,26 @@ def test_a_policy_with_everything_is_accepted() -> None:
     assert validate_policy(spec_of()) == []
 
 
+ODD: list[tuple[dict[str, Any], str]] = [
+    (
+        {"whenCanaryIsAbsent": "Skip", "canaries": ["a"], "waves": [{"count": 1}, LAST]},
+        "does nothing with one canary",
+    ),
+    ({"whenCanaryIsAbsent": "Skip"}, "does nothing with no canaries"),
+    ({"canaries": ["a"]}, "with one wave nobody waits for them"),
+    (
+        {"canaries": ["wbe-edge-a"], "revisions": {"set": "web"}, "waves": [{"count": 1}, LAST]},
+        'spec.canaries[0] "wbe-edge-a" is not named as variants of the set are (web-REPOSITORY-PACKAGE)',
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), ODD, ids=[message[:40] for _, message in ODD])
+def test_canaries_that_do_not_what_they_seem_to_are_warned_of(fields: dict[str, Any], message: str) -> None:
+    (warning,) = canary_warnings(spec_of(**fields))
+    assert message in warning
+
+
 SIZES: list[tuple[list[WaveRules], int, int, list[int]]] = [
     ([WaveRules(1), WaveRules(5), WaveRules(100)], 0, 1000, [10, 40, 950]),
     ([WaveRules(1), WaveRules(5), WaveRules(100)], 0, 1, [1, 0, 0]),
@@ -113,7 +133,7 @@ SIZES: list[tuple[list[WaveRules], int, int, list[int]]] = [
     ([WaveRules(0, 2), WaveRules(100)], 0, 5, [2, 3]),
     ([WaveRules(0, 9), WaveRules(100)], 0, 5, [5, 0]),
     ([WaveRules(0, 9), WaveRules(10), WaveRules(100)], 0, 20, [9, 0, 11]),
-    ([WaveRules(100)], 7, 0, [0]),
+    ([WaveRules(100)], 0, 0, [0]),
 ]
 
 
@@ -121,7 +141,7 @@ SIZES: list[tuple[list[WaveRules], int, int, list[int]]] = [
 def test_every_target_is_in_one_wave_of_the_given_size(
     waves: list[WaveRules], canaries: int, targets: int, sizes: list[int]
 ) -> None:
-    numbers = list(wave_numbers(Rules(tuple(waves), canaries), targets))
+    numbers = list(wave_numbers(Rules(tuple(waves)), targets, canaries))
     assert len(numbers) == targets
     assert numbers == sorted(numbers)
     assert [numbers.count(number) for number in range(1, len(waves) + 1)] == sizes

@@ -380,3 +380,39 @@ def test_where_a_rollout_is_in_words(attempt: int, phase: str, paused: bool, wor
     spec = RolloutPolicySpec(waves=(Wave(percent=1), Wave(percent=10), Wave(percent=100)))
     status = RolloutPolicyStatus(attempt=attempt, phase=phase, wave=2)
     assert standing_of(RolloutPolicy(spec=spec, status=status), paused=paused) == words
+
+
+def test_a_canary_that_holds_is_named_with_what_to_do() -> None:
+    bench = Bench(canaries=["t0"])
+    bench.candidate(
+        "t0", is_proposed=False, reason="OnHold", message="it is on hold: pvbus unhold default/t0"
+    ).go()
+    going = bench.condition("Progressing")
+    assert (bench.orders, going.status, going.reason) == ({}, "False", "CanaryNotReady")
+    assert "canary t0: OnHold: it is on hold: pvbus unhold default/t0" in going.message
+    assert "change spec.canaries" in going.message
+    bench.forget("t0").go()
+    assert bench.condition("Progressing").reason == "CanaryMissing"
+    bench.candidate("t0", winner="other").go()
+    assert "canary t0: policy other has it" in bench.condition("Progressing").message
+    bench.candidate("t0", winner="", is_proposed=True, revision="v2", digest="d", reason="").go()
+    assert sorted(bench.orders) == ["t0"]
+    bench.restart().go()
+    bench.publish("t0").go()
+    assert sorted(bench.orders) == ["t1", "t2"]
+
+
+def test_a_canary_that_waits_lets_no_clock_of_the_service_tick() -> None:
+    bench = Bench(canaries=["gone"]).go()
+    written = len(bench.puts)
+    bench.go(1_000_000)
+    assert (len(bench.puts), bench.again_after) == (written, None)
+
+
+def test_a_canary_that_was_resumed_is_in_the_history() -> None:
+    bench = Bench(canaries=["t0"]).go().publish("t0", good=False).go()
+    assert (bench.status.phase, bench.condition("Progressing").reason) == ("Stopped", "CanaryFailed")
+    bench.annotate(resume="1.1").go()
+    (accepted,) = bench.status.history[-1].excused
+    assert (accepted.canary, accepted.attempt) == ("t0", 1)
+    assert sorted(bench.orders) == ["t1", "t2"]
