@@ -166,13 +166,13 @@ class OpenLease(HeldLease):
             if key in self.dirty:
                 self.queue.append(key)
 
-    def log_fields(self, key: str) -> dict[str, Any]:
-        """Return the log fields of a key's reconciliation.
+    def log_fields(self, service: str, key: str) -> dict[str, Any]:
+        """Return the log fields of a key's reconciliation by a service.
 
         reconcile_id: `<partition>.<epoch of the lease>.<number>`, unique within a service for all time.
         """
         number, epoch = self.lease.partition, self.lease.epoch
-        fields: dict[str, Any] = {"key": key, "partition": number}
+        fields: dict[str, Any] = {"service": service, "key": key, "partition": number}
         if (running := self.busy.get(key)) is not None:
             fields["reconcile_id"] = f"{number}.{epoch}.{running.number}"
         return fields
@@ -231,8 +231,11 @@ class OpenLease(HeldLease):
                 result[topic] = done
         return result
 
-    def committed(self, offsets: Mapping[str, int]) -> None:
+    def note_step(self, offsets: Mapping[str, int]) -> None:
+        """Note that the bus has accepted a step with these offsets."""
         self._committed.update(offsets)
+        self.refusals = 0
+        self.last_step = self.progress_at = self._clock.monotonic()
 
     def start_at(self, topic: str, offset: int, committed: int) -> None:
         """Begin at an offset, and remember the committed one, so that it is not committed again."""

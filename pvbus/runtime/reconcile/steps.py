@@ -104,10 +104,7 @@ class Stepper:
         except PermanentError as exc:
             await self._step_each(opened, batch, exc)
             return
-        opened.refusals = 0
-        opened.last_step = self._clock.monotonic()
-        opened.committed(offsets)
-        opened.note_progress()
+        opened.note_step(offsets)
         self._steps_done.inc()
         for topic, count in Counter(map(attrgetter("topic"), outputs)).items():
             metrics.RECORDS_WRITTEN.labels(topic).inc(count)
@@ -133,12 +130,9 @@ class Stepper:
             lines += (Line("row written", {"topic": put.topic, "row": put.key}, True) for put in outcome.puts)
         if not lines:
             return
-        with logs.bound(self._fields(opened, outcome)):
+        with logs.bound(opened.log_fields(self._name, outcome.key)):
             for line in lines:
                 (self._log.debug if line.is_detail else self._log.info)(line.event, **line.fields)
-
-    def _fields(self, opened: OpenLease, outcome: Finished) -> dict[str, Any]:
-        return {"service": self._name, **opened.log_fields(outcome.key)}
 
     async def _step_each(self, opened: OpenLease, batch: list[Finished], error: PermanentError) -> None:
         """Write outcome by outcome, and a refused outcome child by child.
@@ -175,7 +169,7 @@ class Stepper:
                 raise error
             self._offer_again(opened)
         keys = sorted({f"{put.topic}: {put.key}" for put in outcome.puts})
-        with logs.bound(self._fields(opened, outcome)):
+        with logs.bound(opened.log_fields(self._name, outcome.key)):
             self._log.error("rows cannot be written", rows=keys, error=str(error))
         metrics.RECONCILES.labels(self._name, "failed").inc()
         opened.done(outcome.key)

@@ -258,7 +258,7 @@ class Worker:
 
     async def _with_effects(self, opened: OpenLease, key: str, steps: Reconciliation, effect: Effect) -> None:
         """Apply effects until the decision ends. Caller: in a separate task, as it binds log fields."""
-        with logs.bound(self._fields(opened, key)):
+        with logs.bound(opened.log_fields(self.name, key)):
             try:
                 outcome = await self._drive(opened, steps, effect)
             except UncertainLeaseError:
@@ -270,9 +270,6 @@ class Worker:
             finally:
                 steps.close()
         self._stepper.flush(opened)  # its task inherits the bound log fields
-
-    def _fields(self, opened: OpenLease, key: str) -> dict[str, Any]:
-        return {"service": self.name, **opened.log_fields(key)}
 
     def _count_evaluations(self) -> None:
         seen, now = self._evaluations_seen, self._tables.controller.evaluations
@@ -335,7 +332,7 @@ class Worker:
         outcome, seconds = retry_of(error, attempt)
         puts: tuple[Put, ...] = ()
         about = {"outcome": outcome, "seconds": round(seconds, 2), "error": str(error)}
-        with logs.bound(self._fields(opened, key)):
+        with logs.bound(opened.log_fields(self.name, key)):
             match outcome:
                 case "defect":
                     trace = "".join(traceback.format_exception(error))
@@ -376,7 +373,7 @@ class Worker:
             self._timers.set((opened.lease.partition, key), self._clock.monotonic() + seconds)
         if logs.is_detailed():
             about = {"waiting": "; ".join(outcome.waiting)} if outcome.waiting else {}
-            with logs.bound(self._fields(opened, key)):
+            with logs.bound(opened.log_fields(self.name, key)):
                 self._log.debug("reconciled", outcome=outcome.result, rows=len(outcome.puts), **about)
         if outcome.cause:
             metrics.CONVERGENCE_SECONDS.observe(max(self._clock.now() - outcome.cause, 0.0))
