@@ -78,4 +78,34 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
 }
 """In the order of the overview."""
 
+ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("get", "list", "ls"),
+        "kubectl get packagevariantsets,packagevariants,packagerevisions lists objects; pvbus conditions "
+        "shows what each reports, and pvbus explain NAME why.",
+    ),
+    **dict.fromkeys(
+        ("status", "health", "top"),
+        "pvbus conditions --not-ready shows what is not ready, pvbus explain NAME why, and pvbus lag how "
+        "far the services are.",
+    ),
+    "describe": "pvbus explain NAME says why a variant or a set is as it is.",
+    **dict.fromkeys(
+        ("apply", "create"),
+        "kubectl apply -f FILE writes manifests; pvbus plan -f FILE shows first what would follow, and pvbus "
+        "up FILE runs them on this machine.",
+    ),
+    "delete": "kubectl delete removes objects; pvbus plan --help says how to see first what would go.",
+    "edit": "kubectl edit changes an object; pvbus diff NAME shows what a draft changes.",
+    **dict.fromkeys(
+        ("events", "watch", "logs"),
+        "pvbus conditions --follow shows changes as they come; services log to their standard error.",
+    ),
+    **dict.fromkeys(("start", "serve"), "pvbus up runs everything, and pvbus run single services."),
+    "stop": "Ctrl-C ends pvbus up; pvbus hold NAME stops the writes for a variant or a set.",
+    **dict.fromkeys(("rollback", "undo"), "pvbus rollout --help says how to roll back a rollout."),
+    "help": "pvbus --help lists the commands, and pvbus COMMAND --help explains one.",
+}
+"""Words that other command lines have, and what to type here instead."""
+
 COMMANDS: Mapping[str, Entry] = {name: entry for group in GROUPS.values() for name, entry in group.items()}

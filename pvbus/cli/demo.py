@@ -216,7 +216,7 @@ async def _tell(folder: DataPaths, steps: Iterable[story.Step], pause: bool) -> 
         for number, step in enumerate(steps, 1):
             await _do(fleet, number, step, _environment(folder), pause)
     except TransientError as exc:
-        raise TransientError(f"the API server does not answer ({exc}): does pvbus up still run?") from exc
+        raise TransientError(f"the API server does not answer: {exc}") from exc
     finally:
         await cluster.close()
 

@@ -111,7 +111,7 @@ async def api_server(data: str, kubeconfig: str | None) -> AsyncIterator[Cluster
     try:
         yield cluster
     except TransientError as exc:
-        raise TransientError(f"the API server of {path} does not answer ({exc}): is it running?") from exc
+        raise TransientError(f"the API server of {path} does not answer: {exc}") from exc
     finally:
         await cluster.close()
 

@@ -15,6 +15,7 @@ import aiohttp
 import click
 import msgspec
 
+from pvbus.adapters.httpfailures import failure_of
 from pvbus.cli import subscribers as readers
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import NOTHING, bus_option, data_option, open_existing_bus
@@ -268,7 +269,7 @@ async def _ask_all(labels: list[str], remarks: list[str]) -> dict[str, ProcessSt
                     answer.raise_for_status()
                     return _state.decode(await answer.read())
             except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
-                reason = str(exc) or f"within {ANSWER_SECONDS_MAX:.0f} s"
+                reason = failure_of(exc) if str(exc) else f"within {ANSWER_SECONDS_MAX:.0f} s"
                 remarks.append(f"{label} does not tell how far it is: {reason}")
                 return None
 

@@ -86,8 +86,8 @@ async def connect_live(data: str | None, kubeconfig: str | None) -> "AsyncIterat
         yield cluster
     except TransientError as exc:
         raise TransientError(
-            f"the API server of {path} does not answer ({exc}): is it running? A plan without it needs "
-            "files only: pvbus plan -f EXPORT -f CHANGES, see pvbus export"
+            f"the API server of {path} does not answer: {exc}. A plan without it needs files "
+            "only: pvbus plan -f EXPORT -f CHANGES, see pvbus export"
         ) from exc
     finally:
         await cluster.close()

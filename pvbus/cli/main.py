@@ -15,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from pvbus import __version__
-from pvbus.cli.commands import COMMANDS, GROUPS
+from pvbus.cli.commands import COMMANDS, ELSEWHERE, GROUPS
 from pvbus.core.errors import NO_MEMORY, PermanentError, PvbusError, UsageError, lacks_memory
 from pvbus.core.redaction import without_secrets
 from pvbus.runtime.failures import causes
@@ -74,7 +74,9 @@ class ReaderGoneError(Exception):
 
 
 def _meant(name: str) -> str:
-    """Return a hint: the most similar command, or all commands."""
+    """Return a hint: what does it here, else the most similar command, or all commands."""
+    if name.lower() in ELSEWHERE:
+        return f" {ELSEWHERE[name.lower()]}"
     close = get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.6)
     close = close or [command for command in COMMANDS if command.startswith(name.lower())]
     return f" Did you mean '{close[0]}'?" if close else f" There are {', '.join(COMMANDS)}."

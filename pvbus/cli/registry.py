@@ -16,6 +16,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from pvbus.adapters.httpfailures import failure_of
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.core.kernel.topics import TOPICS
 
@@ -103,7 +104,7 @@ class _Registry:
                 text = await response.text()
         except (aiohttp.ClientError, TimeoutError) as exc:
             raise TransientError(
-                f"the schema registry at {self._url} does not answer: {exc or 'no answer in time'}; check "
+                f"the schema registry at {self._url} does not answer: {failure_of(exc)}; check "
                 "PVBUS_SCHEMA_REGISTRY"
             ) from exc
         try:

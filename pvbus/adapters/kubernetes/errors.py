@@ -10,6 +10,7 @@ from email.utils import parsedate_to_datetime
 import aiohttp
 import msgspec
 
+from pvbus.adapters.httpfailures import failure_of
 from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, PvbusError, TransientError
 from pvbus.ports.cluster import GoneError
 
@@ -106,7 +107,7 @@ def lost(where: str, server: str, error: Exception, seconds: float) -> Transient
 
 def _loss(server: str, error: Exception, seconds: float) -> str:
     """Say what happened to the connection, and what to check."""
-    text = str(error) or type(error).__name__
+    text = failure_of(error)
     match error:
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
             return (

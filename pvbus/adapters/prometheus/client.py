@@ -10,6 +10,7 @@ import aiohttp
 from pvbus import __version__
 from pvbus.adapters.destinations import checked_socket
 from pvbus.adapters.files import reason_of
+from pvbus.adapters.httpfailures import failure_of
 from pvbus.adapters.kubernetes.credentials import Credential, Credentials, StaticCredentials, TokenFile
 from pvbus.adapters.kubernetes.tls import TlsContext, TlsFiles
 from pvbus.adapters.prometheus.answers import Answer, range_of, skew_of
@@ -107,7 +108,7 @@ class Prometheus:
             ) from exc
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as exc:
             raise TransientError(
-                f"no answer from {self._url} ({str(exc) or type(exc).__name__}): check that Prometheus runs, "
+                f"no answer from {self._url} ({failure_of(exc)}): check that Prometheus runs, "
                 "and PVBUS_PROMETHEUS_URL"
             ) from exc
 

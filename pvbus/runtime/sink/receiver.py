@@ -11,6 +11,7 @@ import aiohttp
 from pvbus import __version__
 from pvbus.adapters.destinations import checked_socket
 from pvbus.adapters.files import reason_of
+from pvbus.adapters.httpfailures import failure_of
 from pvbus.adapters.httpserver import fault_of
 from pvbus.core.errors import UsageError
 from pvbus.core.variants.sink.answers import Answer, Failed, answer_of
@@ -93,9 +94,12 @@ class Receiver:
                     "names the authority that signed it"
                 )
             case aiohttp.ClientSSLError():
-                return f"no TLS connection to the receiver: {exc}; does PVBUS_SINK_URL name an HTTPS port?"
+                return (
+                    f"no TLS connection to the receiver: {failure_of(exc)}; does PVBUS_SINK_URL name an "
+                    "HTTPS port?"
+                )
             case aiohttp.ClientConnectorError():
-                return f"cannot connect to {exc.host}:{exc.port}: {exc.os_error.strerror or exc.os_error}"
+                return f"cannot connect to {exc.host}:{exc.port}: {failure_of(exc)}"
             case TimeoutError():
                 return (
                     f"the receiver did not answer within {self._timeout_seconds:g} s "

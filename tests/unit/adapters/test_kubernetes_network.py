@@ -202,9 +202,9 @@ async def test_a_failed_connection_says_what_to_check(tmp_path: Path) -> None:
     async with serving(handle) as gone:
         pass
     cases: list[tuple[str, dict[str, Any], str, str]] = [
-        (gone, {}, f"no connection to {gone} (", "check that it runs"),
+        (gone, {}, f"no connection to {gone} (Connection refused); ", "check that it runs"),
         ("https://api.invalid", {}, "the name of https://api.invalid is not found (", "and DNS"),
-        (gone.replace("http", "https"), {}, "no connection to https://", "server of the kubeconfig"),
+        (gone.replace("http", "https"), {}, "no connection to https://", "(Connection refused); "),
         ("https://x", {"proxy_url": gone}, "the proxy makes no connection to https://x (", "check proxy-url"),
     ]
     for server, cluster, happened, advice in cases:
@@ -214,6 +214,7 @@ async def test_a_failed_connection_says_what_to_check(tmp_path: Path) -> None:
         text = str(caught.value)
         assert text.startswith(f"GET /apis/example.org/v1/sites: {happened}")
         assert advice in text
+        assert " object at 0x" not in text
     tls = server_context(tmp_path, issue("server", with_ca(tmp_path)))
     async with serving(handle, tls) as url, connected(write_kubeconfig(tmp_path, url)) as client:
         with pytest.raises(TransientError, match=r"no TLS connection with https://.*check certificate-auth"):

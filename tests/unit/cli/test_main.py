@@ -1,5 +1,6 @@
 """The command itself: mistyped words, and readers that have seen enough."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.cli.commands import COMMANDS
+from pvbus.cli.commands import COMMANDS, ELSEWHERE
 from pvbus.cli.main import run
 from tests.e2e.cli.command import environment
 
@@ -32,6 +33,19 @@ def test_a_mistyped_word_is_answered_with_the_right_one(
     """Commands, options and choices; exit code 2."""
     assert run(words.split()) == 2
     assert meant in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ELSEWHERE)
+def test_a_word_of_other_command_lines_is_answered_with_what_to_type(
+    capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    """`pvbus status` is no slip of the pen: each command that the answer names exists."""
+    assert word not in COMMANDS
+    assert run([word, "web", "-n", "default"]) == 2
+    error = capsys.readouterr().err
+    assert "Did you mean" not in error
+    assert ELSEWHERE[word] in error
+    assert set(re.findall(r"pvbus ([a-z]+)", error)) <= COMMANDS.keys()
 
 
 def test_a_word_like_no_command_is_answered_with_all(capsys: pytest.CaptureFixture[str]) -> None:
