@@ -1,4 +1,4 @@
-"""`pvbus rollout pause`, `resume`, `approve`, `promote`, `abort`, `roll-back` and `restart`.
+"""`pvbus rollout pause`, `resume`, `approve`, `promote`, `abort`, `roll-back`, `restart` and `excuse`.
 
 Each writes an annotation of the RolloutPolicy, which the service rollout follows. `kubectl annotate` with the
 same value does the same.
@@ -6,6 +6,7 @@ same value does the same.
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -15,17 +16,34 @@ import msgspec
 from pvbus.cli.fleet import annotate, api_server, existing, kubeconfig_option
 from pvbus.cli.reading import data_option
 from pvbus.cli.rolloutdocument import POLICY
-from pvbus.core.api.rollouts import RolloutPolicy, TargetCounts
+from pvbus.core.api.rollouts import CanaryExcuse, RolloutPolicy, TargetCounts
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.rolloutstates import RolloutState
 from pvbus.core.promotion.protocol.rules import rules_of
 from pvbus.core.promotion.protocol.validation import validate_policy
-from pvbus.core.promotion.rollout.commanding import ABORT, APPROVE, PAUSE, PROMOTE, RESTART, RESUME, ROLL_BACK
+from pvbus.core.promotion.rollout.commanding import (
+    ABORT,
+    APPROVE,
+    EXCUSE,
+    PAUSE,
+    PROMOTE,
+    RESTART,
+    RESUME,
+    ROLL_BACK,
+    excuses_of,
+)
+from pvbus.ports.cluster import Kind
 
 ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
 ABORTABLE = (*ADVANCING, RolloutState.STOPPED)
 UNDOABLE = (*ABORTABLE, RolloutState.COMPLETED, RolloutState.ABORTED)
+
+
+REVIEW = Kind("authentication.k8s.io", "SelfSubjectReview")
+REASON_CHARACTERS_MAX = 500
+"""The annotation and the history have the reasons of all canaries: both stay small."""
 
 
 class Order(NamedTuple):
@@ -157,6 +175,33 @@ def restart(policy: RolloutPolicy, key: Key) -> Order:
     return Order({RESTART: value}, f"{key}: what attempts up to {value} did not prove is tried again")
 
 
+def excuse(canary: str, reason: str, by: str, at: str) -> "Decision":
+    """Return the decision to go without a canary in one attempt."""
+
+    def decide(policy: RolloutPolicy, key: Key) -> Order:
+        status, annotations = policy.status, policy.metadata.annotations
+        if canary not in policy.spec.canaries:
+            known = ", ".join(policy.spec.canaries) or "none"
+            raise PermanentError(f'{key} has no canary "{canary}"; its canaries: {known}')
+        if not status.phase:
+            raise PermanentError(f"{key}: {_standing(policy)}")
+        is_running = status.phase in ABORTABLE
+        attempt = status.attempt if is_running else status.attempt + 1
+        given = excuses_of(annotations)
+        if annotations.get(EXCUSE) and not given:
+            raise PermanentError(f"{key}: the annotation {EXCUSE} cannot be read: mend or remove it")
+        if any((each.attempt, each.canary) == (attempt, canary) for each in given):
+            return Order({}, f"{key}: attempt {attempt} goes without canary {canary} already")
+        new = CanaryExcuse(attempt=attempt, canary=canary, reason=reason, by=by, at=at)
+        current = [each for each in given if each.attempt >= status.attempt]
+        words = f"{key}: attempt {attempt} goes without canary {canary}"
+        if status.phase == RolloutState.STOPPED:
+            words += f"; it is stopped still: pvbus rollout resume {key}"
+        return Order({EXCUSE: msgspec.json.encode([*current, new]).decode()}, words)
+
+    return decide
+
+
 def _of_attempt(policy: RolloutPolicy, key: Key, name: str, done: str, question: str) -> Order:
     value = str(policy.status.attempt)
     if policy.metadata.annotations.get(name) == value:
@@ -211,6 +256,20 @@ async def carry_out(
         return order.words
 
 
+async def user_name(data: str, kubeconfig: str | None) -> str:
+    """Return who the API server takes us for, "" if it does not say."""
+    async with api_server(data, kubeconfig) as cluster:
+        resource = await cluster.resource(REVIEW)
+        if resource is None:
+            return ""
+        asked = {"apiVersion": resource.api_version, "kind": REVIEW.kind, "metadata": {}}
+        try:
+            review = await cluster.create(resource, asked)
+        except PermanentError:
+            return ""
+    return str(((review.get("status") or {}).get("userInfo") or {}).get("username") or "")
+
+
 def is_terminal() -> bool:
     return sys.stdin.isatty()
 
@@ -242,6 +301,44 @@ def _command(name: str, decide: Decision, short: str, text: str, example: str) -
         "no such policy; 2 bad usage.",
     )
     return data_option(kubeconfig_option(command))
+
+
+@click.command(
+    "excuse",
+    short_help="Go without a canary in one attempt.",
+    epilog="""\b
+Examples:
+  pvbus rollout excuse default/web web-edge-asia-asia-01-web --reason "its site is closed until May"
+
+Exit codes: 0 done (also if it was so before); 1 there is no such policy or canary; 2 bad usage.
+""",
+)
+@click.argument("policy", metavar="NAMESPACE/POLICY")
+@click.argument("canary", metavar="CANARY")
+@click.option("-n", "--namespace", help="Of the policy, where only its name is given.")
+@click.option("--reason", required=True, help="Why, for those who read the history.")
+@kubeconfig_option
+@data_option
+def excuse_command(
+    policy: str, canary: str, namespace: str | None, reason: str, kubeconfig: str | None, data: str
+) -> None:
+    """Let the attempt that runs, or else the next one, go on without a canary that cannot be proven.
+
+    The history of the policy has the reason, who gave it, and when. Later attempts wait for the canary again.
+    If it comes back it is approved with the others, and nothing waits for it. An attempt that stopped as the
+    canary failed needs `pvbus rollout resume`, which accepts the canary, too.
+    """
+    key = policy_named(policy, namespace)
+    if not reason.strip() or len(reason) > REASON_CHARACTERS_MAX:
+        raise UsageError(f"--reason: say why, in at most {REASON_CHARACTERS_MAX} characters")
+    at = timestamp(time.time())
+
+    async def write() -> str:
+        by = await user_name(data, kubeconfig)
+        decide = excuse(canary, reason.strip(), by, at)
+        return await carry_out(decide, key, lambda _: True, data, kubeconfig)
+
+    click.echo(asyncio.run(write()))
 
 
 ASKING = ("approve", "promote", "abort", "roll-back")
@@ -303,4 +400,5 @@ COMMANDS = (
         "outside of the packages.",
         "pvbus rollout restart default/web",
     ),
+    excuse_command,
 )

@@ -13,7 +13,7 @@ from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import bus_option, data_option, open_existing_bus, read_rows
 from pvbus.cli.rolloutdocument import POLICY, Document
 from pvbus.cli.rolloutorders import policy_named
-from pvbus.core.api.rollouts import PastAttempt, RolloutPolicy, TargetCounts
+from pvbus.core.api.rollouts import CanaryExcuse, PastAttempt, RolloutPolicy, TargetCounts
 from pvbus.core.errors import PvbusError, UsageError
 from pvbus.core.kernel.keys import ChildKey, Key, is_child
 from pvbus.core.kernel.records import CANDIDATES, ROLLOUTS, CandidateRow
@@ -228,6 +228,7 @@ def document_of(
         "counts": msgspec.to_builtins(status.targets or TargetCounts()),
         "problems": problems,
         "waitsFor": waits,
+        "excused": [msgspec.to_builtins(each) for each in _excused(policy)],
         "missing": missing,
     }
     if rows is None:
@@ -246,6 +247,18 @@ def document_of(
     ]
     document["leftOutMore"] = len(left_out) - len(document["leftOut"])
     return document
+
+
+def _excused(policy: RolloutPolicy) -> Sequence[CanaryExcuse]:
+    """Return the canaries that the current attempt goes without."""
+    history = policy.status.history
+    return history[-1].excused if history and history[-1].attempt == policy.status.attempt else ()
+
+
+def without(excuse: CanaryExcuse) -> str:
+    """Say which canary an attempt goes without, why, and who said so."""
+    by = f" (by {excuse.by} at {excuse.at})" if excuse.by else ""
+    return f"without canary {excuse.canary}{by}: {excuse.reason}"
 
 
 def _target(row: Target, candidate: CandidateRow | None) -> Document:
@@ -298,6 +311,8 @@ def lines_of(document: Document) -> Iterator[str]:
     for each in document["conditions"]:
         if each.get("message"):
             yield f"  {each['type']} is {each['status']} ({each['reason']}): {one_line(each['message'])}"
+    for each in document["excused"]:
+        yield f"  goes on {one_line(without(msgspec.convert(each, CanaryExcuse)))}"
     for words in document["waitsFor"]:
         yield f"  waits for {one_line(words)}"
     if document["missing"]:
@@ -320,7 +335,8 @@ def _attempt_line(each: PastAttempt) -> Sequence[Any]:
     if counts is not None:
         targets = f"{counts.proven} of {counts.total} proven"
         targets += f", {counts.rolled_back} rolled back" if counts.rolled_back else ""
-    why = f"{each.reason}: {each.message}" if each.reason else "-"
+    reasons = [f"{each.reason}: {each.message}"] if each.reason else []
+    why = "; ".join([*reasons, *map(without, each.excused)]) or "-"
     return [
         str(each.attempt),
         each.phase,

@@ -1,6 +1,7 @@
 """A RolloutPolicy on the embedded server, as a person meets it: waves, a stop, resume, abort and rollback."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,16 @@ class Story:
         return {package: [name for _, name in sorted(names)] for package, names in sorted(found.items())}
 
 
+async def who_excuses_a_canary_is_recorded(story: Story) -> None:
+    attempt = (await story.status()).attempt + 1
+    shown = await story.tell("excuse", NAME, CANARY, "--reason", "its site is closed")
+    assert f"attempt {attempt} goes without canary {CANARY}" in shown
+    noted = (await story.client.get(POLICY, "fleet"))["metadata"]["annotations"]
+    (excuse,) = json.loads(noted["promotion.pvbus.dev/excuse"])
+    assert (excuse["attempt"], excuse["reason"]) == (attempt, "its site is closed")
+    assert excuse["by"], "the API server says who asks"
+
+
 async def test_waves_a_stop_resume_abort_and_rollback(tmp_path: Path) -> None:
     write_manifests(tmp_path)
     with running("up", "manifests", "--promote", cwd=tmp_path) as up:
@@ -140,6 +151,7 @@ async def test_waves_a_stop_resume_abort_and_rollback(tmp_path: Path) -> None:
             await everything_is_approved_wave_by_wave(story)
             await a_failing_target_stops_it_and_a_person_resumes(story)
             await an_abort_leaves_the_rest_and_a_restart_rolls_back_by_itself(story)
+            await who_excuses_a_canary_is_recorded(story)
             restarts = await story.writes()
             assert up.end() == 0
         finally:

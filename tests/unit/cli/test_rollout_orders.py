@@ -108,6 +108,41 @@ def test_an_order_is_written_once(
     assert len(terminal.cluster.writes) == 1, capsys.readouterr().out
 
 
+def test_an_excuse_is_for_one_attempt_and_says_why_and_when(terminal: Terminal, capsys: Captured) -> None:
+    given = ["excuse", "default/web", "web-a", "--reason", " its site is closed "]
+    for phase, attempt in (("Rolling", 3), ("Stopped", 3), ("Completed", 4), ("RollingBack", 4)):
+        terminal.set(phase, canaries=["web-a", "web-b"])
+        assert terminal.run(*given) == 0
+        (written,) = json.loads(terminal.annotations[P + "excuse"])
+        assert (written["attempt"], written["canary"], written["reason"]) == (
+            attempt,
+            "web-a",
+            given[-1].strip(),
+        )
+        assert written["at"].endswith("Z")
+        assert terminal.run(*given) == 0
+        assert "goes without canary web-a already" in capsys.readouterr().out
+        assert terminal.run("excuse", "default/web", "web-b", "--reason", "x") == 0
+        assert len(json.loads(terminal.annotations[P + "excuse"])) == 2
+
+
+@pytest.mark.parametrize(
+    ("canary", "reason", "code", "words"),
+    [
+        ("web-x", "why", 1, 'has no canary "web-x"; its canaries: web-a'),
+        ("web-a", " ", 2, "--reason: say why"),
+        ("web-a", "x" * 501, 2, "--reason: say why"),
+    ],
+)
+def test_an_excuse_that_does_not_fit_is_refused(
+    terminal: Terminal, capsys: Captured, canary: str, reason: str, code: int, words: str
+) -> None:
+    terminal.set("Rolling", canaries=["web-a"])
+    assert terminal.run("excuse", "default/web", canary, "--reason", reason) == code
+    assert words in capsys.readouterr().err
+    assert terminal.annotations == {}
+
+
 REFUSED = [
     ("resume", "Rolling", "neither paused nor stopped: attempt 3 is Rolling in wave 1"),
     ("approve", "Rolling", "a person is asked when all targets of the wave are proven"),
@@ -285,10 +320,11 @@ def test_history_shows_the_attempts(terminal: Terminal, capsys: Captured) -> Non
     ended |= {"reason": "TooManyFailing", "message": "1 target fails, 0 may"}
     ended |= {"targets": {"total": 9, "proven": 0, "rolledBack": 4}}
     policy["status"]["history"] = [ended, {"attempt": 2, "phase": "Rolling", "wave": 1, "startedAt": "t2"}]
+    policy["status"]["history"][1]["excused"] = [{"canary": "a", "reason": "closed", "by": "ann", "at": "t3"}]
     terminal.cluster = cluster_of(policy)
     assert terminal.run("history", "default/web") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[1] == (
         "1 RolledBack - t0 t1 0 of 9 proven, 4 rolled back TooManyFailing: 1 target fails, 0 may"
     )
-    assert lines[2] == "2 Rolling 1 t2 - - -"
+    assert lines[2] == "2 Rolling 1 t2 - - without canary a (by ann at t3): closed"

@@ -196,6 +196,11 @@ CANARIES: dict[str, tuple[str, ...]] = {
         f"{CANARY_TESTS}::test_scenario_5_a_canary_that_fails_or_is_refused_fails_the_attempt",
         f"{CANARY_TESTS}::test_scenario_6_resume_accepts_a_failed_canary_for_this_attempt",
     ),
+    "is excused by a person": (
+        f"{CANARY_TESTS}::test_scenario_2_an_excuse_for_this_attempt_is_recorded",
+        f"{CANARY_TESTS}::test_scenario_9_an_excused_canary_that_comes_back_is_approved_and_holds_nothing",
+        f"{CORE}/promotion/test_rollout_service.py::test_an_excused_canary_is_in_the_history_with_who_said_so",
+    ),
     "is named by an edit in the middle": (
         f"{CANARY_TESTS}::test_scenario_2_an_edit_of_the_canaries_counts_at_once",
     ),

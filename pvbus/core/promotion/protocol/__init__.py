@@ -6,7 +6,10 @@ step, `rehearsal` runs it against an imagined fleet. `states` has the states and
 The rules of a rollout:
 
 - **Attempt.** When the proposed revisions of a policy have not changed for its settle time, an attempt plans
-  its waves over them: (target, revision, content digest). The plan does not grow: percentages are of it.
+  its waves over them: (target, revision, content digest). The plan does not grow but by canaries:
+  percentages are of it.
+- **Canaries.** No attempt is planned before each named canary is proposed, or runs the revision, and no later
+  wave begins before each is proven: see `canaries`. A person may excuse one for one attempt.
 - **Evidence** counts only for the target, revision, digest and attempt that it names.
 - **Join.** A target that appears later, or whose revision is proposed later, waits for the next attempt,
   which begins with the canaries.

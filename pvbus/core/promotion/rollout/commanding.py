@@ -7,6 +7,10 @@ followed once: one that is left behind by mistake does nothing to a later attemp
 import re
 from collections.abc import Mapping
 
+import msgspec
+
+from pvbus.core.api.rollouts import CanaryExcuse
+from pvbus.core.kernel.messages import part
 from pvbus.core.kernel.rolloutrows import Commands
 
 PREFIX = "promotion.pvbus.dev/"
@@ -17,10 +21,13 @@ PROMOTE = f"{PREFIX}promote"
 ABORT = f"{PREFIX}abort"
 ROLL_BACK = f"{PREFIX}roll-back"
 RESTART = f"{PREFIX}restart"
+EXCUSE = f"{PREFIX}excuse"
 
 _ATTEMPTS = {PROMOTE: "promote", ABORT: "abort", ROLL_BACK: "roll_back", RESTART: "restart"}
 _PAIRS = {RESUME: ("resume", "STOP"), APPROVE: ("approve", "WAVE")}
 _DIGITS_MAX = 9
+EXCUSES_FORM = '[{"attempt": 3, "canary": "web-edge", "reason": "its site is closed"}]'
+_excuses = msgspec.json.Decoder(tuple[CanaryExcuse, ...])
 _NUMBER = re.compile(rf"[0-9]{{1,{_DIGITS_MAX}}}")
 
 
@@ -42,10 +49,23 @@ def commands_of(annotations: Mapping[str, str]) -> tuple[Commands, list[str]]:
             fields[field] = int(text)
         elif name in annotations:
             problems.append(f'{name} is "{text}": give the number of the attempt')
-    for name, (field, part) in _PAIRS.items():
+    for name, (field, number_of) in _PAIRS.items():
         attempt, _, number = annotations.get(name, "").partition(".")
         if _NUMBER.fullmatch(attempt) and _NUMBER.fullmatch(number):
             fields[field] = (int(attempt), int(number))
         elif name in annotations:
-            problems.append(f'{name} is "{annotations[name]}": give ATTEMPT.{part}, such as 3.1')
+            problems.append(f'{name} is "{annotations[name]}": give ATTEMPT.{number_of}, such as 3.1')
+    if EXCUSE in annotations:
+        fields["excuses"] = excuses_of(annotations)
+        if not fields["excuses"]:
+            problems.append(f'{EXCUSE} is "{part(annotations[EXCUSE])}": give {EXCUSES_FORM}')
     return Commands(**fields), problems  # type: ignore[arg-type]  # the tables name its fields
+
+
+def excuses_of(annotations: Mapping[str, str]) -> tuple[CanaryExcuse, ...]:
+    """Return the excuses of canaries, none at all if one cannot be read, or does not say why."""
+    try:
+        found = _excuses.decode(annotations.get(EXCUSE) or "[]")
+    except msgspec.MsgspecError:
+        return ()
+    return found if all(each.attempt > 0 and each.canary and each.reason.strip() for each in found) else ()

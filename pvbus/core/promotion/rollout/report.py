@@ -14,6 +14,7 @@ import msgspec
 
 from pvbus.core.api.rollouts import PastAttempt, RolloutPolicy, RolloutPolicyStatus, TargetCounts
 from pvbus.core.api.variants import Condition
+from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import SEPARATOR, cut, part
 from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.rolloutrows import Rollout, Target
@@ -26,7 +27,7 @@ from pvbus.core.promotion.protocol.windows import is_open, opens_at
 from pvbus.core.promotion.rollout.candidates import Candidates
 from pvbus.core.promotion.rollout.recovery import LOST
 from pvbus.core.promotion.rollout.state import Wanted
-from pvbus.core.promotion.rollout.waiting import CANARY_ADVICE
+from pvbus.core.promotion.rollout.waiting import canary_advice
 from pvbus.core.variants.publishing import merge
 
 PROGRESSING = "Progressing"
@@ -161,7 +162,7 @@ def _over(wanted: Wanted, rules: Rules, rollout: Rollout) -> Progress:
         why = f"the bus was emptied, and with it what attempt {rollout.attempt} did not prove"
         return Progress(False, LOST, f"{why}: a person has to restart it ({_command(wanted, 'restart')})")
     if rollout.canary_reason:
-        return _held(rollout)
+        return _held(wanted, rollout)
     if rollout.state is RolloutState.IDLE:
         return Progress(False, "NothingProposed", "no revision that may be approved is proposed")
     return Progress(False, rollout.state.value, rollout.message)
@@ -174,16 +175,17 @@ def _rolling(wanted: Wanted, rules: Rules, rollout: Rollout, counts: TargetCount
         why = "the first wave begins when a person approves it"
         return Progress(False, "WaitsForPerson", f"{why}: {_command(wanted, 'approve')}")
     if rollout.canary_reason:
-        return _held(rollout)
+        return _held(wanted, rollout)
     if not is_promoted and not counts.in_flight and not is_open(wave.windows, now):
         opens = datetime.fromtimestamp(opens_at(wave.windows, now), UTC)
         return Progress(False, "OutsideWindows", f"the next time window opens at {opens:%Y-%m-%dT%H:%M:%SZ}")
     return Progress(True, "Approving", f"wave {rollout.wave} of {len(rules.waves)}")
 
 
-def _held(rollout: Rollout) -> Progress:
+def _held(wanted: Wanted, rollout: Rollout) -> Progress:
     """Say which canary others wait for, and who must act."""
-    message = f"nothing more is approved before its canaries: {rollout.canary_message}; {CANARY_ADVICE}"
+    advice = canary_advice(Key(wanted.policy.metadata.namespace, wanted.policy.metadata.name))
+    message = f"nothing more is approved before its canaries: {rollout.canary_message}; {advice}"
     return Progress(False, rollout.canary_reason, message)
 
 

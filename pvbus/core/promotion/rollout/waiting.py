@@ -11,8 +11,6 @@ from pvbus.core.promotion.protocol.rules import QUERY_WINDOW, WaveRules, rules_o
 from pvbus.core.promotion.protocol.windows import opens_at
 from pvbus.core.promotion.rollout.commanding import commands_of
 
-CANARY_ADVICE = "mend it, or change spec.canaries"
-
 
 def waits_of(key: Key, policy: RolloutPolicy, rollout: Rollout | None, now: float) -> Iterator[str]:
     """Yield what has to happen before a rollout goes on, each with what a person can do.
@@ -47,7 +45,15 @@ def waits_of(key: Key, policy: RolloutPolicy, rollout: Rollout | None, now: floa
 def canary_waits(key: Key, rollout: Rollout) -> Iterator[str]:
     """Yield the canaries that a rollout waits for."""
     if rollout.canary_reason:
-        yield f"its canaries ({rollout.canary_reason}): {rollout.canary_message}; {CANARY_ADVICE}"
+        yield f"its canaries ({rollout.canary_reason}): {rollout.canary_message}; {canary_advice(key)}"
+
+
+def canary_advice(key: Key) -> str:
+    """Say what a person can do about a canary that others wait for."""
+    return (
+        "mend that, change spec.canaries, or go without it in one attempt: "
+        f"pvbus rollout excuse {key} CANARY --reason TEXT"
+    )
 
 
 def _holding(

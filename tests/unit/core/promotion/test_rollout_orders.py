@@ -30,6 +30,16 @@ def test_an_annotation_is_an_order(annotations: dict[str, str], wanted: Commands
     assert commands_of(annotations) == (wanted, [])
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["web-a", "[", '[{"attempt": 0, "canary": "a", "reason": "x"}]', '[{"attempt": 1, "canary": "a"}]', "[]"],
+)
+def test_an_excuse_that_cannot_be_read_or_gives_no_reason_excuses_nobody(text: str) -> None:
+    commands, problems = commands_of({P + "excuse": text})
+    assert commands.excuses == ()
+    assert "give [" in problems[0]
+
+
 @pytest.mark.parametrize("name", ["resume", "approve", "promote", "abort", "roll-back", "restart"])
 @pytest.mark.parametrize("text", ["", "true", "-1", "3.", ".1", "1.2.3", "٣", "9" * 40, " 3", "3.1\n"])
 def test_a_mistyped_order_does_nothing_and_is_named(name: str, text: str) -> None:

@@ -1,8 +1,10 @@
 """The service rollout: what it orders, writes and reports for rows that are given by hand."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from pvbus.core.api.rollouts import RolloutPolicy, RolloutPolicySpec, RolloutPolicyStatus, Wave
@@ -407,6 +409,17 @@ def test_a_canary_that_waits_lets_no_clock_of_the_service_tick() -> None:
     written = len(bench.puts)
     bench.go(1_000_000)
     assert (len(bench.puts), bench.again_after) == (written, None)
+
+
+def test_an_excused_canary_is_in_the_history_with_who_said_so() -> None:
+    bench = Bench(canaries=["gone"]).go()
+    assert "pvbus rollout excuse default/web CANARY --reason TEXT" in bench.condition("Progressing").message
+    given = {"attempt": 1, "canary": "gone", "reason": "its site is closed", "by": "ann", "at": "now"}
+    bench.annotate(excuse=json.dumps([given])).go()
+    assert [msgspec.to_builtins(each) for each in bench.status.history[-1].excused] == [given]
+    assert sorted(bench.orders) == ["t0"]
+    bench.restart().publish("t0").go()
+    assert sorted(bench.orders) == ["t1", "t2"]
 
 
 def test_a_canary_that_was_resumed_is_in_the_history() -> None:
