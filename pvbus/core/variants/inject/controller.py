@@ -214,7 +214,13 @@ class InjectController(KeyedController[InjectState]):
         return Outcome(tuple(puts), "changed" if puts else "unchanged")
 
     def _terminate(self, one: Pass) -> Reconciliation:
-        """Release the revisions; remove the finalizer when all are gone."""
+        """Release the revisions; remove the finalizer when all are gone.
+
+        The echoes of the deleted revisions come before that of the variant: they need no second look.
+        """
+        row = one.seen.raw
+        if row == one.seen.released:
+            return Outcome(result="waiting", waiting=("the end of its deletion",))
         if FINALIZER not in one.variant.metadata.finalizers:
             return Outcome(result="waiting", waiting=("its other finalizers",))
         downstreams = dict.fromkeys(one.result.downstreams if one.result is not None else ())
@@ -225,6 +231,7 @@ class InjectController(KeyedController[InjectState]):
         self.view.use(one.key, one.uid, downstreams=[(one.namespace, p.repo, p.package) for p in downstreams])
         left = yield from terminate(one.variant, downstreams)
         if not left:
+            one.seen.released = row
             return Outcome(result="changed")
         outcome = self._end(one, report.terminating_conditions(one.variant, left), waiting=tuple(left))
         return outcome._replace(result="waiting", again_after=TERMINATING_RETRY_SECONDS)

@@ -51,6 +51,7 @@ class InjectState:
 
     waiting_since: when the wait began, in elapsed seconds, None without a wait
     trouble: when transient errors began, in elapsed seconds, and how many attempts failed; None if none did
+    released: the row of the variant whose revisions and finalizer were removed
     content: names of the objects that only the injection points of our revisions name
     stranded: policy -> the note of what its rollback left published
     """
@@ -61,6 +62,7 @@ class InjectState:
         "names",
         "raw",
         "refused",
+        "released",
         "result",
         "stranded",
         "trouble",
@@ -77,6 +79,7 @@ class InjectState:
         self.content: tuple[ContentName, ...] = ()
         self.written: Written | None = None
         self.refused: RefusedAttempt | None = None
+        self.released: bytes | None = None
         self.waiting_since: float | None = None
         self.trouble: tuple[float, int] | None = None
 

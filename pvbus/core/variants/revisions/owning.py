@@ -100,11 +100,14 @@ def write_owned(
 def write_variant(variant: PackageVariant, change: Callable[[Object], bool]) -> Effects:
     """Read the variant live, change it in place and write it, unless `change` returns False.
 
-    Raises: ConflictError if it is gone, has another uid, or went on hold.
+    Raises: ConflictError if it went on hold, or if it is gone or has another uid; not so if it is being
+    deleted: then that is what is wanted, and our row is only older.
     """
     meta = variant.metadata
     live = yield Get(VARIANT, meta.namespace, meta.name)
     if live is None or live["metadata"].get("uid") != meta.uid:
+        if meta.deletion_timestamp:
+            return
         raise ConflictError(f"{_words(variant)} is gone")
     if is_held(live["metadata"].get("annotations")):
         raise ConflictError(f"{_words(variant)} went on hold")

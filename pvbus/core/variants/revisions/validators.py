@@ -15,7 +15,7 @@ from pvbus.core.kernel.messages import part
 PREFIX = "validator.pvbus.dev/"
 """Of the types of all validators' conditions. A condition with it that has no validator is removed."""
 
-SET_BY = "is set by the package store when it runs the validator, and by nobody else: correct the package"
+SET_BY = "is set by the package store when it runs the validator; only it may set it: correct the package"
 
 VALIDATORS_MAX = 100
 """Validators of a package that have a condition: with a message of the longest each, they fit into what a

@@ -94,3 +94,23 @@ def test_the_table_has_every_pair() -> None:
     assert len(ways) == 4
     expected = {(way, life, policy) for way in ways for life in LIFECYCLES for policy in ("delete", "orphan")}
     assert {tuple(case[:3]) for case in CASES} == expected
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_the_echoes_of_an_ended_variant_are_no_conflict(*, restarts: bool) -> None:
+    """Its revisions' deletions are seen before its own: nothing is written or read a second time."""
+    world = World([*upstream(), variant()])
+    await world.settle()
+    world.change(deleted=True)
+    world.observe()
+    await world.run()
+    assert (world.variant(), world.revisions()) == (None, {})
+    writes, effects = len(world.writes()), len(world.effects)
+    if restarts:
+        world.restart(observe=False)
+    outcome = await world.run()
+    assert len(world.writes()) == writes
+    assert restarts or len(world.effects) == effects
+    assert not outcome.puts
+    await world.settle()
+    assert "default/v" not in {key for _, key in world.rows}
