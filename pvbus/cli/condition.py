@@ -247,7 +247,7 @@ def _assigned(text: str) -> tuple[str, str]:
     if is_validators(type_):
         raise UsageError(f"{type_} {SET_BY}")
     if type_ in OWN:
-        raise UsageError(f"{type_} is set by the package store when it runs the pipeline, and by nobody else")
+        raise UsageError(f"{type_} is set by the package store when it runs the pipeline; only it may set it")
     return type_, status
 
 

@@ -117,7 +117,7 @@ async def read_held(bus: Bus, key: Key) -> Held:
         if result.hold == before.hold and result.hold is not None:
             return Held(result.uid, result.hold, rows)
     if result.hold is not None:
-        raise NothingHeldError("what is held changes all the time: try again in a few seconds")
+        raise NothingHeldError("the list of held deletions keeps changing: try again in a few seconds")
     raise NothingHeldError("nothing is held")
 
 

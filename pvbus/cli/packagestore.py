@@ -196,6 +196,9 @@ async def serve_packages(config: PackagesConfig) -> None:
             log.info("started", services=[PACKAGES], port=host.port, health=host.health_url)
             if not (config.serving_write_authority or config.serving_certificate_file):
                 authority = _certificate(config)().authority
-                log.warning("kube-apiserver has to know the authority", command=publish_command(authority))
+                log.warning(
+                    "kube-apiserver must trust the authority of the serving certificate",
+                    command=publish_command(authority),
+                )
             await host.run(stop)
     log.info("stopped", services=[PACKAGES])

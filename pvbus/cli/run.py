@@ -98,7 +98,7 @@ def _run_packages(services: tuple[str, ...], is_child: bool, given: Mapping[str,
     if set(services) != {PACKAGES}:
         raise UsageError("packages has no bus and runs alone: start the other services as another process")
     if given["bus"] is not None:
-        raise UsageError("packages has no bus: leave --bus away")
+        raise UsageError("packages has no bus: omit --bus")
     chosen = {name: value for name, value in given.items() if value is not None}
     config = msgspec.structs.replace(load_config(PackagesConfig), **chosen)
     if is_child:
@@ -112,7 +112,7 @@ def _run_web(services: tuple[str, ...], given: Mapping[str, str | int | None]) -
     if set(services) != {WEB}:
         raise UsageError("web runs alone: start the other services as another process")
     if useless := [name for name in ("kubeconfig", "context", "health_port") if given[name] is not None]:
-        raise UsageError(f"web reads the bus only: leave --{useless[0].replace('_', '-')} away")
+        raise UsageError(f"web reads the bus only: omit --{useless[0].replace('_', '-')}")
     config = load_config(ServiceConfig)
     bus = given["bus"] if given["bus"] is not None else config.bus
     run_watched(serve_web(msgspec.structs.replace(config, bus=bus), load_config(WebConfig), click.echo))
@@ -124,7 +124,7 @@ def _run_sink(services: tuple[str, ...], given: Mapping[str, str | int | None]) 
     if set(services) != {SINK}:
         raise UsageError("sink runs alone: start the other services as another process")
     if useless := [name for name in ("kubeconfig", "context") if given[name] is not None]:
-        raise UsageError(f"sink needs no API server: leave --{useless[0]} away")
+        raise UsageError(f"sink needs no API server: omit --{useless[0]}")
     chosen = {name: value for name, value in given.items() if value is not None}
     config = msgspec.structs.replace(load_config(ServiceConfig), **chosen)
     run_watched(serve_sink(config, load_config(SinkConfig)))

@@ -108,7 +108,7 @@ def list_(
     The API server knows who it was; a package has its last 50 changes, and its commit messages have all.
     """
     if overdue and answered:
-        raise UsageError("--overdue is about open tasks: leave it or --answered out")
+        raise UsageError("--overdue is about open tasks: omit it, or omit --answered")
     revisions = asyncio.run(run_connected(data, kubeconfig, partial(_revisions, namespace=namespace)))
     now = datetime.now(UTC)
     asked = Filter(owner, overdue, answered)

@@ -156,7 +156,7 @@ class _Client(oras.provider.Registry):  # type: ignore[misc]  # oras has no type
     ) -> requests.Response:  # fmt: skip
         """Send one request, and answer its challenge. Raises PermanentError, TransientError."""
         if urlsplit(url).netloc != self.address:
-            raise PermanentError(f"{self.address}: it names another host as its own", reason="InvalidAnswer")
+            raise PermanentError(f"{self.address}: its answer names another host", reason="InvalidAnswer")
         once = oras.provider.Registry.do_request.__wrapped__
         response: requests.Response = once(
             self, url, method, data=data, headers=dict(headers or {}), json=json, stream=stream

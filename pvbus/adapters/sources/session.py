@@ -156,7 +156,7 @@ class LimitedSession(requests.Session):
     def _judge(self, address: str) -> None:
         """Raises PermanentError for the address of a connection that none may have."""
         if problem := address_problem(address, loopback=self._loopback):
-            raise PermanentError(f"{problem}: no source is read there, whoever names it", reason=FORBIDDEN)
+            raise PermanentError(f"{problem}: no source is read there", reason=FORBIDDEN)
 
     def _take(self, made: socket.socket) -> None:
         """Note a connection for the deadline. Raises TransientError after it: a redirect may come late."""

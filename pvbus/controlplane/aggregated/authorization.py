@@ -65,7 +65,7 @@ class DelegatedAuthorizer:
                 answer = await self._cluster.create(_REVIEW, review)
         except (PvbusError, TimeoutError) as exc:
             why = str(exc) or f"no answer within {REVIEW_SECONDS:.0f} s"
-            _log.warning("rights cannot be asked for", error=why)
+            _log.warning("permissions cannot be checked", error=why)
             text = f"the rights of this request cannot be asked for at kube-apiserver: {why}"
             raise unavailable(text) from exc
         found = answer.get("status") or {}

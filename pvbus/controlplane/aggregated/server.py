@@ -134,7 +134,7 @@ class AggregatedServer:
             try:
                 return await self._read_trust()
             except PvbusError as exc:
-                _log.warning("whom to believe is not known yet", error=str(exc))
+                _log.warning("the trusted certificate authorities cannot be read yet", error=str(exc))
             await asyncio.sleep(1.0)
 
     async def _read_trust(self) -> Trust:

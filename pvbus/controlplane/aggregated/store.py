@@ -328,7 +328,7 @@ class ClusterStore(Store):
             self._forget_change(rev)
             await self._until(lambda: key not in self._revs)
             return old
-        raise UnavailableError(f"PackageRev {'/'.join(key)} is changed by others all the time")
+        raise UnavailableError(f"other clients keep changing PackageRev {'/'.join(key)}: try again")
 
     async def _delete(self, resource: Resource, rev: Object) -> None:
         metadata = rev["metadata"]

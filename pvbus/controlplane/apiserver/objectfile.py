@@ -193,7 +193,7 @@ def _make(path: Path) -> None:
     """Make an empty file, whole or not at all."""
     wal = path.with_name(f"{path.name}-wal")
     if wal.exists():
-        raise ValueError(f"it is missing, but what was written to it last, {wal}, is there")
+        raise ValueError(f"it is missing, but {wal}, the log of its last writes, exists")
     made = path.with_name(f".{path.name}.new")
     made.unlink(missing_ok=True)
     database = sqlite3.connect(made, isolation_level=None)

@@ -100,7 +100,7 @@ class StoredObjects:
                 raise
             except StaleError:
                 await self._store.refresh(kind, (namespace, name))
-        raise UnavailableError(f"{kind.kind} {namespace}/{name} is changed by others all the time")
+        raise UnavailableError(f"other clients keep changing {kind.kind} {namespace}/{name}: try again")
 
     async def remove(self, kind: Kind, namespace: str, name: str) -> None:
         await self._store.discard(kind, (namespace, name))

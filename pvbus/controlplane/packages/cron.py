@@ -93,7 +93,7 @@ def parse(text: str) -> Schedule:
         all(limited),
     )
     if schedule.after(datetime(2000, 1, 1, tzinfo=UTC)) is None:
-        raise ValueError("no day is ever in this schedule")
+        raise ValueError("no date matches this schedule")
     return schedule
 
 

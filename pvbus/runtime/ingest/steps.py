@@ -119,7 +119,7 @@ class IngestSteps:
         if watched is not None:
             watched.watch.recheck(key, check)
         self._log.warning(
-            "check request is not answered: the bus refuses a row of what it asks about",
+            "check request is not answered: the bus refused a row of its kind",
             **self._fields(opened, key),
         )
         return True

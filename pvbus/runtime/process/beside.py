@@ -82,7 +82,7 @@ class BesidePorch:
             return
         if self._unlooked and self._clock.monotonic() - self._began < UNLOOKED_SECONDS_MAX:
             raise TransientError(
-                "whether Porch's controllers write, too, is not known yet",
+                "it is not known yet whether Porch's controllers write the same objects",
                 retry_after_seconds=0.5,
                 is_expected=True,
             )
@@ -113,7 +113,7 @@ class BesidePorch:
             except (PvbusError, GoneError) as exc:
                 if namespace is not None and isinstance(exc, PermanentError) and exc.reason == FORBIDDEN:
                     self._unlooked.discard((kind, namespace))  # the other namespaces need not wait for it
-                self._log.debug("sets and variants cannot be looked at", kind=kind.kind, error=str(exc))
+                self._log.debug("sets and variants cannot be read", kind=kind.kind, error=str(exc))
             await self._clock.sleep(RETRY_SECONDS)
 
     async def _list_and_watch(self, resource: Resource, kind: Kind, namespace: str | None) -> None:
@@ -148,6 +148,6 @@ class BesidePorch:
             if problem and not self._is_held:
                 self._log.error("Porch's controllers write the same objects", problem=problem)
             elif self._is_held and not problem:
-                self._log.info("Porch's controllers write no more")
+                self._log.info("Porch's controllers no longer write the same objects")
             self._is_held = bool(problem)
             await self._clock.sleep(1.0)

@@ -128,7 +128,7 @@ class MissingRights:
             cluster = self._clusters[service]
             missing = frozenset([r for r in sorted(requests) if not await is_allowed(cluster, r)])
         except PvbusError as exc:
-            self._log.warning("rights cannot be looked at", error=str(exc))
+            self._log.warning("permissions cannot be checked", error=str(exc))
             return
         before, self._missing[service] = self._missing[service], missing
         metrics.MISSING_RIGHTS.labels(service).set(len(missing))

@@ -103,7 +103,7 @@ def _acting(cluster: Cluster, effect: Create | Update) -> Cluster:
 
 async def _read(sources: Sources | None, effect: Observe | Pull) -> Observation | Content:
     if sources is None:
-        raise PermanentError("this process reads no sources of packages", reason="NotSet")
+        raise PermanentError("this process has no sources of packages", reason="NotSet")
     if isinstance(effect, Observe):
         return await sources.observe(effect.source, effect.tags, effect.secrets)
     return await sources.pull(effect.source, effect.digest, effect.secrets)

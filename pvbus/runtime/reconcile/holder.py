@@ -345,7 +345,7 @@ class LeaseHolder(Generic[L]):
 
     def empty(self) -> None:
         """Drop all tables, to be read again: they may hold rows whose tombstones are gone already."""
-        self._log.warning("behind for too long; reading all tables again")
+        self._log.warning("the tables were behind for too long; reading them from the beginning")
         self._table_reader.unassign(list(self._table_reader.positions))
         for opened in list(self.retained.values()):
             self._drop(opened)

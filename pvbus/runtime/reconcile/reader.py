@@ -43,13 +43,13 @@ class _Waiter:
 
     ends: the end offset of each partition
     over: set when the wait is over
-    is_lost: whether one of the partitions was unassigned
+    lost: the partition that was unassigned, if one was
     """
 
     def __init__(self, ends: Mapping[TopicPartition, int]) -> None:
         self.ends = ends
         self.over = asyncio.Event()
-        self.is_lost = False
+        self.lost: TopicPartition | None = None
 
 
 class TableReader:
@@ -107,8 +107,8 @@ class TableReader:
                 del self.positions[partition]
             self._held_back.difference_update(known)
             for waiter in self._waiting:
-                if not waiter.ends.keys().isdisjoint(known):
-                    waiter.is_lost = True
+                waiter.lost = next(iter(waiter.ends.keys() & known), waiter.lost)
+                if waiter.lost is not None:
                     waiter.over.set()
 
     def pause(self) -> None:
@@ -156,7 +156,7 @@ class TableReader:
             self._reader.pause(sorted(self._held_back))
             raise
         if self.positions and self._fresh.seconds > self._stale_seconds:
-            raise StaleError("behind for too long")
+            raise StaleError("the tables were behind for too long")
         for record in records:
             apply(record)
         for partition in self.positions:
@@ -217,7 +217,7 @@ class TableReader:
         finally:
             await reader.close()
         if begun.seconds > self._stale_seconds:
-            raise StaleError("behind for too long")
+            raise StaleError("the tables were behind for too long")
         return reached
 
     async def _behind(
@@ -253,8 +253,12 @@ class TableReader:
         self._hold_back()
         try:
             await waiter.over.wait()
-            if waiter.is_lost:
-                raise TransientError("what was waited for is read no more")
+            if waiter.lost is not None:
+                topic, number = waiter.lost
+                raise TransientError(
+                    f"{topic}-{number}: partition unassigned while waiting for offset {ends[waiter.lost]}; "
+                    "retrying"
+                )
         finally:
             self._waiting = [other for other in self._waiting if other is not waiter]
             self._hold_back()

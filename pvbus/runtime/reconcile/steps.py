@@ -83,7 +83,7 @@ class Stepper:
             metrics.STEPS.labels(self._name, "unknown").inc()
             opened.enter(LeaseEvent.INTERRUPTED)
         except PermanentError as exc:  # a damaged file, or a right that was taken away: nothing may be lost
-            self._log.error("the bus refuses to be written", error=str(exc))
+            self._log.error("the bus refuses writes", error=str(exc))
             metrics.STEPS.labels(self._name, "unknown").inc()
             await self._clock.sleep(REFUSED_SECONDS)
             opened.enter(LeaseEvent.INTERRUPTED)

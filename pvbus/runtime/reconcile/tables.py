@@ -117,7 +117,7 @@ class Tables:
         self.table_reader.assign(positions)
         await self._broadcast_ready.wait()
         await self.table_reader.catch_up([*positions, *self._whole(controller.broadcast)])
-        self._log.info("lease came back, with its tables", partition=number)
+        self._log.info("lease regained; its tables are still current", partition=number)
 
     async def keep_broadcast(self) -> None:
         """Read the broadcast tables at the start, and whenever they were emptied."""

@@ -300,7 +300,7 @@ class Worker:
         ):
             raise UncertainLeaseError
         if isinstance(effect, Delete) and self._clock.now() > effect.not_after:
-            raise ConflictError("the order to delete is too old by now")
+            raise ConflictError("the order to delete has expired")
         assert self._cluster is not None
         try:
             result = await perform(self._cluster, effect, self._monitoring, self._sources)

@@ -74,7 +74,7 @@ class Feed:
         try:
             await self._run()
         except Exception as exc:  # the page shows it as stale; services beside it go on
-            self._log.exception("the web page reads no more")
+            self._log.exception("the web page has stopped reading")
             self._set_health(f"a bug of pvbus, see the log: {exc!r}", self.health.restored)
 
     async def _run(self) -> None:

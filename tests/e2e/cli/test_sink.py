@@ -188,4 +188,4 @@ def test_wrong_usage_has_its_message(tmp_path: Path) -> None:
     assert nothing.code == 2
     assert "no bus at" in nothing.err
     assert "runs alone" in pvbus("run", "sink", "render", cwd=tmp_path).err
-    assert "leave --kubeconfig away" in pvbus(*run, "--kubeconfig", "x", cwd=tmp_path).err
+    assert "omit --kubeconfig" in pvbus(*run, "--kubeconfig", "x", cwd=tmp_path).err

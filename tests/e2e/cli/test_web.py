@@ -102,8 +102,8 @@ def test_a_page_with_a_certificate(tmp_path: Path) -> None:
     ("arguments", "variables", "words"),
     [
         (["web", "render"], {}, "web runs alone"),
-        (["web", "--kubeconfig", "k"], {}, "leave --kubeconfig away"),
-        (["web", "--health-port", "1"], {}, "leave --health-port away"),
+        (["web", "--kubeconfig", "k"], {}, "omit --kubeconfig"),
+        (["web", "--health-port", "1"], {}, "omit --health-port"),
         (["web"], {}, "no bus at"),
         (["web"], {"PVBUS_WEB_PORT": "99999"}, "PVBUS_WEB_PORT"),
         (["web"], {"PVBUS_WEB_PROT": "1"}, "did you mean PVBUS_WEB_PORT?"),

@@ -208,7 +208,7 @@ def test_who_may_only_write_conditions_may_answer_but_not_ask(
         (("open", KEY, "A", "--question", "?", "--due", "2020-01-01"), "has passed already"),
         (("answer", KEY, "A"), "Missing option '--status'"),
         (("answer", KEY, "A", "--status", "Unknown"), "'Unknown' is not one of"),
-        (("list", "--overdue", "--answered"), "leave it or --answered out"),
+        (("list", "--overdue", "--answered"), "omit it, or omit --answered"),
     ],
 )
 def test_bad_usage_is_refused_in_words(

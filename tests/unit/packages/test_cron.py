@@ -88,7 +88,7 @@ def test_no_minute_is_left_out(
         ("*-3 * * * *", r"minute '\*-3' is not a range"),
         ("1,,2 * * * *", r"minute '' is not \*, a value, or a range"),
         ("a-b-c * * * *", "minute 'a-b-c' is not"),
-        ("0 0 31 feb *", "no day is ever in this schedule"),
+        ("0 0 31 feb *", "no date matches this schedule"),
     ],
 )
 def test_a_bad_schedule_is_refused_with_the_reason(schedule: str, reason: str) -> None:

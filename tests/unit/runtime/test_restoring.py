@@ -290,6 +290,21 @@ def test_what_is_rewritten_while_a_table_is_read_is_not_missing_from_it(
     fakes.simulated(scenario)
 
 
+def test_a_wait_for_a_partition_that_goes_names_it() -> None:
+    async def main() -> None:
+        bus: Any = Log({})
+        table_reader = TableReader(bus, SimulatedClock())
+        table_reader.assign({("own", 0): 0, ("own", 1): 0})
+        waiting = asyncio.create_task(table_reader.wait_for({("own", 0): 3, ("own", 1): 4}))
+        await asyncio.sleep(0)
+        table_reader.unassign([("own", 1)])
+        with pytest.raises(TransientError) as caught:
+            await waiting
+        assert str(caught.value) == "own-1: partition unassigned while waiting for offset 4; retrying"
+
+    asyncio.run(main())
+
+
 def test_a_table_that_always_grows_is_read_nevertheless() -> None:
     async def main() -> None:
         log = Log({})

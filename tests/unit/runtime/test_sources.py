@@ -70,7 +70,7 @@ async def test_a_source_that_does_not_answer_is_counted_as_that() -> None:
 async def test_a_service_without_sources_says_so() -> None:
     nobody: Any = None
     for effect in (Observe("good"), Pull("good", DIGEST)):
-        with pytest.raises(PermanentError, match="reads no sources") as caught:
+        with pytest.raises(PermanentError, match="has no sources of packages") as caught:
             await perform(nobody, effect)
         assert caught.value.reason == "NotSet"
 
