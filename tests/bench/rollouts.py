@@ -53,6 +53,7 @@ OBJECT: dict[str, Any] = {
     "kind": "RolloutPolicy",
     "metadata": {"name": "fleet", "namespace": "default"},
     "spec": {
+        "revisions": {"all": True},
         "approval": "Always",
         "settle": "2s",
         "waves": [{"percent": percent} for percent in PERCENTS],

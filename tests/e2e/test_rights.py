@@ -40,7 +40,12 @@ ROLLOUT_POLICY = {
     "apiVersion": "promotion.pvbus.dev/v1alpha1",
     "kind": "RolloutPolicy",
     "metadata": {"name": "all", "namespace": "default"},
-    "spec": {"approval": "Always", "settle": "3s", "waves": [{"percent": 100, "hold": "1h"}]},
+    "spec": {
+        "revisions": {"all": True},
+        "approval": "Always",
+        "settle": "3s",
+        "waves": [{"percent": 100, "hold": "1h"}],
+    },
 }
 SECONDS_MAX = 120
 OF_THE_JOB = (*SERVICES, *PROMOTION)

@@ -23,6 +23,7 @@ SITES = 5
 IN_FLIGHT_MAX = 2
 KEY = "default/web"
 SPEC: dict[str, Any] = {
+    "revisions": {"all": True},
     "approval": "Always",
     "settle": "5s",
     "waves": [{"count": 1, "hold": "3s"}, {"percent": 50}, {"percent": 100}],

@@ -106,7 +106,11 @@ def rollout(name: str, phase: str, wave: int, counts: Mapping[str, int], message
     namespace, _, short = name.partition("/")
     policy = {
         "metadata": {"namespace": namespace, "name": short},
-        "spec": {"approval": "Always", "waves": [{"count": 1}, {"percent": 50}, {"percent": 100}]},
+        "spec": {
+            "revisions": {"all": True},
+            "approval": "Always",
+            "waves": [{"count": 1}, {"percent": 50}, {"percent": 100}],
+        },
         "status": {
             "phase": phase,
             "attempt": 3,

@@ -15,8 +15,9 @@ WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 class RevisionsSelector(ApiStruct, frozen=True, kw_only=True):
-    """What is given must hold all together. Nothing given selects every revision of the namespace."""
+    """What is given must hold all together. all: every revision of the namespace, given alone."""
 
+    all: bool = False
     set: str = ""
     selector: LabelSelector | None = None
     repositories: tuple[str, ...] = ()

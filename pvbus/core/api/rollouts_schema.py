@@ -13,7 +13,8 @@ _DURATION = "A duration such as `90s` or `1h30m`."
 
 DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
     m.RevisionsSelector: {
-        "": "Package revisions of the policy's namespace.",
+        "": "Package revisions of the policy's namespace. One of the fields must be given.",
+        "all": "Whether every revision of the namespace is meant. No other field is given then.",
         "set": "Name of the PackageVariantSet whose variants' revisions are meant.",
         "selector": "Labels that a revision must have; those of its PackageVariant count, too.",
         "repositories": "Names of the Repositories that a revision may be in. None means any.",

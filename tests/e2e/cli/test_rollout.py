@@ -33,6 +33,7 @@ def policy(**spec: Any) -> dict[str, Any]:
         "kind": "RolloutPolicy",
         "metadata": {"name": "fleet", "namespace": "default"},
         "spec": {
+            "revisions": {"all": True},
             "approval": "Always",
             "settle": "5s",
             "canaries": [CANARY],

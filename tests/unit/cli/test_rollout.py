@@ -22,7 +22,7 @@ def policy(name: str = "edge", **spec: Any) -> dict[str, Any]:
         "apiVersion": "promotion.pvbus.dev/v1alpha1",
         "kind": "RolloutPolicy",
         "metadata": {"name": name, "namespace": "default"},
-        "spec": {"approval": "Always", "waves": WAVES, **spec},
+        "spec": {"revisions": {"all": True}, "approval": "Always", "waves": WAVES, **spec},
     }
 
 

@@ -54,7 +54,7 @@ class Terminal:
             "apiVersion": "promotion.pvbus.dev/v1alpha1",
             "kind": "RolloutPolicy",
             "metadata": {"name": "web", "namespace": "default", "uid": "p", "annotations": annotations or {}},
-            "spec": {"approval": "Always", "waves": WAVES, **spec},
+            "spec": {"revisions": {"all": True}, "approval": "Always", "waves": WAVES, **spec},
             "status": status,
         }
         self.cluster = cluster_of(policy)

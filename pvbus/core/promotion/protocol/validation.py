@@ -4,7 +4,15 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from pvbus.core.api.rollouts import Check, ObjectCheck, QueryCheck, RolloutPolicySpec, TimeWindow, Wave
+from pvbus.core.api.rollouts import (
+    Check,
+    ObjectCheck,
+    QueryCheck,
+    RevisionsSelector,
+    RolloutPolicySpec,
+    TimeWindow,
+    Wave,
+)
 from pvbus.core.api.selectors import NAME, selector_problems
 from pvbus.core.cel import CelCompileError, compile_expression
 from pvbus.core.promotion.protocol.rules import ALL_PERCENT, seconds_of
@@ -22,6 +30,7 @@ def validate_policy(spec: RolloutPolicySpec) -> list[str]:
 
 
 def _problems(spec: RolloutPolicySpec) -> Iterator[str]:
+    yield from _selection(spec.revisions)
     if spec.revisions.selector is not None:
         yield from selector_problems(spec.revisions.selector, "spec.revisions.selector")
     for field, text in (("spec.delay", spec.delay), ("spec.settle", spec.settle)):
@@ -35,6 +44,20 @@ def _problems(spec: RolloutPolicySpec) -> Iterator[str]:
     for i, wave in enumerate(spec.waves):
         yield from _wave(wave, f"spec.waves[{i}]")
     yield from _windows(spec.windows, "spec.windows")
+
+
+def _selection(wanted: RevisionsSelector) -> Iterator[str]:
+    """An empty selection is no fleet by mistake: what selects everything says so."""
+    selector = wanted.selector
+    has_labels = selector is not None and (selector.match_labels or selector.match_expressions)
+    is_given = bool(wanted.set or wanted.repositories or has_labels)
+    if wanted.all and is_given:
+        yield "spec.revisions.all is given together with `set`, `selector` or `repositories`: leave it out"
+    if not wanted.all and not is_given:
+        yield (
+            "spec.revisions must specify `set`, `selector` (with labels) or `repositories`; for every "
+            "revision of the namespace write `revisions: {all: true}`"
+        )
 
 
 def canary_warnings(spec: RolloutPolicySpec) -> Iterator[str]:

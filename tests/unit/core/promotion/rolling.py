@@ -20,7 +20,12 @@ POLICY: dict[str, Any] = {
     "apiVersion": "promotion.pvbus.dev/v1alpha1",
     "kind": "RolloutPolicy",
     "metadata": {"name": "web", "namespace": "default", "uid": "uid-p", "generation": 1},
-    "spec": {"approval": "Always", "settle": "0s", "waves": [{"count": 1}, {"percent": 100}]},
+    "spec": {
+        "revisions": {"all": True},
+        "approval": "Always",
+        "settle": "0s",
+        "waves": [{"count": 1}, {"percent": 100}],
+    },
 }
 
 

@@ -46,7 +46,7 @@ def policy(name: str = "web", *, created: str = "2026-01-01T00:00:00Z", **spec: 
             "resourceVersion": "1",
             "creationTimestamp": created,
         },
-        "spec": {"approval": "Always", **spec},
+        "spec": {"revisions": {"all": True}, "approval": "Always", **spec},
     }
 
 
@@ -229,7 +229,7 @@ CANARY: list[tuple[str, dict[str, Any], dict[str, Any], Any, str]] = [
 def test_what_stands_in_the_way_of_a_canary_is_said(
     _: str, revisions: Any, of: Any, revision: Any, words: str
 ) -> None:
-    canary = policy(revisions=revisions, canaries=["web-edge"])
+    canary = policy(revisions=revisions or {"all": True}, canaries=["web-edge"])
     world = world_of(canary, policy("z"), revision=revision, of=variant(**of))
     assert words in words_of(rows(world)["web"])
     assert bool(words) is not rows(world)["web"].is_proposed
@@ -281,7 +281,7 @@ def test_of_two_policies_one_has_the_target_and_the_other_knows(first: Any, seco
         assert (found[winner].revision, found[winner].is_proposed) == (NAME, is_valid)
         for loser, row in found.items():
             assert loser == winner or row == CandidateRow(uid="uid-v", winner=winner)
-        has_both = "revisions" not in second["spec"]
+        has_both = "all" in second["spec"]["revisions"]
         assert len(found) == (2 if has_both else 1)
 
 

@@ -16,7 +16,7 @@ OBJECT = {"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "expression": "o
 
 
 def spec_of(**fields: Any) -> RolloutPolicySpec:
-    return msgspec.convert(fields, RolloutPolicySpec)
+    return msgspec.convert({"revisions": {"all": True}, **fields}, RolloutPolicySpec)
 
 
 def checked(**check: Any) -> dict[str, Any]:
@@ -41,6 +41,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"waves": [{**LAST, "hold": "1h", "timeout": "30m"}]},
         "spec.waves[0].timeout 30m is not longer than its hold",
     ),
+    (
+        {"revisions": {}},
+        "spec.revisions must specify `set`, `selector` (with labels) or `repositories`",
+    ),
+    ({"revisions": {"selector": {}}}, "revision of the namespace write `revisions: {all: true}`"),
+    ({"revisions": {"all": True, "set": "web"}}, "spec.revisions.all is given together with"),
     ({"delay": "5 minutes"}, 'spec.delay: "5 minutes" is no duration'),
     ({"canaries": ["a", "b", "a"]}, 'spec.canaries: "a" is given more than once'),
     ({"order": [{"label": "a b"}]}, 'spec.order[0].label "a b" is not a valid label key'),

@@ -15,7 +15,8 @@ NOW = 1_767_225_600.0 + 3600  # an hour later
 
 def policy(name: str = "p", created: str = CREATED, **spec: Any) -> RolloutPolicy:
     metadata = {"name": name, "creationTimestamp": created}
-    return msgspec.convert({"metadata": metadata, "spec": {"approval": "Always", **spec}}, RolloutPolicy)
+    wanted = {"revisions": {"all": True}, "approval": "Always", **spec}
+    return msgspec.convert({"metadata": metadata, "spec": wanted}, RolloutPolicy)
 
 
 def revision(package: str, lifecycle: str = "Proposed", *, number: int = 0, **meta: Any) -> dict[str, Any]:
@@ -141,10 +142,22 @@ def test_a_policy_selects_by_set_labels_and_repository_together() -> None:
         ({"selector": {"matchLabels": {"x": "y"}}}, ["edge/b", "v"]),
         ({"selector": {"matchLabels": {"x": "y"}}, "set": "web"}, ["v"]),
         ({"repositories": ["core"]}, []),
-        ({}, ["edge/b", "v"]),
+        ({"all": True}, ["edge/b", "v"]),
     ):
         (found,) = select([policy(revisions=wanted)], packages, NOW)
         assert list(found.seen) == targets, wanted
+
+
+@pytest.mark.parametrize(
+    "wanted", [{}, {"selector": {}}, {"selector": {"matchLabels": {}}, "repositories": []}]
+)
+def test_an_empty_selection_approves_nothing_says_what_to_write_and_hands_nothing_over(wanted: Any) -> None:
+    packages = packages_of([revision("a")], [])
+    empty, other = select([policy("a", revisions=wanted, priority=1), policy("b")], packages, NOW)
+    assert (empty.seen, other.seen, other.lost) == ({}, {}, {"edge/a": "a"})
+    accepted = {c.type: c for c in conditions_of(empty)}["Accepted"]
+    assert (accepted.status, accepted.reason) == ("False", "InvalidSpec")
+    assert "write `revisions: {all: true}`" in accepted.message
 
 
 def test_of_two_policies_the_higher_priority_wins_then_the_older_then_the_name() -> None:

@@ -37,6 +37,7 @@ WAVES = {1: 10, 2: 40, 3: 200, 4: 750}
 HEALTHY = "Healthy"
 KEY = "default/fleet"
 SPEC: dict[str, Any] = {
+    "revisions": {"all": True},
     "approval": "Always",
     "settle": "10s",
     "canaries": list(CANARIES),
