@@ -11,6 +11,7 @@ import click
 
 from pvbus.cli.fleet import existing, kubeconfig_option, persist, require_served, run_connected
 from pvbus.cli.live import REVISION
+from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
 from pvbus.cli.output import columns, emit
 from pvbus.cli.reading import data_option
 from pvbus.core.api.kptfile import STATUSES
@@ -89,8 +90,8 @@ Exit codes: 0 set (also if it was so before); 1 there is no such revision, it is
 or with --in-order a condition comes after one that is not True; 2 bad usage.
 """,
 )
-@click.argument("name", metavar="NAMESPACE/REVISION")
-@click.argument("assignments", nargs=-1, required=True, metavar="TYPE=STATUS...")
+@object_argument("[KIND] NAME TYPE=STATUS...")
+@namespace_option
 @click.option("--reason", default="", help="Why, in one CamelCase word, for programs.")
 @click.option("--message", default="", help="Why, in a sentence, for people.")
 @click.option("--in-order", is_flag=True, help="Only if all that the conditions come after is True.")
@@ -98,8 +99,8 @@ or with --in-order a condition comes after one that is not True; 2 bad usage.
 @kubeconfig_option
 @data_option
 def set_(
-    name: str,
-    assignments: Sequence[str],
+    words: tuple[str, ...],
+    namespace: str | None,
     reason: str,
     message: str,
     in_order: bool,
@@ -115,14 +116,17 @@ def set_(
     With --in-order a condition is set to True or False only on a revision in which all that it comes after
     is True; Unknown is always set.
     """
-    wanted = Wanted(revision_named(name), conditions_named(assignments, reason, message), in_order)
+    key, assignments = revision_named(words, Scope(namespace, data, kubeconfig))
+    if not assignments:
+        raise UsageError(f"{key}: what to set is missing: TYPE=STATUS, for example Certified=True")
+    wanted = Wanted(key, conditions_named(assignments, reason, message), in_order)
     written = asyncio.run(run_connected(data, kubeconfig, partial(write, wanted=wanted)))
     if output == "json":
         emit({"changed": written.changed, **document_of(wanted.key, written.revision, {})}, output)
         return
-    words = "" if written.changed else " already"
+    already = "" if written.changed else " already"
     for each in wanted.conditions:
-        click.echo(f"{wanted.key}: {each['type']} is{words} {each['status']}")
+        click.echo(f"{wanted.key}: {each['type']} is{already} {each['status']}")
     click.echo(readiness_line(written.revision))
 
 
@@ -139,20 +143,27 @@ Exit codes: 0 shown, ready or not; 1 there is no such revision, or it has no con
 that is named; 2 bad usage.
 """,
 )
-@click.argument("name", metavar="NAMESPACE/REVISION")
-@click.argument("types", nargs=-1, metavar="[TYPE...]")
+@object_argument("[KIND] NAME [TYPE...]")
+@namespace_option
 @click.option("--watch", is_flag=True, help="Show them again when they change, until Ctrl-C.")
 @_output
 @kubeconfig_option
 @data_option
-def get(name: str, types: Sequence[str], watch: bool, output: str, kubeconfig: str | None, data: str) -> None:
+def get(
+    words: tuple[str, ...],
+    namespace: str | None,
+    watch: bool,
+    output: str,
+    kubeconfig: str | None,
+    data: str,
+) -> None:
     """Show the conditions of a package revision, what each waits for, and which gates are not met.
 
     A gate without a condition has the status `-`. A package may declare that a condition comes after others
     (annotation pvbus.dev/condition-order of its Kptfile): the program that sets it begins when those are
     True.
     """
-    key = revision_named(name)
+    key, types = revision_named(words, Scope(namespace, data, kubeconfig))
 
     async def show(cluster: Cluster) -> None:
         last = None
@@ -210,15 +221,12 @@ class _Shown(NamedTuple):
 # ------------------------------------------------------------ the arguments
 
 
-def revision_named(name: str) -> Key:
-    """Return the key of a package revision. Raises UsageError."""
-    namespace, slash, rest = name.partition("/")
-    if not (slash and namespace and rest) or "/" in rest:
-        raise UsageError(
-            f'"{name}" is no NAMESPACE/REVISION, for example default/edge.web.packagevariant-1; kubectl get '
-            "packagerevisions -A lists them"
-        )
-    return Key(namespace, rest)
+def revision_named(
+    words: Sequence[str], scope: Scope, *, rest_max: int | None = None
+) -> tuple[Key, tuple[str, ...]]:
+    """Return the key of a package revision, and the words after its name. Raises UsageError."""
+    revision = named(words, (REVISION,), scope, rest_max=rest_max)
+    return revision.key, revision.rest
 
 
 def conditions_named(assignments: Sequence[str], reason: str, message: str) -> list[Object]:

@@ -2,15 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import click
 import msgspec
 
+from pvbus.cli.objectnames import NAMED_KINDS, Scope, named, namespace_option, object_argument
 from pvbus.cli.output import columns
 from pvbus.cli.progress import KINDS, Judged, condition_of
 from pvbus.cli.reading import bus_option, data_option, open_existing_bus, read_rows, topic_on
 from pvbus.core.api.variants import Condition
-from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import KEPT_FOR, Key, ObjectKey, maker_of, okey
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, ObjectRow
@@ -20,6 +21,7 @@ from pvbus.core.variants.conditions.subjects import GROUPS
 from pvbus.core.variants.notices import REVISION
 from pvbus.core.variants.severity import STOPS
 from pvbus.ports.bus import Bus, Record, TopicPartition
+from pvbus.ports.cluster import Kind
 
 COLUMNS = ("TIME", "OBJECT", "TYPE", "STATUS", "REASON", "MESSAGE")
 NOT_REPORTED = "NotReported"
@@ -30,12 +32,34 @@ _judged = msgspec.json.Decoder(Judged)
 Wanted = Callable[[ConditionEvent], bool]
 
 
+class Only(NamedTuple):
+    """Which objects are shown.
+
+    namespace: only those of this namespace, None for all
+    name: only those of this key, None for all
+    kind: only those of this kind, None for all
+    """
+
+    namespace: str | None
+    name: str | None = None
+    kind: Kind | None = None
+
+    def has(self, event: ConditionEvent) -> bool:
+        """Return whether an event is of such an object."""
+        if self.kind is not None and event.kind != self.kind.kind:
+            return False
+        if self.name is not None:
+            return f"{event.namespace}/{event.name}" == self.name
+        return self.namespace in (None, event.namespace)
+
+
 @click.command(
     short_help="Show every object's conditions, and changes.",
     epilog="""\b
 Examples:
   pvbus conditions                           the last event of each condition of every object
-  pvbus conditions default/web               of one object, whatever its kind
+  pvbus conditions default/web               of the objects of this name, whatever their kinds
+  pvbus conditions pvs/web -n default        of this set
   pvbus conditions --not-ready               sets, variants and Repositories that are not ready, and why
   pvbus conditions --follow -o json          a line of JSON per condition, and then per change
 
@@ -47,14 +71,21 @@ drafts that stayed, as people had edited them, are shown: they have the conditio
 Exit codes: 0 shown, 1 there is no such object, 2 bad usage.
 """,
 )
-@click.argument("name", required=False, metavar="[NAMESPACE/NAME]")
+@object_argument("[[KIND] NAME]", required=False)
+@namespace_option
 @click.option("--follow", is_flag=True, help="Go on with every change until interrupted.")
 @click.option("--not-ready", is_flag=True, help="Only conditions that ask for attention.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @data_option
 @bus_option
 def conditions(
-    name: str | None, follow: bool, not_ready: bool, output: str, data: str, bus: str | None
+    words: tuple[str, ...],
+    namespace: str | None,
+    follow: bool,
+    not_ready: bool,
+    output: str,
+    data: str,
+    bus: str | None,
 ) -> int:
     """Show conditions as consumers of the bus see them.
 
@@ -62,10 +93,12 @@ def conditions(
     program can tell repetitions apart. Events of one object come in the order of their times. With
     --not-ready an object that nothing was published of yet has a line with reason NotReported and no id.
     """
-    if name is not None and not all(Key.parse(name)):
-        raise UsageError(f'"{name}" is no NAMESPACE/NAME, for example default/web')
+    only = Only(namespace)
+    if words:
+        target = named(words, NAMED_KINDS, Scope(namespace, data))
+        only = Only(None, str(target.key), target.kind)
     try:
-        code = asyncio.run(_conditions(name, follow, not_ready, output, data, bus))
+        code = asyncio.run(_conditions(only, follow, not_ready, output, data, bus))
     except KeyboardInterrupt:
         if not follow:
             raise
@@ -74,31 +107,33 @@ def conditions(
 
 
 async def _conditions(
-    name: str | None, follow: bool, not_ready: bool, output: str, data: str, bus_url: str | None
+    only: Only, follow: bool, not_ready: bool, output: str, data: str, bus_url: str | None
 ) -> int:
-    names = [] if name is None else [name]
+    name = only.name
+    stayed: list[str] = []
 
     def wanted(event: ConditionEvent) -> bool:
-        if names and f"{event.namespace}/{event.name}" not in names:
-            return False
-        return not not_ready or asks_for_attention(event)
+        is_chosen = only.has(event) or f"{event.namespace}/{event.name}" in stayed
+        return is_chosen and (not not_ready or asks_for_attention(event))
 
     async with open_existing_bus(data, bus_url) as bus:
         # The end offsets first, so that changes during the read of the table are shown, too.
         begin = await _ends(bus)
-        latest = await _latest(bus, name)
+        latest = await _latest(bus, only)
         if name is not None and not latest:
-            names += await _read_drafts_that_stayed(bus, Key.parse(name))
-            latest = {key: row for each in names for key, row in (await _latest(bus, each)).items()}
+            stayed += await _read_drafts_that_stayed(bus, Key.parse(name))
+            drafts = [await _latest(bus, Only(None, draft)) for draft in stayed]
+            latest = {key: row for events in drafts for key, row in events.items()}
         shown = [event for event in latest.values() if wanted(event)]
         if not_ready:
-            shown += await _read_unreported(bus, name, shown)
+            shown += filter(only.has, await _read_unreported(bus, name, shown))
         shown.sort(key=lambda e: (e.namespace, e.name, e.kind, e.time, e.condition.type))
-        code = 0 if name is None or latest else await _nothing_of(bus, name)
+        code = 0 if name is None or latest else await _nothing_of(bus, name, only.kind)
         if shown:
             _show_table(shown, output)
         elif code == 0 and not_ready:
-            click.echo(f"{name or 'everything'} is ready", err=True)
+            of_namespace = f" in {only.namespace}" if only.namespace else ""
+            click.echo(f"{name or f'everything{of_namespace}'} is ready", err=True)
         if not follow:
             return code
         await _follow(bus, begin, latest, wanted, output)
@@ -110,14 +145,15 @@ async def _ends(bus: Bus) -> dict[TopicPartition, int]:
     return dict(await bus.end_offsets([(CONDITIONS, number) for number in range(count)]))
 
 
-async def _latest(bus: Bus, name: str | None) -> dict[str, ConditionEvent]:
-    """Return the latest events by key, of one object or of all objects."""
-    rows = await read_rows(bus, LATEST, key=name)
-    return {
+async def _latest(bus: Bus, only: Only) -> dict[str, ConditionEvent]:
+    """Return the latest events of the chosen objects, by key."""
+    rows = await read_rows(bus, LATEST, key=only.name)
+    events = {
         key: _event.decode(value)
         for key, value in rows.items()
-        if name is None or partition_key(LATEST, key) == name
+        if only.name is None or partition_key(LATEST, key) == only.name
     }
+    return {key: event for key, event in events.items() if only.has(event)}
 
 
 async def _read_drafts_that_stayed(bus: Bus, key: Key) -> list[str]:
@@ -163,18 +199,20 @@ def _unknown(kind: str, key: Key, obj: Judged) -> ConditionEvent:
     return ConditionEvent(kind=kind, namespace=key.namespace, name=key.name, uid="", condition=condition)
 
 
-async def _nothing_of(bus: Bus, name: str) -> int:
+async def _nothing_of(bus: Bus, name: str, only: Kind | None) -> int:
     """Report why there is no condition of an object; return the exit code."""
     kinds = [kind for topic, kind in KINDS.items() if name in await read_rows(bus, topic, key=name)]
     for kind, group in GROUPS.items():
         key = okey(group, kind, *Key.parse(name))
         kinds += [kind] if key in await read_rows(bus, OBJECTS, key=key) else []
+    kinds = [kind for kind in kinds if only is None or kind == only.kind]
     if kinds:
         click.echo(f"{' and '.join(kinds)} {name}: no condition has been published yet", err=True)
         return 0
+    missing = "PackageVariantSet, PackageVariant, PackageRevision, Repository or RolloutPolicy"
     click.echo(
-        f"{name}: there is no PackageVariantSet, PackageVariant, PackageRevision, Repository or "
-        "RolloutPolicy of this name; check namespace and name (pvbus conditions lists all)",
+        f"{name}: there is no {missing if only is None else only.kind} of this name; check "
+        "namespace and name (pvbus conditions lists all)",
         err=True,
     )
     return 1

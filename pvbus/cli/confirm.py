@@ -8,7 +8,8 @@ from typing import NamedTuple
 import click
 import msgspec
 
-from pvbus.cli.fleet import api_server, kubeconfig_option, named
+from pvbus.cli.fleet import api_server, kubeconfig_option
+from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
 from pvbus.cli.output import columns
 from pvbus.cli.progress import SET
 from pvbus.cli.reading import bus_option, data_option, open_existing_bus, read_rows
@@ -54,15 +55,15 @@ Exit codes: 0 shown or confirmed, 1 nothing is held, there is no such set, or it
 2 bad usage.
 """,
 )
-@click.argument("name", metavar="NAMESPACE/SET")
-@click.option("-n", "--namespace", help="Of the set, where only its name is given.")
+@object_argument("[KIND] NAME")
+@namespace_option
 @click.option("--show", is_flag=True, help="List everything that is held, and change nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @kubeconfig_option
 @data_option
 @bus_option
 def confirm(
-    name: str,
+    words: tuple[str, ...],
     namespace: str | None,
     show: bool,
     yes: bool,
@@ -76,7 +77,7 @@ def confirm(
     are a mistake, undo the change that led to them (labels, a selector): then nothing is deleted, and
     nothing is held any more.
     """
-    key = named(name, namespace)
+    key = named(words, (SET,), Scope(namespace, data, kubeconfig)).key
     if not (show or yes or _is_terminal()):
         raise UsageError(
             "cannot ask here, as this is no terminal: add --yes to confirm, or --show to see what is held"

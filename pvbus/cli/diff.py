@@ -12,18 +12,19 @@ from pvbus.cli.edits import edit_lines, edits_of
 from pvbus.cli.explain_text import conflict_value, is_warning
 from pvbus.cli.fleet import (
     Member,
+    Target,
     existing,
     kubeconfig_option,
     members_of,
-    named,
     require_served,
     run_connected,
 )
 from pvbus.cli.live import FILES, REVISION
+from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.plandocument import unified
 from pvbus.cli.plantext import diff_lines
-from pvbus.cli.progress import VARIANT
+from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import data_option
 from pvbus.controlplane.packages.upgrading import Names
 from pvbus.core.errors import ConflictError, PermanentError, UsageError
@@ -55,9 +56,8 @@ Examples:
 Exit codes: 0 shown or settled; 1 no such variant or conflict, or the draft cannot be changed; 2 bad usage.
 """,
 )
-@click.argument("name", metavar="[NAMESPACE/VARIANT]", required=False)
-@click.argument("field", required=False)
-@click.argument("where", required=False, metavar="[FILE]")
+@object_argument("[KIND] NAME [FIELD [FILE]]", required=False)
+@namespace_option
 @click.option(
     "--upstream", is_flag=True, help="Compare with the upstream's revision, not with the published one."
 )
@@ -70,16 +70,15 @@ Exit codes: 0 shown or settled; 1 no such variant or conflict, or the draft cann
 @click.option(
     "--set",
     "set_name",
-    metavar="NAMESPACE/SET",
+    metavar="[NAMESPACE/]SET",
     help="List the drafts of a whole set that people have edited: these stay when the set is deleted.",
 )
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @kubeconfig_option
 @data_option
 def diff(
-    name: str | None,
-    field: str | None,
-    where: str | None,
+    words: tuple[str, ...],
+    namespace: str | None,
     upstream: bool,
     take: str | None,
     set_name: str | None,
@@ -94,20 +93,21 @@ def diff(
     a list element that was deleted here: there it is as it was. `pvbus propose` refuses the draft until each
     conflict is settled with --take.
     """
-    if bool(name) == bool(set_name) or (set_name and (take or upstream)):
-        raise UsageError("name one variant (NAMESPACE/VARIANT), or list a set's edits (--set NAMESPACE/SET)")
-    if set_name:
-        edits = asyncio.run(run_connected(data, kubeconfig, partial(edits_of, key=named(set_name))))
+    target, field, where = _named(words, set_name, Scope(namespace, data, kubeconfig))
+    key = target.key
+    if target.kind == SET:
+        if take or upstream or field:
+            raise UsageError("a set has no draft of its own: leave out FIELD, --take and --upstream")
+        edits = asyncio.run(run_connected(data, kubeconfig, partial(edits_of, key=key)))
         if output == "text":
             click.echo("\n".join(edit_lines(edits)))
         else:
             emit(edits, output)
         return 0
-    key = named(name or "", is_variant=True)
     if bool(take) != bool(field):
         raise UsageError("--take settles the conflict in one FIELD: give both, or none to see the conflicts")
     if take and field:
-        work = partial(settle, key=key, side=take, field=field, where=where or "")
+        work = partial(settle, key=key, side=take, field=field, where=where)
         click.echo(asyncio.run(run_connected(data, kubeconfig, work)))
         return 0
     document = asyncio.run(
@@ -118,6 +118,16 @@ def diff(
     else:
         emit(document, output)
     return 0
+
+
+def _named(words: tuple[str, ...], set_name: str | None, scope: Scope) -> tuple[Target, str, str]:
+    """Return the variant or set, the field and the file. Raises UsageError."""
+    if bool(words) == bool(set_name):
+        raise UsageError("name one variant (NAMESPACE/VARIANT), or list a set's edits (--set NAMESPACE/SET)")
+    kinds = (SET,) if set_name else (VARIANT, SET)
+    found = named((set_name,) if set_name else words, kinds, scope, rest_max=2)
+    field, where = (*found.rest, "", "")[:2]
+    return Target(found.kind or kinds[0], found.key), field, where
 
 
 # ------------------------------------------------------------ reading

@@ -19,6 +19,7 @@ from pvbus.cli.explain_text import repository_lines, set_lines, variant_lines
 from pvbus.cli.failing import VariantFailure, failing_targets, grouped, unready_children
 from pvbus.cli.gone import read_gone
 from pvbus.cli.live import REVISION
+from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import bus_option, data_option, live_object, live_objects, open_existing_bus, read_rows
@@ -70,12 +71,14 @@ Document = dict[str, Any]
     epilog="""\b
 Examples:
   pvbus explain default/web-edge-asia-asia-01-web
-  pvbus explain --set default/web
-  pvbus explain --repository default/blueprints
+  pvbus explain default/web                                a set, where no variant has the name
+  pvbus explain pvs/web -n default                         a set; its short name is kubectl's
+  pvbus explain repository blueprints                      in the kubeconfig's namespace
   pvbus explain default/web-edge-asia-asia-01-web -o json
 """,
 )
-@click.argument("name", metavar="NAMESPACE/NAME")
+@object_argument("[KIND] NAME")
+@namespace_option
 @click.option("--set", "is_set", is_flag=True, help="NAME is a PackageVariantSet.")
 @click.option("--repository", "is_repository", is_flag=True, help="NAME is a Repository.")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
@@ -83,7 +86,8 @@ Examples:
 @data_option
 @bus_option
 def explain(
-    name: str,
+    words: tuple[str, ...],
+    namespace: str | None,
     is_set: bool,
     is_repository: bool,
     output: str,
@@ -96,18 +100,19 @@ def explain(
 
     For a removal that is held it says how to confirm it. Of a Repository it shows the conditions, and so the
     packages that cannot be served. Of what is gone it says when and why, for as long as the bus keeps events
-    (7 days). Exit code 1 when there is no such variant.
+    (7 days). A NAME without a kind is that of a variant, or if there is none, of a set. Exit code 1 when
+    there is no such object.
     """
-    key = Key.parse(name)
-    if not key.namespace or not key.name:
-        raise UsageError(f'"{name}" is no NAMESPACE/NAME, for example default/web-edge-asia-asia-01-web')
     if is_set and is_repository:
         raise UsageError("NAME is of a set or of a Repository: give --set or --repository")
-    if is_repository:
+    kinds = (SET,) if is_set else (REPOSITORY,) if is_repository else (VARIANT, SET, REPOSITORY)
+    target = named(words, kinds, Scope(namespace, data, kubeconfig))
+    kind, key = target.kind or (kinds[0] if len(kinds) == 1 else None), target.key
+    if kind == REPOSITORY:
         document, lines = asyncio.run(_repository(key, kubeconfig, data)), repository_lines
     else:
-        document = asyncio.run(_explain(key, is_set, kubeconfig, data, bus))
-        lines = set_lines if is_set else variant_lines
+        document = asyncio.run(_explain(key, kind, kubeconfig, data, bus))
+        lines = set_lines if "set" in document else variant_lines
     if output == "text":
         click.echo("\n".join(lines(document)))
     else:
@@ -129,9 +134,14 @@ async def _repository(key: Key, kubeconfig: str | None, data: str) -> Document:
 
 
 async def _explain(
-    key: Key, is_set: bool, kubeconfig: str | None, data: str, bus_url: str | None
+    key: Key, kind: Kind | None, kubeconfig: str | None, data: str, bus_url: str | None
 ) -> Document:
+    """Explain a set or a variant.
+
+    kind: None for the variant of this name, or if there is none, the set
+    """
     async with open_existing_bus(data, bus_url) as bus:
+        is_set = kind == SET or (kind is None and await _is_only_set(bus, key))
         document = await bus_document(bus, key, is_set=is_set, hints=options_of(data, kubeconfig))
     live = await live_object(data, kubeconfig, SET if is_set else VARIANT, key)
     document["live"] = live if isinstance(live, dict) else None
@@ -166,6 +176,15 @@ async def bus_document(bus: Bus, key: Key, *, is_set: bool, hints: str = "") -> 
     document["liveNote"] = ""
     document["waitsFor"] += await _note_if_unlisted(bus, kind, key)
     return document
+
+
+async def _is_only_set(bus: Bus, key: Key) -> bool:
+    """Return whether a set has this name, or had it last, and no variant has."""
+    name = str(key)
+    is_variant, is_set = [name in await read_rows(bus, topic, key=name) for topic in (VARIANTS, SETS)]
+    if is_variant or (await _variant(bus, key))["known"] or (await read_gone(bus, VARIANT, key))["at"]:
+        return False
+    return is_set or (await _set(bus, key))["known"] or bool((await read_gone(bus, SET, key))["at"])
 
 
 async def _revisions(data: str, kubeconfig: str | None, key: Key, names: list[str]) -> list[Object]:

@@ -30,7 +30,7 @@ def variant_lines(document: Document) -> Iterator[str]:
     """Yield the description of a variant, first the sets that made it."""
     yield f"PackageVariant {document['variant']}"
     if not document["known"]:
-        yield from gone_lines("PackageVariant", document["variant"], document["gone"], " (a set: --set)")
+        yield from gone_lines("PackageVariant", document["variant"], document["gone"])
         yield from kept_lines(document.get("kept") or [])
         yield from _note_lines(document)
         return

@@ -15,6 +15,7 @@ import msgspec
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.datafolder import DataPaths
 from pvbus.cli.live import REVISION
+from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument, typed
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import data_option
 from pvbus.core.api.variants import PackageVariant
@@ -40,21 +41,6 @@ kubeconfig_option = click.option(
 )
 
 
-def named(name: str, namespace: str | None = None, *, is_variant: bool = False) -> Key:
-    """Return the key of a set or a variant. Raises UsageError.
-
-    namespace: the namespace where only the name is given
-    """
-    key = Key.parse(name) if "/" in name else Key(namespace or "", name)
-    if (not key.namespace or not key.name or "/" in key.name) and is_variant:
-        raise UsageError(f'"{name}" is no NAMESPACE/VARIANT, for example default/web-edge-asia-asia-01-web')
-    if not key.namespace or not key.name or "/" in key.name:
-        raise UsageError(f'"{name}" is no NAMESPACE/SET, for example default/web; or give -n NAMESPACE')
-    if namespace and namespace != key.namespace:
-        raise UsageError(f'"{name}" and -n {namespace} name two namespaces: leave one of them out')
-    return key
-
-
 class Target(NamedTuple):
     """A variant, or a set."""
 
@@ -75,23 +61,25 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         data_option,
         kubeconfig_option,
-        click.option("-n", "--namespace", help="Of the set, where only its name is given."),
+        namespace_option,
         click.option(
-            "--set", "set_name", metavar="NAMESPACE/SET", help="A whole set, in place of one variant."
+            "--set", "set_name", metavar="[NAMESPACE/]SET", help="A whole set, in place of one variant."
         ),
-        click.argument("name", required=False, metavar="[NAMESPACE/VARIANT]"),
+        object_argument("[KIND] NAME", required=False),
     ):
         command = option(command)
     return command
 
 
-def target_of(name: str | None, set_name: str | None, namespace: str | None) -> Target:
+def target_of(words: Sequence[str], set_name: str | None, scope: Scope) -> Target:
     """Return the variant or set that the arguments name. Raises UsageError."""
-    if bool(name) == bool(set_name):
-        raise UsageError("name one variant (NAMESPACE/VARIANT) or one set (--set NAMESPACE/SET)")
-    if set_name:
-        return Target(SET, named(set_name, namespace))
-    return Target(VARIANT, named(name or "", namespace, is_variant=True))
+    if bool(words) == bool(set_name):
+        raise UsageError(
+            "name one variant (NAMESPACE/VARIANT) or one set (--set NAMESPACE/SET, or pvs/NAMESPACE/SET)"
+        )
+    kinds = (SET,) if set_name else (VARIANT, SET)
+    target = named((set_name,) if set_name else words, kinds, scope)
+    return Target(target.kind or kinds[0], target.key)
 
 
 async def annotate(cluster: Cluster, kind: Kind, obj: Object, annotations: Mapping[str, str | None]) -> None:
@@ -134,8 +122,17 @@ async def existing(cluster: Cluster, kind: Kind, key: Key) -> Object:
     """Read an object. Raises PermanentError if it does not exist."""
     found = await cluster.get(await require_served(cluster, kind), *key)
     if found is None:
-        raise PermanentError(f"there is no {kind.kind} {key}: check namespace and name")
+        hint = await _other_kind(cluster, kind, key) or "check namespace and name"
+        raise PermanentError(f"there is no {kind.kind} {key}: {hint}")
     return found
+
+
+async def _other_kind(cluster: Cluster, kind: Kind, key: Key) -> str:
+    """Return what to type where a set has the name that was taken for a variant's, "" where none has."""
+    resource = await cluster.resource(SET) if kind == VARIANT else None
+    if resource is None or await cluster.get(resource, *key) is None:
+        return ""
+    return f"a {SET.kind} has this name; for that one write {typed(SET, key)}"
 
 
 def counted(variants: int) -> str:

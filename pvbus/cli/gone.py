@@ -50,15 +50,12 @@ async def _last_event(bus: Bus, kind: Kind, key: Key) -> ConditionEvent | None:
     return max(latest.values(), key=lambda event: event.time)
 
 
-def gone_lines(kind: str, name: str, gone: Document, hint: str = "") -> Iterator[str]:
-    """Yield the lines about the end of an object.
-
-    hint: what else the name may be, "" for nothing
-    """
+def gone_lines(kind: str, name: str, gone: Document) -> Iterator[str]:
+    """Yield the lines about the end of an object."""
     if not gone["at"]:
         retention = f", which keeps events for {gone['keptDays']:g} days," if gone["keptDays"] else ""
         unknown = f"no such {kind}, and the bus{retention} has no event of it"
-        yield f"  {name}: {unknown}; check namespace and name{hint}"
+        yield f"  {name}: {unknown}; check namespace and name"
         return
     yield f"  gone since {gone['at']}: {gone['why'] or 'the event does not say why'}"
     if gone["setAt"]:

@@ -19,6 +19,7 @@ from pvbus.cli.fleet import (
     target_options,
     variants_of,
 )
+from pvbus.cli.objectnames import Scope
 from pvbus.cli.progress import SET
 from pvbus.core.kernel.holds import because, hold_reason
 from pvbus.core.kernel.keys import HOLD, HOLD_REASON
@@ -34,7 +35,7 @@ NAMES_MAX = 3
     epilog="""\b
 Examples:
   pvbus hold default/web-edge-asia-asia-01-web --reason "fair in town until Monday"
-  pvbus hold --set default/web
+  pvbus hold --set default/web           or: pvbus hold pvs web -n default
   pvbus unhold --set default/web
 
 Exit codes: 0 on hold (also if it was before), 1 there is no such variant or set, 2 bad usage.
@@ -43,7 +44,7 @@ Exit codes: 0 on hold (also if it was before), 1 there is no such variant or set
 @target_options
 @click.option("--reason", help="Why, for those who find it on hold.")
 def hold(
-    name: str | None,
+    words: tuple[str, ...],
     set_name: str | None,
     namespace: str | None,
     reason: str | None,
@@ -55,7 +56,7 @@ def hold(
     It keeps what it has. People can still edit and publish its package revisions one by one; `pvbus propose`
     and `pvbus approve` leave it out.
     """
-    target = target_of(name, set_name, namespace)
+    target = target_of(words, set_name, Scope(namespace, data, kubeconfig))
     annotations = {HOLD: "true", **({HOLD_REASON: reason} if reason else {})}
     click.echo(
         asyncio.run(
@@ -76,10 +77,10 @@ Exit codes: 0 not on hold (also if it was not before), 1 there is no such varian
 )
 @target_options
 def unhold(
-    name: str | None, set_name: str | None, namespace: str | None, kubeconfig: str | None, data: str
+    words: tuple[str, ...], set_name: str | None, namespace: str | None, kubeconfig: str | None, data: str
 ) -> None:
     """Take a variant or a set off hold: the services do what has become due meanwhile."""
-    target = target_of(name, set_name, namespace)
+    target = target_of(words, set_name, Scope(namespace, data, kubeconfig))
     click.echo(asyncio.run(run_connected(data, kubeconfig, partial(take_off_hold, target=target))))
 
 

@@ -106,6 +106,7 @@ def pvbus() -> None:
       pvbus run render --bus kafka://kafka:9092 --kubeconfig .pvbus/kubeconfig
       pvbus lag --bus kafka://kafka:9092 --watch
 
+    Objects are named as for kubectl: NAME, NAMESPACE/NAME, pvs NAME or pvs/NAME, and -n NAMESPACE.
     Exit codes: 0 done, 1 failed, 2 bad usage or settings, 130 interrupted; `plan --check` also has 3.
     Settings are variables PVBUS_*, or keys of the YAML file that PVBUS_CONFIG names;
     `python -m services.unroll --help` lists them.

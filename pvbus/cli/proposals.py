@@ -21,7 +21,6 @@ from pvbus.cli.fleet import (
     existing,
     kubeconfig_option,
     members_of,
-    named,
     on_hold,
     persist,
     require_served,
@@ -30,6 +29,7 @@ from pvbus.cli.fleet import (
     work_off,
 )
 from pvbus.cli.live import REVISION
+from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
 from pvbus.cli.output import columns, emit
 from pvbus.cli.progress import SET, Judged, condition_of
 from pvbus.cli.reading import data_option
@@ -136,8 +136,9 @@ def _options(command: Command) -> Command:
             help="Only revisions with these labels, as for kubectl: a=b,c!=d,e in (f,g). It sees the "
             "labels of the PackageVariant, and over them those of its PackageRevision.",
         ),
-        click.option("-n", "--namespace", help="Of the set, where only its name is given."),
-        click.option("--set", "name", required=True, metavar="NAMESPACE/SET", help="Whose variants."),
+        namespace_option,
+        click.option("--set", "set_name", metavar="[NAMESPACE/]SET", help="The same as NAME."),
+        object_argument("[KIND] NAME", required=False),
     ):
         command = option(command)
     return command
@@ -214,7 +215,8 @@ approve.help = f"""Publish the proposed package revisions of a set's variants, a
 def _run(
     move: Move,
     *,
-    name: str,
+    words: tuple[str, ...],
+    set_name: str | None,
     namespace: str | None,
     selector: str,
     dry_run: bool,
@@ -223,7 +225,10 @@ def _run(
     data: str,
     yes: bool = True,
 ) -> int:
-    key = named(name, namespace)
+    if bool(words) == bool(set_name):
+        raise UsageError(f"name one set: pvbus {move.verb} NAMESPACE/SET (or --set NAMESPACE/SET)")
+    scope = Scope(namespace, data, kubeconfig)
+    key = named((set_name,) if set_name else words, (SET,), scope).key
     try:
         parsed = parse_label_selector(selector)
     except ValueError as exc:

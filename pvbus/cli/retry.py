@@ -29,6 +29,7 @@ from pvbus.cli.fleet import (
     work_off,
 )
 from pvbus.cli.live import FILES
+from pvbus.cli.objectnames import Scope
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import ConflictError, PermanentError, UsageError
@@ -55,7 +56,7 @@ usage; 130 interrupted.
 @target_options
 @click.option("--failing", is_flag=True, help="Of a set: only the variants that are not ready.")
 def retry(
-    name: str | None,
+    words: tuple[str, ...],
     set_name: str | None,
     namespace: str | None,
     failing: bool,
@@ -69,7 +70,7 @@ def retry(
     inject, and of the set, for unroll, and saves failed drafts as they are. A variant that does not exist, as
     the API server has refused it, has no annotation: render tries to create it again within a minute.
     """
-    target = target_of(name, set_name, namespace)
+    target = target_of(words, set_name, Scope(namespace, data, kubeconfig))
     if failing and target.kind != SET:
         raise UsageError("--failing chooses among the variants of a set: give --set")
     work = partial(retry_variants, target=target, failing=failing)

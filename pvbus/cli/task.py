@@ -20,11 +20,12 @@ from pvbus.cli.condition import (
 )
 from pvbus.cli.fleet import key_of, kubeconfig_option, require_served, run_connected
 from pvbus.cli.live import REVISION
+from pvbus.cli.objectnames import Scope, namespace_option, object_argument
 from pvbus.cli.output import columns, emit
 from pvbus.cli.reading import data_option
 from pvbus.core.api.packages import PLACEHOLDER_REVISION
 from pvbus.core.errors import PermanentError, UsageError
-from pvbus.core.kernel.keys import TASKS
+from pvbus.core.kernel.keys import TASKS, Key
 from pvbus.core.variants.notices import LIFECYCLE_TYPE
 from pvbus.core.variants.revisions import gates, tasks
 from pvbus.core.variants.revisions.owning import is_terminating, lifecycle_of
@@ -203,8 +204,8 @@ Exit codes: 0 asked (also if it was so before); 1 there is no such revision, it 
 or the server refused; 2 bad usage.
 """,
 )
-@click.argument("name", metavar="NAMESPACE/REVISION")
-@click.argument("type_", metavar="TYPE")
+@object_argument("[KIND] NAME TYPE")
+@namespace_option
 @click.option("--question", required=True, help="What a person has to find out or decide.")
 @click.option("--owner", default="", help="Who should answer: a name for people. It gives no right.")
 @click.option("--ticket", default="", help="Where else it is discussed: a number or an address.")
@@ -216,8 +217,8 @@ or the server refused; 2 bad usage.
 @kubeconfig_option
 @data_option
 def open_(
-    name: str,
-    type_: str,
+    words: tuple[str, ...],
+    namespace: str | None,
     question: str,
     owner: str,
     ticket: str,
@@ -231,7 +232,7 @@ def open_(
 
     The task is stored with the package in git. One that is open already gets this question and owner.
     """
-    key = revision_named(name)
+    key, type_ = _condition_named(words, Scope(namespace, data, kubeconfig))
     if type_ == LIFECYCLE_TYPE:
         raise UsageError(f"{type_} is the condition of the lifecycle in events: choose another type")
     asked = _task_named(question, owner, ticket, due)
@@ -288,6 +289,14 @@ def _task_named(question: str, owner: str, ticket: str, due: str) -> Task:
         raise UsageError(hint) from None
 
 
+def _condition_named(words: Sequence[str], scope: Scope) -> tuple[Key, str]:
+    """Return the package revision and the type of the condition. Raises UsageError."""
+    key, rest = revision_named(words, scope, rest_max=1)
+    if not rest:
+        raise UsageError(f"{key}: the TYPE of the condition is missing: give it after the name")
+    return key, rest[0]
+
+
 def _condition(condition: dict[str, str]) -> Object:
     """Return a condition if it can be one. Raises UsageError."""
     assignment = f"{condition['type']}={condition['status']}"
@@ -309,8 +318,8 @@ Exit codes: 0 answered (also if it was so before); 1 there is no such revision o
 somebody else has answered, or the server refused; 2 bad usage.
 """,
 )
-@click.argument("name", metavar="NAMESPACE/REVISION")
-@click.argument("type_", metavar="TYPE")
+@object_argument("[KIND] NAME TYPE")
+@namespace_option
 @click.option("--status", required=True, type=click.Choice(tasks.ANSWERS, case_sensitive=False))
 @click.option("--message", default="", help="Why, in a sentence.")
 @click.option("--again", is_flag=True, help="Replace an answer. Both stay in the history.")
@@ -318,8 +327,8 @@ somebody else has answered, or the server refused; 2 bad usage.
 @kubeconfig_option
 @data_option
 def answer(
-    name: str,
-    type_: str,
+    words: tuple[str, ...],
+    namespace: str | None,
     status: str,
     message: str,
     again: bool,
@@ -332,7 +341,7 @@ def answer(
     The package store records who answered, as the API server knows it, when, and the old and new status: in
     the package, and in its git history. Anybody who may write conditions may answer, whoever the owner is.
     """
-    key = revision_named(name)
+    key, type_ = _condition_named(words, Scope(namespace, data, kubeconfig))
     wanted = Wanted(key, [_condition(tasks.answer(type_, status, message))])
 
     def change(revision: Object) -> Object:

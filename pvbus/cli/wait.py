@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple
 import click
 import msgspec
 
-from pvbus.cli.fleet import Target, kubeconfig_option, named
+from pvbus.cli.fleet import Target, kubeconfig_option
+from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import bus_option, data_option, live_object, open_existing_bus, read_rows, topic_on
 from pvbus.core.api.packages import PUBLISHED
@@ -167,7 +168,8 @@ A program does the same with the topic pvbus.conditions.latest alone: see docs/e
 Exit codes: 0 it is so; 1 not within the time, or there is no such object; 2 bad usage; 130 interrupted.
 """,
 )
-@click.argument("name", metavar="NAMESPACE/NAME")
+@object_argument("[KIND] NAME")
+@namespace_option
 @click.option(
     "--for",
     "goal",
@@ -193,7 +195,8 @@ Exit codes: 0 it is so; 1 not within the time, or there is no such object; 2 bad
 @data_option
 @bus_option
 def wait(
-    name: str,
+    words: tuple[str, ...],
+    namespace: str | None,
     goal: Goal,
     kind: str | None,
     generation: int | None,
@@ -208,7 +211,9 @@ def wait(
     service has seen it yet. Without an API server it is the one that the services have seen.
     """
     kinds = {"set": (SET,), "variant": (VARIANT,), None: (SET, VARIANT)}[kind]
-    return asyncio.run(_wait(named(name), kinds, goal, generation, timeout, kubeconfig, data, bus))
+    target = named(words, kinds, Scope(namespace, data, kubeconfig))
+    kinds = (target.kind,) if target.kind is not None else kinds
+    return asyncio.run(_wait(target.key, kinds, goal, generation, timeout, kubeconfig, data, bus))
 
 
 async def _wait(

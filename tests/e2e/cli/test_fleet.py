@@ -155,8 +155,11 @@ def test_explain_of_a_set_and_of_nothing(fleet: Fleet) -> None:
     assert document["children"] == {"present": 200}
     assert document["held"] is None
     assert pvbus("explain", "default/nothing", cwd=fleet.folder).code == 1
-    wrong = pvbus("explain", "nothing", cwd=fleet.folder)
-    assert (wrong.code, "is no NAMESPACE/NAME" in wrong.err) == (2, True)
+    assert pvbus("explain", "web", "-o", "json", cwd=fleet.folder).out == done.out, (
+        "without --set and namespace"
+    )
+    wrong = pvbus("explain", "/nothing", cwd=fleet.folder)
+    assert (wrong.code, "names no object" in wrong.err) == (2, True)
 
 
 def test_conditions_and_topics(fleet: Fleet) -> None:

@@ -97,8 +97,8 @@ def test_a_write_in_the_same_moment_is_merged(desk: Desk, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("edge.web.v1", "A=True"), "is no NAMESPACE/REVISION"),
-        (("a/b/c", "A=True"), "is no NAMESPACE/REVISION"),
+        ((KEY,), "what to set is missing: TYPE=STATUS"),
+        (("a/b/c", "A=True"), "names no object: give NAMESPACE/NAME"),
         ((KEY, "A"), '"A" is no TYPE=STATUS, for example Certified=True'),
         ((KEY, "A=yes"), "a status is True, False or Unknown"),
         ((KEY, "=True"), "cannot be the type of a condition"),

@@ -20,10 +20,8 @@ def event(
 ) -> Any:
     fields = {"type": "Ready", "reason": "R", "last_transition_time": "2026-02-03T04:00:00Z"}
     condition = Condition(status=status, **{**fields, **more.pop("condition", {})})
-    more = {"time": "2026-02-03T05:00:00.000Z", **more}
-    return ConditionEvent(
-        kind=kind, namespace="default", name=name, uid="u", condition=condition, id=id_, **more
-    )
+    more = {"time": "2026-02-03T05:00:00.000Z", "namespace": "default", **more}
+    return ConditionEvent(kind=kind, name=name, uid="u", condition=condition, id=id_, **more)
 
 
 def latest(event: ConditionEvent | None, key: str = "PackageVariant|default/web|Ready") -> Row:
@@ -70,6 +68,28 @@ def test_events_of_an_object_come_in_the_order_of_their_own_times(
     assert [line.split()[2] for line in lines[1:]] == ["Ready", "ConfigInjected"]
 
 
+@pytest.mark.parametrize(
+    ("words", "kinds"),
+    [
+        (["web"], ["PackageVariant", "PackageVariantSet"]),
+        (["pvs/web"], ["PackageVariantSet"]),
+        (["pv", "web", "-n", "default"], ["PackageVariant"]),
+        (["-n", "default"], ["PackageVariant", "PackageVariantSet"]),
+    ],
+)
+def test_a_kind_and_a_namespace_choose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], kinds: list[str]
+) -> None:
+    names = [("PackageVariant", "default"), ("PackageVariantSet", "default"), ("PackageVariant", "other")]
+    rows = [
+        latest(event("True", kind=kind, namespace=namespace), f"{kind}|{namespace}/web|Ready")
+        for kind, namespace in names
+    ]
+    write_tables(tmp_path / "bus.db", rows)
+    assert run(["conditions", *words, "--data", str(tmp_path), "-o", "json"]) == 0
+    assert [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()] == kinds
+
+
 def test_an_unknown_object_is_an_error_with_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,8 +101,8 @@ def test_an_unknown_object_is_an_error_with_a_sentence(
     assert captured.err.startswith("default/wbe: there is no PackageVariantSet, PackageVariant, ")
     assert run(["conditions", "default/new", *at]) == 0
     assert "PackageVariantSet default/new: no condition has been published yet" in capsys.readouterr().err
-    assert run(["conditions", "web", *at]) == 2
-    assert '"web" is no NAMESPACE/NAME' in capsys.readouterr().err
+    assert run(["conditions", "/web", *at]) == 2
+    assert '"/web" names no object' in capsys.readouterr().err
 
 
 def test_not_ready_names_everything_that_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

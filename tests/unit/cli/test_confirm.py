@@ -179,6 +179,6 @@ def test_without_a_terminal_nothing_is_confirmed_unasked(
     monkeypatch.setattr(confirm, "_is_terminal", lambda: False)
     assert downstream.run("default/web") == 2
     assert "add --yes to confirm, or --show" in capsys.readouterr().err
-    for wrong in (["web"], ["default/web", "-n", "other"], ["a/b/c"]):
+    for wrong in (["pv", "web"], ["default/web", "-n", "other"], ["a/b/c"]):
         assert downstream.run(*wrong, "--yes") == 2
     assert downstream.annotations == {"mine": "stays"}

@@ -480,7 +480,7 @@ def test_what_does_not_exist_is_said_with_its_name(tmp_path: Path, capsys: Captu
         (
             ["default/wbe"],
             "default/wbe: no such PackageVariant, and the bus, which keeps events for 7 days, has no event "
-            "of it; check namespace and name (a set: --set)",
+            "of it; check namespace and name",
         ),
         (
             ["--set", "default/wbe"],
@@ -525,6 +525,10 @@ def test_what_is_gone_is_said_with_the_reason_and_the_end_of_its_set(
     said = capsys.readouterr().out.splitlines()
     assert said[1] == "  gone since 2026-11-26T10:00:00.000Z: its reason"
     assert said[2] == "  its PackageVariantSet alpha is gone since 2026-11-26T10:00:00.000Z"
+    for words, name in (("pvs/web", "web"), ("alpha", "alpha")):
+        with pytest.raises(SystemExit):
+            run(["explain", words, "--data", str(tmp_path)])
+        assert capsys.readouterr().out.startswith(f"PackageVariantSet default/{name}\n")
     with pytest.raises(SystemExit):
         run(["explain", "default/other", "--data", str(tmp_path), "-o", "json"])
     gone = json.loads(capsys.readouterr().out)["gone"]

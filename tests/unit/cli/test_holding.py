@@ -152,7 +152,8 @@ def test_what_is_on_hold_is_not_tried(home: Location, capsys: Captured) -> None:
     [
         (("hold",), 2, "name one variant (NAMESPACE/VARIANT) or one set"),
         (("hold", "default/ready", "--set", "default/web"), 2, "name one variant"),
-        (("hold", "ready"), 2, '"ready" is no NAMESPACE/VARIANT'),
+        (("hold", "ready/"), 2, '"ready/" names no object'),
+        (("hold", "web"), 1, "a PackageVariantSet has this name; for that one write pvs/default/web"),
         (("hold", "default/typo"), 1, "there is no PackageVariant default/typo"),
         (("retry", "default/ready", "--failing"), 2, "give --set"),
     ],

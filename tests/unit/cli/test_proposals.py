@@ -225,6 +225,19 @@ def test_a_mistake_is_explained(
     assert fleet_of_three.server.writes == []
 
 
+def test_a_set_is_named_with_and_without_the_option(fleet_of_three: Location, capsys: Captured) -> None:
+    """Each spelling gives the same plan; two sets or none are bad usage."""
+    data = ["--dry-run", "--data", str(fleet_of_three.folder)]
+    plans = []
+    for words in (["--set", "default/web"], ["default/web"], ["pvs", "web"], ["web", "-n", "default"]):
+        assert run(["propose", *words, *data]) == 1
+        plans.append(capsys.readouterr().out)
+    assert len(set(plans)) == 1
+    for words in ([], ["web", "--set", "default/web"], ["pv", "web"]):
+        assert run(["propose", *words, *data]) == 2
+    assert "name one set: pvbus propose NAMESPACE/SET" in capsys.readouterr().err
+
+
 def test_what_cannot_be_asked_for_is_not_done(fleet_of_three: Location, capsys: Captured) -> None:
     """There is something to approve, and no terminal: the way out is named."""
     fleet_of_three.run("propose")

@@ -193,7 +193,8 @@ def test_who_may_only_write_conditions_may_answer_but_not_ask(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("open", "edge", "A", "--question", "?"), "is no NAMESPACE/REVISION"),
+        (("open", KEY, "--question", "?"), "the TYPE of the condition is missing"),
+        (("open", "pv/edge", "A", "--question", "?"), "takes no PackageVariant"),
         (("open", KEY, "A"), "Missing option '--question'"),
         (("open", KEY, "A", "--question", " "), "a task needs a question"),
         (("open", KEY, "A", "--question", "x" * 301), "at most 300 fit"),

@@ -188,4 +188,5 @@ def test_of_a_set_and_a_variant_with_one_name_the_option_chooses(
     assert run(["wait", *at]) == 2
     assert "--kind names one of them" in capsys.readouterr().err
     assert run(["wait", *at, "--kind", "set"]) == 0
+    assert run(["wait", "pvs", *at]) == 0
     assert run(["wait", *at, "--kind", "variant"]) == 1
