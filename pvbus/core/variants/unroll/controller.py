@@ -420,10 +420,11 @@ class UnrollController(KeyedController[SetState]):
         puts = [Put(WATCHES, key, request) for key, request in wanted.items() if key not in own]
         own.update(wanted)
         states = self._tables[number].values()
-        if all(other.passed for other in states):
-            needed = {key for other in states for key in other.requested}
-            puts += [Put(WATCHES, key, None) for key in sorted(own - needed)]
-            own.intersection_update(needed)
+        of_others = own - wanted.keys()  # mostly none: then no set need be looked at
+        if of_others and all(other.passed for other in states):
+            unneeded = of_others.difference(*(other.requested for other in states))
+            puts += [Put(WATCHES, key, None) for key in sorted(unneeded)]
+            own -= unneeded
         return puts
 
     def _roll_up(

@@ -1,5 +1,7 @@
 """Unrolling, row by row of the requirements: selection, names, errors, cost and silence."""
 
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -412,6 +414,31 @@ def test_a_watch_is_asked_for_once_per_lease_and_withdrawn_with_its_last_set() -
     found.tell(SET, site_set("gamma"))
     found.run("default/gamma")
     assert found.requests[key] is not None
+
+
+def test_a_set_costs_the_same_however_many_there_are() -> None:
+    """Its first pass looks at no other set, as long as there is no watch that may be needless."""
+
+    def calls_with(others: int) -> int:
+        found = part()
+        for number in range(others):
+            found.tell(SET, site_set(f"s{number:03}"))
+            found.run(f"default/s{number:03}")
+        found.tell(SET, site_set("last"))
+        count = 0
+
+        def profile(frame: FrameType, event: str, argument: Any) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(profile)
+        try:
+            found.run("default/last")
+        finally:
+            sys.setprofile(None)
+        return count
+
+    assert calls_with(100) < calls_with(10) + 20
 
 
 def test_a_set_on_hold_keeps_its_watch() -> None:
