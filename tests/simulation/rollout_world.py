@@ -33,6 +33,7 @@ CHECK = Check(name="check", object=ObjectCheck(expression="true"))
 TICK_SECONDS = 30.0
 IN_FLIGHT = {TargetState.ORDERED, TargetState.CANCELLING, TargetState.APPROVED}
 OUT = {TargetState.LEFT, TargetState.GONE, TargetState.SKIPPED, TargetState.REFUSED, TargetState.FAILED}
+TRIED = {TargetState.APPROVED, TargetState.PROVEN, TargetState.FAILED, TargetState.REFUSED}
 RULES = Rules(
     waves=(WaveRules(percent=0, number=1, hold_seconds=20, checks=(CHECK,)), WaveRules()),
     in_flight_max=1,
@@ -326,6 +327,9 @@ def _wrong_advance(before: World, after: World, rows: Mapping[str, Target]) -> s
     evidence = dict(before.evidence)
     last = after.rollout.wave if is_end else after.rollout.wave - 1
     if any(row.state is TargetState.PLANNED and row.wave > last for row in rows.values()):
+        wave = [row.state for row in rows.values() if row.wave == before.rollout.wave]
+        if wave and not set(wave) & TRIED:
+            return "a wave passed on nobody"
         if open_canaries := [each for each in after.rules.canaries if _is_open_canary(before, after, each)]:
             return f"a wave passed with the open canaries {open_canaries}"
     excused = {each.canary for each in after.rollout.excused}

@@ -47,7 +47,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     is_passed: what came of it. unmet: in a hold time, the checks that did not pass then, and why.
     needs_restart: what this attempt did not prove is not known any more; no other begins before a person
     restarts it. canary_reason, canary_message: why a named canary keeps others from their revision, "" for
-    nothing. excused: the canaries that this attempt goes without, and who said so.
+    nothing. excused: the canaries that this attempt goes without, and who said so. sizes: how many targets
+    were planned for each wave.
     """
 
     state: RolloutState = RolloutState.IDLE
@@ -71,6 +72,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     canary_reason: str = ""
     canary_message: str = ""
     excused: tuple[CanaryExcuse, ...] = ()
+    sizes: tuple[int, ...] = ()
 
 
 class TargetFacts(NamedTuple):

@@ -2,11 +2,15 @@
 
 from msgspec.structs import replace
 
+from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutEvent, RolloutState, TargetEvent, TargetState
 from pvbus.core.promotion.protocol.canaries import admit_canaries, excused_in, obstacles_in_attempt
 from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT, OPEN, PUBLISHED
 from pvbus.core.promotion.protocol.turn import ADVANCING, Turn
 from pvbus.core.promotion.protocol.windows import is_open
+
+_TRIED = (*PUBLISHED, *FAILING)
+_LOST = (TargetState.LEFT, TargetState.GONE, TargetState.SKIPPED)
 
 
 def advance(turn: Turn) -> None:
@@ -23,6 +27,8 @@ def advance_once(turn: Turn) -> bool:
     """Take one transition, if one is due; return whether another may be due at once."""
     match turn.rollout.state:
         case RolloutState.ROLLING:
+            for row in fillers(turn):
+                turn.rows[row.target] = replace(row, wave=turn.rollout.wave)
             order(turn)
             if is_waiting(turn):
                 return False
@@ -71,7 +77,7 @@ def is_waiting(turn: Turn) -> bool:
 
 def hold(turn: Turn) -> bool:
     """Pass a wave whose targets are proven good, or look at its checks again."""
-    if is_waiting(turn):
+    if is_waiting(turn) or (not has_tried(turn) and fillers(turn)):
         turn.move(RolloutEvent.REOPENED)
         return True
     if not is_over(turn):
@@ -109,8 +115,7 @@ def is_over(turn: Turn) -> bool:
     """Tell whether a wave passes: with its hold time, its checks and a person, unless nothing was done in
     it or a person wants the rest at once."""
     rollout, wave = turn.rollout, turn.wave
-    tried = (*PUBLISHED, *FAILING)
-    if not any(row.wave == rollout.wave and row.state in tried for row in turn.current):
+    if not has_tried(turn):
         return True
     if turn.commands.promote == rollout.attempt:
         return True
@@ -120,6 +125,26 @@ def is_over(turn: Turn) -> bool:
     if wave.asked and not is_fresh:
         return False
     return not wave.needs_person or turn.commands.approve == (rollout.attempt, rollout.wave)
+
+
+def has_tried(turn: Turn) -> bool:
+    """Tell whether any target of the wave has got its revision, or was refused it."""
+    return any(row.wave == turn.rollout.wave and row.state in _TRIED for row in turn.current)
+
+
+def fillers(turn: Turn) -> list[Target]:
+    """Return who takes the place of targets that the wave has lost: the next ones, in order. An excused
+    canary counts as lost until it is proven, and nobody takes a place before an open canary."""
+    number, excused = turn.rollout.wave, excused_in(turn)
+    planned = turn.rollout.sizes[number - 1] if number <= len(turn.rollout.sizes) else 0
+    present = sum(
+        row.wave == number and row.state not in _LOST and (row.state not in OPEN or row.target not in excused)
+        for row in turn.current
+    )
+    if present >= planned or obstacles_in_attempt(turn):
+        return []
+    later = (row for row in turn.current if row.state is TargetState.PLANNED and row.wave > number)
+    return sorted(later, key=lambda row: (row.wave, row.position))[: planned - present]
 
 
 def ask_again(turn: Turn) -> None:

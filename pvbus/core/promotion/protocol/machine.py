@@ -289,7 +289,7 @@ def plan(turn: Turn, due: Mapping[str, TargetFacts]) -> None:
     turn.rows = dict(former)
     canaries = [canary for canary in turn.rules.canaries if canary in due]
     ordered = [*canaries, *(target for target in due if target not in canaries)]
-    waves = wave_numbers(turn.rules, len(due), len(canaries))
+    waves = list(wave_numbers(turn.rules, len(due), len(canaries)))
     for position, (target, wave) in enumerate(zip(ordered, waves, strict=True)):
         facts = due[target]
         good, good_digest = good_of(former.get(target), facts)
@@ -309,5 +309,6 @@ def plan(turn: Turn, due: Mapping[str, TargetFacts]) -> None:
         attempt=attempt,
         wave=1,
         ask=turn.rollout.ask,
+        sizes=tuple(waves.count(number) for number in range(1, max(waves) + 1)),
     )
     excuse(turn, (each for each in turn.commands.excuses if each.attempt == attempt))

@@ -290,6 +290,51 @@ def test_an_order_for_a_canary_that_was_taken_back_begins_the_attempt_again() ->
     assert made.publish("t0").ordered(Approve) == ["t1", "t2"]
 
 
+def test_scenario_10_a_wave_that_lost_all_is_filled_from_the_next_and_who_returns_is_approved() -> None:
+    made = fleet(Rules(ONE_MORE_WAVE), targets=5).go()
+    made.change("t1", is_proposed=False)
+    made.publish("t0")
+    assert (made.rollout.wave, made.ordered(Approve)) == (2, ["t2"])
+    assert made.change("t1", is_proposed=True).ordered(Approve) == ["t1", "t2"]
+    made.publish("t2")
+    assert (made.rollout.wave, made.ordered(Approve)) == (2, ["t1"])
+    assert made.publish("t1").ordered(Approve) == ["t3", "t4"]
+
+
+def test_a_wave_whose_proven_targets_are_all_gone_passes_on_nobody() -> None:
+    held = (WaveRules(0, 1, hold_seconds=100), WaveRules())
+    made = fleet(Rules(held)).go().publish("t0")
+    del made.seen["t0"]
+    assert (made.go().rollout.wave, made.ordered(Approve)) == (1, ["t1"])
+    assert made.publish("t1").rollout.state is S.HOLDING
+    assert made.go(50).ordered(Approve) == []
+    assert made.go(50).ordered(Approve) == ["t2"]
+
+
+def test_an_excused_canary_alone_is_no_wave() -> None:
+    made = fleet().go().publish("t0", good=None).command(excuses=(excuse(1),))
+    assert (made.rollout.wave, made.ordered(Approve)) == (1, ["t1"])
+    assert made.publish("t1").ordered(Approve) == ["t2"]
+
+
+def test_nobody_takes_the_place_of_an_open_canary() -> None:
+    made = fleet().go().change("t0", is_proposed=False)
+    made.change("t0", withdrawn=1)
+    assert (made.states, made.ordered(Approve)) == ("gone planned planned", [])
+
+
+def test_scenario_12_abort_and_excuse_each_open_one_lock() -> None:
+    made = fleet(CANARY._replace(rolls_back=False)).go().publish("t0", good=False)
+    assert made.rollout.state is S.STOPPED
+    for target in ("t1", "t2"):
+        made.change(target, revision="v3", digest=f"n{target}", upstream=V3)
+    assert made.ordered(Approve) == [], "what is stopped is stopped"
+    made.command(abort=1)
+    assert (made.rollout.attempt, made.rollout.canary_reason) == (1, "CanaryNotReady")
+    made.command(excuses=(excuse(2),))
+    assert (made.rollout.attempt, made.ordered(Approve)) == (2, ["t1"])
+
+
 def test_scenario_11_promote_passes_no_open_canary() -> None:
     made = fleet().go().command(promote=1)
     made.change("t0", is_proposed=False)

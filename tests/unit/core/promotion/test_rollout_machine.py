@@ -148,7 +148,8 @@ def test_a_revision_that_is_withdrawn_after_its_order_is_not_approved_in_this_at
     fleet.change("t0", is_proposed=True)
     assert fleet.states == "cancelling planned planned"
     fleet.change("t0", withdrawn=1)
-    assert fleet.states == "gone ordered ordered"
+    assert fleet.states == "gone ordered planned"  # the next one takes its place in the first wave
+    assert fleet.publish("t1").states == "gone proven ordered"
 
 
 def test_a_veto_requeues_that_target_alone_and_the_others_go_on() -> None:
@@ -173,8 +174,8 @@ def test_a_veto_requeues_that_target_alone_and_the_others_go_on() -> None:
 def test_a_refused_approval_that_is_taken_back_is_not_tried_again() -> None:
     fleet = Fleet().go().change("t0", is_proposed=False)
     fleet.change("t0", refused=1)
-    assert fleet.states == "skipped ordered ordered"
-    fleet.publish("t1", "t2")
+    assert fleet.states == "skipped ordered planned"
+    fleet.publish("t1").publish("t2")
     fleet.change("t0", is_proposed=True)
     assert (fleet.rollout.state, fleet.rollout.attempt) == (S.COMPLETED, 1)
 
