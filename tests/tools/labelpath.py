@@ -13,11 +13,14 @@ who shortens the way lowers them.
 """
 
 import argparse
+import logging
 import sys
 from collections import Counter
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
+
+import structlog
 
 import pvbus
 from pvbus.adapters.memory.virtual_time import run_simulated
@@ -109,6 +112,7 @@ def main() -> int:
     )
     parser.add_argument("--list", action="store_true", help="print the functions, too")
     options = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     way = run_simulated(label_way())
     if options.list:
         for file in way.files:
