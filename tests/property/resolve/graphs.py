@@ -111,7 +111,13 @@ class Maker:
                     if self.rng.random() < 0.15:
                         version, candidate = "1.2.0", self._candidate("1.2.0")
                     found.append(
-                        Installed(package=package.name, target=target, version=version, candidate=candidate)
+                        Installed(
+                            package=package.name,
+                            target=target,
+                            version=version,
+                            candidate=candidate,
+                            is_downgradable=self.rng.random() < 0.2,
+                        )
                     )
         return tuple(found)
 

@@ -240,7 +240,8 @@ class Oracle:
             return True
         if self.policy.versions == "pinned":
             return False
-        return self.policy.downgrades or key(candidate.version) >= key(installed.version)
+        is_allowed = self.policy.downgrades or installed.is_downgradable
+        return is_allowed or key(candidate.version) >= key(installed.version)
 
     def has_reasons(self, versions: Versions) -> bool:
         """Whether each package is wanted, installed, or needed by one that has a reason."""

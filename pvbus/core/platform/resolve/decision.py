@@ -16,20 +16,13 @@ from pvbus.core.platform.packaging.statuses import refusal_words
 from pvbus.core.platform.resolve.asking import Asking
 from pvbus.core.platform.resolve.children import child_kind, template_of
 from pvbus.core.platform.resolve.groups import Link, Member, sources_of
-from pvbus.core.platform.resolve.planning import in_order, locked, planned
+from pvbus.core.platform.resolve.planning import in_order, locked, planned, with_children
 from pvbus.core.platform.resolve.plans import Decision, Plan, Settings, faulty, removed, settles, shown
 from pvbus.core.platform.resolve.problem import Switches
 from pvbus.core.platform.resolve.reporting import Provider, dependencies_met, dependencies_open
-from pvbus.core.platform.resolve.revisions import (
-    History,
-    Intent,
-    advanced,
-    is_new,
-    next_digest,
-)
+from pvbus.core.platform.resolve.revisions import History, Intent, advanced, is_new, next_digest
 from pvbus.core.platform.resolve.solutions import Asked, Part, Solver, kinds_of, needs_of
 from pvbus.core.platform.resolve.state import ScopeState
-from pvbus.core.platform.solver.closure import Location
 from pvbus.core.platform.solver.model import Chosen, Wish
 
 NAME_CHARACTERS = 50
@@ -127,12 +120,11 @@ class GroupDecision:
     def _asked(self) -> Asked:
         wishes, installed, switches = [], {}, {}
         needed: dict[str, set[tuple[str, str]]] = {}
-        downgrades: set[Location] = set()
+        consenting: set[str] = set()
         for plan in self._plans.values():
             if plan.fault is not None:
                 continue
             self._look_at_content(plan)
-            node: Location = ("", plan.package)
             install, active = plan.install, plan.history.active
             needed.setdefault(plan.package, set()).update(
                 (r.digest, r.version) for r in plan.history.revisions
@@ -142,13 +134,13 @@ class GroupDecision:
             if install is not None:
                 switches[plan.package] = Switches(install.skips_dependencies, install.ignores_platform)
             if active is not None:
-                installed[node] = active.digest
+                installed["", plan.package] = active.digest
             plan.wish = self._wish(plan)
             if plan.wish is not None:
                 wishes.append(plan.wish)
             is_moved = plan.wish is not None and active is not None and plan.wish.digest != active.digest
             if install is not None and (install.downgrades or (plan.wish and plan.wish.pinned and is_moved)):
-                downgrades.add(node)
+                consenting.add(plan.okey)
         return Asked(
             wishes=tuple(wishes),
             installed=installed,
@@ -157,7 +149,7 @@ class GroupDecision:
             offers=self._state.offers(),
             platforms=self._settings.platforms,
             policy=self._settings.policy,
-            downgrades=frozenset(downgrades),
+            downgrades=frozenset(("", plan.package) for plan in with_children(consenting, self._plans)),
         )
 
     def _look_at_content(self, plan: Plan) -> None:

@@ -1,6 +1,6 @@
 """Finds what there is to decide on: the installs of some groups, with what the lock has of them."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from pvbus.core.kernel.installs import Install
@@ -77,6 +77,16 @@ def in_order(plans: Iterable[Plan], state: ScopeState) -> list[Plan]:
         return (not plan.history.revisions, seen.created if seen else "~", plan.okey)
 
     return sorted(plans, key=order)
+
+
+def with_children(okeys: Collection[str], plans: Mapping[str, Plan]) -> list[Plan]:
+    """Return the plans of some installs, and of all that were made for these alone."""
+    parts = {okey for okey, plan in plans.items() if okey in okeys or (plan.is_created and not plan.fault)}
+    while others := {
+        okey for okey in parts if okey not in okeys and not parts.issuperset(plans[okey].holders)
+    }:
+        parts -= others
+    return [plans[okey] for okey in parts]
 
 
 def _gone(state: ScopeState, only: Only) -> dict[str, LockRow | None]:

@@ -235,8 +235,10 @@ class Solver:
 
     def _problem(self, asked: Asked, packages: Sequence[Package]) -> Problem:
         installed = tuple(
-            Installed(package=package, version=self.text(package, digest))
-            for (_, package), digest in asked.installed.items()
+            Installed(
+                package=node[1], version=self.text(node[1], digest), is_downgradable=node in asked.downgrades
+            )
+            for node, digest in asked.installed.items()
         )
         return Problem(
             packages=tuple(packages),
@@ -272,11 +274,9 @@ class Solver:
         """Solve a component, as a problem of its own."""
         nodes = tuple(node for _, node in component.nodes)
         names = dict.fromkeys(name for _, name in nodes)
-        downgrades = asked.policy.downgrades or any(node in asked.downgrades for node in nodes)
         own = asked._replace(
             wishes=component.wishes,
             installed={node: asked.installed[node] for node in nodes if node in asked.installed},
-            policy=msgspec.structs.replace(asked.policy, downgrades=downgrades),
         )
         problem = self._problem(own, [self.offered[name].package for name in names if name in self.offered])
         catalog = Catalog(problem)

@@ -264,7 +264,7 @@ class Graph:
         current = node.candidates[node.installed]
         if self.catalog.policy.versions == "pinned":
             found.append(self.fact(PinFact(node.location, current.version)))
-        elif not self.catalog.policy.downgrades:
+        elif not (self.catalog.policy.downgrades or self.catalog.installed[node.location].is_downgradable):
             before, after = self.version(node, current), self.version(node, candidate)
             if before is not None and after is not None and after.key < before.key:
                 found.append(self.fact(DowngradeFact(node.location, current.version)))

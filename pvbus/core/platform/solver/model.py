@@ -113,6 +113,7 @@ class Installed(Model, frozen=True, kw_only=True):
 
     candidate: its facts, if the package's list does not have this version any more
     is_preferred: whether this version is tried before all others, whatever the policy prefers
+    is_downgradable: whether a version below this one is possible, whatever the policy says
     """
 
     package: str
@@ -120,6 +121,7 @@ class Installed(Model, frozen=True, kw_only=True):
     target: str = ""
     candidate: Candidate | None = None
     is_preferred: bool = False
+    is_downgradable: bool = False
 
 
 class Target(Model, frozen=True, kw_only=True):
@@ -142,7 +144,7 @@ class Policy(Model, frozen=True, kw_only=True):
         `minimal-change`: the fewest installed packages change, each to the nearest version above its own
         `lowest-satisfying`: the lowest ones, but none below what is installed
         `pinned`: no installed package changes
-    downgrades: whether a version below the installed one is possible
+    downgrades: whether versions below all installed ones are possible
     search: whether a need of an offer may install the only package that provides it
     unneeded: what is done with installed packages that nobody needs
     conflicts_max: after how many conflicts a search gives up

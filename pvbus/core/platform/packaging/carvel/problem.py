@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from pvbus.core.kernel.installs import Install, Override
-from pvbus.core.platform.packaging.carvel.facts import Catalogue, Facts, KnownPackage, Present, version_key
+from pvbus.core.platform.packaging.carvel.facts import Catalogue, Facts, KnownPackage, Present
 from pvbus.core.platform.packaging.carvel.structure import missing_fields
 from pvbus.core.platform.solver.languages import CARVEL, VersionError
 from pvbus.core.platform.solver.model import (
@@ -98,9 +98,6 @@ class _Builder:
             self._nodes.setdefault(other.package, []).append(other.package)
         self._provided = self._provided_here()
         self._checked = self._fields_needed()
-        self._lenient = any(
-            facts.installs[each.okey].downgrades for each in presents if each.okey in facts.installs
-        )
         self._requirements: dict[tuple[str, str], tuple[Requirement, ...]] = {}
         self.everywhere: dict[str, list[Present]] = {}
 
@@ -118,7 +115,7 @@ class _Builder:
             wishes=tuple(self._wish(each) for each in self._presents if not each.is_created),
             installed=(*self._installed(), *self._foreign_installed()),
             targets=(self._target(),),
-            policy=msgspec.structs.replace(self._facts.policy, downgrades=self._lenient, unneeded="orphan"),
+            policy=msgspec.structs.replace(self._facts.policy, unneeded="orphan"),
         )
         okeys = {each.node: each.okey for each in self._presents}
         okeys |= {each.package: each.okey for each in self._foreign}
@@ -142,10 +139,14 @@ class _Builder:
     def _installed(self) -> list[Installed]:
         return [
             Installed(
-                package=each.node, version=each.version, target=self._namespace, is_preferred=each.is_created
+                package=present.node,
+                version=present.version,
+                target=self._namespace,
+                is_preferred=present.is_created,
+                is_downgradable=(install := self._install(present)) is not None and install.downgrades,
             )
-            for each in self._presents
-            if each.version
+            for present in self._presents
+            if present.version
         ]
 
     def _foreign_installed(self) -> list[Installed]:
@@ -188,8 +189,6 @@ class _Builder:
         candidates = [self._candidate(present.node, each, own, present.okey) for each in known.values()]
         if present.version and install is not None and install.is_paused:
             candidates = [each for each in candidates if each.version == present.version]
-        if present.version and self._lenient and (install is None or not install.downgrades):
-            candidates = [_not_below(present.version, each) for each in candidates]
         return Package(name=present.node, candidates=tuple(candidates), language="carvel")
 
     def _foreign_package(self, foreign: Foreign) -> Package:
@@ -352,12 +351,3 @@ def _named(leaf: Leaf) -> str:
 
 def _with_fields(offer: str, fields: tuple[str, ...]) -> str:
     return f"{offer} with {', '.join(fields)}"
-
-
-def _not_below(version: str, candidate: Candidate) -> Candidate:
-    before, after = version_key(version), version_key(candidate.version)
-    # Versions of one language are compared, which the types do not say.
-    if candidate.defect or before is None or after is None or not after < before:  # type: ignore[operator]
-        return candidate
-    text = f"it is below the installed {version}, and its install does not allow a downgrade"
-    return msgspec.structs.replace(candidate, defect=text)

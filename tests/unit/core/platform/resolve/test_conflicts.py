@@ -227,6 +227,57 @@ def test_a_dependency_whose_range_cannot_be_read_breaks_its_package_alone() -> N
     assert world.row("pb").status == "locked"
 
 
+ALLOWED = {"pvbus.dev/downgrades": "true"}
+
+
+def test_an_upgrade_of_one_package_does_not_take_anothers_below_its_version() -> None:
+    """Only the annotation of the install that would get the lower version allows that."""
+    world = started()
+    for version in ("v1.0.0", "v2.0.0"):
+        world.registry.publish(PB, version, salt=version)
+    world.registry.publish(PA, "v1.0.0", depends=(needs(PB, ">=v1.0.0"),))
+    world.registry.publish(PA, "v2.0.0", depends=(needs(PB, "<v2.0.0"),))
+    at_least_first = {"pvbus.dev/range": ">=v1.0.0"}
+    world.install("my-b", PB, annotations=at_least_first)
+    world.install("a", f"{PA}:v1.0.0")
+    world.run()
+    for annotations in ({}, ALLOWED):
+        world.install("a", f"{PA}:v2.0.0", annotations=annotations)
+        world.run()
+        assert (world.row("a").status, world.row("a").version) == ("refused", "v1.0.0")
+        assert f"{PB} v2.0.0 is installed, and downgrades are not allowed" in world.row("a").message
+        assert (world.row("my-b").status, world.row("my-b").version) == ("locked", "v2.0.0")
+    world.install("my-b", PB, annotations={**at_least_first, **ALLOWED})
+    world.run()
+    assert (world.row("a").version, world.row("my-b").version) == ("v2.0.0", "v1.0.0")
+
+
+def test_what_was_made_for_an_install_alone_goes_back_with_it() -> None:
+    """What another install needs, too, stays where it is, until that allows a downgrade."""
+    world = started()
+    for version in ("v1.0.0", "v2.0.0"):
+        world.registry.publish(AWS, version, salt=version)
+        world.registry.publish(PB, version, depends=(needs(AWS, f"={version}"),))
+        world.registry.publish(PA, version, depends=(needs(PB, f"={version}"),))
+    world.registry.publish(PC, "v1.0.0", depends=(needs(AWS, ">=v1.0.0"),))
+
+    def versions() -> list[str]:
+        return [world.row(name).version for name in ("pa", "acme-pb", "acme-aws")]
+
+    for version in ("v2.0.0", "v1.0.0", "v2.0.0"):
+        world.install("pa", f"{PA}:{version}")
+        world.run()
+        assert versions() == [version] * 3
+    world.install("pc", f"{PC}:v1.0.0")
+    world.run()
+    world.install("pa", f"{PA}:v1.0.0")
+    world.run()
+    assert (world.row("pa").status, versions()) == ("refused", ["v2.0.0"] * 3)
+    world.install("pc", f"{PC}:v1.0.0", annotations=ALLOWED)
+    world.run()
+    assert versions() == ["v1.0.0"] * 3
+
+
 def hundred(seed: int) -> World:
     """Return a world in which 100 installs come at once, in groups that exclude each other: each package has
     the object of its group, and needs the group's version of a shared package."""

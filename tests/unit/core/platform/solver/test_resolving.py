@@ -1,5 +1,6 @@
 """The worked examples of the two proposals that concern resolving, and what a solution says."""
 
+import msgspec
 import pytest
 
 from pvbus.core.platform.packaging.statuses import refusal_words
@@ -308,6 +309,9 @@ def test_downgrades_need_permission() -> None:
     allowed = Problem(
         packages=packages, wishes=problem.wishes, installed=problem.installed, policy=Policy(downgrades=True)
     )
+    assert transaction_of(allowed, resolve(allowed)).actions[0].action == "downgrade"
+    by_itself = tuple(msgspec.structs.replace(each, is_downgradable=True) for each in problem.installed)
+    allowed = msgspec.structs.replace(problem, installed=by_itself)
     assert transaction_of(allowed, resolve(allowed)).actions[0].action == "downgrade"
 
 
