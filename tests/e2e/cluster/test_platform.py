@@ -31,6 +31,9 @@ OF_OTHER_STORIES = {
     "functions",  # created whole, and never changed here
 }
 """Kinds that the example does not use. Nor does it delete much: that is of what fails half way."""
+COLLECTED_SECONDS = 180.0
+"""Kubernetes' garbage collector looks for new kinds every 30 s, and collects nothing until it watches all.
+The definitions here go meanwhile, one after the other, so that may take it several turns."""
 GREEDY = """\
 apiVersion: meta.pkg.crossplane.io/v1
 kind: Provider
@@ -158,7 +161,7 @@ def what_only_a_removed_package_owned_is_collected(platform: Platform) -> None:
     gone = ("Composition/shops", "Composition/shops-express", "Composition/clusters")
     definitions = ("networks.network", "databases.database", "zones.dns", "sizes.sizes.fn")
     names = {*gone, *(f"CustomResourceDefinition/{each}.example.dev" for each in definitions)}
-    platform.until(lambda: not names & set(platform.brought()))
+    platform.until(lambda: not names & set(platform.brought()), seconds=COLLECTED_SECONDS)
     found = platform.brought()
     assert "CompositeResourceDefinition/reports.legacy.example.dev" in found
     assert found["ConfigMap/metrics"]["data"] == {"interval": "30s"}

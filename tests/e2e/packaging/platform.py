@@ -158,9 +158,11 @@ class Platform:
         """Return what packages may bring, by kind and name."""
         return {f"{each['kind']}/{each['metadata']['name']}": each for each in self.items(*OBJECTS)}
 
-    def until(self, wanted: Callable[[], bool], process: Running | None = None) -> None:
+    def until(
+        self, wanted: Callable[[], bool], process: Running | None = None, *, seconds: float = SECONDS_MAX
+    ) -> None:
         """Wait until something is so; what is there instead is in the message."""
-        deadline = time.monotonic() + SECONDS_MAX
+        deadline = time.monotonic() + seconds
         while not wanted():
             if process is not None:
                 assert process.process.poll() is None, process.output
