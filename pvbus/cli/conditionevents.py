@@ -2,16 +2,21 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
 import click
 import msgspec
 
+from pvbus.cli.gone import DAY_SECONDS
 from pvbus.cli.objectnames import NAMED_KINDS, Scope, named, namespace_option, object_argument
 from pvbus.cli.output import columns
 from pvbus.cli.progress import KINDS, Judged, condition_of
 from pvbus.cli.reading import bus_option, data_option, open_existing_bus, read_rows, topic_on
+from pvbus.cli.since import is_since, since_of, stamp
 from pvbus.core.api.variants import Condition
+from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import KEPT_FOR, Key, ObjectKey, maker_of, okey
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, ObjectRow
@@ -61,6 +66,8 @@ Examples:
   pvbus conditions default/web               of the objects of this name, whatever their kinds
   pvbus conditions pvs/web -n default        of this set
   pvbus conditions --not-ready               sets, variants and Repositories that are not ready, and why
+  pvbus conditions --follow                  changes as they come, and nothing before
+  pvbus conditions --since 10m pvs/web       what has changed in the last ten minutes
   pvbus conditions --follow -o json          a line of JSON per condition, and then per change
 
 The lifecycle of a variant's package revision is its condition Published, with the lifecycle as the
@@ -73,7 +80,13 @@ Exit codes: 0 shown, 1 there is no such object, 2 bad usage.
 )
 @object_argument("[[KIND] NAME]", required=False)
 @namespace_option
-@click.option("--follow", is_flag=True, help="Go on with every change until interrupted.")
+@click.option("--follow", is_flag=True, help="Show every change from now on until interrupted.")
+@click.option(
+    "--since",
+    metavar="all|now|10m|TIME",
+    help="From when on changes are shown, as far as the bus has them; all: first the last event of each "
+    "condition. [default: all; with --follow and text now]",
+)
 @click.option("--not-ready", is_flag=True, help="Only conditions that ask for attention.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @data_option
@@ -82,6 +95,7 @@ def conditions(
     words: tuple[str, ...],
     namespace: str | None,
     follow: bool,
+    since: str | None,
     not_ready: bool,
     output: str,
     data: str,
@@ -93,12 +107,21 @@ def conditions(
     program can tell repetitions apart. Events of one object come in the order of their times. With
     --not-ready an object that nothing was published of yet has a line with reason NotReported and no id.
     """
+    now = datetime.now(UTC)
+    default = "now" if follow and output == "text" else "all"
+    begin = since_of(default if since is None else since, now)
+    if begin == now and not follow:
+        raise UsageError("nothing has changed since now: add --follow, or name an earlier time")
     only = Only(namespace)
     if words:
         target = named(words, NAMED_KINDS, Scope(namespace, data))
         only = Only(None, str(target.key), target.kind)
     try:
-        code = asyncio.run(_conditions(only, follow, not_ready, output, data, bus))
+        if begin is None:
+            code = asyncio.run(_conditions(only, follow, not_ready, output, data, bus))
+        else:
+            work = _changes(only, None if begin == now else begin, follow, not_ready, output, data, bus)
+            code = asyncio.run(work)
     except KeyboardInterrupt:
         if not follow:
             raise
@@ -136,8 +159,53 @@ async def _conditions(
             click.echo(f"{name or f'everything{of_namespace}'} is ready", err=True)
         if not follow:
             return code
-        await _follow(bus, begin, latest, wanted, output)
+        await _follow(bus, begin, partial(newer_than, latest), wanted, output)
     return 0
+
+
+async def _changes(
+    only: Only,
+    since: datetime | None,
+    follow: bool,
+    not_ready: bool,
+    output: str,
+    data: str,
+    bus_url: str | None,
+) -> int:
+    """Show changes.
+
+    since: only those of this time and later; None for those that are written from now on
+    """
+
+    def wanted(event: ConditionEvent) -> bool:
+        return only.has(event) and (not not_ready or asks_for_attention(event))
+
+    def recent(events: Iterable[ConditionEvent]) -> Iterable[ConditionEvent]:
+        late = [event for event in events if since is None or is_since(event.time, since)]
+        return sorted(late, key=lambda event: event.time)
+
+    async with open_existing_bus(data, bus_url) as bus:
+        end = await _ends(bus)
+        click.echo(await _beginning(bus, since), err=True)
+        is_known = only.name is None or bool(await _latest(bus, only))
+        if follow and only.name is not None and not is_known:
+            await _nothing_of(bus, only.name, only.kind)
+        begin = end if since is None else dict.fromkeys(end, 0)
+        has_events = await _follow(bus, begin, recent, wanted, output, until_end=not follow)
+        if is_known or has_events:
+            return 0
+        return await _nothing_of(bus, only.name or "", only.kind)
+
+
+async def _beginning(bus: Bus, since: datetime | None) -> str:
+    """Return in a line from when on changes are shown."""
+    if since is None:
+        return f"changes from now on, {stamp(datetime.now(UTC))}; --since all shows first how it is now"
+    retention = (await topic_on(bus, CONDITIONS)).retention_seconds
+    note = ""
+    if retention and since.timestamp() < datetime.now(UTC).timestamp() - retention:
+        note = f"; the bus keeps changes for {retention / DAY_SECONDS:g} days, earlier ones may be gone"
+    return f"changes since {stamp(since)}{note}"
 
 
 async def _ends(bus: Bus) -> dict[TopicPartition, int]:
@@ -221,21 +289,30 @@ async def _nothing_of(bus: Bus, name: str, only: Kind | None) -> int:
 async def _follow(
     bus: Bus,
     begin: dict[TopicPartition, int],
-    latest: dict[str, ConditionEvent],
+    choose: Callable[[list[ConditionEvent]], Iterable[ConditionEvent]],
     wanted: Wanted,
     output: str,
-) -> None:
-    """Show every new event; of those written while the table was read, only events that it does not show."""
+    *,
+    until_end: bool = False,
+) -> bool:
+    """Show every new event; return whether there was one.
+
+    choose: returns those to show of the events that are written already, such as events that no table shows
+    until_end: whether to show these alone
+    """
     end = await _ends(bus)
     reader = bus.reader(begin)
     early: list[ConditionEvent] = []
     while any(reader.position(bus_url) < offset for bus_url, offset in end.items()):
         early += _events(await reader.poll(timeout_seconds=1.0))
-    events = list(newer_than(latest, early))
+    events = list(choose(early))
     while True:
         for event in events:
             if wanted(event):
                 _show_line(event, output)
+        if until_end:
+            await reader.close()
+            return any(map(wanted, events))
         events = _events(await reader.poll(timeout_seconds=1.0))
 
 

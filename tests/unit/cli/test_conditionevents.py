@@ -1,6 +1,8 @@
 """`pvbus conditions`: what is so now, in order, and nothing else."""
 
 import json
+import signal
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ from pvbus.cli.conditionevents import newer_than
 from pvbus.cli.main import run
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.keys import KEPT_FOR
-from pvbus.core.kernel.records import LATEST, OBJECTS, SETS, VARIANTS, ConditionEvent, ObjectRow
+from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, SETS, VARIANTS, ConditionEvent, ObjectRow
+from tests.e2e.cli.command import running
 from tests.tools.bustables import Row, write_tables
 
 
@@ -130,6 +133,82 @@ def test_not_ready_names_everything_that_is_not(tmp_path: Path, capsys: pytest.C
     assert run(["conditions", "--not-ready", "default/web", "--data", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "default/web is ready\n")
+
+
+def change(minutes_ago: float, status: str, **more: Any) -> Row:
+    """A change on the topic that keeps all of them."""
+    time = (datetime.now(UTC) - timedelta(minutes=minutes_ago)).isoformat(timespec="milliseconds")
+    changed = event(status, time=time.replace("+00:00", "Z"), **more)
+    return CONDITIONS, f"{changed.kind}|{changed.namespace}/{changed.name}", changed
+
+
+@pytest.mark.parametrize(
+    ("words", "statuses"),
+    [
+        (["--since", "10m"], ["False", "True"]),
+        (["--since", "2h"], ["Unknown", "False", "True"]),
+        (["--since", "2026-01-01T00:00:00Z"], ["Unknown", "False", "True"]),
+        (["--since", "10m", "--not-ready"], ["False"]),
+        (["--since", "10m", "web"], ["False"]),
+        (["--since", "all"], ["True"]),
+        ([], ["True"]),
+    ],
+)
+def test_changes_are_shown_since_a_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], statuses: list[str]
+) -> None:
+    """In the order of their times over all partitions; `all` is the present state, as without the option."""
+    rows = [change(60, "Unknown"), change(2, "True", name="api"), change(5, "False"), latest(event("True"))]
+    write_tables(tmp_path / "bus.db", rows)
+    assert run(["conditions", *words, "--data", str(tmp_path), "-o", "json"]) == 0
+    assert [status for _, _, status in shown(capsys)] == statuses
+
+
+def test_since_says_what_it_shows_and_what_it_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tables(tmp_path / "bus.db", [change(60, "Unknown", name="gone")])
+    at = ["conditions", "--data", str(tmp_path)]
+    assert run([*at, "--since", "2020-01-01T00:00:00Z"]) == 0
+    note = "changes since 2020-01-01T00:00:00Z; the bus keeps changes for 7 days, earlier ones may be gone"
+    assert note in capsys.readouterr().err
+    assert run([*at, "gone", "--since", "2h"]) == 0
+    assert run([*at, "gone", "--since", "2m"]) == 1, "no event, and no such object"
+    capsys.readouterr()
+    for since, words in (
+        ("now", "nothing has changed since now: add --follow"),
+        ("yesterday", "give all, now, a duration such as 10m"),
+        ("", "give all, now, a duration such as 10m"),
+        ("-5m", "give all, now"),
+        ("2026-01-01T00:00:00", "has no time zone"),
+        ("9999-01-01", "has no time zone"),
+        ("9999-01-01T00:00:00Z", "is in the future"),
+    ):
+        assert run([*at, "--since", since]) == 2
+        assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "begins", "table"),
+    [
+        ([], "changes from now on, 2", False),
+        (["-o", "json"], '"name":"web"', True),
+    ],
+)
+def test_follow_begins_with_now_in_text_and_with_the_state_in_json(
+    tmp_path: Path, options: list[str], begins: str, table: bool
+) -> None:
+    """It says so in a line on standard error, and changes come as they are written."""
+    bus = tmp_path / ".pvbus" / "bus.db"
+    bus.parent.mkdir()
+    write_tables(bus, [change(60, "True"), latest(event("True"))])
+    with running("conditions", "--follow", *options, cwd=tmp_path) as follow:
+        follow.wait_for(begins)
+        write_tables(bus, [change(0, "False", id_="2", name="late")])
+        follow.wait_for("late")
+        assert ("default/web" in follow.output or '"name":"web"' in follow.output) is table
+        assert follow.end(signal.SIGINT) == 0
+        assert "Traceback" not in follow.output
 
 
 def test_what_the_table_shows_is_not_followed_by_what_came_before_it() -> None:
