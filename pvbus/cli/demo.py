@@ -57,6 +57,7 @@ def demo(name: str, data: str | None, pause: bool, clusters: int | None) -> None
     \b
     day2: edits, publishing, a new revision of the blueprint, upgrades, a conflict, one region first, a
     cluster that goes and comes back, and a slip that the guard holds.
+
     \b
     rollout: a new revision whose drafts wait for programs, a validator and a person, and go out in waves;
     in the third a metric of Prometheus turns bad, and all is rolled back.
