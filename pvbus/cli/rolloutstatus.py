@@ -293,7 +293,8 @@ def _print(document: Document) -> None:
         if document["targetsMore"]:
             click.echo(f"and {document['targetsMore']} more (--limit 0 lists all)")
     for each in document.get("leftOut", ()):
-        words = f"{each['target']} ({each['revision']}): {each['reason']}: {each['message']}"
+        revision = each["revision"] and f" ({each['revision']})"
+        words = f"{each['target']}{revision}: {each['reason']}: {each['message']}"
         click.echo(f"left out: {one_line(words)}")
     if document.get("leftOutMore"):
         click.echo(f"left out: {document['leftOutMore']} more (--limit 0 lists all)")

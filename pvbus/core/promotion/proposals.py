@@ -73,7 +73,7 @@ def refusal(
     set_on_hold: the hold of the variant's set.
     """
     found = (
-        _held(variant, set_on_hold),
+        hold_refusal(variant, set_on_hold),
         _in_conflict(variant, revision),
         _unrendered(variant, revision),
         gate_refusal(revision),
@@ -82,7 +82,8 @@ def refusal(
     return next(filter(None, found), None)
 
 
-def _held(variant: PackageVariant, set_on_hold: SetHold | None) -> Refusal | None:
+def hold_refusal(variant: PackageVariant, set_on_hold: SetHold | None) -> Refusal | None:
+    """Return the hold of a variant or of its set, None without one."""
     key = Key(variant.metadata.namespace, variant.metadata.name)
     annotations = variant.metadata.annotations
     if is_held(annotations):

@@ -18,7 +18,7 @@ from pvbus.core.kernel.records import Approval, CandidateRow, Verdict
 from pvbus.core.promotion.promote.policies import Policy
 from pvbus.core.promotion.promote.verdicts import DELETED, PROPOSED, as_object
 from pvbus.core.promotion.promote.view import PublishedRevision
-from pvbus.core.promotion.proposals import labels_of, unready
+from pvbus.core.promotion.proposals import hold_refusal, labels_of, unready
 from pvbus.core.promotion.protocol.selection import (
     NOT_SELECTED,
     LeftOut,
@@ -237,8 +237,8 @@ def _won(
     canary, places, _ = order_of(policy.spec, package)
     revision = subject.proposed.name if subject.proposed is not None else ""
     published = subject.published.name if subject.published is not None else ""
-    if left_out is None and not revision and not is_settled and package.name in policy.spec.canaries:
-        left_out = _unproposed(subject)
+    if left_out is None and not revision and package.name in policy.spec.canaries:
+        left_out = _unproposed(subject, package)
     row = CandidateRow(
         uid=subject.variant.metadata.uid,
         canary=canary,
@@ -276,11 +276,12 @@ def _left_out(
     return standing(policy.spec, package, now)
 
 
-def _unproposed(subject: Subject) -> LeftOut | None:
-    """Return why a canary has no proposal, and is not what its variant wants."""
-    name, draft, refused = subject.variant.metadata.name, subject.draft, unready(subject.variant)
+def _unproposed(subject: Subject, package: Package) -> LeftOut | None:
+    """Return why a canary has no proposal, None if it wants none."""
+    name, draft = package.name, subject.draft
     if draft is not None:
         return LeftOut(name, draft.revision, draft.reason, f"{draft.revision}: {draft.message}")
+    refused = hold_refusal(subject.variant, package.set_on_hold) or unready(subject.variant)
     return LeftOut(name, "", refused.reason, refused.message) if refused is not None else None
 
 

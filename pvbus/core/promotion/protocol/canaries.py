@@ -104,7 +104,7 @@ def _unless_running(
     others = sorted(each for each in upstreams if _package(each) == package and each != facts.upstream)
     if facts.is_current and others:
         why = f"it follows {facts.upstream or 'no upstream'}, and {others[0]} is to be approved"
-        return Obstacle(canary, NOT_READY, why)
+        return Obstacle(canary, NOT_READY, SEPARATOR.join(filter(None, (why, turn.words.get(canary)))))
     if facts.is_current and _is_good(facts, turn.evidence.get(canary)):
         return None
     return Obstacle(canary, NOT_READY, turn.words.get(canary) or "its revision is not proposed")

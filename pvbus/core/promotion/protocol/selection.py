@@ -18,7 +18,7 @@ from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.messages import first_of
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.kernel.rolloutrows import TargetFacts
-from pvbus.core.promotion.proposals import Refusal, gate_refusal, labels_of, refusal, unready
+from pvbus.core.promotion.proposals import Refusal, gate_refusal, hold_refusal, labels_of, refusal, unready
 from pvbus.core.promotion.protocol.rules import seconds_of
 from pvbus.core.promotion.protocol.validation import validate_policy
 
@@ -122,8 +122,10 @@ def _words(
             yield canary, "no PackageVariant of this name with a package revision is known here"
         elif canary not in seen:
             yield canary, not_selected(spec, package)
-        elif package.variant is not None and (refused := unready(package.variant)) is not None:
-            yield canary, f"{refused.reason}: {refused.message}"
+        elif package.variant is not None and package.proposed is None:
+            refused = hold_refusal(package.variant, package.set_on_hold) or unready(package.variant)
+            if refused is not None:
+                yield canary, f"{refused.reason}: {refused.message}"
 
 
 def lost_to(winner: str) -> str:

@@ -249,6 +249,9 @@ def test_a_published_canary_is_current_while_it_is_ready_and_has_nothing_open() 
     row = rows(world)["web"]
     assert (row.is_current, row.is_good, row.upstream) == (True, True, "blueprints/web@v2")
     assert words_of(row) == ""
+    held = {**of, "metadata": {**of["metadata"], "annotations": {HOLD: "true"}}}
+    world = world_of(policy(canaries=["web-edge"]), of=held, old=[published()])
+    assert words_of(rows(world)["web"]).startswith("OnHold: it is on hold: pvbus unhold default/web-edge")
     world = world_of(policy(canaries=["web-edge"]), of=of, old=[published()], revision=draft())
     assert not rows(world)["web"].is_current
     of["status"]["conditions"][0]["status"] = "False"

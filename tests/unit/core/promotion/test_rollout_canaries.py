@@ -95,6 +95,15 @@ def test_what_promote_says_of_a_canary_is_shown() -> None:
     assert made.go().rollout.canary_message == "canary t0: OnHold: it is on hold: pvbus unhold default/t0"
 
 
+def test_a_canary_that_its_hold_keeps_on_another_revision_says_so() -> None:
+    made = fleet()
+    of_another_revision(made)
+    made.words["t0"] = "OnHold: pvbus unhold default/t0"
+    message = made.go().rollout.canary_message
+    assert message.startswith("canary t0: it follows blueprints/web@v1, and blueprints/web@v2 is to be")
+    assert message.endswith("OnHold: pvbus unhold default/t0")
+
+
 def test_a_canary_that_runs_the_revision_counts_by_its_evidence_of_now() -> None:
     made = fleet()
     runs(made, "t0")
