@@ -1,5 +1,6 @@
 """A veto of one target in the middle of a rollout takes out this target alone; given back, it is approved."""
 
+import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.keys import HOLD, RETURNED
 from pvbus.core.kernel.rolloutstates import TargetState
 from pvbus.ports.cluster import Object
+from tests.simulation.cluster import POLICY as POLICY_KIND
 from tests.simulation.rolling import HEALTHY, Acting, begin
 from tests.simulation.world import REVISION, VARIANT
 
@@ -95,6 +97,37 @@ def test_a_veto_takes_out_one_target_and_the_wave_goes_on(way: str, *, is_ordere
             moves = world.moves[approved["metadata"]["name"]]
             assert moves == ["Proposed", "Draft", "Proposed", "Published"], "promote has given the reason"
             assert RETURNED not in approved["metadata"]["annotations"]
+        await world.close()
+
+    run_simulated(main())
+
+
+@pytest.mark.parametrize("is_ordered", [False, True], ids=["before the plan", "ordered"])
+def test_a_canary_on_hold_keeps_the_fleet_waiting_and_goes_first_when_it_is_back(*, is_ordered: bool) -> None:
+    async def main() -> None:
+        world = Acting(in_flight_max=3)
+        await begin(world, sites=4, **POLICY, canaries=[f"web-r1-{PACKAGE}"])
+        if is_ordered:
+            world.at_order[PACKAGE] = lambda: hold(world, "true")
+            await world.becomes(PACKAGE, TargetState.GONE)
+        else:
+            await world.until(lambda: next(iter(world.revisions(PACKAGE)), None))
+            hold(world, "true")
+        await asyncio.sleep(300)  # many settle times
+        assert world.approved == []
+        policy = world.find(POLICY_KIND, "web")
+        assert policy is not None
+        (going,) = (each for each in policy["status"]["conditions"] if each["type"] == "Progressing")
+        assert (going["status"], going["reason"]) == ("False", "CanaryNotReady")
+        assert f"canary web-r1-{PACKAGE}: OnHold: it is on hold: pvbus unhold" in going["message"]
+        hold(world, "false")
+        world.report(await world.has(PACKAGE, 1), healthy=True)
+        for package in ("s0", *OTHERS):
+            world.report(await world.has(package, 1), healthy=True)
+        await world.converge()
+        assert world.rollout()[0].state == "Completed"
+        assert next(name.split(".")[1] for name, _ in world.approved) == PACKAGE
+        assert len(world.approved) == 4
         await world.close()
 
     run_simulated(main())

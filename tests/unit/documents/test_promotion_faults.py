@@ -179,6 +179,8 @@ CANARIES: dict[str, tuple[str, ...]] = {
     ),
     "is on hold, has an unmet gate, is vetoed, not proposed or not ready": (
         f"{CANARY_TESTS}::test_scenario_3_canaries_on_hold_wait_for_a_person_and_no_time_runs",
+        f"{SIMULATION}/test_vetoes.py"
+        "::test_a_canary_on_hold_keeps_the_fleet_waiting_and_goes_first_when_it_is_back",
         f"{CORE}/promotion/test_candidates.py::test_what_stands_in_the_way_of_a_canary_is_said",
         HELD,
     ),
