@@ -23,7 +23,7 @@ Exit codes: 0 printed, 2 bad usage.
 @click.argument("shell", type=click.Choice(SHELLS), metavar="bash|zsh|fish")
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script with which a shell completes commands, options and their choices."""
+    """Print the script with which a shell completes commands, options, choices and names of objects."""
     script = get_completion_class(shell)
     assert script is not None, f"click knows {SHELLS}"
     click.echo(script(context.find_root().command, {}, "pvbus", VARIABLE).source(), nl=False)

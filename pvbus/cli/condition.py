@@ -90,7 +90,7 @@ Exit codes: 0 set (also if it was so before); 1 there is no such revision, it is
 or with --in-order a condition comes after one that is not True; 2 bad usage.
 """,
 )
-@object_argument("[KIND] NAME TYPE=STATUS...")
+@object_argument("[KIND] NAME TYPE=STATUS...", (REVISION,))
 @namespace_option
 @click.option("--reason", default="", help="Why, in one CamelCase word, for programs.")
 @click.option("--message", default="", help="Why, in a sentence, for people.")
@@ -143,7 +143,7 @@ Exit codes: 0 shown, ready or not; 1 there is no such revision, or it has no con
 that is named; 2 bad usage.
 """,
 )
-@object_argument("[KIND] NAME [TYPE...]")
+@object_argument("[KIND] NAME [TYPE...]", (REVISION,))
 @namespace_option
 @click.option("--watch", is_flag=True, help="Show them again when they change, until Ctrl-C.")
 @_output

@@ -78,7 +78,7 @@ drafts that stayed, as people had edited them, are shown: they have the conditio
 Exit codes: 0 shown, 1 there is no such object, 2 bad usage.
 """,
 )
-@object_argument("[[KIND] NAME]", required=False)
+@object_argument("[[KIND] NAME]", NAMED_KINDS, required=False)
 @namespace_option
 @click.option("--follow", is_flag=True, help="Show every change from now on until interrupted.")
 @click.option(

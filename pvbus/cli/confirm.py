@@ -55,7 +55,7 @@ Exit codes: 0 shown or confirmed, 1 nothing is held, there is no such set, or it
 2 bad usage.
 """,
 )
-@object_argument("[KIND] NAME")
+@object_argument("[KIND] NAME", (SET,))
 @namespace_option
 @click.option("--show", is_flag=True, help="List everything that is held, and change nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")

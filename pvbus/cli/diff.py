@@ -56,7 +56,7 @@ Examples:
 Exit codes: 0 shown or settled; 1 no such variant or conflict, or the draft cannot be changed; 2 bad usage.
 """,
 )
-@object_argument("[KIND] NAME [FIELD [FILE]]", required=False)
+@object_argument("[KIND] NAME [FIELD [FILE]]", (VARIANT, SET), required=False)
 @namespace_option
 @click.option(
     "--upstream", is_flag=True, help="Compare with the upstream's revision, not with the published one."

@@ -65,7 +65,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--set", "set_name", metavar="[NAMESPACE/]SET", help="A whole set, in place of one variant."
         ),
-        object_argument("[KIND] NAME", required=False),
+        object_argument("[KIND] NAME", (VARIANT, SET), required=False),
     ):
         command = option(command)
     return command

@@ -76,9 +76,20 @@ class Scope(NamedTuple):
             return DEFAULT_NAMESPACE
 
 
-def object_argument(metavar: str, *, required: bool = True) -> Callable[[Command], Command]:
-    """Return the argument whose words `named` reads."""
-    return click.argument("words", nargs=-1, required=required, metavar=metavar)
+def object_argument(
+    metavar: str, kinds: Sequence[Kind], *, required: bool = True
+) -> Callable[[Command], Command]:
+    """Return the argument whose words `named` reads, and of which a shell completes the name.
+
+    kinds: the kinds that the command takes
+    """
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        from pvbus.cli.objectcompletion import completions  # only a shell's tab needs a bus for this
+
+        return completions(context.params, parameter.name or "", kinds, incomplete)
+
+    return click.argument("words", nargs=-1, required=required, metavar=metavar, shell_complete=complete)
 
 
 def named(words: Sequence[str], kinds: Sequence[Kind], scope: Scope, *, rest_max: int | None = 0) -> Named:

@@ -138,7 +138,7 @@ def _options(command: Command) -> Command:
         ),
         namespace_option,
         click.option("--set", "set_name", metavar="[NAMESPACE/]SET", help="The same as NAME."),
-        object_argument("[KIND] NAME", required=False),
+        object_argument("[KIND] NAME", (SET,), required=False),
     ):
         command = option(command)
     return command

@@ -204,7 +204,7 @@ Exit codes: 0 asked (also if it was so before); 1 there is no such revision, it 
 or the server refused; 2 bad usage.
 """,
 )
-@object_argument("[KIND] NAME TYPE")
+@object_argument("[KIND] NAME TYPE", (REVISION,))
 @namespace_option
 @click.option("--question", required=True, help="What a person has to find out or decide.")
 @click.option("--owner", default="", help="Who should answer: a name for people. It gives no right.")
@@ -318,7 +318,7 @@ Exit codes: 0 answered (also if it was so before); 1 there is no such revision o
 somebody else has answered, or the server refused; 2 bad usage.
 """,
 )
-@object_argument("[KIND] NAME TYPE")
+@object_argument("[KIND] NAME TYPE", (REVISION,))
 @namespace_option
 @click.option("--status", required=True, type=click.Choice(tasks.ANSWERS, case_sensitive=False))
 @click.option("--message", default="", help="Why, in a sentence.")

@@ -168,7 +168,7 @@ A program does the same with the topic pvbus.conditions.latest alone: see docs/e
 Exit codes: 0 it is so; 1 not within the time, or there is no such object; 2 bad usage; 130 interrupted.
 """,
 )
-@object_argument("[KIND] NAME")
+@object_argument("[KIND] NAME", (SET, VARIANT))
 @namespace_option
 @click.option(
     "--for",

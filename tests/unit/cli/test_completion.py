@@ -10,9 +10,17 @@ import pytest
 from click.shell_completion import BashComplete
 
 from pvbus.cli.main import pvbus, run
+from pvbus.core.kernel.records import OBJECTS, SETS, VARIANTS
 from tests.e2e.cli.command import environment
+from tests.tools.bustables import write_tables
 
 Captured = pytest.CaptureFixture[str]
+
+
+def completed(words: list[str], incomplete: str) -> list[str]:
+    """What a shell's tab offers."""
+    found = BashComplete(pvbus, {}, "pvbus", "_PVBUS_COMPLETE").get_completions(words, incomplete)
+    return [item.value for item in found]
 
 
 @pytest.mark.parametrize(
@@ -50,8 +58,40 @@ def test_help_says_where_each_script_goes(capsys: Captured) -> None:
 def test_commands_options_and_choices_complete(
     words: list[str], incomplete: str, completions: list[str]
 ) -> None:
-    found = BashComplete(pvbus, {}, "pvbus", "_PVBUS_COMPLETE").get_completions(words, incomplete)
-    assert [item.value for item in found] == completions
+    assert completed(words, incomplete) == completions
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "completions"),
+    [
+        (["explain"], "", ["edge", "web", "prod/web"]),
+        (["explain"], "we", ["web"]),
+        (["explain"], "default/", ["default/edge", "default/web"]),
+        (["explain", "-n", "prod"], "we", ["web"]),
+        (["explain", "pvs"], "", ["web"]),
+        (["approve"], "", ["web"]),
+        (["confirm", "web"], "", []),
+        (["condition", "get"], "", ["edge.web.v1"]),
+        (["conditions", "packagerevision"], "ed", ["edge.web.v1"]),
+    ],
+)
+def test_names_of_objects_complete_from_the_bus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], incomplete: str, completions: list[str]
+) -> None:
+    """Of the kinds that the command takes; of a bus that is not there or cannot be read, nothing."""
+    monkeypatch.chdir(tmp_path)
+    assert completed(words, incomplete) == []
+    (tmp_path / ".pvbus").mkdir()
+    (tmp_path / ".pvbus" / "bus.db").write_text("no bus")
+    assert completed(words, incomplete) == []
+    (tmp_path / ".pvbus" / "bus.db").unlink()
+    rows = [
+        *((VARIANTS, key, b"{}") for key in ("default/edge", "prod/web")),
+        (SETS, "default/web", b"{}"),
+        (OBJECTS, "porch.kpt.dev/PackageRevision|default|edge.web.v1", b"{}"),
+    ]
+    write_tables(tmp_path / ".pvbus" / "bus.db", rows)
+    assert completed(words, incomplete) == completions
 
 
 def test_bash_completes_a_command_with_the_script(tmp_path: Path) -> None:
