@@ -52,7 +52,8 @@ class Decider:
 
         Only the groups are decided on in which something has changed, and those that new needs link to them.
         All groups are if more than single members changed, if the API kinds changed that are there without a
-        package, or while the content of a revision that was found in the cluster is not known.
+        package or that some package begins to need, or while the content of a revision that was found in the
+        cluster is not known.
 
         The members whose rows change here count as changed at the next decision, unless the decision is
         settled and its rows are stored: what is not stored afterwards is decided on again.
@@ -61,7 +62,11 @@ class Decider:
         changes = state.changes
         changes.members.update(changes.unstored)
         is_all = changes.is_all or state.offers() != self._offers or self._is_recovering
+        wanted = self.solver.wanted
         deciding = self._deciding(state, None if is_all else self._affected(changes))
+        if not is_all and not self.solver.wanted <= wanted:  # whatever is not read may provide it
+            is_all = True
+            deciding = self._deciding(state, None)
         found = deciding.decision()
         if deciding.is_recovering and not is_all:  # nobody must get an object of what is not read
             is_all = True

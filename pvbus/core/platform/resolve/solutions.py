@@ -112,6 +112,11 @@ class Solver:
         self._named: set[str] = set()
         self._wanted: Counter[str] = Counter()
 
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Return the API kinds that packages need."""
+        return frozenset(self._wanted)
+
     def label(self, package: str, version: str) -> tuple[str, str]:
         """Return what a chosen version stands for: a tag, and a digest, "" if that is not known."""
         return self.offered[package].labels.get(version, (version, ""))

@@ -130,6 +130,20 @@ def test_who_needs_an_api_kind_is_decided_on_with_who_brings_it() -> None:
     assert played(steps).row("a").status == "locked"
 
 
+def test_who_needs_an_api_kind_is_decided_on_with_what_is_not_read_and_may_bring_it() -> None:
+    """Nothing needed the kind before, so no group had been asked for it."""
+    steps: list[tuple[object, ...]] = [
+        ("publish", "b", "v1.0.0", [], True),
+        ("publish", "b", "v1.1.0", [], False),
+        ("install", "b", "b", "v1.1.0"),
+        ("publish", "a", "v1.0.0", ON_KIND, False),
+        ("install", "a", "a", "v1.0.0"),
+    ]
+    row = played(steps).row("a")
+    assert row.status == "refused"
+    assert "acme/b v1.1.0 is installed, and downgrades are not allowed" in row.message
+
+
 def test_what_was_made_for_an_install_that_waits_now_stays() -> None:
     """What its holder needs is not known, and it is decided on with it all the same."""
     steps: list[tuple[object, ...]] = [
