@@ -55,17 +55,23 @@ def targets(version: int) -> list[Object]:
 
 
 class Rolling(World):
-    """Judges each approval by the rows on the bus. approved: (revision, attempt) of each."""
+    """Judges each approval by the rows on the bus.
+
+    approved: (revision, attempt) of each approval
+    proven: (target, attempt) of those that were proven at any time
+    """
 
     def __init__(self, seed: int = 0, *, in_flight_max: int = IN_FLIGHT_MAX) -> None:
         super().__init__(seed, watched=False)
         self.in_flight_max = in_flight_max
         self.approved: list[tuple[str, int]] = []
+        self.proven: set[tuple[str, int]] = set()
         self.version = 0
         self.cluster.serve(Resource(PROMOTION_GROUP, "v1alpha1", "RolloutPolicy", "rolloutpolicies", True))
 
     def wrote(self, verb: str, obj: Object, subresource: str) -> None:
         super().wrote(verb, obj, subresource)
+        self._note_proven()
         if verb != "update" or subresource != "approval":
             return
         name, spec = obj["metadata"]["name"], obj["spec"]
@@ -85,11 +91,21 @@ class Rolling(World):
         assert row.digest == self.content(name), f"{name} was approved with other content"
         assert (name, row.attempt) not in self.approved, f"{name} was approved twice in one attempt"
         mine = [each for each in rows.values() if each.attempt == row.attempt]
-        early = [each.target for each in mine if each.wave < row.wave and each.state in OPEN]
+        open_rows = (each for each in mine if each.wave < row.wave and each.state in OPEN)
+        # One that was proven, and lost its proof to a newer revision, stops no order that is on its way.
+        early = [each.target for each in open_rows if (each.target, each.attempt) not in self.proven]
         assert not early, f"{name} of wave {row.wave} was approved before {early}"
         assert sum(each.state in IN_FLIGHT for each in mine) <= self.in_flight_max, "too many are in flight"
         self.approved.append((name, row.attempt))
         self._publish(spec)
+
+    def _note_proven(self) -> None:
+        """Note who is proven by any row that is still there."""
+        for record in self.records(ROLLOUTS):
+            if record.value is not None and b"|" in record.key:
+                row = msgspec.json.decode(record.value, type=Target)
+                if row.state is TargetState.PROVEN:
+                    self.proven.add((row.target, row.attempt))
 
     def _publish(self, spec: Object) -> None:
         numbers = [each["spec"].get("revision", 0) for each in self.revisions(spec["packageName"])]

@@ -107,6 +107,7 @@ class World:
         self.clock = SimulatedClock()
         self.faults = Faults(seed)
         self.random = random.Random(seed)
+        random.seed(seed)  # of which the waits before another attempt are made
         self.limits = limits or RemovalLimits()
         self.workers = workers
         self.options = options or Options()
