@@ -43,6 +43,7 @@ from tests.tools.busfile import Row
 from tests.tools.kafka import KafkaCluster
 from tests.tools.topicreader import row_of
 
+SETTLE = "3s"
 SECONDS_MAX = 120.0
 QUIET_SECONDS = 2.0
 LOOK_SECONDS = 0.01
@@ -53,7 +54,7 @@ COUNT = 10
 PLAN = Plan([[f"web-{number:02}" for number in wave] for wave in WAVES], in_flight=2, failing=1)
 PERSON = {"name": "looks-well", "person": {"question": "Does it look well?"}}
 SPEC = {
-    "settle": "3s",
+    "settle": SETTLE,
     "canaries": [],
     "waves": [{"count": 2, "checks": [PERSON]}, {"count": 4, "checks": [PERSON]}, {"percent": 100}],
     "budgets": {"maxInFlight": PLAN.in_flight, "maxFailing": PLAN.failing, "onFailure": "RollBack"},
@@ -187,9 +188,9 @@ class Promotion:
 
         await self.client.edit(POLICY, "fleet", edit)
 
-    async def settle_at_once(self) -> None:
-        """Let the next attempt begin as soon as anything is proposed."""
-        await self.client.edit(POLICY, "fleet", lambda found: found["spec"].update(settle="0s"))
+    async def set_settle(self, settle: str) -> None:
+        """Let the next attempt begin once what is proposed has been the same for so long."""
+        await self.client.edit(POLICY, "fleet", lambda found: found["spec"].update(settle=settle))
 
     async def let_pass(self, attempt: int, wave: int) -> None:
         """Do what `pvbus rollout approve` does."""
