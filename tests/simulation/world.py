@@ -107,7 +107,6 @@ class World:
         self.clock = SimulatedClock()
         self.faults = Faults(seed)
         self.random = random.Random(seed)
-        random.seed(seed)  # of which the waits before another attempt are made
         self.limits = limits or RemovalLimits()
         self.workers = workers
         self.options = options or Options()
@@ -193,7 +192,7 @@ class World:
                 chunk_puts=chunk,
             )
 
-        return Worker(make, bus, cluster, clock, partitions=PARTITIONS)
+        return Worker(make, bus, cluster, clock, partitions=PARTITIONS, jitter=around.jitter)
 
     def of(self, service: str) -> Any:
         """Return the first worker of a service."""

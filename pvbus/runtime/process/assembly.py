@@ -154,6 +154,7 @@ def build_service(
         monitoring=around.monitoring,
         sources=around.sources,
         tell=around.tell,
+        jitter=around.jitter,
     )
 
 

@@ -1,12 +1,11 @@
 """When a key is reconciled again without an event: after a failure, by class of error, and at a set time."""
 
 import heapq
-import random
 import re
 from typing import Generic, NamedTuple, TypeVar
 
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
-from pvbus.core.kernel.backoff import Backoff
+from pvbus.core.kernel.backoff import Backoff, Jitter
 from pvbus.core.kernel.echo import ECHO_SECONDS
 
 BACKOFF_SECONDS = (0.2, 60.0)
@@ -32,16 +31,17 @@ class Retry(NamedTuple):
     seconds: float
 
 
-def retry_of(error: Exception, attempt: int) -> Retry:
+def retry_of(error: Exception, attempt: int, jitter: Jitter) -> Retry:
     """Decide by the class of the error.
 
     An error that no port raises is a bug in the decision of one key: the other keys continue.
 
     attempt: the number of failures in a row, 1 for the first
+    jitter: the source of the randomness of the wait
     """
     match error:
         case TransientError():
-            backoff = Backoff(*BACKOFF_SECONDS, random.uniform, failures=attempt - 1)
+            backoff = Backoff(*BACKOFF_SECONDS, jitter, failures=attempt - 1)
             return Retry("transient", max(error.retry_after_seconds or 0.0, backoff.next_seconds()))
         case ConflictError():
             return Retry("conflict", ECHO_SECONDS)

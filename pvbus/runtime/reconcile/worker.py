@@ -18,6 +18,7 @@ from pvbus.core.errors import (
     TransientError,
     lacks_memory,
 )
+from pvbus.core.kernel.backoff import Jitter
 from pvbus.core.kernel.effects import (
     DEFECT,
     WRITES,
@@ -38,6 +39,7 @@ from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
 from pvbus.ports.monitoring import Monitoring
 from pvbus.ports.sources import Sources
+from pvbus.runtime.backoff import uniform
 from pvbus.runtime.reconcile.effects import perform
 from pvbus.runtime.reconcile.holder import LeaseHolder
 from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
@@ -88,6 +90,7 @@ class Worker:
         monitoring: Monitoring | None = None,
         sources: Sources | None = None,
         tell: Callable[[Notice], None] | None = None,
+        jitter: Jitter = uniform,
     ) -> None:
         """Build a worker that holds no lease yet.
 
@@ -98,6 +101,7 @@ class Worker:
         monitoring: what answers queries, None if no Prometheus is set
         sources: where packages are read from, None if the service reads none
         tell: takes the notices of rows that were written, None to drop them
+        jitter: the source of the randomness of all waits
         """
         self.partitions = partitions
         self._cluster = cluster
@@ -105,6 +109,7 @@ class Worker:
         self._sources = sources
         self._clock = clock
         self._drain_seconds = drain_seconds
+        self._jitter = jitter
         self._session_seconds = bus.session_seconds
         self._leases: dict[int, OpenLease] = {}
         self._wake = asyncio.Event()
@@ -123,7 +128,9 @@ class Worker:
         def new_lease(lease: Lease) -> OpenLease:
             return OpenLease(lease, inputs, clock, limits, self._durations.observe)
 
-        self._holder = LeaseHolder(self, new_lease, bus, clock, reader, self._leases, self._tables.empty)
+        self._holder = LeaseHolder(
+            self, new_lease, bus, clock, reader, self._leases, self._tables.empty, jitter
+        )
         self._stepper = Stepper(
             name, self._tables, bus, clock, spawn=self._holder.spawn, stepped=self._wake.set, tell=tell
         )
@@ -329,7 +336,7 @@ class Worker:
         if lacks_memory(error):
             error = TransientError(NO_MEMORY)
         attempt = opened.attempts[key] = opened.attempts.get(key, 0) + 1
-        outcome, seconds = retry_of(error, attempt)
+        outcome, seconds = retry_of(error, attempt, self._jitter)
         puts: tuple[Put, ...] = ()
         about = {"outcome": outcome, "seconds": round(seconds, 2), "error": str(error)}
         with logs.bound(opened.log_fields(self.name, key)):

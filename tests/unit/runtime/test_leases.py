@@ -9,6 +9,7 @@ from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.echo import ECHO_SECONDS
 from pvbus.core.kernel.effects import Put
 from pvbus.ports.bus import Lease
+from pvbus.runtime.backoff import uniform
 from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
 from pvbus.runtime.reconcile.retries import BACKOFF_SECONDS, PERMANENT_RETRY_SECONDS, retry_of
 from pvbus.runtime.reconcile.states import LeaseState
@@ -161,6 +162,6 @@ def test_when_a_failed_key_is_looked_at_again(
     error: Exception, attempt: int, outcome: str, least: float, most: float
 ) -> None:
     for _ in range(50):
-        retry = retry_of(error, attempt)
+        retry = retry_of(error, attempt, uniform)
         assert retry.outcome == outcome
         assert least <= retry.seconds <= most
