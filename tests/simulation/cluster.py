@@ -4,6 +4,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.core.errors import TransientError
 from pvbus.core.variants.unroll.controller import TURN_TARGETS
 from pvbus.ports.cluster import Kind, Object
 from tests.simulation.watching import Watcher
@@ -69,9 +70,19 @@ class Watching(Protocol):
 
 
 class WatchedCluster(MemoryCluster):
-    """A cluster that reports each applied write, and its writer, to the world."""
+    """A cluster that reports each applied write, and its writer, to the world.
+
+    As package servers do, it takes files for a Draft only: a write on its way may arrive after the proposal.
+    """
 
     world: Watching
+
+    def _before(self, verb: str, obj: Object) -> None:
+        super()._before(verb, obj)
+        if verb == "update" and obj["kind"] == RESOURCES.kind:
+            revision = self.peek(REVISION, obj["metadata"]["namespace"], obj["metadata"]["name"])
+            if revision is not None and (lifecycle := revision["spec"].get("lifecycle", "Draft")) != "Draft":
+                raise TransientError(f"the package revision is {lifecycle}: its files cannot be changed")
 
     def _store(self, kind: Kind, obj: Object) -> Object:
         stored = super()._store(kind, obj)
