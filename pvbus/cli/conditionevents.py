@@ -1,6 +1,7 @@
 """`pvbus conditions`: the last event of every condition, and every new one."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -14,11 +15,12 @@ from pvbus.cli.objectnames import NAMED_KINDS, Scope, named, namespace_option, o
 from pvbus.cli.output import columns
 from pvbus.cli.progress import KINDS, Judged, condition_of
 from pvbus.cli.reading import bus_option, data_option, open_existing_bus, read_rows, topic_on
-from pvbus.cli.since import is_since, since_of, stamp
+from pvbus.cli.since import is_since, since_of
 from pvbus.core.api.variants import Condition
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import KEPT_FOR, Key, ObjectKey, maker_of, okey
 from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, ObjectRow
 from pvbus.core.kernel.topics import partition_key
 from pvbus.core.variants.attention import ATTENTION
@@ -199,13 +201,14 @@ async def _changes(
 
 async def _beginning(bus: Bus, since: datetime | None) -> str:
     """Return in a line from when on changes are shown."""
+    now = time.time()
     if since is None:
-        return f"changes from now on, {stamp(datetime.now(UTC))}; --since all shows first how it is now"
+        return f"changes from now on, {timestamp(now)}; --since all shows first how it is now"
     retention = (await topic_on(bus, CONDITIONS)).retention_seconds
     note = ""
-    if retention and since.timestamp() < datetime.now(UTC).timestamp() - retention:
+    if retention and since.timestamp() < now - retention:
         note = f"; the bus keeps changes for {retention / DAY_SECONDS:g} days, earlier ones may be gone"
-    return f"changes since {stamp(since)}{note}"
+    return f"changes since {timestamp(since.timestamp())}{note}"
 
 
 async def _ends(bus: Bus) -> dict[TopicPartition, int]:

@@ -1,6 +1,6 @@
 """Reads `--since` of `pvbus conditions`: from when on changes are shown."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from pvbus.core.errors import UsageError
 from pvbus.core.promotion.protocol.rules import seconds_of
@@ -39,8 +39,3 @@ def _time(text: str, now: datetime) -> datetime | None:
 def is_since(time: str, since: datetime) -> bool:
     """Return whether the time of an event, "" if it has none, is not before another."""
     return bool(time) and datetime.fromisoformat(time) >= since
-
-
-def stamp(time: datetime) -> str:
-    """Return a time as events have it, in seconds."""
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -35,9 +35,10 @@ def _bare_packages() -> Iterator[None]:
     try:
         for name in _BARE:
             sys.modules[name] = _bare(name)
-        client = sys.modules[_CLIENT]
-        client.Configuration = import_module(f"{_CLIENT}.configuration").Configuration  # type: ignore[attr-defined]
-        client.ApiClient = import_module(f"{_CLIENT}.api_client").ApiClient  # type: ignore[attr-defined]
+        vars(sys.modules[_CLIENT]).update(
+            Configuration=import_module(f"{_CLIENT}.configuration").Configuration,
+            ApiClient=import_module(f"{_CLIENT}.api_client").ApiClient,
+        )
         yield
     finally:
         for name in _BARE:

@@ -85,10 +85,14 @@ def _without_skipped(turn: Turn, found: list[Obstacle], excused: Collection[str]
     return [each for each in found if each.reason != MISSING]
 
 
+def _missing(turn: Turn, canary: str) -> Obstacle:
+    return Obstacle(canary, MISSING, turn.words.get(canary) or UNKNOWN)
+
+
 def _to_plan(turn: Turn, canary: str, upstreams: Collection[str]) -> Obstacle | None:
     facts, row = turn.seen.get(canary), turn.rows.get(canary)
     if facts is None:
-        return Obstacle(canary, MISSING, turn.words.get(canary) or UNKNOWN)
+        return _missing(turn, canary)
     if facts.is_proposed:
         attempt = row.attempt if row is not None else 0
         why = f"attempt {attempt} did not prove its revision {facts.revision}, so it is not tried again"
@@ -126,13 +130,13 @@ def _in_attempt(turn: Turn, canary: str) -> Obstacle | None:
         if facts is not None:
             return _unless_running(turn, canary, facts, {each.upstream for each in turn.current})
         has_passed = turn.rollout.wave > 1
-        return None if has_passed else Obstacle(canary, MISSING, turn.words.get(canary) or UNKNOWN)
+        return None if has_passed else _missing(turn, canary)
     if row.state is TargetState.PROVEN or _has_passed(turn, row):
         return None
     if row.state in (*OPEN, *FAILING):
         return Obstacle(canary, "")
     if facts is None:
-        return Obstacle(canary, MISSING, turn.words.get(canary) or UNKNOWN)
+        return _missing(turn, canary)
     why = turn.words.get(canary) or f"{row.revision} can no longer be approved in attempt {row.attempt}"
     return Obstacle(canary, NOT_READY, why)
 
