@@ -21,6 +21,7 @@ class Entry(NamedTuple):
 
 GROUPS: Mapping[str, Mapping[str, Entry]] = {
     "Look": {
+        "get": Entry("pvbus.cli.get:get", "List variants, targets, conflicts, removals."),
         "explain": Entry("pvbus.cli.explain:explain", "Explain the state of a variant or a set."),
         "conditions": Entry(
             "pvbus.cli.conditionevents:conditions", "Show every object's conditions, and changes."
@@ -80,9 +81,9 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
 
 ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(
-        ("get", "list", "ls"),
-        "kubectl get packagevariantsets,packagevariants,packagerevisions lists objects; pvbus conditions "
-        "shows what each reports, and pvbus explain NAME why.",
+        ("list", "ls"),
+        "pvbus get variants lists the fleet, kubectl get the objects themselves; pvbus conditions shows what "
+        "each reports, and pvbus explain NAME why.",
     ),
     **dict.fromkeys(
         ("status", "health", "top"),

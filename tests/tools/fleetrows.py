@@ -1,14 +1,15 @@
 """Rows of a fleet on the bus, as the services would have written them, in every state that the page shows."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from pvbus.core.api.variants import CONFIG_GROUP, Condition, Downstream
-from pvbus.core.kernel.keys import sync_key
+from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition, Downstream
+from pvbus.core.kernel.keys import okey, sync_key
 from pvbus.core.kernel.records import (
     LATEST,
+    OBJECTS,
     POLICIES,
     SETRESULTS,
     SETS,
@@ -21,11 +22,15 @@ from pvbus.core.kernel.records import (
     Counts,
     EventTask,
     Hold,
+    ObjectOwner,
+    ObjectRow,
+    RevisionFacts,
     SetResult,
     SyncMarker,
     TargetRow,
 )
 from pvbus.core.variants.attention import ATTENTION
+from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict, annotation
 from tests.tools.bustables import Row
 
 REGIONS = ("africa", "america", "asia", "europe")
@@ -213,3 +218,31 @@ def _variant(skey: str, n: int) -> Iterator[Row]:
         case _:
             yield ready(name)
     yield lifecycle(name, f"edge-{region}.{short}.v1", "Published" if n % 3 else "Draft")
+
+
+def site(name: str, labels: Mapping[str, str]) -> Row:
+    """Return the row of the object that the child of this name was made from."""
+    return OBJECTS, f"example.org/Site|default|{name}", ObjectRow(uid="u", labels=labels)
+
+
+def conflict(field: str, local: Any, new: Any, **fields: Any) -> Conflict:
+    """Return a conflict in the file of a Deployment."""
+    where = {"file": "deployment.yaml", "object": "Deployment web", **fields}
+    return Conflict(field=field, old=0, local=local, new=new, **where)
+
+
+def in_conflict(variant_name: str, conflicts: Sequence[Conflict], lifecycle: str = "Draft") -> Iterator[Row]:
+    """Yield a variant, and the row of its package revision with conflicts."""
+    namespace, _, owner = variant_name.partition("/")
+    key = okey(PORCH_GROUP, REVISION, namespace, f"edge.{owner}.packagevariant-2")
+    yield variant(variant_name)
+    yield (
+        OBJECTS,
+        key,
+        ObjectRow(
+            uid="u",
+            annotations={CONFLICTS: annotation(conflicts)} if conflicts else {},
+            owners=(ObjectOwner(kind=VARIANT, name=owner, uid="u", controller=True),),
+            revision=RevisionFacts(repository="edge", package=owner, lifecycle=lifecycle),
+        ),
+    )

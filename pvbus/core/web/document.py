@@ -2,10 +2,11 @@
 
 Rows are lists, and texts that repeat are numbers in the lists `texts` and `labels` of the same document. A
 variant is `[name, set, state, lifecycle, reason, labels, warning]`, a set `[name, state, reason, hold,
-warning]`, where hold is null or `[count, token]`, and warning the type of a condition or "". An open task is
-`[name, revision, type, variant, state, question, owner, ticket, due, due time in seconds since 1970 or null,
-since, note, blocks, command]`; name is its key, blocks are numbers of gates. A draft that stayed when its
-variant went is `[name, variant, note]`. Rollouts are objects, see `pvbus.core.web.rollouts`.
+labels, warning]`, where hold is null or `[count, token]`, and warning the type of a condition or "". An open
+task is `[name, revision, type, variant, state, question, owner, ticket, due, due time in seconds since 1970
+or null, since, note, blocks, command]`; name is its key, blocks are numbers of gates. A draft that stayed
+when its variant went is `[name, variant, note]`. Rollouts are objects, see `pvbus.core.web.rollouts`. Of
+conflicts it says how many drafts have some, and at which version this changed last.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,8 +14,9 @@ from typing import Any
 
 from pvbus.core.kernel.keys import Key
 from pvbus.core.web import rollouts
-from pvbus.core.web.model import NOT_REPORTED, KeptRow, Labels, Model, RolloutRow, SetRow, VariantRow
-from pvbus.core.web.states import State
+from pvbus.core.web.labels import Labels
+from pvbus.core.web.model import KeptRow, Model, RolloutRow, SetRow, VariantRow
+from pvbus.core.web.states import reason_of
 from pvbus.core.web.tasks import Question, TaskRow
 
 Document = dict[str, Any]
@@ -39,6 +41,7 @@ def whole(model: Model, now: float) -> Document:
         **_document(model.variants.items(), model.sets.items(), model.tasks.items()),
         "retained": _retained(model.retained.items()),
         "rollouts": _rollouts(model.rollouts.items(), now),
+        "conflicts": [len(model.conflicts), model.conflicts_changed],
         "whole": True,
     }
 
@@ -59,6 +62,7 @@ def changes(model: Model, since: int, now: float) -> Document | None:
         "retainedGone": model.retained.gone(since),
         "rollouts": _rollouts(model.rollouts.changed(since), now),
         "rolloutsGone": model.rollouts.gone(since),
+        "conflicts": [len(model.conflicts), model.conflicts_changed],
     }
 
 
@@ -77,7 +81,7 @@ def _document(
 ) -> Document:
     texts, labels = _Numbers(), _Numbers()
     rows = [_variant(name, row, texts, labels) for name, row in variants]
-    set_rows = [_set(name, row, texts) for name, row in sets]
+    set_rows = [_set(name, row, texts, labels) for name, row in sets]
     task_rows = [_task(name, row.asked, texts) for name, row in tasks]
     return {
         "variants": rows,
@@ -95,16 +99,17 @@ def _variant(name: str, row: VariantRow, texts: _Numbers, labels: _Numbers) -> l
         texts.of(row.set_name),
         texts.of(state.value),
         texts.of(row.lifecycle),
-        texts.of(_reason(row, state)),
+        texts.of(reason_of(row, state)),
         labels.of(row.labels),
         texts.of(row.warning),
     ]
 
 
-def _set(name: str, row: SetRow, texts: _Numbers) -> list[Any]:
+def _set(name: str, row: SetRow, texts: _Numbers, labels: _Numbers) -> list[Any]:
     state = row.state
     hold = [row.hold.count, row.hold.token] if row.hold is not None else None
-    return [name, texts.of(state.value), texts.of(_reason(row, state)), hold, texts.of(row.warning)]
+    shown = (texts.of(state.value), texts.of(reason_of(row, state)))
+    return [name, *shown, hold, labels.of(row.labels), texts.of(row.warning)]
 
 
 def _task(name: str, asked: Question, texts: _Numbers) -> list[Any]:
@@ -121,13 +126,6 @@ def _task(name: str, asked: Question, texts: _Numbers) -> list[Any]:
         [texts.of(gate) for gate in asked.blocks],
         asked.command,
     ]
-
-
-def _reason(row: VariantRow | SetRow, state: State) -> str:
-    """Return the reason of Ready; one of an earlier generation is not about what is shown."""
-    if state is State.WORKING and (row.observed < row.generation or not row.reason or row.ready):
-        return NOT_REPORTED
-    return row.reason
 
 
 def _mapping(labels: Labels) -> dict[str, str]:

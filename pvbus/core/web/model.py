@@ -1,10 +1,11 @@
 """The fleet in memory, as the page shows it: a small row for each variant and each set.
 
-Rows are folded from six topics: `pvbus.sets` and `pvbus.variants` say what exists, with which labels,
-`pvbus.unroll` which set made a variant and whether it is to be removed, `pvbus.setresults` which removals are
-held, `pvbus.conditions.latest` what was published and which people are asked, `pvbus.policies` how rollouts
-stand. The topics come in no order among each other: a row exists from the first fact on, and is shown while
-its object or the wish for it exists. Texts that many rows share are stored once; messages of variants and
+Rows are folded from seven topics: `pvbus.sets` and `pvbus.variants` say what exists, with which labels,
+`pvbus.unroll` which set made a variant, from which object, and whether it is to be removed, `pvbus.objects`
+the labels of that object and the conflicts of open drafts, `pvbus.setresults` which removals are held,
+`pvbus.conditions.latest` what was published and which people are asked, `pvbus.policies` how rollouts stand.
+The topics come in no order among each other: a row exists from the first fact on, and is shown while its
+object or the wish for it exists. Texts that many rows share are stored once; messages of variants and
 sets are not stored, as the page reads them for one object at a time.
 """
 
@@ -15,11 +16,20 @@ import msgspec
 from msgspec.structs import astuple
 
 from pvbus.core.api.rollouts import RolloutPolicy
-from pvbus.core.api.variants import CONFIG_GROUP, Condition
-from pvbus.core.kernel.keys import SET_UID_LABEL, ChildKey, ConditionKey, Key, SubjectKey, is_child
+from pvbus.core.api.variants import CONFIG_GROUP, Condition, Downstream
+from pvbus.core.kernel.keys import (
+    ChildKey,
+    ConditionKey,
+    Key,
+    ObjectKey,
+    SubjectKey,
+    is_check,
+    is_child,
+)
 from pvbus.core.kernel.markers import SyncView, is_marker
 from pvbus.core.kernel.records import (
     LATEST,
+    OBJECTS,
     POLICIES,
     SETRESULTS,
     SETS,
@@ -33,19 +43,18 @@ from pvbus.core.kernel.records import (
 from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.notices import KEPT_TYPE, LIFECYCLE_TYPE
 from pvbus.core.variants.severity import ON_HOLD, WARNINGS
+from pvbus.core.web.conflicts import ConflictRow, conflicts_in
+from pvbus.core.web.labels import Labels, TargetLabels, labels_of, merged
 from pvbus.core.web.states import OPEN_FIRST, State, counted, lifecycle_of, set_state, variant_state
 from pvbus.core.web.tasks import Question, TaskRow, question_of
 from pvbus.core.web.versioned import Versioned
 
-TOPICS = (SETS, VARIANTS, UNROLL, SETRESULTS, LATEST, POLICIES)
+TOPICS = (SETS, VARIANTS, UNROLL, OBJECTS, SETRESULTS, LATEST, POLICIES)
 VARIANT, SET, REVISION = "PackageVariant", "PackageVariantSet", "PackageRevision"
-NOT_REPORTED = "NotReported"
 SHOWN = WARNINGS | {"Ready", "Stalled", ON_HOLD, ATTENTION}
 """The conditions that rows are made of."""
 TEXTS_MIN, TEXTS_SHARE = 10_000, 4
 """Of shared texts: more than these, and so many for each variant, are mostly of variants that are gone."""
-
-Labels = tuple[tuple[str, str], ...]
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -54,12 +63,19 @@ class _Meta(msgspec.Struct, rename="camel"):
     labels: Mapping[str, str] = {}
 
 
+class _Spec(msgspec.Struct):
+    labels: Mapping[str, str] | None = None
+
+
 class _Object(msgspec.Struct):
     metadata: _Meta
+    spec: _Spec | None = None
 
 
 class _Child(msgspec.Struct):
     state: ChildState
+    okey: str = ""
+    downstream: Downstream = Downstream()
 
 
 class _Rollup(msgspec.Struct):
@@ -90,8 +106,9 @@ class _Facts(msgspec.Struct, gc=False):
     observed: int = 0
     ready: bool = False
     stalled: bool = False
+    stalled_at: int = 0  # the generation of Stalled
     on_hold: bool = False
-    attention: bool = False
+    attention: str = ""  # the reason of AttentionNeeded
     reason: str = ""  # of Ready
     warning: str = ""  # the condition of WARNINGS that is True
 
@@ -104,12 +121,19 @@ class _Facts(msgspec.Struct, gc=False):
 class VariantRow(_Facts, gc=False):
     """What the page knows of one variant.
 
+    labels: its target's, and over them its own and those of its package
+    own: its own labels, and over them those of its package
     set_name: the name of the set that made it, "" if a person did
+    target: the key of the object that the set selected, "" for a package of a list
+    downstream: repository and package that the set wants, as `<repository>/<package>`
     lifecycles: the counts of its revisions by lifecycle, as one number, see `counted`
     """
 
     labels: Labels = ()
+    own: Labels = ()
     set_name: str = ""
+    target: str = ""
+    downstream: str = ""
     child: ChildState | None = None
     lifecycles: int = 0
 
@@ -131,6 +155,7 @@ class VariantRow(_Facts, gc=False):
 
 
 class SetRow(_Facts, gc=False):
+    labels: Labels = ()
     hold: Hold | None = None
 
     @property
@@ -183,6 +208,11 @@ class Model:
         """By `<namespace>/<revision>|<condition type>`."""
         self.retained: Versioned[KeptRow] = Versioned()
         """By `<namespace>/<revision>`."""
+        self.conflicts: Versioned[ConflictRow] = Versioned()
+        """By `<namespace>/<revision>`."""
+        self.conflicts_changed = 0
+        """The version at which they changed last."""
+        self._target_labels = TargetLabels()
         self._hidden_variants: dict[str, VariantRow] = {}
         self._hidden_sets: dict[str, SetRow] = {}
         self._revisions: dict[str, tuple[str, str]] = {}
@@ -194,6 +224,7 @@ class Model:
             SETS: self._load_set,
             VARIANTS: self._load_variant,
             UNROLL: self._load_child,
+            OBJECTS: self._load_observed,
             SETRESULTS: self._load_rollup,
             LATEST: self._load_event,
             POLICIES: self._load_policy,
@@ -240,26 +271,64 @@ class Model:
 
     def _load_set(self, key: str, value: bytes | None) -> None:
         row = self._set(key)
-        _load_object(row, _object.decode(value).metadata if value is not None else None)
+        meta = _object.decode(value).metadata if value is not None else None
+        _load_object(row, meta)
+        row.labels = self._shared(labels_of(meta.labels)) if meta is not None else ()
         self._changed_set(key, row)
 
     def _load_variant(self, key: str, value: bytes | None) -> None:
         row = self._variant(key)
-        meta = _object.decode(value).metadata if value is not None else None
-        _load_object(row, meta)
-        row.labels = self._shared(_labels(meta.labels)) if meta is not None else ()
+        variant = _object.decode(value) if value is not None else None
+        _load_object(row, variant.metadata if variant is not None else None)
+        row.own = self._shared(_own_labels(variant)) if variant is not None else ()
+        self._relabel(row)
         self._changed_variant(key, row)
 
     def _load_child(self, key: str, value: bytes | None) -> None:
         skey, name = ChildKey.parse(key)
         vkey = str(Key(Key.parse(skey).namespace, name))
         row = self._variant(vkey)
-        state = _child.decode(value).state if value is not None else ChildState.GONE
-        if state is not ChildState.GONE:
-            row.set_name, row.child = self._shared(skey), state
+        child = _child.decode(value) if value is not None else None
+        before = row.target
+        if child is not None and child.state is not ChildState.GONE:
+            row.set_name, row.child, row.target = self._shared(skey), child.state, self._shared(child.okey)
+            row.downstream = f"{child.downstream.repo}/{child.downstream.package}"
         elif row.set_name == skey:  # another set may have the variant now
-            row.set_name, row.child = "", None
+            row.set_name, row.child, row.target, row.downstream = "", None, "", ""
+        self._target_labels.move(vkey, before, row.target)
+        self._relabel(row)
         self._changed_variant(vkey, row)
+
+    def _load_observed(self, key: str, value: bytes | None) -> None:
+        """Apply the row of an object that sets may select, or of a package revision."""
+        if is_check(key):
+            return
+        observed = ObjectKey.parse(key)
+        if observed.kind == REVISION:
+            self._load_conflicts(f"{observed.namespace}/{observed.name}", value)
+        elif observed.kind != VARIANT:
+            for name in self._target_labels.load(key, value):
+                row = self._variant(name)
+                self._relabel(row)
+                self._changed_variant(name, row)
+
+    def _load_conflicts(self, name: str, value: bytes | None) -> None:
+        row = conflicts_in(name, value, self._texts.setdefault)
+        before = self.conflicts.get(name)
+        if row is None and before is None:
+            return
+        if row is None:
+            self.conflicts.remove(name, self.version + 1)
+        elif before is None or not row.is_as(before):
+            self.conflicts.put(name, row, self.version + 1)
+        else:
+            return
+        self.conflicts_changed = self.version + 1
+        self._dirty = True
+
+    def _relabel(self, row: VariantRow) -> None:
+        """Set the labels that are shown of a variant anew."""
+        row.labels = self._shared(merged(self._target_labels.of(row.target), row.own))
 
     def _load_rollup(self, key: str, value: bytes | None) -> None:
         if is_child(key):
@@ -322,10 +391,11 @@ class Model:
         match type_:
             case "Stalled":
                 row.stalled = is_true
+                row.stalled_at = condition.observed_generation if condition is not None else 0
             case "OnHold":
                 row.on_hold = is_true
             case "AttentionNeeded":
-                row.attention = is_true
+                row.attention = self._shared(condition.reason) if condition is not None and is_true else ""
             case warning if warning in WARNINGS:
                 if is_true or row.warning == warning:
                     row.warning = self._shared(warning) if is_true else ""
@@ -398,8 +468,9 @@ def _load_object(row: _Facts, meta: _Meta | None) -> None:
     row.generation = meta.generation if meta is not None else 0
 
 
-def _labels(labels: Mapping[str, str]) -> Labels:
-    return tuple(sorted((key, value) for key, value in labels.items() if key != SET_UID_LABEL))
+def _own_labels(variant: _Object) -> Labels:
+    package = variant.spec.labels if variant.spec is not None else None
+    return merged(labels_of(variant.metadata.labels), labels_of(package or {}))
 
 
 def _refused(coverage: Coverage) -> Iterator[str]:

@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from pvbus.core.kernel.records import ChildState
+from pvbus.core.variants.attention import REMOVALS as REMOVALS_HELD
 
 
 class State(StrEnum):
@@ -19,7 +20,12 @@ class State(StrEnum):
 
 
 class Facts(Protocol):
-    """What is known of a variant or a set. observed: the generation of `ready`."""
+    """What is known of a variant or a set.
+
+    observed, stalled_at: the generations of `ready` and of `stalled`
+    attention: why it waits for a person, as a reason, "" if it does not
+    reason: of `ready`
+    """
 
     @property
     def exists(self) -> bool: ...
@@ -40,10 +46,16 @@ class Facts(Protocol):
     def stalled(self) -> bool: ...
 
     @property
+    def stalled_at(self) -> int: ...
+
+    @property
     def on_hold(self) -> bool: ...
 
     @property
-    def attention(self) -> bool: ...
+    def attention(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
 
 
 REMOVALS = frozenset({ChildState.WAITING, ChildState.CONFIRMED, ChildState.ORDERED})
@@ -66,12 +78,28 @@ def set_state(facts: Facts, *, holds_removals: bool) -> State:
 def _state(facts: Facts) -> State:
     if facts.on_hold:
         return State.ON_HOLD
-    if facts.stalled:
+    if facts.stalled and facts.stalled_at >= facts.generation:
         return State.STALLED
     if facts.attention:
         return State.ATTENTION
     is_current = facts.exists and facts.observed >= facts.generation
     return State.READY if facts.ready and is_current else State.WORKING
+
+
+NOT_REPORTED = "NotReported"
+
+
+def reason_of(facts: Facts, state: State) -> str:
+    """Return why something is in a state: what waits for a person comes before the reason of Ready.
+
+    A reason of an earlier generation is not about what is shown.
+    """
+    if state is State.HELD:
+        return REMOVALS_HELD
+    if facts.attention and state is not State.STALLED:
+        return facts.attention
+    is_old = facts.observed < facts.generation or not facts.reason or facts.ready
+    return NOT_REPORTED if state is State.WORKING and is_old else facts.reason
 
 
 OPEN_FIRST = ("Draft", "Proposed", "DeletionProposed", "Published")

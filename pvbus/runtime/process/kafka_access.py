@@ -16,7 +16,6 @@ from pvbus.adapters.kafka.settings import KafkaSettings
 from pvbus.core.kernel.records import (
     CONDITIONS,
     DESIRED,
-    OBJECTS,
     PROMOTIONS,
     RELEASES,
     RESULTS,
@@ -28,7 +27,7 @@ from pvbus.runtime.process.installation import GROUP as INSTALLATION_GROUP
 
 OPERATOR, WEB, CONSUMER = "operator", "web", "consumer"
 ROLES = (*ALL_SERVICES, SINK, OPERATOR, WEB, CONSUMER)
-EXPLAINED = (OBJECTS, TARGETS, DESIRED, RESULTS, PROMOTIONS, RELEASES, CONDITIONS)
+EXPLAINED = (TARGETS, DESIRED, RESULTS, PROMOTIONS, RELEASES, CONDITIONS)
 """What the page reads beside its model, when somebody looks at one variant or set, or what is left of it. The
 topic of injected content, which may hold secrets, is not among them."""
 PRINCIPAL = "User:pvbus-{role}"

@@ -168,8 +168,8 @@ function apply(message) {
     });
   }
   if (message.whole || (message.gone || []).length || fleet.variants.size !== before) fleet.names = null;
-  for (const [name, state, reason, hold, warning] of message.sets || []) {
-    fleet.sets.set(name, { name, state: texts[state], reason: texts[reason], hold, warning: texts[warning] });
+  for (const [name, state, reason, hold, label, warning] of message.sets || []) {
+    fleet.sets.set(name, { name, state: texts[state], reason: texts[reason], hold, labels: labels[label], warning: texts[warning] });
   }
 }
 
@@ -283,10 +283,17 @@ function valueOf(row, key, anyCase) {
   if (key === OF_LIFECYCLE) return row.lifecycle;
   if (key === OF_NAMESPACE) return row.name.split("/")[0];
   const label = key.startsWith("label ") ? key.slice(6) : key;
-  if (Object.hasOwn(row.labels, label)) return row.labels[label];
-  if (!anyCase) return undefined;
-  const found = Object.keys(row.labels).find((each) => each.toLowerCase() === label);
-  return found && row.labels[found];
+  for (const labels of [row.labels, setLabels(row)]) {
+    if (Object.hasOwn(labels, label)) return labels[label];
+    const near = anyCase && Object.keys(labels).find((each) => each.toLowerCase() === label);
+    if (near) return labels[near];
+  }
+  return undefined;
+}
+
+function setLabels(row) {  // a variant has those of its set, too, unless it has its own
+  const set = fleet.sets.get(row.set);
+  return set ? set.labels : {};
 }
 
 const NONE = { [OF_SET]: "made by no set", [OF_LIFECYCLE]: "no package revision" };
@@ -417,7 +424,7 @@ class FleetView {
       el("h2", {}, "The fleet is empty"),
       el("p", {}, "There is no PackageVariantSet and no PackageVariant. They show here as soon as somebody creates one. To look around, start with the example of 200 variants:"),
       command("pvbus up --example fleet"));
-    this.search = el("input", { type: "search", value: shown.filter, placeholder: "web-edge region=asia", oninput: () => {
+    this.search = el("input", { type: "search", value: shown.filter, placeholder: "web region=asia", oninput: () => {
       shown.filter = this.search.value;
       changed();
     } });
@@ -476,6 +483,7 @@ class FleetView {
   showGroupings(rows) {
     const keys = new Set();
     for (const row of rows) for (const key of Object.keys(row.labels)) keys.add(key);
+    for (const set of fleet.sets.values()) for (const key of Object.keys(set.labels)) keys.add(key);
     const wanted = [OF_SET, OF_STATE, OF_LIFECYCLE, OF_NAMESPACE, ...[...keys].sort().map((key) => `label ${key}`)];
     if (wanted.join("\n") === this.grouping) return;
     this.grouping = wanted.join("\n");

@@ -62,7 +62,7 @@ def plain(document: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
 
 def sets_of(document: dict[str, Any]) -> dict[str, Any]:
     texts = document["texts"]
-    return {name: (texts[state], texts[reason], hold) for name, state, reason, hold, _ in document["sets"]}
+    return {name: (texts[state], texts[reason], hold) for name, state, reason, hold, _, _ in document["sets"]}
 
 
 def warnings_of(document: dict[str, Any]) -> dict[str, str]:
@@ -86,7 +86,7 @@ def warnings_of(document: dict[str, Any]) -> dict[str, str]:
         ),
         ([*MINE, event(VARIANT, NAME, "Stalled", "False", "Valid")], "ready", "Reconciled"),
         ([*MINE, event(VARIANT, NAME, "OnHold", "True", "Annotation")], "on hold", "Reconciled"),
-        ([*MINE, child(SKEY, "web-1", ChildState.HELD)], "removal held", "Reconciled"),
+        ([*MINE, child(SKEY, "web-1", ChildState.HELD)], "removal held", "DeletionHeld"),
         ([*MINE, child(SKEY, "web-1", ChildState.WAITING)], "removing", "Reconciled"),
         ([*MINE, child(SKEY, "web-1", ChildState.CONFIRMED)], "removing", "Reconciled"),
         ([*MINE, child(SKEY, "web-1", ChildState.ORDERED)], "removing", "Reconciled"),
@@ -186,7 +186,7 @@ def test_the_state_of_a_set() -> None:
     model = loaded([obj(SETS, SKEY), ready(SKEY, kind=SET)])
     assert sets_of(whole(model)) == {SKEY: ("ready", "Reconciled", None)}
     loaded([rollup(SKEY, hold)], model)
-    assert sets_of(whole(model)) == {SKEY: ("removal held", "Reconciled", [2, "2-abc"])}
+    assert sets_of(whole(model)) == {SKEY: ("removal held", "DeletionHeld", [2, "2-abc"])}
     loaded([rollup(SKEY), event(SET, SKEY, "OnHold", "True", "Annotation")], model)
     assert sets_of(whole(model))[SKEY][0] == "on hold"
     before = model.version
