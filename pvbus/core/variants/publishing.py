@@ -240,9 +240,13 @@ def _seconds_until_news(
         return 0
     if old.message == new.message:
         return None
-    if new.type not in COUNTING_TYPES and new.reason not in COUNTING_REASONS:
+    if not _has_counts(new):
         return 0
     return min(max(_seconds(last.time) + COUNTING_SECONDS - now, 0), COUNTING_SECONDS)
+
+
+def _has_counts(condition: Condition) -> bool:
+    return condition.type in COUNTING_TYPES or condition.reason in COUNTING_REASONS
 
 
 def _event_id(uid: str, condition: Condition, time: str) -> str:
@@ -259,6 +263,17 @@ def _precise(now: float) -> str:
 def _seconds(time: str) -> float:
     """Return the seconds of a `_precise` timestamp; 0 for an event of a release that wrote none."""
     return datetime.fromisoformat(time).timestamp() if time else 0.0
+
+
+def _later(status: Condition, published: Condition) -> Condition:
+    """Return the later one of a condition in the status and its last event.
+
+    The event is published first, so it is never older; but new counts are in the status before their event.
+    """
+    if status.observed_generation != published.observed_generation:
+        return max(status, published, key=lambda condition: condition.observed_generation)
+    is_same = (status.status, status.reason) == (published.status, published.reason)
+    return status if is_same and _has_counts(status) else published
 
 
 def merge(
@@ -288,8 +303,7 @@ def merge(
         if new is not None:
             result.append(timed(new))
         elif old.type not in SET_OPTIONAL_TYPES:
-            last = published.get(old.type, old)  # equal ones are not published again: the status is newer
-            result.append(old if (last.status, last.reason) == (old.status, old.reason) else last)
+            result.append(_later(old, published.get(old.type, old)))
     result += [timed(new) for new in wanted.values()]
     known = {condition.type for condition in result} | SET_OPTIONAL_TYPES
     result += [last for last in published.values() if last.type not in known]  # its status is not written yet

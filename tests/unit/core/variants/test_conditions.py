@@ -168,6 +168,36 @@ def test_only_a_changed_status_moves_its_time_and_foreign_conditions_stay() -> N
     assert merged["Mine"] == old[2]
 
 
+def _of(status: str, reason: str, message: str, generation: int, type_: str = "Stalled") -> Condition:
+    return Condition(
+        type=type_, status=status, reason=reason, message=message, observed_generation=generation
+    )
+
+
+@pytest.mark.parametrize(
+    ("stored", "published", "counts"),
+    [
+        pytest.param(("False", "Valid", "a", 1), ("False", "Valid", "a", 2), "event", id="its generation"),
+        pytest.param(("False", "Valid", "a", 1), ("True", "Error", "b", 2), "event", id="all of it"),
+        pytest.param(("False", "Valid", "a", 2), ("True", "Error", "b", 2), "event", id="its status"),
+        pytest.param(("False", "Valid", "a", 2), ("False", "Valid", "b", 2), "event", id="its message"),
+        pytest.param(
+            ("False", "Reconciling", "2", 2), ("False", "Reconciling", "1", 2), "status", id="counts"
+        ),
+        pytest.param(
+            ("False", "Reconciling", "1", 1), ("False", "Reconciling", "1", 2), "event", id="counted anew"
+        ),
+        pytest.param(("False", "Valid", "a", 3), ("True", "Error", "b", 2), "status", id="an event was lost"),
+    ],
+)
+def test_of_a_status_and_its_event_the_later_one_counts(
+    stored: tuple[str, str, str, int], published: tuple[str, str, str, int], counts: str
+) -> None:
+    """A step between the two can fail, and the condition can leave the result in that time."""
+    status, event = _of(*stored), _of(*published)
+    assert merge((status,), (), 0.0, {"Stalled": event}) == (event if counts == "event" else status,)
+
+
 class Part:
     """The controller on one partition, with a set and its roll-up."""
 
