@@ -12,7 +12,7 @@ from pvbus.cli.objectnames import Scope, named
 from pvbus.cli.output import columns, emit
 from pvbus.cli.progress import SET
 from pvbus.cli.reading import bus_option, data_option, open_existing_bus
-from pvbus.controlplane.apiserver.selectors import parse_label_selector
+from pvbus.core.api.selectortext import parse_label_selector
 from pvbus.core.errors import UsageError
 from pvbus.core.web.listing import (
     LIMIT,
@@ -168,11 +168,11 @@ def query_of(
 ) -> Query:
     """Return a query. Raises UsageError for a selector that cannot be read."""
     try:
-        matches = parse_label_selector(selector).matches if selector else None
+        requirements = parse_label_selector(selector)
     except ValueError as exc:
         raise UsageError(f"-l {selector}: {exc}") from exc
     wanted = frozenset(filter(None, (state.strip() for text in states for state in text.split(","))))
-    return Query(Listed(kind), namespace, set_name, wanted, selector, matches, sort_by)
+    return Query(Listed(kind), namespace, set_name, wanted, selector, requirements, sort_by)
 
 
 def _check_output(asked: Asked, *, watch: bool) -> None:

@@ -33,7 +33,8 @@ from pvbus.cli.objectnames import Scope, named, namespace_option, object_argumen
 from pvbus.cli.output import columns, emit
 from pvbus.cli.progress import SET, Judged, condition_of
 from pvbus.cli.reading import data_option
-from pvbus.controlplane.apiserver.selectors import LabelSelector, parse_label_selector
+from pvbus.core.api.selectors import Requirements, matches
+from pvbus.core.api.selectortext import parse_label_selector
 from pvbus.core.errors import PermanentError, PvbusError, UsageError
 from pvbus.core.kernel.holds import SetHold, hold_reason
 from pvbus.core.kernel.keys import Key
@@ -61,7 +62,7 @@ class Asked(NamedTuple):
 
     move: Move
     key: Key
-    selector: LabelSelector
+    selector: Requirements
     selector_text: str
     dry_run: bool
     yes: bool
@@ -317,7 +318,7 @@ def _check_evaluated(owner: Object, asked: Asked) -> None:
 
 def _selected(members: Sequence[Member], asked: Asked) -> list[Member]:
     """Return the members with the wanted labels. Raises UsageError if none has them."""
-    found = [each for each in members if asked.selector.matches(labels_of(each.variant, each.revision))]
+    found = [each for each in members if matches(asked.selector, labels_of(each.variant, each.revision))]
     if members and not found:
         raise UsageError(
             f"-l {asked.selector_text}: none of the {len(members)} package revisions of {asked.key} has "

@@ -40,7 +40,6 @@ from pvbus.core.kernel.records import (
     SetResult,
     TargetRow,
 )
-from pvbus.core.variants.render.variant import controller_uid
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object
 from tests.kit.faults import LAG_SECONDS
@@ -369,7 +368,8 @@ class Watcher:
         child is gone; where both want it, the one whose child lives there has it, so it is put there."""
         vkey = f"{child.metadata.namespace}/{child.metadata.name}"
         expected = self.expected(inputs._replace(children=(*inputs.children, child))).get(vkey)
-        return expected is not None and expected.owner in ("", controller_uid(child))
+        controller = next((each.uid for each in child.metadata.owner_references if each.controller), "")
+        return expected is not None and expected.owner in ("", controller)
 
     def _between(self, since: float, until: float) -> Iterator[Inputs]:
         """Yield what users wanted at some moment of an interval, also as seen kind by kind."""

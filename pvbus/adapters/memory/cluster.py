@@ -18,7 +18,6 @@ from typing import Any, Literal, NamedTuple
 from pvbus.adapters.memory.objects import (
     copy_of,
     fields_match,
-    labels_match,
     merged,
     package_of,
     resources_of,
@@ -27,6 +26,8 @@ from pvbus.adapters.memory.objects import (
     updated,
 )
 from pvbus.adapters.memory.packages import Files, PackageRules
+from pvbus.core.api.selectors import matches
+from pvbus.core.api.selectortext import parse_label_selector
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.errors import AlreadyExistsError, ConflictError
 from pvbus.core.kernel.keys import revision_name
@@ -284,12 +285,12 @@ class MemoryCluster:
         metadata_only: bool = False,
         is_followed: bool = False,
     ) -> Listing:
-        kind = Kind(resource.group, resource.kind)
+        kind, wanted = Kind(resource.group, resource.kind), parse_label_selector(label_selector)
         items = [
             self._shown(kind, obj)
             for obj in self._candidates(kind, namespace, field_selector)
             if (namespace is None or obj["metadata"].get("namespace", "") == namespace)
-            and labels_match(obj, label_selector)
+            and matches(wanted, obj["metadata"].get("labels") or {})
             and fields_match(obj, field_selector)
         ]
         return Listing(str(self._version), items)

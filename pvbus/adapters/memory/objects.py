@@ -96,12 +96,6 @@ def merged(value: Any, patch: Any) -> Any:
     return result
 
 
-def labels_match(obj: Object, selector: str) -> bool:
-    labels = obj["metadata"].get("labels") or {}
-    pairs = (part.partition("=") for part in selector.split(",") if part)
-    return all(labels.get(key) == value.removeprefix("=") for key, _, value in pairs)
-
-
 def fields_match(obj: Object, selector: str) -> bool:
     for part in filter(None, selector.split(",")):
         path, _, wanted = part.partition("=")

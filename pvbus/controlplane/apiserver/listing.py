@@ -22,12 +22,12 @@ from pvbus.controlplane.apiserver.registry import Endpoint
 from pvbus.controlplane.apiserver.requests import is_true, number
 from pvbus.controlplane.apiserver.selectors import (
     FieldSelector,
-    LabelSelector,
     parse_field_selector,
-    parse_label_selector,
     selectable_fields,
 )
 from pvbus.controlplane.apiserver.store import ExpiredError, Store, Table
+from pvbus.core.api.selectors import Requirements, matches
+from pvbus.core.api.selectortext import parse_label_selector
 from pvbus.ports.cluster import Object
 
 
@@ -42,7 +42,7 @@ class Selection(NamedTuple):
 
     endpoint: Endpoint
     namespace: str | None
-    labels: LabelSelector | None = None
+    labels: Requirements | None = None
     fields: FieldSelector | None = None
 
     @property
@@ -52,13 +52,13 @@ class Selection(NamedTuple):
     def matches(self, entry: Entry) -> bool:
         if self.namespace is not None and entry.key[0] != self.namespace:
             return False
-        if self.labels is not None and not self.labels.matches(entry.labels):
+        if self.labels is not None and not matches(self.labels, entry.labels):
             return False
         return self.fields is None or self.fields.matches(self.endpoint.presented(entry.shared()))
 
     def matches_object(self, obj: Object) -> bool:
         """Return whether the selectors match an object that is not stored; the namespace is not checked."""
-        if self.labels is not None and not self.labels.matches(obj["metadata"].get("labels") or {}):
+        if self.labels is not None and not matches(self.labels, obj["metadata"].get("labels") or {}):
             return False
         return self.fields is None or self.fields.matches(obj)
 

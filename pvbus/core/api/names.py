@@ -63,12 +63,10 @@ def key_error(key: str) -> str:
 @lru_cache(4096)
 def _checked_key(key: str) -> str:
     prefix, slash, name = key.rpartition("/")
-    if slash and (not prefix or "/" in prefix or subdomain_error(prefix)):
-        return (
-            f"prefix part {subdomain_error(prefix) or 'must be non-empty'}"
-            if "/" not in prefix
-            else ("a valid label key must consist of a name with an optional DNS subdomain prefix and '/'")
-        )
+    if "/" in prefix:
+        return "a valid label key must consist of a name with an optional DNS subdomain prefix and '/'"
+    if slash and (why := subdomain_error(prefix) if prefix else "must be non-empty"):
+        return f"prefix part {why}"
     if not name:
         return "name part must be non-empty"
     if len(name) > 63:
@@ -112,9 +110,14 @@ def annotations_too_long(annotations: Mapping[str, str]) -> str:
     return "" if size <= ANNOTATIONS_BYTES_MAX else f"may not be more than {ANNOTATIONS_BYTES_MAX} bytes"
 
 
+def invalid_value(wrong: str, why: str) -> str:
+    """Say of a field that its value is wrong, in an API server's words."""
+    return f'Invalid value: "{wrong[:SHOWN_MAX]}": {why}'
+
+
 def map_problems(field: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Iterator[str]:
     """Yield what an API server would refuse of the labels and annotations below a field of a spec."""
     for name, errors in (("labels", label_errors(labels)), ("annotations", annotation_errors(annotations))):
-        yield from (f'{field}.{name}: Invalid value: "{wrong[:SHOWN_MAX]}": {why}' for wrong, why in errors)
+        yield from (f"{field}.{name}: {invalid_value(wrong, why)}" for wrong, why in errors)
     if why := annotations_too_long(annotations):
         yield f"{field}.annotations: Too long: {why}"

@@ -1,87 +1,90 @@
-"""Label selectors: whether one is well formed, and whether it matches one object.
+"""Label selectors: one form of their conditions, `Requirement`, one matcher, and what Kubernetes refuses.
 
-Selectors in a list request, in a function's configuration and in a set all become `Requirement`s.
-unroll matches many objects at once through its index, which splits requirements by kind.
+Selectors of objects (`matchLabels` and `matchExpressions`) become requirements here, those in text in
+`selectortext`. The index of unroll, which matches many objects at once, stands on the same requirements.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from pvbus.core.api.names import invalid_value, key_error, label_errors, value_error
 from pvbus.core.api.variants import LabelSelector, ObjectSelector
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,63}")
-NAME_BYTES_MAX = 63
-PREFIX_BYTES_MAX = 253
-NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
-PREFIX = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
 
 
 class Requirement(NamedTuple):
-    """One condition on a label. `>` and `<`, which only list requests have, compare with one integer."""
+    """One condition on a label. `>` and `<`, which only selectors in text have, compare with one integer."""
 
     key: str
     operator: str
     values: frozenset[str] = frozenset()
 
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether labels fulfil it; an unknown operator is never fulfilled."""
-        value = labels.get(self.key)
-        match self.operator:
-            case "In":
-                return value is not None and value in self.values
-            case "NotIn":
-                return value is None or value not in self.values
-            case "Exists":
-                return value is not None
-            case "DoesNotExist":
-                return value is None
-            case ">" | "<" if value is not None and INTEGER.fullmatch(value):
-                (bound,) = map(int, self.values)
-                return int(value) > bound if self.operator == ">" else int(value) < bound
-        return False
+
+Requirements = tuple[Requirement, ...]
+"""All must hold; none selects everything."""
 
 
-def matches(selector: LabelSelector | ObjectSelector, labels: Mapping[str, str]) -> bool:
-    """Tell whether labels fulfil every requirement; an empty selector matches everything.
-
-    NotIn and DoesNotExist hold if the label is absent. Only the labels of an ObjectSelector count; no labels
-    fulfil a malformed requirement.
-    """
-    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
-        Requirement(each.key, each.operator, frozenset(each.values)).matches(labels)
-        for each in selector.match_expressions
+def requirements_of(selector: LabelSelector | ObjectSelector) -> Requirements:
+    """Return what a selector requires of labels; a label with its value is `In` with one value."""
+    return (
+        *(Requirement(key, "In", frozenset((value,))) for key, value in selector.match_labels.items()),
+        *(Requirement(e.key, e.operator, frozenset(e.values)) for e in selector.match_expressions),
     )
+
+
+def matches(requirements: Iterable[Requirement], labels: Mapping[str, str]) -> bool:
+    """Tell whether labels fulfil every requirement.
+
+    NotIn and DoesNotExist hold if the label is absent. No labels fulfil an unknown operator.
+    """
+    for key, operator, values in requirements:
+        value = labels.get(key)
+        if operator == "In":
+            holds = value in values
+        elif operator == "NotIn":
+            holds = value not in values
+        elif operator == "Exists":
+            holds = value is not None
+        elif operator == "DoesNotExist":
+            holds = value is None
+        else:
+            holds = _compares(value, operator, values)
+        if not holds:
+            return False
+    return True
+
+
+def _compares(value: str | None, operator: str, values: frozenset[str]) -> bool:
+    if operator not in (">", "<") or value is None or INTEGER.fullmatch(value) is None:
+        return False
+    (bound,) = map(int, values)
+    return int(value) > bound if operator == ">" else int(value) < bound
 
 
 def selector_problems(selector: LabelSelector | ObjectSelector, field: str) -> Iterator[str]:
     """Yield the problems for which an API server would refuse a selector, each with its field path."""
-    for key, value in sorted(selector.match_labels.items()):
-        yield from _key_problems(key, f"{field}.matchLabels")
-        yield from _value_problems(value, f"{field}.matchLabels[{key}]")
+    yield from (f"{path}: {why}" for path, why in selector_errors(selector, field))
+
+
+def selector_errors(selector: LabelSelector | ObjectSelector, field: str) -> Iterator[tuple[str, str]]:
+    """Yield the path of each wrong field of a selector, and why an API server would refuse it."""
+    for wrong, why in label_errors(dict(sorted(selector.match_labels.items()))):
+        yield f"{field}.matchLabels", invalid_value(wrong, why)
     for i, requirement in enumerate(selector.match_expressions):
         here = f"{field}.matchExpressions[{i}]"
-        yield from _key_problems(requirement.key, f"{here}.key")
+        if why := key_error(requirement.key):
+            yield f"{here}.key", invalid_value(requirement.key, why)
         if requirement.operator in ("In", "NotIn"):
             if not requirement.values:
-                yield f'{here}.values must be specified when `operator` is "In" or "NotIn"'
+                yield f"{here}.values", "Required value: must be specified when `operator` is 'In' or 'NotIn'"
             for j, value in enumerate(requirement.values):
-                yield from _value_problems(value, f"{here}.values[{j}]")
+                if why := value_error(value):
+                    yield f"{here}.values[{j}]", invalid_value(value, why)
         elif requirement.operator in ("Exists", "DoesNotExist"):
             if requirement.values:
-                yield f'{here}.values may not be specified when `operator` is "Exists" or "DoesNotExist"'
+                why = "Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+                yield f"{here}.values", why
         else:
-            yield f'{here}.operator "{requirement.operator}" is not a valid label selector operator'
-
-
-def _key_problems(key: str, field: str) -> Iterator[str]:
-    prefix, slash, name = key.rpartition("/")
-    good_name = NAME.fullmatch(name) and len(name.encode()) <= NAME_BYTES_MAX
-    good_prefix = not slash or (PREFIX.fullmatch(prefix) and len(prefix) <= PREFIX_BYTES_MAX)
-    if not good_name or not good_prefix:
-        yield f'{field} "{key}" is not a valid label key'
-
-
-def _value_problems(value: str, field: str) -> Iterator[str]:
-    if value and not (NAME.fullmatch(value) and len(value) <= NAME_BYTES_MAX):
-        yield f'{field} "{value}" is not a valid label value'
+            yield f"{here}.operator", invalid_value(requirement.operator, "not a valid selector operator")

@@ -9,12 +9,13 @@ import base64
 import binascii
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.core.api.selectors import Requirements, matches
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import ChildKey, Key, ObjectKey, digest, is_check
 from pvbus.core.kernel.markers import is_marker
@@ -71,7 +72,7 @@ class Query(NamedTuple):
     namespace: only of this namespace, "" for all
     set_name: only of this set, as `<namespace>/<set>`, "" for all
     states: only in one of these, empty for all
-    selector: as it was written, for tokens; `matches` is what it means
+    selector: as it was written, for tokens; `requirements` is what it means
     sort_by: a field, or a label
     """
 
@@ -80,7 +81,7 @@ class Query(NamedTuple):
     set_name: str = ""
     states: frozenset[str] = frozenset()
     selector: str = ""
-    matches: Callable[[Mapping[str, str]], bool] | None = None
+    requirements: Requirements = ()
     sort_by: str = "name"
 
     @property
@@ -143,7 +144,7 @@ def entries_at(model: Model, query: Query, name: str, row: Any) -> Iterator[tupl
     if about is None or not _is_of(query, about):
         return
     labels = labels_at(model, about)
-    if query.matches is not None and not query.matches(labels):
+    if not matches(query.requirements, labels):
         return
     if isinstance(row, ConflictRow):
         yield from _conflicts(variant, name, about, row, labels)

@@ -7,7 +7,6 @@ import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.proposals import Asked, Plan, plan_moves
-from pvbus.controlplane.apiserver.selectors import LabelSelector
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.keys import Key
 from pvbus.core.promotion.proposals import PROPOSE
@@ -45,7 +44,7 @@ class Person:
 
 async def until(client: Client, *, due: int, refused: int) -> Plan:
     """Wait until so many drafts can be proposed, and so many are refused."""
-    asked = Asked(PROPOSE, Key("default", "web"), LabelSelector(), "", dry_run=True, yes=True, hints="")
+    asked = Asked(PROPOSE, Key("default", "web"), (), "", dry_run=True, yes=True, hints="")
     seen: object = None
     for _ in range(SECONDS_MAX * 5):
         try:

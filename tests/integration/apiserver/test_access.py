@@ -229,6 +229,24 @@ async def test_a_cluster_role_gathers_the_rules_of_others(server: ApiServer, api
     await _until(api, WIDGETS, 403, ann)
 
 
+async def test_a_selector_of_cluster_roles_is_checked_as_a_list_is(server: ApiServer, api: Api) -> None:
+    """A selector that no label can fulfil would gather nothing, without a word."""
+    gathering = _role("all", kind="ClusterRole")
+    selectors = [
+        {"matchLabels": {"a b": "c"}},
+        {"matchExpressions": [{"key": "a", "operator": "Is"}, {"key": "a", "operator": "In"}]},
+    ]
+    gathering["aggregationRule"] = {"clusterRoleSelectors": selectors}
+    answer = await api.call("POST", f"{RBAC}/clusterroles", gathering)
+    field = "aggregationRule.clusterRoleSelectors"
+    assert answer.code == 422
+    assert [(cause["field"], cause["reason"]) for cause in answer.body["details"]["causes"]] == [
+        (f"{field}[0].matchLabels", "FieldValueInvalid"),
+        (f"{field}[1].matchExpressions[0].operator", "FieldValueInvalid"),
+        (f"{field}[1].matchExpressions[1].values", "FieldValueRequired"),
+    ]
+
+
 async def test_only_who_may_impersonate_acts_in_other_names(server: ApiServer, api: Api) -> None:
     """The administrator may; a viewer may not; groups need a user."""
     _add(server, "ann", "viewer")

@@ -15,7 +15,7 @@ from pvbus.controlplane.apiserver.registry import Registry
 from pvbus.controlplane.apiserver.requests import Options
 from pvbus.controlplane.apiserver.store import Store
 from pvbus.controlplane.apiserver.writes import Writer
-from pvbus.core.api.selectors import matches
+from pvbus.core.api.selectors import matches, requirements_of
 from pvbus.core.api.variants import LabelSelector
 from pvbus.ports.cluster import Object
 
@@ -89,8 +89,8 @@ def aggregated(role: Object, roles: Sequence[Object]) -> list[Mapping[str, Any]]
 
 def _selected_rules(role: Object, roles: Sequence[Object]) -> Iterator[Mapping[str, Any]]:
     for given in role["aggregationRule"].get("clusterRoleSelectors") or ():
-        selector = msgspec.convert(given, LabelSelector)
+        wanted = requirements_of(msgspec.convert(given, LabelSelector))
         for each in roles:
             is_other = each["metadata"]["name"] != role["metadata"]["name"]
-            if is_other and matches(selector, each["metadata"].get("labels") or {}):
+            if is_other and matches(wanted, each["metadata"].get("labels") or {}):
                 yield from each.get("rules") or ()

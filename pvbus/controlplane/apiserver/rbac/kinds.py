@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from pvbus.controlplane.apiserver.builtinschemas import (
     kind_schema,
     list_of,
@@ -30,6 +32,8 @@ from pvbus.controlplane.apiserver.rbac.policy import (
 )
 from pvbus.controlplane.apiserver.status import invalid_value
 from pvbus.controlplane.apiserver.strategies import Strategy
+from pvbus.core.api.selectors import selector_errors
+from pvbus.core.api.variants import LabelSelector
 from pvbus.ports.cluster import Kind, Object
 
 AUTHORIZATION, AUTHENTICATION = "authorization.k8s.io", "authentication.k8s.io"
@@ -43,6 +47,13 @@ REVIEWS: Mapping[str, tuple[str, ...]] = {
     AUTHENTICATION: ("SelfSubjectReview", "TokenReview"),
 }
 _ACCOUNT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
+
+_REASONS = {
+    "Invalid value": "FieldValueInvalid",
+    "Required value": "FieldValueRequired",
+    "Forbidden": "FieldValueForbidden",
+}
+"""What an error of a selector begins with -> the reason of its cause."""
 
 _RULE = object_of(
     "Verbs on resources, or on paths that are none.",
@@ -168,9 +179,14 @@ def _role_problems(kind: Kind, new: Object, old: Object | None) -> Iterator[Fiel
     for number, rule in enumerate(new.get("rules") or ()):
         yield from _rule_problems(rule, f"rules[{number}]", namespaced=kind == ROLE)
     aggregation = new.get("aggregationRule")
-    if aggregation is not None and not aggregation.get("clusterRoleSelectors"):
-        why = "at least one clusterRoleSelector required if aggregationRule is non-nil"
-        yield required("aggregationRule.clusterRoleSelectors", why)
+    if aggregation is None:
+        return
+    field, selectors = "aggregationRule.clusterRoleSelectors", aggregation.get("clusterRoleSelectors")
+    if not selectors:
+        yield required(field, "at least one clusterRoleSelector required if aggregationRule is non-nil")
+    for number, selector in enumerate(selectors or ()):
+        errors = selector_errors(msgspec.convert(selector, LabelSelector), f"{field}[{number}]")
+        yield from (FieldError(path, _REASONS[why.partition(":")[0]], why) for path, why in errors)
 
 
 def _rule_problems(rule: Mapping[str, Any], path: str, *, namespaced: bool) -> Iterator[FieldError]:

@@ -1,4 +1,4 @@
-"""Label selectors in Kubernetes' string form, and selectors of objects by their identity."""
+"""Selectors of objects by identity, labels and annotations, and expressions of packages."""
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -8,7 +8,8 @@ import msgspec
 import re2  # type: ignore[import-untyped]  # it has no types
 
 from pvbus.controlplane.packages.functions.item import Item, config_fault
-from pvbus.core.api.selectors import Requirement
+from pvbus.core.api.selectors import Requirements, matches
+from pvbus.core.api.selectortext import parse_label_selector
 
 _KINDS = {
     "": (
@@ -86,39 +87,18 @@ def any_of(texts: Iterable[str]) -> Expression:
 SELECTOR_CHARACTERS_MAX = 10_000
 """Length of a selector: one of a thousand terms still fits."""
 
-# RE2, for linear time on any input: selectors come from packages.
-_TERM = re2.compile(
-    r"\s*(?:(?P<absent>!)\s*(?P<without>[\w./-]+)"
-    r"|(?P<key>[\w./-]+)\s*(?:(?P<operator>==|=|!=)\s*(?P<value>[\w.-]*)"
-    r"|\s(?P<set>in|notin)\s*\((?P<values>[^)]*)\))?)\s*(?:,|$)"
-)
-
 
 @lru_cache(maxsize=64)
-def parse_selector(text: str) -> tuple[Requirement, ...]:
-    """Parse `a=b,c!=d,e in (f,g),h notin (i),j,!k`. Raises: PermanentError."""
+def parse_selector(text: str) -> Requirements:
+    """Parse a selector of a package. Raises: PermanentError."""
     if len(text) > SELECTOR_CHARACTERS_MAX:
         raise config_fault(
             f"a selector has {len(text)} characters, at most {SELECTOR_CHARACTERS_MAX} are allowed"
         )
-    requirements: list[Requirement] = []
-    position = 0
-    while position < len(text.rstrip()):
-        match = _TERM.match(text, position)
-        if not match:
-            raise config_fault(f"cannot read the selector {text[:200]!r}")
-        position = match.end()
-        if match["absent"]:
-            requirements.append(Requirement(match["without"], "DoesNotExist"))
-        elif match["set"]:
-            values = frozenset(value.strip() for value in match["values"].split(","))
-            requirements.append(Requirement(match["key"], "In" if match["set"] == "in" else "NotIn", values))
-        elif match["operator"]:
-            operator = "NotIn" if match["operator"] == "!=" else "In"
-            requirements.append(Requirement(match["key"], operator, frozenset({match["value"]})))
-        else:
-            requirements.append(Requirement(match["key"], "Exists"))
-    return tuple(requirements)
+    try:
+        return parse_label_selector(text)
+    except ValueError as exc:
+        raise config_fault(f"cannot read the selector {text[:200]!r}: {exc}") from exc
 
 
 class ObjectSelector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=False):
@@ -149,8 +129,8 @@ class ObjectSelector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         return (
             all(want in ("", have) for want, have in zip(wanted, present, strict=True))
             and self._in_namespace(item)
-            and all(each.matches(item.labels) for each in parse_selector(self.label_selector))
-            and all(each.matches(item.annotations) for each in parse_selector(self.annotation_selector))
+            and matches(parse_selector(self.label_selector), item.labels)
+            and matches(parse_selector(self.annotation_selector), item.annotations)
         )
 
     def _in_namespace(self, item: Item) -> bool:

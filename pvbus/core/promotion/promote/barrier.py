@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from pvbus.core.api.promotion import OPEN, PackageSpecializerSpec
-from pvbus.core.api.selectors import matches, selector_problems
+from pvbus.core.api.selectors import matches, requirements_of, selector_problems
 from pvbus.core.kernel.keys import ACKNOWLEDGED_PREFIX
 from pvbus.core.kernel.messages import SEPARATOR
 from pvbus.core.kernel.objects import timestamp
@@ -70,7 +70,7 @@ def _concerned(
             continue
         if revision.row.annotations.get(ACKNOWLEDGED_PREFIX + name) == revision.name:
             continue
-        if _invalid(spec) or matches(spec.selector, labels):
+        if _invalid(spec) or matches(requirements_of(spec.selector), labels):
             yield name, spec
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.rollouts import RolloutPolicy, RolloutPolicySpec
-from pvbus.core.api.selectors import matches
+from pvbus.core.api.selectors import matches, requirements_of
 from pvbus.core.api.variants import Condition, LabelSelector, PackageVariant
 from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.messages import first_of
@@ -144,7 +144,7 @@ def is_for(spec: RolloutPolicySpec, package: Package) -> bool:
     return (
         (not wanted.set or wanted.set == package.set_name)
         and (not wanted.repositories or package.repository in wanted.repositories)
-        and matches(wanted.selector or LabelSelector(), package.labels)
+        and matches(requirements_of(wanted.selector or LabelSelector()), package.labels)
     )
 
 
@@ -160,8 +160,7 @@ def not_selected(spec: RolloutPolicySpec, package: Package) -> str:
         why = f"its repository is {package.repository}"
     elif selector is not None:
         labels = package.labels
-        other = {key: value for key, value in selector.match_labels.items() if labels.get(key) != value}
-        keys = [*other, *(each.key for each in selector.match_expressions)]
+        keys = [each.key for each in requirements_of(selector) if not matches((each,), labels)]
         why = ", ".join(
             f"its label {key} is {labels[key]}" if key in labels else f"it has no label {key}" for key in keys
         )

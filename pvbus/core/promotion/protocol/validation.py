@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from pvbus.core.api.names import invalid_value, key_error
 from pvbus.core.api.rollouts import (
     Check,
     ObjectCheck,
@@ -13,7 +14,7 @@ from pvbus.core.api.rollouts import (
     TimeWindow,
     Wave,
 )
-from pvbus.core.api.selectors import NAME, selector_problems
+from pvbus.core.api.selectors import selector_problems
 from pvbus.core.cel import CelCompileError, compile_expression
 from pvbus.core.promotion.protocol.rules import ALL_PERCENT, seconds_of
 from pvbus.core.promotion.protocol.windows import compiled
@@ -37,8 +38,8 @@ def _problems(spec: RolloutPolicySpec) -> Iterator[str]:
         yield from _refused(field, seconds_of, text)
     yield from _repeated(spec.canaries, "spec.canaries")
     for i, order in enumerate(spec.order):
-        if not NAME.fullmatch(order.label.rpartition("/")[2]):
-            yield f'spec.order[{i}].label "{order.label}" is not a valid label key'
+        if why := key_error(order.label):
+            yield f"spec.order[{i}].label: {invalid_value(order.label, why)}"
         yield from _repeated(order.values, f"spec.order[{i}].values")
     yield from _sizes(spec.waves)
     for i, wave in enumerate(spec.waves):

@@ -51,7 +51,6 @@ from pvbus.core.variants.render.variant import (
     attention_of,
     cancel,
     carried,
-    controller_uid,
     dropped_fields,
     is_cancelled,
     new_variant,
@@ -521,10 +520,10 @@ def _result_key(key: Key, set_name: str) -> str:
 
 def _owner(seen: RenderState, living: PackageVariant) -> str | None:
     """Return the name of the set that controls the living object, if it has a row."""
-    uid = controller_uid(living)
-    for name, claim in seen.claims.items():
-        if claim.set_uid == uid:
-            return name
+    for reference in living.metadata.owner_references:
+        for name, claim in seen.claims.items():
+            if reference.controller and claim.set_uid == reference.uid:
+                return name
     return None
 
 

@@ -42,14 +42,6 @@ def attention_of(living: PackageVariant | None) -> str:
     return part(attention.message.partition(": ")[2], UNREADY_CHARACTERS_MAX) if attention is not None else ""
 
 
-def controller_uid(obj: PackageVariant) -> str:
-    """Return the uid of an object's controller, "" if it has none."""
-    for reference in obj.metadata.owner_references:
-        if reference.controller:
-            return reference.uid
-    return ""
-
-
 def new_variant(key: Key, row: TargetRow, spec: PackageVariantSpec) -> dict[str, Any]:
     """Build the PackageVariant of a set as Porch does: name, label, controller reference, finalizer."""
     metadata: dict[str, Any] = {

@@ -7,6 +7,7 @@ object, Repository or selection changed are evaluated again.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from pvbus.core.api.selectors import requirements_of
 from pvbus.core.api.variants import (
     Downstream,
     PackageVariantSet,
@@ -67,20 +68,10 @@ def _root(namespace: str, name: str, row: ObjectRow) -> Root:
 def selector_of(target: Target, namespace: str) -> TargetSelector | None:
     """Return a target's selector in the form of the index; None for a list target."""
     if target.repository_selector is not None:
-        chosen = target.repository_selector
-        return TargetSelector(
-            REPOSITORY_KIND, namespace, chosen.match_labels, tuple(chosen.match_expressions), None
-        )
-    if target.object_selector is not None:
-        picked = target.object_selector
-        group = picked.api_version.rpartition("/")[0]
-        return TargetSelector(
-            f"{group}/{picked.kind}",
-            namespace,
-            picked.match_labels,
-            tuple(picked.match_expressions),
-            picked.name,
-        )
+        return TargetSelector(REPOSITORY_KIND, namespace, requirements_of(target.repository_selector))
+    if (selector := target.object_selector) is not None:
+        kind = f"{selector.api_version.rpartition('/')[0]}/{selector.kind}"
+        return TargetSelector(kind, namespace, requirements_of(selector), selector.name)
     return None
 
 

@@ -7,7 +7,7 @@ visited each time. A selector finds its objects through the shortest postings li
 
 A selector of a namespace also selects objects without a namespace, which only cluster-scoped kinds
 have. Operators have their Kubernetes meaning: `NotIn` and `DoesNotExist` hold for an object that
-lacks the label, `In` and `Exists` do not.
+lacks the label, `In` and `Exists` do not: `pvbus.core.api.selectors.matches` decides.
 
 Label mappings are stored without a copy, as the caller's tables share them. They must not change
 afterwards.
@@ -18,7 +18,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from sys import intern
 from typing import Literal, NamedTuple
 
-from pvbus.core.api.variants import LabelSelectorRequirement
+from pvbus.core.api.selectors import Requirements, matches
 from pvbus.core.errors import PermanentError
 
 
@@ -27,8 +27,7 @@ class TargetSelector(NamedTuple):
 
     kind: str
     namespace: str
-    match_labels: Mapping[str, str] = {}
-    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+    requirements: Requirements = ()
     name: str | None = None
 
 
@@ -49,88 +48,39 @@ _Labels = Mapping[str, str]
 _Anchor = tuple[str, str | None]
 """(label, value), (label, None): it exists, ("", name), or ("", None): no positive requirement."""
 _SCAN: _Anchor = ("", None)
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 
 
 class _Compiled:
-    """A selector, split by kind of requirement. Compared by identity.
+    """A selector of an owner. Compared by identity.
 
-    equal: each match label with its value
-    within, outside: the labels of `In` and `NotIn`, each with its values
-    exists, absent: the labels that must be there, and that must not
     keys: all labels that the selector reads; another label does not change whether it accepts an object
     anchors: where the scopes list the selector; an object that it accepts has at least one of them, and
         every object has `_SCAN`
     """
 
-    __slots__ = (
-        "absent",
-        "anchors",
-        "equal",
-        "exists",
-        "keys",
-        "outside",
-        "owner",
-        "position",
-        "selector",
-        "within",
-    )
+    __slots__ = ("anchors", "keys", "owner", "position", "requirements", "selector")
 
     def __init__(self, owner: Hashable, position: int, selector: TargetSelector) -> None:
         self.owner = owner
         self.position = position
         self.selector = selector
-        self.equal = tuple(selector.match_labels.items())
-        self.within: list[tuple[str, frozenset[str]]] = []
-        self.outside: list[tuple[str, frozenset[str]]] = []
-        self.exists: list[str] = []
-        self.absent: set[str] = set()
-        for requirement in selector.match_expressions:
-            self._add(requirement)
-        self.keys = frozenset(selector.match_labels) | {r.key for r in selector.match_expressions}
+        self.requirements = selector.requirements
+        self.keys = frozenset(each.key for each in selector.requirements)
         self.anchors: tuple[_Anchor, ...] = (_SCAN,)
-
-    def _add(self, requirement: LabelSelectorRequirement) -> None:
-        match requirement.operator:
-            case "In":
-                self.within.append((requirement.key, frozenset(requirement.values)))
-            case "NotIn":
-                self.outside.append((requirement.key, frozenset(requirement.values)))
-            case "Exists":
-                self.exists.append(requirement.key)
-            case "DoesNotExist":
-                self.absent.add(requirement.key)
-            case other:
-                raise PermanentError(f'"{other}" is not a valid label selector operator')
-
-    def accepts(self, name: str, labels: _Labels) -> bool:
-        wanted = self.selector.name
-        if wanted is not None and wanted != name:
-            return False
-        for key, value in self.equal:
-            if labels.get(key) != value:
-                return False
-        for key, values in self.within:
-            if labels.get(key) not in values:
-                return False
-        for key in self.exists:
-            if key not in labels:
-                return False
-        for key, values in self.outside:
-            if labels.get(key) in values:
-                return False
-        return self.absent.isdisjoint(labels)
+        for each in selector.requirements:
+            if each.operator not in _OPERATORS:
+                raise PermanentError(f'"{each.operator}" is not a valid label selector operator')
 
     def positive(self) -> Iterator[tuple[_Anchor, ...]]:
         """Yield the positive requirements, each as the anchors that together cover it."""
         if self.selector.name is not None:
             yield (("", self.selector.name),)
-        for pair in self.equal:
-            yield (pair,)
-        for key, values in self.within:
-            if values:  # nothing can fulfil an empty list, so it has no anchor
+        for key, operator, values in self.requirements:
+            if operator == "In" and values:  # nothing can fulfil an empty list, so it has no anchor
                 yield tuple((key, value) for value in sorted(values))
-        for key in self.exists:
-            yield ((key, None),)
+            elif operator == "Exists":
+                yield ((key, None),)
 
 
 class _Scope:
@@ -208,8 +158,8 @@ class _Scope:
             postings.setdefault(intern(key), {}).setdefault(intern(value), set()).add(name)
             self.counts[key] += 1
 
-    def candidates(self, name: str, before: _Labels, after: _Labels) -> dict[_Compiled, None]:
-        """Return the selectors that are anchored to a name or label that the object has or had."""
+    def candidates(self, name: str, before: _Labels, after: _Labels) -> list[_Compiled]:
+        """Return the selectors for this name that are anchored to it, or to a label it has or had."""
         entries: dict[_Compiled, None] = {}
         anchored = self.anchored
         for pairs in (after.items(), before.items() - after.items()):
@@ -221,7 +171,7 @@ class _Scope:
         for anchor in (("", name), _SCAN):
             if anchor in anchored:
                 entries.update(anchored[anchor])
-        return entries
+        return [entry for entry in entries if entry.selector.name in (None, name)]
 
     def size(self, anchors: Iterable[_Anchor]) -> int:
         """Count the objects that fulfil a requirement."""
@@ -231,13 +181,14 @@ class _Scope:
         )
 
     def find(self, compiled: _Compiled) -> Iterator[str]:
-        """Yield the names of the objects that are selected."""
+        """Yield the names of the selected objects. If a name is wanted, no other list but an empty one is
+        preferred to it."""
         best = min(compiled.positive(), key=self.size, default=None)
         objects = self.objects
         groups = (objects,) if best is None else (names for anchor in best for names in self._names(anchor))
         for names in groups:
             for name in names:
-                if compiled.accepts(name, objects[name]):
+                if matches(compiled.requirements, objects[name]):
                     yield name
 
     def _names(self, anchor: _Anchor) -> Iterable[Collection[str]]:
@@ -335,7 +286,7 @@ class SelectorIndex:
         return [
             SelectorChange(entry.owner, entry.position, okey, "left")
             for entry in scope.candidates(name, {}, before)
-            if entry.accepts(name, before)
+            if matches(entry.requirements, before)
         ]
 
     def _scope(self, kind: str, namespace: str) -> _Scope:
@@ -361,14 +312,14 @@ def _changes(
         return [
             SelectorChange(entry.owner, entry.position, okey, "entered")
             for entry in scope.candidates(name, {}, after)
-            if entry.accepts(name, after)
+            if matches(entry.requirements, after)
         ]
     # A selector that accepts the object before or after is anchored to what it had or has, so is a candidate.
     moved = dict(before.items() ^ after.items())  # only its keys count
     changes = []
     for entry in scope.candidates(name, before, after):
-        was = entry.accepts(name, before)
-        now = was if entry.keys.isdisjoint(moved) else entry.accepts(name, after)
+        was = matches(entry.requirements, before)
+        now = was if entry.keys.isdisjoint(moved) else matches(entry.requirements, after)
         if was and now:
             changes.append(SelectorChange(entry.owner, entry.position, okey, "changed"))
         elif was != now:

@@ -456,7 +456,7 @@ LATER = 10_000.0
             {},
             0,
             [],
-            'its selector is invalid: spec.selector.matchExpressions[0].operator "Is"',
+            'its selector is invalid: spec.selector.matchExpressions[0].operator: Invalid value: "Is"',
         ),
         ({"deadlineSeconds": "soon"}, {}, 0, [], "its selector is invalid"),
     ],

@@ -49,14 +49,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"revisions": {"all": True, "set": "web"}}, "spec.revisions.all is given together with"),
     ({"delay": "5 minutes"}, 'spec.delay: "5 minutes" is no duration'),
     ({"canaries": ["a", "b", "a"]}, 'spec.canaries: "a" is given more than once'),
-    ({"order": [{"label": "a b"}]}, 'spec.order[0].label "a b" is not a valid label key'),
+    ({"order": [{"label": "a b"}]}, 'spec.order[0].label: Invalid value: "a b": name part must'),
     (
         {"order": [{"label": "tier", "values": ["x", "x"]}]},
         'spec.order[0].values: "x" is given more than once',
     ),
     (
         {"revisions": {"selector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}},
-        'spec.revisions.selector.matchExpressions[0].operator "Is" is not a valid',
+        'spec.revisions.selector.matchExpressions[0].operator: Invalid value: "Is": not a valid',
     ),
     (checked(), "spec.waves[0].checks[0] must specify one of `object`, `query` and `person`"),
     (checked(object=OBJECT, person={"question": "ok?"}), "spec.waves[0].checks[0] must specify one of"),

@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.api.selectors import matches
+from pvbus.core.api.selectors import Requirement, matches, requirements_of
 from pvbus.core.api.variants import LabelSelector, LabelSelectorRequirement
 from pvbus.core.variants.unroll.index import SelectorIndex, TargetSelector
 
 SITE = "example.org/Site"
+PROD = (Requirement("env", "In", frozenset(("prod",))),)
+TEST = (Requirement("env", "In", frozenset(("test",))),)
 OBJECTS: dict[str, dict[str, str]] = {
     "plain": {},
     "prod": {"env": "prod"},
@@ -79,9 +81,9 @@ def test_a_selector_selects_alike_with_and_without_the_index(
     labels: dict[str, str], expressions: Any, names: tuple[str, ...], first: str
 ) -> None:
     expected = set(names)
-    selector = TargetSelector(SITE, "default", labels, expressions)
-    plain = LabelSelector(match_labels=labels, match_expressions=expressions)
-    assert {name for name, own in OBJECTS.items() if matches(plain, own)} == expected
+    wanted = requirements_of(LabelSelector(match_labels=labels, match_expressions=expressions))
+    selector = TargetSelector(SITE, "default", wanted)
+    assert {name for name, own in OBJECTS.items() if matches(wanted, own)} == expected
     index = SelectorIndex()
     if first == "selectors":
         index.set_selectors("set", [selector])
@@ -97,8 +99,8 @@ def test_a_selector_selects_alike_with_and_without_the_index(
 
 
 def test_an_operator_that_does_not_exist_matches_nothing() -> None:
-    plain = LabelSelector(match_expressions=(requirement("env", "Near", "prod"),))
-    assert not matches(plain, {"env": "prod"})
+    wanted = requirements_of(LabelSelector(match_expressions=(requirement("env", "Near", "prod"),)))
+    assert not matches(wanted, {"env": "prod"})
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_an_operator_that_does_not_exist_matches_nothing() -> None:
 def test_a_selector_sees_its_namespace_and_cluster_scoped_objects(
     kind: str, namespace: str, is_selected: bool
 ) -> None:
-    selector = TargetSelector(SITE, "default", {"env": "prod"})
+    selector = TargetSelector(SITE, "default", PROD)
     index = SelectorIndex()
     index.set_selectors("set", [selector])
     assert bool(index.put_object(kind, namespace, "one", {"env": "prod"})) is is_selected
@@ -121,7 +123,7 @@ def test_a_selector_sees_its_namespace_and_cluster_scoped_objects(
 
 
 def test_a_name_selects_one_object() -> None:
-    selector = TargetSelector(SITE, "default", {"env": "prod"}, name="one")
+    selector = TargetSelector(SITE, "default", PROD, name="one")
     index = SelectorIndex()
     index.set_selectors("set", [selector])
     for name in ("one", "two"):
@@ -133,16 +135,17 @@ def test_a_name_selects_one_object_when_the_selector_hangs_on_a_label() -> None:
     """The label is the rarer requirement here: nothing has it when the selector comes."""
     index = SelectorIndex()
     index.put_object(SITE, "default", "one", {})
-    index.set_selectors("set", [TargetSelector(SITE, "default", {"env": "prod"}, name="one")])
+    index.set_selectors("set", [TargetSelector(SITE, "default", PROD, name="one")])
     assert not index.put_object(SITE, "default", "two", {"env": "prod"})
     assert index.put_object(SITE, "default", "one", {"env": "prod"})
+    assert index.matches("set") == [[f"{SITE}|default|one"]]
 
 
 def test_an_object_that_moves_leaves_the_one_and_enters_the_other() -> None:
     index = SelectorIndex()
-    index.set_selectors("prod", [TargetSelector(SITE, "default", {"env": "prod"})])
-    index.set_selectors("test", [TargetSelector(SITE, "default", {"env": "test"})])
-    index.set_selectors("free", [TargetSelector(SITE, "default", {}, (requirement("env", "DoesNotExist"),))])
+    index.set_selectors("prod", [TargetSelector(SITE, "default", PROD)])
+    index.set_selectors("test", [TargetSelector(SITE, "default", TEST)])
+    index.set_selectors("free", [TargetSelector(SITE, "default", (Requirement("env", "DoesNotExist"),))])
 
     def put(labels: dict[str, str]) -> dict[Any, str]:
         return {change.owner: change.what for change in index.put_object(SITE, "default", "s", labels)}
@@ -154,4 +157,4 @@ def test_an_object_that_moves_leaves_the_one_and_enters_the_other() -> None:
     assert put({"other": "x"}) == {"free": "changed"}
     assert [change.what for change in index.remove_object(SITE, "default", "s")] == ["left"]
     assert index.matches("free") == [[]]
-    assert index.set_selectors("late", [TargetSelector(SITE, "default", {"env": "prod"})]) == [[]]
+    assert index.set_selectors("late", [TargetSelector(SITE, "default", PROD)]) == [[]]

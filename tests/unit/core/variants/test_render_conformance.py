@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import yaml
 
-from pvbus.core.api.selectors import matches
+from pvbus.core.api.selectors import matches, requirements_of
 from pvbus.core.api.variants import Downstream, PackageVariantSet
 from pvbus.core.kernel.keys import variant_name
 from pvbus.core.kernel.records import Root, TargetRow
@@ -71,7 +71,7 @@ def contexts(chosen: PackageVariantSet, given: list[dict[str, Any]]) -> list[tup
                 found.append((index, TargetInputs(listed.name, package, upstream, seen, list_target=True)))
         if target.repository_selector is not None:
             for obj in (obj for obj in given if obj["kind"] == "Repository"):
-                if matches(target.repository_selector, obj["metadata"].get("labels") or {}):
+                if matches(requirements_of(target.repository_selector), obj["metadata"].get("labels") or {}):
                     inputs = TargetInputs(
                         obj["metadata"]["name"], upstream_ref.package, upstream, root(obj), list_target=False
                     )

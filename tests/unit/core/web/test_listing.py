@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pvbus.controlplane.apiserver.selectors import parse_label_selector
+from pvbus.core.api.selectortext import parse_label_selector
 from pvbus.core.api.variants import Downstream
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.codec import encode_row
@@ -49,8 +49,8 @@ def loaded(*rows: Row) -> Model:
 
 def names(model: Model, **fields: Any) -> list[str]:
     selector = fields.pop("selector", "")
-    matches = parse_label_selector(selector).matches if selector else None
-    query = Query(fields.pop("kind", Listed.VARIANTS), selector=selector, matches=matches, **fields)
+    requirements = parse_label_selector(selector)
+    query = Query(fields.pop("kind", Listed.VARIANTS), selector=selector, requirements=requirements, **fields)
     return [entry["name"] for entry in page_of(entries_of(model, query), query).entries]
 
 
@@ -222,7 +222,7 @@ def test_counts_are_those_of_the_entries() -> None:
     counts = counts_of(entries_of(FLEET, query), ("region", "state"))
     assert sum(row["count"] for row in counts) == 150
     assert counts == sorted(counts, key=lambda row: (row["region"], row["state"]))
-    asia = Query(Listed.TARGETS, selector="r", matches=parse_label_selector("region=asia").matches)
+    asia = Query(Listed.TARGETS, selector="r", requirements=parse_label_selector("region=asia"))
     assert counts_of(entries_of(FLEET, asia), ("state",)) == [
         {"state": row["state"], "count": row["count"]} for row in counts if row["region"] == "asia"
     ]
@@ -265,7 +265,7 @@ def test_a_list_and_its_changes_are_the_later_list(
     kind: Listed, selector: str, steps: list[list[Row]]
 ) -> None:
     """Who applies each change to the first list has what a new list would say."""
-    query = Query(kind, selector=selector, matches=parse_label_selector(selector).matches)
+    query = Query(kind, selector=selector, requirements=parse_label_selector(selector))
     model = loaded()
     watcher = Watcher(model, query)
     listed: dict[str, Any] = {}
