@@ -14,6 +14,7 @@ _CRDS = {
     "PackageVariant": f"packagevariants.{variants.CONFIG_GROUP}",
     "PackageVariantSet": f"packagevariantsets.{variants.CONFIG_GROUP}",
     "RolloutPolicy": f"rolloutpolicies.{PROMOTION_GROUP}",
+    "Quarantine": f"quarantines.{PROMOTION_GROUP}",
 }
 
 

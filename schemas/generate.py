@@ -21,6 +21,7 @@ from pvbus.core.api.crds import (
     open_api,
     promotion_crds,
 )
+from pvbus.core.api.quarantines import Quarantine
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.kernel.topics import TOPICS, Topic, row_types
@@ -29,7 +30,7 @@ from schemas import asyncapi, writing
 
 FOLDER = Path(__file__).parent
 HOUR_SECONDS = 3600
-API_TYPES = (PackageVariant, PackageVariantSet, RolloutPolicy)
+API_TYPES = (PackageVariant, PackageVariantSet, RolloutPolicy, Quarantine)
 """Whole objects: their schemas are those of the CRDs."""
 GENERATED = (
     "crds/*.yaml",

@@ -20,6 +20,7 @@ CONFIG_MAP = Kind("", "ConfigMap")
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 SPECIALIZER = Kind("promotion.pvbus.dev", "PackageSpecializer")
 POLICY = Kind("promotion.pvbus.dev", "RolloutPolicy")
+QUARANTINE = Kind("promotion.pvbus.dev", "Quarantine")
 API_VERSIONS = {
     VARIANT: "config.porch.kpt.dev/v1alpha1",
     SET: "config.porch.kpt.dev/v1alpha2",
@@ -31,6 +32,7 @@ API_VERSIONS = {
     CRD: "apiextensions.k8s.io/v1",
     SPECIALIZER: "promotion.pvbus.dev/v1alpha1",
     POLICY: "promotion.pvbus.dev/v1alpha1",
+    QUARANTINE: "promotion.pvbus.dev/v1alpha1",
 }
 
 SETTINGS = """\

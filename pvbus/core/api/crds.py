@@ -23,6 +23,7 @@ from pvbus.core.api.packages import (
     Repository,
 )
 from pvbus.core.api.promotion import PROMOTION_GROUP, PackageSpecializer
+from pvbus.core.api.quarantines import Quarantine
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.v1alpha1 import OldPackageVariantSet
 from pvbus.core.api.variants import (
@@ -112,6 +113,14 @@ _SPECIALIZER_COLUMNS = (
     ("Conditions", "string", ".spec.conditionTypes"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )
+_QUARANTINE_COLUMNS = (
+    ("Upstream", "string", ".spec.upstreams[*].revision"),
+    ("Policy", "string", ".spec.policy"),
+    ("Attempt", "integer", ".spec.attempt"),
+    ("Reason", "string", ".spec.reason"),
+    ("Released by", "string", ".spec.released.by"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+)
 _PROMOTION_KINDS = (
     _Kind(
         "packagespecializers",
@@ -123,6 +132,11 @@ _PROMOTION_KINDS = (
         (_Version("v1alpha1", RolloutPolicy, columns=_ROLLOUT_COLUMNS),),
         ("rollout",),
         PROMOTION_GROUP,
+    ),
+    _Kind(
+        "quarantines",
+        (_Version("v1alpha1", Quarantine, columns=_QUARANTINE_COLUMNS),),
+        group=PROMOTION_GROUP,
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Descriptions and limits of the API types of `pvbus.core.api.rollouts`.
+"""Descriptions and limits of the API types of `pvbus.core.api.rollouts` and `pvbus.core.api.quarantines`.
 
 `DESCRIPTIONS`, `SHAPES` and `TYPE_SHAPES` have the forms of `pvbus.core.api.descriptions` and
 `pvbus.core.api.constraints`.
@@ -7,6 +7,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pvbus.core.api import quarantines as q
 from pvbus.core.api import rollouts as m
 
 _DURATION = "A duration such as `90s` or `1h30m`."
@@ -145,6 +146,33 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "targets": "Numbers of the targets.",
         "history": "The last attempts, the oldest first.",
     },
+    q.QuarantinedUpstream: {
+        "": "An upstream revision that failed, and the files that it had then.",
+        "revision": "The upstream revision, as `REPOSITORY/PACKAGE@REVISION`. It stays covered if its tag is "
+        "moved to other files.",
+        "files": "Digest of the files that it had. Another revision with the same files is covered, too.",
+        "good": "The last good upstream revision of these targets, in the same form.",
+    },
+    q.QuarantineRelease: {
+        "": "How the quarantine ended.",
+        "reason": "Why it was ended.",
+        "by": "Who ended it, as the API server knows the user.",
+        "at": "When that was.",
+    },
+    q.QuarantineSpec: {
+        "sets": "Names of the PackageVariantSets whose variants are covered, whichever policy has them. None "
+        "means every PackageVariant of the namespace.",
+        "upstreams": "Upstream revisions of which nothing is proposed, approved or restored.",
+        "contents": "Digests of packages that are not proposed, approved or restored.",
+        "policy": "Name of the RolloutPolicy that wrote the quarantine. It lasts longer than the policy.",
+        "attempt": "Number of the attempt that failed or was rolled back.",
+        "reason": "Why, as a word.",
+        "message": "The same in a sentence.",
+        "released": "Set when a person ends the quarantine: it covers nothing any more.",
+    },
+    q.Quarantine: {
+        "": "What failed in a rollout or was rolled back, and does not go out again before a person says so.",
+    },
     m.RolloutPolicy: {
         "": "How proposed package revisions of a fleet are approved: in which waves, after which checks."
     },
@@ -184,6 +212,9 @@ SHAPES: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
         "windows": _ITEMS,
     },
     m.RolloutPolicyStatus: {"observed_generation": {"format": "int64"}},
+    q.QuarantinedUpstream: {"revision": {"minLength": 1}},
+    q.QuarantineRelease: {"reason": {"minLength": 1}},
+    q.QuarantineSpec: {"upstreams": {"maxItems": 1024}, "contents": {"maxItems": 16_384}},
 }
 
 TYPE_SHAPES: Mapping[type, Mapping[str, Any]] = {
@@ -193,4 +224,7 @@ TYPE_SHAPES: Mapping[type, Mapping[str, Any]] = {
     m.PersonCheck: {"required": ["question"]},
     m.Check: {"required": ["name"]},
     m.TimeWindow: {"required": ["end", "start"]},
+    q.QuarantinedUpstream: {"required": ["revision"]},
+    q.QuarantineRelease: {"required": ["reason"]},
+    q.Quarantine: {"required": ["spec"]},
 }

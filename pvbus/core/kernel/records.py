@@ -551,7 +551,9 @@ class CandidateRow(_Row, frozen=True, kw_only=True):
     the published revision, and has no open one. published, published_digest: the latest
     published revision, "" for none. is_good: whether that one is good, None while nothing says so; verdict:
     why not, or what is missing. refused, withdrawn, unrestored: the last attempt of this policy with that
-    outcome, 0 for none; failure: the words of the outcome.
+    outcome, 0 for none; failure: the words of the outcome. source, files: the upstream revision that the
+    proposed one is made of, and the digest of its files; published_source: that of the published one. runs:
+    the Quarantine that covers the published one, "" for none.
     """
 
     uid: str
@@ -573,6 +575,10 @@ class CandidateRow(_Row, frozen=True, kw_only=True):
     failure: str = ""
     upstream: str = ""
     is_current: bool = False
+    source: str = ""
+    files: str = ""
+    published_source: str = ""
+    runs: str = ""
 
 
 class ApprovalRow(_Row, frozen=True, kw_only=True):
@@ -581,7 +587,8 @@ class ApprovalRow(_Row, frozen=True, kw_only=True):
     approve: publish this proposed revision if its content still has this digest. withdraw: take that back,
     and confirm that it was or will never be carried out. restore: publish the content of this earlier
     revision again, which has this digest. stranded: no order, but a note for the variant's conditions: the
-    rollback is over, and this revision is still published, as no former one can be.
+    rollback is over, and this revision is still published, as no former one can be. files: with approve, the
+    digest of the files of the upstream revision that it was made of, "" if they could not be read.
     """
 
     uid: str
@@ -589,6 +596,7 @@ class ApprovalRow(_Row, frozen=True, kw_only=True):
     order: Literal["approve", "withdraw", "restore", "stranded"]
     revision: str
     digest: str
+    files: str = ""
 
 
 class EventCause(_Row, frozen=True, kw_only=True):

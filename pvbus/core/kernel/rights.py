@@ -168,6 +168,7 @@ PROMOTION_RIGHTS: Mapping[str, tuple[Right, ...]] = {
 PROMOTION_KINDS = (
     Right(PROMOTION_GROUP, "packagespecializers", ("list", "watch"), "mirror them for promote"),
     Right(PROMOTION_GROUP, "rolloutpolicies", ("list", "watch"), "mirror them for promote and rollout"),
+    Right(PROMOTION_GROUP, "quarantines", ("list", "watch"), "mirror them for promote and release"),
 )
 """What ingest needs beside its own rights while promote runs."""
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from pvbus.core.api.decoding import decode_set
+from pvbus.core.api.quarantines import Quarantine
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.kernel.keys import (
@@ -328,11 +329,15 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         spec=_compacted(POLICIES),
-        description="The cluster's RolloutPolicies, without managedFields.",
-        rows=(Rows(RolloutPolicy, _PKEY, Key.parse, by=_PKEY, keeps_bytes=True), _MARKERS),
+        description="The cluster's RolloutPolicies and Quarantines, without managedFields.",
+        rows=(
+            Rows(RolloutPolicy, _PKEY, Key.parse, by=_PKEY, keeps_bytes=True),
+            Rows(Quarantine, _OKEY, ObjectKey.parse, keeps_bytes=True),
+            _MARKERS,
+        ),
         producers=("ingest",),
         owners=("rollout",),
-        readers=("ingest", "promote"),
+        readers=("ingest", "promote", "release"),
     ),
     Topic(
         spec=_compacted(CANDIDATES),

@@ -58,8 +58,9 @@ REVISION = Kind(PORCH_GROUP, "PackageRevision")
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 SPECIALIZER = Kind(PROMOTION_GROUP, "PackageSpecializer")
 POLICY = Kind(PROMOTION_GROUP, "RolloutPolicy")
+QUARANTINE = Kind(PROMOTION_GROUP, "Quarantine")
 STATIC_KINDS = (CRD, REPOSITORY, REVISION, VARIANT, SET)
-WHOLE_KINDS = frozenset({*STATIC_KINDS, SPECIALIZER, POLICY, *MIRRORED})
+WHOLE_KINDS = frozenset({*STATIC_KINDS, SPECIALIZER, POLICY, QUARANTINE, *MIRRORED})
 UNREADABLE = PackageSpecializerSpec(
     selector=LabelSelector(match_expressions=(LabelSelectorRequirement(),)),
 )
@@ -89,6 +90,8 @@ def topics_of(kind: Kind, *, requested: bool) -> tuple[str, ...]:
         return (VARIANTS, OBJECTS)
     if kind == POLICY:
         return (POLICIES, OBJECTS)
+    if kind == QUARANTINE:
+        return (POLICIES,)
     if kind in MIRRORED and (requested or kind != CRD):
         return (INSTALLS, OBJECTS)
     return (OBJECTS,)
@@ -110,7 +113,8 @@ def rows_of(kind: Kind, obj: Mapping[str, Any], topics: tuple[str, ...]) -> list
             if topic != VARIANTS and _LAST_APPLIED in _map(meta.get("annotations")):
                 written["annotations"] = _annotations(meta)
             value = _canonical.encode({**obj, "metadata": written})
-            rows.append(Emission(topic, f"{namespace}/{name}", value, _hash(value)))
+            key = okey(*kind, namespace, name) if kind == QUARANTINE else f"{namespace}/{name}"
+            rows.append(Emission(topic, key, value, _hash(value)))
     return rows
 
 

@@ -359,6 +359,8 @@ class Model:
             self._changed_set(name, row)
 
     def _load_policy(self, key: str, value: bytes | None) -> None:
+        if "|" in key:  # a Quarantine
+            return
         if value is None:
             self.rollouts.remove(key, self.version + 1)
         else:

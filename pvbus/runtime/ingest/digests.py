@@ -14,6 +14,7 @@ from pvbus.core.kernel.keys import kind_of
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import INJECTABLES, INSTALLS, OBJECTS, SyncMarker
 from pvbus.core.variants.ingest.published import agreed
+from pvbus.core.variants.objectrows import QUARANTINE
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.reader import StaleError, TableReader
@@ -80,10 +81,11 @@ class PublishedDigests:
         return dict(self._digests[topic].get(head, {}))
 
     def of_kind(self, topic: str, kind: str) -> dict[str, str]:
-        """Return key -> digest of a kind's rows: all of a topic that has one kind only."""
-        if topic in (OBJECTS, INJECTABLES, INSTALLS):
+        """Return key -> digest of a kind's rows: all whose keys name no kind, where its own do not."""
+        if topic in (OBJECTS, INJECTABLES, INSTALLS) or kind == str(QUARANTINE):
             return self.headed(topic, kind)
-        return {key: digest for rows in self._digests[topic].values() for key, digest in rows.items()}
+        rows = (row for rows in self._digests[topic].values() for row in rows.items())
+        return {key: digest for key, digest in rows if "|" not in key}
 
     def marker(self, topic: str, key: str) -> SyncMarker | None:
         """Return the common marker of the partitions, None if there is none."""

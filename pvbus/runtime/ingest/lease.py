@@ -24,7 +24,7 @@ from pvbus.runtime.ingest.informer import InformerShell
 from pvbus.runtime.reconcile.holder import HeldLease
 
 _KINDS = {SETS: SET, VARIANTS: VARIANT, POLICIES: POLICY}
-"""The kinds of topics that have the objects of one kind only."""
+"""The kinds of topics whose keys do not name the kind."""
 RowKey = tuple[str, str, int, int]
 """(topic, key, partition, segment)."""
 
@@ -122,7 +122,7 @@ class IngestLease(HeldLease):
             return False
         kind = Kind(check.group, check.kind)
         for topic, row in self.refused:
-            if topic in (OBJECTS, INJECTABLES, INSTALLS):
+            if topic in (OBJECTS, INJECTABLES, INSTALLS) or "|" in row:
                 of, _, name = row.removeprefix(f"{SCOPE}|").partition("|")
                 name = name.replace("|", "/", 1)
             else:

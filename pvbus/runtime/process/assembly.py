@@ -134,7 +134,7 @@ def build_service(
         ),
         "promote": lambda: PromoteController(partitions=count, returns=config.promote_returns),
         "rollout": RolloutController,
-        "release": ReleaseController,
+        "release": lambda: ReleaseController(partitions=count),
         "resolve": lambda: ResolveController(
             partitions=count,
             settings=config.resolving,

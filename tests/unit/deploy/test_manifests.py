@@ -293,7 +293,9 @@ def test_promote_and_release_are_left_out_unless_they_are_added() -> None:
         names = {obj["metadata"]["name"] for obj in manifests.objects(overlay, OPTIONS)}
         assert not [name for name in names if "promot" in name or "release" in name]
     group = "promotion.pvbus.dev"
-    observing = {f"pvbus-observes-{kind}.{group}" for kind in ("packagespecializers", "rolloutpolicies")}
+    observing = {
+        f"pvbus-observes-{kind}.{group}" for kind in ("packagespecializers", "rolloutpolicies", "quarantines")
+    }
     for name in observing:
         assert kinds("ClusterRole")[name]["metadata"]["labels"][OBSERVED_LABEL] == "true"
     limited = OPTIONS._replace(namespaces=("a", "b"))
@@ -305,11 +307,12 @@ def test_promote_and_release_are_left_out_unless_they_are_added() -> None:
 
 def test_with_porch_no_definition_of_porchs_is_applied() -> None:
     assert not [o for o in manifests.objects("with-porch", OPTIONS) if is_definition(o)]
-    assert len(kinds("CustomResourceDefinition")) == 9
+    assert len(kinds("CustomResourceDefinition")) == 10
     ours = [o for o in manifests.objects("with-porch", OPTIONS, ("promotion",)) if is_definition(o)]
     assert [o["metadata"]["name"] for o in ours] == [
         "packagespecializers.promotion.pvbus.dev",
         "rolloutpolicies.promotion.pvbus.dev",
+        "quarantines.promotion.pvbus.dev",
     ]
     ours = [o for o in manifests.objects("with-porch", OPTIONS, ("platform",)) if is_definition(o)]
     assert {o["spec"]["group"] for o in ours} == {"pkg.crossplane.io"}

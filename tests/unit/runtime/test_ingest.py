@@ -18,7 +18,7 @@ from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingest.digests import PublishedDigests
 from pvbus.runtime.ingest.lease import IngestLease
-from tests.simulation.cluster import POLICY
+from tests.simulation.cluster import POLICY, QUARANTINE
 from tests.simulation.world import CONFIG_MAP, CRD, PARTITIONS, SET, SITE, World
 
 LEASE = Lease(group="g", partition=0, epoch=1)
@@ -245,6 +245,25 @@ def test_policies_are_mirrored_whole_when_promote_asks_for_them_and_a_restart_wr
         await world.converge(quiet=3)
         await world.stop()
         assert await world.ends() == ends
+
+    simulated(scenario)
+
+
+def test_policies_and_quarantines_share_a_topic_and_a_list_of_one_removes_nothing_of_the_other() -> None:
+    async def scenario(world: World) -> None:
+        world.put(POLICY, "web", spec={"approval": "Always"})
+        world.put(QUARANTINE, "web-3-1", spec={"contents": ["bad"]})
+        for kind in (POLICY, QUARANTINE):
+            await ask(world, WatchRequest(group=kind.group, kind=kind.kind, requester="promote-0"))
+        await world.converge(quiet=3)
+        keys = {"default/web", "promotion.pvbus.dev/Quarantine|default|web-3-1"}
+        assert {key for key in world.table(POLICIES) if not is_marker(key)} == keys
+        assert (state(world, POLICY, POLICIES), state(world, QUARANTINE, POLICIES)) == ("ok", "ok")
+        await world.stop()
+        await world.delete(QUARANTINE, "web-3-1")
+        await world.start(["ingest"])
+        await world.converge(quiet=3)
+        assert {key for key in world.table(POLICIES) if not is_marker(key)} == {"default/web"}
 
     simulated(scenario)
 

@@ -80,6 +80,7 @@ _EDITED = (
 _APPROVED = (
     _rule(_CHANGE, PORCH_GROUP, "packagerevisions/approval"),
     _rule(("delete",), PORCH_GROUP, "packagerevisions"),
+    _rule(_CHANGE, PROMOTION_GROUP, "quarantines"),
 )
 _CLUSTER_VIEWED = (
     _rule(_READ, "", "namespaces", "configmaps", "events"),

@@ -15,6 +15,7 @@ from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, digest
 from pvbus.core.kernel.messages import SEPARATOR, cut
 from pvbus.core.kernel.records import Approval, CandidateRow, Verdict
+from pvbus.core.promotion.promote.isolation import Isolation
 from pvbus.core.promotion.promote.policies import Policy
 from pvbus.core.promotion.promote.verdicts import DELETED, PROPOSED, as_object
 from pvbus.core.promotion.promote.view import PublishedRevision
@@ -54,6 +55,7 @@ class Subject(NamedTuple):
     is_newer_open: whether the variant has an open revision
     outcomes: policy -> the outcome of its last order
     draft: the verdict on its newest draft, None without one
+    isolation: what is known of the quarantines that concern it
     """
 
     variant: PackageVariant
@@ -63,6 +65,7 @@ class Subject(NamedTuple):
     is_newer_open: bool
     outcomes: Mapping[str, Approval]
     draft: Verdict | None = None
+    isolation: Isolation = Isolation()
 
     def revisions(self, doubtful: Mapping[str, str]) -> Iterator[Revision]:
         """Yield the revisions whose content must be known. doubtful: see `doubtful_notes`."""
@@ -254,6 +257,10 @@ def _won(
         published_digest=contents.get(published, ""),
         is_good=is_good,
         verdict=cut(verdict),
+        source=subject.isolation.source,
+        files=subject.isolation.files,
+        published_source=subject.isolation.published_source,
+        runs=subject.isolation.runs,
         **_outcome(subject.outcomes.get(policy.name)),
     )
     return row, left_out.due if left_out is not None else 0
@@ -273,6 +280,8 @@ def _left_out(
         return None
     if not contents.get(name):
         return LeftOut(package.name, name, "ContentUnknown", "its files could not be read")
+    if (held := subject.isolation.proposed) is not None:
+        return LeftOut(package.name, name, held.reason, held.message)
     return standing(policy.spec, package, now)
 
 

@@ -42,19 +42,20 @@ from pvbus.core.promotion.promote.candidates import (
     is_asked_for,
     subject_of,
 )
+from pvbus.core.promotion.promote.isolation import Isolations
 from pvbus.core.promotion.promote.policies import PolicyView
 from pvbus.core.promotion.promote.state import PromoteState
 from pvbus.core.promotion.promote.verdicts import REJECTED, Subject, as_object, judge, rejected, was_proposed
 from pvbus.core.promotion.promote.view import PromoteView
 from pvbus.core.promotion.proposals import labels_of
-from pvbus.core.variants.objectrows import POLICY, SPECIALIZER
+from pvbus.core.variants.objectrows import POLICY, QUARANTINE, SPECIALIZER
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.holding import SET_KIND, holder_of
 from pvbus.core.variants.revisions.observed import ObservedRevision
 from pvbus.core.variants.revisions.owning import RESOURCES
 
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
-REQUESTED_KINDS: tuple[Kind, ...] = (SPECIALIZER, POLICY)
+REQUESTED_KINDS: tuple[Kind, ...] = (SPECIALIZER, POLICY, QUARANTINE)
 
 _variant = msgspec.json.Decoder(PackageVariant)
 _desired = msgspec.json.Decoder(DesiredRow)
@@ -98,6 +99,7 @@ class PromoteController(KeyedController[PromoteState]):
         self._returns = returns
         self._view = PromoteView(partitions)
         self._policies = PolicyView(partitions)
+        self._isolations = Isolations(self._view, partitions)
         self._requests = KindRequests(self.name, REQUESTED_KINDS)
 
     # ------------------------------------------------------------ records in
@@ -116,7 +118,10 @@ class PromoteController(KeyedController[PromoteState]):
             return self._all_keys() if dirty is None else dirty
         if topic == POLICIES:
             changed = self._policies.load(partition, key, value)
-            return self._all_keys() if changed is None else self._keys_in(changed)
+            isolated = self._isolations.load(partition, key, value)
+            if changed is None or isolated is None:
+                return self._all_keys()
+            return self._keys_in({*changed, *isolated})
         if topic == WATCHES:
             self._requests.load(key, value)
             return ()
@@ -175,14 +180,15 @@ class PromoteController(KeyedController[PromoteState]):
             return Outcome()
         if seen.raw is None:
             return self._gone(partition, key, seen)
-        unlisted = self._view.unlisted(namespace)
+        unlisted = self._view.unlisted(namespace) or self._isolations.unlisted(namespace)
         if unlisted:
             return Outcome(result="waiting", waiting=(unlisted,))
         variant = _variant.decode(seen.raw)
         revisions = self._view.revisions_of(key, variant.metadata.uid)
         verdicts, dues = [], []
         for revision in revisions:
-            subject = self._subject(seen, variant, revision, now)
+            held = yield from self._isolations.of_open(namespace, variant, revision)
+            subject = self._subject(seen, variant, revision, now)._replace(quarantined=held)
             self.evaluations += 1
             verdict = yield from self._compare(subject, seen.former(revision.name))
             verdicts.append(msgspec.structs.replace(verdict, message=cut(verdict.message)))
@@ -219,19 +225,22 @@ class PromoteController(KeyedController[PromoteState]):
             returns=self._returns,
         )
 
-    @staticmethod
-    def _compare(subject: Subject, former: Verdict | None) -> Generator[Effect, Any, Verdict]:
-        """Judge a revision; compare a draft that was proposed before with what was proposed then."""
+    def _compare(self, subject: Subject, former: Verdict | None) -> Generator[Effect, Any, Verdict]:
+        """Judge a revision; compare a draft that was proposed before with what was proposed then, and with
+        the contents that are quarantined."""
         verdict, revision = judge(subject), subject.revision
-        if verdict.order != "propose" or not was_proposed(revision):
+        is_compared = self._isolations.compares_files(revision.namespace, subject.variant)
+        if verdict.order != "propose" or not (was_proposed(revision) or is_compared):
             return verdict
         if former is not None and (former.row_digest, former.reason) == (verdict.row_digest, REJECTED):
             return former
         resources = yield Get(RESOURCES, revision.namespace, revision.name)
         files = resources["spec"].get("resources") or {} if resources is not None else {}
-        if content_digest(files) == revision.row.annotations[PROPOSED_CONTENT]:
+        found = content_digest(files)
+        if found == revision.row.annotations.get(PROPOSED_CONTENT):
             return rejected(verdict, revision.namespace)
-        return verdict
+        held = self._isolations.of_files(revision.namespace, subject.variant, revision, found)
+        return judge(subject._replace(quarantined=held)) if held is not None else verdict
 
     # ------------------------------------------------------------ candidates
 
@@ -275,6 +284,11 @@ class PromoteController(KeyedController[PromoteState]):
             read = yield from _read(namespace, wanted, read)
             contents = {each.name: each.noted or read.get(each.row_digest, "") for each in wanted}
             is_read = all(contents.values())
+        if contents:
+            isolation = yield from self._isolations.of_target(
+                namespace, variant, subject.proposed, subject.published, contents
+            )
+            subject, is_read = subject._replace(isolation=isolation), is_read and isolation.is_read
         self.evaluations += len(policies)
         found = candidates(subject, policies, contents, now)
         known = found.hashes()

@@ -7,10 +7,11 @@ import msgspec
 
 from pvbus.core.api.rollouts import RolloutPolicy, RolloutPolicySpec
 from pvbus.core.kernel.keys import Key
-from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.markers import SyncView, is_marker, marker_kind
 from pvbus.core.promotion.promote.view import NOT_SERVED
 from pvbus.core.promotion.protocol.selection import rank
 from pvbus.core.promotion.protocol.validation import validate_policy
+from pvbus.core.promotion.quarantines import is_quarantine
 from pvbus.core.variants.objectrows import POLICY
 
 POLICY_KIND = str(POLICY)
@@ -46,8 +47,11 @@ class PolicyView:
 
         A change of the status or the metadata concerns nobody: a rollout writes it all the time.
         """
+        if is_quarantine(key):
+            return ()
         if is_marker(key):
-            return None if self._sync.load(partition, key, value) else ()
+            is_ours = marker_kind(key) == POLICY_KIND
+            return None if is_ours and self._sync.load(partition, key, value) else ()
         name = Key.parse(key)
         table = self._policies.setdefault(name.namespace, {})
         before = table.pop(name.name, None)

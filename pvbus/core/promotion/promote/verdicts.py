@@ -15,7 +15,7 @@ from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE, PROPOSED_CONTENT, Key
 from pvbus.core.kernel.records import Verdict
 from pvbus.core.promotion.promote.barrier import Opening
-from pvbus.core.promotion.proposals import refusal
+from pvbus.core.promotion.proposals import Refusal, refusal
 from pvbus.core.variants.revisions import tasks
 from pvbus.core.variants.revisions.observed import ObservedRevision
 
@@ -42,6 +42,7 @@ class Subject(NamedTuple):
     set_on_hold: the hold of the variant's set, None without one
     served: the condition types that a PackageSpecializer of the namespace reports
     returns: whether a proposal that loses its readiness goes back to Draft
+    quarantined: what keeps it out of the fleet, None for nothing
     """
 
     variant: PackageVariant
@@ -50,6 +51,7 @@ class Subject(NamedTuple):
     set_on_hold: SetHold | None = None
     served: frozenset[str] = frozenset()
     returns: bool = True
+    quarantined: Refusal | None = None
 
 
 def judge(subject: Subject) -> Verdict:
@@ -79,6 +81,8 @@ def rejected(verdict: Verdict, namespace: str) -> Verdict:
 
 def _draft(subject: Subject, verdict: Verdict) -> Verdict:
     variant, revision = subject.variant, subject.revision
+    if subject.quarantined is not None:
+        return replace(verdict, reason=subject.quarantined.reason, message=subject.quarantined.message)
     if not _is_opted_in(variant, revision):
         message = (
             "it is not opted in: kubectl annotate "
@@ -99,16 +103,21 @@ def _draft(subject: Subject, verdict: Verdict) -> Verdict:
 
 def _proposal(subject: Subject, verdict: Verdict) -> Verdict:
     if not was_proposed(subject.revision):
-        return replace(
-            verdict, reason=PROPOSED_BY_HAND, message="a person proposed it: it waits for approval"
-        )
+        message = f"a person proposed it: {_waits(subject)}"
+        return replace(verdict, reason=PROPOSED_BY_HAND, message=message)
     lost = _lost(subject)
     if not lost:
-        return replace(verdict, reason=PROPOSED, message="it waits for approval")
+        return replace(verdict, reason=PROPOSED, message=_waits(subject))
     if not subject.returns:
         message = f"it waits for approval, but lost its readiness: {lost}"
         return replace(verdict, reason=PROPOSED, message=message)
     return replace(verdict, reason=RETURNING, message=lost, order="return")
+
+
+def _waits(subject: Subject) -> str:
+    """Say what a proposal waits for. A quarantine takes none back: it comes and goes as a hold does."""
+    held = subject.quarantined
+    return f"it waits for approval, but {held.message}" if held is not None else "it waits for approval"
 
 
 def _lost(subject: Subject) -> str:

@@ -5,6 +5,7 @@ Of revisions that a PackageVariant owns, drafts and proposals are held whole, pu
 
 import sys
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,6 +31,7 @@ class PublishedRevision(msgspec.Struct, frozen=True, gc=False):
 
     uid: the uid of the variant
     content: the digest of the revision's files, "" if promote did not propose it
+    lock: directory and ref of its upstreamLock, "" for none
     """
 
     name: str
@@ -40,6 +42,16 @@ class PublishedRevision(msgspec.Struct, frozen=True, gc=False):
     content: str
     labels: Mapping[str, str]
     conditions: tuple[Condition, ...]
+    lock: tuple[str, str]
+
+
+class Upstream(NamedTuple):
+    """A published revision: other packages may be made of it."""
+
+    name: str
+    number: int
+    workspace: str
+    row_digest: str
 
 
 class PromoteView:
@@ -51,6 +63,8 @@ class PromoteView:
         self._published: dict[str, tuple[PublishedRevision, ...]] = {}
         self._owners: dict[str, str] = {}
         self._specializers: dict[str, dict[str, ObjectRow]] = {}
+        self._upstreams: dict[tuple[str, str], dict[str, Upstream]] = {}
+        self._packages: dict[str, str] = {}
 
     def load(self, partition: int, key: str, value: bytes | None) -> Iterable[str] | None:
         """Apply a record of `pvbus.objects`; return the variants that it concerns, None for all.
@@ -78,6 +92,7 @@ class PromoteView:
         if before:
             self._drop(before, name.name)
         owner = _owner_of(row) if row is not None else None
+        self._note_published(name, row)
         if row is None or row.revision is None or owner is None:
             return (before,) if before else ()
         after = sys.intern(f"{name.namespace}/{owner.name}")
@@ -89,6 +104,24 @@ class PromoteView:
             revision = ObservedRevision(name.namespace, name.name, row, row.revision)
             self._open.setdefault(after, {})[name.name] = revision
         return {vkey for vkey in (before, after) if vkey}
+
+    def _note_published(self, name: ObjectKey, row: ObjectRow | None) -> None:
+        """Take a published revision up into the table of its package, or out of it."""
+        key = str(name)
+        if former := self._packages.pop(key, ""):
+            self._upstreams[name.namespace, former].pop(name.name, None)
+        facts = row.revision if row is not None else None
+        if row is None or facts is None or facts.lifecycle not in PUBLISHED or facts.revision == PLACEHOLDER:
+            return
+        package = self._packages[key] = sys.intern(f"{facts.repository}/{facts.package}")
+        found = Upstream(name.name, facts.revision, facts.workspace, row.digest)
+        self._upstreams.setdefault((name.namespace, package), {})[name.name] = found
+
+    def upstream_named(self, namespace: str, source: str) -> Upstream | None:
+        """Return the upstream revision of a name, `REPOSITORY/PACKAGE@REVISION`; None if it is not there."""
+        package, _, tail = source.rpartition("@")
+        table = self._upstreams.get((namespace, package), {})
+        return next((each for each in table.values() if tail in (f"v{each.number}", each.workspace)), None)
 
     def _drop(self, vkey: str, name: str) -> None:
         """Forget a revision of a variant."""
@@ -179,4 +212,5 @@ def _published(name: str, row: ObjectRow, uid: str) -> PublishedRevision:
         row.annotations.get(PROPOSED_CONTENT, ""),
         row.labels,
         facts.conditions,
+        (sys.intern(facts.lock_directory), sys.intern(facts.lock_ref)),
     )

@@ -25,6 +25,8 @@ from pvbus.core.promotion.release.orders import (
     digest_of_files,
     latest,
     publish,
+    quarantined,
+    unknown_quarantines,
     write,
 )
 from pvbus.core.promotion.release.restoring import restored
@@ -53,6 +55,8 @@ def carried(order: Order, former: Approval | None) -> Ending:
         return GONE
     if order.is_held:
         return HELD
+    if unknown := unknown_quarantines(order):
+        return unknown
     try:
         return (yield from (_approved(order) if row.order == "approve" else restored(order)))
     except RefusedError as error:
@@ -86,6 +90,10 @@ def _approved(order: Order) -> Ending:
     if lifecycle_of(live) == "Proposed":
         if not order.is_current():
             return NOTICE
+        if unknown := unknown_quarantines(order):
+            return unknown
+        if held := quarantined(order, live, order.row.files):
+            return held
         yield from publish(live)
     return order.ended("done")
 

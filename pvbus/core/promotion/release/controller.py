@@ -19,6 +19,7 @@ from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import (
     APPROVALS,
     DESIRED,
+    POLICIES,
     PROMOTIONS,
     RELEASES,
     VARIANTS,
@@ -29,6 +30,7 @@ from pvbus.core.kernel.records import (
     PromotionRow,
     ReleaseRow,
 )
+from pvbus.core.promotion.quarantines import QuarantineView
 from pvbus.core.promotion.release import approvals, lifecycles
 from pvbus.core.promotion.release.orders import GONE, HELD, Order
 from pvbus.core.promotion.release.state import ReleaseState
@@ -68,8 +70,10 @@ class ReleaseController(KeyedController[ReleaseState]):
     name = "release"
     evaluations = 0
 
-    def __init__(self) -> None:
+    def __init__(self, *, partitions: int) -> None:
+        """Create a controller without partitions. partitions: how many partitions the bus has."""
         super().__init__(lambda _: ReleaseState())
+        self._quarantines = QuarantineView(partitions)
 
     # ------------------------------------------------------------ records in
 
@@ -78,6 +82,9 @@ class ReleaseController(KeyedController[ReleaseState]):
         return state.is_asked
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
+        if topic == POLICIES:
+            changed = self._quarantines.load(partition, key, value)
+            return self._keys_with_orders(changed)
         table = self._tables.get(partition)
         if table is None or is_marker(key):
             return ()
@@ -104,6 +111,16 @@ class ReleaseController(KeyedController[ReleaseState]):
             return ()
         return (key,) if seen.is_asked else ()
 
+    def _keys_with_orders(self, namespaces: Iterable[str] | None) -> list[str]:
+        """Return the keys of these namespaces with an order of a rollout, None for all namespaces."""
+        known = None if namespaces is None else set(namespaces)
+        return [
+            key
+            for table in self._tables.values()
+            for key, seen in table.items()
+            if seen.orders and (known is None or Key.parse(key).namespace in known)
+        ]
+
     def store(self, partition: int, put: Put) -> Iterable[str]:
         if put.topic == RELEASES and partition in self._tables:
             seen = self._ensure_state(partition, put.key)
@@ -120,10 +137,12 @@ class ReleaseController(KeyedController[ReleaseState]):
             return Outcome((Put(RELEASES, key, None),), "changed") if seen.row is not None else Outcome()
         if not seen.has_orders:
             return Outcome()
-        return (yield from until_held(_carry_out(Key.parse(key), seen), lambda: _holder(seen)))
+        return (
+            yield from until_held(_carry_out(Key.parse(key), seen, self._quarantines), lambda: _holder(seen))
+        )
 
 
-def _carry_out(key: Key, seen: ReleaseState) -> Reconciliation:
+def _carry_out(key: Key, seen: ReleaseState, quarantines: QuarantineView) -> Reconciliation:
     if seen.raw is None:
         return Outcome(result="waiting", waiting=(GONE,))
     variant = _variant.decode(seen.raw)
@@ -131,7 +150,7 @@ def _carry_out(key: Key, seen: ReleaseState) -> Reconciliation:
     if seen.row is not None and seen.row.uid == row.uid:
         row = seen.row
     proposals = yield from _proposals(key, seen, variant)
-    ended = yield from _approvals(seen, variant, row.approvals)
+    ended = yield from _approvals(seen, variant, row.approvals, quarantines)
     row = msgspec.structs.replace(row, carried=proposals.done or row.carried, approvals=ended.done)
     wanted = row if row.carried or row.approvals else None
     puts = () if wanted == seen.row else (Put(RELEASES, str(key), wanted),)
@@ -168,7 +187,7 @@ def _proposals(key: Key, seen: ReleaseState, variant: PackageVariant) -> Generat
 
 
 def _approvals(
-    seen: ReleaseState, variant: PackageVariant, before: tuple[Approval, ...]
+    seen: ReleaseState, variant: PackageVariant, before: tuple[Approval, ...], quarantines: QuarantineView
 ) -> Generator[Effect, Any, _Part]:
     """Carry out the orders of rollouts. The outcome of a policy stays until its next order has one."""
     done: list[Approval] = []
@@ -176,7 +195,7 @@ def _approvals(
     again = None
     holder = _holder(seen)
     for policy, row in sorted(seen.orders.items()):
-        order = Order(policy, row, variant, bool(holder), partial(_stands, seen, policy, row))
+        order = Order(policy, row, variant, bool(holder), partial(_stands, seen, policy, row), quarantines)
         former = next((each for each in before if each.policy == policy), None)
         ended = yield from approvals.carried(order, former)
         if isinstance(ended, str):

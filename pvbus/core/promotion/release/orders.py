@@ -8,6 +8,7 @@ from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.effects import Effect, Get, Update
 from pvbus.core.kernel.messages import cut
 from pvbus.core.kernel.records import Approval, ApprovalRow
+from pvbus.core.promotion.quarantines import Content, QuarantineView, refusal_of, set_of, source_of
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.former import PLACEHOLDER
 from pvbus.core.variants.revisions.owning import PUBLISHED, RESOURCES, REVISION, Object, lifecycle_of
@@ -30,6 +31,7 @@ class Order(NamedTuple):
     policy: the name of the RolloutPolicy
     is_held: whether the variant is on hold
     is_current: tells whether the order still stands, as another one may arrive between two effects
+    quarantines: those of the cluster
     """
 
     policy: str
@@ -37,6 +39,7 @@ class Order(NamedTuple):
     variant: PackageVariant
     is_held: bool
     is_current: Callable[[], bool]
+    quarantines: QuarantineView
 
     @property
     def namespace(self) -> str:
@@ -55,6 +58,24 @@ class Order(NamedTuple):
             outcome=outcome,
             message=cut(message),
         )
+
+
+def unknown_quarantines(order: Order) -> str:
+    """Return what an order waits for before anything is published, "" if all quarantines are known."""
+    return order.quarantines.unlisted(order.namespace)
+
+
+def quarantined(order: Order, live: Object, files: str | None) -> str:
+    """Return why the content of an order does not go out, "" if nothing keeps it.
+
+    live: the revision that has the content
+    files: the digest of the upstream's files, None if they are not compared
+    """
+    git = ((live.get("status") or {}).get("upstreamLock") or {}).get("git") or {}
+    source = source_of(order.variant, git.get("directory") or "", git.get("ref") or "")
+    content = Content(set_of(order.variant), source, files, order.row.digest)
+    refused = refusal_of(order.namespace, order.quarantines.covering(order.namespace, content))
+    return refused.message if refused is not None else ""
 
 
 def digest_of_files(order: Order, name: str) -> Generator[Effect, Any, str]:

@@ -20,6 +20,7 @@ from pvbus.core.promotion.release.orders import (
     digest_of_files,
     latest,
     publish,
+    quarantined,
     write,
 )
 from pvbus.core.variants.revisions import former
@@ -61,9 +62,11 @@ def restored(order: Order) -> Ending:
     if not order.is_current():
         return AGAIN
     workspace = workspace_of(order)
+    source = next((obj for obj in live if obj["metadata"]["name"] == row.revision), None)
+    if source is not None and (held := quarantined(order, source, None)):
+        return order.ended("unrestored", f"{row.revision} must not go out again: {held}")
     made = next((obj for obj in live if obj["spec"].get("workspaceName") == workspace), None)
     if made is None:
-        source = next((obj for obj in live if obj["metadata"]["name"] == row.revision), None)
         if source is None or lifecycle_of(source) not in PUBLISHED:
             return order.ended("unrestored", f"PackageRevision {row.revision} is not published any more")
         made = yield from write(Create(REVISION, _edit_of(order, source, workspace)))

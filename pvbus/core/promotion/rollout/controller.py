@@ -26,6 +26,7 @@ from pvbus.core.kernel.records import CANDIDATES, POLICIES, ROLLOUTS, CandidateR
 from pvbus.core.kernel.rolloutrows import Answers, Ask, Rollout, Target
 from pvbus.core.promotion.protocol.machine import step
 from pvbus.core.promotion.protocol.rules import Rules
+from pvbus.core.promotion.quarantines import is_quarantine
 from pvbus.core.promotion.rollout.checking import ask_checks
 from pvbus.core.promotion.rollout.orders import end_puts, step_puts
 from pvbus.core.promotion.rollout.report import body_of, status_of
@@ -72,6 +73,8 @@ class RolloutController(KeyedController[RolloutData]):
         if is_marker(key):
             is_news = self._load_marker(topic, partition, key, value)
             return [each for each, data in table.items() if data.raw is None] if is_news else ()
+        if is_quarantine(key):
+            return ()
         name = ChildKey.parse(key).skey if is_child(key) else key
         data = table.get(name) or RolloutData()
         if topic == POLICIES:

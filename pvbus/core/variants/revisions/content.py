@@ -21,9 +21,19 @@ def content_digest(files: Mapping[str, str]) -> str:
     The status is what programs report about the content: its conditions change while the content does not.
     The commit is no such identity: Porch commits again when it proposes, and its database cache has none.
     """
+    return _digest(files, ("status",))
+
+
+def source_digest(files: Mapping[str, str]) -> str:
+    """Return 32 hex digits over the files of an upstream: as `content_digest`, also without the origin
+    in its Kptfile. Two revisions of one content have equal digests."""
+    return _digest(files, ("status", "upstream", "upstreamLock"))
+
+
+def _digest(files: Mapping[str, str], left_out: tuple[str, ...]) -> str:
     hashed = hashlib.sha256()
     for path in sorted(files):
-        for part in (path.encode(), _identity(path, files[path])):
+        for part in (path.encode(), _identity(path, files[path], left_out)):
             hashed.update(len(part).to_bytes(8, "big"))
             hashed.update(part)
     return hashed.hexdigest()[:DIGITS]
@@ -52,8 +62,11 @@ def no_object(number: int, text: str, value: Any) -> str:
     )
 
 
-def _identity(path: str, text: str) -> bytes:
-    """Return what counts of one file: all of its text; of the Kptfile the values, as its status is edited."""
+def _identity(path: str, text: str, left_out: tuple[str, ...]) -> bytes:
+    """Return what counts of one file: all of its text; of the Kptfile the values, as its status is edited.
+
+    left_out: the fields of the Kptfile that do not count
+    """
     if path != FILE:
         return text.encode()
     try:
@@ -62,7 +75,7 @@ def _identity(path: str, text: str) -> bytes:
         return text.encode()
     if not isinstance(document, dict):
         return _canonical.encode(document)
-    counted = {key: value for key, value in document.items() if key != "status"}
+    counted = {key: value for key, value in document.items() if key not in left_out}
     annotations = editor.get(document, ("metadata", "annotations"))
     if isinstance(annotations, dict) and TASK_HISTORY in annotations:
         others = {key: value for key, value in annotations.items() if key != TASK_HISTORY}

@@ -108,6 +108,7 @@ KEYS: Sequence[tuple[str, str, object, str]] = [
     (PROMOTIONS, "default/v", Key("default", "v"), "default/v"),
     (RELEASES, "default/v", Key("default", "v"), "default/v"),
     (POLICIES, "default/p", Key("default", "p"), "default/p"),
+    (POLICIES, OKEY, ObjectKey("example.org", "Site", "default", "edge"), OKEY),
     (CANDIDATES, "default/p|v", ChildKey("default/p", "v"), "default/p"),
     (ROLLOUTS, "default/p", Key("default", "p"), "default/p"),
     (ROLLOUTS, "default/p|v", ChildKey("default/p", "v"), "default/p"),
@@ -216,7 +217,7 @@ ROLES = {
     "conditions": ({DESIRED, RESULTS, SETRESULTS, VARIANTS, SETS}, {LATEST}, {OBJECTS}),
     "promote": ({VARIANTS, DESIRED, RELEASES}, {PROMOTIONS}, {OBJECTS, WATCHES, POLICIES}),
     "rollout": ({POLICIES, CANDIDATES}, {ROLLOUTS}, set()),
-    "release": ({VARIANTS, DESIRED, PROMOTIONS, APPROVALS}, {RELEASES}, set()),
+    "release": ({VARIANTS, DESIRED, PROMOTIONS, APPROVALS}, {RELEASES}, {POLICIES}),
     "resolve": ({INSTALLS, ESTABLISHED}, {SOURCES, LOCK}, {WATCHES}),
     "establish": ({INSTALLS, LOCK}, {ESTABLISHED}, set()),
 }

@@ -9,18 +9,22 @@ import msgspec
 from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.effects import Create, Get, List, Outcome, Update
+from pvbus.core.kernel.keys import okey, sync_key
 from pvbus.core.kernel.records import (
     APPROVALS,
     DESIRED,
+    POLICIES,
     RELEASES,
     VARIANTS,
     Approval,
     ApprovalRow,
     ReleaseRow,
+    SyncMarker,
 )
 from pvbus.core.promotion.release.controller import ReleaseController
+from pvbus.core.variants.objectrows import QUARANTINE
 from pvbus.core.variants.revisions.content import content_digest
-from tests.unit.core.promotion.promoting import FILES, KEY, NOW, CrashedError, Object, variant
+from tests.unit.core.promotion.promoting import FILES, KEY, NOW, CrashedError, Object, quarantine, variant
 
 POLICY = "fleet"
 V1, V2 = "edge.web.packagevariant-1", "edge.web.packagevariant-2"
@@ -127,17 +131,18 @@ class World:
         self.package = Package()
         self.variant = {**variant(), **DOWNSTREAM}
         self.bus: dict[tuple[str, str], bytes] = {}
+        self.list_quarantines()
         self.write(VARIANTS, KEY, msgspec.json.encode(self.variant))
 
     def restart(self) -> None:
-        self.release = ReleaseController()
+        self.release = ReleaseController(partitions=1)
         self.release.open(0)
         for (topic, key), value in self.bus.items():
             self.release.load(topic, 0, key, value)
 
     def write(self, topic: str, key: str, value: bytes | None) -> None:
         if not self.bus:
-            self.release = ReleaseController()
+            self.release = ReleaseController(partitions=1)
             self.release.open(0)
         if value is None:
             self.bus.pop((topic, key), None)
@@ -149,6 +154,16 @@ class World:
         given: dict[str, Any] = {"uid": "uid-v", "attempt": 1} | fields
         row = ApprovalRow(order=order, revision=revision, digest=content_digest(files), **given)
         self.write(APPROVALS, f"{KEY}|{policy}", encode_row(row))
+
+    def list_quarantines(self, state: Any = "ok", message: str = "") -> None:
+        """Say how complete the list of Quarantines is."""
+        marker = SyncMarker(state=state, epoch=1, message=message)
+        self.write(POLICIES, sync_key(*QUARANTINE), encode_row(marker))
+
+    def quarantine(self, name: str, **spec: Any) -> None:
+        self.write(
+            POLICIES, okey(*QUARANTINE, "default", name), msgspec.json.encode(quarantine(name, **spec))
+        )
 
     def no_order(self, *, policy: str = POLICY) -> None:
         self.write(APPROVALS, f"{KEY}|{policy}", None)

@@ -27,9 +27,19 @@ from pvbus.core.kernel.records import (
 )
 from pvbus.core.promotion.promote.controller import PromoteController
 from pvbus.core.promotion.release.controller import ReleaseController
-from pvbus.core.variants.objectrows import POLICY, REVISION, SPECIALIZER, VARIANT, rows_of, topics_of
+from pvbus.core.variants.objectrows import (
+    POLICY,
+    QUARANTINE,
+    REVISION,
+    SPECIALIZER,
+    VARIANT,
+    rows_of,
+    topics_of,
+)
 
 Object = dict[str, Any]
+KINDS = (REVISION, SPECIALIZER, VARIANT, POLICY, QUARANTINE)
+OBSERVED = (OBJECTS, VARIANTS, POLICIES)
 KEY = "default/web-edge"
 NAME = "edge.web.packagevariant-1"
 CREATED = "2026-01-02T03:04:05Z"
@@ -93,6 +103,15 @@ def specializer(name: str = "ipam", **spec: Any) -> Object:
     return {
         "apiVersion": "promotion.pvbus.dev/v1alpha1",
         "kind": "PackageSpecializer",
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+        "spec": spec,
+    }
+
+
+def quarantine(name: str = "q1", **spec: Any) -> Object:
+    return {
+        "apiVersion": "promotion.pvbus.dev/v1alpha1",
+        "kind": "Quarantine",
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
         "spec": spec,
     }
@@ -163,17 +182,16 @@ class World:
         self.specializers = list(specializers)
         self.returns = returns
         self.policies: list[Object] = []
+        self.quarantines: list[Object] = []
         self.now = NOW
         self.rows: dict[tuple[str, str], bytes] = {}
-        self.markers: dict[str, SyncMarker] = {
-            str(kind): SyncMarker(state="ok", epoch=1) for kind in (REVISION, SPECIALIZER, VARIANT, POLICY)
-        }
+        self.markers: dict[str, SyncMarker] = {str(kind): SyncMarker(state="ok", epoch=1) for kind in KINDS}
         self.restart()
 
     def restart(self) -> None:
         """Forget everything that is not a row on the bus, and read the present state of the cluster."""
         self.promote = PromoteController(partitions=1, returns=self.returns)
-        self.release = ReleaseController()
+        self.release = ReleaseController(partitions=1)
         for controller in (self.promote, self.release):
             controller.open(0)
             for (topic, key), value in self.rows.items():
@@ -184,7 +202,7 @@ class World:
     def observe(self) -> None:
         """Let the controllers see the cluster as it is."""
         for name, marker in self.markers.items():
-            for topic in (OBJECTS, VARIANTS, POLICIES):
+            for topic in OBSERVED:
                 self._load(topic, sync_key(*name.rsplit("/", 1)), encode_row(marker))
         present = {("", "")}
         for kind, obj in (
@@ -192,15 +210,14 @@ class World:
             (REVISION, self.server.revision),
             *((SPECIALIZER, each) for each in self.specializers),
             *((POLICY, each) for each in self.policies),
+            *((QUARANTINE, each) for each in self.quarantines),
             *((REVISION, each) for each in self.server.published),
         ):
             for row in rows_of(kind, obj, topics_of(kind, requested=False)) if obj is not None else ():
                 present.add((row.topic, row.key))
                 if self.rows.get((row.topic, row.key)) != row.value:
                     self._load(row.topic, row.key, row.value)
-        for topic, key in [
-            at for at in self.rows if at[0] in (OBJECTS, VARIANTS, POLICIES) and "!sync" not in at[1]
-        ]:
+        for topic, key in [at for at in self.rows if at[0] in OBSERVED and "!sync" not in at[1]]:
             if (topic, key) not in present:
                 self._load(topic, key, None)
         self._load(DESIRED, KEY, encode_row(self.desired))

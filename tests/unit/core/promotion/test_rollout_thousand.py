@@ -28,7 +28,15 @@ from pvbus.core.kernel.records import (
 )
 from pvbus.core.promotion.promote.controller import PromoteController
 from pvbus.core.promotion.rollout.controller import RolloutController
-from pvbus.core.variants.objectrows import POLICY, REVISION, SPECIALIZER, VARIANT, rows_of, topics_of
+from pvbus.core.variants.objectrows import (
+    POLICY,
+    QUARANTINE,
+    REVISION,
+    SPECIALIZER,
+    VARIANT,
+    rows_of,
+    topics_of,
+)
 from tests.unit.core.promotion.promoting import NOW, Object, draft, variant
 
 COUNT, IN_FLIGHT_MAX, HOLD_SECONDS = 1000, 60, 600.0
@@ -77,7 +85,7 @@ class Fleet:
         self.due: float | None = None
         for controller in (self.promote, self.rollout):
             controller.open(0)
-        for kind in (VARIANT, REVISION, SPECIALIZER, POLICY):
+        for kind in (VARIANT, REVISION, SPECIALIZER, POLICY, QUARANTINE):
             for topic in (OBJECTS, VARIANTS, POLICIES):
                 self._tell(topic, sync_key(*kind), encode_row(SyncMarker(state="ok", epoch=1)))
         self._observe(POLICY, self.policy)

@@ -1,0 +1,135 @@
+"""What quarantines say of the revisions of a variant, as promote sees them.
+
+An upstream revision is compared by its files, too: they are read once for each of its versions.
+"""
+
+from collections.abc import Generator, Iterable
+from typing import Any, NamedTuple
+
+from pvbus.core.api.variants import PackageVariant
+from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.effects import Effect, Get
+from pvbus.core.promotion.promote.view import PromoteView, PublishedRevision
+from pvbus.core.promotion.proposals import Refusal
+from pvbus.core.promotion.quarantines import (
+    UNKNOWN,
+    Content,
+    QuarantineView,
+    refusal_of,
+    set_of,
+    source_of,
+)
+from pvbus.core.variants.revisions.content import source_digest
+from pvbus.core.variants.revisions.observed import ObservedRevision
+from pvbus.core.variants.revisions.owning import RESOURCES
+
+
+class Isolation(NamedTuple):
+    """What quarantines say of the revisions of a variant that a rollout is about.
+
+    proposed: why the proposed one goes nowhere, None for nothing
+    source, files: what the proposed one is made of, as in `Content`
+    published_source: the same of the published one
+    runs: the quarantine that covers the published one, "" for none
+    is_read: whether the files that could be read were
+    """
+
+    proposed: Refusal | None = None
+    source: str = ""
+    files: str = ""
+    published_source: str = ""
+    runs: str = ""
+    is_read: bool = True
+
+
+class Isolations:
+    """The quarantines of the cluster, and the digests of the files of upstream revisions."""
+
+    def __init__(self, view: PromoteView, partitions: int) -> None:
+        self._view = view
+        self._table = QuarantineView(partitions)
+        self._files: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def load(self, partition: int, key: str, value: bytes | None) -> Iterable[str] | None:
+        """Apply a record of `pvbus.policies`; return the namespaces that it concerns, None for all."""
+        return self._table.load(partition, key, value)
+
+    def unlisted(self, namespace: str) -> str:
+        """Return what is not listed yet, in words, "" if all is, or will not be soon: see `refusal`."""
+        return "" if self._table.is_away() else self._table.unlisted(namespace)
+
+    def refusal(self, namespace: str, content: Content) -> Refusal | None:
+        """Return why a revision goes nowhere. A kind that is not installed has no objects."""
+        if self._table.is_served() and (unlisted := self._table.unlisted(namespace)):
+            return Refusal(UNKNOWN, f"it is not known what is quarantined: {unlisted}")
+        return refusal_of(namespace, self._table.covering(namespace, content))
+
+    def of_open(
+        self, namespace: str, variant: PackageVariant, revision: ObservedRevision
+    ) -> Generator[Effect, Any, Refusal | None]:
+        """Return why an open revision goes nowhere, by what it is made of."""
+        source, files = self._source(variant, revision), ""
+        if self._table.has_any(namespace):
+            files = yield from self._files_of(namespace, source)
+        return self.refusal(namespace, Content(set_of(variant), source, files))
+
+    def of_files(
+        self, namespace: str, variant: PackageVariant, revision: ObservedRevision, digest: str
+    ) -> Refusal | None:
+        """Return why an open revision goes nowhere, by its own files."""
+        content = Content(set_of(variant), self._source(variant, revision), None, digest)
+        return self.refusal(namespace, content)
+
+    def compares_files(self, namespace: str, variant: PackageVariant) -> bool:
+        """Tell whether a quarantine covers contents of a variant's set."""
+        return self._table.has_contents(namespace, set_of(variant))
+
+    def of_target(
+        self,
+        namespace: str,
+        variant: PackageVariant,
+        proposed: ObservedRevision | None,
+        published: PublishedRevision | None,
+        contents: dict[str, str],
+    ) -> Generator[Effect, Any, Isolation]:
+        """Return what a rollout has to know. contents: revision name -> digest of its content."""
+        found, set_name = Isolation(), set_of(variant)
+        if published is not None:
+            source = source_of(variant, *published.lock)
+            files: str | None = None
+            if self._table.has_any(namespace):
+                files = yield from self._files_of(namespace, source)
+            content = Content(set_name, source, files or None, contents.get(published.name, ""))
+            runs = next(iter(self._table.covering(namespace, content)), None)
+            found = found._replace(published_source=source, runs=runs.metadata.name if runs else "")
+        if proposed is not None:
+            source = self._source(variant, proposed)
+            known = yield from self._files_of(namespace, source)
+            content = Content(set_name, source, known, contents.get(proposed.name, ""))
+            held = self.refusal(namespace, content)
+            is_read = bool(known) or self._view.upstream_named(namespace, source) is None
+            found = found._replace(proposed=held, source=source, files=known, is_read=is_read)
+        return found
+
+    @staticmethod
+    def _source(variant: PackageVariant, revision: ObservedRevision) -> str:
+        return source_of(variant, revision.facts.lock_directory, revision.facts.lock_ref)
+
+    def _files_of(self, namespace: str, source: str) -> Generator[Effect, Any, str]:
+        """Return the digest of an upstream revision's files, "" if they cannot be read."""
+        upstream = self._view.upstream_named(namespace, source) if source else None
+        if upstream is None:
+            return ""
+        key = (namespace, upstream.name)
+        version, digest = self._files.get(key, ("", ""))
+        if version == upstream.row_digest:
+            return digest
+        try:
+            resources = yield Get(RESOURCES, namespace, upstream.name)
+        except PermanentError:
+            return ""
+        if resources is None:
+            return ""
+        digest = source_digest(resources["spec"].get("resources") or {})
+        self._files[key] = (upstream.row_digest, digest)
+        return digest

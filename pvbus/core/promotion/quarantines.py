@@ -1,0 +1,171 @@
+"""What a Quarantine covers, and the table of all of them. Pure.
+
+A quarantine lasts until a person releases or deletes it: neither a newer revision nor the end of the policy
+that wrote it ends it. It covers a package of the sets that it names
+
+- whose upstream revision has the name of a quarantined one, whatever is in it now;
+- whose upstream revision has the same files under another name;
+- whose upstream revision is another one of the same package, and its files cannot be read to compare them;
+- whose own content has a quarantined digest.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from pvbus.core.api.quarantines import Quarantine, QuarantinedUpstream, QuarantineSpec
+from pvbus.core.api.variants import PackageVariant
+from pvbus.core.kernel.keys import Key, ObjectKey
+from pvbus.core.kernel.markers import SyncView, is_marker, marker_kind
+from pvbus.core.kernel.messages import cut
+from pvbus.core.promotion.proposals import Refusal
+from pvbus.core.variants.objectrows import QUARANTINE
+
+QUARANTINED = "Quarantined"
+UNKNOWN = "QuarantinesUnknown"
+NOT_SERVED = "no matches"  # begins the API's words for a kind that it does not know
+MESSAGE_CHARACTERS_MAX = 1_500
+_KIND = str(QUARANTINE)
+_SET = "PackageVariantSet"
+_quarantine = msgspec.json.Decoder(Quarantine)
+
+
+class Content(NamedTuple):
+    """What a package revision is made of.
+
+    set_name: the set of its variant, "" without one
+    source: the upstream revision, `REPOSITORY/PACKAGE@REVISION`, "" if that is not known
+    files: the digest of the upstream's files, "" if they cannot be read, None if they are not compared
+    digest: of its own files, "" if they cannot be read
+    """
+
+    set_name: str
+    source: str = ""
+    files: str | None = ""
+    digest: str = ""
+
+
+def covers(spec: QuarantineSpec, content: Content) -> bool:
+    """Tell whether a quarantine keeps a package revision from going out."""
+    if spec.released is not None or (spec.sets and content.set_name not in spec.sets):
+        return False
+    return content.digest in spec.contents or any(_is_of(each, content) for each in spec.upstreams)
+
+
+def _is_of(upstream: QuarantinedUpstream, content: Content) -> bool:
+    if content.source == upstream.revision:
+        return True
+    if not upstream.files or content.files is None:
+        return False
+    is_same_package = package_of(content.source) == package_of(upstream.revision)
+    return content.files == upstream.files or (not content.files and is_same_package)
+
+
+def package_of(source: str) -> str:
+    """Return the package of an upstream revision, `REPOSITORY/PACKAGE`."""
+    return source.rpartition("@")[0]
+
+
+def set_of(variant: PackageVariant) -> str:
+    """Return the name of a variant's set, "" without one."""
+    return next((owner.name for owner in variant.metadata.owner_references if owner.kind == _SET), "")
+
+
+def source_of(variant: PackageVariant, directory: str, ref: str) -> str:
+    """Return the upstream revision that a package revision is made of, `REPOSITORY/PACKAGE@REVISION`.
+
+    directory, ref: of its upstreamLock. Without a ref it is the one that the variant follows now.
+    """
+    upstream = variant.spec.upstream
+    if upstream is None:
+        return ""
+    tail, directory = ref.rpartition("/")[2], directory.strip("/")
+    is_same = not directory or f"/{directory}".endswith(f"/{upstream.package}")
+    package = upstream.package if is_same else directory
+    followed = upstream.workspace_name or f"v{upstream.revision}"
+    return f"{upstream.repo}/{package}@{tail or followed}"
+
+
+def refusal_of(namespace: str, covering: Iterable[Quarantine]) -> Refusal | None:
+    """Return why a revision goes nowhere, None if nothing covers it."""
+    words = [_words(namespace, each) for each in covering]
+    return Refusal(QUARANTINED, cut("; ".join(words), MESSAGE_CHARACTERS_MAX)) if words else None
+
+
+def _words(namespace: str, quarantine: Quarantine) -> str:
+    """Say what keeps a revision, and each way on."""
+    name, spec = quarantine.metadata.name, quarantine.spec
+    why = f" ({spec.message or spec.reason})" if spec.message or spec.reason else ""
+    good = ", ".join(dict.fromkeys(each.good for each in spec.upstreams if each.good))
+    pin = f", pin the set to the last good revision {good}" if good else ""
+    next_one = "follow another upstream revision" if spec.upstreams else "change its content"
+    return (
+        f"quarantine {name} covers it{why}: {next_one}{pin}, "
+        f"or end it: pvbus rollout release {Key(namespace, name)} --reason TEXT"
+    )
+
+
+def is_quarantine(key: str) -> bool:
+    """Tell whether a key of `pvbus.policies` is that of a Quarantine."""
+    return key.startswith(f"{_KIND}|")
+
+
+class QuarantineView:
+    """All Quarantines of the cluster, and whether each namespace's are known."""
+
+    def __init__(self, partitions: int) -> None:
+        """partitions: how many partitions the topic has."""
+        self._sync = SyncView(partitions)
+        self._lasting: dict[str, dict[str, Quarantine]] = {}
+
+    def load(self, partition: int, key: str, value: bytes | None) -> Iterable[str] | None:
+        """Apply a record of `pvbus.policies`; return the namespaces that it concerns, None for all."""
+        if is_marker(key):
+            is_ours = marker_kind(key) == _KIND
+            return None if is_ours and self._sync.load(partition, key, value) else ()
+        if not is_quarantine(key):
+            return ()
+        name = ObjectKey.parse(key)
+        table = self._lasting.setdefault(name.namespace, {})
+        before = table.pop(name.name, None)
+        read = _quarantine.decode(value) if value is not None else None
+        if read is not None and read.spec.released is None:
+            table[name.name] = read
+        after = table.get(name.name)
+        is_same = (before and before.spec) == (after and after.spec)
+        return () if is_same else (name.namespace,)
+
+    def covering(self, namespace: str, content: Content) -> list[Quarantine]:
+        """Return what covers a package revision, by name."""
+        table = self._lasting.get(namespace, {})
+        return [table[name] for name in sorted(table) if covers(table[name].spec, content)]
+
+    def has_any(self, namespace: str) -> bool:
+        return bool(self._lasting.get(namespace))
+
+    def has_contents(self, namespace: str, set_name: str) -> bool:
+        """Tell whether any quarantine of a set's packages is by their own content."""
+        specs = (each.spec for each in self._lasting.get(namespace, {}).values())
+        return any(spec.contents and (not spec.sets or set_name in spec.sets) for spec in specs)
+
+    def is_away(self) -> bool:
+        """Tell whether the kind will not be listed soon."""
+        marker = self._sync.marker(_KIND)
+        return marker is not None and marker.state == "unavailable"
+
+    def is_served(self) -> bool:
+        """Tell whether the kind may have objects: one that is not installed has none."""
+        marker = self._sync.marker(_KIND)
+        return not (self.is_away() and marker is not None and marker.message.startswith(NOT_SERVED))
+
+    def unlisted(self, namespace: str) -> str:
+        """Return why a missing quarantine may exist, in words, "" if it does not."""
+        if self._sync.ok(_KIND, namespace):
+            return ""
+        if not self.is_served():
+            return "the kind Quarantine, which the API server does not serve: apply its definition"
+        marker = self._sync.marker(_KIND)
+        why = marker.message if marker is not None and self.is_away() else ""
+        why = why or self._sync.problem(_KIND, namespace)
+        return "the list of Quarantines" + (f" ({why}): pvbus doctor says what is missing" if why else "")
