@@ -26,7 +26,7 @@ from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.kernel.topics import TOPICS, Topic, row_types
 from pvbus.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
-from schemas import asyncapi, writing
+from schemas import asyncapi, fleetapi, writing
 
 FOLDER = Path(__file__).parent
 HOUR_SECONDS = 3600
@@ -72,6 +72,7 @@ def files() -> dict[str, str]:
             found[f"events/v1/{row.__name__}.schema.json"] = _json(row_schema(row))
     for kind, schema in open_api().items():
         found[f"openapi/{kind.lower()}.json"] = _json(schema)
+    found["openapi/fleet.json"] = _json(fleetapi.document())
     found["asyncapi.yaml"] = _yaml(asyncapi.document())
     topics = {topic.name: topic_entry(topic) for topic in TOPICS}
     found["topics.yaml"] = _yaml({"topics": topics}).replace(_HEADER, _HEADER + _TOPIC_FIELDS)

@@ -33,6 +33,9 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
     "Change": {
         "validate": Entry("pvbus.cli.validate:validate", "Check manifests without a cluster."),
         "plan": Entry("pvbus.cli.plan:plan", "Preview every write of some manifests."),
+        "conflicts": Entry(
+            "pvbus.cli.conflicts:conflicts", "Settle equal conflicts of many variants at once."
+        ),
         "export": Entry("pvbus.cli.export:export", "Write what `plan` needs of a live system into a file."),
         "propose": Entry("pvbus.cli.proposals:propose", "Propose the drafts of a set's variants."),
         "approve": Entry("pvbus.cli.proposals:approve", "Publish what is proposed of a set's variants."),

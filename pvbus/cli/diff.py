@@ -199,6 +199,11 @@ async def compare_sides(cluster: Cluster, key: Key, *, upstream: bool) -> Object
     return document
 
 
+async def texts_of(cluster: Cluster, namespace: str, name: str) -> Mapping[str, str]:
+    """Read the files of a package revision."""
+    return _texts(await files_of(cluster, namespace, name))
+
+
 def _texts(files: Object) -> Mapping[str, str]:
     return files["spec"].get("resources") or {}
 
@@ -238,14 +243,14 @@ def _lock(revision: Object, which: str) -> Object:
 async def settle(cluster: Cluster, key: Key, side: str, field: str, where: str) -> str:
     """Settle one conflict; return the message. Raises PermanentError."""
     try:
-        return await _twice(partial(_settle, cluster, key, side, field, where))
+        return await twice(partial(_settle, cluster, key, side, field, where))
     except ConflictError as exc:
         raise PermanentError(f"{key}: others write to the draft at the same time ({exc}): try again") from exc
     except (MergeError, YamlError) as exc:
         raise PermanentError(f"{key}: {exc}") from exc
 
 
-async def _twice(attempt: Callable[[], Awaitable[Returned]]) -> Returned:
+async def twice(attempt: Callable[[], Awaitable[Returned]]) -> Returned:
     """Try again after a first conflict. Raises the second one."""
     try:
         return await attempt()
@@ -267,8 +272,8 @@ async def _settle(cluster: Cluster, key: Key, side: str, field: str, where: str)
     conflict = chosen(conflicts_of(draft.revision), field, where)
     words = "has this value already"
     if side != conflict.taken:  # of a warning, the draft has both
-        words = await _put(cluster, draft, conflict, side)
-    left = await _twice(partial(_remove, cluster, draft, conflict))
+        words = await put_side(cluster, draft, conflict, side)
+    left = await twice(partial(_remove, cluster, draft, conflict))
     settled = f"{conflict.file}: {field}" if field != conflict.file else field
     return f"{settled}: {side}'s value taken; {draft.name} {words}\n{_left_words(key, left)}"
 
@@ -279,7 +284,7 @@ def _left_words(key: Key, left: int) -> str:
     return f"no conflict is left; what the draft changes: pvbus diff {key}"
 
 
-async def _put(cluster: Cluster, draft: Member, conflict: Conflict, side: str) -> str:
+async def put_side(cluster: Cluster, draft: Member, conflict: Conflict, side: str) -> str:
     """Put a side's value into the draft; return what happened to it, in words."""
     task: Object = next(iter(draft.revision["spec"].get("tasks") or ()), {})
     names = Names.of(task)

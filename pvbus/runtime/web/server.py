@@ -1,5 +1,6 @@
-"""Serves the fleet's page over HTTP or HTTPS: three files, the model, its changes as server-sent events, and
-the explanation of one object. Every path is in one table, and no path is one of the file system."""
+"""Serves the fleet's page over HTTP or HTTPS: three files, the model, its changes as server-sent events,
+lists for programs, and the explanation of one object. Every path is in one table, and no path is one of the
+file system."""
 
 import asyncio
 import gzip
@@ -16,11 +17,13 @@ from aiohttp import web
 
 from pvbus.adapters.httpserver import QuietRunner
 from pvbus.adapters.servingtls import ServingTls
-from pvbus.core.errors import PermanentError, PvbusError, TransientError
+from pvbus.core.errors import PermanentError, PvbusError, TransientError, UsageError
 from pvbus.core.kernel.keys import Key
 from pvbus.core.variants.conditions.sets import confirm_command
+from pvbus.core.web.conflicts import found_in, groups_of, values_of
 from pvbus.core.web.document import changes, whole
 from pvbus.core.web.model import Model
+from pvbus.runtime.web.api import API_PATH, answer_of, asked_of
 from pvbus.runtime.web.feed import Feed
 from pvbus.runtime.web.gate import Gate
 
@@ -32,6 +35,7 @@ PAGES_MAX = 64  # open at once; each costs a socket and, in a storm, ten message
 WRITE_SECONDS_MAX = 30.0  # a page that does not read for so long comes again by itself
 EXPLAIN_SECONDS_MAX = 20.0
 EXPLAIN_PARALLEL_MAX = 2  # each reads parts of several topics
+CONFLICTS_MAX = 200  # groups in an answer, the largest ones; `pvbus conflicts list` has them all
 HELD_NAMES_MAX = 1_000  # of one set, in an answer; `pvbus confirm --show` has them all
 
 FILES: Mapping[str, tuple[str, str]] = {
@@ -113,6 +117,8 @@ class PageServer:
         application.router.add_get("/api/events", self._events)
         application.router.add_get("/api/explain", self._answer_explain)
         application.router.add_get("/api/removals", self._removals)
+        application.router.add_get("/api/conflicts", self._conflicts)
+        application.router.add_get(f"{API_PATH}/{{kind}}", self._list)
         self._runner = QuietRunner(application, shutdown_timeout=0.5)
         await self._runner.setup()
         host, port, names, tls = self._address
@@ -171,7 +177,15 @@ class PageServer:
                 cookie, self._gate.session, httponly=True, samesite="Strict", path="/", secure=is_tls
             )
             return response
-        return None if self._gate.knows(request.cookies) else _refused(401, NO_SESSION)
+        if self._gate.knows(request.cookies) or self._has_bearer(request):
+            return None
+        return _refused(401, NO_SESSION)
+
+    def _has_bearer(self, request: web.Request) -> bool:
+        """Return whether a program sends the token with a request for a list."""
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        is_list = request.path.startswith(f"{API_PATH}/")
+        return is_list and scheme.lower() == "bearer" and self._gate.opens(token.strip())
 
     async def _file(self, request: web.Request) -> web.Response:
         return self._tagged(request, *self._files[request.path])
@@ -267,6 +281,34 @@ class PageServer:
         except PvbusError as exc:
             return _refused(500, str(exc))
 
+    async def _list(self, request: web.Request) -> web.Response:
+        """Answer a program with a page of a list, or with counts: see `pvbus.core.web.listing`."""
+        if not self._feed.restored:
+            return _problem(503, f"the bus is being read: {self._feed.health.restored:.0%}; ask again")
+        try:
+            asked = asked_of(request.match_info["kind"], request.query)
+            return _json({**answer_of(self._feed.model, asked), "stale": self._feed.health.problem})
+        except UsageError as exc:
+            return _problem(400, str(exc))
+
+    async def _conflicts(self, request: web.Request) -> web.Response:
+        """List the conflicts of upgrades, equal ones together, with the commands that settle them."""
+        groups = groups_of(found_in(self._feed.model.conflicts.items()))
+        shown = [
+            {
+                "where": group.words,
+                "values": values_of(group.example),
+                "count": len({member.revision for member in group.members}),
+                "variants": sorted({member.variant for member in group.members})[:HELD_NAMES_MAX],
+                "commands": [
+                    f"pvbus conflicts take {side} {group.id} -A{self._hints.bus}"
+                    for side in ("local", "upstream")
+                ],
+            }
+            for group in groups[:CONFLICTS_MAX]
+        ]
+        return _json({"groups": shown, "more": max(len(groups) - CONFLICTS_MAX, 0)})
+
     async def _removals(self, request: web.Request) -> web.Response:
         """List the sets with held removals, and the commands that show and confirm them."""
         found = []
@@ -303,6 +345,11 @@ def _read_files() -> dict[str, tuple[str, bytes, str]]:
 
 def _json(document: Mapping[str, Any]) -> web.Response:
     return web.Response(body=msgspec.json.encode(document), content_type="application/json")
+
+
+def _problem(status: int, message: str) -> web.Response:
+    body = msgspec.json.encode({"error": message})
+    return web.Response(status=status, body=body, content_type="application/json")
 
 
 def _refused(status: int, message: str) -> web.Response:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 from yarl import URL
 
@@ -21,11 +22,14 @@ from pvbus.runtime.web import server as module
 from pvbus.runtime.web.feed import Feed
 from pvbus.runtime.web.server import FILES, Address, Hints, PageServer
 from tests.tools.bustables import PARTITIONS, Row, write_tables
-from tests.tools.fleetrows import VARIANT, event, fleet, task, variant
+from tests.tools.fleetrows import VARIANT, conflict, event, fleet, in_conflict, task, variant
 
 TOKEN = "a-token-of-the-test-0123456789"
 HINTS = Hints(" --data d --bus b", " --data d")
-DATA = ("/", "/page.css", "/page.js", "/api/fleet", "/api/events", "/api/explain", "/api/removals")
+DATA = (
+    *("/", "/page.css", "/page.js", "/api/fleet", "/api/events", "/api/explain", "/api/removals"),
+    *("/api/conflicts", "/api/v1/variants"),
+)
 
 
 class Page:
@@ -384,3 +388,59 @@ async def test_a_task_is_sent_within_the_answer_that_has_the_rest(page: Page, fi
             pass
     assert message["tasksGone"] == ["default/draft|Licensed"]
     assert (await page.fleet())["tasks"] == []
+
+
+async def test_a_program_lists_the_fleet_with_the_token(page: Page) -> None:
+    """Pages follow each other by their tokens, and have what the model has; nothing else takes the token."""
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    assert (await page.get("/api/v1/variants", **bearer))[0] == 503  # the bus is being read
+    assert (await page.get("/api/fleet", **bearer))[0] == 401
+    assert (await page.get("/api/v1/variants", Authorization="Bearer another"))[0] == 401
+    await page.sign_in()
+    await page.until_read()
+    names, path = [], "/api/v1/variants?limit=50&sortBy=state"
+    token = ""
+    for _ in range(4):
+        status, body, _ = await page.get(f"{path}{f'&continue={token}' if token else ''}", **bearer)
+        answer = json.loads(body)
+        assert (status, answer["stale"]) == (200, "")
+        names += [item["name"] for item in answer["items"]]
+        if not (token := answer["continue"].replace("=", "%3D")):
+            break
+    assert len(set(names)) == len(names) == 120
+
+
+@pytest.mark.parametrize("kind", ["variants", "targets", "conflicts", "removals"])
+async def test_answers_are_as_the_openapi_document_says(file: Path, page: Page, kind: str) -> None:
+    """Each answer has the fields, types and states that programs are promised; bad queries are explained."""
+    await _write(file, *in_conflict("default/web-edge-asia-asia-00002", [conflict("spec.replicas", 1, 2)]))
+    await page.sign_in()
+    await page.until_read()
+    document = json.loads((Path(__file__).parents[3] / "schemas/openapi/fleet.json").read_text())
+    operation = document["paths"][f"/api/v1/{kind}"]["get"]
+    schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    validator = jsonschema.Draft202012Validator({**schema, "components": document["components"]})
+    for query in ("", "?labelSelector=region%3Dasia&state=ready,removing", "?countBy=region,state"):
+        status, body, _ = await page.get(f"/api/v1/{kind}{query}")
+        assert (status, list(validator.iter_errors(json.loads(body)))) == (200, [])
+    assert json.loads((await page.get(f"/api/v1/{kind}"))[1])["items"]
+    for query in ("?state=reddy", "?labelSelector=a+in", "?limit=x", "?limit=0", "?continue=x", "?watch=1"):
+        status, body, _ = await page.get(f"/api/v1/{kind}{query}")
+        assert (status, [*json.loads(body)]) == (400, ["error"])
+    assert (await page.get("/api/v1/others"))[0] == 400
+
+
+async def test_equal_conflicts_are_one_row_with_its_commands(file: Path, page: Page) -> None:
+    """The inbox has a row for each group, the largest first, and the commands that settle it."""
+    names = [f"default/web-edge-asia-asia-{n:05}" for n in (2, 6)]
+    same, other = conflict("spec.replicas", 1, 2), conflict("spec.paused", True, False)
+    await _write(file, *in_conflict(names[0], [same, other]), *in_conflict(names[1], [same]))
+    await page.sign_in()
+    assert (await page.until_read())["conflicts"][0] == 2
+    groups = json.loads((await page.get("/api/conflicts"))[1])["groups"]
+    assert [(group["count"], group["values"]) for group in groups] == [
+        (2, {"local": 1, "upstream": 2}),
+        (1, {"local": True, "upstream": False}),
+    ]
+    assert groups[0]["variants"] == names
+    assert groups[0]["commands"][0].startswith("pvbus conflicts take local ")

@@ -12,7 +12,7 @@ const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f
 const OF_SET = "set", OF_STATE = "state", OF_LIFECYCLE = "lifecycle", OF_NAMESPACE = "namespace";
 
 const fleet = {
-  variants: new Map(), names: null, sets: new Map(), rollouts: new Map(), tasks: new Map(), kept: new Map(), version: "", number: -1, loaded: false,
+  variants: new Map(), names: null, sets: new Map(), rollouts: new Map(), tasks: new Map(), kept: new Map(), conflicts: 0, conflictsAt: 0, version: "", number: -1, loaded: false,
 };
 const shown = { filter: "", states: new Set(), group: OF_SET, list: false, tasks: "", overdue: false };
 
@@ -153,6 +153,7 @@ function apply(message) {
   for (const name of message.rolloutsGone || []) fleet.rollouts.delete(name);
   for (const name of message.tasksGone || []) fleet.tasks.delete(name);
   for (const name of message.retainedGone || []) fleet.kept.delete(name);
+  [fleet.conflicts, fleet.conflictsAt] = message.conflicts || [0, 0];
   for (const [name, variant, note] of message.retained || []) fleet.kept.set(name, { name, variant, note });
   for (const rollout of message.rollouts || []) fleet.rollouts.set(rollout.name, rollout);
   for (const [name, revision, type, variant, state, question, owner, ticket, due, dueAt, since, note, blocks, answer] of message.tasks || []) {
@@ -654,6 +655,52 @@ class RemovalsView {
   }
 }
 
+// ------------------------------------------------------------------ conflicts: equal ones are one row
+
+class ConflictsView {
+  constructor() {
+    this.list = el("div", {}, el("p", { class: "quiet" }, "Asking the server"));
+    this.node = el("div", {}, el("h2", {}, this.title()), this.list);
+  }
+
+  title() { return "Conflicts"; }
+
+  draw() {
+    const mark = `${fleet.conflictsAt} ${fleet.version.split("-")[0]}`;
+    if (mark === this.mark) return;
+    this.mark = mark;
+    this.ask();
+  }
+
+  async ask() {
+    const asked = (this.asked = Symbol("question"));
+    let nodes;
+    try {
+      const answer = await fetch("/api/conflicts", { cache: "no-store" });
+      if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+      const { groups, more } = await answer.json();
+      nodes = groups.length ? [...groups.map((each) => this.of(each)), ...(more ? [el("p", {}, `and ${plural(more, "more group")}: pvbus conflicts list`)] : [])]
+        : [el("p", {}, "No upgrade left a conflict. What a package and its upstream both changed waits here for a person.")];
+    } catch (error) {
+      nodes = [el("p", {}, `The list could not be read (${error.message}).`),
+        el("button", { type: "button", onclick: () => this.ask() }, "Ask again")];
+    }
+    if (asked === this.asked) this.list.replaceChildren(...nodes);
+  }
+
+  of(group) {
+    const value = (side) => (Object.hasOwn(group.values, side) ? JSON.stringify(group.values[side]) : "nothing");
+    const names = group.variants.map((name) => el("li", {}, link("variant", name)));
+    const rest = group.count - names.length;
+    return el("section", { "aria-label": `Conflict in ${group.where}` }, el("h3", {}, group.where),
+      el("p", {}, `${plural(group.count, "draft")}. Local: `, el("code", {}, value("local")), "; upstream: ", el("code", {}, value("upstream"))),
+      el("p", { class: "quiet" }, "To see what one of these settles, add --dry-run. Local is the package's own value:"),
+      ...group.commands.map(command),
+      el("details", { open: names.length <= 5 }, el("summary", {}, plural(group.count, "variant")), el("ul", {}, ...names),
+        rest > 0 ? el("p", {}, `and ${plural(rest, "other")}`) : null));
+  }
+}
+
 // ------------------------------------------------------------------ rollouts
 
 const COUNTS = [["proven", "proven", "ready"], ["rolledBack", "rolled back", "on-hold"], ["failing", "failing", "stalled"],
@@ -837,6 +884,8 @@ const VIEWS = [  // path, name in the navigation ("" for none), and what makes t
     const held = [...fleet.variants.values()].filter((row) => row.state === "removal held").length;
     return `Held removals${fleet.loaded ? ` (${held.toLocaleString("en")})` : ""}`;
   }, make: () => new RemovalsView() },
+  { path: /^\/conflicts$/, href: "#/conflicts", name: () => `Conflicts${fleet.loaded ? ` (${fleet.conflicts.toLocaleString("en")})` : ""}`,
+    make: () => new ConflictsView() },
   { path: /^\/rollouts$/, href: "#/rollouts", name: () => `Rollouts${fleet.loaded ? ` (${fleet.rollouts.size})` : ""}`,
     make: () => new RolloutsView() },
   { path: /^\/tasks$/, href: "#/tasks", name: () => {

@@ -1,0 +1,469 @@
+"""`pvbus conflicts`: equal conflicts of many variants as one row, settled by one decision, and undone by one.
+
+The bus has the list. Each draft is read from the API server before its write, and settled only if it still
+has the conflict. The draft's annotation `pvbus.dev/settled-conflicts` records what was settled, by which
+resolution; who did it is in the draft's commit.
+"""
+
+import asyncio
+import secrets
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+
+from pvbus.cli.diff import put_side, texts_of, twice
+from pvbus.cli.explain_text import conflict_value
+from pvbus.cli.fleet import Member, existing, kubeconfig_option, require_served, run_connected, work_off
+from pvbus.cli.get import query_of
+from pvbus.cli.live import REVISION
+from pvbus.cli.objectnames import Scope, named
+from pvbus.cli.output import FORMATS, columns, emit
+from pvbus.cli.progress import SET
+from pvbus.cli.reading import bus_option, data_option, open_existing_bus
+from pvbus.core.api.variants import ObjectMeta, PackageVariant
+from pvbus.core.errors import PermanentError, PvbusError, UsageError
+from pvbus.core.kernel.keys import Key
+from pvbus.core.promotion.proposals import conflicts_of
+from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict, MergeError, annotation
+from pvbus.core.variants.merge.resolving import unresolved
+from pvbus.core.variants.revisions.owning import lifecycle_of
+from pvbus.core.web.conflicts import Found, Group, found_in, group_id, groups_of, place_id, values_of
+from pvbus.core.web.listing import Query, entries_at
+from pvbus.core.web.model import Model
+from pvbus.core.yaml.editor import YamlError
+from pvbus.ports.cluster import Cluster, Object
+from pvbus.runtime.web.reading import read_fleet
+
+SETTLED = "pvbus.dev/settled-conflicts"
+"""On a draft: what was settled by resolutions, as JSON, so that `pvbus conflicts undo` finds it."""
+SETTLED_BYTES_MAX = 64 * 1024  # of 256 KiB for all annotations; the oldest go first
+SHOWN_MAX = 20
+INTERRUPTED = 130
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A conflict that a resolution has settled.
+
+    resolution: its id
+    side: whose value the draft has since
+    """
+
+    resolution: str
+    side: str
+    conflict: Conflict
+
+
+class Result(NamedTuple):
+    """What became of one draft.
+
+    outcome: done, refused, or failed
+    """
+
+    variant: str
+    revision: str
+    outcome: str
+    message: str = ""
+
+
+_settled = msgspec.json.Decoder(tuple[Settled, ...])
+
+
+def _selecting(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        bus_option,
+        data_option,
+        click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True),
+        click.option("--by-field", is_flag=True, help="Together also where the two values differ."),
+        click.option(
+            "-l", "--selector", default="", help="Only of variants with these labels, see pvbus get."
+        ),
+        click.option("--set", "set_name", metavar="[NAMESPACE/]SET", help="Only of this set's variants."),
+        click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces."),
+        click.option(
+            "-n", "--namespace", help="Of this namespace; else that of the kubeconfig, else default."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(
+    short_help="Settle equal conflicts of many variants at once.",
+    epilog="""\b
+Examples:
+  pvbus conflicts list                              equal conflicts are one row
+  pvbus conflicts take local ID --dry-run           what one decision would settle
+  pvbus conflicts take upstream ID -l region=asia
+  pvbus conflicts undo RESOLUTION
+""",
+)
+def conflicts() -> None:
+    """List what upgrades left in conflict, and settle equal conflicts of many variants with one decision.
+
+    Conflicts are equal when they are in the same field of the same file and have the same two values; with
+    --by-field, in the same field of the same file. `pvbus diff` settles those of one variant.
+    """
+
+
+@conflicts.command(
+    "list",
+    short_help="Show conflicts, equal ones as one row.",
+    epilog="""\b
+Examples:
+  pvbus conflicts list -A
+  pvbus conflicts list --set web --by-field -o json
+
+Exit codes: 0 shown, also if there is none; 1 the bus does not answer; 2 bad usage.
+""",
+)
+@_selecting
+def list_(output: str, data: str, bus: str | None, **options: Any) -> None:
+    """Show the conflicts of open drafts and proposals: the group that is largest first."""
+    query = _query(data, options)
+    groups = asyncio.run(_groups(query, data, bus, by_field=options["by_field"]))
+    if output != "text":
+        emit({"groups": [group_document(group) for group in groups]}, output)
+    elif groups:
+        columns(("ID", "VARIANTS", "LOCAL", "UPSTREAM", "WHERE"), map(_row, groups))
+    else:
+        click.echo("no conflicts", err=True)
+
+
+@conflicts.command(
+    "take",
+    short_help="Settle all conflicts of a group.",
+    epilog="""\b
+Examples:
+  pvbus conflicts take local 3f0c... --dry-run
+  pvbus conflicts take local 3f0c... -l region=asia --yes
+  pvbus conflicts take upstream 8a11... --by-field      an id of list --by-field
+
+Exit codes: 0 settled, or would be; 1 some were refused or failed, or no conflict has this ID; 2 bad usage;
+130 interrupted.
+""",
+)
+@click.argument("side", type=click.Choice(["local", "upstream"]))
+@click.argument("group")
+@click.option("--dry-run", is_flag=True, help="Show what would be settled, and write nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@_selecting
+@kubeconfig_option
+def take(
+    side: str,
+    group: str,
+    dry_run: bool,
+    yes: bool,
+    output: str,
+    data: str,
+    bus: str | None,
+    kubeconfig: str | None,
+    **options: Any,
+) -> int:
+    """Give each draft of a group the value of one SIDE: `local` is the package's own, `upstream` the new one.
+
+    A draft is read before it is written, and refused if it no longer has the conflict. Proposals are refused:
+    make drafts of them first (`pvbus reject`). Each draft gets a commit; `pvbus conflicts undo` takes a
+    whole resolution back.
+    """
+    groups = asyncio.run(_groups(_query(data, options), data, bus, by_field=options["by_field"]))
+    chosen = next((each for each in groups if each.id == group), None)
+    if chosen is None:
+        raise PermanentError(
+            f'no conflict here has the id "{group}": see pvbus conflicts list, with the same options'
+        )
+    resolution = secrets.token_hex(6)
+    if output == "text":
+        for line in preview_lines(chosen, side):
+            click.echo(line, err=not dry_run)
+    if dry_run:
+        if output != "text":
+            emit({"dryRun": True, "side": side, **group_document(chosen)}, output)
+        return 0
+    _ask(f"Take {side}'s value in {_drafts(len(_by_draft(chosen)))}?", yes=yes)
+    id_of = place_id if options["by_field"] else group_id
+    work = partial(settle_group, group=chosen, side=side, resolution=resolution, id_of=id_of)
+    results, interrupted = asyncio.run(run_connected(data, kubeconfig, work))
+    undo = f"to take this back: pvbus conflicts undo {resolution}"
+    return _report(results, resolution, output, interrupted=interrupted, then=undo)
+
+
+@conflicts.command(
+    "undo",
+    short_help="Take a resolution back.",
+    epilog="""\b
+Examples:
+  pvbus conflicts undo 5b1e07c2a9d4
+
+Exit codes: 0 taken back; 1 some were refused or failed, or no draft has it; 2 bad usage; 130 interrupted.
+""",
+)
+@click.argument("resolution")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+@kubeconfig_option
+@data_option
+def undo(resolution: str, yes: bool, output: str, kubeconfig: str | None, data: str) -> int:
+    """Give each draft the value that it had before a resolution, and have its conflict open again.
+
+    A draft whose value was changed since, and one that is no draft any more, is refused.
+    """
+    drafts = asyncio.run(run_connected(data, kubeconfig, partial(_read_settled, resolution=resolution)))
+    if not drafts:
+        raise PermanentError(
+            f'no draft records the resolution "{resolution}": it is published, or was undone'
+        )
+    _ask(f"Open the conflicts of {_drafts(len(drafts))} again?", yes=yes)
+    work = partial(undo_all, drafts=drafts, resolution=resolution)
+    results, interrupted = asyncio.run(run_connected(data, kubeconfig, work))
+    return _report(results, resolution, output, interrupted=interrupted, then="see pvbus conflicts list")
+
+
+# ------------------------------------------------------------ what there is
+
+
+def _query(data: str, options: Any) -> Query:
+    if options["namespace"] and options["all_namespaces"]:
+        raise UsageError("-n and -A contradict each other: leave one of them out")
+    scope = Scope(options["namespace"], data)
+    within = "" if options["all_namespaces"] else options["namespace"] or scope.default()
+    key = str(named((options["set_name"],), (SET,), scope).key) if options["set_name"] else ""
+    return query_of("conflicts", within, key, options["selector"], ())
+
+
+async def _groups(query: Query, data: str, bus_url: str | None, *, by_field: bool) -> list[Group]:
+    async with open_existing_bus(data, bus_url) as bus:
+        fleet = await read_fleet(bus)
+    return groups_of(selected(fleet.model, query), by_field=by_field)
+
+
+def selected(model: Model, query: Query) -> Iterator[Found]:
+    """Yield the conflicts that a query selects."""
+    for name, row in model.conflicts.items():
+        if any(entries_at(model, query, name, row)):
+            yield from found_in([(name, row)])
+
+
+def group_document(group: Group) -> dict[str, Any]:
+    """Return a group as programs get it."""
+    example = group.example
+    return {
+        "id": group.id,
+        "file": example.file,
+        "object": example.object,
+        "field": example.field,
+        "values": values_of(example),
+        "taken": example.taken,
+        "variants": [member.variant for member in group.members],
+    }
+
+
+def _row(group: Group) -> tuple[str, ...]:
+    values = values_of(group.example)
+    sides = [conflict_value(values, side) for side in ("local", "upstream")]
+    return (group.id, str(len(_by_draft(group))), *sides, group.words)
+
+
+def preview_lines(group: Group, side: str) -> Iterator[str]:
+    """Yield what a decision would settle: how much of it, and one draft in full."""
+    yield f"{group.words}: {_drafts(len(_by_draft(group)))}"
+    pairs = Counter(_sides(member.conflict) for member in group.members)
+    for (local, upstream), count in pairs.most_common(SHOWN_MAX):
+        value = local if side == "local" else upstream
+        yield f"  {count} x local {local}, upstream {upstream}; would have {value}"
+    if len(pairs) > SHOWN_MAX:
+        yield f"  and {len(pairs) - SHOWN_MAX} other pairs of values (-o json has them)"
+    member = group.members[0]
+    yield f"for example {member.variant}, in {member.revision}; all of it: pvbus diff {member.variant}"
+    if proposals := [each for each in group.members if each.lifecycle != "Draft"]:
+        yield f"{len(proposals)} are proposed and would be refused: pvbus reject makes drafts of them"
+
+
+def _sides(conflict: Conflict) -> tuple[str, str]:
+    values = values_of(conflict)
+    return conflict_value(values, "local"), conflict_value(values, "upstream")
+
+
+def _drafts(count: int) -> str:
+    return "1 draft" if count == 1 else f"{count} drafts"
+
+
+def _by_draft(group: Group) -> dict[str, str]:
+    """Return the variants of a group by their drafts."""
+    return {member.revision: member.variant for member in group.members}
+
+
+def _ask(question: str, *, yes: bool) -> None:
+    """Ask before the first write. Raises PermanentError if the answer is no, UsageError if none can come."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("cannot ask here, as this is no terminal: add --yes, or --dry-run to look first")
+    if not click.confirm(question, err=True):
+        raise PermanentError("nothing was changed", reason="Declined")
+
+
+# ------------------------------------------------------------ settling
+
+
+async def settle_group(
+    cluster: Cluster, group: Group, side: str, resolution: str, id_of: Callable[[Conflict], str]
+) -> tuple[list[Result], bool]:
+    """Settle a group, some drafts at a time; return the results, and whether a person has interrupted it."""
+
+    async def settle_draft(item: tuple[str, str]) -> Result:
+        revision, variant = item
+        work = partial(_settle_draft, cluster, Key.parse(variant), Key.parse(revision).name)
+        return await _report_draft(variant, revision, partial(work, side, resolution, group.id, id_of))
+
+    return await work_off(list(_by_draft(group).items()), settle_draft, "settle")
+
+
+async def _report_draft(variant: str, revision: str, attempt: Callable[[], Any]) -> Result:
+    try:
+        return Result(variant, revision, "done", await twice(attempt))
+    except (MergeError, YamlError) as exc:
+        return Result(variant, revision, "refused", str(exc))
+    except PermanentError as exc:
+        return Result(variant, revision, "refused" if exc.reason == "Changed" else "failed", str(exc))
+    except PvbusError as exc:
+        return Result(variant, revision, "failed", str(exc))
+
+
+async def _settle_draft(
+    cluster: Cluster,
+    key: Key,
+    name: str,
+    side: str,
+    resolution: str,
+    group: str,
+    id_of: Callable[[Conflict], str],
+) -> str:
+    draft = await _draft_of(cluster, key, name)
+    due = [each for each in conflicts_of(draft.revision) if not each.is_warning and id_of(each) == group]
+    if not due:
+        raise PermanentError("it has no such conflict any more", reason="Changed")
+    for conflict in due:
+        if side != conflict.taken:
+            await put_side(cluster, draft, conflict, side)
+    done = tuple(Settled(resolution=resolution, side=side, conflict=each) for each in due)
+    await twice(partial(_rewrite, cluster, draft, remove=due, record=done))
+    return ""
+
+
+async def _draft_of(cluster: Cluster, key: Key, name: str) -> Member:
+    """Read a draft. Raises PermanentError if it is none any more."""
+    revision = await existing(cluster, REVISION, Key(key.namespace, name))
+    if lifecycle_of(revision) != "Draft":
+        raise PermanentError(f"it is {lifecycle_of(revision)}, and nothing changes it", reason="Changed")
+    owner = PackageVariant(metadata=ObjectMeta(namespace=key.namespace, name=key.name))
+    return Member(owner, revision)
+
+
+async def _rewrite(
+    cluster: Cluster,
+    draft: Member,
+    *,
+    remove: Sequence[Conflict] = (),
+    add: Sequence[Conflict] = (),
+    record: Sequence[Settled] = (),
+    forget: str = "",
+) -> None:
+    """Write a draft's list of conflicts, and what was settled. forget: a resolution that was undone."""
+    live = await existing(cluster, REVISION, Key(draft.key.namespace, draft.name))
+    annotations = live["metadata"].setdefault("annotations", {})
+    before = dict(annotations)
+    left = [each for each in conflicts_of(live) if each not in remove and each not in add]
+    _assign(annotations, CONFLICTS, annotation([*left, *add]) if left or add else "")
+    settled = [each for each in settled_of(live) if each.resolution != forget]
+    _assign(annotations, SETTLED, _within_limit([*settled, *record]))
+    if annotations != before:
+        await cluster.update(await require_served(cluster, REVISION), live)
+
+
+def _assign(annotations: dict[str, str], name: str, text: str) -> None:
+    if text:
+        annotations[name] = text
+    else:
+        annotations.pop(name, None)
+
+
+def _within_limit(settled: Sequence[Settled]) -> str:
+    """Return the record as text, "" for none. The oldest ones go where it would be too long."""
+    text = msgspec.json.encode(settled).decode()
+    if len(text.encode()) > SETTLED_BYTES_MAX:
+        return _within_limit(settled[1:])
+    return text if settled else ""
+
+
+def settled_of(revision: Object) -> tuple[Settled, ...]:
+    """Return what resolutions have settled in a draft; a record that cannot be read has nothing."""
+    try:
+        return _settled.decode((revision["metadata"].get("annotations") or {}).get(SETTLED) or "[]")
+    except msgspec.MsgspecError:
+        return ()
+
+
+# ------------------------------------------------------------ taking back
+
+
+async def _read_settled(cluster: Cluster, resolution: str) -> list[Object]:
+    """List the package revisions that record a resolution."""
+    listing = await cluster.list(await require_served(cluster, REVISION))
+    return [obj for obj in listing.items if any(each.resolution == resolution for each in settled_of(obj))]
+
+
+async def undo_all(cluster: Cluster, drafts: Sequence[Object], resolution: str) -> tuple[list[Result], bool]:
+    """Take a resolution back, some drafts at a time."""
+
+    async def undo_draft(obj: Object) -> Result:
+        meta = obj["metadata"]
+        owners = [
+            each["name"] for each in meta.get("ownerReferences") or () if each["kind"] == "PackageVariant"
+        ]
+        key = Key(meta["namespace"], owners[0] if owners else "")
+        work = partial(_undo_draft, cluster, key, meta["name"], resolution)
+        return await _report_draft(str(key), f"{key.namespace}/{meta['name']}", work)
+
+    return await work_off(drafts, undo_draft, "undo")
+
+
+async def _undo_draft(cluster: Cluster, key: Key, name: str, resolution: str) -> str:
+    draft = await _draft_of(cluster, key, name)
+    due = [each for each in settled_of(draft.revision) if each.resolution == resolution]
+    texts = await texts_of(cluster, key.namespace, name)
+    settled = [msgspec.structs.replace(each.conflict, taken=each.side) for each in due]
+    if len(unresolved(settled, texts)) < len(due):
+        raise PermanentError("its value was changed since", reason="Changed")
+    for each in due:
+        if each.side != each.conflict.taken:
+            await put_side(cluster, draft, each.conflict, each.conflict.taken)
+    reopened = [each.conflict for each in due]
+    await twice(partial(_rewrite, cluster, draft, add=reopened, forget=resolution))
+    return ""
+
+
+# ------------------------------------------------------------ the answer
+
+
+def _report(results: Iterable[Result], resolution: str, output: str, *, interrupted: bool, then: str) -> int:
+    """Print what was done; return the exit code."""
+    ordered = sorted(results)
+    trouble = [each for each in ordered if each.outcome != "done"]
+    if output == "text":
+        if trouble:
+            shown = (
+                (each.variant, each.revision, each.outcome, each.message) for each in trouble[:SHOWN_MAX]
+            )
+            columns(("VARIANT", "REVISION", "OUTCOME", "MESSAGE"), shown)
+        if len(trouble) > SHOWN_MAX:
+            click.echo(f"and {len(trouble) - SHOWN_MAX} more (-o json lists all)")
+        click.echo(f"{len(ordered) - len(trouble)} of {_drafts(len(ordered))} changed; {then}")
+    else:
+        document = {"resolution": resolution, "interrupted": interrupted}
+        emit({**document, "results": [each._asdict() for each in ordered]}, output)
+    return INTERRUPTED if interrupted else 1 if trouble else 0
