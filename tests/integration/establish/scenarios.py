@@ -107,6 +107,12 @@ async def check_life(world: LiveWorld, group: str, *, runs: bool) -> None:
     assert live is not None
     conditions = {each["type"]: each["status"] for each in live["status"]["conditions"]}
     assert conditions == {"Installed": "True", "Healthy": "True"}
+    for kind, name in (
+        ("Provider", obj["metadata"]["name"]),
+        ("ProviderRevision", first.name),
+        ("ProviderRevision", second.name),
+    ):
+        await _check_observed(world, kind, name)
 
     await world.order(obj, second)
     await world.settle(key)
@@ -126,6 +132,14 @@ async def check_life(world: LiveWorld, group: str, *, runs: bool) -> None:
         return left == [None, None, None]
 
     await until(is_gone, "the objects of a removed install are still there")
+
+
+async def _check_observed(world: LiveWorld, kind: str, name: str) -> None:
+    """Check that all conditions speak of the object as it is: pvbus itself has changed the revisions."""
+    live = await world.get(f"{PKG}/v1", kind, name)
+    assert live is not None
+    seen = {each["type"]: each.get("observedGeneration") for each in live["status"]["conditions"]}
+    assert set(seen.values()) == {live["metadata"]["generation"]}, (kind, name, seen)
 
 
 async def check_escalation(world: LiveWorld, group: str) -> None:

@@ -89,7 +89,9 @@ class LiveWorld:
     async def order(self, obj: Object, *revisions: LockedRevision, **fields: Any) -> str:
         """Write the row of the lock for an install; return its key."""
         key = f"cluster|{key_of(obj)}"
-        row = LockRow(**{"status": "locked", "uid": obj["metadata"]["uid"], "revisions": revisions, **fields})
+        meta = obj["metadata"]
+        given = {"uid": meta["uid"], "generation": meta["generation"], "revisions": revisions}
+        row = LockRow(**{"status": "locked", **given, **fields})
         self.controller.load(LOCK, PARTITION, key, msgspec.json.encode(row))
         return key
 

@@ -22,6 +22,7 @@ from pvbus.core.kernel.packagerows import (
     SCOPE,
     WROTE,
     EstablishedRow,
+    LockedRevision,
     LockRow,
     ScopedKey,
 )
@@ -137,6 +138,8 @@ class EstablishController(KeyedController[InstallData]):
             found += self._with_revision(table, name)
         for each in found:
             table[each].look_again()
+        if obj is not None and reporting.is_behind(obj):  # its status has to follow our own writes, too
+            found += [each for each in (revisions.parent_of(obj),) if each in table]
         return True, found
 
     @staticmethod
@@ -232,7 +235,8 @@ class EstablishController(KeyedController[InstallData]):
         if is_current and done.is_healthy and not done.waiting and done.again_after is not None:
             data.looked_at, data.look_after = run.now, done.again_after
         puts = (Put(ESTABLISHED, run.key, new),) if new != data.done else ()
-        if not puts and self._installer == "pvbus":  # a row that is committed is reported, no other one
+        # A row that is committed is reported, no other one, nor one of what the lock has replaced meanwhile.
+        if not puts and self._installer == "pvbus" and data.order == order:
             yield from self._report(run, done)
         result = "changed" if puts else "waiting" if done.waiting else "unchanged"
         return Outcome(puts, result, again_after=done.again_after, waiting=done.waiting)
@@ -330,9 +334,10 @@ class EstablishController(KeyedController[InstallData]):
         kind = revisions.kind_of_revisions(install)
         uids = {each.name: each.uid for each in data.done.revisions} if data.done is not None else {}
         statuses = reporting.revision_statuses(row, data.done, data.runtime, data.references)
-        for each, status in statuses.items():
-            if uids.get(each) and not _is_shown(table, okey(kind.group, kind.kind, "", each), status):
-                yield from reporting.report(kind, "", each, uids[each], status, now)
+        for locked in row.revisions:
+            name_of, uid = okey(kind.group, kind.kind, "", locked.name), uids.get(locked.name)
+            if uid and not _is_shown(table, name_of, locked, statuses[locked.name]):
+                yield from reporting.report_revision(kind, locked, uid, statuses[locked.name], now)
 
     def _write_pages(self, table: dict[str, InstallData], now: float) -> Generator[Effect, Any, Outcome]:
         """Write the pages of the lock, at most one time a second."""
@@ -386,7 +391,9 @@ def _repaired(done: Carried, row: LockRow, before: EstablishedRow) -> Carried:
     )
 
 
-def _is_shown(table: Table, rest: str, status: Status) -> bool:
-    """Return whether the mirror has an object with this status."""
+def _is_shown(table: Table, rest: str, locked: LockedRevision, status: Status) -> bool:
+    """Return whether the mirror has a revision with this status."""
     data = table.get(str(ScopedKey(SCOPE, rest)))
-    return data is not None and data.raw is not None and reporting.is_shown(data.object(), status)
+    if data is None or data.raw is None:
+        return False
+    return reporting.is_revision_shown(data.object(), locked, status)

@@ -11,13 +11,16 @@ from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Create, Delete, Effect, Get, KindRef, List, Update
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.objects import timestamp
-from pvbus.core.kernel.packagerows import EstablishedRow, LockRow
+from pvbus.core.kernel.packagerows import EstablishedRow, LockedRevision, LockRow
 from pvbus.core.platform.establish.objects import Object, contains
+from pvbus.core.platform.establish.revisions import is_users
 from pvbus.core.platform.packaging.statuses import (
+    RUNTIME_HEALTHY,
     Runtime,
     Status,
     carvel_status,
     lock_status,
+    observed,
     package_locks,
     package_status,
     revision_status,
@@ -80,7 +83,7 @@ def is_shown(obj: Mapping[str, Any], wanted: Status) -> bool:
 def _is_same(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
     return all(
         (wanted.get(field) or "") == (live.get(field) or "")
-        for field in ("type", "status", "reason", "message")
+        for field in ("type", "status", "reason", "message", "observedGeneration")
     )
 
 
@@ -95,10 +98,60 @@ def report(
     live: Object | None = yield Get(kind, namespace, name)
     if live is None or live["metadata"].get("uid") != uid:
         return None
+    return (yield from _write_status(kind, live, wanted, now, is_whole=is_whole))
+
+
+def report_revision(
+    kind: KindRef, locked: LockedRevision, uid: str, wanted: Status, now: float
+) -> Generator[Effect, Any, None]:
+    """Write the status of a revision if it differs, for the generation that the object has.
+
+    What a user has changed in it is not observed until the lock has taken it into account.
+    """
+    live: Object | None = yield Get(kind, "", locked.name)
+    if live is None or live["metadata"].get("uid") != uid or is_users(live, locked):
+        return
+    status = observed(wanted, generation_of(live))
+    yield from _write_status(kind, live, status, now, ended=_ended(live, locked))
+
+
+def is_revision_shown(obj: Object, locked: LockedRevision, wanted: Status) -> bool:
+    """Return whether a revision has this status for its generation, or for a change that has to wait."""
+    is_same = is_shown(obj, observed(wanted, generation_of(obj))) and not _ended(obj, locked)
+    return is_same or is_users(obj, locked)
+
+
+def _ended(obj: Mapping[str, Any], locked: LockedRevision) -> list[str]:
+    """Return the types of conditions that say nothing of an inactive revision: it has no controller."""
+    present = (obj.get("status") or {}).get("conditions") or ()
+    types = [each["type"] for each in present if each.get("type") == RUNTIME_HEALTHY]
+    return [] if locked.is_active else types
+
+
+def is_behind(obj: Mapping[str, Any]) -> bool:
+    """Return whether a status speaks of an older generation than the object's."""
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return any(each.get("observedGeneration") not in (None, generation_of(obj)) for each in conditions)
+
+
+def generation_of(obj: Mapping[str, Any]) -> int:
+    return int(obj["metadata"].get("generation") or 0)
+
+
+def _write_status(
+    kind: KindRef,
+    live: Object,
+    wanted: Status,
+    now: float,
+    *,
+    is_whole: bool = False,
+    ended: Collection[str] = (),
+) -> Generator[Effect, Any, Status | None]:
+    """Write a status if it differs. ended: types of conditions to remove; see `report` for the rest."""
     before = live.get("status") or {}
     present = list(before.get("conditions") or ())
     types = {each["type"] for each in wanted.get("conditions") or ()}
-    others = [] if is_whole else [each for each in present if each.get("type") not in types]
+    others = [] if is_whole else [each for each in present if each.get("type") not in {*types, *ended}]
     if is_shown(live, wanted) and len(present) == len(types) + len(others):
         return None
     conditions = wanted.get("conditions") or []
@@ -141,7 +194,8 @@ def write_pages(rows: Mapping[str, LockRow], now: float) -> Generator[Effect, An
             is_changed = True
         if name == "lock":
             uid = found["metadata"].get("uid", "")
-            stored = yield from report(PAGES, "", name, uid, lock_status(rows), now)
+            wanted = observed(lock_status(rows), generation_of(found))
+            stored = yield from report(PAGES, "", name, uid, wanted, now)
             is_changed |= stored is not None
     for name, obj in live.items():
         if name.startswith("lock-") and name.removeprefix("lock-").isdigit():

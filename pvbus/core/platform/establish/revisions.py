@@ -39,8 +39,12 @@ def kind_of_revisions(install: Install) -> KindRef:
 
 def stray_of(revision: Object) -> str:
     """Return the key of the install that owns a revision without its label, "" for any other revision."""
-    if ((revision.get("metadata") or {}).get("labels") or {}).get(PARENT_LABEL):
-        return ""
+    labels = (revision.get("metadata") or {}).get("labels") or {}
+    return "" if labels.get(PARENT_LABEL) else parent_of(revision)
+
+
+def parent_of(revision: Object) -> str:
+    """Return the key of the install that controls a revision, "" without one."""
     owner = controller_of(revision) or {}
     if group_of(str(owner.get("apiVersion", ""))) != GROUP or owner.get("kind") not in VERSIONS:
         return ""

@@ -61,6 +61,10 @@ _HEALTH_REASONS: Mapping[Answer, str] = {
 }
 
 
+RUNTIME_HEALTHY = "RuntimeHealthy"
+"""The condition of a revision that only an active one has."""
+
+
 class Runtime(NamedTuple):
     """The controller of a package. health: the status of its Deployment's Available."""
 
@@ -72,7 +76,10 @@ class Runtime(NamedTuple):
 
 
 def package_status(install: Install, lock: LockRow | None, established: EstablishedRow | None) -> Status:
-    """Return the status of a Package, Provider, Configuration or Function."""
+    """Return the status of a Package, Provider, Configuration or Function.
+
+    Its conditions speak of the generation that the lock has decided on, which may be behind the object's.
+    """
     installed, healthy = _installed(install, lock, established), _healthy(lock, established)
     conditions = [installed, healthy]
     newest = _newest(lock)
@@ -88,7 +95,7 @@ def package_status(install: Install, lock: LockRow | None, established: Establis
         switches = switches_of(install)
         if switches:
             found["switches"] = switches
-    return {"conditions": conditions, **found}
+    return observed({"conditions": conditions, **found}, lock.generation if lock is not None else 0)
 
 
 def switches_of(install: Install) -> dict[str, bool]:
@@ -156,7 +163,7 @@ def revision_status(
     done = _established(revision, established)
     conditions = [_revision_health(revision, done)]
     if runtime is not None and revision.is_active:
-        conditions.append(_health("RuntimeHealthy", runtime.health, runtime.message))
+        conditions.append(_health(RUNTIME_HEALTHY, runtime.health, runtime.message))
     met = [each for each in lock.dependencies if _is_met(each)]
     wrong = [
         each
@@ -217,7 +224,7 @@ def carvel_status(
     """
     state = _carvel_state(install, lock, established, healthy)
     found: Status = {
-        "observedGeneration": install.generation,
+        "observedGeneration": lock.generation if lock and not install.is_deleted else install.generation,
         "conditions": [condition(state.type, "True", state.reason, state.message)],
         "friendlyDescription": _described(state),
     }
@@ -393,6 +400,17 @@ def condition(type_: str, answer: Answer, reason: str = "", message: str = "") -
     """Return a condition; what it does not say is left out."""
     found = {"type": type_, "status": answer, "reason": reason, "message": message}
     return {name: text for name, text in found.items() if text}
+
+
+def observed(status: Status, generation: int) -> Status:
+    """Return a status whose conditions say of which generation they speak. generation: 0 for an unknown one.
+
+    `kubectl wait` takes a condition of an older generation for none, so after a change it waits for that.
+    """
+    if not generation:
+        return status
+    conditions = [{**each, "observedGeneration": generation} for each in status["conditions"]]
+    return {**status, "conditions": conditions}
 
 
 def with_times(

@@ -300,9 +300,13 @@ class GroupDecision:
         """Return the row of an install that cannot be decided on yet: what is locked stays locked.
 
         Such a row says what is waited for only if that may take for ever: each upgrade waits for a moment.
+        While it has revisions it stays a decision on the generation before, so that nobody takes what is
+        installed for what is asked for now.
         """
         self.waits[plan.wait] = Member("install", plan.okey)
         message = f"waits for {plan.wait}"
+        if plan.row is not None and plan.history.revisions:
+            row = msgspec.structs.replace(row, generation=plan.row.generation)
         if row.status == "locked" and plan.history.revisions:
             return msgspec.structs.replace(row, reason=WAITING, message=message) if plan.is_stuck else row
         return msgspec.structs.replace(row, status="waiting", reason=WAITING, message=message)

@@ -14,6 +14,7 @@ from tests.unit.core.platform.establish.test_carvel import KEY, add_install, add
 from tests.unit.core.platform.establish.world import (
     INSTALL,
     PARTITION,
+    PKG,
     PROVIDER,
     REVISION,
     World,
@@ -54,6 +55,81 @@ def test_an_install_reports_its_revision_and_whether_it_is_healthy() -> None:
             "name": "ones.example.org",
         }
     ]
+
+
+def generations(world: World, kind: Kind, name: str) -> tuple[int, set[Any]]:
+    """Return the generation of an object, and those that its conditions speak of."""
+    obj = world.cluster.peek(kind, "", name)
+    assert obj is not None
+    return obj["metadata"]["generation"], {each["observedGeneration"] for each in obj["status"]["conditions"]}
+
+
+def change_spec(world: World, kind: Kind, name: str, **spec: Any) -> None:
+    """Change a spec as a user does: the API server counts its generation."""
+    obj = world.cluster.peek(kind, "", name)
+    assert obj is not None
+    meta = {**obj["metadata"], "generation": obj["metadata"]["generation"] + 1}
+    world.cluster.put({**obj, "metadata": meta, "spec": {**obj["spec"], **spec}})
+
+
+def test_conditions_speak_of_the_generation_that_the_lock_has_decided_on() -> None:
+    """So `kubectl wait` waits for a change that is not decided on, and for nothing else after that."""
+    world = World()
+    world.add_install("pa")
+    revision = active(world.publish("d1", [crd("One")]))
+    world.order("pa", revision, generation=1)
+    world.settle()
+    change_spec(world, PROVIDER, "pa", commonLabels={"team": "a"})
+    world.settle()
+    assert generations(world, PROVIDER, "pa") == (2, {1})
+    world.order("pa", revision, generation=2)
+    world.settle()
+    assert generations(world, PROVIDER, "pa") == (2, {2})
+
+
+def test_a_revision_reports_the_generation_of_a_switch_by_pvbus_itself() -> None:
+    """Each write of desiredState makes a generation, and no wait for a condition must hang on it."""
+    world = World()
+    world.add_install("pa")
+    first, second = world.publish("d1", [crd("One")]), world.publish("d2", [crd("Two")])
+    world.order("pa", active(first))
+    world.settle()
+    world.order("pa", inactive(first), active(second))
+    world.settle()
+    for name in ("rev-d1", "rev-d2"):
+        generation, seen = generations(world, REVISION, name)
+        assert generation > 1
+        assert seen == {generation}
+
+
+def test_the_echo_of_a_revision_whose_status_is_behind_has_its_install_look() -> None:
+    world = World()
+    world.add_install("pa")
+    world.order("pa", active(world.publish("d1", [crd("One")])))
+    world.settle()
+    change_spec(world, REVISION, "rev-d1")
+    key = f"cluster|{PKG}/ProviderRevision||rev-d1"
+    value = msgspec.json.encode(world.cluster.peek(REVISION, "", "rev-d1"))
+    assert f"cluster|{okey_of('pa')}" in world.controller.load(INSTALLS, PARTITION, key, value)
+    world.settle()
+    generation, seen = generations(world, REVISION, "rev-d1")
+    assert seen == {generation}
+
+
+def test_a_change_of_a_user_in_a_revision_is_observed_once_the_lock_has_it() -> None:
+    world = World()
+    world.add_install("pa")
+    revision = active(world.publish("d1", [crd("One")]))
+    world.order("pa", revision)
+    world.settle()
+    change_spec(world, REVISION, "rev-d1", desiredState="Inactive")
+    world.settle()
+    generation, seen = generations(world, REVISION, "rev-d1")
+    assert seen == {generation - 1}
+    world.order("pa", msgspec.structs.replace(revision, asked=generation))
+    world.settle()
+    generation, seen = generations(world, REVISION, "rev-d1")
+    assert seen == {generation}
 
 
 WRONG = "the install cannot be read: spec.revisionHistoryLimit: must be a number"

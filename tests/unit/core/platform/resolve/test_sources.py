@@ -31,6 +31,18 @@ def test_a_moved_tag_makes_a_revision_after_the_interval() -> None:
     assert [each.revision for each in world.row("aws").revisions] == [1, 2]
 
 
+def test_while_a_new_tag_is_read_the_row_is_a_decision_on_the_generation_before() -> None:
+    """Its conditions would else be taken for those of what is asked for now."""
+    world = installed()
+    before = world.row("aws").generation
+    key = world.install("aws", f"{AWS}:v9.9.9")
+    world.run()
+    assert (world.row("aws").status, world.row("aws").generation) == ("locked", before)
+    world.registry.publish(AWS, "v9.9.9")
+    world.pass_time(400)
+    assert world.row("aws").generation == world.objects[key]["metadata"]["generation"]
+
+
 def test_looking_again_at_the_same_content_changes_no_lock() -> None:
     world = installed()
     before, pulls = dict(world.lock), len(world.registry.pulls)
