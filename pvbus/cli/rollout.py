@@ -12,6 +12,7 @@ from pvbus.cli.live import REVISION, connect_live
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.planinput import admitted, read_input
 from pvbus.cli.progress import SET, VARIANT
+from pvbus.cli.quarantines import quarantines_command, release_command
 from pvbus.cli.rolloutdocument import POLICY, Document, document_of
 from pvbus.cli.rolloutorders import COMMANDS, policy_named
 from pvbus.cli.rolloutstatus import history, status
@@ -36,7 +37,7 @@ def rollout() -> None:
     """Plan, follow and steer rollouts: the approval of a fleet's proposed revisions in waves, by policies."""
 
 
-for _each in (status, history, *COMMANDS):
+for _each in (status, history, *COMMANDS, quarantines_command, release_command):
     rollout.add_command(_each)
 
 

@@ -1,0 +1,106 @@
+"""`pvbus rollout quarantines` and `release`: what must not go out again, and its end by a person."""
+
+import asyncio
+import time
+
+import click
+import msgspec
+
+from pvbus.cli.fleet import api_server, existing, kubeconfig_option, require_served
+from pvbus.cli.output import columns
+from pvbus.cli.reading import data_option
+from pvbus.cli.rolloutorders import REASON_CHARACTERS_MAX, policy_named, user_name
+from pvbus.core.api.quarantines import Quarantine, QuarantineRelease
+from pvbus.core.errors import UsageError
+from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.objects import timestamp
+from pvbus.core.variants.objectrows import QUARANTINE
+from pvbus.ports.cluster import Object
+
+
+def row_of(quarantine: Quarantine) -> tuple[str, ...]:
+    """Return what a quarantine covers, and how it stands, in cells."""
+    meta, spec = quarantine.metadata, quarantine.spec
+    covered = [each.revision for each in spec.upstreams]
+    covered += [f"{len(spec.contents)} contents"] if spec.contents else []
+    released = spec.released
+    state = "lasts" if released is None else f"released by {released.by or 'unknown'}: {released.reason}"
+    sets = ", ".join(spec.sets) or "every set"
+    return f"{meta.namespace}/{meta.name}", ", ".join(covered), sets, state, spec.message or spec.reason
+
+
+def released(found: Object, reason: str, by: str, at: str) -> Object | None:
+    """Return a quarantine with its end, None if it has ended already."""
+    if msgspec.convert(found, Quarantine).spec.released is not None:
+        return None
+    end = msgspec.to_builtins(QuarantineRelease(reason=reason, by=by, at=at))
+    return {**found, "spec": {**found["spec"], "released": end}}
+
+
+@click.command(
+    "quarantines",
+    short_help="List what must not go out again.",
+    epilog="""\b
+Examples:
+  pvbus rollout quarantines
+  pvbus rollout quarantines -n default --all
+
+Exit codes: 0 done; 1 the API server does not serve Quarantines; 2 bad usage.
+""",
+)
+@click.option("-n", "--namespace", help="Of the quarantines; all namespaces without it.")
+@click.option("--all", "shows_all", is_flag=True, help="Show those that a person has ended, too.")
+@kubeconfig_option
+@data_option
+def quarantines_command(namespace: str | None, shows_all: bool, kubeconfig: str | None, data: str) -> None:
+    """List what is quarantined: of it nothing is proposed, approved or restored before a person ends that."""
+
+    async def read() -> list[Quarantine]:
+        async with api_server(data, kubeconfig) as cluster:
+            listed = await cluster.list(await require_served(cluster, QUARANTINE), namespace)
+            return [msgspec.convert(each, Quarantine) for each in listed.items]
+
+    found = [each for each in asyncio.run(read()) if shows_all or each.spec.released is None]
+    if not found:
+        click.echo("nothing is quarantined")
+        return
+    columns(("NAME", "COVERS", "SETS", "STATE", "WHY"), sorted(map(row_of, found)))
+
+
+@click.command(
+    "release",
+    short_help="End a quarantine.",
+    epilog="""\b
+Examples:
+  pvbus rollout release default/web-v6 --reason "the alert was false"
+
+Exit codes: 0 done (also if it was so before); 1 no such quarantine, or you may not end it; 2 bad usage.
+""",
+)
+@click.argument("quarantine", metavar="NAMESPACE/QUARANTINE")
+@click.option("-n", "--namespace", help="Of the quarantine, where only its name is given.")
+@click.option("--reason", required=True, help="Why, for those who read the quarantine later.")
+@kubeconfig_option
+@data_option
+def release_command(
+    quarantine: str, namespace: str | None, reason: str, kubeconfig: str | None, data: str
+) -> None:
+    """End a quarantine: what it covers may go out again, unless another quarantine covers it.
+
+    The object stays, and has the reason, who gave it, and when.
+    """
+    key = policy_named(quarantine, namespace)
+    if not reason.strip() or len(reason) > REASON_CHARACTERS_MAX:
+        raise UsageError(f"--reason: say why, in at most {REASON_CHARACTERS_MAX} characters")
+    click.echo(asyncio.run(_release(key, reason.strip(), data, kubeconfig)))
+
+
+async def _release(key: Key, reason: str, data: str, kubeconfig: str | None) -> str:
+    by = await user_name(data, kubeconfig)
+    async with api_server(data, kubeconfig) as cluster:
+        found = await existing(cluster, QUARANTINE, key)
+        ended = released(found, reason, by, timestamp(time.time()))
+        if ended is None:
+            return f"{key} is released already"
+        await cluster.update(await require_served(cluster, QUARANTINE), ended)
+    return f"{key} is released: what it covers may go out again, unless another quarantine covers it"
