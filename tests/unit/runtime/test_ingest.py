@@ -260,6 +260,11 @@ def test_policies_and_quarantines_share_a_topic_and_a_list_of_one_removes_nothin
         assert {key for key in world.table(POLICIES) if not is_marker(key)} == keys
         assert (state(world, POLICY, POLICIES), state(world, QUARANTINE, POLICIES)) == ("ok", "ok")
         await world.stop()
+        ends = await world.ends()
+        await world.start(["ingest"])
+        await world.converge(quiet=3)
+        await world.stop()
+        assert await world.ends() == ends, "a list of one kind wrote rows of the other"
         await world.delete(QUARANTINE, "web-3-1")
         await world.start(["ingest"])
         await world.converge(quiet=3)
