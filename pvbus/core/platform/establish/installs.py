@@ -24,6 +24,8 @@ VERSIONS: Mapping[tuple[str, str], str] = {
     ("pkg.crossplane.io", "Function"): "v1",
     (INSTALL_GROUP, "PackageInstall"): "v1alpha1",
 }
+PASSED_ON = {INSTALL_GROUP: ("serviceAccountName", "values")}
+"""Fields of a spec that an owner passes on and may take back, by group: what the template lacks goes."""
 SOON_SECONDS = 2.0
 """After a write of an install, until its echo changes the lock."""
 
@@ -103,11 +105,16 @@ def update(key: ObjectKey, row: LockRow, obj: Object) -> Generator[Effect, Any, 
     if changes:
         live: Object | None = yield Get(kind_of_key(key), key.namespace, key.name)
         if live is not None and live["metadata"].get("uid") == obj["metadata"].get("uid"):
-            yield Update(
-                kind_of_key(key),
-                {**with_annotations(live, changes), "spec": {**(live.get("spec") or {}), **spec}},
-            )
+            given = {**(live.get("spec") or {}), **spec}
+            taken = _taken_back(key, row) if CONTENT in changes else ()
+            left = {name: value for name, value in given.items() if name not in taken}
+            yield Update(kind_of_key(key), {**with_annotations(live, changes), "spec": left})
     return drift
+
+
+def _taken_back(key: ObjectKey, row: LockRow) -> tuple[str, ...]:
+    """Return the fields that the template has no longer, or never had."""
+    return tuple(name for name in PASSED_ON.get(key.group, ()) if name not in row.template)
 
 
 def delete(key: ObjectKey, live: Object) -> Generator[Effect, Any, Carried]:

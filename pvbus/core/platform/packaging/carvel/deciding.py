@@ -337,12 +337,20 @@ class _Round:
         template = self._templates.get(present.okey) or _template_of(former)
         if not row.version:
             return msgspec.structs.replace(row, holders=holders, template=template)  # a person changed both
-        if not template and holders and holders[0] in self._presents:
-            template = self._template(holders[0], {}, present.package, row.version)
+        owner = holders[0] if holders and holders[0] in self._presents else ""
+        is_known = owner in self._chosen and (
+            owner in self._facts.installs or bool(_template_of(self._facts.rows.get(owner)))
+        )
+        if owner and (is_known or not template):  # an owner that says nothing now changes nothing
+            template = self._template(owner, self._chosen_by(owner), present.package, row.version)
         if template:
             template = {**template, "packageRef": package_reference(present.package, row.version)}
         removal: Removal = self._removal(holders[0]) if holders else row.removal
         return msgspec.structs.replace(row, holders=holders, template=template, removal=removal)
+
+    def _chosen_by(self, okey: str) -> Mapping[str, Chosen]:
+        """Return the chosen version of an install by its node, {} without one."""
+        return {self._presents[okey].node: self._chosen[okey][1]} if okey in self._chosen else {}
 
     def _removal(self, okey: str) -> Removal:
         """Return what an install wants done with what only it held; its owner says so for a created one."""
