@@ -104,8 +104,8 @@ class _World:
         await self._client.edit(REVISION, name, edit)
 
     async def change_injected(self, name: str, allowed: Collection[str]) -> None:
-        """Change what a proposal injects, which it cannot have as one: wait until it is a draft, and again a
-        proposal, with other content."""
+        """Change what a proposal injects, which it cannot have as one: wait until it is a draft, sign its new
+        content, as the program does, and wait until it is a proposal again."""
         content = (await self._proposals())[name][PROPOSED_CONTENT]
         cluster = name.split(".")[1].removesuffix("-web")
         await self._client.edit(CLUSTER, cluster, lambda found: found["spec"].update(nodes=99))
@@ -113,8 +113,23 @@ class _World:
         def changed(proposals: Mapping[str, Any]) -> bool:
             return bool(proposals.get(name, {}).get(PROPOSED_CONTENT, content) != content)
 
+        await self._sign_anew(name)
         await self.until(changed, allowed)
         await self.until_proposed(allowed)
+
+    async def _sign_anew(self, name: str) -> None:
+        """Set the condition once it is Unknown, as the content that it was set for has changed."""
+
+        def edit(revision: Any) -> None:
+            conditions = revision["status"]["conditions"]
+            others = [each for each in conditions if each["type"] != GATE]
+            revision["status"]["conditions"] = [*others, {"type": GATE, "status": "True"}]
+
+        for _ in range(SECONDS_MAX * 5):
+            if _conditions(await self._client.get(REVISION, name)).get(GATE) == "Unknown":
+                return await self._client.edit(REVISION, name, edit)
+            await asyncio.sleep(0.2)
+        raise AssertionError(f"{GATE} of {name} outlives its content: {self._problem()}")
 
     async def until_proposed(self, wanted: Collection[str]) -> None:
         await self.until(lambda proposals: proposals.keys() == set(wanted), wanted)

@@ -14,6 +14,7 @@ import msgspec
 from pvbus.controlplane.packages import bounds
 from pvbus.controlplane.packages.layout import KPTFILE
 from pvbus.core.variants.merge.copies import CONTEXT_FILE, Edit, is_yaml
+from pvbus.core.variants.revisions.signatures import INPUTS_CHANGED
 from pvbus.core.variants.revisions.validators import Validator, is_validators, validators_of
 from pvbus.core.yaml import editor
 from pvbus.core.yaml.editor import Document
@@ -21,7 +22,6 @@ from pvbus.core.yaml.editor import Document
 CONTEXT_NAME = "kptfile.kpt.dev"
 LOCAL_CONFIG = "config.kubernetes.io/local-config"
 RENDERED = "Rendered"
-INPUTS_CHANGED = "InputsChanged"
 CarryPolicy = Literal["keep", "unknown", "remove"]
 RENDER_IDEMPOTENT = "RenderIdempotent"
 """Condition of a PackageRevision if a second run of its pipeline would change it. It is of the store, not of

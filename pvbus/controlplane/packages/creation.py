@@ -412,4 +412,4 @@ def first_files(wanted: Wanted, start: Start, policy: content.CarryPolicy) -> di
     if policy != "keep":
         edits.append(content.with_carried(policy, str(wanted.task.get("type"))))
     first = copies.edit_kptfile(start.texts, *edits) if edits else start.texts
-    return dict(copies.without_task_history(first))
+    return dict(copies.without_records(first))

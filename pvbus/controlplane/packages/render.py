@@ -291,22 +291,22 @@ def _difference(first: Sequence[Item], second: Sequence[Item]) -> str:
 
 
 def input_digest(resources: Mapping[str, str]) -> str:
-    """Return a digest of all inputs of a pipeline: the files, without the Kptfiles' status and history."""
+    """Return a digest of all inputs of a pipeline: the files, without status and the store's records."""
     whole = hashlib.sha256()
     for file in sorted(resources):
         text = resources[file]
         if file.rpartition("/")[2] == files.KPTFILE:
-            text = _without_status(_without_history(text))
+            text = _without_status(_without_records(text))
         for part in (file, text):
             data = part.encode(errors="surrogatepass")
             whole.update(b"%d:" % len(data) + data)
     return whole.hexdigest()[:32]
 
 
-def _without_history(text: str) -> str:
-    """Remove the history of tasks: an answer is no reason to run the pipeline."""
+def _without_records(text: str) -> str:
+    """Remove the records of the store: an answer or a signature is no reason to run the pipeline."""
     try:
-        return copies.without_task_history({files.KPTFILE: text})[files.KPTFILE]
+        return copies.without_records({files.KPTFILE: text})[files.KPTFILE]
     except YamlError:
         return text
 

@@ -4,13 +4,13 @@
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
-from pvbus.controlplane.packages import answers, bounds, layout, operations, taskhistory, upgrading
+from pvbus.controlplane.packages import answers, bounds, layout, operations, signing, taskhistory, upgrading
 from pvbus.controlplane.packages.content import facts_of, validators_in
 from pvbus.controlplane.packages.filesets import File, Files, replaced, texts
 from pvbus.controlplane.packages.journal import Note, noted
@@ -20,6 +20,7 @@ from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.revisions import Revision
 from pvbus.core.api.variants import PORCH_API, PORCH_GROUP
+from pvbus.core.kernel.keys import SIGNED_CONTENT
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.ports.cluster import Object
 
@@ -33,6 +34,23 @@ _PUSHED = "Package pushed to remote despite render failure."
 
 PLURAL = f"packagerevisionresources.{PORCH_GROUP}"
 KIND = "PackageRevisionResources"
+
+
+class _Asking(NamedTuple):
+    """Who asks for an update, and what the request says beside the files.
+
+    cause: why, if a service of pvbus has made the files, else ""
+    content: the digest of the content that the writer has looked at, None if it is not named
+    """
+
+    user: str
+    cause: str
+    content: str | None
+
+    @classmethod
+    def of(cls, user: str, metadata: Mapping[str, Any]) -> "_Asking":
+        annotations = metadata.get("annotations") or {}
+        return cls(user, str(annotations.get(layout.CAUSE) or ""), annotations.get(SIGNED_CONTENT))
 
 
 class ResourcesKind:
@@ -69,7 +87,7 @@ class ResourcesKind:
         sync, revision = await self._requests.locate(obj)
         if revision is None:
             return None
-        return _shown(obj, texts(await sync.clone.files(revision)))
+        return _shown(obj, signing.current_texts(texts(await sync.clone.files(revision)), revision))
 
     async def _read_at(self, obj: Object, commit: str) -> Object | None:
         sync, revision = await self._requests.locate(obj)
@@ -103,10 +121,9 @@ class ResourcesKind:
             if stored is None or stored["metadata"].get("resourceVersion") != version:
                 raise answers.modified(name, plural=PLURAL)
             await self._requests.check_uninterrupted(stored)
-            said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
-            return await self._update(stored, wanted, user, said)
+            return await self._update(stored, wanted, _Asking.of(user, metadata))
 
-    async def _update(self, stored: Object, wanted: Mapping[str, str], user: str, said: str) -> Object:
+    async def _update(self, stored: Object, wanted: Mapping[str, str], asking: _Asking) -> Object:
         sync, revision = await self._requests.current(stored)
         if revision.lifecycle != layout.DRAFT:
             raise answers.internal(
@@ -114,12 +131,15 @@ class ResourcesKind:
                 "package must be Draft"
             )
         files = await sync.clone.files(revision)
-        made = await self._make_files(wanted, texts(files), revision)
+        present = signing.current_texts(texts(files), revision)
+        made = await self._make_files(wanted, present, revision)
+        signing.require_content(stored["metadata"]["name"], asking.content, (made.texts, wanted))
+        made, lines = signing.sign(revision, present, wanted, made, asking.user, may_sign=not asking.cause)
         failure = _failure(made)
         policy = annotations_of(stored).get(PUSH_ON_FAILURE)
         if failure and policy == "false":
             raise answers.internal(f"{_FAILED} {_NOT_PUSHED} Details: {failure}")
-        shown = await self._save(sync, revision, stored, files, made, user, said)
+        shown = await self._save(sync, revision, stored, files, made, asking, lines)
         if failure and policy == "true":
             raise answers.internal(f"{_FAILED} {_PUSHED} Details: {failure}")
         return shown
@@ -153,29 +173,29 @@ class ResourcesKind:
         stored: Object,
         files: Files,
         made: Rendering,
-        user: str,
-        said: str,
+        asking: _Asking,
+        lines: tuple[str, ...],
     ) -> Object:
         """Commit a rendered package, unless the draft has it already.
 
         stored: the draft's object
         files: the draft's files now
         made: the rendered package
-        said: the cause that the request gives, "" for none
+        lines: for git, about signatures
         """
         name = stored["metadata"]["name"]
-        made, task_lines = taskhistory.recorded(texts(files), made, user)
+        made, task_lines = taskhistory.recorded(texts(files), made, asking.user)
         new_files = await self._with_modes(stored, revision, files, made)
         if new_files == files and made.note == revision.note:
             return _shown(stored, made.texts, made.status)
-        subject, lines = operations.description_of_update(
-            files, new_files, stored["metadata"], "" if said else user
+        subject, changes = operations.description_of_update(
+            files, new_files, stored["metadata"], "" if asking.cause else asking.user
         )
-        cause = (*lines, *task_lines, *layout.cause_line(said))
+        cause = (*changes, *task_lines, *lines, *layout.cause_line(asking.cause))
         draft = Draft(
             await sync.clone.write(name, new_files), operations.RENDER_TASK, made.note, cause, subject
         )
-        branch = sync.clone.branch(user)
+        branch = sync.clone.branch(asking.user)
         with sync.writes.writing(name):
             note = Note("", noted(stored["metadata"]), "", stored["metadata"]["resourceVersion"])
             await sync.changes.make_reserved(

@@ -7,7 +7,7 @@ or upgrade that a PackageVariant controls gets the annotation by itself.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -15,7 +15,16 @@ import structlog
 from pvbus.controlplane.apiserver import audit
 from pvbus.controlplane.apiserver.garbage import USER as GARBAGE_COLLECTOR
 from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
-from pvbus.controlplane.packages import answers, content, gates, layout, operations, render, taskhistory
+from pvbus.controlplane.packages import (
+    answers,
+    content,
+    gates,
+    layout,
+    operations,
+    render,
+    signing,
+    taskhistory,
+)
 from pvbus.controlplane.packages.content import KptfileFacts, facts_of
 from pvbus.controlplane.packages.creation import (
     Creation,
@@ -41,7 +50,13 @@ from pvbus.controlplane.packages.revisions import (
 from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upstreams import Upstreams
 from pvbus.core.api.kptfile import STATUSES
-from pvbus.core.kernel.keys import DELETE_EDITS, EDITED_BY, OVERRIDE_GATES, REMOVE_LAST_REVISION
+from pvbus.core.kernel.keys import (
+    DELETE_EDITS,
+    EDITED_BY,
+    OVERRIDE_GATES,
+    REMOVE_LAST_REVISION,
+    SIGNED_CONTENT,
+)
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.variants.merge import copies
 from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict, annotation
@@ -56,6 +71,18 @@ OVERRIDE_TITLE = "Override readiness gates"
 """The subject of a commit that has nothing else to say."""
 
 _log = structlog.get_logger(__name__)
+
+
+class _Asking(NamedTuple):
+    """Who asks for an update, and what the request says beside the object.
+
+    reason: why unmet gates are overridden, None if they are not
+    content: the digest of the content that the writer has looked at, None if it is not named
+    """
+
+    user: str
+    reason: str | None
+    content: str | None
 
 
 class RevisionHooks:
@@ -103,7 +130,7 @@ class RevisionHooks:
         said = str((metadata.get("annotations") or {}).get(layout.CAUSE) or "")
         owned = {**metadata, "namespace": wanted.namespace}
         cause = (*operations.cause_of_creation(wanted.task, start.source, owned), *layout.cause_line(said))
-        tree = await sync.clone.write(wanted.name, replaced(start.base, made.texts))
+        tree = await sync.clone.write(wanted.name, replaced(start.base, signing.bind(made.texts)))
         draft = Draft(tree, wanted.task, made.note, cause)
         note = Note("", noted(metadata))
 
@@ -139,14 +166,16 @@ class RevisionHooks:
             _check_status(name, old, new)
         if _lifecycle(old) != _lifecycle(new):
             new = {**new, "metadata": gates.without_override(new["metadata"])}
+        named = annotations_of(new).get(SIGNED_CONTENT)
+        new = {**new, "metadata": signing.without_named_content(new["metadata"])}
         with self._requests.busy(namespace, name):
             await self._requests.check_uninterrupted(old)
-            if _is_removed_next(new) or not self._touches_git(old, new):
+            if _is_removed_next(new) or (named is None and not self._touches_git(old, new)):
                 return {**old, "metadata": with_editors(new["metadata"], annotations_of(old).get(EDITED_BY))}
             sync, revision = await self._requests.current(old)
             await sync.writes.await_stored(name)
             with sync.writes.writing(name):
-                await self._update(sync, revision, old, new, user, reason)
+                await self._update(sync, revision, old, new, _Asking(user, reason, named))
                 result = self._shown(sync, name, revision.directory, revision.workspace, new["metadata"])
             if result == old:
                 sync.writes.written(name)
@@ -174,29 +203,28 @@ class RevisionHooks:
         revision: Revision,
         old: Object,
         new: Object,
-        user: str,
-        reason: str | None,
+        asking: _Asking,
     ) -> None:
         """Change a revision in git.
 
         The steps: make the next commit of a draft, if its package changes; refuse a proposal or approval of a
         package that is not rendered, or whose gates are not met; then commit, and move the refs, in one push.
         So an edit and a change of lifecycle in one request are both made, or none.
-
-        reason: why unmet gates are overridden, None if they are not
         """
         name = old["metadata"]["name"]
         before, after = _lifecycle(old), _lifecycle(new)
-        branch = sync.clone.branch(user)
+        branch = sync.clone.branch(asking.user)
         draft: Draft | None = None
         if before == layout.DRAFT:
-            draft, revision_after = await self._commit_edit(sync, revision, new, user)
+            draft, revision_after = await self._commit_edit(sync, revision, new, asking)
         else:
             revision_after = revision
+            if asking.content is not None:
+                signing.require_content(name, asking.content, [texts(await sync.clone.files(revision))])
         if after == layout.PROPOSED or (before == layout.PROPOSED and after == layout.PUBLISHED):
             if problem := rendered_problem(revision_after):
                 raise answers.invalid(name, "spec.lifecycle", problem)
-        move = gates.Move(name, before, after, reason)
+        move = gates.Move(name, before, after, asking.reason)
         override = await gates.require_gates(move, revision_after, deployment=sync.settings.facts.deployment)
         if override and before == layout.DRAFT:
             draft = _recorded(draft, revision, override)
@@ -223,7 +251,7 @@ class RevisionHooks:
             audit.note(lifecycle_before=before, lifecycle=after)
 
     async def _commit_edit(
-        self, sync: RepositorySync, revision: Revision, new: Object, user: str
+        self, sync: RepositorySync, revision: Revision, new: Object, asking: _Asking
     ) -> tuple[Draft | None, Revision]:
         """Return a draft's next commit, None without changes, and the revision after it.
 
@@ -231,11 +259,12 @@ class RevisionHooks:
         While the deferral goes on, the edits are stored as they are.
         """
         files = await sync.clone.files(revision)
-        stored = texts(files)
+        stored = signing.current_texts(texts(files), revision)
         was_deferred = revision.note is not None and revision.note.state == "deferred"
         edits = _edits(new, revision.kptfile)
         is_rendered_now = was_deferred and DEFER_RENDER not in annotations_of(new)
         if not edits and not is_rendered_now:
+            signing.require_content(new["metadata"]["name"], asking.content, [stored])
             return None, revision  # only the lifecycle or the metadata changes: reading YAML costs the most
         try:
             wanted = copies.edit_kptfile(stored, *edits) if edits else stored
@@ -247,15 +276,19 @@ class RevisionHooks:
             made = render.Rendering(wanted, revision.note)
         else:
             made = await self._requests.make_files(wanted, stored, revision)
-        made, task_lines = taskhistory.recorded(stored, made, user)
+        signing.require_content(new["metadata"]["name"], asking.content, (made.texts, wanted))
+        made, sign_lines = signing.sign(revision, stored, wanted, made, asking.user, may_sign=True)
+        made, task_lines = taskhistory.recorded(stored, made, asking.user)
         if made.texts == stored and made.note == revision.note:
             return None, revision
         facts = facts_of(made.texts[layout.KPTFILE])
         after = msgspec.structs.replace(revision, kptfile=facts, note=made.note)
         new_files = replaced(files, made.texts)
-        subject, lines = operations.description_of_update(files, new_files, new["metadata"], user)
+        subject, lines = operations.description_of_update(files, new_files, new["metadata"], asking.user)
         tree = await sync.clone.write(new["metadata"]["name"], new_files)
-        return Draft(tree, operations.RENDER_TASK, made.note, (*lines, *task_lines), subject), after
+        return Draft(
+            tree, operations.RENDER_TASK, made.note, (*lines, *task_lines, *sign_lines), subject
+        ), after
 
     # Delete.
 

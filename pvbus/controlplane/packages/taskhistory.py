@@ -46,5 +46,5 @@ def _state(facts: KptfileFacts) -> tasks.State:
 
 def _with_history(text: str) -> copies.Edit:
     if not text:
-        return copies.without_history
+        return lambda kptfile: copies.without_annotations(kptfile, (TASK_HISTORY,))
     return lambda kptfile: editor.assign(kptfile, _PATH, text)

@@ -14,19 +14,25 @@ import pygit2
 
 import pvbus
 from pvbus.adapters.files import SEAL_CHARACTERS, seal_of
-from pvbus.controlplane.packages import bounds, layout, skipping
+from pvbus.controlplane.packages import bounds, layout, signing, skipping
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.caching import SizedCache
 from pvbus.controlplane.packages.content import KptfileFacts, facts_of, unreadable_kptfile
 from pvbus.controlplane.packages.editors import editor_of
+from pvbus.controlplane.packages.filesets import texts
 from pvbus.controlplane.packages.gitrepo import BareMirror, Commit
 from pvbus.controlplane.packages.layout import Annotation
 from pvbus.controlplane.packages.revisions import Revision
+from pvbus.core.kernel.keys import SIGNATURES
 from pvbus.core.yaml.rawtext import text_of
 
 HISTORY_COMMITS_MAX = 200
 """Commits that are searched for a revision's task: with more edits than this, a draft has no task in the
 listing; with a higher limit, histories without annotations would be slow to read."""
+
+PUSHES_MAX = 20
+"""Commits of others in a row that are searched for the store's last one, to name the files that they changed:
+with more of them, nobody reads the list."""
 
 FACTS_CACHE_BYTES_MAX = 4 * 1024 * 1024
 """Cache of one Repository's Kptfiles: most revisions of a package have the same one."""
@@ -292,6 +298,10 @@ class TipReader:
         published = lifecycle == layout.PUBLISHED
         task, editors = self._history(directory, workspace, commit) if ref != self.branch_ref else (None, ())
         blob = self._mirror.blob(tree, layout.KPTFILE)
+        kptfile = self._facts.get(blob, lambda: self._read_facts(blob)) if blob else KptfileFacts()
+        note = layout.parse_render_note(commit.message)
+        if note is None and not published and SIGNATURES in kptfile.annotations:
+            kptfile = self._judged_push(kptfile, directory, tree, commit)
         return Revision(
             package=package,
             directory=directory,
@@ -302,9 +312,9 @@ class TipReader:
             oid=oid,
             commit=commit.id,
             tree=tree,
-            kptfile=self._facts.get(blob, lambda: self._read_facts(blob)) if blob else KptfileFacts(),
+            kptfile=kptfile,
             task=task,
-            note=layout.parse_render_note(commit.message),
+            note=note,
             published_by=commit.author_email if published else "",
             authored=commit.authored,
             editors=() if published else editors,
@@ -344,6 +354,24 @@ class TipReader:
         if task is None:  # pushed by a git client: below its own commits is the branch
             editors = {editor_of(commit, workspace, is_own=False, is_first=False): None}
         return task, tuple(filter(None, editors))
+
+    def _judged_push(self, facts: KptfileFacts, directory: str, tree: str, commit: Commit) -> KptfileFacts:
+        """Return the facts of a pushed draft, whose conditions follow its content."""
+        former: str | None = None
+        current: Commit | None = commit
+        for _ in range(PUSHES_MAX):
+            current = self._mirror.commit(current.parents[-1]) if current and current.parents else None
+            if current is not None and layout.parse_render_note(current.message) is not None:
+                former = self._mirror.tree_of(current.id, directory)
+                break
+        return signing.judged_push(facts, self._texts(tree), self._texts(former))
+
+    def _texts(self, tree: str | None) -> Mapping[str, str]:
+        """Return the files of a tree, {} for none and for one that no package may have."""
+        try:
+            return texts(self._mirror.files(tree)) if tree is not None else {}
+        except ContentError:
+            return {}
 
     def _read_facts(self, blob: str) -> KptfileFacts:
         try:

@@ -203,7 +203,8 @@ async def test_the_warning_of_a_second_run_is_of_the_store_and_not_of_the_packag
     stable = files["spec"]["resources"]["grow.yaml"].replace('delimiter: "-"', 'delimiter: "+"')
     stable = stable.replace("index: 99", "index: 0")
     await growing.put(files, {"grow.yaml": stable})
-    assert growing.present("edge.grow-1.ws")["status"]["conditions"] == [mine, RENDERED]
+    (signed, rendered) = growing.present("edge.grow-1.ws")["status"]["conditions"]
+    assert (signed["reason"], rendered) == ("InputsChanged", RENDERED)
 
 
 async def test_how_functions_ran_is_remarked_on_the_revision(fleet: World) -> None:

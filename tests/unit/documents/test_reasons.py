@@ -15,6 +15,7 @@ SOURCES = (
     "pvbus/core/variants/conditions",
     "pvbus/core/kernel/effects.py",
     "pvbus/controlplane/packages/content.py",
+    "pvbus/core/variants/revisions/signatures.py",
     "pvbus/controlplane/packages/leftovers.py",
     "pvbus/controlplane/packages/render.py",
     "pvbus/controlplane/packages/status.py",

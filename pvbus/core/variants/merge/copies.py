@@ -4,11 +4,11 @@ Source: Porch v1.5.8, pkg/task/{clone,upgrade}.go; kpt v1.0.0-beta.62.1, interna
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache, reduce
 from typing import Any
 
-from pvbus.core.kernel.keys import TASK_HISTORY
+from pvbus.core.kernel.keys import STORE_RECORDS
 from pvbus.core.variants.merge import packages
 from pvbus.core.variants.merge.kptfile import FILE as KPTFILE
 from pvbus.core.variants.merge.packages import PackageMerge, Texts
@@ -21,6 +21,7 @@ UPSTREAM_IDENTIFIER = "internal.kpt.dev/upstream-identifier"
 Edit = Callable[[Document], Document]
 """A change of a Kptfile."""
 
+_ANNOTATIONS = ("metadata", "annotations")
 _MERGE_COMMENT = "kpt-merge:"
 _REMEMBERED_MAX = 256
 _REMEMBERED_CHARACTERS_MAX = 10_000
@@ -39,7 +40,7 @@ def upgraded(
     lock: the lock of the new upstream
     deployment: whether the package context stays the local one, whatever the strategy
     """
-    olds, locals_, news = map(without_task_history, (old, local, new))
+    olds, locals_, news = map(without_records, (old, local, new))
     merged = packages.merge(olds, locals_, news, strategy)
     texts = merged.texts
     if deployment:
@@ -56,7 +57,7 @@ def upgraded(
 def rejoined(base: Texts, edited: Texts, later: Texts) -> PackageMerge:
     """Merge two revisions of one package that were made from a third one. Of what both changed, the later
     one counts; it is the upstream of the merge. Raises: MergeError, YamlError."""
-    bases, edits, laters = map(without_task_history, (base, edited, later))
+    bases, edits, laters = map(without_records, (base, edited, later))
     merged = packages.merge(bases, edits, laters)
     upstream = _upstream_of(later)
     if upstream == _upstream_of(base):
@@ -144,17 +145,27 @@ def edit_kptfile(texts: Mapping[str, str], *edits: Edit) -> dict[str, str]:
     return {**texts, KPTFILE: editor.join((first, *documents[1:]))}
 
 
-def without_history(kptfile: Document) -> Document:
-    """Remove the history of tasks, which is of one package revision and not of its copies."""
-    return editor.delete(kptfile, ("metadata", "annotations", TASK_HISTORY))
+def without_annotations(kptfile: Document, keys: Collection[str]) -> Document:
+    """Remove annotations; what they alone had filled goes, too, as if they had never been written."""
+    annotations = editor.get(kptfile.value, _ANNOTATIONS)
+    if not isinstance(annotations, dict) or not annotations.keys() & set(keys):
+        return kptfile
+    for key in keys:
+        kptfile = editor.delete(kptfile, (*_ANNOTATIONS, key))
+    for path in (_ANNOTATIONS, _ANNOTATIONS[:1]):
+        if editor.get(kptfile.value, path) == {}:
+            kptfile = editor.delete(kptfile, path)
+    return kptfile
 
 
-def without_task_history(texts: Texts) -> Texts:
-    """Return a package's texts without the history of its tasks. Raises: YamlError.
+def without_records(texts: Texts) -> Texts:
+    """Return a package's texts without the history of its tasks and its signatures. Raises: YamlError.
 
-    The package store keeps that of the revision that they are saved to.
+    Both are of one package revision: the package store keeps those of the revision that they are saved to.
     """
-    return edit_kptfile(texts, without_history) if TASK_HISTORY in texts.get(KPTFILE, "") else texts
+    if not any(record in texts.get(KPTFILE, "") for record in STORE_RECORDS):
+        return texts
+    return edit_kptfile(texts, lambda kptfile: without_annotations(kptfile, STORE_RECORDS))
 
 
 def named(name: str) -> Edit:

@@ -2,13 +2,14 @@
 what is wrong with a file that should hold Kubernetes objects."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 import msgspec
 
 from pvbus.core.api.kptfile import FILE
-from pvbus.core.kernel.keys import TASK_HISTORY
+from pvbus.core.kernel.keys import STORE_RECORDS
 from pvbus.core.yaml import editor
 
 _canonical = msgspec.json.Encoder(order="sorted", enc_hook=str)
@@ -16,27 +17,70 @@ DIGITS = 32
 
 
 def content_digest(files: Mapping[str, str]) -> str:
-    """Return 32 hex digits over the files of a package, without status and task history in its Kptfile.
+    """Return 32 hex digits over the files of a package, without status and the store's records.
 
     The status is what programs report about the content: its conditions change while the content does not.
     The commit is no such identity: Porch commits again when it proposes, and its database cache has none.
     """
-    return _digest(files, ("status",))
+    return digest_of({path: _identity(path, text, _RECORDED) for path, text in files.items()})
 
 
 def source_digest(files: Mapping[str, str]) -> str:
     """Return 32 hex digits over the files of an upstream: as `content_digest`, also without the origin
     in its Kptfile. Two revisions of one content have equal digests."""
-    return _digest(files, ("status", "upstream", "upstreamLock"))
+    ignored = (*_RECORDED, ("upstream",), ("upstreamLock",))
+    return digest_of({path: _identity(path, text, ignored) for path, text in files.items()})
 
 
-def _digest(files: Mapping[str, str], left_out: tuple[str, ...]) -> str:
+def digest_of(parts: Mapping[str, bytes]) -> str:
+    """Return the digest of what counts of each file, by path."""
     hashed = hashlib.sha256()
-    for path in sorted(files):
-        for part in (path.encode(), _identity(path, files[path], left_out)):
-            hashed.update(len(part).to_bytes(8, "big"))
-            hashed.update(part)
+    for path in sorted(parts):
+        for piece in (path.encode(), parts[path]):
+            hashed.update(len(piece).to_bytes(8, "big"))
+            hashed.update(piece)
     return hashed.hexdigest()[:DIGITS]
+
+
+def values_identity(text: str, ignored: Iterable[editor.Path]) -> bytes:
+    """Return what counts of the documents of a YAML file: their values, without those at ignored paths.
+
+    What the ignored values alone had filled does not count. A file that cannot be read counts as it is.
+    """
+    try:
+        values = editor.values(text)
+    except editor.YamlError:
+        return text.encode()
+    paths = tuple(ignored)
+    return _canonical.encode([reduce(without, paths, value) for value in values])
+
+
+def kptfile_identity(text: str, ignored: Iterable[editor.Path]) -> bytes:
+    """Return what counts of a Kptfile: the values of its first document, and the text of any others."""
+    try:
+        first, *others = editor.parse(text)
+    except (editor.YamlError, ValueError):
+        return text.encode()
+    value = reduce(without, ignored, first.value)
+    return _canonical.encode(value) + "".join(each.text for each in others).encode()
+
+
+def without(value: Any, path: editor.Path) -> Any:
+    """Return a value without the one at a path, and without the maps on the way that it leaves empty.
+
+    An entry of a list becomes null, so that the others keep their position.
+    """
+    if isinstance(value, list):
+        index = int(path[0]) if str(path[0]).isdecimal() else len(value)
+        inner = [None if len(path) == 1 else without(each, path[1:]) for each in value[index : index + 1]]
+        return [*value[:index], *inner, *value[index + 1 :]]
+    if not isinstance(value, dict) or path[0] not in value:
+        return value
+    others = {key: each for key, each in value.items() if key != path[0]}
+    if len(path) == 1:
+        return others
+    left = without(value[path[0]], path[1:])
+    return others if left == {} and value[path[0]] != {} else {**value, path[0]: left}
 
 
 LFS_HEADER = "version https://git-lfs.github.com/spec/"
@@ -62,22 +106,15 @@ def no_object(number: int, text: str, value: Any) -> str:
     )
 
 
-def _identity(path: str, text: str, left_out: tuple[str, ...]) -> bytes:
+_RECORDED: tuple[editor.Path, ...] = (
+    ("status",),
+    *(("metadata", "annotations", record) for record in STORE_RECORDS),
+)
+
+
+def _identity(path: str, text: str, ignored: Iterable[editor.Path]) -> bytes:
     """Return what counts of one file: all of its text; of the Kptfile the values, as its status is edited.
 
-    left_out: the fields of the Kptfile that do not count
+    ignored: the paths of the Kptfile that do not count
     """
-    if path != FILE:
-        return text.encode()
-    try:
-        document = editor.parse(text)[0].value
-    except editor.YamlError:
-        return text.encode()
-    if not isinstance(document, dict):
-        return _canonical.encode(document)
-    counted = {key: value for key, value in document.items() if key not in left_out}
-    annotations = editor.get(document, ("metadata", "annotations"))
-    if isinstance(annotations, dict) and TASK_HISTORY in annotations:
-        others = {key: value for key, value in annotations.items() if key != TASK_HISTORY}
-        counted = editor.replaced(counted, ("metadata", "annotations"), others)
-    return _canonical.encode(counted)
+    return kptfile_identity(text, ignored) if path == FILE else text.encode()

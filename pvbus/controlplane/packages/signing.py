@@ -1,0 +1,156 @@
+"""Signatures at the package store: the conditions of a draft follow its content, whoever writes it and how.
+
+The rules are in `pvbus.core.variants.revisions.signatures`. The store applies them to each save of a draft,
+through a PackageRevision or its resources, after the pipeline has run; and to a draft that somebody pushed
+to, when it reads it. A writer may name the content that he has looked at, in the annotation SIGNED_CONTENT of
+the request: of another content he is refused with 422, as a client that gets 409 sends the same again.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from pvbus.controlplane.packages import answers, content, layout
+from pvbus.controlplane.packages.content import KptfileFacts, facts_of
+from pvbus.controlplane.packages.render import Rendering
+from pvbus.controlplane.packages.revisions import Revision
+from pvbus.core.kernel.keys import SIGNATURES, SIGNED_CONTENT
+from pvbus.core.variants.merge import copies
+from pvbus.core.variants.revisions import signatures
+from pvbus.core.variants.revisions.signatures import Judged, Update
+from pvbus.core.yaml import editor
+
+_PATH = ("metadata", "annotations", SIGNATURES)
+Texts = Mapping[str, str]
+
+
+def sign(
+    revision: Revision, stored: Texts, asked: Texts, made: Rendering, user: str, *, may_sign: bool
+) -> tuple[Rendering, tuple[str, ...]]:
+    """Return a draft's next files, in which its conditions follow the content, and the lines for git.
+
+    stored: the draft's files now
+    asked: the files that the request asks for
+    made: what the pipeline made of them
+    user: the user whose request it is
+    may_sign: whether a condition that the request sets is a statement of the user
+    Raises: StatusError.
+    """
+    after = facts_of(made.texts.get(layout.KPTFILE, ""))
+    record = revision.kptfile.annotations.get(SIGNATURES, "")
+    if not (record or SIGNATURES in after.annotations or signatures.signed(after.conditions)):
+        return made, ()
+    update = Update(
+        before=stored,
+        asked=asked,
+        after=made.texts,
+        present=revision.kptfile.conditions,
+        conditions=after.conditions,
+        annotations={**after.annotations, SIGNATURES: record},
+        user=user,
+        may_sign=may_sign,
+        is_rendered=revision.note is None or revision.note.state == "done",
+    )
+    try:
+        judged = signatures.judge(update)
+        texts = _with_signatures(made.texts, after, judged)
+    except editor.YamlError:
+        return made, ()  # it cannot be read, and has no conditions: a gate on one is not met
+    except ValueError as exc:
+        raise answers.unusable(str(exc)) from exc
+    lines = (f"Signature {type_}: void, as the content has changed" for type_ in judged.void)
+    return made._replace(texts=texts), tuple(map(layout.one_line, lines))
+
+
+def bind(texts: Texts) -> Texts:
+    """Return the first files of a revision, with the conditions that it has kept bound to them."""
+    facts = facts_of(texts.get(layout.KPTFILE, ""))
+    digest = signatures.signed_digest(texts)
+    bound = {type_: signatures.Signature(content=digest) for type_ in signatures.signed(facts.conditions)}
+    if not bound:
+        return texts
+    return _with_signatures(texts, facts, Judged(list(facts.conditions), bound, ()))
+
+
+def _with_signatures(texts: Texts, facts: KptfileFacts, judged: Judged) -> Texts:
+    edits: list[copies.Edit] = []
+    if judged.void:
+        edits.append(content.with_conditions(judged.conditions, facts.own))
+    wanted = signatures.annotation_of(judged.signatures)
+    if facts.annotations.get(SIGNATURES, "") != wanted:
+        edits.append(_with_record(wanted))
+    return copies.edit_kptfile(texts, *edits) if edits else texts
+
+
+def _with_record(text: str) -> copies.Edit:
+    if not text:
+        return lambda kptfile: copies.without_annotations(kptfile, (SIGNATURES,))
+    return lambda kptfile: editor.assign(kptfile, _PATH, text)
+
+
+# ------------------------------------------------------------ drafts that somebody pushed to
+
+
+def judged_push(facts: KptfileFacts, files: Texts, former: Texts) -> KptfileFacts:
+    """Return the facts of a draft that another program has committed to: its conditions follow the content.
+
+    A condition that the store has never seen has no signature: what is pushed with it is what it is about.
+
+    files: the draft's files now
+    former: those of the store's last commit, {} if they are not known
+    """
+    found = signatures.signatures_in(facts.annotations)
+    signed = signatures.signed(facts.conditions)
+    void = {
+        type_: signatures.voided(
+            condition,
+            found[type_].by,
+            signatures.INPUTS_CHANGED,
+            "somebody has pushed to its branch since",
+            signatures.changed_files(former, files, found[type_].survives) if former else (),
+        )
+        for type_, condition in signed.items()
+        if type_ in found and not signatures.holds(found[type_], files)
+    }
+    conditions = tuple(dict(void.get(each["type"], each)) for each in facts.conditions)
+    return msgspec.structs.replace(facts, conditions=conditions) if void else facts
+
+
+def current_texts(texts: Texts, revision: Revision) -> Texts:
+    """Return the files of a revision with the conditions that the API shows: those of a push may be void."""
+    kptfile = texts.get(layout.KPTFILE, "")
+    if revision.note is not None or SIGNATURES not in kptfile:
+        return texts
+    if facts_of(kptfile).conditions == revision.kptfile.conditions:
+        return texts
+    edit = content.with_conditions(revision.kptfile.conditions, revision.kptfile.own)
+    return copies.edit_kptfile(texts, edit)
+
+
+# ------------------------------------------------------------ the content that a writer names
+
+
+def require_content(name: str, named: str | None, contents: Sequence[Texts]) -> None:
+    """Refuse a request that names another content. Raises: StatusError (422).
+
+    named: the digest that the request names, None if it names none
+    contents: what is stored, after the pipeline and before it
+    """
+    if named is None:
+        return
+    digests = [signatures.signed_digest(texts) for texts in contents]
+    if named not in digests:
+        field = f"metadata.annotations[{SIGNED_CONTENT}]"
+        said = layout.one_line(str(named))
+        problem = f"it names the content {said}, and the package has {digests[0]}: look at it anew"
+        raise answers.invalid(name, field, problem)
+
+
+def without_named_content(metadata: Mapping[str, object]) -> dict[str, object]:
+    """Return metadata without the annotation that names the content: it is for one request."""
+    annotations = metadata.get("annotations")
+    if not isinstance(annotations, Mapping) or SIGNED_CONTENT not in annotations:
+        return dict(metadata)
+    others = {key: value for key, value in annotations.items() if key != SIGNED_CONTENT}
+    retained = {key: value for key, value in metadata.items() if key != "annotations"}
+    return {**retained, "annotations": others} if others else retained
