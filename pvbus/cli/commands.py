@@ -36,6 +36,9 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
         "conflicts": Entry(
             "pvbus.cli.conflicts:conflicts", "Settle equal conflicts of many variants at once."
         ),
+        "import": Entry(
+            "pvbus.cli.importing.command:import_", "Make sets of ApplicationSets or Fleet's bundles."
+        ),
         "export": Entry("pvbus.cli.export:export", "Write what `plan` needs of a live system into a file."),
         "propose": Entry("pvbus.cli.proposals:propose", "Propose the drafts of a set's variants."),
         "approve": Entry("pvbus.cli.proposals:approve", "Publish what is proposed of a set's variants."),

@@ -1,0 +1,1 @@
+"""Makes PackageVariantSets of the definitions by which other programs deploy to many clusters."""
