@@ -9,8 +9,9 @@ import click
 
 from pvbus.adapters.files import write_private
 from pvbus.cli.live import LEFT_OUT
-from pvbus.cli.plan import progress_printer, read_live
+from pvbus.cli.plan import progress_printer
 from pvbus.cli.planinput import admitted, read_input, write_export
+from pvbus.cli.planpreview import read_live
 from pvbus.core.errors import PermanentError, UsageError
 
 

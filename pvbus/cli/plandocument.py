@@ -12,6 +12,8 @@ import msgspec
 from pvbus.adapters.memory.cluster import Write
 from pvbus.adapters.memory.objects import copy_of, source_of, split_api_version
 from pvbus.cli.live import Export
+from pvbus.cli.plangit import Package, namespace_of
+from pvbus.cli.plangroups import variant_keys, variant_of, variants_of
 from pvbus.controlplane.packages.layout import CAUSE
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.kernel.keys import CONFIRM_DELETION, EDITED_BY, FINALIZER, KEPT_FOR, SET_UID_LABEL, ObjectKey
@@ -29,6 +31,7 @@ def document_of(result: Preview, *, with_diffs: bool = False) -> Document:
     """Return the document of `-o json`; conformance defines the keys that every plan has."""
     children = {f"{child.skey.partition('/')[0]}/{child.name}": child for child in result.children}
     writes = [write for write in result.writes if write.subresource != "status"]
+    owners = variant_keys(result)
     conditions = {}
     packages = {}
     for obj in result.objects:
@@ -39,9 +42,10 @@ def document_of(result: Preview, *, with_diffs: bool = False) -> Document:
             conditions[key] = found
     document: Document = {
         "actions": [
-            _action(write, children, is_pending=number < result.pending)
+            _action(write, children, variant_of(write, owners), is_pending=number < result.pending)
             for number, write in enumerate(writes)
         ],
+        "variants": variants_of(result),
         "objects": result.objects,
         "conditions": conditions,
         "packages": packages,
@@ -86,7 +90,9 @@ def name_of(obj: Object) -> str:
     return f"{obj['kind']}/{meta.get('namespace', '')}/{meta['name']}"
 
 
-def _action(write: Write, children: Mapping[str, PreviewChild], *, is_pending: bool) -> Document:
+def _action(
+    write: Write, children: Mapping[str, PreviewChild], variant: str, *, is_pending: bool
+) -> Document:
     action: Document = {
         "verb": write.verb,
         "kind": write.kind,
@@ -100,6 +106,8 @@ def _action(write: Write, children: Mapping[str, PreviewChild], *, is_pending: b
     if write.verb == "updateResources" and write.before is not None and write.object is not None:
         before, after = (_files(obj) for obj in (write.before, write.object))
         action["files"] = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+    if variant:
+        action["variant"] = variant
     if write.by:
         action["by"] = write.by
     if is_pending:
@@ -363,34 +371,65 @@ def _namespace(obj: Object) -> str:
     )
 
 
-def files_lack(result: Preview) -> list[str]:
-    """Return an error for each upstream revision that the files lack: without it there are no variants."""
-    there: dict[tuple[str, str, str], list[Object]] = {}
-    for obj in result.objects:
+def lacking_upstreams(objects: Sequence[Object]) -> dict[Package, list[tuple[str, str]]]:
+    """Return the packages of which sets and variants follow a revision that is not among the objects.
+
+    The values are the revision that is wanted, in words, and `Kind namespace/name` of who follows it.
+    """
+    there: dict[Package, list[Object]] = {}
+    for obj in objects:
         if obj["kind"] == "PackageRevision":
             spec = obj.get("spec") or {}
-            package = (obj["metadata"]["namespace"], spec.get("repository", ""), spec.get("packageName", ""))
+            package = (namespace_of(obj), spec.get("repository", ""), spec.get("packageName", ""))
             there.setdefault(package, []).append(spec)
-    found: dict[str, list[str]] = {}
-    for obj in result.objects:
+    found: dict[Package, list[tuple[str, str]]] = {}
+    for obj in objects:
         upstream = (obj.get("spec") or {}).get("upstream") if obj["kind"] in USERS else None
         if not upstream or not upstream.get("repo") or not upstream.get("package"):
             continue
-        package = (obj["metadata"]["namespace"], upstream["repo"], upstream["package"])
+        package = (namespace_of(obj), upstream["repo"], upstream["package"])
         if not any(_is_upstream(spec, upstream) for spec in there.get(package, ())):
-            found.setdefault(_wanted(upstream), []).append(
-                f"{obj['kind']} {obj['metadata']['namespace']}/{obj['metadata']['name']}"
+            user = f"{obj['kind']} {namespace_of(obj)}/{obj['metadata']['name']}"
+            found.setdefault(package, []).append((_wanted(upstream), user))
+    return found
+
+
+def files_lack(result: Preview, git: Mapping[tuple[str, str], str]) -> list[str]:
+    """Return an error for each upstream revision that the files lack: without it there are no variants.
+
+    git: the Repositories whose git was read, by namespace and name, with why it cannot be read, else ""
+    """
+    repositories = {
+        (namespace_of(obj), obj["metadata"]["name"]) for obj in result.objects if obj["kind"] == "Repository"
+    }
+    lines = []
+    for (namespace, repository, _), pairs in lacking_upstreams(result.objects).items():
+        key, name = (namespace, repository), f"Repository {namespace}/{repository}"
+        found: dict[str, list[str]] = {}
+        for wanted, user in pairs:
+            found.setdefault(wanted, []).append(user)
+        where, hint = "is not in the files", HINT
+        if problem := git.get(key):
+            where = f"is not in the files, and the git of {name} cannot be read ({problem})"
+        elif key in git:
+            where, hint = (
+                f"is neither in the files nor in the git of {name}",
+                "publish it, or correct its name",
             )
-    hint = "add it to the files, or export it from the live system: pvbus export -o live.json"
-    lines = [
-        f"{wanted} is not in the files; {users[0]}{_others(users)} follows it: {hint}"
-        for wanted, users in found.items()
-    ]
+        elif key not in repositories:
+            hint = f"add {name} to them, whose git is then read, and its packages with it; or {HINT}"
+        lines += [
+            f"{wanted} {where}; {users[0]}{_others(users)} follows it: {hint}"
+            for wanted, users in found.items()
+        ]
     lines += [
-        f"the PackageRevisionResources of PackageRevision {namespace}/{name} are not in the files: {hint}"
+        f"the PackageRevisionResources of PackageRevision {namespace}/{name} are not in the files: {HINT}"
         for namespace, name in sorted(result.without_files)
     ]
     return lines
+
+
+HINT = "add it to the files, or export it from the live system: pvbus export -o live.json"
 
 
 def _wanted(upstream: Object) -> str:

@@ -1,4 +1,4 @@
-"""Formats a plan as text: one line per write, with its reason and differences below."""
+"""Formats a plan as text: every write, with its reason and differences below."""
 
 import json
 from collections import Counter
@@ -11,24 +11,26 @@ from pvbus.cli.explain_text import conflict_words, is_warning
 from pvbus.cli.plandocument import Document
 
 MARKS = {"create": "[green]+[/]", "delete": "[red]-[/]"}
+SHORTENED = "Values are shortened here; -o json has them in full."
 VALUE_CHARACTERS_MAX = 80  # on a terminal; the document holds full values
 
 
 def plan_lines(document: Document) -> Iterator[str]:
-    """Yield lines with rich markup."""
+    """Yield every write with rich markup, sorted by object; its own order is kept for one object."""
+    yield f"Plan: {summary(document)}."
     cut = False
-    pending = [action for action in document["actions"] if action.get("pending")]
-    changed = [action for action in document["actions"] if not action.get("pending")]
+    actions = sorted(document["actions"], key=lambda action: (action["namespace"], action["name"]))
+    pending = [action for action in actions if action.get("pending")]
+    changed = [action for action in actions if not action.get("pending")]
     if pending and changed:
         yield "[bold]Without the changes, the services have still to do:[/]"
     for number, action in enumerate((*pending, *changed)):
         if pending and changed and number == len(pending):
             yield "[bold]Because of the changes:[/]"
-        yield _headline(action)
-        for found in action.get("differences", ()):
-            line, is_cut = _difference(found)
-            cut = cut or is_cut
-            yield f"    {escape(line)}"
+        yield headline(action)
+        lines, is_cut = change_lines(action)
+        cut = cut or is_cut
+        yield from lines
         for conflict in action.get("conflicts", ()):
             what = "warning" if is_warning(conflict) else "conflict"
             yield f"    [yellow]{what}[/] {escape(conflict_words(conflict))}"
@@ -39,23 +41,32 @@ def plan_lines(document: Document) -> Iterator[str]:
             yield f"[bold]{escape(name)}[/]"
             yield from diff_lines(diff)
     for held in document["held"]:
-        name = f"{held['kind']} {held['namespace']}/{held['name']}"
-        where = f"PackageVariantSet {held['set']}"
-        yield f"[yellow]=[/] hold {escape(name)}: its removal needs a confirmation, see {where}"
+        yield f"[yellow]=[/] hold {escape(held_words(held))}"
     for trouble in document["troubles"]:
         yield f"[red]![/] {escape(trouble)}"
     for note in document["notes"]:
         yield f"[yellow]i[/] {escape(note)}"
     if cut:
-        yield "Values are shortened here; -o json has them in full."
-    yield f"Plan: {_summary(document)}."
+        yield SHORTENED
 
 
-def _headline(action: Document) -> str:
+def held_words(held: Document) -> str:
+    name = f"{held['kind']} {held['namespace']}/{held['name']}"
+    return f"{name}: its removal needs a confirmation, see PackageVariantSet {held['set']}"
+
+
+def headline(action: Document) -> str:
+    """Return what a write does, to which object and why."""
     name = f"{action['namespace']}/{action['name']}"
     by = f" by the {action['by']}" if action.get("by") else ""
     mark = MARKS.get(action["verb"], "[yellow]~[/]")
     return f"{mark} {action['verb']} {action['kind']} {escape(name)}{by}: {escape(action['reason'])}"
+
+
+def change_lines(action: Document) -> tuple[list[str], bool]:
+    """Return a line for each field that a write changes, and whether a value is shortened."""
+    changes = [_difference(change) for change in action.get("differences", ())]
+    return [f"    {escape(line)}" for line, _ in changes], any(is_cut for _, is_cut in changes)
 
 
 def _difference(found: Document) -> tuple[str, bool]:
@@ -78,7 +89,8 @@ def diff_lines(diff: str, *, indent: str = "    ") -> Iterator[str]:
         yield f"{indent}[{colour}]{escape(line)}[/]" if colour else f"{indent}{escape(line)}"
 
 
-def _summary(document: Document) -> str:
+def summary(document: Document) -> str:
+    """Return how many writes of each verb there are, and what a person has to decide."""
     tally = Counter(action["verb"] for action in document["actions"])
     parts = [f"{number} to {verb}" for verb, number in tally.items()]
     listed = [each for action in document["actions"] for each in action.get("conflicts", ())]
@@ -90,10 +102,10 @@ def _summary(document: Document) -> str:
     if parts:
         return ", ".join(parts)
     if document.get("errors"):
-        return "not possible, see above"
+        return "not possible, see below"
     stalled = sum(
         (condition["type"], condition["status"]) == ("Stalled", "True")
         for conditions in document["conditions"].values()
         for condition in conditions
     )
-    return f"nothing to write, {stalled} stalled, see above" if stalled else "no changes"
+    return f"nothing to write, {stalled} stalled, see below" if stalled else "no changes"

@@ -78,7 +78,7 @@ class ResourcesKind:
             except StatusError as exc:
                 if exc.code != 422:
                     raise
-                shown = _shown(obj, {}, {"error": exc.message})
+                shown = resources_of(obj, {}, {"error": exc.message})
             if shown is not None:
                 found.append(shown)
         return found
@@ -87,7 +87,7 @@ class ResourcesKind:
         sync, revision = await self._requests.locate(obj)
         if revision is None:
             return None
-        return _shown(obj, signing.current_texts(texts(await sync.clone.files(revision)), revision))
+        return resources_of(obj, signing.current_texts(texts(await sync.clone.files(revision)), revision))
 
     async def _read_at(self, obj: Object, commit: str) -> Object | None:
         sync, revision = await self._requests.locate(obj)
@@ -98,7 +98,7 @@ class ResourcesKind:
         if found is None or tree is None:
             return None
         at = msgspec.structs.replace(revision, commit=found, tree=tree)
-        shown = _shown(obj, texts(await sync.clone.files(at)))
+        shown = resources_of(obj, texts(await sync.clone.files(at)))
         return {**shown, "metadata": {**shown["metadata"], "name": f"{obj['metadata']['name']}@{commit}"}}
 
     async def update(self, obj: Object, *, user: str) -> Object:
@@ -187,7 +187,7 @@ class ResourcesKind:
         made, task_lines = taskhistory.recorded(texts(files), made, asking.user)
         new_files = await self._with_modes(stored, revision, files, made)
         if new_files == files and made.note == revision.note:
-            return _shown(stored, made.texts, made.status)
+            return resources_of(stored, made.texts, made.status)
         subject, changes = operations.description_of_update(
             files, new_files, stored["metadata"], "" if asking.cause else asking.user
         )
@@ -213,7 +213,7 @@ class ResourcesKind:
             if changed is None:
                 raise answers.modified(name, plural=PLURAL)
         sync.writes.written(name)
-        return _shown(changed, made.texts, made.status)
+        return resources_of(changed, made.texts, made.status)
 
 
 def _resources(name: str, obj: Object) -> Mapping[str, str]:
@@ -236,7 +236,8 @@ def _failure(made: Rendering) -> str:
 _SPEC = ("packageName", "workspaceName", "revision", "repository")
 
 
-def _shown(revision: Object, resources: Mapping[str, str], status: Object | None = None) -> Object:
+def resources_of(revision: Object, resources: Mapping[str, str], status: Object | None = None) -> Object:
+    """Return the PackageRevisionResources of a PackageRevision with these files."""
     metadata = revision["metadata"]
     spec = revision["spec"]
     shown: dict[str, Any] = {

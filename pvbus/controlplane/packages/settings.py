@@ -273,12 +273,22 @@ def pins_of(settings: RepositorySettings, repository: Object | None, revisions: 
 
 def credentials_of(objects: Objects, namespace: str, name: str) -> Credentials | None:
     """Return what a Secret has for a remote, None if none is named. Raises: GitError."""
+    return credentials_in(objects.get(SECRET, namespace, name) if name else None, name)
+
+
+def credentials_in(secret: Object | None, name: str) -> Credentials | None:
+    """Return what a Secret, or the manifest of one, has for a remote.
+
+    secret: None if there is none
+    name: its name in spec.git.secretRef, "" if that names none
+    Raises: GitError.
+    """
     if not name:
         return None
-    secret = objects.get(SECRET, namespace, name)
-    data = (secret or {}).get("data") or {}
+    data, plain = ((secret or {}).get(field) or {} for field in ("data", "stringData"))
     try:
         found = {key: base64.b64decode(data[key]).decode() for key in SECRET_KEYS if key in data}
+        found |= {key: plain[key] for key in SECRET_KEYS if key in plain}
         if "ca.crt" not in found or "username" in found:
             return Credentials(found["username"], found["password"], found.get("ca.crt", ""))
         return Credentials("", "", found["ca.crt"])

@@ -13,8 +13,8 @@ import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.cli.live import Export
-from pvbus.cli.plan import Settings
 from pvbus.cli.plandocument import Document, document_of
+from pvbus.cli.planpreview import Settings
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.variants.merge.conflicts import CONFLICTS
 from pvbus.core.variants.unroll.removal import RemovalLimits

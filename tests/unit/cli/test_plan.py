@@ -13,9 +13,11 @@ from click.testing import CliRunner
 
 from pvbus.adapters.memory.cluster import Write
 from pvbus.cli.live import Export, cleaned, injected_kinds, selected_kinds
-from pvbus.cli.plan import Settings, exit_code, merged, plan, plan_of_files
+from pvbus.cli.plan import exit_code, plan
 from pvbus.cli.plandocument import Document, differences, reason_of
 from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input, write_export
+from pvbus.cli.planpreview import Settings, merged, plan_of_files
+from pvbus.cli.planscreen import screen_lines
 from pvbus.cli.plantext import plan_lines
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.errors import UsageError
@@ -30,12 +32,12 @@ FILES = """\
 apiVersion: config.porch.kpt.dev/v1alpha1
 kind: Repository
 metadata: {name: blue, namespace: default}
-spec: {type: git, git: {repo: https://example.org/blue.git}}
+spec: {type: git, git: {repo: /nowhere/blue.git}}
 ---
 apiVersion: config.porch.kpt.dev/v1alpha1
 kind: Repository
 metadata: {name: edge, namespace: default}
-spec: {type: git, deployment: true, git: {repo: https://example.org/edge.git}}
+spec: {type: git, deployment: true, git: {repo: /nowhere/edge.git}}
 ---
 apiVersion: porch.kpt.dev/v1alpha1
 kind: PackageRevision
@@ -165,8 +167,10 @@ def test_missing_upstream_is_an_error(folder: Path) -> None:
 def test_a_plan_of_a_set_that_stalls_never_says_no_changes(folder: Path) -> None:
     """An expression that reads a field that no object has writes nothing, and that is no good end."""
     (folder / "variant.yaml").write_text(SET_THAT_STALLS)
-    *_, last = plan_lines(planned(folder))
-    assert last == "Plan: nothing to write, 1 stalled, see above."
+    for lines in (plan_lines, screen_lines):
+        text = "\n".join(lines(planned(folder)))
+        assert "nothing to write, 1 stalled, see below." in text
+        assert "no changes" not in text
 
 
 def test_missing_files_are_an_error(folder: Path) -> None:
@@ -542,9 +546,9 @@ def test_an_upgrades_conflicts_are_said_below_its_draft_and_counted() -> None:
     }
     lines = list(plan_lines({"actions": [action], "held": [], "troubles": [], "notes": []}))
     assert (
-        lines[1] == "    [yellow]conflict[/] a.yaml, spec.x: is upstream's 3; here it was changed from 1 to 2"
+        lines[2] == "    [yellow]conflict[/] a.yaml, spec.x: is upstream's 3; here it was changed from 1 to 2"
     )
-    assert lines[-1] == "Plan: 1 to create, 1 conflict to settle."
+    assert lines[0] == "Plan: 1 to create, 1 conflict to settle."
 
 
 @pytest.mark.parametrize(

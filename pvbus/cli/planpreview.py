@@ -1,0 +1,235 @@
+"""Makes a plan: lets the services decide on files, on an export or on a copy of a live system.
+
+The evaluation is a preview (`pvbus.runtime.preview.run`): the services themselves, over objects in memory.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+from pvbus.adapters.memory.objects import split_api_version
+from pvbus.cli.functions import functions_of
+from pvbus.cli.live import Export, LiveReader, connect_live
+from pvbus.cli.plandocument import (
+    Document,
+    document_of,
+    export_lacks,
+    files_lack,
+    lacking_upstreams,
+    missing_files,
+    missing_kinds,
+    package_diffs,
+    unpreviewable,
+    unread,
+)
+from pvbus.cli.plangit import GitReader, git_reader, secrets_of, unread_repositories
+from pvbus.cli.planinput import PlanInput, admitted, deletions
+from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.core.errors import UsageError
+from pvbus.core.variants.unroll.removal import RemovalLimits
+from pvbus.ports.cluster import Object
+from pvbus.runtime.preview.run import Changes, Only, Preview, World, preview
+from pvbus.runtime.process.settings import ApiServerConfig, UnrollConfig, load_config
+
+ROUNDS_MAX = 5  # each round reads what the previous one lacked; the second reads injected objects
+
+Progress = Callable[[str], None]
+
+
+class Settings(NamedTuple):
+    """The settings that a plan takes from the environment, as the services do."""
+
+    limits: RemovalLimits
+    functions: FunctionRegistry
+
+
+def settings() -> Settings:
+    """Read the settings. Raises UsageError."""
+    return Settings(load_config(UnrollConfig).limits, functions_of(load_config(ApiServerConfig)))
+
+
+def quiet(_: str) -> None:
+    """Ignore progress."""
+
+
+def plan_of_files(
+    given: PlanInput,
+    how: Settings,
+    *,
+    only: Only | None = None,
+    delete: Sequence[str] = (),
+    with_diffs: bool = False,
+    progress: Progress = quiet,
+) -> Document:
+    """Plan without a live system: the manifests are the whole cluster, or changes to exports."""
+    objects, errors = admitted(given.manifests)
+    if errors:
+        return {**document_of(Preview([], objects)), "errors": errors}
+    if given.exports:
+        export = merged(given.exports)
+        result = _previewed(export, objects, how, only, delete, progress)
+        document = document_of(result, with_diffs=with_diffs)
+        _add_errors(document, [*unread(export, objects), *export_lacks(export, result)])
+        document["notes"] += unpreviewable(objects)
+        return document
+    changes = Changes(delete=deletions(delete, objects)) if delete else None
+
+    def run(world: World) -> Preview:
+        return preview(world, only=only, limits=how.limits, changes=changes, progress=progress)
+
+    if only is None and lacking_upstreams(objects):
+        with git_reader(progress) as git:
+            result = _previewed_with_git(git, objects, how, run)
+        document = document_of(result, with_diffs=with_diffs)
+        _add_errors(document, files_lack(result, git.outcomes))
+        return document
+    result = run(World(objects))
+    document = document_of(result)
+    if with_diffs:
+        render_packages(document, how.functions)
+        document["diffs"] = package_diffs(result.writes, document["packages"])
+    if only is None:  # a plan of a single controller need not be complete
+        _add_errors(document, files_lack(result, {}))
+    return document
+
+
+def _previewed_with_git(
+    git: GitReader, objects: Sequence[Object], how: Settings, run: Callable[[World], Preview]
+) -> Preview:
+    """Add the package revisions that the git of the Repositories has, and the files that are requested.
+
+    What the manifests name is then complete, so the package server is that of `pvbus up`.
+    """
+    git.read_repositories(unread_repositories(objects), secrets_of(objects))
+    files = git.read_packages(lacking_upstreams(objects).keys())
+    items = [*objects, *git.revisions, *files]
+    for _ in range(ROUNDS_MAX):
+        result = run(World(items, server="pvbus", functions=how.functions))
+        more = git.read_files(result.without_files)
+        if not more:
+            break
+        items += more
+    return result
+
+
+def merged(exports: Sequence[Export]) -> Export:
+    """Merge several exports of one live system.
+
+    Raises UsageError if they hold different versions of an object, or are of two kinds of systems.
+    """
+    first = exports[0]
+    found: dict[tuple[str, str, str, str], Object] = {}
+    for export in exports:
+        if export.server != first.server:
+            raise UsageError(
+                "the exports are of two systems, with the package servers "
+                f"{first.server} and {export.server}: plan each by itself"
+            )
+        for item in export.items:
+            meta = item["metadata"]
+            group, _ = split_api_version(item["apiVersion"])
+            key = (group, item["kind"], meta.get("namespace", ""), meta["name"])
+            if found.setdefault(key, item) != item:
+                raise UsageError(
+                    f"the exports hold different versions of {item['kind']} {key[2]}/{key[3]}: take them "
+                    "again at one time, or plan each by itself"
+                )
+    namespaces = [export.namespace for export in exports]
+    return Export(
+        exported_at=first.exported_at,
+        server=first.server,
+        namespace=",".join(dict.fromkeys(namespaces)) if all(namespaces) else "",
+        resources=list(dict.fromkeys(r for export in exports for r in export.resources)),
+        absent=list(dict.fromkeys(k for export in exports for k in export.absent)),
+        without_files=[name for export in exports for name in export.without_files],
+        items=list(found.values()),
+    )
+
+
+async def read_live(
+    data: str | None,
+    kubeconfig: str | None,
+    namespace: str,
+    changes: Sequence[Object],
+    progress: Progress,
+    *,
+    every_package: bool,
+) -> Export:
+    """Read the objects that a plan or an export needs."""
+    async with connect_live(data, kubeconfig) as cluster:
+        reader = LiveReader(cluster, namespace, progress)
+        return await reader.read(changes, every_package=every_package)
+
+
+def plan_of_live(
+    data: str | None,
+    kubeconfig: str | None,
+    given: PlanInput,
+    how: Settings,
+    *,
+    only: Only | None = None,
+    delete: Sequence[str] = (),
+    with_diffs: bool = False,
+    progress: Progress = quiet,
+) -> Document:
+    """Plan against a live system, which is only read."""
+    objects, errors = admitted(given.manifests)
+    if errors:
+        return {**document_of(Preview([], objects)), "errors": errors}
+
+    async def plan_live() -> tuple[Export, Preview]:
+        async with connect_live(data, kubeconfig) as cluster:
+            reader = LiveReader(cluster, "", progress)
+            export = await reader.read(objects, every_package=False)
+            for _ in range(ROUNDS_MAX):
+                # In a thread: the preview has an event loop of its own, with virtual time.
+                result = await asyncio.to_thread(_previewed, export, objects, how, only, delete, progress)
+                if not missing_kinds(export, result) and not missing_files(export, result):
+                    break
+                for kind in missing_kinds(export, result):
+                    await reader.read_kind(kind)
+                await reader.read_files(missing_files(export, result))
+            return export, result
+
+    export, result = asyncio.run(plan_live())
+    document = document_of(result, with_diffs=with_diffs)
+    _add_errors(document, export_lacks(export, result))
+    document["notes"] += unpreviewable(objects)
+    return document
+
+
+def _previewed(
+    export: Export,
+    objects: Sequence[Object],
+    how: Settings,
+    only: Only | None,
+    delete: Sequence[str],
+    progress: Progress,
+) -> Preview:
+    server: Literal["pvbus", "porch"] = "pvbus" if export.server == "pvbus" else "porch"
+    world = World(export.items, export.resources, server, how.functions)
+    changes = Changes(objects, deletions(delete, [*export.items, *objects]))
+    return preview(world, only=only, limits=how.limits, changes=changes, progress=progress)
+
+
+def _add_errors(document: Document, errors: Sequence[str]) -> None:
+    if errors:
+        document["errors"] = [*document.get("errors", ()), *errors]
+        document["troubles"] = [*errors, *document["troubles"]]
+
+
+PACKAGE_KINDS = ("PackageRevision", "PackageRevisionResources")
+
+
+def render_packages(document: Document, functions: FunctionRegistry) -> None:
+    """Run the pipelines of the drafts that the plan would write, and report those that cannot run."""
+    from pvbus.controlplane.packages.render import render as run_pipeline
+
+    written = [f"{a['namespace']}/{a['name']}" for a in document["actions"] if a["kind"] in PACKAGE_KINDS]
+    for key in dict.fromkeys(written):
+        if key not in document["packages"]:
+            continue
+        result = run_pipeline(document["packages"][key], registry=functions)
+        document["packages"][key] = dict(result.resources)
+        if not result.rendered:
+            _add_errors(document, [f"PackageRevision/{key}: {result.step}: {result.message}"])
