@@ -105,7 +105,7 @@ def _policy(namespace: str, selection: Selection, now: float, failing: Collectio
         "namespace": namespace,
         "name": policy.metadata.name,
         "approval": policy.spec.approval or "Manual",
-        "conditions": [msgspec.to_builtins(condition) for condition in conditions_of(selection)],
+        "conditions": [msgspec.to_builtins(condition) for condition in conditions_of(selection, now)],
         "leftOut": [each._asdict() for each in selection.left_out],
         "problems": selection.problems,
         "waves": [],

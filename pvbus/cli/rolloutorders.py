@@ -8,6 +8,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import click
@@ -130,16 +131,22 @@ def approve(policy: RolloutPolicy, key: Key) -> Order:
     return Order({APPROVE: value}, f"{key}: approved that {what} (attempt {status.attempt})", question)
 
 
-def promote(policy: RolloutPolicy, key: Key) -> Order:
+def promote(policy: RolloutPolicy, key: Key, reason: str = "") -> Order:
     _check_spec(policy, key)
     counts = _in(policy, key, ADVANCING, "nothing is being approved")
-    return _of_attempt(
+    order = _of_attempt(
         policy,
         key,
         PROMOTE,
-        "approves the rest at once",
+        "approves the rest at once, in denied times, too" if reason else "approves the rest at once",
         f"Approve the other {_targets(counts.waiting)} without hold times, windows, checks and persons?",
     )
+    value = str(policy.status.attempt) + (f": {reason}" if reason else "")
+    if reason and policy.metadata.annotations.get(PROMOTE) != value:
+        return Order(
+            {PROMOTE: value}, f"{key}: attempt {value} {order.words.partition(': ')[2]}", order.question
+        )
+    return order
 
 
 def abort(policy: RolloutPolicy, key: Key) -> Order:
@@ -283,13 +290,18 @@ def _confirmed(question: str) -> bool:
 def _command(name: str, decide: Decision, short: str, text: str, example: str) -> click.Command:
     def run(policy: str, namespace: str | None, kubeconfig: str | None, data: str, **options: Any) -> None:
         confirmed = (lambda _: True) if options.get("yes") else _confirmed
-        key = policy_named(policy, namespace)
-        click.echo(asyncio.run(carry_out(decide, key, confirmed, data, kubeconfig)))
+        key, reason = policy_named(policy, namespace), (options.get("reason") or "").strip()
+        if len(reason) > REASON_CHARACTERS_MAX:
+            raise UsageError(f"--reason: say why, in at most {REASON_CHARACTERS_MAX} characters")
+        decision = partial(promote, reason=reason) if reason else decide
+        click.echo(asyncio.run(carry_out(decision, key, confirmed, data, kubeconfig)))
 
     options: list[click.Parameter] = [click.Argument(["policy"], metavar="NAMESPACE/POLICY")]
     options.append(click.Option(["-n", "--namespace"], help="Of the policy, where only its name is given."))
     if name in ASKING:
         options.append(click.Option(["-y", "--yes"], is_flag=True, help="Do not ask."))
+    if decide is promote:
+        options.append(click.Option(["--reason"], help="Why in a time of spec.denyWindows, too; recorded."))
     command = click.Command(
         name,
         callback=run,
@@ -341,7 +353,7 @@ def excuse_command(
     click.echo(asyncio.run(write()))
 
 
-ASKING = ("approve", "promote", "abort", "roll-back")
+ASKING = ("approve", "promote", "abort", "roll-back", "restart")
 
 COMMANDS = (
     _command(
@@ -373,7 +385,7 @@ COMMANDS = (
         promote,
         "Approve the rest now.",
         "Approve all other targets of the attempt at once, without hold times, time windows, checks and "
-        "persons. The budgets still hold.",
+        "persons. The budgets still hold, and so do times of spec.denyWindows, but for --reason.",
         "pvbus rollout promote default/web",
     ),
     _command(

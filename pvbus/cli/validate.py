@@ -1,6 +1,7 @@
 """`pvbus validate`: checks that an API server and the services would accept manifests."""
 
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,7 +20,7 @@ from pvbus.core.api.promotion import PROMOTION_API
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.spellings import hint_of, meaning_of
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
-from pvbus.core.promotion.protocol.validation import canary_warnings, validate_policy
+from pvbus.core.promotion.protocol.validation import canary_warnings, never_opens, validate_policy
 from pvbus.core.variants.expressions import expressions_of
 from pvbus.core.variants.inject.mutations.validation import validate_variant
 from pvbus.core.variants.template import compile_targets, unknown_fields
@@ -144,6 +145,8 @@ def _of_canaries(obj: Object, objects: Sequence[Object]) -> Iterator[tuple[str, 
     except msgspec.ValidationError:
         return  # the schema says so
     yield from (split(warning) for warning in canary_warnings(policy.spec))
+    if not validate_policy(policy.spec) and (never := never_opens(policy.spec, time.time())):
+        yield split(never)
     namespace = policy.metadata.namespace
     peers = [each for each in objects if each["metadata"].get("namespace", "") == namespace]
     variants = {each["metadata"]["name"] for each in peers if each["kind"] == "PackageVariant"}

@@ -65,6 +65,17 @@ class TimeWindow(ApiStruct, frozen=True, kw_only=True):
     time_zone: str = ""
 
 
+class DenyWindow(ApiStruct, frozen=True, kw_only=True):
+    """At least one of days, times and dates is given."""
+
+    days: tuple[str, ...] = ()
+    start: str = ""
+    end: str = ""
+    first_date: str = ""
+    last_date: str = ""
+    time_zone: str = ""
+
+
 class Wave(ApiStruct, frozen=True, kw_only=True):
     """Exactly one of `percent` and `count` is given; both count the targets of earlier waves, too."""
 
@@ -94,6 +105,7 @@ class RolloutPolicySpec(ApiStruct, frozen=True, kw_only=True):
     conditions: tuple[str, ...] = ()
     waves: tuple[Wave, ...] = ()
     windows: tuple[TimeWindow, ...] = ()
+    deny_windows: tuple[DenyWindow, ...] = ()
     budgets: Budgets = Budgets()
 
 

@@ -61,6 +61,16 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "next day.",
         "time_zone": "Name of a time zone, such as `Europe/Berlin`. The default is UTC.",
     },
+    m.DenyWindow: {
+        "": "Times in which nothing is approved. What is given must hold all together.",
+        "days": "Weekdays on which the span begins: Mon, Tue, Wed, Thu, Fri, Sat, Sun. None means every day.",
+        "start": "First minute, as `09:00`. The default is `00:00`.",
+        "end": "Minute at which the span is over, as `17:30` or `24:00`. An end before the start is on the "
+        "next day. The default is `24:00`.",
+        "first_date": "First date on which the span begins, as `2026-12-24`. None means every date.",
+        "last_date": "Last date on which the span begins. The default is the first one.",
+        "time_zone": "Name of a time zone, such as `Europe/Berlin`. The default is UTC.",
+    },
     m.Wave: {
         "": "A share of the targets, and what must hold before the next wave.",
         "percent": "Share of all targets that are approved when this wave is over, with those of earlier "
@@ -103,6 +113,8 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "waves": "The waves in their order. The last one has percent 100. None at all means one wave.",
         "windows": "Times in which revisions may be approved. None means always. Rollbacks do not wait for "
         "them.",
+        "deny_windows": "Times in which nothing is approved, whatever windows and `pvbus rollout promote` "
+        "say. Rollbacks do not wait for their end.",
         "budgets": "Limits on failing and unproven targets.",
     },
     m.TargetCounts: {
@@ -182,6 +194,7 @@ _PERCENT = {"minimum": 1, "maximum": 100}
 _NOT_NEGATIVE = {"minimum": 0}
 _NAMED = {"minLength": 1, "maxLength": 63}
 _CLOCK = {"pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$"}
+_DATE = {"pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"}
 _ITEMS = {"maxItems": 64}
 
 SHAPES: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
@@ -195,6 +208,13 @@ SHAPES: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
         "days": {"maxItems": 7},
         "start": _CLOCK,
         "end": {"pattern": "^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$"},
+    },
+    m.DenyWindow: {
+        "days": {"maxItems": 7},
+        "start": _CLOCK,
+        "end": {"pattern": "^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$"},
+        "first_date": _DATE,
+        "last_date": _DATE,
     },
     m.Wave: {"percent": _PERCENT, "count": {"minimum": 1}, "checks": _ITEMS, "windows": _ITEMS},
     m.Budgets: {
@@ -210,6 +230,7 @@ SHAPES: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
         "order": _ITEMS,
         "waves": _ITEMS,
         "windows": _ITEMS,
+        "deny_windows": _ITEMS,
     },
     m.RolloutPolicyStatus: {"observed_generation": {"format": "int64"}},
     q.QuarantinedUpstream: {"revision": {"minLength": 1}},

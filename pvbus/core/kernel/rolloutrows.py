@@ -133,6 +133,7 @@ class Commands(NamedTuple):
     resume: the attempt, and the number of its stop
     approve: the attempt, and the wave that passes; 0 if the first wave may begin
     promote, abort, roll_back: the attempt
+    promote_reason: why a denied time does not hold it, "" if it does
     restart: the attempt; revisions of this and of earlier ones may be tried again
     excuses: of canaries, each for one attempt
     """
@@ -145,6 +146,7 @@ class Commands(NamedTuple):
     roll_back: int = 0
     restart: int = 0
     excuses: tuple[CanaryExcuse, ...] = ()
+    promote_reason: str = ""
 
 
 NO_COMMANDS = Commands()

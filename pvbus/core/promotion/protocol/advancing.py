@@ -7,7 +7,6 @@ from pvbus.core.kernel.rolloutstates import RolloutEvent, RolloutState, TargetEv
 from pvbus.core.promotion.protocol.canaries import admit_canaries, excused_in, obstacles_in_attempt
 from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT, OPEN, PUBLISHED
 from pvbus.core.promotion.protocol.turn import ADVANCING, Turn
-from pvbus.core.promotion.protocol.windows import is_open
 
 _TRIED = (*PUBLISHED, *FAILING)
 _LOST = (TargetState.LEFT, TargetState.GONE, TargetState.SKIPPED)
@@ -54,7 +53,7 @@ def order(turn: Turn) -> None:
     is_promoted = turn.commands.promote == turn.rollout.attempt
     if turn.rules.needs_start and not turn.rollout.is_started and not is_promoted:
         return
-    if not is_promoted and not is_open(turn.wave.windows, turn.now):
+    if not turn.calendar.is_open(turn.now):
         return
     free = turn.free(IN_FLIGHT)
     waiting = [row for row in turn.below(turn.rollout.wave) if row.state is TargetState.PLANNED]

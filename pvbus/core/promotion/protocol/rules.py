@@ -7,7 +7,8 @@ from pvbus.core.api.rollouts import Check, RolloutPolicySpec, Wave
 from pvbus.core.cel import CelEvalError
 from pvbus.core.cel.conversions import to_duration
 from pvbus.core.cel.values import NANOS
-from pvbus.core.promotion.protocol.windows import Window, compiled
+from pvbus.core.kernel.rolloutrows import Commands
+from pvbus.core.promotion.protocol.windows import Calendar, Window, compiled
 
 SETTLE = "30s"
 QUERY_WINDOW = "5m"
@@ -35,6 +36,7 @@ class WaveRules(NamedTuple):
     timeout_seconds: float = 0
     checks: tuple[Check, ...] = ()
     windows: tuple[Window, ...] = ()
+    denied: tuple[Window, ...] = ()
     needs_person: bool = False
 
     def size(self, targets: int) -> int:
@@ -42,6 +44,12 @@ class WaveRules(NamedTuple):
         if self.number:
             return min(self.number, targets)
         return -(-targets * self.percent // ALL_PERCENT)
+
+    def calendar(self, commands: Commands, attempt: int) -> Calendar:
+        """Return when its targets may be approved: promoted ones at once, in a denied time with a reason."""
+        if commands.promote != attempt:
+            return Calendar(self.windows, self.denied)
+        return Calendar(denied=() if commands.promote_reason else self.denied)
 
     @property
     def asked(self) -> tuple[Check, ...]:
@@ -77,6 +85,7 @@ def rules_of(spec: RolloutPolicySpec) -> Rules:
     is_manual = spec.approval in ("", "Manual")
     waves = spec.waves or (Wave(percent=ALL_PERCENT),)
     policy_windows = tuple(map(compiled, spec.windows))
+    denied = tuple(map(compiled, spec.deny_windows))
     last = len(waves) - 1
     return Rules(
         waves=tuple(
@@ -87,6 +96,7 @@ def rules_of(spec: RolloutPolicySpec) -> Rules:
                 timeout_seconds=seconds_of(wave.timeout),
                 checks=wave.checks,
                 windows=tuple(map(compiled, wave.windows)) or policy_windows,
+                denied=denied,
                 needs_person=(is_manual and index < last)
                 or any(check.person is not None for check in wave.checks),
             )

@@ -20,7 +20,7 @@ from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.kernel.rolloutrows import TargetFacts
 from pvbus.core.promotion.proposals import Refusal, gate_refusal, hold_refusal, labels_of, refusal, unready
 from pvbus.core.promotion.protocol.rules import seconds_of
-from pvbus.core.promotion.protocol.validation import validate_policy
+from pvbus.core.promotion.protocol.validation import never_opens, validate_policy
 
 POLICY_ANNOTATION = "approval.nephio.org/policy"
 DELAY_ANNOTATION = "approval.nephio.org/delay"
@@ -263,15 +263,16 @@ def _delayed(spec: RolloutPolicySpec, package: Package, revision: Object, now: f
     return LeftOut(package.name, name, "Delayed", f"it is younger than {text}", created + delay)
 
 
-def conditions_of(selection: Selection) -> Iterator[Condition]:
+def conditions_of(selection: Selection, now: float) -> Iterator[Condition]:
     """Yield the conditions that say whether a policy is in force."""
     problems, lost = selection.problems, selection.lost
+    never = "" if problems else never_opens(selection.policy.spec, now)
     generation = selection.policy.metadata.generation
     yield Condition(
         type="Accepted",
         status="False" if problems else "True",
-        reason="InvalidSpec" if problems else "Valid",
-        message="; ".join(problems),
+        reason="InvalidSpec" if problems else "NeverOpens" if never else "Valid",
+        message="; ".join(problems) or never,
         observed_generation=generation,
     )
     winners = sorted(set(lost.values()))

@@ -26,10 +26,13 @@ from pvbus.core.kernel.rolloutstates import (
 )
 from pvbus.core.promotion.protocol.observing import IN_FLIGHT
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
-from pvbus.core.promotion.protocol.windows import opens_at
+from pvbus.core.promotion.protocol.windows import Calendar
 
 ENDED = (RolloutState.IDLE, RolloutState.COMPLETED, RolloutState.ABORTED, RolloutState.ROLLED_BACK)
 ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
+
+SECONDS_OF_DAY = 86_400.0
+"""A closed rollout looks at least so often whether its windows open."""
 
 
 class Turn:
@@ -129,8 +132,13 @@ class Turn:
         if self.rollout.state not in ADVANCING and not self.rollout.candidates:
             self.set(phase_seconds=0.0, wave_seconds=0.0)
 
+    @property
+    def calendar(self) -> Calendar:
+        return self.wave.calendar(self.commands, self.rollout.attempt)
+
     def is_timed(self) -> bool:
-        """Tell whether time counts: settle and hold times, and a wave's once something of it is in flight."""
+        """Tell whether time counts: settle and hold times, and a wave's once something of it is in flight,
+        while its windows are open."""
         if self.commands.paused:
             return False
         match self.rollout.state:
@@ -138,7 +146,7 @@ class Turn:
                 return True
             case RolloutState.ROLLING:
                 is_busy = any(row.state in IN_FLIGHT for row in self.current)
-                return is_busy and self.wave.timeout_seconds > 0
+                return is_busy and self.wave.timeout_seconds > 0 and self.calendar.is_open(self.now)
         return self.rollout.state in ENDED and bool(self.rollout.candidates)
 
     def wait_seconds(self) -> float | None:
@@ -154,5 +162,5 @@ class Turn:
                 dues.append(self.wave.hold_seconds - rollout.phase_seconds)
                 dues.append(self.next_ask() - rollout.phase_seconds)
         if rollout.state is RolloutState.ROLLING and not self.commands.paused:
-            dues.append(opens_at(self.wave.windows, self.now) - self.now)
+            dues.append(min(self.calendar.opens_at(self.now) - self.now, SECONDS_OF_DAY))
         return min((due for due in dues if due > 0), default=None)

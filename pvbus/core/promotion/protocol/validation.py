@@ -7,6 +7,7 @@ from typing import TypeVar
 from pvbus.core.api.names import invalid_value, key_error
 from pvbus.core.api.rollouts import (
     Check,
+    DenyWindow,
     ObjectCheck,
     QueryCheck,
     RevisionsSelector,
@@ -16,8 +17,8 @@ from pvbus.core.api.rollouts import (
 )
 from pvbus.core.api.selectors import selector_problems
 from pvbus.core.cel import CelCompileError, compile_expression
-from pvbus.core.promotion.protocol.rules import ALL_PERCENT, seconds_of
-from pvbus.core.promotion.protocol.windows import compiled
+from pvbus.core.promotion.protocol.rules import ALL_PERCENT, rules_of, seconds_of
+from pvbus.core.promotion.protocol.windows import DAYS_AHEAD, Calendar, window_problems
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ def _problems(spec: RolloutPolicySpec) -> Iterator[str]:
     for i, wave in enumerate(spec.waves):
         yield from _wave(wave, f"spec.waves[{i}]")
     yield from _windows(spec.windows, "spec.windows")
+    yield from _windows(spec.deny_windows, "spec.denyWindows")
 
 
 def _selection(wanted: RevisionsSelector) -> Iterator[str]:
@@ -59,6 +61,19 @@ def _selection(wanted: RevisionsSelector) -> Iterator[str]:
             "spec.revisions must specify `set`, `selector` (with labels) or `repositories`; for every "
             "revision of the namespace write `revisions: {all: true}`"
         )
+
+
+def never_opens(spec: RolloutPolicySpec, now: float) -> str:
+    """Return which waves of a valid spec may not be approved in the next time, "" if there is none."""
+    closed = [
+        f"spec.waves[{i}]"
+        for i, wave in enumerate(rules_of(spec).waves)
+        if Calendar(wave.windows, wave.denied).opens_at(now) == float("inf")
+    ]
+    if not closed:
+        return ""
+    where = "spec.windows" if len(closed) == len(spec.waves or closed) else ", ".join(closed)
+    return f"{where}: no time window opens in the next {DAYS_AHEAD} days; see spec.denyWindows, too"
 
 
 def canary_warnings(spec: RolloutPolicySpec) -> Iterator[str]:
@@ -158,9 +173,9 @@ def _query(check: QueryCheck, field: str) -> Iterator[str]:
         yield f"{field}.min {check.min:g} is above max {check.max:g}: no value passes"
 
 
-def _windows(windows: tuple[TimeWindow, ...], field: str) -> Iterator[str]:
+def _windows(windows: tuple[TimeWindow | DenyWindow, ...], field: str) -> Iterator[str]:
     for i, window in enumerate(windows):
-        yield from _refused(f"{field}[{i}]", compiled, window)
+        yield from (f"{field}[{i}]: {problem}" for problem in window_problems(window))
 
 
 def _refused(field: str, read: Callable[[T], object], value: T) -> Iterator[str]:

@@ -44,11 +44,15 @@ def commands_of(annotations: Mapping[str, str]) -> tuple[Commands, list[str]]:
         if text not in ("true", "false"):
             problems.append(f'{PAUSE} is "{text}", which counts as true: give true or false')
     for name, field in _ATTEMPTS.items():
-        text = annotations.get(name, "")
+        text, colon, reason = annotations.get(name, "").partition(": ")
+        if colon and name == PROMOTE:
+            fields["promote_reason"] = part(reason.strip())
+        elif colon:
+            text = annotations[name]
         if _NUMBER.fullmatch(text):
             fields[field] = int(text)
         elif name in annotations:
-            problems.append(f'{name} is "{text}": give the number of the attempt')
+            problems.append(f'{name} is "{annotations[name]}": give the number of the attempt')
     for name, (field, number_of) in _PAIRS.items():
         attempt, _, number = annotations.get(name, "").partition(".")
         if _NUMBER.fullmatch(attempt) and _NUMBER.fullmatch(number):

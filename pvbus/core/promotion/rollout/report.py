@@ -6,7 +6,6 @@ It is of one size for any fleet. Its messages have no numbers that change with e
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
 from pvbus.core.promotion.protocol.selection import Selection, conditions_of
 from pvbus.core.promotion.protocol.turn import ENDED
-from pvbus.core.promotion.protocol.windows import is_open, opens_at
+from pvbus.core.promotion.protocol.windows import DAYS_AHEAD, Calendar
 from pvbus.core.promotion.rollout.candidates import Candidates
 from pvbus.core.promotion.rollout.recovery import LOST
 from pvbus.core.promotion.rollout.state import Wanted
@@ -93,7 +92,7 @@ def status_of(
         going = msgspec.structs.replace(
             going, message=_with_failures(going.message, rollout, rows, candidates)
         )
-    desired = (*(_with_unread(each, wanted) for each in conditions_of(selection)), going)
+    desired = (*(_with_unread(each, wanted) for each in conditions_of(selection, now)), going)
     return RolloutPolicyStatus(
         conditions=merge(stored.conditions, desired, now),
         observed_generation=generation,
@@ -176,10 +175,26 @@ def _rolling(wanted: Wanted, rules: Rules, rollout: Rollout, counts: TargetCount
         return Progress(False, "WaitsForPerson", f"{why}: {_command(wanted, 'approve')}")
     if rollout.canary_reason:
         return _held(wanted, rollout)
-    if not is_promoted and not counts.in_flight and not is_open(wave.windows, now):
-        opens = datetime.fromtimestamp(opens_at(wave.windows, now), UTC)
-        return Progress(False, "OutsideWindows", f"the next time window opens at {opens:%Y-%m-%dT%H:%M:%SZ}")
-    return Progress(True, "Approving", f"wave {rollout.wave} of {len(rules.waves)}")
+    calendar = wave.calendar(wanted.commands, rollout.attempt)
+    if not counts.in_flight and not calendar.is_open(now):
+        return _closed(wanted, calendar, now)
+    where = f"wave {rollout.wave} of {len(rules.waves)}"
+    if is_promoted and wanted.commands.promote_reason:
+        where += f", promoted whatever the time: {wanted.commands.promote_reason}"
+    return Progress(True, "Approving", where)
+
+
+def _closed(wanted: Wanted, calendar: Calendar, now: float) -> Progress:
+    opens = calendar.opens_at(now)
+    if opens == float("inf"):
+        why = (
+            f"nothing may be approved in the next {DAYS_AHEAD} days: change spec.windows or spec.denyWindows"
+        )
+        return Progress(False, "NeverOpens", why)
+    then = f"the next time window opens at {timestamp(opens)}"
+    if calendar.is_denied(now):
+        then += f"; spec.denyWindows denies this time: {_command(wanted, 'promote')} --reason TEXT passes it"
+    return Progress(False, "OutsideWindows", then)
 
 
 def _held(wanted: Wanted, rollout: Rollout) -> Progress:

@@ -8,7 +8,6 @@ from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.rolloutrows import Rollout
 from pvbus.core.kernel.rolloutstates import RolloutState
 from pvbus.core.promotion.protocol.rules import QUERY_WINDOW, WaveRules, rules_of
-from pvbus.core.promotion.protocol.windows import opens_at
 from pvbus.core.promotion.rollout.commanding import commands_of
 
 
@@ -33,7 +32,7 @@ def waits_of(key: Key, policy: RolloutPolicy, rollout: Rollout | None, now: floa
         is_started = commands.approve == (status.attempt, 0) or (rollout is not None and rollout.is_started)
         if rules.needs_start and status.wave == 1 and not is_started and commands.promote != status.attempt:
             yield f"a person, to begin: pvbus rollout approve {key}"
-        opens = opens_at(wave.windows, now)
+        opens = wave.calendar(commands, status.attempt).opens_at(now)
         if opens > now:
             yield f"its time window, which opens at {_time(opens)}"
         if status.targets is not None and status.targets.in_flight:
@@ -73,7 +72,7 @@ def _holding(
 
 def _time(seconds: float) -> str:
     if seconds == float("inf"):
-        return "no time at all"
+        return "no time in the next 90 days"
     return timestamp(seconds)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pvbus.core.api.rollouts import Check, ObjectCheck, TimeWindow
+from pvbus.core.api.rollouts import Check, DenyWindow, ObjectCheck, TimeWindow
 from pvbus.core.errors import InvariantError
 from pvbus.core.kernel.rolloutrows import (
     NO_COMMANDS,
@@ -338,7 +338,7 @@ def test_the_words_of_many_checks_fit_in_a_row() -> None:
 
 
 def test_a_wave_that_takes_too_long_fails_and_a_closed_window_costs_it_no_time() -> None:
-    window = compiled(TimeWindow(start="00:00", end="00:01"))
+    window = compiled(TimeWindow(start="00:00", end="00:10"))
     fleet = Fleet(Rules((WaveRules(timeout_seconds=100, windows=(window,)),))).go()
     assert fleet.taken.actions == ()
     assert fleet.taken.wait_seconds is not None
@@ -360,12 +360,25 @@ def test_a_manual_rollout_waits_for_a_person_before_each_wave() -> None:
 
 
 def test_promoting_now_skips_times_checks_and_people_but_no_evidence_and_no_budget() -> None:
-    waves = (WaveRules(0, 1, 1e6, 0, (CHECK,), (), True), WaveRules())
+    waves = (WaveRules(0, 1, 1e6, 0, (CHECK,), needs_person=True), WaveRules())
     fleet = Fleet(Rules(waves, in_flight_max=1, needs_start=True)).go().command(promote=1)
     assert fleet.ordered(Approve) == ["t0"]
     fleet.publish("t0", good=None)
     assert fleet.ordered(Approve) == []
     assert fleet.publish("t0").ordered(Approve) == ["t1"]
+
+
+def test_promoting_passes_windows_and_only_with_a_reason_denied_times() -> None:
+    never = compiled(DenyWindow(first_date="1970-01-01", last_date="2100-01-01"))
+    closed = compiled(TimeWindow(start="00:00", end="00:01"))
+    rules = Rules((WaveRules(windows=(closed,), denied=(never,)),))
+    fleet = Fleet(rules).go()
+    assert fleet.ordered(Approve) == []
+    assert fleet.command(promote=1).ordered(Approve) == []
+    assert fleet.command(promote=1, promote_reason="the site is down").ordered(Approve) != []
+    without = Fleet(Rules((WaveRules(windows=(closed,)),))).go()
+    assert without.ordered(Approve) == []
+    assert without.command(promote=1).ordered(Approve) != []
 
 
 def test_an_attempt_begins_when_the_proposed_revisions_have_settled() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.core.api.rollouts import RolloutPolicySpec, TimeWindow
+from pvbus.core.api.rollouts import DenyWindow, RolloutPolicySpec, TimeWindow
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules, rules_of, seconds_of, wave_numbers
 from pvbus.core.promotion.protocol.validation import canary_warnings, validate_policy
-from pvbus.core.promotion.protocol.windows import compiled, is_open, opens_at
+from pvbus.core.promotion.protocol.windows import Calendar, compiled
 
 LAST = {"percent": 100}
 OBJECT = {"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "expression": "object.data.ok == 'yes'"}
@@ -208,12 +208,115 @@ def at(text: str) -> float:
 @pytest.mark.parametrize(("window", "when", "expected"), TIMES)
 def test_a_window_is_open_in_its_own_time_zone(window: dict[str, Any], when: str, expected: bool) -> None:
     found = compiled(msgspec.convert(window, TimeWindow))
-    assert is_open([found], at(when)) is expected
-    assert (opens_at([found], at(when)) == at(when)) is expected
+    assert Calendar((found,)).is_open(at(when)) is expected
+    assert (Calendar((found,)).opens_at(at(when)) == at(when)) is expected
 
 
 def test_the_next_opening_may_be_days_ahead_and_without_windows_is_now() -> None:
     found = compiled(msgspec.convert(OFFICE, TimeWindow))
-    assert opens_at([found], at("2026-03-02T16:00")) == at("2026-03-06T08:00")
-    assert opens_at([], 5.0) == 5.0
-    assert is_open([], 5.0)
+    assert Calendar((found,)).opens_at(at("2026-03-02T16:00")) == at("2026-03-06T08:00")
+    assert Calendar().opens_at(5.0) == 5.0
+    assert Calendar().is_open(5.0)
+
+
+BERLIN: dict[str, Any] = {"timeZone": "Europe/Berlin"}
+NIGHT = BERLIN | {"start": "02:15", "end": "02:45"}
+LONG = BERLIN | {"start": "01:00", "end": "04:00"}
+CLOCK_CHANGES: list[tuple[dict[str, Any], str, str]] = [
+    # In spring 02:00 is 03:00: what is left out is in no window.
+    (NIGHT, "2026-03-29T00:59", "2026-03-30T00:15"),
+    (LONG, "2026-03-28T23:59", "2026-03-29T00:00"),
+    (BERLIN | {"start": "02:30", "end": "03:30"}, "2026-03-29T00:45", "2026-03-29T01:00"),
+    (BERLIN | {"start": "02:30", "end": "03:30"}, "2026-03-29T01:30", "2026-03-30T00:30"),
+    # In autumn 03:00 is 02:00: what comes twice is in its window twice.
+    (NIGHT, "2026-10-25T00:00", "2026-10-25T00:15"),
+    (NIGHT, "2026-10-25T00:45", "2026-10-25T01:15"),
+    (NIGHT, "2026-10-25T01:45", "2026-10-26T01:15"),
+    (
+        {"timeZone": "Australia/Lord_Howe", "start": "01:45", "end": "02:00"},
+        "2026-04-04T15:05",
+        "2026-04-04T15:15",
+    ),
+]
+"""Window, a time at which it is closed, and when it opens next; in UTC."""
+
+
+@pytest.mark.parametrize(("window", "closed", "opens"), CLOCK_CHANGES)
+def test_a_window_goes_by_the_wall_clock_when_the_clock_is_changed(
+    window: dict[str, Any], closed: str, opens: str
+) -> None:
+    calendar = Calendar((compiled(msgspec.convert(window, TimeWindow)),))
+    assert not calendar.is_open(at(closed))
+    assert calendar.opens_at(at(closed)) == at(opens)
+    assert calendar.is_open(at(opens))
+
+
+def test_a_window_that_spans_the_lost_hour_is_an_hour_shorter_and_the_double_hour_longer() -> None:
+    calendar = Calendar((compiled(msgspec.convert(LONG, TimeWindow)),))
+    for day, hours in (("2026-03-29", 2), ("2026-03-30", 3), ("2026-10-25", 4)):
+        begin = at(f"{day}T00:00") - 6 * 3600
+        assert sum(calendar.is_open(begin + 60 * minute) for minute in range(18 * 60)) == hours * 60
+
+
+FREEZE = {"firstDate": "2026-12-24", "lastDate": "2027-01-02"}
+DENIED = [
+    (FREEZE, "2026-12-23T23:59", True),
+    (FREEZE, "2026-12-24T00:00", False),
+    (FREEZE, "2027-01-02T23:59", False),
+    (FREEZE, "2027-01-03T00:00", True),
+    ({"firstDate": "2026-12-24"}, "2026-12-25T00:00", True),
+    ({"days": ["Fri"], "start": "15:00"}, "2026-03-06T14:59", True),
+    ({"days": ["Fri"], "start": "15:00"}, "2026-03-06T15:00", False),
+    ({"days": ["Fri"], "start": "15:00"}, "2026-03-05T15:00", True),
+    ({"start": "22:00", "end": "06:00"}, "2026-03-06T05:59", False),
+    ({"days": ["Fri"], "start": "22:00", "end": "06:00"}, "2026-03-07T05:59", False),
+    ({"days": ["Fri"], "start": "22:00", "end": "06:00"}, "2026-03-06T05:59", True),
+    (FREEZE | {"days": ["Thu"], "start": "10:00", "end": "11:00"}, "2026-12-31T10:30", False),
+    (FREEZE | {"days": ["Thu"], "start": "10:00", "end": "11:00"}, "2026-12-30T10:30", True),
+]
+
+
+@pytest.mark.parametrize(("window", "when", "expected"), DENIED)
+def test_a_denied_span_wins_over_every_window(window: dict[str, Any], when: str, expected: bool) -> None:
+    denied = (compiled(msgspec.convert(window, DenyWindow)),)
+    always = compiled(TimeWindow(start="00:00", end="24:00"))
+    assert Calendar(denied=denied).is_open(at(when)) is expected
+    assert Calendar((always,), denied).is_open(at(when)) is expected
+
+
+def test_a_calendar_opens_when_the_denied_span_ends_or_never_in_90_days() -> None:
+    freeze = compiled(msgspec.convert(FREEZE, DenyWindow))
+    office = compiled(TimeWindow(days=("Mon",), start="09:00", end="17:00"))
+    assert Calendar(denied=(freeze,)).opens_at(at("2026-12-24T12:00")) == at("2027-01-03T00:00")
+    assert Calendar((office,), (freeze,)).opens_at(at("2026-12-24T12:00")) == at("2027-01-04T09:00")
+    ever = compiled(DenyWindow(first_date="2026-01-01", last_date="2030-01-01"))
+    assert Calendar((office,), (ever,)).opens_at(at("2026-12-24T12:00")) == float("inf")
+    mondays = compiled(DenyWindow(days=("Mon",)))
+    assert Calendar((office,), (mondays,)).opens_at(at("2026-12-24T12:00")) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("window", "problems"),
+    [
+        ({}, ["it denies all times"]),
+        (
+            {"start": "25:00", "end": "x", "days": ["Friday"]},
+            ['"25:00" is no time', '"x" is no time', '"Friday"'],
+        ),
+        ({"start": "10:00", "end": "10:00", "timeZone": "Mars/Base"}, ["are both 10:00", "Mars/Base"]),
+        (
+            {"firstDate": "2026-02-30", "lastDate": "26-1-1"},
+            ['"2026-02-30" is no date', '"26-1-1" is no date'],
+        ),
+        ({"lastDate": "2026-01-01"}, ["lastDate is given without firstDate"]),
+        ({"firstDate": "2026-01-02", "lastDate": "2026-01-01"}, ["is before firstDate"]),
+    ],
+)
+def test_all_problems_of_a_denied_window_are_told_at_once(
+    window: dict[str, Any], problems: list[str]
+) -> None:
+    spec = msgspec.convert({"revisions": {"all": True}, "denyWindows": [window]}, RolloutPolicySpec)
+    found = [problem for problem in validate_policy(spec) if problem.startswith("spec.denyWindows[0]: ")]
+    assert len(found) == len(problems)
+    for text, problem in zip(problems, found, strict=True):
+        assert text in problem

@@ -155,9 +155,17 @@ def test_an_empty_selection_approves_nothing_says_what_to_write_and_hands_nothin
     packages = packages_of([revision("a")], [])
     empty, other = select([policy("a", revisions=wanted, priority=1), policy("b")], packages, NOW)
     assert (empty.seen, other.seen, other.lost) == ({}, {}, {"edge/a": "a"})
-    accepted = {c.type: c for c in conditions_of(empty)}["Accepted"]
+    accepted = {c.type: c for c in conditions_of(empty, NOW)}["Accepted"]
     assert (accepted.status, accepted.reason) == ("False", "InvalidSpec")
     assert "write `revisions: {all: true}`" in accepted.message
+
+
+def test_a_policy_whose_windows_never_open_says_so_and_stays_accepted() -> None:
+    shut = {"firstDate": "2000-01-01", "lastDate": "2100-01-01"}
+    (found,) = select([policy("a", denyWindows=[shut])], packages_of([revision("a")], []), NOW)
+    accepted = {c.type: c for c in conditions_of(found, NOW)}["Accepted"]
+    assert (accepted.status, accepted.reason) == ("True", "NeverOpens")
+    assert "no time window opens in the next 90 days" in accepted.message
 
 
 def test_of_two_policies_the_higher_priority_wins_then_the_older_then_the_name() -> None:
@@ -171,7 +179,7 @@ def test_of_two_policies_the_higher_priority_wins_then_the_older_then_the_name()
         assert list(found[winner].seen) == ["edge/a"]
         (loser,) = set(found) - {winner}
         assert (found[loser].seen, found[loser].lost) == ({}, {"edge/a": winner})
-        overlap = {c.type: c for c in conditions_of(found[loser])}["Overlapping"]
+        overlap = {c.type: c for c in conditions_of(found[loser], NOW)}["Overlapping"]
         assert overlap.status == "True"
         assert f"(edge/a) belong to {winner}: the highest priority wins" in overlap.message
 
@@ -180,6 +188,6 @@ def test_a_wrong_policy_approves_nothing_and_hands_nothing_over() -> None:
     packages = packages_of([revision("a")], [])
     wrong, other = select([policy("a", delay="soon", priority=1), policy("b")], packages, NOW)
     assert (wrong.seen, other.seen, other.lost) == ({}, {}, {"edge/a": "a"})
-    accepted = {c.type: c for c in conditions_of(wrong)}["Accepted"]
+    accepted = {c.type: c for c in conditions_of(wrong, NOW)}["Accepted"]
     assert (accepted.status, accepted.reason) == ("False", "InvalidSpec")
     assert accepted.message.startswith('spec.delay: "soon"')
