@@ -206,6 +206,7 @@ def _document(problem: Problem, resolution: Resolution, transaction: Transaction
         "actions": msgspec.to_builtins(transaction.actions),
         "cycles": [[shown(location) for location in cycle] for cycle in resolution.cycles],
         "components": resolution.components,
+        "unproven": resolution.unproven,
     }
 
 

@@ -75,6 +75,56 @@ def narrow(seed: int) -> Problem:
     return Problem(packages=tuple(packages), wishes=wishes)
 
 
+FAMILIES = (
+    (1_000, 20, 1, 0.2),
+    (1_000, 20, 3, 0.2),
+    (1_000, 20, 7, 0.0),
+    (500, 20, 1, 0.2),
+    (10_000, 5, 1, 0.05),
+)
+"""Packages, versions, seed, share of `~`: harder than catalogs of real packages."""
+FAMILY_SECONDS = 10.0
+REACH = 50
+
+
+def family(count: int, versions: int, seed: int, tilde: float) -> Problem:
+    """Return packages that need three of the next fifty: some `~`, of the others half `>=` and half `<`."""
+    rng = Random(seed)
+    packages = []
+    for index in range(count):
+        below = range(index + 1, min(count, index + 1 + REACH))
+        others = sorted(rng.sample(below, min(NEEDS, len(below))))
+        candidates = []
+        for number in range(versions):
+            needs = []
+            for other in others:
+                low = rng.randint(0, versions - 1)
+                if rng.random() < tilde:
+                    text = f"~1.{low // 4}"
+                elif rng.random() < 0.5:
+                    text = f">=1.{low // 4}.{low % 4}"
+                else:
+                    text = f"<1.{(low + 1) // 4}.{(low + 1) % 4}"
+                needs.append(Requirement(need=PackageNeed(package=f"p{other:05}", range=text)))
+            version = f"1.{number // 4}.{number % 4}"
+            candidates.append(Candidate(version=version, requirements=tuple(needs)))
+        packages.append(Package(name=f"p{index:05}", candidates=tuple(candidates)))
+    wished = sorted(rng.sample(range(count), max(1, count // 20)))
+    return Problem(packages=tuple(packages), wishes=tuple(Wish(package=f"p{index:05}") for index in wished))
+
+
+def families(*, small: bool) -> Iterator[Row]:
+    """Yield the seconds for each family, with how much of it is granted."""
+    for count, versions, seed, tilde in ((60, 20, 1, 0.2),) if small else FAMILIES:
+        taken, resolution = seconds(resolve, family(count, versions, seed, tilde))
+        granted = sum(outcome.status == "granted" for outcome in resolution.outcomes)
+        name = (
+            f"{count:,} packages of {versions} versions, seed {seed}, {tilde:.0%} of the ranges with ~: "
+            f"{granted} of {len(resolution.outcomes)} granted"
+        )
+        yield Row("resolve", name, taken, "s CPU", FAMILY_SECONDS, "less")
+
+
 def unsatisfiable(count: int) -> Iterator[tuple[float, float]]:
     """Yield the times of ours and of resolvelib for problems in which not every wish can be granted."""
     seed, found = 0, 0
@@ -162,6 +212,7 @@ async def resolving(*, small: bool) -> list[Row]:
             "" if solved else ", which resolvelib gives up"
         )
         rows.append(Row("resolve", name, ours, "s CPU", goal, "less", ours / other, "resolvelib's"))
+    rows += families(small=small)
     times = list(unsatisfiable(10 if small else UNSATISFIABLE))
     for name, pick in (("worst", max), ("mean", lambda those: sum(those) / len(those))):
         ours, other = pick([one for one, _ in times]), pick([one for _, one in times])

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pvbus.core.platform.solver import solving
 from pvbus.core.platform.solver.closure import Catalog, components_of
 from pvbus.core.platform.solver.model import Problem
 from pvbus.core.platform.solver.resolving import resolve
@@ -38,14 +39,19 @@ def problems() -> list[tuple[int, Problem]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_the_solution_is_the_best_one_and_explanations_are_minimal() -> None:
-    """Of all assignments that the rules allow the resolver finds the first in the documented order; and the
-    facts of
-    each explanation exclude each other, while without any one of them the others are possible."""
+@pytest.mark.parametrize("conflicts_max", [solving.SEARCH_CONFLICTS_MAX, 0], ids=["search", "guide"])
+def test_the_solution_is_the_best_one_and_explanations_are_minimal(
+    conflicts_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all assignments that the rules allow the resolver finds the first in the documented order, by its
+    own search and where each conflict is left to CaDiCaL; and the facts of each explanation exclude each
+    other, while without any one of them the others are possible."""
+    monkeypatch.setattr(solving, "SEARCH_CONFLICTS_MAX", conflicts_max)
     refused = 0
     for seed, problem in problems():
         oracle = Oracle(problem)
         resolution = resolve(problem)
+        assert resolution.unproven == 0, seed
         best = oracle.best()
         assert tuple(STATUSES[each.status] for each in resolution.outcomes) == best.statuses, seed
         assert {(c.target, c.package): c.version for c in resolution.chosen} == best.versions, seed

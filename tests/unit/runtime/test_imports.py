@@ -5,7 +5,14 @@ import sys
 
 import pytest
 
-UNUSED = ("kubernetes_asyncio.client.models", "kubernetes_asyncio.client.api.", "oras", "requests")
+UNUSED = (
+    "kubernetes_asyncio.client.models",
+    "kubernetes_asyncio.client.api.",
+    "oras",
+    "requests",
+    "pysat",
+    "pysolvers",
+)
 
 
 def run(code: str) -> str:
@@ -15,7 +22,7 @@ def run(code: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("service", ["ingest", "render"])
+@pytest.mark.parametrize("service", ["ingest", "render", "resolve"])
 def test_a_service_imports_no_library_that_it_does_not_use(service: str) -> None:
     """Kubernetes' generated models, and the client of registries, are for others."""
     imported = run(f"import sys, services.{service}; print(*sys.modules)").split()

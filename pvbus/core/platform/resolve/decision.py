@@ -367,7 +367,7 @@ class GroupDecision:
         outcome, active = plan.outcome, plan.history.active
         if outcome is not None and outcome.status != "granted":
             if outcome.status == "undecided":
-                return "SearchLimit", "the search for a solution was given up"
+                return "SearchLimit", refusal_words(outcome.explanation)
             return "Conflict", refusal_words(outcome.explanation, "ignoreCrossplaneConstraints: true")
         content = self._state.content(plan.package, target) if target else None
         if target and (active is None or target != active.digest) and content is None:

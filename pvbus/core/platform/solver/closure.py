@@ -51,6 +51,7 @@ class Catalog:
         self._needs: dict[Location, Needs] = {}
         self._versions: dict[tuple[str, str], Version | None] = {}
         self._ranges: dict[tuple[str, str], VersionRange | str] = {}
+        self._matches: dict[tuple[str, str, str], bool] = {}
         self._providers: dict[str, list[str]] | None = None
         _check(problem)
 
@@ -88,6 +89,17 @@ class Catalog:
             except ConstraintError as exc:
                 self._ranges[key] = str(exc)
         return self._ranges[key]
+
+    def is_in_range(self, language: str, text: str, version: Version) -> bool:
+        """Say whether a range has a version of its language; a range that cannot be read has none.
+
+        Packages share texts, so each pair is asked once.
+        """
+        key = (language, text, version.text)
+        if key not in self._matches:
+            wanted = self.range(language, text)
+            self._matches[key] = not isinstance(wanted, str) and wanted.matches(version)
+        return self._matches[key]
 
     def providers(self, offer: str) -> list[str]:
         """Return the names of the packages of which a version provides an offer, in order."""

@@ -1,6 +1,6 @@
 """Why wishes are impossible together: a set of facts without a superfluous one."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pvbus.core.errors import InvariantError
 from pvbus.core.platform.solver.closure import Catalog, Component, Location, node_of
@@ -14,44 +14,129 @@ from pvbus.core.platform.solver.facts import (
     StayFact,
     WishFact,
 )
+from pvbus.core.platform.solver.feasible import formula_of
 from pvbus.core.platform.solver.graph import Graph
-from pvbus.core.platform.solver.model import OfferNeed, PackageNeed, flattened
-from pvbus.core.platform.solver.questions import Questions
+from pvbus.core.platform.solver.model import OfferNeed, PackageNeed, Wish, flattened
 
 _ORDER = (WishFact, StayFact, PinFact, DowngradeFact, NeedFact, ConflictFact, DefectFact)
 
 
-def minimal(catalog: Catalog, component: Component, facts: Collection[Fact]) -> list[Fact]:
+class Reasons:
+    """Facts as a formula, each of which can be left out.
+
+    gave_up: whether a set of facts was left with too few conflicts; it counts as possible then
+    """
+
+    def __init__(self, catalog: Catalog, component: Component, facts: Sequence[Fact]) -> None:
+        self._graph = graph = Graph(catalog, component)
+        self._conflicts_left = catalog.policy.conflicts_max
+        self.gave_up = False
+        numbers = [graph.fact(fact) for fact in facts]
+        self._formula, switches = formula_of(graph, numbers)
+        self._switches = [switches[number] for number in numbers]
+        for fact, literal in zip(facts, self._switches, strict=True):
+            for root in graph.roots:
+                node = graph.nodes[root.node]
+                if isinstance(fact, WishFact) and fact.wish == root.wish:
+                    self._formula.add((literal ^ 1, *(2 * each for each in root.matching)))
+                elif isinstance(fact, StayFact) and root.stays is not None and fact == graph.stay_fact(root):
+                    assert node.installed is not None
+                    self._formula.add((literal ^ 1, 2 * node.variables[node.installed]))
+
+    def core(self, facts: Iterable[int]) -> list[int] | None:
+        """Return those of the facts that exclude each other, None if some versions satisfy all.
+
+        facts: their places in the list that the formula was made of
+        """
+        held = {self._switches[fact]: fact for fact in facts}
+        while (answer := self._ask(held)) is not False:
+            self.gave_up = self.gave_up or answer is None
+            literals = self._graph.unfounded(self._chosen()) if answer and self._graph.presence else None
+            if literals is None:
+                return None
+            self._formula.add(literals)
+        core = self._formula.core()
+        return [fact for literal, fact in held.items() if literal in core]
+
+    def _ask(self, held: Iterable[int]) -> bool | None:
+        before = self._formula.conflicts()
+        answer = self._formula.is_possible([*held], self._conflicts_left)
+        self._conflicts_left -= self._formula.conflicts() - before
+        return answer
+
+    def _chosen(self) -> dict[int, int]:
+        holds, owners = self._formula.holds, self._graph.owners
+        return {owner: variable for variable, owner in enumerate(owners) if holds(2 * variable)}
+
+
+def minimal(catalog: Catalog, component: Component, facts: Collection[Fact], refused: Wish) -> list[Fact]:
     """Return facts that exclude each other, of which none can be left out: the others alone are possible.
 
-    Each fact is left out once. If the rest still exclude each other, only those facts stay that the search
-    needed for that; if not, the fact is necessary. Invariant: necessary and pending facts together exclude
-    each other. Facts are tried in an order of their own, from the farthest from what users want to the
-    nearest, so that the nearest ones are left.
+    What is nearest to the refused wish is taken first: facts are added by distance until they exclude each
+    other. Then each fact is left out once. If the rest still exclude each other, only those facts stay that
+    are needed for that; if not, the fact is necessary. Invariant: necessary and pending facts together
+    exclude each other. Facts are tried in an order of their own, from the farthest from what users want to
+    the nearest, so that the nearest ones are left.
 
     Raises InvariantError if the given ones do not exclude each other.
     """
-    graph = Graph(catalog, _relevant(catalog, component, facts))
-    pending = _core(graph, sorted(facts, key=_order))
-    if pending is None:
-        raise InvariantError("facts that are said to exclude each other do not")
-    necessary: list[Fact] = []
-    while pending:
+    ordered = sorted(facts, key=_order)
+    near = _nearest(catalog, component, ordered, _distances(ordered, node_of(refused)))
+    reasons = Reasons(catalog, _relevant(catalog, component, near), near)  # a small formula answers fast
+    necessary: list[int] = []
+    pending = list(range(len(near)))
+    while pending and not reasons.gave_up:
         fact = pending.pop()
-        core = _core(graph, [*necessary, *pending])
+        core = reasons.core([*necessary, *pending])
         if core is None:
             necessary.append(fact)
         else:
-            pending = [each for each in pending if each in core]
-    return sorted(necessary, key=_order)
+            pending = [each for each in core if each not in necessary]
+    return [near[fact] for fact in sorted([*necessary, *pending])]
 
 
-def _core(graph: Graph, facts: Sequence[Fact]) -> list[Fact] | None:
-    """Return those of the facts that exclude each other, None if some versions satisfy all."""
-    questions = Questions(graph, graph.catalog.policy.conflicts_max, facts)
-    if questions.solve():
-        return None
-    return [fact for fact in facts if questions.search.core >> graph.fact(fact) & 1]
+def _nearest(
+    catalog: Catalog, component: Component, facts: Sequence[Fact], distances: Mapping[Location, int]
+) -> list[Fact]:
+    """Return facts that exclude each other, from as near as there are any."""
+    reasons = Reasons(catalog, _relevant(catalog, component, facts), facts)
+    away = [distances.get(_location(fact), len(distances)) for fact in facts]
+    for radius in sorted(set(away)):
+        core = reasons.core(fact for fact, distance in enumerate(away) if distance <= radius)
+        if core is not None:
+            return [facts[fact] for fact in core]
+    if reasons.gave_up:
+        return list(facts)
+    raise InvariantError("facts that are said to exclude each other do not")
+
+
+def _distances(facts: Iterable[Fact], start: Location) -> dict[Location, int]:
+    """Return how many needs, in either direction, lie between a package and each other one."""
+    neighbours: dict[Location, set[Location]] = {}
+    for fact in facts:
+        for other in _named(fact):
+            neighbours.setdefault(_location(fact), set()).add(other)
+            neighbours.setdefault(other, set()).add(_location(fact))
+    distances, pending = {start: 0}, [start]
+    for here in pending:
+        for other in sorted(neighbours.get(here, ()) - distances.keys()):
+            distances[other] = distances[here] + 1
+            pending.append(other)
+    return distances
+
+
+def _location(fact: Fact) -> Location:
+    return node_of(fact.wish) if isinstance(fact, WishFact) else fact.location
+
+
+def _named(fact: Fact) -> Iterable[Location]:
+    """Yield the packages that a fact names beside its own."""
+    if isinstance(fact, ConflictFact):
+        yield fact.location[0], fact.conflict.package
+    elif isinstance(fact, NeedFact):
+        for leaf in flattened(fact.requirement.need):
+            if isinstance(leaf, PackageNeed):
+                yield fact.location[0] if leaf.target is None else leaf.target, leaf.package
 
 
 def _order(fact: Fact) -> tuple[int, str]:
@@ -62,18 +147,18 @@ def _relevant(catalog: Catalog, component: Component, facts: Iterable[Fact]) -> 
     """Leave out the nodes that no fact names, unless an offer is needed, which any package may provide."""
     locations: set[Location] = set()
     for fact in facts:
-        if isinstance(fact, WishFact):
-            locations.add(node_of(fact.wish))
-            continue
-        locations.add(fact.location)
-        if isinstance(fact, ConflictFact):
-            locations.add((fact.location[0], fact.conflict.package))
-        elif isinstance(fact, NeedFact):
-            for leaf in flattened(fact.requirement.need):
-                if isinstance(leaf, OfferNeed) and leaf.offer not in catalog.target(fact.location[0]).offers:
-                    return component
-                if isinstance(leaf, PackageNeed):
-                    locations.add((fact.location[0] if leaf.target is None else leaf.target, leaf.package))
+        if isinstance(fact, NeedFact) and _is_offered(catalog, fact):
+            return component
+        locations |= {_location(fact), *_named(fact)}
     nodes = tuple(each for each in component.nodes if each[1] in locations)
     wishes = tuple(wish for wish in component.wishes if node_of(wish) in locations)
     return Component(nodes, wishes)
+
+
+def _is_offered(catalog: Catalog, fact: NeedFact) -> bool:
+    """Say whether packages can provide an offer that is needed."""
+    offers = catalog.target(fact.location[0]).offers
+    return any(
+        isinstance(leaf, OfferNeed) and leaf.offer not in offers and catalog.providers(leaf.offer)
+        for leaf in flattened(fact.requirement.need)
+    )

@@ -5,6 +5,7 @@ share are one fact. A requirement with alternatives, or an optional one, has a v
 the search asks for.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from pvbus.core.platform.solver.closure import Catalog, Component, Location, node_of
@@ -54,27 +55,20 @@ class RawClause(NamedTuple):
     fact: int | None
 
 
-class Question(NamedTuple):
-    """Alternatives in the order of preference.
-
-    fact: the number of the fact that one of them must hold, None if the requirement is optional
-    answers: the variable of each alternative, and the nodes that it brings in
-    """
-
-    fact: int | None
-    answers: tuple[tuple[int, tuple[int, ...]], ...]
+Question = tuple[tuple[int, tuple[int, ...]], ...]
+"""Alternatives in the order of preference: the variable of each, and the nodes that it brings in."""
 
 
 class Compiled(NamedTuple):
     """A version as the search sees it.
 
     clauses: the clauses that say what follows from it
-    needed: the nodes that it needs, each behind the number of its fact
+    needed: the nodes that it needs
     questions: its alternatives and optional needs, in order
     """
 
     clauses: tuple[RawClause, ...]
-    needed: tuple[tuple[int, int], ...]
+    needed: tuple[int, ...]
     questions: tuple[Question, ...]
 
 
@@ -223,26 +217,59 @@ class Graph:
                     found.update(met.variables)
         return found
 
+    def has_reason(self, index: int) -> bool:
+        """Say whether a node is there without a need: it is installed, or a user wants it."""
+        node = self.nodes[index]
+        return node.installed is not None or node.location in self.rooted
+
+    def unfounded(self, chosen: Mapping[int, int]) -> tuple[int, ...] | None:
+        """Return a clause against packages that only offers bring in, None if there are none.
+
+        A package has a reason to be there if a user wants it or it is installed, or if a package with a
+        reason needs it. What provides an offer for nobody but itself must not appear from nowhere.
+
+        chosen: the variable of each node that is there
+        """
+        nodes = {variable: index for index, variable in chosen.items()}
+        founded = {index for index in chosen if self.has_reason(index)}
+        pending = sorted(founded)
+        while pending:
+            for variable in self.supported(chosen[pending.pop()]):
+                index = nodes.get(variable)
+                if index is not None and index not in founded:
+                    founded.add(index)
+                    pending.append(index)
+        unfounded = chosen.keys() - founded
+        if not unfounded:
+            return None
+        atoms = {chosen[index] for index in unfounded}
+        reasons = (
+            2 * variable
+            for variable, owner in enumerate(self.owners)
+            if owner not in unfounded and self.supported(variable) & atoms
+        )
+        return (2 * min(atoms) + 1, *reasons)
+
     def _compile(self, variable: int) -> Compiled:
         node, candidate = self.nodes[self.owners[variable]], self.candidate(variable)
         false = 2 * variable + 1
         clauses = [RawClause((false,), fact) for fact in self._exclusions(node, variable, candidate)]
-        needed: list[tuple[int, int]] = []
+        needed: list[int] = []
         questions: list[Question] = []
         for requirement in candidate.requirements:
             leaves = flattened(requirement.need)
             fact = None if requirement.optional else self._requirement_fact(node.location, requirement)
             if fact is None or len(leaves) > 1:
-                question, made = self._question(node, fact, leaves)
+                question, made = self._question(node, leaves)
                 clauses += made
                 if fact is not None:
-                    clauses.append(RawClause((false, *(2 * each for each, _ in question.answers)), fact))
+                    clauses.append(RawClause((false, *(2 * each for each, _ in question)), fact))
                 questions.append(question)
                 continue
             met = self.met(node, leaves[0])
             if not met.always:
                 clauses.append(RawClause((false, *(2 * each for each in met.variables)), fact))
-                needed += [(fact, index) for index in met.nodes]
+                needed += met.nodes
         for conflict in candidate.conflicts:
             clauses += self._conflict(node, false, conflict)
         return Compiled(tuple(clauses), tuple(needed), tuple(questions))
@@ -285,9 +312,7 @@ class Graph:
                 found.append(f"the range {conflict.range!r} cannot be read: {unreadable}")
         return found
 
-    def _question(
-        self, node: Node, fact: int | None, leaves: tuple[Leaf, ...]
-    ) -> tuple[Question, list[RawClause]]:
+    def _question(self, node: Node, leaves: tuple[Leaf, ...]) -> tuple[Question, list[RawClause]]:
         """Return the alternatives in the order of preference: what exists is first."""
         answers, clauses = [], []
         for leaf in self.preferred(node, leaves):
@@ -298,7 +323,7 @@ class Graph:
             answers.append((answer, met.nodes))
             if not met.always:
                 clauses.append(RawClause((2 * answer + 1, *(2 * each for each in met.variables)), None))
-        return Question(fact, tuple(answers)), clauses
+        return tuple(answers), clauses
 
     def preferred(self, node: Node, leaves: tuple[Leaf, ...]) -> list[Leaf]:
         """Return alternatives in the order of preference: what exists already is first."""
@@ -395,7 +420,6 @@ def matches(catalog: Catalog, need: PackageNeed, candidate: Candidate) -> bool:
         return False
     if not need.range:
         return admits(version, need.prereleases)
-    wanted = catalog.range(need.language, need.range)
-    if isinstance(wanted, str) or not wanted.matches(version):
+    if not catalog.is_in_range(need.language, need.range, version):
         return False
     return need.language != "carvel" or admits(version, need.prereleases)

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+Status = Literal["granted", "stays", "quarantined", "undecided"]
 VersionPolicy = Literal["highest", "minimal-change", "lowest-satisfying", "pinned"]
 
 
@@ -147,7 +148,7 @@ class Policy(Model, frozen=True, kw_only=True):
     downgrades: whether versions below all installed ones are possible
     search: whether a need of an offer may install the only package that provides it
     unneeded: what is done with installed packages that nobody needs
-    conflicts_max: after how many conflicts a search gives up
+    conflicts_max: after how many conflicts a wish that is hard to decide stays undecided
     """
 
     versions: VersionPolicy = "highest"
@@ -155,7 +156,7 @@ class Policy(Model, frozen=True, kw_only=True):
     search: bool = False
     ignore_platforms: bool = False
     unneeded: Literal["orphan", "delete"] = "orphan"
-    conflicts_max: int = 50_000
+    conflicts_max: int = 20_000
 
 
 class Problem(Model, frozen=True, kw_only=True):
@@ -211,22 +212,27 @@ class Outcome(Model, frozen=True, kw_only=True):
         `granted`: a version that the user wants is chosen
         `stays`: the wish is impossible; the installed version stays, and what it needs is there
         `quarantined`: nothing is done for this wish, and nothing of it is removed
-        `undecided`: the search reached its limit of conflicts and gave up
+        `undecided`: neither a solution nor a proof that there is none was found; as `quarantined`
     """
 
     wish: Wish
-    status: Literal["granted", "stays", "quarantined", "undecided"]
+    status: Status
     version: str = ""
     explanation: Explanation | None = None
 
 
 class Resolution(Model, frozen=True, kw_only=True):
-    """The solution. cycles: packages that need each other, each cycle as its targets and names, in order."""
+    """The solution.
+
+    cycles: packages that need each other, each cycle as its targets and names, in order
+    unproven: how many answers about versions are possible, and not proved the best
+    """
 
     outcomes: tuple[Outcome, ...]
     chosen: tuple[Chosen, ...]
     cycles: tuple[tuple[tuple[str, str], ...], ...] = ()
     components: int = 0
+    unproven: int = 0
 
 
 def api(api_version: str, kind: str) -> str:

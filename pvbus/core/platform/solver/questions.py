@@ -7,10 +7,11 @@ an offer are asked for, and then all others; absent is preferred. The first solu
 result. An answer never depends on later ones.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from pvbus.core.platform.solver.facts import Fact, WishFact
+from pvbus.core.platform.solver.facts import WishFact
+from pvbus.core.platform.solver.feasible import Guide
 from pvbus.core.platform.solver.graph import Compiled, Graph, RawClause
 from pvbus.core.platform.solver.search import Clause, Search
 
@@ -29,20 +30,19 @@ class Questions:
     `hard` brings in are always needed. Every node that is needed and not asked for is in the heap. The heap
     may also have other nodes and a node twice, which are skipped when they come up.
 
-    hard: the facts that must hold, of which no other holds then, and no wish is asked for; None to ask for
-        the wishes, with all facts
+    guide: answers each question, None if the search finds the answers itself
     search: the search that is asked for decisions and holds the assignments
     _presence: node -> the variable that is true if any version of the node is chosen
     _providers: the nodes that have such a variable, those that can provide a needed offer first
     _entries: length of the trail, ROOT, PROVIDER or the number of a node, and the nodes that were brought in
     """
 
-    def __init__(self, graph: Graph, conflicts_max: int, hard: Collection[Fact] | None = None) -> None:
+    def __init__(self, graph: Graph, conflicts_max: int, guide: Guide | None = None) -> None:
         self.graph = graph
+        self.guide = guide
         self.search = Search(self, conflicts_max)
         self.possible = True
         """Whether the facts leave anything to search."""
-        self._facts: frozenset[int] | None = None
         self._asked: set[int] = set()
         self._needed: set[int] = set()
         self._heap: list[int] = []
@@ -56,38 +56,31 @@ class Questions:
         self.search.grow(graph.count)
         for index in self._providers:
             self._name_presence(index)
-        if hard is None:
-            self._add_wishes()
-        else:
-            self._facts = frozenset(graph.fact(fact) for fact in hard)
-            self._add_hard(hard)
+        self._add_wishes()
 
     def _add_wishes(self) -> None:
         graph = self.graph
         for index, root in enumerate(graph.roots):
             fact = graph.fact(WishFact(index, root.wish))
-            self._require(RawClause((2 * root.granted + 1, *(2 * each for each in root.matching)), fact))
+            self.require(RawClause((2 * root.granted + 1, *(2 * each for each in root.matching)), fact))
             if root.stays is not None:
                 node = graph.nodes[root.node]
                 assert node.installed is not None
                 literals = (2 * root.stays + 1, 2 * node.variables[node.installed])
-                self._require(RawClause(literals, graph.fact(graph.stay_fact(root))))
+                self.require(RawClause(literals, graph.fact(graph.stay_fact(root))))
 
-    def _add_hard(self, hard: Collection[Fact]) -> None:
-        graph = self.graph
-        for root in graph.roots:
-            node = graph.nodes[root.node]
-            for fact in (fact for fact in hard if isinstance(fact, WishFact) and fact.wish == root.wish):
-                self._require(RawClause(tuple(2 * each for each in root.matching), graph.fact(fact)))
-                self._enter([root.node])
-            if root.stays is not None and graph.stay_fact(root) in hard:
-                assert node.installed is not None
-                literals = (2 * node.variables[node.installed],)
-                self._require(RawClause(literals, graph.fact(graph.stay_fact(root))))
-                self._enter([root.node])
-
-    def _require(self, raw: RawClause) -> None:
+    def require(self, raw: RawClause) -> None:
+        if self.guide is not None:
+            self.guide.add(raw.literals)
         self.possible = self.possible and self.search.add(_clause(raw))
+
+    def bound(self, bound: int) -> bool:
+        """Allow at most so many changes of the variables that the search counts; return False if that is
+        impossible, or not known to be possible.
+        """
+        if self.guide is not None and not self.guide.bound(bound):
+            return False
+        return self.search.bound(bound)
 
     def solve(self) -> bool:
         """Search the first solution in which every package has a reason to be there."""
@@ -96,7 +89,8 @@ class Questions:
             return False
         while (clause := self._unfounded()) is not None:
             self._ask_for_all()
-            if not self.search.add(clause) or not self.search.solve():
+            self.require(clause)
+            if not self.possible or not self.search.solve():
                 self.possible = False
                 return False
         return True
@@ -114,7 +108,7 @@ class Questions:
 
     def _name_presence(self, index: int) -> None:
         for variable in self.graph.nodes[index].variables:
-            self._require(RawClause((2 * variable + 1, 2 * self._presence[index]), None))
+            self.require(RawClause((2 * variable + 1, 2 * self._presence[index]), None))
 
     def chosen(self) -> dict[int, int]:
         """Return the variable of each node that is to be installed."""
@@ -130,16 +124,18 @@ class Questions:
             return ()
         compiled = self.graph.compiled(variable)
         self.search.grow(self.graph.count)
-        return [_clause(raw) for raw in compiled.clauses if self._holds(raw.fact)]
-
-    def _holds(self, fact: int | None) -> bool:
-        return fact is None or self._facts is None or fact in self._facts
+        return [_clause(raw) for raw in compiled.clauses]
 
     def next_decision(self) -> int | None:
-        if self._facts is None:
-            literal = self._ask_wishes()
-            if literal is not None:
-                return literal
+        literal = self._next_question()
+        if literal is None or self.guide is None:
+            return literal
+        return self.guide.settle(self.search.decisions(), literal)
+
+    def _next_question(self) -> int | None:
+        literal = self._ask_wishes()
+        if literal is not None:
+            return literal
         while True:
             index = self._next_needed()
             if index is not None:
@@ -221,7 +217,7 @@ class Questions:
         else:
             raise AssertionError(f"{self.graph.nodes[index].location} is needed, and has no version")
         compiled = self.graph.compiled(variable)
-        entered = [node for fact, node in compiled.needed if self._holds(fact)]
+        entered = list(compiled.needed)
         literal = self._ask_alternatives(compiled, entered)
         if literal is None:
             self._asked.add(index)
@@ -231,9 +227,7 @@ class Questions:
     def _ask_alternatives(self, compiled: Compiled, entered: list[int]) -> int | None:
         values = self.search.values
         for question in compiled.questions:
-            if self._facts is not None and question.fact not in self._facts:
-                continue
-            for answer, nodes in question.answers:
+            for answer, nodes in question:
                 value = values[2 * answer]
                 if value is None:
                     return 2 * answer
@@ -242,40 +236,13 @@ class Questions:
                     break
         return None
 
-    def _unfounded(self) -> Clause | None:
-        """Return a clause against packages that only offers bring in, None if there are none.
-
-        A package has a reason to be there if a user wants it or it is installed, or if a package with a
-        reason needs it. What provides an offer for nobody but itself must not appear from nowhere.
-        """
-        graph = self.graph
+    def _unfounded(self) -> RawClause | None:
+        """Return a clause against packages that only offers bring in, None if there are none."""
         brought = {node for _, kind, entered in self._entries if kind == PROVIDER for node in entered}
-        if all(self._has_reason(index) for index in brought):
+        if all(self.graph.has_reason(index) for index in brought):
             return None
-        chosen = self.chosen()
-        nodes = {variable: index for index, variable in chosen.items()}
-        founded = {index for index in chosen if self._has_reason(index)}
-        pending = sorted(founded)
-        while pending:
-            for variable in graph.supported(chosen[pending.pop()]):
-                index = nodes.get(variable)
-                if index is not None and index not in founded:
-                    founded.add(index)
-                    pending.append(index)
-        unfounded = [index for index in chosen if index not in founded]
-        if not unfounded:
-            return None
-        atoms = {chosen[index] for index in unfounded}
-        reasons = [
-            2 * variable
-            for variable, owner in enumerate(graph.owners)
-            if owner not in unfounded and graph.supported(variable) & atoms
-        ]
-        return Clause([2 * min(atoms) + 1, *reasons], 0)
-
-    def _has_reason(self, index: int) -> bool:
-        node = self.graph.nodes[index]
-        return node.installed is not None or node.location in self.graph.rooted
+        literals = self.graph.unfounded(self.chosen())
+        return None if literals is None else RawClause(literals, None)
 
 
 def _clause(raw: RawClause) -> Clause:

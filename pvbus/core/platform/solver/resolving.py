@@ -32,6 +32,7 @@ def joined(catalog: Catalog, solutions: Sequence[Solution]) -> Resolution:
             cycle for cycle in strongly_connected(edges) if len(cycle) > 1 or cycle[0] in edges[cycle[0]]
         ),
         components=len(solutions),
+        unproven=sum(solution.unproven for solution in solutions),
     )
 
 

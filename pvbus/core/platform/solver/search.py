@@ -85,8 +85,6 @@ class Search:
         self._asker = asker
         self.values: list[bool | None] = []
         self.trail: list[int] = []
-        self.core = 0
-        """After a search without a solution: the facts that exclude every solution."""
         self.conflicts = 0
         self._conflicts_max = conflicts_max
         self._level = 0
@@ -147,6 +145,10 @@ class Search:
         self._backtrack(0)
         return self._settle(self._attach(clause))
 
+    def decisions(self) -> list[int]:
+        """Return the literals that were decided on, in order."""
+        return [self.trail[length] for length in self._limits]
+
     def solve(self) -> bool:
         """Search the first solution; return False if there is none."""
         while True:
@@ -193,9 +195,6 @@ class Search:
             # literals became false, so that need not be the present level.
             level = max((self._levels[each >> 1] for each in conflict.literals), default=0)
             if level == 0:
-                self.core = conflict.facts
-                for literal in conflict.literals:
-                    self.core |= self._root_facts[literal >> 1]
                 return False
             self._backtrack(level)
             learned, back = self._analyze(conflict)

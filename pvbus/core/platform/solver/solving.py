@@ -4,71 +4,109 @@ from typing import NamedTuple
 
 from pvbus.core.platform.solver.closure import Catalog, Component
 from pvbus.core.platform.solver.explaining import minimal
-from pvbus.core.platform.solver.facts import Fact, WishFact
-from pvbus.core.platform.solver.graph import Graph, Root
-from pvbus.core.platform.solver.model import Chosen, Edge, Explanation, Outcome, Requirement, flattened
+from pvbus.core.platform.solver.facts import Fact, StayFact, WishFact
+from pvbus.core.platform.solver.feasible import UNLIMITED, Guide
+from pvbus.core.platform.solver.graph import Graph, RawClause, Root
+from pvbus.core.platform.solver.model import (
+    Chosen,
+    Edge,
+    Explanation,
+    Outcome,
+    Requirement,
+    Status,
+    flattened,
+)
 from pvbus.core.platform.solver.questions import Questions
-from pvbus.core.platform.solver.search import Clause, SearchLimitError
-from pvbus.core.platform.solver.wording import explained
+from pvbus.core.platform.solver.search import SearchLimitError
+from pvbus.core.platform.solver.wording import explained, given_up
+
+SEARCH_CONFLICTS_MAX = 300
+"""More cost up to half a second, and lead nowhere where a guide is needed; fewer ask for one too early, which
+takes longer than these conflicts: it needs the clauses of every version."""
 
 
 class Solution(NamedTuple):
     """The solution of a component.
 
     refusals: index of a wish that is not granted, and the facts that exclude it
+    unproven: how many answers about versions are possible, and not proved the best
     """
 
     outcomes: tuple[Outcome, ...]
     chosen: tuple[Chosen, ...]
     refusals: tuple[tuple[int, tuple[Fact, ...]], ...] = ()
+    unproven: int = 0
 
 
 def solve(catalog: Catalog, component: Component) -> Solution:
     """Return what becomes of the wishes of a component, and the versions that are to be there.
 
+    The ordered search alone is tried first: it makes only the clauses of versions that it tries, so it is the
+    fastest where conflicts are few, as they mostly are. Past `SEARCH_CONFLICTS_MAX` a guide answers its
+    questions, with the policy's `conflicts_max` for each wish.
+    """
+    graph = Graph(catalog, component)
+    try:
+        return _solution(Questions(graph, SEARCH_CONFLICTS_MAX))
+    except SearchLimitError:
+        guide = Guide(graph, catalog.policy.conflicts_max)
+        return _solution(Questions(graph, UNLIMITED, guide))
+
+
+def _solution(questions: Questions) -> Solution:
+    """Solve in steps.
+
     1. Find the first solution in the order of the questions: it settles which wishes are granted.
     2. Read from this search why each other wish is impossible. This has to be done before anything is added
        to the search, as that takes back the assignments from which the reasons are read.
     3. With the policy `minimal-change`, search on among the solutions that answer the wishes alike.
-    4. Reduce the reasons to facts of which none can be left out, each time by searches of their own.
-
-    All searches are bounded by the policy's `conflicts_max`; if one gives up, no wish of the component is
-    decided.
+    4. Reduce the reasons to facts of which none can be left out.
     """
-    graph = Graph(catalog, component)
-    questions = Questions(graph, catalog.policy.conflicts_max)
+    graph, guide = questions.graph, questions.guide
+    catalog, component = graph.catalog, graph.component
     counted = _changes(graph) if catalog.policy.versions == "minimal-change" else []
     questions.search.count(counted)
-    try:
-        found = questions.solve()
-        assert found, "granting no wish is always possible"
-        refused = {
-            index: _behind(graph, questions, index, root)
-            for index, root in enumerate(graph.roots)
-            if not questions.search.is_true(root.granted)
-        }
-        granted = [_status(questions, root) for root in graph.roots]
-        chosen = _fewest_changes(graph, questions, counted)
-        refused = {index: minimal(catalog, component, facts) for index, facts in refused.items()}
-    except SearchLimitError:
-        return Solution(tuple(Outcome(wish=wish, status="undecided") for wish in component.wishes), ())
+    possible = questions.solve()
+    assert possible, "granting no wish is always possible"
+    statuses = [_status(questions, root) for root in graph.roots]
+    refused = {
+        index: _behind(graph, questions, index, root)
+        for index, root in enumerate(graph.roots)
+        if statuses[index] not in ("granted", "undecided")
+    }
+    chosen = _fewest_changes(graph, questions, counted)
+    refused = {
+        index: minimal(catalog, component, facts, graph.roots[index].wish) for index, facts in refused.items()
+    }
     explanations = {index: explained(catalog, facts) for index, facts in refused.items()}
+    for index, status in enumerate(statuses):
+        if status == "undecided":
+            explanations[index] = given_up(graph.roots[index].wish, catalog.policy.conflicts_max, graph)
     outcomes = tuple(
         _outcome(graph, root, status, chosen, explanations.get(index))
-        for index, (root, status) in enumerate(zip(graph.roots, granted, strict=True))
+        for index, (root, status) in enumerate(zip(graph.roots, statuses, strict=True))
     )
     refusals = tuple((index, tuple(facts)) for index, facts in refused.items())
-    return Solution(outcomes, tuple(_chosen(graph, chosen, index) for index in chosen), refusals)
+    versions = tuple(_chosen(graph, chosen, index) for index in chosen)
+    return Solution(outcomes, versions, refusals, guide.unproven_versions() if guide else 0)
 
 
-def _status(questions: Questions, root: Root) -> str:
+def _status(questions: Questions, root: Root) -> Status:
     if questions.search.is_true(root.granted):
         return "granted"
+    if questions.guide is not None and 2 * root.granted in questions.guide.unproven:
+        return "undecided"
     return "stays" if root.stays is not None and questions.search.is_true(root.stays) else "quarantined"
 
 
 def _behind(graph: Graph, questions: Questions, index: int, root: Root) -> list[Fact]:
-    """Return facts that exclude a wish, the wish among them; they are enough, and mostly not too many."""
+    """Return facts that exclude a wish, the wish among them; they are enough, and mostly not too many.
+
+    A guide says only that a wish is impossible: then all facts are taken, with what was granted before.
+    What the wished versions say themselves is among them: the nearest reason may be there.
+    """
+    if questions.guide is not None:
+        return _all_facts(graph, questions, index)
     bits, decisions = questions.search.facts_behind(2 * root.granted + 1)
     bits |= 1 << graph.fact(WishFact(index, root.wish))
     for other, earlier in enumerate(graph.roots):
@@ -76,7 +114,19 @@ def _behind(graph: Graph, questions: Questions, index: int, root: Root) -> list[
             bits |= 1 << graph.fact(WishFact(other, earlier.wish))
         if earlier.stays is not None and earlier.stays in decisions:
             bits |= 1 << graph.fact(graph.stay_fact(earlier))
-    return [fact for number, fact in enumerate(graph.facts) if bits >> number & 1]
+    own = {raw.fact for variable in root.matching for raw in graph.compiled(variable).clauses}
+    return [fact for number, fact in enumerate(graph.facts) if bits >> number & 1 or number in own]
+
+
+def _all_facts(graph: Graph, questions: Questions, index: int) -> list[Fact]:
+    earlier = graph.roots[:index]
+    found: list[Fact] = [fact for fact in graph.facts if not isinstance(fact, WishFact | StayFact)]
+    for number, root in enumerate(earlier):
+        if questions.search.is_true(root.granted):
+            found.append(WishFact(number, root.wish))
+        elif root.stays is not None and questions.search.is_true(root.stays):
+            found.append(graph.stay_fact(root))
+    return [*found, WishFact(index, graph.roots[index].wish)]
 
 
 def _changes(graph: Graph) -> list[int]:
@@ -108,26 +158,23 @@ def _fewest_changes(graph: Graph, questions: Questions, counted: list[int]) -> d
         if variable is not None and not search.is_open(variable)
     ]
     for literal in answered:
-        search.add(Clause([literal], 0))
+        questions.require(RawClause((literal,), None))
     while (changes := sum(variable in counts for variable in best.values())) > 0:
-        if not search.bound(changes - 1) or not questions.solve():
+        if not questions.bound(changes - 1) or not questions.solve():
             break
         best = questions.chosen()
     return best
 
 
 def _outcome(
-    graph: Graph, root: Root, status: str, chosen: dict[int, int], explanation: Explanation | None
+    graph: Graph, root: Root, status: Status, chosen: dict[int, int], explanation: Explanation | None
 ) -> Outcome:
     node = graph.nodes[root.node]
-    version = ""
-    if status == "quarantined":
+    if status in ("granted", "stays"):
+        version = graph.candidate(chosen[root.node]).version
+    else:
         version = node.candidates[node.installed].version if node.installed is not None else ""
-        return Outcome(wish=root.wish, status="quarantined", version=version, explanation=explanation)
-    version = graph.candidate(chosen[root.node]).version
-    if status == "granted":
-        return Outcome(wish=root.wish, status="granted", version=version)
-    return Outcome(wish=root.wish, status="stays", version=version, explanation=explanation)
+    return Outcome(wish=root.wish, status=status, version=version, explanation=explanation)
 
 
 def _chosen(graph: Graph, chosen: dict[int, int], index: int) -> Chosen:

@@ -13,7 +13,7 @@ from pvbus.core.platform.solver.facts import (
     StayFact,
     WishFact,
 )
-from pvbus.core.platform.solver.graph import matches, need_of
+from pvbus.core.platform.solver.graph import Graph, matches, need_of
 from pvbus.core.platform.solver.model import (
     Candidate,
     Explanation,
@@ -40,6 +40,17 @@ def explained(catalog: Catalog, facts: Sequence[Fact]) -> Explanation:
         reasons=tuple(words.reason(fact) for fact in facts),
         unknown_platforms=tuple(sorted(unknown)),
     )
+
+
+def given_up(wish: Wish, conflicts_max: int, graph: Graph) -> Explanation:
+    """Say what was tried for a wish that is undecided."""
+    words, size = _wish_words(wish), f"{len(graph.owners):,} versions of {len(graph.nodes):,} packages"
+    tried = f"{words}, and after {conflicts_max:,} conflicts among {size}"
+    sentence = (
+        f"{tried} neither a solution nor a proof that there is none was found: "
+        "a version or a narrower range for it, or for what it needs, helps the search"
+    )
+    return Explanation(sentence=sentence, reasons=(words,))
 
 
 class _Words:

@@ -375,7 +375,7 @@ class _Round:
         if outcome is None or outcome.status == "granted":
             return "", ""
         if outcome.status == "undecided":
-            return "Undecided", "the search for versions was given up: too many combinations"
+            return "Undecided", refusal_words(outcome.explanation)
         sentence = refusal_words(outcome.explanation)
         conditions = [each.condition for each in self._open_dependencies(self._presents[okey], {})]
         for condition in ("UnknownPackage", "UnknownPackageVersion"):

@@ -5,6 +5,7 @@ import pytest
 
 from pvbus.core.platform.packaging.statuses import refusal_words
 from pvbus.core.platform.solver.model import (
+    AnyOf,
     Candidate,
     Conflict,
     Package,
@@ -418,22 +419,52 @@ def test_a_transaction_is_refused_by_another_state() -> None:
     assert not made.is_current({})
 
 
-def test_a_search_that_takes_too_long_decides_nothing() -> None:
-    """At the limit of conflicts nothing is installed, and nothing that is there is removed."""
-    packages = (
-        pkg("a", {"1.0.0": ["c <2.0.0"], "2.0.0": ["c <2.0.0"]}),
-        pkg("b", {"1.0.0": ["c >=2.0.0"]}),
-        pkg("c", {"1.0.0": [], "2.0.0": []}),
-    )
+def pigeons(count: int) -> tuple[Package, ...]:
+    """Return packages that each need a hole of their own, of which there is one too few, and `all`, which
+    needs each of them: nothing is harder to disprove for its size.
+    """
+    holes = [
+        pkg(f"hole{hole}", {f"{bird + 1}.0.0": [] for bird in range(count)}) for hole in range(count - 1)
+    ]
+    birds = []
+    for bird in range(count):
+        needs = tuple(
+            PackageNeed(package=f"hole{hole}", range=f"={bird + 1}.0.0") for hole in range(count - 1)
+        )
+        candidate = Candidate(version="1.0.0", requirements=(Requirement(need=AnyOf(alternatives=needs)),))
+        birds.append(Package(name=f"bird{bird}", candidates=(candidate,)))
+    return (*holes, *birds, pkg("all", {"1.0.0": [f"bird{bird}" for bird in range(count)]}))
+
+
+def test_a_wish_that_is_too_hard_to_decide_costs_no_other_wish() -> None:
+    """It is undecided, with what was tried; nothing of it is removed, and the wishes beside it, which share
+    its packages, are granted."""
     problem = Problem(
-        packages=packages,
-        wishes=(wish("a"), wish("b")),
-        installed=(installed("b 1.0.0"),),
-        policy=Policy(conflicts_max=0, unneeded="delete"),
+        packages=pigeons(14),
+        wishes=(wish("all"), wish("bird0"), wish("hole3")),
+        installed=(installed("bird1 1.0.0"),),
+        policy=Policy(conflicts_max=200, unneeded="delete"),
     )
     resolution = resolve(problem)
-    assert {each.status for each in resolution.outcomes} == {"undecided"}
-    assert [each.action for each in transaction_of(problem, resolution).actions] == ["hold"]
+    outcomes = {each.wish.package: each for each in resolution.outcomes}
+    assert {name: each.status for name, each in outcomes.items()} == {
+        "all": "undecided",
+        "bird0": "granted",
+        "hole3": "granted",
+    }
+    explanation = outcomes["all"].explanation
+    assert explanation is not None
+    assert "you want all, and after 200 conflicts among" in explanation.sentence
+    assert outcomes["bird0"].explanation is None
+
+
+def test_what_nothing_but_a_proof_refuses_is_refused_with_its_reasons() -> None:
+    """With enough conflicts the same wish is impossible, and every bird is a part of the reason."""
+    resolution = resolve(Problem(packages=pigeons(7), wishes=(wish("all"), wish("hole3"))))
+    refused, granted = resolution.outcomes
+    assert (refused.status, granted.status) == ("quarantined", "granted")
+    assert refused.explanation is not None
+    assert [f"bird{n} 1.0.0 needs" in " ".join(refused.explanation.reasons) for n in range(7)] == [True] * 7
 
 
 @pytest.mark.parametrize(
