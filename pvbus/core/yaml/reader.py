@@ -133,10 +133,11 @@ class _Anchored(NamedTuple):
 class _Open:
     """A collection that has not ended: its parts in order, keys and values in turn for a mapping."""
 
-    __slots__ = ("anchor", "is_mapping", "items", "merges", "nodes")
+    __slots__ = ("anchor", "is_flow", "is_mapping", "items", "merges", "nodes")
 
     def __init__(self, event: Any, nodes: int) -> None:
         self.is_mapping = type(event) is yaml.MappingStartEvent
+        self.is_flow = event.flow_style
         self.anchor: str | None = event.anchor
         self.nodes = nodes
         self.items: list[Any] = []
@@ -185,6 +186,8 @@ class _Reader:
                 nodes += 1
                 value = event.value
                 parent = open_[-1] if open_ else None
+                if parent is not None and parent.is_flow and "?" in value and not event.style:
+                    self._check_question_mark(event)
                 if parent is not None and parent.is_mapping and len(parent.items) % 2 == 0:
                     if event.tag is not None or (
                         event.implicit[0] and (value[:1] in HINTS or value == MERGE)
@@ -220,6 +223,11 @@ class _Reader:
                 self._nodes = nodes
                 return value
             open_[-1].items.append(value)
+
+    def _check_question_mark(self, event: Any) -> None:
+        """Refuse a plain text between brackets with a `?`, at which kubectl's parser ends the text."""
+        if self._dialect.is_json:
+            raise self._error(event, f"kubectl does not read a ? here: write {event.value[:80]!r} in quotes")
 
     def _scalar(self, event: Any) -> Any:
         try:

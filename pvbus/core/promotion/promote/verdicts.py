@@ -84,11 +84,7 @@ def _draft(subject: Subject, verdict: Verdict) -> Verdict:
     if subject.quarantined is not None:
         return replace(verdict, reason=subject.quarantined.reason, message=subject.quarantined.message)
     if not _is_opted_in(variant, revision):
-        message = (
-            "it is not opted in: kubectl annotate "
-            f"-n {revision.namespace} packagevariant {variant.metadata.name} {AUTO_LIFECYCLE}=true"
-        )
-        return replace(verdict, reason=NOT_OPTED_IN, message=message)
+        return replace(verdict, reason=NOT_OPTED_IN, message=_how_to_opt_in(variant, revision))
     refused = refusal(variant, as_object(revision), set_on_hold=subject.set_on_hold)
     if refused is not None:
         note = _unserved(subject) if refused.reason == GATE_NOT_MET else ""
@@ -143,6 +139,17 @@ def _is_opted_in(variant: PackageVariant, revision: ObservedRevision) -> bool:
     """The revision's own annotation comes first: "false" leaves one draft out."""
     own = revision.row.annotations.get(AUTO_LIFECYCLE)
     return (own if own is not None else variant.metadata.annotations.get(AUTO_LIFECYCLE)) == "true"
+
+
+def _how_to_opt_in(variant: PackageVariant, revision: ObservedRevision) -> str:
+    """Name the object whose annotation counts: the variant's does not where the revision has one."""
+    name, overwrite = f"packagevariant {variant.metadata.name}", ""
+    if AUTO_LIFECYCLE in revision.row.annotations:
+        name, overwrite = f"packagerevision {revision.name}", " --overwrite"
+    elif AUTO_LIFECYCLE in variant.metadata.annotations:
+        overwrite = " --overwrite"
+    annotate = f"kubectl annotate -n {revision.namespace} {name} {AUTO_LIFECYCLE}=true{overwrite}"
+    return f"it is not opted in: {annotate}"
 
 
 def _unserved(subject: Subject) -> str:

@@ -36,7 +36,7 @@ OPT_IN: Any = {"annotations": {AUTO_LIFECYCLE: "true"}}
         (variant(opted_in=False), draft(), "NotOptedIn", "auto-lifecycle-mgmt=true", []),
         (variant(opted_in=False), draft(**MET), "NotOptedIn", "packagevariant web-edge", []),
         (variant(opted_in=False), draft(**OPT_IN), "Proposed", "waits", ["Proposed"]),
-        (variant(), draft(**OPT_OUT), "NotOptedIn", "not opted in", []),
+        (variant(), draft(**OPT_OUT), "NotOptedIn", "packagerevision edge.web.packagevariant-1 ", []),
         (variant(), draft(**UNMET), "GateNotMet", "unmet readiness gates: ip", []),
         (
             variant(),

@@ -112,6 +112,13 @@ def test_what_is_too_large_says_so_by_its_class(text: str) -> None:
         ("a: 1\nb: {<<: 1}", "line 2: the value of `<<` must be a mapping"),
         ("a: 1\nb: !!int x", "line 2: `x` is no !!int"),
         ("a: 1\n\tb: 2", "line 2: found a tab"),
+        (
+            "a: 1\nb: {q: Does it work?}",
+            "line 2: kubectl does not read a . here: write 'Does it work.' in quotes",
+        ),
+        ("[1,\n http://a/?b=1]", "line 2: kubectl does not read a ."),
+        ("a: 1\nb: {q?: 1}", "line 2: kubectl does not read a ."),
+        ("a: [[b ?c]]", "line 1: kubectl does not read a ."),
         ("a: 1\n---\nb: 1", "line 2: a second document begins"),
         (b"a: \xff", r"it is not UTF-8 text \(at byte 3\)"),
         ("a: \ud800", "half a surrogate pair"),
@@ -122,6 +129,11 @@ def test_what_is_too_large_says_so_by_its_class(text: str) -> None:
 def test_errors_say_what_and_where(text: str | bytes, words: str) -> None:
     with pytest.raises(YamlError, match=words):
         read(text)
+
+
+@pytest.mark.parametrize("text", ["{q: 'a?'}", '["a?", b]', "q: a?", "q:\n- a?b\n- ?c"])
+def test_a_question_mark_is_read_where_kubectl_reads_it(text: str) -> None:
+    read(text)
 
 
 def test_lines_count_from_where_the_text_stands() -> None:
