@@ -2,8 +2,8 @@
 
 The rules are in `pvbus.core.variants.revisions.signatures`. The store applies them to each save of a draft,
 through a PackageRevision or its resources, after the pipeline has run; and to a draft that somebody pushed
-to, when it reads it. A writer may name the content that he has looked at, in the annotation SIGNED_CONTENT of
-the request: of another content he is refused with 422, as a client that gets 409 sends the same again.
+to, when it reads it. A request may name the content that its writer has looked at, in the annotation
+SIGNED_CONTENT: for other content it is refused with 422, as a client that gets 409 sends the same again.
 """
 
 from collections.abc import Mapping, Sequence

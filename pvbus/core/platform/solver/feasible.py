@@ -14,12 +14,8 @@ The library is imported when a formula is made: most processes never need one.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from pvbus.core.platform.solver.graph import Graph
-
-if TYPE_CHECKING:
-    pass
 
 QUESTIONS_MAX = 20
 """So many wishes may use up all their conflicts, before each other one gets a single conflict; so many

@@ -2,8 +2,8 @@
 
 The package store binds the condition to a digest of the files, in the annotation SIGNATURES of the Kptfile,
 which it alone writes. When the content changes, the condition becomes Unknown with the reason INPUTS_CHANGED;
-content that returns restores nothing. Whoever sets a condition in the same update as he changes the content
-signs the new content. A condition that is False stays: it says that somebody has to do something.
+content that returns restores nothing. An update that sets a condition and changes the content signs the new
+content. A condition that is False stays: it says that somebody has to do something.
 
 Conditions of the store (`Rendered`, those of validators) and of injection follow from the content by
 themselves, and are no signatures.
@@ -158,7 +158,7 @@ def survives_of(annotations: Mapping[str, str], type_: str, files: Iterable[str]
         named = part(", ".join(entries))
         raise ValueError(
             f"the package's annotation {SURVIVES} lets {type_} survive a change of {named}: that is "
-            " everything, or the Kptfile; name single files, or fields such as app.yaml#/spec/replicas"
+            "everything, or the Kptfile; name single files, or fields such as app.yaml#/spec/replicas"
         )
     return entries
 
