@@ -33,7 +33,15 @@ from pvbus.core.kernel.records import (
 )
 from pvbus.core.kernel.rolloutrows import Rollout, Target
 from pvbus.core.kernel.rolloutstates import RolloutState
-from pvbus.core.variants.objectrows import POLICY, REVISION, SPECIALIZER, VARIANT, rows_of, topics_of
+from pvbus.core.variants.objectrows import (
+    POLICY,
+    QUARANTINE,
+    REVISION,
+    SPECIALIZER,
+    VARIANT,
+    rows_of,
+    topics_of,
+)
 from pvbus.ports.bus import Output, Record
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.installation import ensure_installation
@@ -105,7 +113,7 @@ async def write_world(writer: BusWriter, count: int) -> None:
     value = encode_row(SyncMarker(state="ok", epoch=1, versions=("v1", "v1alpha1")))
     assert value is not None
     markers: list[Output] = []
-    for kind in (REVISION, SPECIALIZER, VARIANT, POLICY):
+    for kind in (REVISION, SPECIALIZER, VARIANT, POLICY, QUARANTINE):
         for topic in {OBJECTS, *topics_of(kind, requested=False)}:
             markers += writer.to_everywhere(topic, sync_key(*kind), value)
     await writer.write(markers)

@@ -43,7 +43,7 @@ async def test_a_small_run_counts_what_the_design_promises() -> None:
     runs = (no_op(small=True), affected(small=True), injected(small=True), yaml(small=True))
     rows = [row for found in await asyncio.gather(*runs) for row in found]
     counted = [row for row in rows if row.unit in COUNTED and row.goal is not None]
-    assert len(await resolving(small=True)) == 4
+    assert len(await resolving(small=True)) == 5
     assert len(counted) == 15
     assert not missed(counted), table(missed(counted))
 

@@ -39,6 +39,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PACKAGE = PACKAGES[0]
 KEY = f"default/web-edge-asia-{PACKAGE}"
 QUIET_SECONDS = 4
+WITH_PROMOTE = (*SERVICES, "promote")
+"""Promote asks ingest for quarantines: without them release publishes nothing."""
 
 
 @asynccontextmanager
@@ -137,7 +139,7 @@ async def test_a_rollback_is_published_and_its_variant_makes_one_draft_and_is_qu
         cluster = await HttpCluster.connect(address.kubeconfig)
         stack.push_async_callback(cluster.close)
         client = Client(cluster)
-        async with running(SERVICES, address.kubeconfig, bus), running(["release"], config, bus):
+        async with running(WITH_PROMOTE, address.kubeconfig, bus), running(["release"], config, bus):
             await create_all(client, list(manifests(tmp_path / "repositories")))
             await until(client, SET, "web", Ready="True")
             await client.until_there(name_of(PACKAGE, 1))
@@ -162,7 +164,7 @@ async def test_a_rollback_is_published_and_its_variant_makes_one_draft_and_is_qu
             assert await rollout.is_quiet()
             assert len(await rollout.revisions()) == 5  # two, the rollback, the new draft, the branch's
             versions = await rollout.versions()
-        async with running(SERVICES, address.kubeconfig, bus), running(["release"], config, bus):
+        async with running(WITH_PROMOTE, address.kubeconfig, bus), running(["release"], config, bus):
             assert await rollout.is_quiet()
             assert await rollout.versions() == versions
     assert authorizer.refused == set()
