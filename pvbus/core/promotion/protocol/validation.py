@@ -64,15 +64,16 @@ def _selection(wanted: RevisionsSelector) -> Iterator[str]:
 
 
 def never_opens(spec: RolloutPolicySpec, now: float) -> str:
-    """Return which waves of a valid spec may not be approved in the next time, "" if there is none."""
-    closed = [
-        f"spec.waves[{i}]"
-        for i, wave in enumerate(rules_of(spec).waves)
-        if Calendar(wave.windows, wave.denied).opens_at(now) == float("inf")
-    ]
-    if not closed:
+    """Name a wave of a valid spec that may not be approved in the next time, "" if there is none.
+
+    Waves with the same times are looked at once: to find that one never opens costs up to 0.4 s.
+    """
+    calendars = [Calendar(wave.windows, wave.denied) for wave in rules_of(spec).waves]
+    distinct = dict.fromkeys(calendars)
+    closed = next((calendar for calendar in distinct if calendar.opens_at(now) == float("inf")), None)
+    if closed is None:
         return ""
-    where = "spec.windows" if len(closed) == len(spec.waves or closed) else ", ".join(closed)
+    where = "spec.windows" if len(distinct) == 1 else f"spec.waves[{calendars.index(closed)}]"
     return f"{where}: no time window opens in the next {DAYS_AHEAD} days; see spec.denyWindows, too"
 
 
