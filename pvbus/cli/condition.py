@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import click
 
-from pvbus.cli.fleet import existing, kubeconfig_option, persist, require_served, run_connected
+from pvbus.cli.fleet import existing, kubeconfig_option, persist, require_served
 from pvbus.cli.live import REVISION
 from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
 from pvbus.cli.output import columns, emit
+from pvbus.cli.packagefolder import PackageHome, folder_key, folder_option
 from pvbus.cli.reading import data_option
 from pvbus.core.api.kptfile import STATUSES
 from pvbus.core.errors import PermanentError, PvbusError, UsageError
@@ -27,6 +28,7 @@ COLUMNS = ("TYPE", "STATUS", "GATE", "REASON", "MESSAGE")
 WATCH_SECONDS = 1.0  # between two looks: who waits for a condition waits for people, and programs of minutes
 OWN = ("Rendered", "RenderIdempotent")
 """Conditions of the package store: it sets them when it runs the pipeline."""
+ONE_PLACE = "--folder names a package without a server, -n a namespace of one: leave one of them out"
 
 _TYPE = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
@@ -84,14 +86,16 @@ Examples:
   pvbus condition set default/edge.web.packagevariant-1 Certified=False --reason NoLicense \\
       --message "the licence of site asia-01 has expired"
   pvbus condition set default/edge.web.packagevariant-1 Deployed=True --in-order
+  pvbus condition set --folder packages/web Certified=True          the Kptfile of a folder, without a server
   kubectl wait packagerevision/edge.web.packagevariant-1 --for=condition=Certified
 
 Exit codes: 0 set (also if it was so before); 1 there is no such revision, it is no draft, the server refused,
 or with --in-order a condition comes after one that is not True; 2 bad usage.
 """,
 )
-@object_argument("[KIND] NAME TYPE=STATUS...", (REVISION,))
+@object_argument("[[KIND] NAME] TYPE=STATUS...", (REVISION,), required=False)
 @namespace_option
+@folder_option
 @click.option("--reason", default="", help="Why, in one CamelCase word, for programs.")
 @click.option("--message", default="", help="Why, in a sentence, for people.")
 @click.option("--in-order", is_flag=True, help="Only if all that the conditions come after is True.")
@@ -101,6 +105,7 @@ or with --in-order a condition comes after one that is not True; 2 bad usage.
 def set_(
     words: tuple[str, ...],
     namespace: str | None,
+    folder: str | None,
     reason: str,
     message: str,
     in_order: bool,
@@ -115,12 +120,15 @@ def set_(
 
     With --in-order a condition is set to True or False only on a revision in which all that it comes after
     is True; Unknown is always set.
+
+    With --folder the package is in a folder, and no server is asked: the Kptfile is edited, and its comments
+    stay. A condition is bound to the files as they are then: when they change, it is Unknown.
     """
-    key, assignments = revision_named(words, Scope(namespace, data, kubeconfig))
+    key, assignments = revision_named(words, Scope(namespace, data, kubeconfig), folder)
     if not assignments:
         raise UsageError(f"{key}: what to set is missing: TYPE=STATUS, for example Certified=True")
     wanted = Wanted(key, conditions_named(assignments, reason, message), in_order)
-    written = asyncio.run(run_connected(data, kubeconfig, partial(write, wanted=wanted)))
+    written = asyncio.run(PackageHome(data, kubeconfig, folder).run(partial(write, wanted=wanted)))
     if output == "json":
         emit({"changed": written.changed, **document_of(wanted.key, written.revision, {})}, output)
         return
@@ -138,13 +146,15 @@ Examples:
   pvbus condition get default/edge.web.packagevariant-1
   pvbus condition get default/edge.web.packagevariant-1 Certified -o json
   pvbus condition get default/edge.web.packagevariant-1 Certified --watch -o json   # a line per change
+  pvbus condition get --folder packages/web
 
 Exit codes: 0 shown, ready or not; 1 there is no such revision, or it has no condition or gate of a type
 that is named; 2 bad usage.
 """,
 )
-@object_argument("[KIND] NAME [TYPE...]", (REVISION,))
+@object_argument("[[KIND] NAME] [TYPE...]", (REVISION,), required=False)
 @namespace_option
+@folder_option
 @click.option("--watch", is_flag=True, help="Show them again when they change, until Ctrl-C.")
 @_output
 @kubeconfig_option
@@ -152,6 +162,7 @@ that is named; 2 bad usage.
 def get(
     words: tuple[str, ...],
     namespace: str | None,
+    folder: str | None,
     watch: bool,
     output: str,
     kubeconfig: str | None,
@@ -163,7 +174,7 @@ def get(
     (annotation pvbus.dev/condition-order of its Kptfile): the program that sets it begins when those are
     True.
     """
-    key, types = revision_named(words, Scope(namespace, data, kubeconfig))
+    key, types = revision_named(words, Scope(namespace, data, kubeconfig), folder)
 
     async def show(cluster: Cluster) -> None:
         last = None
@@ -177,7 +188,7 @@ def get(
             last = found
             await asyncio.sleep(WATCH_SECONDS)
 
-    asyncio.run(run_connected(data, kubeconfig, show))
+    asyncio.run(PackageHome(data, kubeconfig, folder).run(show))
 
 
 class _Shown(NamedTuple):
@@ -222,9 +233,18 @@ class _Shown(NamedTuple):
 
 
 def revision_named(
-    words: Sequence[str], scope: Scope, *, rest_max: int | None = None
+    words: Sequence[str], scope: Scope, folder: str | None, *, rest_max: int | None = None
 ) -> tuple[Key, tuple[str, ...]]:
-    """Return the key of a package revision, and the words after its name. Raises UsageError."""
+    """Return the key of a package revision, and the words after its name. Raises UsageError.
+
+    folder: the folder of a package, which is named in place of a revision; None for none
+    """
+    if folder is not None:
+        if scope.namespace is not None:
+            raise UsageError(ONE_PLACE)
+        if rest_max is not None and len(words) > rest_max:
+            raise UsageError(f'"{words[rest_max]}" is too much: with --folder no package revision is named')
+        return folder_key(folder), tuple(words)
     revision = named(words, (REVISION,), scope, rest_max=rest_max)
     return revision.key, revision.rest
 

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from pvbus.cli.condition import (
+    ONE_PLACE,
     Wanted,
     Written,
     conditions_named,
@@ -18,10 +19,11 @@ from pvbus.cli.condition import (
     with_conditions,
     write_changed,
 )
-from pvbus.cli.fleet import key_of, kubeconfig_option, require_served, run_connected
+from pvbus.cli.fleet import key_of, kubeconfig_option, require_served
 from pvbus.cli.live import REVISION
 from pvbus.cli.objectnames import Scope, namespace_option, object_argument
 from pvbus.cli.output import columns, emit
+from pvbus.cli.packagefolder import PackageHome, folder_option
 from pvbus.cli.reading import data_option
 from pvbus.core.api.packages import PLACEHOLDER_REVISION
 from pvbus.core.errors import PermanentError, UsageError
@@ -83,6 +85,7 @@ Examples:
   pvbus task list
   pvbus task list -n default --owner ann --overdue
   pvbus task list --answered -o json
+  pvbus task list --folder packages/web            what people have to do before this package is ready
 
 Exit codes: 0 shown, also if there is none; 1 the server refused; 2 bad usage.
 """,
@@ -91,11 +94,13 @@ Exit codes: 0 shown, also if there is none; 1 the server refused; 2 bad usage.
 @click.option("--owner", help="Only of this owner.")
 @click.option("--overdue", is_flag=True, help="Only open ones whose due time has passed.")
 @click.option("--answered", is_flag=True, help="The answers so far, instead of the open tasks.")
+@folder_option
 @_output
 @kubeconfig_option
 @data_option
 def list_(
     namespace: str | None,
+    folder: str | None,
     owner: str | None,
     overdue: bool,
     answered: bool,
@@ -110,7 +115,10 @@ def list_(
     """
     if overdue and answered:
         raise UsageError("--overdue is about open tasks: omit it, or omit --answered")
-    revisions = asyncio.run(run_connected(data, kubeconfig, partial(_revisions, namespace=namespace)))
+    if folder is not None and namespace is not None:
+        raise UsageError(ONE_PLACE)
+    home = PackageHome(data, kubeconfig, folder)
+    revisions = asyncio.run(home.run(partial(_revisions, namespace=namespace)))
     now = datetime.now(UTC)
     asked = Filter(owner, overdue, answered)
     found = [each for revision in revisions for each in described(revision, now) if _is_shown(each, asked)]
@@ -204,8 +212,9 @@ Exit codes: 0 asked (also if it was so before); 1 there is no such revision, it 
 or the server refused; 2 bad usage.
 """,
 )
-@object_argument("[KIND] NAME TYPE", (REVISION,))
+@object_argument("[[KIND] NAME] TYPE", (REVISION,), required=False)
 @namespace_option
+@folder_option
 @click.option("--question", required=True, help="What a person has to find out or decide.")
 @click.option("--owner", default="", help="Who should answer: a name for people. It gives no right.")
 @click.option("--ticket", default="", help="Where else it is discussed: a number or an address.")
@@ -219,6 +228,7 @@ or the server refused; 2 bad usage.
 def open_(
     words: tuple[str, ...],
     namespace: str | None,
+    folder: str | None,
     question: str,
     owner: str,
     ticket: str,
@@ -232,7 +242,7 @@ def open_(
 
     The task is stored with the package in git. One that is open already gets this question and owner.
     """
-    key, type_ = _condition_named(words, Scope(namespace, data, kubeconfig))
+    key, type_ = _condition_named(words, Scope(namespace, data, kubeconfig), folder)
     if type_ == LIFECYCLE_TYPE:
         raise UsageError(f"{type_} is the condition of the lifecycle in events: choose another type")
     asked = _task_named(question, owner, ticket, due)
@@ -246,9 +256,8 @@ def open_(
         metadata = {**(spec.get("packageMetadata") or {}), "annotations": annotations}
         return with_conditions({**revision, "spec": {**spec, "packageMetadata": metadata}}, wanted.conditions)
 
-    written = asyncio.run(
-        run_connected(data, kubeconfig, partial(write_changed, wanted=wanted, change=change))
-    )
+    home = PackageHome(data, kubeconfig, folder)
+    written = asyncio.run(home.run(partial(write_changed, wanted=wanted, change=change)))
     if tasks.of(written.revision).tasks.get(type_) != asked:
         raise PermanentError(
             f"{key}: the server set the condition, but did not store the question: it takes the right to "
@@ -257,7 +266,7 @@ def open_(
     if type_ not in gates.gates_of(written.revision):
         click.echo(
             f"note: {type_} is no readiness gate of {key}, so nothing waits for the answer; it is one when "
-            "spec.readinessGates of the PackageRevision has it",
+            "spec.readinessGates of the PackageRevision has it, or info.readinessGates of the Kptfile",
             err=True,
         )
     _report(wanted, written, output, "asked" if written.changed else "already asked")
@@ -289,9 +298,9 @@ def _task_named(question: str, owner: str, ticket: str, due: str) -> Task:
         raise UsageError(hint) from None
 
 
-def _condition_named(words: Sequence[str], scope: Scope) -> tuple[Key, str]:
+def _condition_named(words: Sequence[str], scope: Scope, folder: str | None) -> tuple[Key, str]:
     """Return the package revision and the type of the condition. Raises UsageError."""
-    key, rest = revision_named(words, scope, rest_max=1)
+    key, rest = revision_named(words, scope, folder, rest_max=1)
     if not rest:
         raise UsageError(f"{key}: the TYPE of the condition is missing: give it after the name")
     return key, rest[0]
@@ -318,8 +327,9 @@ Exit codes: 0 answered (also if it was so before); 1 there is no such revision o
 somebody else has answered, or the server refused; 2 bad usage.
 """,
 )
-@object_argument("[KIND] NAME TYPE", (REVISION,))
+@object_argument("[[KIND] NAME] TYPE", (REVISION,), required=False)
 @namespace_option
+@folder_option
 @click.option("--status", required=True, type=click.Choice(tasks.ANSWERS, case_sensitive=False))
 @click.option("--message", default="", help="Why, in a sentence.")
 @click.option("--again", is_flag=True, help="Replace an answer. Both stay in the history.")
@@ -329,6 +339,7 @@ somebody else has answered, or the server refused; 2 bad usage.
 def answer(
     words: tuple[str, ...],
     namespace: str | None,
+    folder: str | None,
     status: str,
     message: str,
     again: bool,
@@ -341,7 +352,7 @@ def answer(
     The package store records who answered, as the API server knows it, when, and the old and new status: in
     the package, and in its git history. Anybody who may write conditions may answer, whoever the owner is.
     """
-    key, type_ = _condition_named(words, Scope(namespace, data, kubeconfig))
+    key, type_ = _condition_named(words, Scope(namespace, data, kubeconfig), folder)
     wanted = Wanted(key, [_condition(tasks.answer(type_, status, message))])
 
     def change(revision: Object) -> Object:
@@ -349,9 +360,8 @@ def answer(
         _refuse_answered(wanted, revision, again, "replaces it, and both stay in the history")
         return with_conditions(revision, wanted.conditions)
 
-    written = asyncio.run(
-        run_connected(data, kubeconfig, partial(write_changed, wanted=wanted, change=change))
-    )
+    home = PackageHome(data, kubeconfig, folder)
+    written = asyncio.run(home.run(partial(write_changed, wanted=wanted, change=change)))
     found = tasks.of(written.revision)
     last = found.last(type_)
     if last is None or last.after != status:

@@ -36,28 +36,48 @@ def sign(
     may_sign: whether a condition that the request sets is a statement of the user
     Raises: StatusError.
     """
+    is_rendered = revision.note is None or revision.note.state == "done"
+    try:
+        return signed(revision.kptfile, stored, asked, made, user, may_sign=may_sign, is_rendered=is_rendered)
+    except editor.YamlError:
+        return made, ()  # it cannot be read, and has no conditions: a gate on one is not met
+    except ValueError as exc:
+        raise answers.unusable(str(exc)) from exc
+
+
+def signed(
+    before: KptfileFacts,
+    stored: Texts,
+    asked: Texts,
+    made: Rendering,
+    user: str,
+    *,
+    may_sign: bool = True,
+    is_rendered: bool = True,
+) -> tuple[Rendering, tuple[str, ...]]:
+    """Return what `sign` does, of a package that need not be a revision of a repository.
+
+    before: the facts of the stored Kptfile, as they are shown
+    is_rendered: whether the stored files are an output of the pipeline
+    Raises: ValueError for what the annotation SURVIVES says; YamlError.
+    """
     after = facts_of(made.texts.get(layout.KPTFILE, ""))
-    record = revision.kptfile.annotations.get(SIGNATURES, "")
+    record = before.annotations.get(SIGNATURES, "")
     if not (record or SIGNATURES in after.annotations or signatures.signed(after.conditions)):
         return made, ()
     update = Update(
         before=stored,
         asked=asked,
         after=made.texts,
-        present=revision.kptfile.conditions,
+        present=before.conditions,
         conditions=after.conditions,
         annotations={**after.annotations, SIGNATURES: record},
         user=user,
         may_sign=may_sign,
-        is_rendered=revision.note is None or revision.note.state == "done",
+        is_rendered=is_rendered,
     )
-    try:
-        judged = signatures.judge(update)
-        texts = _with_signatures(made.texts, after, judged)
-    except editor.YamlError:
-        return made, ()  # it cannot be read, and has no conditions: a gate on one is not met
-    except ValueError as exc:
-        raise answers.unusable(str(exc)) from exc
+    judged = signatures.judge(update)
+    texts = _with_signatures(made.texts, after, judged)
     lines = (f"Signature {type_}: void, as the content has changed" for type_ in judged.void)
     return made._replace(texts=texts), tuple(map(layout.one_line, lines))
 
@@ -88,16 +108,19 @@ def _with_record(text: str) -> copies.Edit:
     return lambda kptfile: editor.assign(kptfile, _PATH, text)
 
 
-# ------------------------------------------------------------ drafts that somebody pushed to
+# ------------------------------------------------------------ drafts that somebody edited elsewhere
+
+PUSHED = "somebody has pushed to its branch since"
 
 
-def judged_push(facts: KptfileFacts, files: Texts, former: Texts) -> KptfileFacts:
-    """Return the facts of a draft that another program has committed to: its conditions follow the content.
+def judged_edit(facts: KptfileFacts, files: Texts, former: Texts, why: str = PUSHED) -> KptfileFacts:
+    """Return the facts of a draft that another program has edited: its conditions follow the content.
 
-    A condition that the store has never seen has no signature: what is pushed with it is what it is about.
+    A condition that the store has never seen has no signature: what comes with it is what it is about.
 
     files: the draft's files now
     former: those of the store's last commit, {} if they are not known
+    why: what happened to the files, for the message
     """
     found = signatures.signatures_in(facts.annotations)
     signed = signatures.signed(facts.conditions)
@@ -106,7 +129,7 @@ def judged_push(facts: KptfileFacts, files: Texts, former: Texts) -> KptfileFact
             condition,
             found[type_].by,
             signatures.INPUTS_CHANGED,
-            "somebody has pushed to its branch since",
+            why,
             signatures.changed_files(former, files, found[type_].survives) if former else (),
         )
         for type_, condition in signed.items()

@@ -364,7 +364,7 @@ class TipReader:
             if current is not None and layout.parse_render_note(current.message) is not None:
                 former = self._mirror.tree_of(current.id, directory)
                 break
-        return signing.judged_push(facts, self._texts(tree), self._texts(former))
+        return signing.judged_edit(facts, self._texts(tree), self._texts(former))
 
     def _texts(self, tree: str | None) -> Mapping[str, str]:
         """Return the files of a tree, {} for none and for one that no package may have."""
