@@ -17,9 +17,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     """A target's part in the attempt that planned it last.
 
     revision, digest: what is to be published, its name and the hash of its content. upstream: the upstream
-    revision that it is made of, "" if that is not known. position: its position in the order of the attempt.
-    wave: from 1. good, good_digest: what a rollback publishes again, "" for none. uid: of the PackageVariant
-    that its order was given for, "" before.
+    revision that its variant follows, "" if that is not known. source, files: the one that it is made of, and
+    the digest of its files, "" if they are not known. position: its position in the order of the attempt.
+    wave: from 1. good, good_digest, good_source: what a rollback publishes again, "" for none, and the
+    upstream revision of that. uid: of the PackageVariant that its order was given for, "" before.
     """
 
     target: str
@@ -33,6 +34,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     good_digest: str = ""
     uid: str = ""
     upstream: str = ""
+    source: str = ""
+    files: str = ""
+    good_source: str = ""
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
@@ -86,6 +90,11 @@ class TargetFacts(NamedTuple):
     unrestored: the last attempt in which the last good revision could not be published, 0 for none
     upstream: the upstream revision that its variant follows, "" if that is not known
     is_current: whether the published revision is all that its variant wants: it has no open one, and is ready
+    source, files: the upstream revision that the open one is made of, and the digest of its files, "" if they
+        are not known
+    published_source: the upstream revision that the published one is made of
+    is_quarantined: whether a Quarantine covers the open revision
+    runs: the Quarantine that covers the published one, "" for none
     """
 
     revision: str = ""
@@ -98,6 +107,11 @@ class TargetFacts(NamedTuple):
     unrestored: int = 0
     upstream: str = ""
     is_current: bool = False
+    source: str = ""
+    files: str = ""
+    published_source: str = ""
+    is_quarantined: bool = False
+    runs: str = ""
 
 
 NOTHING = TargetFacts()

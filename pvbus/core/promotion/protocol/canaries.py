@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pvbus.core.kernel.messages import SEPARATOR, cut
 from pvbus.core.kernel.rolloutrows import Evidence, Target, TargetFacts
 from pvbus.core.kernel.rolloutstates import TargetState
-from pvbus.core.promotion.protocol.observing import FAILING, OPEN, good_of, is_candidate
+from pvbus.core.promotion.protocol.observing import FAILING, OPEN, is_candidate, planned
 from pvbus.core.promotion.protocol.turn import Turn
 
 MISSING = "CanaryMissing"
@@ -168,17 +168,13 @@ def admit_canaries(turn: Turn) -> None:
         if row is not None and row.state is TargetState.PLANNED and row.wave > turn.rollout.wave:
             turn.rows[canary] = replace(row, wave=turn.rollout.wave)
         elif facts is not None and _may_join(turn, canary, facts, upstreams):
-            good, good_digest = good_of(turn.rows.get(canary), facts)
-            turn.rows[canary] = Target(
-                target=canary,
-                revision=facts.revision,
-                digest=facts.digest,
-                upstream=facts.upstream,
+            turn.rows[canary] = planned(
+                canary,
+                facts,
+                turn.rows.get(canary),
                 attempt=turn.rollout.attempt,
                 position=len(turn.current),
                 wave=turn.rollout.wave,
-                good=good,
-                good_digest=good_digest,
             )
 
 

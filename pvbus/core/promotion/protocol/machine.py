@@ -42,10 +42,10 @@ from pvbus.core.promotion.protocol.canaries import (
 from pvbus.core.promotion.protocol.observing import (
     FAILING,
     IN_FLIGHT,
-    good_of,
     is_candidate,
     is_refused,
     observed,
+    planned,
 )
 from pvbus.core.promotion.protocol.rules import Rules, wave_numbers
 from pvbus.core.promotion.protocol.turn import ADVANCING, ENDED, Turn
@@ -291,18 +291,8 @@ def plan(turn: Turn, due: Mapping[str, TargetFacts]) -> None:
     ordered = [*canaries, *(target for target in due if target not in canaries)]
     waves = list(wave_numbers(turn.rules, len(due), len(canaries)))
     for position, (target, wave) in enumerate(zip(ordered, waves, strict=True)):
-        facts = due[target]
-        good, good_digest = good_of(former.get(target), facts)
-        turn.rows[target] = Target(
-            target=target,
-            revision=facts.revision,
-            digest=facts.digest,
-            upstream=facts.upstream,
-            attempt=attempt,
-            position=position,
-            wave=wave,
-            good=good,
-            good_digest=good_digest,
+        turn.rows[target] = planned(
+            target, due[target], former.get(target), attempt=attempt, position=position, wave=wave
         )
     turn.rollout = Rollout(
         state=rollout_after(turn.rollout.state, RolloutEvent.PLANNED),

@@ -80,10 +80,33 @@ def is_candidate(row: Target | None, seen: TargetFacts, restart: int) -> bool:
     return row is None or row.state in _UNTRIED or row.digest != seen.digest or row.attempt <= restart
 
 
-def good_of(row: Target | None, seen: TargetFacts) -> tuple[str, str]:
-    """Return the name and digest of the last good revision: the published one, unless an attempt published it
-    and it was not proven."""
-    if row is not None and row.state is not TargetState.PROVEN:
-        if (seen.published, seen.published_digest) == (row.revision, row.digest):
-            return row.good, row.good_digest
-    return seen.published, seen.published_digest
+def planned(
+    target: str, seen: TargetFacts, former: Target | None, *, attempt: int, position: int, wave: int
+) -> Target:
+    """Return the row of a target whose open revision an attempt plans. former: its row until then."""
+    good, good_digest, good_source = good_of(former, seen)
+    return Target(
+        target=target,
+        revision=seen.revision,
+        digest=seen.digest,
+        upstream=seen.upstream,
+        source=seen.source,
+        files=seen.files,
+        attempt=attempt,
+        position=position,
+        wave=wave,
+        good=good,
+        good_digest=good_digest,
+        good_source=good_source,
+    )
+
+
+def good_of(row: Target | None, seen: TargetFacts) -> tuple[str, str, str]:
+    """Return the name, digest and upstream revision of the last good revision: the published one, unless an
+    attempt published it and it was not proven, or it is quarantined."""
+    is_ours = row is not None and (seen.published, seen.published_digest) == (row.revision, row.digest)
+    if row is not None and is_ours and (row.state is not TargetState.PROVEN or seen.runs):
+        return row.good, row.good_digest, row.good_source
+    if seen.runs:
+        return "", "", ""
+    return seen.published, seen.published_digest, seen.published_source

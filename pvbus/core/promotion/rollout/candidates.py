@@ -6,6 +6,7 @@ from pvbus.core.kernel.records import CandidateRow
 from pvbus.core.kernel.rolloutrows import Evidence, Target, TargetFacts
 from pvbus.core.kernel.rolloutstates import TargetState
 from pvbus.core.promotion.protocol.selection import NOT_SELECTED, lost_to
+from pvbus.core.promotion.quarantines import QUARANTINED
 
 _ON_ITS_WAY = (TargetState.ORDERED, TargetState.CANCELLING)
 
@@ -122,4 +123,9 @@ def _facts(row: CandidateRow) -> TargetFacts:
         row.unrestored,
         row.upstream,
         row.is_current,
+        row.source,
+        row.files,
+        row.published_source,
+        row.reason == QUARANTINED,
+        row.runs,
     )

@@ -52,7 +52,10 @@ def order_of(row: Target | None) -> ApprovalRow | None:
         return None
     order = ORDERS[row.state]
     content = (row.good, row.good_digest) if order == "restore" else (row.revision, row.digest)
-    return ApprovalRow(uid=row.uid, attempt=row.attempt, order=order, revision=content[0], digest=content[1])
+    files = row.files if order == "approve" else ""
+    return ApprovalRow(
+        uid=row.uid, attempt=row.attempt, order=order, revision=content[0], digest=content[1], files=files
+    )
 
 
 def end_puts(key: Key, rollout: Rollout | None, rows: Mapping[str, Target]) -> Iterator[Put]:

@@ -150,9 +150,9 @@ class World:
             self.bus[topic, key] = value
         self.release.load(topic, 0, key, value)
 
-    def order(self, order: Any, revision: str, files: Any, *, policy: str = POLICY, **fields: Any) -> None:
+    def order(self, order: Any, revision: str, content: Any, *, policy: str = POLICY, **fields: Any) -> None:
         given: dict[str, Any] = {"uid": "uid-v", "attempt": 1} | fields
-        row = ApprovalRow(order=order, revision=revision, digest=content_digest(files), **given)
+        row = ApprovalRow(order=order, revision=revision, digest=content_digest(content), **given)
         self.write(APPROVALS, f"{KEY}|{policy}", encode_row(row))
 
     def list_quarantines(self, state: Any = "ok", message: str = "") -> None:

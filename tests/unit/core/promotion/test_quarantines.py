@@ -1,5 +1,6 @@
 """Quarantines: what they cover, and that nothing of it is proposed, approved or restored."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -7,13 +8,15 @@ import pytest
 
 from pvbus.core.api.quarantines import QuarantinedUpstream, QuarantineRelease, QuarantineSpec
 from pvbus.core.kernel.keys import okey
-from pvbus.core.kernel.records import POLICIES, VARIANTS, SyncMarker
+from pvbus.core.kernel.records import APPROVALS, POLICIES, VARIANTS, SyncMarker
 from pvbus.core.promotion.quarantines import Content, covers
 from pvbus.core.variants.objectrows import QUARANTINE
 from pvbus.core.variants.revisions.content import content_digest, source_digest
 from tests.unit.core.promotion.approving import NEW, OLD, V1, V2, planned
 from tests.unit.core.promotion.approving import World as ReleaseWorld
 from tests.unit.core.promotion.promoting import FILES, KEY, World, draft, quarantine, variant
+from tests.unit.core.promotion.rolling import Bench
+from tests.unit.core.promotion.stepping import Fleet
 from tests.unit.core.promotion.test_candidates import policy, proposal, published, rows, world_of
 
 V5, V6, V7 = (f"blueprints/web@v{number}" for number in (5, 6, 7))
@@ -225,6 +228,33 @@ def test_a_candidate_shows_what_it_is_made_of_and_that_it_runs_a_quarantined_rev
     assert row.is_proposed
 
 
+# ------------------------------------------------------------ rollout
+
+
+@pytest.mark.parametrize(
+    ("runs", "good"),
+    [
+        pytest.param("", ("v2", "d0", V6), id="the published one"),
+        pytest.param("web-3-1", ("v1", "old0", V5), id="the one before, as that is quarantined"),
+    ],
+)
+def test_what_a_rollback_restores_is_not_quarantined(runs: str, good: tuple[str, ...]) -> None:
+    """23: v7 follows on v6, which was proven, and is quarantined since."""
+    fleet = Fleet(targets=1)
+    fleet.seen["t0"] = fleet.seen["t0"]._replace(source=V6, published_source=V5)
+    fleet.go().publish("t0")
+    fleet.change("t0", revision="v3", digest="new", is_proposed=True, published_source=V6, runs=runs)
+    row = fleet.rows["t0"]
+    assert (row.attempt, row.good, row.good_digest, row.good_source) == (2, *good)
+
+
+def test_nothing_is_restored_where_only_a_quarantined_revision_was() -> None:
+    """23: no former revision is known, so the target will be stranded."""
+    fleet = Fleet(targets=1)
+    fleet.seen["t0"] = fleet.seen["t0"]._replace(published_source=V6, runs="web-3-1")
+    assert fleet.go().rows["t0"].good == ""
+
+
 # ------------------------------------------------------------ release
 
 
@@ -261,6 +291,27 @@ def test_release_looks_right_before_it_publishes(spec: Any, is_approved: bool) -
     assert world.package.lifecycles() == {V1: "Published", V2: "Published" if is_approved else "Proposed"}
     assert outcome is not None
     assert any("quarantine web-3-1 covers it" in each for each in outcome.waiting) is not is_approved
+
+
+@pytest.mark.parametrize(
+    ("files", "is_approved"),
+    [
+        pytest.param("six", True, id="17 other files, so a newer revision is free"),
+        pytest.param("five", False, id="19 its files under another name"),
+        pytest.param("", False, id="files that could not be read"),
+    ],
+)
+def test_release_compares_the_files_that_the_order_names(files: str, is_approved: bool) -> None:
+    world = ordered(upstreams=[{"revision": V5, "files": "five"}])
+    world.order("approve", V2, NEW, files=files)
+    world.run()
+    assert (world.outcomes != ()) is is_approved
+
+
+def test_an_order_names_the_files_that_its_revision_is_made_of() -> None:
+    bench = Bench(1).candidate("t0", source=V6, files="six").go()
+    order = json.loads(bench.rows[APPROVALS, "default/t0|web"])
+    assert (order["order"], order["files"]) == ("approve", "six")
 
 
 def test_an_order_goes_on_when_the_quarantine_ends() -> None:
