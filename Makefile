@@ -5,7 +5,7 @@
 # make demo-rollout   a release of 200 variants in waves, and its rollback (kubectl, git; Debian's prometheus)
 # make test    all tests but those of a real Kafka or API server and the long campaigns: a quarter of an hour
 # make test-fast   the unit and property tests but the slow ones: a minute and a half
-# make test-rest   what `make test` leaves out: first the long, then those of a real API server, then of Kafka
+# make test-rest   what `make test` leaves out: first the long, then those of a real API server and a real Kafka
 # make test-all   both, so all tests    make check   format, lint, types, layers, schemas, documents
 # make sbom    what pvbus is made of, as CycloneDX, in sbom.cdx.json
 # make audit   known vulnerabilities of what is locked (ARGS=--strict: fails, too, where none can be looked up)
@@ -71,21 +71,18 @@ demo-rollout: setup-run
 
 # The tests of a real Kafka and of a real API server come after the others: their limits are of real time,
 # which they would have to share. They come file by file, as each Kafka is there for the tests of some files, and
-# the longest files first (tests/conftest.py). What needs both is of Kafka's tests. Each test is of one phase, but for
-# the campaign, which people run (make test-kafka).
+# the longest files first (tests/conftest.py). Each test is of one phase, but for the campaign, which people run
+# (make test-kafka).
 # 5 is pytest's code for a selection that is empty, as TESTS may make one of what is left out. None of what is left
 # out is in tests/unit, which has most of the tests: each phase would take half a minute to look through it.
-# The tests of these three phases wait for rollouts, restarts, sessions and rebalances a third to half of the
-# time, so there is one more at a time.
+# The tests of all phases wait a third to half of the time: for processes, rollouts, restarts, sessions and
+# rebalances. So there is one more at a time than there are cores, and two more of those that wait the longest.
 PYTEST = .venv/bin/python -m pytest $(if $(CI),-q --durations=30)
-EMBEDDED = -n $(WORKERS) --dist loadgroup
-MORE = $$(($(WORKERS) + 1))
-BY_FILE = -n $(MORE) --dist loadfile --no-loadscope-reorder --randomly-dont-reorganize
-WAITING = -n $(MORE) --dist loadgroup
+WAITING = -n $$(($(WORKERS) + 1)) --dist loadgroup
+BY_FILE = -n $$(($(WORKERS) + 2)) --dist loadfile --no-loadscope-reorder --randomly-dont-reorganize
 OFTEN = not kafka and not cluster and not long
 LONG = long and not kafka and not cluster
-CLUSTERS = cluster and not kafka
-KAFKAS = kafka and not campaign
+REAL = (cluster or kafka) and not campaign
 REST = --ignore tests/unit
 PHASE = phase() { \
 	  began=$$(date +%s); name=$$1; shift; \
@@ -94,16 +91,15 @@ PHASE = phase() { \
 	}
 
 test: setup-dev
-	$(PYTEST) $(EMBEDDED) -m "$(OFTEN)" $(ARGS) $(TESTS)
+	$(PYTEST) $(WAITING) -m "$(OFTEN)" $(ARGS) $(TESTS)
 
 test-fast: setup-dev
-	$(PYTEST) $(EMBEDDED) -m "$(OFTEN) and not slow" $(ARGS) tests/unit tests/property
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "$(OFTEN) and not slow" $(ARGS) tests/unit tests/property
 
 test-rest: setup-dev
 	@$(PHASE); \
 	phase "long tests" $(PYTEST) $(WAITING) -m "$(LONG)" $(REST) $(ARGS) $(TESTS); \
-	phase "tests on a real API server" $(PYTEST) $(BY_FILE) -m "$(CLUSTERS)" $(REST) $(ARGS) $(TESTS); \
-	phase "tests on a real Kafka" $(PYTEST) $(BY_FILE) -m "$(KAFKAS)" $(REST) $(ARGS) $(TESTS)
+	phase "tests on a real API server and a real Kafka" $(PYTEST) $(BY_FILE) -m "$(REAL)" $(REST) $(ARGS) $(TESTS)
 
 test-all: setup-dev
 	@$(MAKE) --no-print-directory test
@@ -113,7 +109,7 @@ test-kafka: setup-dev
 	CI=true $(PYTEST) $(BY_FILE) -m kafka $(REST) $(ARGS) $(TESTS)  # CI: what is missing fails, in words
 
 test-cluster: setup-dev
-	CI=true $(PYTEST) $(BY_FILE) -m "$(CLUSTERS)" $(REST) $(ARGS) $(TESTS)
+	CI=true $(PYTEST) $(BY_FILE) -m "cluster and not kafka" $(REST) $(ARGS) $(TESTS)
 
 chaos: setup-dev
 	.venv/bin/python -m tests.chaos --minutes $(MINUTES) --cluster $(CLUSTER) $(ARGS)

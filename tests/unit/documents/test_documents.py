@@ -172,10 +172,10 @@ def test_what_make_test_leaves_out_is_in_no_folder_that_make_test_rest_leaves_ou
         path for folder in ignored for path in (REPOSITORY / folder).rglob("*.py") if marks.search(text(path))
     ]
     assert marked == []
-    phases = dict(re.findall(r"^(OFTEN|LONG|CLUSTERS|KAFKAS) = (.*)$", makefile, re.M))
+    phases = dict(re.findall(r"^(OFTEN|LONG|REAL) = (.*)$", makefile, re.M))
     recipes = dict(re.findall(r"^(test|test-rest):.*\n((?:\t.*\n)+)", makefile, re.M))
     assert re.findall(r'-m "(\$\(\w+\))"', recipes["test"] + recipes["test-rest"]) == [
-        *("$(OFTEN)", "$(LONG)", "$(CLUSTERS)", "$(KAFKAS)")
+        *("$(OFTEN)", "$(LONG)", "$(REAL)")
     ]
     for values in itertools.product((False, True), repeat=3):
         marked_with = dict(zip(("kafka", "cluster", "long"), values, strict=True)) | {"campaign": False}
