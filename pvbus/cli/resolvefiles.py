@@ -149,7 +149,7 @@ class Reader:
         if install is None:
             return
         text = install.range
-        if install.tag:
+        if install.tag and not install.digest:
             text = self._fields.range(f"={install.tag}", "spec.package", "masterminds")
         self._wish(install, obj, text, is_pinned=bool(install.tag or install.digest))
         if install.installed:

@@ -5,6 +5,7 @@ import base64
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import click
 
@@ -17,12 +18,15 @@ from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.platform.packaging.archives import images_of, layout_of, objects_of
 from pvbus.core.platform.packaging.pullsecrets import JSON_KEY, JSON_TYPE, logins_of
 from pvbus.core.platform.packaging.references import (
+    GIT,
     GitFolder,
     Image,
     Inline,
     Reference,
     digest_of_files,
     parse,
+    reference_problem,
+    split_reference,
 )
 from pvbus.core.platform.packaging.xpkg import package_meta
 from pvbus.core.yaml.reader import YamlError, document
@@ -72,12 +76,13 @@ def pull(source: str, login: Path | None, output: str) -> None:
       REGISTRY/REPOSITORY:TAG             an image
       REGISTRY/REPOSITORY@sha256:...      an image by its digest, which never changes
       git+URL//FOLDER?ref=REF             a folder of git; REF is a branch, a tag or a commit
+      git+URL//FOLDER:REF                 the same
 
     It is read with the same limits and checks, and nothing is written but the cache. Mirrors, authorities and
     limits are the settings PVBUS_SOURCES_*, see docs/sources.md.
     """
     try:
-        reference = parse(source)
+        reference = _reference(source)
     except PermanentError as exc:
         raise UsageError(str(exc)) from exc
     config = load_config(SourcesConfig)
@@ -88,6 +93,18 @@ def pull(source: str, login: Path | None, output: str) -> None:
         emit(found.document(), output)
     if found.defect:
         raise click.exceptions.Exit(1)
+
+
+def _reference(source: str) -> Reference:
+    """Return what is to be read, as installs name it. Raises PermanentError."""
+    if not source.startswith(GIT):
+        return parse(source)
+    if problem := reference_problem(source):
+        raise PermanentError(problem, reason="InvalidSource")
+    folder, ref, digest = split_reference(source)
+    if digest:
+        raise PermanentError(f"{source}: name a branch, a tag or a commit with ?ref=", reason="InvalidSource")
+    return parse(f"{folder}?ref={quote(ref)}" if ref else folder)
 
 
 class Found(NamedTuple):

@@ -31,7 +31,8 @@ class Install(NamedTuple):
     okey: the okey of the object
     package: its name in the resolver: the image without tag and digest, or Carvel's refName
     target: where it is unique, as in `pvbus.core.platform.solver.model`: "" or a namespace
-    tag, digest, range: which version is wanted; at most one of them is not ""
+    tag, digest, range: which version is wanted; beside a range neither a tag nor a digest. With a digest, the
+        tag only says which version its content is
     language: the language of the range
     owner: the okey of the install that this one was created for, "" for a user's
     secrets: keys `<namespace>/<name>` of pull secrets

@@ -174,3 +174,5 @@ async def test_a_folder_of_git_is_shown(tmp_path: Path, capsys: Captured) -> Non
     assert f"DIGEST   {digest_of_files({'a.yaml': CRD})}" in out
     assert "OBJECT   CustomResourceDefinition networks.example.org" in out
     assert await pull(f"git+file://{tmp_path}/r//app?ref=HEAD") == 0
+    assert await pull(f"git+file://{tmp_path}/r//app:main") == 0
+    assert await pull(f"git+file://{tmp_path}/r//app:main?ref=main") == 2

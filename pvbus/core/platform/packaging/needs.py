@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pvbus.core.platform.packaging.fields import Fields
+from pvbus.core.platform.packaging.references import reference_problem, split_reference
 from pvbus.core.platform.solver.languages import is_prerelease
 from pvbus.core.platform.solver.model import (
     AnyOf,
@@ -88,6 +89,10 @@ def _depends_on(fields: Fields, path: str, item: Spec) -> Requirement | None:
     name, version = fields.text(item, path, given, required=True), fields.text(item, path, "version")
     if not name:
         return None
+    source, *pin = split_reference(name)
+    if any(pin) or (problem := reference_problem(name)):
+        text = f"names a version: write {source}, and the version as `version`" if any(pin) else problem
+        return fields.wrong(f"{path}.{given}", text)
     if version.startswith("sha256:"):
         return Requirement(need=PackageNeed(package=name, digest=version))
     text = fields.range(version, f"{path}.version", "masterminds") if version else ""

@@ -17,6 +17,7 @@ from pvbus.core.platform.packaging.needs import (
     provided,
     selection,
 )
+from pvbus.core.platform.packaging.references import reference_problem, split_reference
 from pvbus.core.platform.packaging.xpkg import candidate_of, package_meta
 from pvbus.core.platform.solver.model import Candidate
 
@@ -133,13 +134,13 @@ def _crossplane_install(fields: Fields, obj: Mapping[str, Any], namespace: str) 
     annotations = _annotations(fields, obj)
     reference = fields.text(spec, "spec", "package", required=True)
     source, tag, digest = split_reference(reference)
-    if reference and not source.rpartition("/")[2]:
-        fields.wrong("spec.package", "has no name before its tag or digest")
+    if reference and (problem := reference_problem(reference)):
+        fields.wrong("spec.package", problem)
     account = fields.mapping(spec, "spec", "serviceAccount")
     runtime = fields.mapping(spec, "spec", "runtimeConfigRef")
     install = _common(fields, obj, "crossplane")._replace(
         package=source,
-        tag="" if digest else tag,
+        tag=tag,
         digest=digest,
         range=_range(fields, annotations, tag or digest),
         owner=_owner(fields, annotations, CROSSPLANE_OWNER, PKG_GROUP, ""),
@@ -346,14 +347,6 @@ def installation_type_of(
 
 
 # ---------------------------------------------------------------- shared
-
-
-def split_reference(reference: str) -> tuple[str, str, str]:
-    """Split an image's reference into its source, its tag and its digest, "" for what it has not."""
-    head, slash, last = reference.rpartition("/")
-    rest, _, digest = last.partition("@")
-    name, _, tag = rest.partition(":")
-    return f"{head}{slash}{name}", tag, digest
 
 
 def _annotations(fields: Fields, obj: Mapping[str, Any]) -> Mapping[str, str]:

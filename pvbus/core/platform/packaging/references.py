@@ -14,11 +14,12 @@ import hashlib
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import msgspec
 
 from pvbus.core.errors import PermanentError
+from pvbus.core.platform.solver.languages import MASTERMINDS, VersionError
 
 INLINE = "inline:"
 GIT = "git+"
@@ -86,6 +87,57 @@ class Inline(NamedTuple):
 
 
 Reference = Image | GitFolder | Inline
+
+
+def split_reference(text: str) -> tuple[str, str, str]:
+    """Split a reference into its source, its tag or git ref, and its digest, "" for what it has not.
+
+    The tag `folder/v1` of a folder of git is its version `v1`. What is after a wrong `?` stays in the source,
+    which `parse` refuses then.
+    """
+    address, mark, query = text.partition("?")
+    if text.startswith(GIT) and mark:
+        name, _, ref = query.partition("=")
+        ref = unquote(ref)
+        if name != "ref" or not is_ref(ref):
+            return text, "", ""
+        version = ref.removeprefix(f"{address.partition('://')[2].partition('//')[2].strip('/')}/")
+        return address, version if _is_version(version) else ref, ""
+    head, slash, last = text.rpartition("/")
+    rest, _, digest = last.partition("@")
+    name, _, tag = rest.partition(":")
+    return f"{head}{slash}{name}", tag, digest
+
+
+def reference_of(source: str, tag: str) -> str:
+    """Return the reference that `split_reference` splits into these."""
+    if source.startswith(GIT) and "/" in tag:
+        return f"{source}?ref={quote(tag, safe='/')}"
+    return f"{source}:{tag}"
+
+
+def reference_problem(text: str) -> str:
+    """Return why a text is no reference to one version of a source, "" if it is one, or a name of files."""
+    source, tag, digest = split_reference(text)
+    if not source.rpartition("/")[2]:
+        return "has no name before its tag or digest"
+    if not text.startswith(GIT):
+        return ""
+    if "?" in text and tag and any(split_reference(source)[1:]):
+        return f"names a version before ?ref={tag}, too: remove one"
+    try:
+        parse(text if "?" in text else source)
+    except PermanentError as exc:
+        return str(exc)
+    return ""
+
+
+def _is_version(text: str) -> bool:
+    try:
+        MASTERMINDS.parse_version(text)
+    except VersionError:
+        return False
+    return True
 
 
 def parse(source: str) -> Reference:

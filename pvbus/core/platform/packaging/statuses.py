@@ -22,6 +22,7 @@ from pvbus.core.kernel.packagerows import (
     LockedRevision,
     LockRow,
 )
+from pvbus.core.platform.packaging.references import reference_of
 from pvbus.core.platform.solver.model import Explanation
 from pvbus.core.platform.solver.states import DependencyState
 
@@ -390,7 +391,7 @@ def _entries(rows: Mapping[str, LockRow]) -> list[tuple[str, str, Any]]:
 
 def _image(row: LockRow, revision: LockedRevision) -> str:
     source = revision.source or row.package
-    return f"{source}@{revision.digest}" if revision.digest else f"{source}:{revision.version}"
+    return f"{source}@{revision.digest}" if revision.digest else reference_of(source, revision.version)
 
 
 # ---------------------------------------------------------------- shared
@@ -452,4 +453,4 @@ def _identifier(install: Install, revision: LockedRevision) -> str:
     source = revision.source or install.package
     if install.digest or not revision.version:
         return f"{source}@{revision.digest}"
-    return f"{source}:{revision.version}"
+    return reference_of(source, revision.version)

@@ -108,7 +108,7 @@ def test_each_crossplane_kind_is_an_install(kind: str) -> None:
             {"account_annotations": (("role", "x"),)},
             "the seed's ServiceAccountOptions",
         ),
-        ({"package": f"r.example:5000/a:v1@{DIGEST}"}, {"tag": "", "digest": DIGEST}, "a digest wins"),
+        ({"package": f"r.example:5000/a:v1@{DIGEST}"}, {"tag": "v1", "digest": DIGEST}, "a tag says which"),
         ({"someLaterField": 1}, {}, "the API server has dealt with unknown fields"),
     ],
 )

@@ -15,6 +15,9 @@ from pvbus.core.platform.packaging.references import (
     Inline,
     digest_of_files,
     parse,
+    reference_of,
+    reference_problem,
+    split_reference,
 )
 
 DIGEST = "sha256:" + "a" * 64
@@ -193,3 +196,44 @@ def test_the_most_exact_login_is_taken() -> None:
         assert found is not None
         assert found.username == name
     assert login_for(logins, "y.a.io", "team") == Login("glob", "")
+
+
+GIT = "git+file:///srv/p.git//pa"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{GIT}?ref=pa/v1.0.0", (GIT, "v1.0.0", "")),
+        (f"{GIT}?ref=v1.0.0", (GIT, "v1.0.0", "")),
+        (f"{GIT}:v1.0.0", (GIT, "v1.0.0", "")),
+        (f"{GIT}?ref=pa/main", (GIT, "pa/main", "")),
+        (f"{GIT}?ref=feature/x", (GIT, "feature/x", "")),
+        (f"{GIT}?ref=a%23b", (GIT, "a#b", "")),
+        ("git+https://host/p.git?ref=v1.0.0", ("git+https://host/p.git", "v1.0.0", "")),
+    ],
+)
+def test_a_ref_of_git_is_a_version_like_a_tag(text: str, expected: tuple[str, str, str]) -> None:
+    """The tag `folder/v1` is the folder's version v1; a branch of such a name stays what it is."""
+    assert split_reference(text) == expected
+    assert split_reference(reference_of(*expected[:2])) == expected
+    assert reference_problem(text) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"{GIT}?ref=", "is not a ref"),
+        (f"{GIT}?ref=../x", "is not a ref"),
+        (f"{GIT}?tag=v1", "the only option is ref="),
+        (f"{GIT}?ref=v1&ref=v2", "is not a ref|the only option is ref="),
+        (f"{GIT}:v1?ref=v2", "names a version before"),
+        (f"{GIT}@{DIGEST}?ref=v2", "names a version before"),
+        ("git+gopher://x//y?ref=v1", "write git"),
+        ("registry.example.org/:v1", "no name before its tag"),
+    ],
+)
+def test_a_reference_that_names_no_version_rightly_is_a_problem(text: str, words: str) -> None:
+    """What is not understood is refused: the highest version would be taken instead."""
+    problem = reference_problem(text)
+    assert any(each in problem for each in words.split("|")), problem

@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
+import pytest
 
 from pvbus.core.kernel.packagerows import ContentRow
 from tests.unit.core.platform.resolve.world import REGISTRY, World, digest_of, started
@@ -263,3 +264,55 @@ def test_every_row_can_be_read_back() -> None:
     world = installed()
     for row in (*world.lock.values(), *world.sources.values()):
         assert msgspec.json.decode(msgspec.json.encode(row), type=type(row)) == row
+
+
+GIT = "git+file:///srv/p.git//pa"
+
+
+@pytest.mark.parametrize("package", [f"{GIT}?ref=pa/v1.0.0", f"{GIT}?ref=v1.0.0", f"{GIT}:v1.0.0"])
+def test_a_ref_of_git_is_the_version_that_is_installed(package: str) -> None:
+    """Not the highest tag of the folder, in any spelling."""
+    world = started()
+    first = world.registry.publish(GIT, "v1.0.0")
+    world.registry.publish(GIT, "v3.0.0", salt="new")
+    world.install("pa", package)
+    world.run()
+    assert (world.active("pa"), world.row("pa").version) == (first, "v1.0.0")
+
+
+def test_a_wrong_ref_of_git_is_refused_by_field() -> None:
+    world = started()
+    world.registry.publish(GIT, "v3.0.0")
+    world.install("pa", f"{GIT}?tag=v1.0.0")
+    world.run()
+    assert (world.row("pa").status, world.active("pa")) == ("broken", "")
+    assert "spec.package" in world.row("pa").message
+
+
+def test_an_install_by_tag_and_digest_has_the_version_of_its_tag() -> None:
+    """Ranges of others are met by it."""
+    world = started()
+    first = world.registry.publish(AWS, "v1.0.0")
+    world.registry.publish(AWS, "v1.5.0", salt="new")
+    need = {"provider": AWS, "version": ">=v1.0.0"}
+    world.registry.publish(NET, "v1.0.0", kind="Configuration", depends=(need,))
+    world.install("aws", f"{AWS}:v1.0.0@{first}")
+    world.install("net", f"{NET}:v1.0.0", "Configuration")
+    world.run()
+    assert (world.row("aws").version, world.row("net", "Configuration").status) == ("v1.0.0", "locked")
+    assert world.active("aws") == first
+
+
+@pytest.mark.parametrize("name", [f"{AWS}:v1.0.0", f"{AWS}@{digest_of('x')}", f"{GIT}?ref=v1.0.0"])
+def test_a_version_in_the_name_of_a_dependency_is_refused(name: str) -> None:
+    """Another version than it names would be installed for it."""
+    world = started()
+    for source in (AWS, GIT):
+        world.registry.publish(source, "v1.0.0")
+        world.registry.publish(source, "v3.0.0", salt="new")
+    world.registry.publish(NET, "v1.0.0", kind="Configuration", depends=({"provider": name},))
+    world.install("net", f"{NET}:v1.0.0", "Configuration")
+    world.run()
+    row = world.row("net", "Configuration")
+    assert row.status == "broken"
+    assert "as `version`" in row.message
