@@ -10,11 +10,18 @@ import click
 
 from pvbus.cli.fleet import api_server, require_served
 from pvbus.cli.output import FORMATS, columns, emit
-from pvbus.cli.packages.input import PACKAGE_INSTALL, input_options, live_facts, okey_of, read_facts
+from pvbus.cli.packages.input import (
+    PACKAGE_INSTALL,
+    input_options,
+    is_install,
+    live_facts,
+    okey_of,
+    read_facts,
+)
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.keys import ObjectKey
-from pvbus.core.platform.packaging.carvel import Facts
-from pvbus.core.platform.packaging.carvel.removal import Going, RemovalPlan, removal_plan
+from pvbus.core.platform.packaging.carvel.objects import ReadObjects
+from pvbus.core.platform.packaging.carvel.removal import Going, RemovalPlan, Staying, removal_plan
 from pvbus.ports.cluster import Cluster, Resource
 
 POLL_SECONDS = 0.5
@@ -68,8 +75,8 @@ def delete(
     """
     okey = okey_of(name)
     if files:
-        facts = read_facts(files, kubeconfig, data)
-        plan = _planned(facts, okey, name, dependants=dependants, dependencies=dependencies)
+        read = read_facts(files, kubeconfig, data)
+        plan = _planned(read, okey, name, dependants=dependants, dependencies=dependencies)
         _show(plan, output, deleted=None)
         return
     code = asyncio.run(
@@ -78,10 +85,32 @@ def delete(
     sys.exit(code)
 
 
-def _planned(facts: Facts, okey: str, name: str, *, dependants: bool, dependencies: bool) -> RemovalPlan:
-    if okey not in facts.installs:
+def _planned(read: ReadObjects, okey: str, name: str, *, dependants: bool, dependencies: bool) -> RemovalPlan:
+    """Return what the deletion means. What an install that cannot be read needs is not known, and stays.
+
+    Raises PermanentError without such an install, and if more is to go than is known.
+    """
+    unread = {each.okey: each for each in read.problems if is_install(each)}
+    beside = [each for each in unread if _namespace(each) == _namespace(okey)]
+    if beside and (dependants or dependencies):
+        raise PermanentError(
+            f"{', '.join(map(_name, beside))} cannot be read, so what it needs is not known: "
+            f"{unread[beside[0]].message}; correct that, or delete {name} alone"
+        )
+    if okey in unread:
+        problem = unread[okey]
+        uid = problem.bare.uid if problem.bare else ""
+        why = f"you delete it; it cannot be read: {problem.message}"
+        return RemovalPlan((Going(okey, "-", "", "asked", why, uid),), ())
+    if okey not in read.facts.installs:
         raise PermanentError(f"there is no PackageInstall {name}: check namespace and name")
-    return removal_plan(facts, okey, dependants=dependants, dependencies=dependencies)
+    plan = removal_plan(read.facts, okey, dependants=dependants, dependencies=dependencies)
+    why = "it cannot be read, so whether it needs what goes is not known"
+    return plan._replace(stays=(*plan.stays, *(Staying(each, "-", "", why) for each in beside)))
+
+
+def _namespace(okey: str) -> str:
+    return ObjectKey.parse(okey).namespace
 
 
 async def _delete(
@@ -96,8 +125,9 @@ async def _delete(
     data: str,
 ) -> int:
     async with api_server(data, kubeconfig) as cluster:
-        facts = await live_facts(cluster)
-        plan = _planned(facts, okey, name, dependants=dependants, dependencies=dependencies)
+        plan = _planned(
+            await live_facts(cluster), okey, name, dependants=dependants, dependencies=dependencies
+        )
         if plan.is_more and not yes:
             _show(plan, output, deleted=())
             click.echo("nothing was deleted: add --yes to delete all that is listed", err=True)

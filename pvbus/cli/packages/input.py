@@ -11,12 +11,15 @@ from pvbus.adapters.manifests import read_manifests
 from pvbus.cli.fleet import api_server, kubeconfig_option
 from pvbus.cli.reading import data_option
 from pvbus.core.errors import UsageError
-from pvbus.core.kernel.keys import Key, okey
+from pvbus.core.kernel.keys import Key, ObjectKey, okey
 from pvbus.core.platform.packaging.carvel import Facts, facts_of
 from pvbus.core.platform.packaging.carvel.builtin import BUILTIN_OFFERS
 from pvbus.core.platform.packaging.carvel.facts import GROUP, KIND
+from pvbus.core.platform.packaging.carvel.objects import ReadObjects
+from pvbus.core.platform.packaging.reading import Problem
 from pvbus.core.platform.solver.model import OfferNeed, flattened
 from pvbus.ports.cluster import Cluster, Kind, Object
+from pvbus.telemetry.terminal import one_line
 
 PACKAGE_INSTALL = Kind(GROUP, KIND)
 PACKAGE = Kind("data.packaging.carvel.dev", "Package")
@@ -42,8 +45,8 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def read_facts(files: tuple[Path, ...], kubeconfig: str | None, data: str) -> Facts:
-    """Read installs, packages and served APIs. Raises UsageError for objects that cannot be read."""
+def read_facts(files: tuple[Path, ...], kubeconfig: str | None, data: str) -> ReadObjects:
+    """Read installs, packages and served APIs. What cannot be read is left out, and told."""
     if files and kubeconfig:
         raise UsageError("-f excludes --kubeconfig: read from files or from an API server")
     if files:
@@ -51,12 +54,12 @@ def read_facts(files: tuple[Path, ...], kubeconfig: str | None, data: str) -> Fa
     return asyncio.run(_live(kubeconfig, data))
 
 
-async def _live(kubeconfig: str | None, data: str) -> Facts:
+async def _live(kubeconfig: str | None, data: str) -> ReadObjects:
     async with api_server(data, kubeconfig) as cluster:
         return await live_facts(cluster)
 
 
-async def live_facts(cluster: Cluster) -> Facts:
+async def live_facts(cluster: Cluster) -> ReadObjects:
     """Read the objects of an API server, and ask it for each API that a package needs."""
     objects: list[Object] = []
     for kind in (PACKAGE_INSTALL, PACKAGE, DEFINITION):
@@ -65,22 +68,31 @@ async def live_facts(cluster: Cluster) -> Facts:
             continue
         for each in (await cluster.list(resource)).items:
             objects.append({"apiVersion": resource.api_version, "kind": kind.kind, **each})
-    facts = _facts(objects, ())
+    read = _facts(objects, ())
+    facts = read.facts
     served = set(facts.offers)
     for offer in sorted(_needed(facts) - served):
         version, _, kind_name = offer.removeprefix("API ").partition(" ")
         group, _, name = version.rpartition("/")
         if name in await cluster.versions(Kind(group, kind_name)):
             served.add(offer)
-    return facts._replace(offers=frozenset(served))
+    return read._replace(facts=facts._replace(offers=frozenset(served)))
 
 
-def _facts(objects: Iterable[Object], offers: Iterable[str]) -> Facts:
+def _facts(objects: Iterable[Object], offers: Iterable[str]) -> ReadObjects:
+    """Read objects. One that cannot be read, and is no install, is told on standard error."""
     read = facts_of(objects, frozenset(offers))
-    if read.problems:
-        lines = (f"{each.okey}: {each.message}" for each in read.problems)
-        raise UsageError("some objects cannot be read:\n" + "\n".join(lines))
-    return read.facts
+    for each in read.problems:
+        if not is_install(each):
+            key = ObjectKey.parse(each.okey)
+            name = f"{key.namespace}/{key.name}" if key.namespace else key.name
+            click.echo(one_line(f"{key.kind} {name} cannot be read: {each.message}"), err=True)
+    return read
+
+
+def is_install(problem: Problem) -> bool:
+    """Say whether it is an install that cannot be read."""
+    return problem.okey.startswith(f"{PACKAGE_INSTALL}|")
 
 
 def _needed(facts: Facts) -> set[str]:

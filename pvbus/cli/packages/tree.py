@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from pvbus.cli.output import FORMATS, emit
-from pvbus.cli.packages.input import input_options, okey_of, read_facts
+from pvbus.cli.packages.input import input_options, is_install, okey_of, read_facts
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagerows import LockedDependency, LockRow
 from pvbus.core.platform.packaging.carvel import decide
+from pvbus.core.platform.resolve.plans import unreadable
 from pvbus.telemetry.terminal import one_line
 
 
@@ -32,26 +33,30 @@ def tree(name: str | None, output: str, files: tuple[Path, ...], kubeconfig: str
     """Show PackageInstalls with what they need: all that users made, or one.
 
     The state is what pvbus decides from what is there now; nothing is changed. What is marked with + does
-    not exist yet, and is created. A dependency that is shown elsewhere already is not shown again.
+    not exist yet, and is created. A dependency that is shown elsewhere already is not shown again. An install
+    that cannot be read is broken, with the field that is wrong.
 
     Exit codes: 0 everything that is shown has what it needs; 1 something has not, or there is no such
     install; 2 bad usage.
     """
-    facts = read_facts(files, kubeconfig, data)
+    read = read_facts(files, kubeconfig, data)
+    facts = read.facts
     rows = decide(facts)
+    unread = {each.okey: unreadable(None, each) for each in read.problems if is_install(each)}
+    rows |= unread
     roots = [okey for okey, row in rows.items() if not row.holders and row.status != "removed"]
     if name is not None:
         roots = [okey_of(name)]
         if roots[0] not in rows:
             raise PermanentError(f"there is no PackageInstall {name}: check namespace and name")
-    shown = _reached(rows, roots)
+    shown, there = _reached(rows, roots), frozenset((*facts.installs, *unread))
     if output == "text":
-        for line in text_of(rows, roots, frozenset(facts.installs)):
+        for line in text_of(rows, roots, there):
             click.echo(one_line(line))
         if not roots:
             click.echo("there are no PackageInstalls", err=True)
     else:
-        emit([document_of(okey, rows[okey], is_there=okey in facts.installs) for okey in shown], output)
+        emit([document_of(okey, rows[okey], is_there=okey in there) for okey in shown], output)
     sys.exit(0 if all(rows[okey].status == "locked" for okey in shown) else 1)
 
 
@@ -82,7 +87,7 @@ def _lines(rows: Mapping[str, LockRow], root: str, there: frozenset[str], seen: 
 
 
 def _line(okey: str, row: LockRow, dependency: LockedDependency | None, is_there: bool, again: bool) -> str:
-    text = f"{'' if is_there else '+ '}{_name(okey)}  {row.package} {row.version or '-'}"
+    text = f"{'' if is_there else '+ '}{_name(okey)}  {row.package or '-'} {row.version or '-'}"
     if dependency is not None:
         wanted = dependency.range or dependency.offer
         text += f"  {dependency.condition}" + (f" ({wanted})" if wanted else "")

@@ -179,3 +179,41 @@ def test_the_policy_is_part_of_the_preview(capsys: Captured, tmp_path: Path) -> 
     assert code("delete", "demo/shop", "-f", str(path), "-o", "json") == 0
     goes = {each["install"]: each["cause"] for each in json.loads(capsys.readouterr().out)["goes"]}
     assert goes == {"demo/shop": "asked", "demo/db": "policy", "demo/cache": "policy"}
+
+
+UNREAD = {**_install("i8"), "spec": {"packageRef": {"refName": "db.test.dev", "versionSelection": 8}}}
+
+
+@pytest.fixture
+def unread(tmp_path: Path) -> str:
+    path = tmp_path / "unread.yaml"
+    odd = {**_package("odd"), "spec": {"refName": "odd.test.dev", "version": 3}}
+    path.write_text(yaml.safe_dump_all([*PACKAGES, *INSTALLS, UNREAD, odd]), encoding="utf-8")
+    return str(path)
+
+
+def test_a_tree_shows_what_can_be_read_beside_what_cannot(capsys: Captured, unread: str) -> None:
+    """The field that is wrong stands at the install, a Package is named beside the tree."""
+    assert code("tree", "-f", unread) == 1
+    captured = capsys.readouterr()
+    assert "demo/shop  shop.test.dev 1.0.0" in captured.out
+    (line,) = [each for each in captured.out.splitlines() if "demo/i8" in each]
+    assert "broken: the install cannot be read: spec.packageRef.versionSelection: must be a mapping" in line
+    assert "Package kapp-controller-packaging-global/odd.test.dev.1.0.0 cannot be read: spec.version" in (
+        captured.err
+    )
+    assert code("tree", "demo/i8", "-f", unread, "-o", "json") == 1
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert (shown["status"], shown["reason"], shown["exists"]) == ("broken", "InvalidInstall", True)
+    assert code("tree", "demo/shop", "-f", unread) == 0
+
+
+def test_a_deletion_beside_what_cannot_be_read_is_of_one_install(capsys: Captured, unread: str) -> None:
+    """What an unreadable install needs is not known: what it may need does not go with others."""
+    assert code("delete", "demo/blog", "-f", unread) == 0
+    assert "demo/i8" in capsys.readouterr().out
+    for option in ("--dependencies", "--dependants"):
+        assert code("delete", "demo/shop", option, "-f", unread) == 1
+        assert "demo/i8 cannot be read, so what it needs is not known" in capsys.readouterr().err
+    assert code("delete", "demo/i8", "-f", unread) == 0
+    assert "you delete it; it cannot be read" in capsys.readouterr().out

@@ -28,6 +28,7 @@ __all__ = [
     "carvel_package",
     "install_of",
     "installation_type_of",
+    "okey_of",
     "package_meta",
     "read_carvel_package",
     "read_install",
@@ -110,7 +111,7 @@ def install_of(obj: Mapping[str, Any], *, namespace: str = "crossplane-system") 
     install = read_install(fields, obj, namespace=namespace)
     if install is None or fields.problems:
         family: Family = "carvel" if obj.get("apiVersion") == INSTALL else "crossplane"
-        return Problem(_okey(obj), tuple(fields.problems), _common(Fields(is_strict=False), obj, family))
+        return Problem(okey_of(obj), tuple(fields.problems), _common(Fields(is_strict=False), obj, family))
     return install
 
 
@@ -169,7 +170,7 @@ def _common(fields: Fields, obj: Mapping[str, Any], family: Family) -> Install:
     strategy = fields.choice(annotations, "metadata.annotations", STRATEGY, _STRATEGIES)
     fields.text(metadata, "metadata", "name", required=True)
     return Install(
-        okey=_okey(obj),
+        okey=okey_of(obj),
         family=family,
         uid=fields.text(metadata, "metadata", "uid"),
         generation=fields.number(metadata, "metadata", "generation", 0),
@@ -318,7 +319,7 @@ def carvel_package(obj: Mapping[str, Any]) -> tuple[str, Candidate] | Problem:
     fields = Fields(is_strict=False)
     found = read_carvel_package(fields, obj)
     if found is None:
-        return Problem(_okey(obj), tuple(fields.problems))
+        return Problem(okey_of(obj), tuple(fields.problems))
     name, candidate = found
     if fields.problems:
         message = "; ".join(map(str, fields.problems))
@@ -372,9 +373,10 @@ def _namespace(obj: Mapping[str, Any]) -> str:
     return found if isinstance(found, str) and found else "default"
 
 
-def _okey(obj: Mapping[str, Any]) -> str:
+def okey_of(obj: Mapping[str, Any]) -> str:
+    """Return the okey of an object, whatever it has for metadata."""
     group = str(obj.get("apiVersion")).rpartition("/")[0]
     metadata = obj.get("metadata")
     name = str(metadata.get("name")) if isinstance(metadata, Mapping) else ""
-    namespace = _namespace(obj) if group != PKG_GROUP else ""
+    namespace = _namespace(obj) if group not in (PKG_GROUP, "apiextensions.k8s.io") else ""
     return okey(group, str(obj.get("kind")), namespace, name)

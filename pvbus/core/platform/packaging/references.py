@@ -118,7 +118,7 @@ def reference_of(source: str, tag: str) -> str:
 
 def reference_problem(text: str) -> str:
     """Return why a text is no reference to one version of a source, "" if it is one, or a name of files."""
-    source, tag, digest = split_reference(text)
+    source, tag, _ = split_reference(text)
     if not source.rpartition("/")[2]:
         return "has no name before its tag or digest"
     if not text.startswith(GIT):

@@ -101,7 +101,7 @@ class ScopeState:
     def _observe_install(self, kind: Kind, okey: str, obj: Mapping[str, Any] | None) -> tuple[bool, set[str]]:
         before, after = self.installs.pop(okey, None), None
         if obj is not None:
-            metadata, status = obj.get("metadata") or {}, obj.get("status") or {}
+            metadata, status = _mapping(obj.get("metadata")), _mapping(obj.get("status"))
             install = install_of(obj, namespace=self._namespace)
             if isinstance(install, Install) and install.family == "crossplane":
                 install = install._replace(installed="")  # the lock knows: what a status says decides nothing
@@ -281,8 +281,8 @@ def objects_of(row: LockRow | None) -> set[str]:
 
 def seen_of(obj: Mapping[str, Any]) -> RevisionObject | None:
     """Read a revision's object; None if it does not say which content it is of."""
-    metadata, spec = obj.get("metadata") or {}, obj.get("spec") or {}
-    annotations = metadata.get("annotations") or {}
+    metadata, spec = _mapping(obj.get("metadata")), _mapping(obj.get("spec"))
+    annotations = _mapping(metadata.get("annotations"))
     source, tag, pinned = split_reference(_text(spec.get("image")) or _text(spec.get("package")))
     digest = _text(annotations.get(DIGEST)) or pinned
     if not digest:
@@ -302,19 +302,27 @@ def seen_of(obj: Mapping[str, Any]) -> RevisionObject | None:
 
 def _parent(obj: Mapping[str, Any]) -> str:
     """Return the name of a revision's install: of its controller, or else of its label."""
-    metadata = obj.get("metadata") or {}
-    for owner in metadata.get("ownerReferences") or ():
+    metadata = _mapping(obj.get("metadata"))
+    for owner in _mappings(metadata.get("ownerReferences")):
         if owner.get("controller"):
             return _text(owner.get("name"))
-    return _text((metadata.get("labels") or {}).get(PARENT_LABEL))
+    return _text(_mapping(metadata.get("labels")).get(PARENT_LABEL))
 
 
 def _offers(obj: Mapping[str, Any]) -> frozenset[str]:
-    spec = obj.get("spec") or {}
-    kind = _text((spec.get("names") or {}).get("kind"))
-    versions = [each for each in spec.get("versions") or () if each.get("served")]
+    spec = _mapping(obj.get("spec"))
+    kind = _text(_mapping(spec.get("names")).get("kind"))
+    versions = [each for each in _mappings(spec.get("versions")) if each.get("served")]
     return frozenset(api(f"{spec.get('group')}/{each.get('name')}", kind) for each in versions)
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

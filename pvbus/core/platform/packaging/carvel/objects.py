@@ -9,7 +9,14 @@ from pvbus.core.kernel.installs import Install
 from pvbus.core.platform.packaging.carvel.builtin import BUILTIN_OFFERS
 from pvbus.core.platform.packaging.carvel.facts import GROUP, KIND, Facts, KnownPackage
 from pvbus.core.platform.packaging.carvel.structure import REQUIRED_FIELDS, RequiredFields, required_fields
-from pvbus.core.platform.packaging.reading import Problem, carvel_package, install_of, installation_type_of
+from pvbus.core.platform.packaging.fields import Fields
+from pvbus.core.platform.packaging.reading import (
+    Problem,
+    carvel_package,
+    install_of,
+    installation_type_of,
+    okey_of,
+)
 from pvbus.core.platform.solver.model import api
 
 GLOBAL_NAMESPACE = "kapp-controller-packaging-global"
@@ -25,16 +32,17 @@ def known_package(obj: Mapping[str, Any], *, everywhere: str = GLOBAL_NAMESPACE)
     if isinstance(found, Problem):
         return found
     name, candidate = found
-    metadata = obj["metadata"]
+    given = Fields(is_strict=False)
+    metadata = given.mapping(obj, "", "metadata")
     fields: RequiredFields = ()
-    text = (metadata.get("annotations") or {}).get(REQUIRED_FIELDS)
+    text = given.mapping(metadata, "metadata", "annotations").get(REQUIRED_FIELDS)
     if text is not None:
         try:
             fields = required_fields(str(text))
         except ValueError as exc:
             defect = f"{candidate.defect}; {exc}" if candidate.defect else str(exc)
             candidate = msgspec.structs.replace(candidate, defect=defect)
-    namespace = metadata.get("namespace") or everywhere
+    namespace = str(metadata.get("namespace") or everywhere)
     return KnownPackage(
         "" if namespace == everywhere else namespace, name, candidate, installation_type_of(obj), fields
     )
@@ -48,15 +56,27 @@ class Served(NamedTuple):
 
 
 def served_by(definitions: Iterable[Mapping[str, Any]]) -> Served:
-    """Return the APIs that CustomResourceDefinitions serve."""
+    """Return the APIs that CustomResourceDefinitions serve; what of one cannot be read is not served."""
     schemas: dict[str, Mapping[str, Any]] = {}
     for each in definitions:
-        spec = each["spec"]
-        for version in spec.get("versions") or ():
-            if version.get("served"):
-                offer = api(f"{spec['group']}/{version['name']}", spec["names"]["kind"])
-                schemas[offer] = (version.get("schema") or {}).get("openAPIV3Schema") or {}
+        schemas |= _schemas(Fields(is_strict=False), each)
     return Served(frozenset(schemas), schemas)
+
+
+def _schemas(fields: Fields, definition: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the schema of each API that a definition serves, {} with a problem in `fields`."""
+    spec = fields.mapping(definition, "", "spec")
+    group = fields.text(spec, "spec", "group", required=True)
+    kind = fields.text(fields.mapping(spec, "spec", "names"), "spec.names", "kind", required=True)
+    schemas: dict[str, Mapping[str, Any]] = {}
+    for path, version in fields.items(spec, "spec", "versions"):
+        name = fields.text(version, path, "name", required=True)
+        schema = fields.mapping(version, path, "schema")
+        if fields.flag(version, path, "served"):
+            schemas[api(f"{group}/{name}", kind)] = fields.mapping(
+                schema, f"{path}.schema", "openAPIV3Schema"
+            )
+    return {} if fields.problems else schemas
 
 
 class ReadObjects(NamedTuple):
@@ -94,6 +114,10 @@ def facts_of(objects: Iterable[Mapping[str, Any]], offers: Collection[str] = BUI
             else:
                 packages.append(package)
         elif kind == ("apiextensions.k8s.io", "CustomResourceDefinition"):
+            fields = Fields(is_strict=False)
+            _schemas(fields, obj)
+            if fields.problems:
+                problems.append(Problem(okey_of(obj), tuple(fields.problems)))
             definitions.append(obj)
     served = served_by(definitions)
     facts = Facts(installs, tuple(packages), {}, served.offers | frozenset(offers), served.schemas)
