@@ -92,7 +92,8 @@ def _depends_on(fields: Fields, path: str, item: Spec) -> Requirement | None:
     source, *pin = split_reference(name)
     if any(pin) or (problem := reference_problem(name)):
         text = f"names a version: write {source}, and the version as `version`" if any(pin) else problem
-        return fields.wrong(f"{path}.{given}", text)
+        fields.wrong(f"{path}.{given}", text)
+        return None
     if version.startswith("sha256:"):
         return Requirement(need=PackageNeed(package=name, digest=version))
     text = fields.range(version, f"{path}.version", "masterminds") if version else ""
