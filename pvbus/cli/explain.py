@@ -1,4 +1,4 @@
-"""`pvbus explain`: the reasons for the state of a variant or a set.
+"""`pvbus explain`: the reasons for the state of a variant, a set, a Repository or a package revision.
 
 The answer combines the tables of the bus, which hold the last decision of every service, with the live
 object. Expressions are evaluated again, one by one, with the inputs that render has.
@@ -16,6 +16,7 @@ import msgspec
 from pvbus.cli.asking import options_of, tasks_of
 from pvbus.cli.edits import kept_for
 from pvbus.cli.explain_text import repository_lines, set_lines, variant_lines
+from pvbus.cli.explainrevision import document_of, missing, revision_lines, variant_of
 from pvbus.cli.failing import VariantFailure, failing_targets, grouped, unready_children
 from pvbus.cli.gone import read_gone
 from pvbus.cli.live import REVISION
@@ -67,17 +68,18 @@ Document = dict[str, Any]
 
 
 @click.command(
-    short_help="Explain the state of a variant or a set.",
+    short_help="Explain the state of a variant, set or revision.",
     epilog="""\b
 Examples:
   pvbus explain default/web-edge-asia-asia-01-web
   pvbus explain default/web                                a set, where no variant has the name
   pvbus explain pvs/web -n default                         a set; its short name is kubectl's
   pvbus explain repository blueprints                      in the kubeconfig's namespace
+  pvbus explain packagerevision edge.web.v1                also one that no variant has made
   pvbus explain default/web-edge-asia-asia-01-web -o json
 """,
 )
-@object_argument("[KIND] NAME", (VARIANT, SET, REPOSITORY))
+@object_argument("[KIND] NAME", (VARIANT, SET, REPOSITORY, REVISION))
 @namespace_option
 @click.option("--set", "is_set", is_flag=True, help="NAME is a PackageVariantSet.")
 @click.option("--repository", "is_repository", is_flag=True, help="NAME is a Repository.")
@@ -99,17 +101,20 @@ def explain(
     from where, which people are asked, and what it waits for.
 
     For a removal that is held it says how to confirm it. Of a Repository it shows the conditions, and so the
-    packages that cannot be served. Of what is gone it says when and why, for as long as the bus keeps events
+    packages that cannot be served; of a PackageRevision the gates that are not met, who signed its
+    conditions, and who moves it on. Of what is gone it says when and why, for as long as the bus keeps events
     (7 days). A NAME without a kind is that of a variant, or if there is none, of a set. Exit code 1 when
     there is no such object.
     """
     if is_set and is_repository:
         raise UsageError("NAME is of a set or of a Repository: give --set or --repository")
-    kinds = (SET,) if is_set else (REPOSITORY,) if is_repository else (VARIANT, SET, REPOSITORY)
+    kinds = (SET,) if is_set else (REPOSITORY,) if is_repository else (VARIANT, SET, REPOSITORY, REVISION)
     target = named(words, kinds, Scope(namespace, data, kubeconfig))
     kind, key = target.kind or (kinds[0] if len(kinds) == 1 else None), target.key
     if kind == REPOSITORY:
         document, lines = asyncio.run(_repository(key, kubeconfig, data)), repository_lines
+    elif kind == REVISION:
+        document, lines = asyncio.run(_revision(key, kubeconfig, data, bus)), revision_lines
     else:
         document = asyncio.run(_explain(key, kind, kubeconfig, data, bus))
         lines = set_lines if "set" in document else variant_lines
@@ -131,6 +136,17 @@ async def _repository(key: Key, kubeconfig: str | None, data: str) -> Document:
         "conditions": status.get("conditions") or [],
         "liveNote": live if isinstance(live, str) else "",
     }
+
+
+async def _revision(key: Key, kubeconfig: str | None, data: str, bus_url: str | None) -> Document:
+    live = await live_object(data, kubeconfig, REVISION, key)
+    if not isinstance(live, dict):
+        return missing(key, live)
+    async with open_existing_bus(data, bus_url) as bus:
+        owner = variant_of(live)
+        promotion = await _promotion(bus, Key(key.namespace, owner)) if owner else []
+        asked = await tasks_of(bus, key.namespace, (key.name,), options_of(data, kubeconfig))
+    return document_of(key, live, promotion, asked)
 
 
 async def _explain(
