@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pvbus.core.kernel.installs import Install
-from pvbus.core.platform.packaging.carvel import Facts, KnownPackage, decide
+from pvbus.core.platform.packaging.carvel import Facts, KnownPackage
+from pvbus.core.platform.resolve.carvel import decided_rows
 from pvbus.core.platform.solver.languages import CARVEL
 from tests.unit.core.platform.packaging.carvelworld import (
     REMOVAL,
@@ -132,10 +133,10 @@ def test_the_order_of_the_input_has_no_meaning(seed: int) -> None:
     """Equal facts in another order make an equal lock."""
     rng = Random(seed)
     known, wanted = packages(rng), _wishes(rng)
-    first = decide(Facts({each.okey: each for each in wanted}, tuple(known)))
+    first = decided_rows(Facts({each.okey: each for each in wanted}, tuple(known)))
     rng.shuffle(known)
     rng.shuffle(wanted)
-    assert first == decide(Facts({each.okey: each for each in wanted}, tuple(known)))
+    assert first == decided_rows(Facts({each.okey: each for each in wanted}, tuple(known)))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

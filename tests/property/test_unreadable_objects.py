@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pvbus.cli.packages.tree import text_of
-from pvbus.core.platform.packaging.carvel import decide
 from pvbus.core.platform.packaging.carvel.objects import facts_of
 from pvbus.core.platform.packaging.reading import okey_of
+from pvbus.core.platform.resolve.carvel import decided_rows
 from pvbus.core.platform.resolve.state import ScopeState
 
 META = {"name": "a", "namespace": "demo", "uid": "u", "generation": 1, "annotations": {"pvbus.dev/x": "y"}}
@@ -128,7 +128,7 @@ def test_a_list_is_shown_with_one_broken_object(obj: dict[str, Any], data: st.Da
     """The other objects are decided on as without it."""
     given_ = broken(obj, data.draw(st.sampled_from(list(paths(obj)))), data.draw(JUNK))
     read = facts_of([given_, *OTHERS])
-    rows = decide(read.facts)
+    rows = decided_rows(read.facts)
     assert list(text_of(rows, list(rows), frozenset(read.facts.installs)))
     assert rows["packaging.carvel.dev/PackageInstall|demo|other"].status == "locked"
     assert all(each.message for each in read.problems)

@@ -12,7 +12,7 @@ from pvbus.cli.packages.input import input_options, is_install, okey_of, read_fa
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagerows import LockedDependency, LockRow
-from pvbus.core.platform.packaging.carvel import decide
+from pvbus.core.platform.resolve.carvel import decided_rows
 from pvbus.core.platform.resolve.plans import unreadable
 from pvbus.telemetry.terminal import one_line
 
@@ -41,7 +41,7 @@ def tree(name: str | None, output: str, files: tuple[Path, ...], kubeconfig: str
     """
     read = read_facts(files, kubeconfig, data)
     facts = read.facts
-    rows = decide(facts)
+    rows = decided_rows(facts)
     unread = {each.okey: unreadable(None, each) for each in read.problems if is_install(each)}
     rows |= unread
     roots = [okey for okey, row in rows.items() if not row.holders and row.status != "removed"]

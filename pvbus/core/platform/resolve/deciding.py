@@ -6,7 +6,7 @@ from pvbus.core.kernel.packagerows import (
     LockRow,
 )
 from pvbus.core.platform.resolve.carvel import carvel_rows
-from pvbus.core.platform.resolve.decision import GroupDecision
+from pvbus.core.platform.resolve.crossplane import CrossplaneFamily
 from pvbus.core.platform.resolve.groups import Changes, Groups, Member, installs_of, sources_of
 from pvbus.core.platform.resolve.plans import Decision, Settings
 from pvbus.core.platform.resolve.solutions import ComponentCache, Solver
@@ -93,10 +93,10 @@ class Decider:
             changed.update(Member("install", okey) for okey in self._disowned)
         return self._groups.linked(changed)
 
-    def _deciding(self, state: ScopeState, only: set[Member] | None) -> "GroupDecision":
+    def _deciding(self, state: ScopeState, only: set[Member] | None) -> CrossplaneFamily:
         """Return a decision for groups, with those that have become one with them."""
         while True:
-            deciding = GroupDecision(state, self.solver, self._settings, only)
+            deciding = CrossplaneFamily(state, self.solver, self._settings, only)
             deciding.prepare()
             if only is None:
                 return deciding
@@ -105,7 +105,7 @@ class Decider:
             if not any(each.kind == "install" for each in more):
                 return deciding
 
-    def _merge(self, deciding: "GroupDecision", decision: Decision) -> Decision:
+    def _merge(self, deciding: CrossplaneFamily, decision: Decision) -> Decision:
         """Keep what a decision found, beside what was found for other groups; return it for all."""
         only = deciding.only
         if only is None:

@@ -1,497 +1,213 @@
-"""One decision on the installs of Crossplane's family that belong together.
+"""One decision on the installs that belong together, the same for the families of Crossplane and of Carvel.
 
-It is made from the tables alone, and decisions on their own results come to an end. An install is
-decided on only once all that can matter for it is known; until then its row stays.
+`decide` has the steps; a `Family` has what differs: how versions are found, what a row says of them, which
+installs are made for others and with which spec. A decision is made from the tables alone, and decisions on
+their own results come to an end.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey
-from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP as PKG
-from pvbus.core.kernel.packagerows import OBJECT_OWNED, WAITING, LockedDependency, LockRow, Removal
-from pvbus.core.platform.packaging.naming import child_name
-from pvbus.core.platform.packaging.statuses import refusal_words
-from pvbus.core.platform.resolve.asking import Asking
-from pvbus.core.platform.resolve.children import child_kind, template_of
-from pvbus.core.platform.resolve.groups import Link, Member, sources_of
-from pvbus.core.platform.resolve.planning import in_order, locked, planned, with_children
-from pvbus.core.platform.resolve.plans import Decision, Plan, Settings, faulty, removed, settles, shown
-from pvbus.core.platform.resolve.problem import Switches
+from pvbus.core.kernel.packagerows import LockedDependency, LockRow, Removal
+from pvbus.core.platform.packaging.carvel.facts import ORPHANED
+from pvbus.core.platform.resolve.plans import Plan, removed
 from pvbus.core.platform.resolve.reporting import Provider, dependencies_met, dependencies_open
-from pvbus.core.platform.resolve.revisions import History, Intent, advanced, is_new, next_digest
-from pvbus.core.platform.resolve.solutions import Asked, Part, Solver, kinds_of, needs_of
-from pvbus.core.platform.resolve.state import ScopeState
-from pvbus.core.platform.solver.model import Chosen, Wish
+from pvbus.core.platform.solver.model import Requirement
 
-NAME_CHARACTERS = 50
-"""Of an install's name in the name of its revision, so that with the digest it is a name of 63."""
-DIGEST_CHARACTERS = 12
+P = TypeVar("P", bound=Plan)
 
 
-class GroupDecision:
-    """One decision about some groups of installs and sources.
+class Need(NamedTuple):
+    """A need of one install for another.
 
-    only: the installs and sources of these groups; None for all there are
-    waits: what an install waits for, in words -> the member that waits
-    is_recovering: whether all wait for the content of a revision that was found in the cluster
+    is_held: whether the holder may have the other installed, and so keeps it
     """
 
-    def __init__(
-        self, state: ScopeState, solver: Solver, settings: Settings, only: set[Member] | None
-    ) -> None:
-        self.only = only
-        self.waits: dict[str, Member] = {}
-        self.is_recovering = False
-        self._state = state
-        self._solver = solver
-        self._settings = settings
-        self._rows: dict[str, LockRow | None] = {}
-        self._plans: dict[str, Plan] = {}
-        self._by_package: dict[str, str] = {}
-        self._ending: dict[str, str] = {}
-        self._asking = Asking(state)
-        self._claimed: dict[str, str] = {}
-        self._taken_names: dict[str, set[str]] = {}
-        self._question: Asked | None = None
-        self._names: list[str] = []
+    holder: str
+    install: str
+    is_held: bool = True
 
-    def prepare(self) -> None:
-        """Find out what is asked, and read the packages that can come to be needed for it."""
-        self._rows, self._plans, self._by_package, self._ending = planned(
-            self._state, self.only, self._asking
-        )
-        self._question = self._asked()
-        self._names = self._solver.offer(self._state, self._question)
 
-    def decision(self) -> Decision:
-        """Return what changes for these groups. Caller: after `prepare`.
+class Family(Protocol[P]):
+    """What a decision does in the way of one family.
 
-        1. Solve the components, and give each plan its part of the solution. Ask for what is not known of it.
-        2. Have all plans wait while the content of a revision that was found in the cluster is not known.
-        3. Write the row of each install. Who comes first gets the objects that several of them bring.
-        4. Lock an install for each chosen package that has none.
-        5. Give the created installs their holders, and end those that nobody needs.
-        6. Report the dependencies, for which the holders are needed.
+    plans: okey -> plan of an install; `solve` and `create` add those that are created
+    rows: okey -> row of an install, None to end it; at first those that need no decision
+    lock: okey -> row before the decision
+    unreadable: the installs that cannot be read: what they hold is not known to be unneeded
+    """
 
-        Only rows that differ from the lock are returned. `settles` says when no other decision has to follow.
-        """
-        assert self._question is not None
-        for part in self._solver.solve(self._question, self._names):
-            self._take(part)
-        self._wait_for_former_contents()
-        for plan in in_order(self._plans.values(), self._state):
-            self._conclude(plan)
-        self._create()
-        self._settle_created()
-        self._report()
-        rows = {okey: row for okey, row in self._rows.items() if self._state.lock.get(okey) != row}
-        known = self._state.sources if self.only is None else set(sources_of(self.only))
-        sources = self._asking.rows(known)
-        retained = {(plan.package, r.digest) for plan in self._plans.values() for r in plan.history.revisions}
-        read = self._state.contents if self.only is None else known
-        contents = tuple(self._asking.unneeded(read, sources, retained))
-        is_settled = not contents and None not in sources.values() and settles(self._state, self._rows)
-        return Decision(rows, sources, contents, self._asking.demands(), is_settled=is_settled)
+    plans: dict[str, P]
+    rows: dict[str, LockRow | None]
+    lock: Mapping[str, LockRow]
+    unreadable: Collection[str]
 
-    def links(self) -> Iterable[Link]:
-        """Yield which installs, sources and API kinds cannot be decided on apart."""
-        for okey in {*locked(self._state, self.only), *self._plans}:
-            plan, row = self._plans.get(okey), self._state.lock.get(okey)
-            own = Member("install", okey)
-            for package in {row.package if row else "", plan.package if plan else ""} - {""}:
-                yield own, Member("source", package)
-            for holder in {*(row.holders if row else ()), *(plan.holders if plan else ())}:
-                yield own, Member("install", holder)
-        for name in self._names:
-            own, offered = Member("source", name), self._solver.offered[name]
-            for need in needs_of(offered):
-                yield own, Member("source", need.package)
-            for kind in kinds_of(offered):
-                yield own, Member("offer", kind)
+    def install(self, okey: str) -> Install | None:
+        """Return an install that is there, also one that is being deleted."""
 
-    def disowned(self) -> Iterable[str]:
-        """Yield the installs that are refused since another one has one of their objects."""
-        return (okey for okey, row in self._rows.items() if row is not None and row.reason == OBJECT_OWNED)
+    def solve(self) -> None:
+        """Give each plan its outcome and its version."""
 
-    # ------------------------------------------------------------ what is asked
+    def conclude(self, plan: P) -> LockRow:
+        """Return the row of one install, without what others decide for it."""
 
-    def _asked(self) -> Asked:
-        wishes, installed, switches = [], {}, {}
-        needed: dict[str, set[tuple[str, str]]] = {}
-        consenting: set[str] = set()
-        for plan in self._plans.values():
-            if plan.fault is not None:
-                continue
-            self._look_at_content(plan)
-            install, active = plan.install, plan.history.active
-            needed.setdefault(plan.package, set()).update(
-                (r.digest, r.version) for r in plan.history.revisions
-            )
-            if plan.pin:
-                needed[plan.package].add((plan.pin, install.tag if install else ""))
-            if install is not None:
-                switches[plan.package] = Switches(install.skips_dependencies, install.ignores_platform)
-            if active is not None:
-                installed["", plan.package] = active.digest
-            plan.wish = self._wish(plan)
-            if plan.wish is not None:
-                wishes.append(plan.wish)
-            is_moved = plan.wish is not None and active is not None and plan.wish.digest != active.digest
-            if install is not None and (install.downgrades or (plan.wish and plan.wish.pinned and is_moved)):
-                consenting.add(plan.okey)
-        return Asked(
-            wishes=tuple(wishes),
-            installed=installed,
-            switches=switches,
-            needed={name: frozenset(each) for name, each in needed.items()},
-            offers=self._state.offers(),
-            platforms=self._settings.platforms,
-            policy=self._settings.policy,
-            downgrades=frozenset(("", plan.package) for plan in with_children(consenting, self._plans)),
-        )
+    def in_order(self) -> Iterable[P]:
+        """Return the plans, so that who comes first gets what several want."""
 
-    def _look_at_content(self, plan: Plan) -> None:
-        """Ask for the content that a plan's digest names, and find out whether it can be used."""
-        if plan.is_created or not plan.is_pinned:
-            return
-        assert plan.install is not None
-        self._asking.observe(plan.package, plan.install.secrets)
-        source = self._state.sources.get(plan.package)
-        if not plan.pin:
-            tag = plan.install.tag if plan.install else ""
-            if source is not None and source.tags and tag not in source.tags and tag in source.digests:
-                plan.wait, plan.is_stuck = f"the tag {tag}, which {plan.package} does not have", True
-            elif source is not None and source.message:
-                plan.wait, plan.is_stuck = f"{plan.package}, which cannot be observed: {source.message}", True
-            else:
-                plan.wait = f"what {plan.package}:{tag} is"
-            return
-        self._asking.content(plan.package, plan.pin)
-        content = self._state.content(plan.package, plan.pin)
-        if content is None:
-            why = f": {source.message}" if source is not None and source.message else ""
-            plan.wait, plan.is_stuck = f"the content of {plan.package}{why}", bool(why)
-        elif content.defect:
-            plan.fault = ("broken", "InvalidPackage", f"{plan.package}: {content.defect}")
+    def create(self) -> None:
+        """Add an install for each chosen package that has none."""
 
-    def _wait_for_former_contents(self) -> None:
-        """Have everybody wait for the contents of revisions that were found in the cluster.
+    def is_decided(self, plan: P) -> bool:
+        """Return whether what an install needs is known: its wish is granted, or others need it."""
 
-        Until they are read it is not known which objects these have, and nobody else must get one of them. A
-        source that says no holds nobody up.
-        """
-        wait = ""
-        for plan in self._plans.values():
-            for revision in plan.history.revisions:
-                if revision.objects or self._state.content(plan.package, revision.digest) is not None:
-                    continue
-                self._asking.content(plan.package, revision.digest)
-                self._asking.observe(plan.package, plan.install.secrets if plan.install else ())
-                source = self._state.sources.get(plan.package)
-                if source is None or not source.is_refused:
-                    wait = wait or f"the content of {plan.package} that is installed"
-        self.is_recovering = bool(wait)
-        for plan in self._plans.values():
-            plan.wait = plan.wait or wait
+    def needs(self) -> Iterable[Need]:
+        """Return who needs whom of the chosen versions."""
 
-    def _wish(self, plan: Plan) -> Wish | None:
-        """Return what a user wants of the resolver; None for what was made for others, or is not known."""
-        install, active = plan.install, plan.history.active
-        if install is None or plan.is_created:
-            return None
-        intent = Intent("" if plan.wait or plan.fault else plan.pin, is_manual=install.is_manual)
-        digest = next_digest(plan.history, intent, plan.request)
-        is_open = not plan.is_pinned and not plan.request.activate and not install.is_manual
-        if is_open and not install.is_paused:
-            return Wish(
-                package=install.package,
-                range=install.range,
-                language=install.language,
-                prereleases=install.prereleases,
-                name=plan.okey,
-            )
-        digest = digest or (active.digest if active else "")
-        return Wish(package=install.package, digest=digest, pinned=True, name=plan.okey) if digest else None
+    def pass_on(self, plan: P, row: LockRow, owner: str) -> LockRow:
+        """Return the row of a created install with the spec that its owner gives it."""
 
-    # ------------------------------------------------------------ what was found
+    def find(self, plan: P, package: str, requirement: Requirement) -> Provider:
+        """Return the install of a package as a plan sees it."""
 
-    def _take(self, part: Part) -> None:
-        """Note the solution of a component for its plans, and what is not known of its packages."""
-        secrets = self._secrets(part)
-        wait = ""
-        for _, source in part.nodes:
-            self._asking.observe(source, secrets)
-            row = self._state.sources.get(source)
-            if row is None or not (row.tags or row.is_refused or any(row.digests.values())):
-                why = f": {row.message}" if row is not None and row.message else ""
-                wait = wait or f"the versions of {source}{why}"
-        for (_, source), chosen in part.chosen.items():
-            wait = self._unread(source, chosen) or wait
-        for _, source in part.nodes:
-            okey = self._by_package.get(source)
-            if okey is None:
-                continue
-            plan = self._plans[okey]
-            plan.part, plan.wait = part, plan.wait or wait
-            plan.chosen = part.chosen.get(("", source))
-        for outcome in part.outcomes:
-            self._plans[outcome.wish.name].outcome = outcome
-        if wait:
-            self.waits[wait] = Member("source", part.nodes[0][1])
+    def is_known(self, plan: P, package: str) -> bool:
+        """Return whether a package has versions."""
 
-    def _secrets(self, part: Part) -> Iterable[str]:
-        """Return the pull secrets of a component's installs; an install's own come first for its source."""
-        found: dict[str, None] = {}
-        for _, source in part.nodes:
-            plan = self._plans.get(self._by_package.get(source, ""))
-            if plan is not None and plan.install is not None:
-                self._asking.observe(source, plan.install.secrets)
-                found.update(dict.fromkeys(plan.install.secrets))
-        return found
 
-    def _unread(self, source: str, chosen: Chosen) -> str:
-        """Ask for the content of a chosen version if it was not read; return what is waited for."""
-        tag, digest = self._solver.label(source, chosen.version)
-        if not digest:
-            self._asking.digest(source, tag)
-            return f"what {source}:{tag} is"
-        if self._state.content(source, digest) is None:
-            self._asking.content(source, digest)
-            return f"the content of {source}:{tag}"
-        return ""
+def decide(family: Family[P]) -> None:
+    """Decide on all plans of a family: afterwards `family.rows` has the row of each.
 
-    # ------------------------------------------------------------ rows
+    1. Solve, and give each plan its part of the solution.
+    2. Write the row of each install. Who comes first gets the objects that several of them bring.
+    3. Lock an install for each chosen package that has none.
+    4. Give the created installs their holders, and end those that nobody needs.
+    5. Report the dependencies, for which the holders are needed.
+    """
+    family.solve()
+    for plan in family.in_order():
+        family.rows[plan.okey] = _still_orphaned(plan, family.conclude(plan))
+    family.create()
+    _settle_created(family)
+    _report(family)
 
-    def _conclude(self, plan: Plan) -> None:
-        """Write the row of one install."""
-        row = self._base(plan)
-        if plan.fault is not None:
-            status, reason, message = plan.fault
-            self._rows[plan.okey] = faulty(row, status, reason, message)
-        elif plan.install is not None and plan.install.is_paused and plan.row is not None:
-            self._rows[plan.okey] = msgspec.structs.replace(
-                plan.row, generation=plan.install.generation, revisions=plan.history.revisions
-            )
-        elif plan.wait:
-            self._rows[plan.okey] = self._waits(plan, row)
-        else:
-            self._rows[plan.okey] = self._decided(plan, row)
 
-    def _base(self, plan: Plan) -> LockRow:
-        """Return the row as it is, for the install as it is now."""
-        install = plan.install
-        row = plan.row or LockRow(status="waiting", package=plan.package)
-        history = plan.history
-        return msgspec.structs.replace(
-            row,
-            uid=install.uid if install else row.uid if plan.okey in self._state.installs else "",
-            generation=install.generation if install else 0,
-            package=plan.package,
-            revisions=history.revisions,
-            observed=history.observed,
-            holders=plan.holders,
-            template=row.template if plan.is_created else {},
-            removal=install.removal if install and not plan.is_created else row.removal,
-        )
-
-    def _waits(self, plan: Plan, row: LockRow) -> LockRow:
-        """Return the row of an install that cannot be decided on yet: what is locked stays locked.
-
-        Such a row says what is waited for only if that may take for ever: each upgrade waits for a moment.
-        While it has revisions it stays a decision on the generation before, so that nobody takes what is
-        installed for what is asked for now.
-        """
-        self.waits[plan.wait] = Member("install", plan.okey)
-        message = f"waits for {plan.wait}"
-        if plan.row is not None and plan.history.revisions:
-            row = msgspec.structs.replace(row, generation=plan.row.generation)
-        if row.status == "locked" and plan.history.revisions:
-            return msgspec.structs.replace(row, reason=WAITING, message=message) if plan.is_stuck else row
-        return msgspec.structs.replace(row, status="waiting", reason=WAITING, message=message)
-
-    def _decided(self, plan: Plan, row: LockRow) -> LockRow:
-        intent = self._intent(plan)
-        target = next_digest(plan.history, intent, plan.request)
-        refusal = self._refusal(plan, target, intent)
-        history = plan.history
-        if refusal is None:
-            history = advanced(history, intent, plan.request)
-            for revision in history.revisions:
-                self._claimed.update(dict.fromkeys(revision.objects, plan.okey))
-        active = history.active
-        row = msgspec.structs.replace(
-            row,
-            status="locked",
-            revisions=history.revisions,
-            observed=history.observed,
-            version=active.version if active else "",
-            digest=active.digest if active else "",
-            reason="",
-            message="",
-        )
-        if refusal is not None:
-            return faulty(row, "refused", *refusal)
-        if active is None:
-            message = "waits until a user activates a revision"
-            return msgspec.structs.replace(row, status="locked", reason="AwaitsActivation", message=message)
-        if plan.request.deactivate and not plan.request.activate:
-            message = "the active revision stays active until another one is activated"
-            return msgspec.structs.replace(row, reason="StaysActive", message=message)
+def _still_orphaned(plan: Plan, row: LockRow) -> LockRow:
+    """Return a row that says what establish has to write on an install which nobody needs any more."""
+    if plan.is_created or plan.row is None or plan.row.reason != ORPHANED or row.reason:
         return row
+    return msgspec.structs.replace(row, reason=ORPHANED, message=plan.row.message)
 
-    def _intent(self, plan: Plan) -> Intent:
-        """Return the content that the install asks for now."""
-        install = plan.install
-        if plan.is_pinned:
-            digest, version = plan.pin, install.tag if install else ""
-        elif plan.chosen is not None:
-            version, digest = self._solver.label(plan.package, plan.chosen.version)
+
+def _settle_created(family: Family[P]) -> None:
+    """Give every created install its holders, and end those that have none.
+
+    Of those that none holds only these end that no other of them held: what an install needs stays while that
+    is there. Packages that need each other in a cycle begin with the first one.
+    """
+    needs = list(family.needs())
+    needed: dict[str, set[str]] = {}
+    for need in needs:
+        if need.is_held:
+            needed.setdefault(need.install, set()).add(need.holder)
+    created = [plan for plan in family.plans.values() if plan.is_created and _is_alive(family, plan)]
+    retained = _retained(family, created, needed)
+    holders = {plan.okey: _holders(plan, needed.get(plan.okey, set()), retained) for plan in created}
+    left = {okey for okey, held_by in holders.items() if not held_by}
+    first = {okey for okey in left if not left & set(family.plans[okey].holders) - {okey}}
+    first = first or {min(left, default="")}
+    for plan in created:
+        row, held_by = family.rows[plan.okey], holders[plan.okey]
+        assert row is not None
+        if held_by:
+            row = msgspec.structs.replace(row, holders=held_by, removal=_removal(family, held_by[0]))
+            row = family.pass_on(plan, row, held_by[0])
+        elif plan.okey in first:
+            row = _without_holders(family, plan, row, any(need.install == plan.okey for need in needs))
         else:
-            digest, version = "", ""
-        content = self._state.content(plan.package, digest)
-        name = ObjectKey.parse(plan.okey).name[:NAME_CHARACTERS].rstrip("-.")
-        return Intent(
-            digest=digest,
-            name=f"{name}-{digest.rpartition(':')[2][:DIGEST_CHARACTERS]}",
-            version=version,
-            source=plan.package,
-            objects=content.objects if content else (),
-            is_manual=plan.is_manual,
-            history_max=install.history_max if install else 1,
-        )
+            row = msgspec.structs.replace(row, holders=plan.holders)
+        family.rows[plan.okey] = row
 
-    def _refusal(self, plan: Plan, target: str, intent: Intent) -> tuple[str, str] | None:
-        """Return why the next step is refused: the resolver, or the owner of an object."""
-        outcome, active = plan.outcome, plan.history.active
-        if outcome is not None and outcome.status != "granted":
-            if outcome.status == "undecided":
-                return "SearchLimit", refusal_words(outcome.explanation)
-            return "Conflict", refusal_words(outcome.explanation, "ignoreCrossplaneConstraints: true")
-        content = self._state.content(plan.package, target) if target else None
-        if target and (active is None or target != active.digest) and content is None:
-            return "UnknownContent", f"the content {target} was not read"
-        objects = list(content.objects) if content else []
-        objects += intent.objects if is_new(plan.history, intent) else ()
-        for each in objects:
-            owner = self._claimed.get(each) or self._state.owner_beside(each, plan.okey)
-            if owner is not None and owner != plan.okey:
-                return OBJECT_OWNED, f"{shown(each)} belongs to {shown(owner)}"
-        return None
 
-    def _report(self) -> None:
-        """Add what is known of the dependencies, once every install has its holders."""
-        for plan in self._plans.values():
-            row = self._rows.get(plan.okey)
-            if row is not None and row.status in ("locked", "refused") and not (plan.wait or plan.fault):
-                found = self._dependencies(plan)
-                self._rows[plan.okey] = msgspec.structs.replace(row, dependencies=found)
+def _is_alive(family: Family[P], plan: P) -> bool:
+    row = family.rows.get(plan.okey)
+    return row is not None and row.status != "removed"
 
-    def _dependencies(self, plan: Plan) -> tuple[LockedDependency, ...]:
-        if plan.outcome is not None and plan.outcome.status != "granted" and plan.part is not None:
-            return dependencies_open(plan.part.reports.get(plan.okey, ()))
-        if plan.chosen is None:
-            return ()
-        return dependencies_met(plan.chosen, lambda package: self._provider(plan, package))
 
-    def _provider(self, plan: Plan, package: str) -> Provider:
-        okey = self._by_package.get(package) or self._ending.get(package, "")
-        found, row = self._plans.get(okey), self._rows.get(okey)
-        version = self._solver.label(package, found.chosen.version)[0] if found and found.chosen else ""
-        return Provider(okey, version, bool(row and row.holders[:1] == (plan.okey,)))
+def _retained(family: Family[P], created: Iterable[P], needed: Mapping[str, Collection[str]]) -> set[str]:
+    """Return the installs that could not be decided on, and what was created for them.
 
-    # ------------------------------------------------------------ installs that are created
+    They hold what they held: nothing that they rest on is given up.
+    """
+    undecided = [plan for plan in created if not family.is_decided(plan)]
+    retained = {*family.unreadable, *(plan.okey for plan in undecided if plan.okey in needed)}
+    retained |= {
+        okey for okey, plan in family.plans.items() if not (plan.is_created or family.is_decided(plan))
+    }
+    while more := {plan.okey for plan in undecided if retained & set(plan.holders)} - retained:
+        retained |= more
+    return retained
 
-    def _create(self) -> None:
-        """Lock an install for every chosen package that has none.
 
-        While a former install of the package is being deleted, it is waited for: it has the name and the
-        objects that the new one gets.
-        """
-        pending = [plan for plan in in_order(self._plans.values(), self._state) if self._is_decided(plan)]
-        while pending:
-            plan = pending.pop(0)
-            for package, chosen in self._needed_by(plan):
-                if package in self._ending and package not in self._by_package:
-                    okey = self._ending[package]
-                    self.waits[f"the end of {shown(okey)}"] = Member("install", okey)
-                elif package not in self._by_package:
-                    pending.append(self._create_install(plan, package, chosen))
+def _holders(plan: Plan, needing: Collection[str], retained: Collection[str]) -> tuple[str, ...]:
+    """Return the holders of an install, the former ones first, so that the owner is the eldest."""
+    former = [okey for okey in plan.holders if okey in needing or okey in retained]
+    return (*former, *sorted(set(needing) - set(former)))
 
-    def _is_decided(self, plan: Plan) -> bool:
-        """Whether what a plan needs is known: its wish is granted, or others need it."""
-        row = self._rows.get(plan.okey)
-        if plan.chosen is None or plan.wait or row is None:
-            return False
-        return row.status == "locked" and bool(row.digest)
 
-    def _needed_by(self, plan: Plan) -> list[tuple[str, Chosen]]:
-        assert plan.chosen is not None and plan.part is not None
-        names = dict.fromkeys(edge.provider for edge in plan.chosen.edges if edge.status == "met")
-        return [(name, plan.part.chosen["", name]) for name in names if ("", name) in plan.part.chosen]
+def _removal(family: Family[P], okey: str) -> Removal:
+    """Return what an install wants done with what only it held; its owner says so for a created one."""
+    seen: set[str] = set()
+    while okey not in seen:
+        seen.add(okey)
+        install, row, plan = family.install(okey), family.lock.get(okey), family.plans.get(okey)
+        if install is not None and not install.owner and not (plan is not None and plan.is_created):
+            return install.removal
+        if row is not None:
+            return row.removal
+        if plan is None or not plan.holders:
+            break
+        okey = plan.holders[0]
+    return "orphan"
 
-    def _create_install(self, owner: Plan, package: str, chosen: Chosen) -> Plan:
-        digest = self._solver.label(package, chosen.version)[1]
-        assert owner.chosen is not None
-        holder = (owner.package, self._solver.label(owner.package, owner.chosen.version)[1])
-        kind = child_kind(self._state, holder, package, digest)
-        name = child_name(package, self._read_taken_names(kind))
-        self._taken_names[kind].add(name)
-        okey = f"{PKG}/{kind}||{name}"
-        plan = Plan(okey, None, None, History())
-        plan.package, plan.part, plan.chosen, plan.holders = package, owner.part, chosen, (owner.okey,)
-        self._plans[okey], self._by_package[package] = plan, okey
-        self._conclude(plan)
-        return plan
 
-    def _read_taken_names(self, kind: str) -> set[str]:
-        """Return the names that installs of a kind have; read once per decision."""
-        if kind not in self._taken_names:
-            ended = {okey for okey, row in self._rows.items() if row is None}
-            okeys = {*self._state.installs, *self._state.lock, *self._plans} - ended
-            head = f"{PKG}/{kind}|"
-            self._taken_names[kind] = {ObjectKey.parse(each).name for each in okeys if each.startswith(head)}
-        return self._taken_names[kind]
-
-    def _settle_created(self) -> None:
-        """Give every created install its holders and template, and end what nobody needs any more."""
-        needed: dict[str, dict[str, None]] = {}
-        for plan in in_order(self._plans.values(), self._state):
-            if self._is_decided(plan):
-                for package, _ in self._needed_by(plan):
-                    needed.setdefault(self._by_package.get(package, ""), {})[plan.okey] = None
-        for plan in list(self._plans.values()):
-            row = self._rows.get(plan.okey)
-            if plan.is_created and row is not None and row.status != "removed":
-                self._rows[plan.okey] = self._held(plan, row, needed.get(plan.okey, {}))
-
-    def _held(self, plan: Plan, row: LockRow, needed: Mapping[str, None]) -> LockRow:
-        stays = [each for each in plan.holders if each in needed or self._may_need(each)]
-        holders = tuple(dict.fromkeys((*stays, *sorted(needed))))
-        if not holders:
-            return self._unneeded(plan, row)
-        owner = self._plans[holders[0]]
-        template = template_of(
-            row, owner.install, self._rows.get(owner.okey), is_there=plan.install is not None
-        )
-        removal = owner.install.removal if owner.install and not owner.is_created else self._removal(owner)
-        return msgspec.structs.replace(row, holders=holders, template=template, removal=removal)
-
-    def _removal(self, plan: Plan) -> Removal:
-        row = self._rows.get(plan.okey)
-        return row.removal if row else "orphan"
-
-    def _may_need(self, okey: str) -> bool:
-        """Return whether a holder may still need something: it waits, or is refused what it asks for."""
-        plan = self._plans.get(okey)
-        return plan is not None and not self._is_decided(plan)
-
-    def _unneeded(self, plan: Plan, row: LockRow) -> LockRow:
-        """Return the row of an install that lost its last holder."""
-        if plan.install is None and plan.okey not in self._state.established:
-            return removed(row)
-        if row.removal == "orphan":
-            text = "what it was created for does not need it any more"
-            return msgspec.structs.replace(row, holders=(), template={}, reason="Orphaned", message=text)
+def _without_holders(family: Family[P], plan: P, row: LockRow, is_used: bool) -> LockRow:
+    """Return the row of a created install that has lost its last holder. is_used: whether others need it."""
+    names = ", ".join(ObjectKey.parse(okey).name for okey in plan.holders)
+    if plan.install is None:
         return removed(row)
+    removal = _removal(family, plan.holders[0]) if family.install(plan.holders[0]) else row.removal
+    former = plan.row
+    is_ours = former is not None and bool(former.template) and former.uid in ("", plan.install.uid)
+    if removal == "orphan" or not is_ours or (removal == "keep-if-used" and is_used):
+        text = f"it was created for {names}, and stays without it"
+        return msgspec.structs.replace(row, holders=(), template={}, reason=ORPHANED, message=text)
+    return removed(row, f"it was created for {names}")
+
+
+def _report(family: Family[P]) -> None:
+    """Add what is known of the dependencies; of an install that could not be decided on they stay."""
+    for plan in family.plans.values():
+        if not (plan.wait or plan.fault) and _is_alive(family, plan):
+            row, dependencies = family.rows[plan.okey], _dependencies(family, plan)
+            if row is not None and dependencies is not None:
+                family.rows[plan.okey] = msgspec.structs.replace(row, dependencies=dependencies)
+
+
+def _dependencies(family: Family[P], plan: P) -> tuple[LockedDependency, ...] | None:
+    """Return the state of the dependencies of an install, None if nobody asked for it."""
+
+    def find(package: str, requirement: Requirement) -> Provider:
+        provider = family.find(plan, package, requirement)
+        row = family.rows.get(provider.okey)
+        is_owned = row is not None and row.holders[:1] == (plan.okey,)
+        return provider._replace(is_owned=is_owned, note="" if is_owned else provider.note)
+
+    if plan.outcome is not None and plan.outcome.status != "granted":
+        return dependencies_open(plan.reports, find)
+    if plan.chosen is None:
+        return None
+    asked = plan.asked or tuple(edge.requirement for edge in plan.chosen.edges)
+    return dependencies_met(plan.chosen, asked, find, lambda package: family.is_known(plan, package))

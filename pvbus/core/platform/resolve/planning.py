@@ -9,7 +9,7 @@ from pvbus.core.platform.packaging.reading import Problem
 from pvbus.core.platform.resolve.asking import Asking
 from pvbus.core.platform.resolve.groups import Member, installs_of
 from pvbus.core.platform.resolve.plans import (
-    Plan,
+    RevisionPlan,
     history_of,
     is_ours,
     removed,
@@ -34,7 +34,7 @@ class Planned(NamedTuple):
     """
 
     rows: dict[str, LockRow | None]
-    plans: dict[str, Plan]
+    plans: dict[str, RevisionPlan]
     by_package: dict[str, str]
     ending: dict[str, str]
 
@@ -46,7 +46,7 @@ def planned(state: ScopeState, only: Only, asking: Asking) -> Planned:
     for okey in locked(state, only):
         row = state.lock[okey]
         if okey not in state.installs and okey not in found.rows and row.holders and row.status != "removed":
-            found.plans[okey] = Plan(okey, None, row, history_of(row))
+            found.plans[okey] = RevisionPlan(okey, None, row, history_of(row))
     for okey in (*locked(state, only), *found.rows):
         ending = found.rows.get(okey, state.lock.get(okey))
         if ending is not None and ending.status == "removed" and okey not in found.plans:
@@ -69,17 +69,17 @@ def locked(state: ScopeState, only: Only) -> Iterable[str]:
     return sorted(okey for okey in installs_of(only) if is_ours(okey) and okey in state.lock)
 
 
-def in_order(plans: Iterable[Plan], state: ScopeState) -> list[Plan]:
+def in_order(plans: Iterable[RevisionPlan], state: ScopeState) -> list[RevisionPlan]:
     """Return plans: who has revisions first, then by age, so that the first one wins a conflict."""
 
-    def order(plan: Plan) -> tuple[object, ...]:
+    def order(plan: RevisionPlan) -> tuple[object, ...]:
         seen = state.installs.get(plan.okey)
         return (not plan.history.revisions, seen.created if seen else "~", plan.okey)
 
     return sorted(plans, key=order)
 
 
-def with_children(okeys: Collection[str], plans: Mapping[str, Plan]) -> list[Plan]:
+def with_children(okeys: Collection[str], plans: Mapping[str, RevisionPlan]) -> list[RevisionPlan]:
     """Return the plans of some installs, and of all that were made for these alone."""
     parts = {okey for okey, plan in plans.items() if okey in okeys or (plan.is_created and not plan.fault)}
     while others := {
@@ -125,12 +125,14 @@ def _installed(state: ScopeState, only: Only) -> Iterable[str]:
     return sorted(okey for okey in installs_of(only) if is_ours(okey) and okey in state.installs)
 
 
-def _plan_of(okey: str, install: Install, row: LockRow | None, state: ScopeState, asking: Asking) -> Plan:
+def _plan_of(
+    okey: str, install: Install, row: LockRow | None, state: ScopeState, asking: Asking
+) -> RevisionPlan:
     if row is not None and row.package == install.package:
         history = history_of(row)
     else:
         history = rebuilt(state.seen_revisions(okey), state.installs[okey].current)
-    plan = Plan(okey, install, row, with_objects(history, state, install.package))
+    plan = RevisionPlan(okey, install, row, with_objects(history, state, install.package))
     if not install.is_paused:
         plan.request = request_of(plan.history, state.seen_revisions(okey))
         plan.pin = install.digest or asking.digest(install.package, install.tag)

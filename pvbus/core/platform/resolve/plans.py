@@ -21,7 +21,8 @@ from pvbus.core.platform.resolve.revisions import (
 )
 from pvbus.core.platform.resolve.solutions import Part
 from pvbus.core.platform.resolve.state import Demand, ScopeState
-from pvbus.core.platform.solver.model import Chosen, Outcome, Policy, Wish
+from pvbus.core.platform.solver.model import Chosen, Outcome, Policy, Requirement, Wish
+from pvbus.core.platform.solver.states import DependencyReport
 
 
 class Settings(NamedTuple):
@@ -51,41 +52,58 @@ class Decision(NamedTuple):
 
 
 class Plan:
-    """An install, and what is decided for it so far.
+    """An install, and what is decided for it so far, in both families.
 
     install: None for an install that establish is to create
-    pin: the digest that the install names, itself or by its tag; "" while that is unknown
+    row: its row in the lock before the decision
+    holders: the installs that it was made for, the owner first; () for a user's
     outcome: the outcome of its wish, None while that is unknown
     chosen: the version that its package has in the solution, None while that is unknown
+    asked: the requirements of this version as its package says them
+    reports: the state of each dependency of a version that is not granted
     wait: what it waits for, in words, "" for nothing
-    is_stuck: whether the wait ends only after somebody acts
+    fault: status, reason and message of an install that the resolver is not asked for
     """
 
-    def __init__(self, okey: str, install: Install | None, row: LockRow | None, history: History) -> None:
+    def __init__(self, okey: str, install: Install | None, row: LockRow | None) -> None:
         self.okey = okey
         self.install = install
         self.row = row
-        self.history = history
         self.package = install.package if install else row.package if row else ""
-        self.request = Request()
-        self.pin = ""
-        self.wish: Wish | None = None
-        self.outcome: Outcome | None = None
-        self.part: Part | None = None
-        self.chosen: Chosen | None = None
         self.holders: tuple[str, ...] = row.holders if row else ()
         if install is not None and not install.owner:
             self.holders = ()  # it is a user's, or a user took it over
         elif install is not None and row is None:
             self.holders = (install.owner,)  # the lock was lost: the object says whom it was made for
+        self.outcome: Outcome | None = None
+        self.chosen: Chosen | None = None
+        self.asked: tuple[Requirement, ...] = ()
+        self.reports: tuple[DependencyReport, ...] = ()
         self.wait = ""
-        self.is_stuck = False
         self.fault: tuple[LockStatus, str, str] | None = None
 
     @property
     def is_created(self) -> bool:
         """Whether pvbus decides its version: it was made for others."""
         return bool(self.holders)
+
+
+class RevisionPlan(Plan):
+    """The plan of an install of Crossplane's family.
+
+    pin: the digest that the install names, itself or by its tag; "" while that is unknown
+    part: the component of its package, None while that is unknown
+    is_stuck: whether the wait ends only after somebody acts
+    """
+
+    def __init__(self, okey: str, install: Install | None, row: LockRow | None, history: History) -> None:
+        super().__init__(okey, install, row)
+        self.history = history
+        self.request = Request()
+        self.pin = ""
+        self.wish: Wish | None = None
+        self.part: Part | None = None
+        self.is_stuck = False
 
     @property
     def is_pinned(self) -> bool:
@@ -115,8 +133,11 @@ def with_objects(history: History, state: ScopeState, package: str) -> History:
     return history._replace(revisions=tuple(found))
 
 
-def removed(row: LockRow) -> LockRow:
-    return msgspec.structs.replace(row, status="removed", reason="Removed", message="", dependencies=())
+def removed(row: LockRow, message: str = "") -> LockRow:
+    """Return the order to end an install."""
+    return msgspec.structs.replace(
+        row, status="removed", reason="Removed", message=message, dependencies=(), template={}
+    )
 
 
 def faulty(row: LockRow | None, status: LockStatus, reason: str, message: str) -> LockRow:

@@ -41,6 +41,7 @@ class Facts(NamedTuple):
     schemas: served API kind -> its openAPIV3Schema, where that is known
     platforms: name and version of each platform
     established: the okeys for which establish has a row, so that an order to end them stays
+    unreadable: the okeys of installs that cannot be read, and hold what they held
     """
 
     installs: Mapping[str, Install]
@@ -50,6 +51,7 @@ class Facts(NamedTuple):
     schemas: Mapping[str, Mapping[str, Any]] = {}
     platforms: tuple[tuple[str, str], ...] = ()
     established: frozenset[str] = frozenset()
+    unreadable: frozenset[str] = frozenset()
     policy: Policy = Policy()
 
 

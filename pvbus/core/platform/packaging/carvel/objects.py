@@ -120,5 +120,11 @@ def facts_of(objects: Iterable[Mapping[str, Any]], offers: Collection[str] = BUI
                 problems.append(Problem(okey_of(obj), tuple(fields.problems)))
             definitions.append(obj)
     served = served_by(definitions)
-    facts = Facts(installs, tuple(packages), {}, served.offers | frozenset(offers), served.schemas)
+    facts = Facts(
+        installs=installs,
+        packages=tuple(packages),
+        offers=served.offers | frozenset(offers),
+        schemas=served.schemas,
+        unreadable=frozenset(each.okey for each in problems if each.bare and not each.is_deleted),
+    )
     return ReadObjects(facts, tuple(problems))

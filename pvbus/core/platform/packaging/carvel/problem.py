@@ -343,7 +343,7 @@ def described(need: Need) -> str:
 
 def _named(leaf: Leaf) -> str:
     if isinstance(leaf, PackageNeed):
-        return f"{leaf.package} {leaf.range}".rstrip()
+        return f"{leaf.package} {leaf.range or leaf.digest}".rstrip()
     if isinstance(leaf, OfferNeed):
         return leaf.offer
     return f"{leaf.platform} {leaf.range}"

@@ -6,8 +6,9 @@ from typing import Any
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey, okey
 from pvbus.core.kernel.packagerows import LockRow
-from pvbus.core.platform.packaging.carvel import Facts, KnownPackage, decide, known_package
+from pvbus.core.platform.packaging.carvel import Facts, KnownPackage, known_package
 from pvbus.core.platform.packaging.reading import Problem, install_of
+from pvbus.core.platform.resolve.carvel import decided_rows
 
 GROUP, KIND = "packaging.carvel.dev", "PackageInstall"
 OWNER = "kapp-controller.carvel.dev/owner"
@@ -122,8 +123,8 @@ class World:
     def decide(self) -> dict[str, LockRow]:
         """Decide once; a decision of the result must be the same."""
         facts = Facts(self.installs, tuple(self.packages), self.rows, **self.facts)
-        self.rows = decide(facts)
-        assert decide(facts._replace(rows=self.rows)) == self.rows
+        self.rows = decided_rows(facts)
+        assert decided_rows(facts._replace(rows=self.rows)) == self.rows
         return self.rows
 
     def settle(self) -> "World":

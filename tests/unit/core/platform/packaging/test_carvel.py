@@ -378,6 +378,20 @@ def test_a_parent_that_is_refused_holds_what_it_held() -> None:
     assert world.holders(PKG2) == [PKG1]
 
 
+def test_what_is_used_from_another_namespace_alone_keeps_what_it_needs() -> None:
+    """Nobody wants it any more where it is, and it is there for somebody else all the same."""
+    packages = [
+        package("app", "1.0.0", ["db"]),
+        package("db", "1.0.0", ["disk"], installation="onePerCluster"),
+        package("disk", "1.0.0"),
+    ]
+    world = World(packages, [install("app", annotations={REMOVAL: "delete"})]).settle()
+    world.add(install("app", namespace="other")).settle()
+    world.remove("app").settle()
+    assert world.holders(DB) == ["app"]
+    assert world.holders(f"{full('disk')}.1.0.0") == [DB]
+
+
 def test_packages_that_need_each_other_go_together() -> None:
     """A cycle holds itself, and is nevertheless given up when nobody else needs it."""
     packages = [

@@ -6,9 +6,9 @@ from pvbus.core.kernel.effects import Update
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagerows import LockRow
 from pvbus.core.platform.establish import installs
-from pvbus.core.platform.packaging.carvel import decide
 from pvbus.core.platform.packaging.carvel.objects import facts_of
 from pvbus.core.platform.packaging.reading import OWNER
+from pvbus.core.platform.resolve.carvel import decided_rows
 
 VALUES = [{"name": "leaf", "secretRef": {"name": "leaf-values"}}]
 
@@ -38,7 +38,7 @@ def install(account: str, values: list[dict[str, Any]]) -> dict[str, Any]:
 def decided(rows: dict[str, LockRow], account: str, values: list[dict[str, Any]]) -> dict[str, LockRow]:
     leaf = {"name": "leaf", "packageRef": {"refName": "leaf.c.dev"}}
     given = [package("root.c.dev", leaf), package("leaf.c.dev"), install(account, values)]
-    return decide(facts_of(given).facts._replace(rows=rows))
+    return decided_rows(facts_of(given).facts._replace(rows=rows))
 
 
 def child_of(rows: dict[str, LockRow]) -> LockRow:

@@ -7,6 +7,7 @@ import pytest
 
 from pvbus.core.kernel.keys import okey
 from pvbus.core.kernel.packagerows import EstablishedRow
+from pvbus.core.platform.packaging.carvel.objects import GLOBAL_NAMESPACE
 from pvbus.core.platform.packaging.reading import INSTALL_GROUP
 from tests.unit.core.platform.resolve.world import PKG, REGISTRY, World, install_key, started
 
@@ -214,6 +215,32 @@ def test_an_install_that_cannot_be_read_and_is_deleted_is_ended(kind: str) -> No
     world.remove(key)
     world.run()
     assert key not in world.lock
+
+
+def test_what_a_package_install_that_cannot_be_read_had_made_stays_for_it() -> None:
+    """A mistake in its spec says nothing of what it needs, so nothing is given up until it is corrected."""
+    world = started()
+    for name, dependencies in (("app", [{"package": {"refName": "db.test"}}]), ("db", [])):
+        spec = {"refName": f"{name}.test", "version": "1.0.0", "dependencies": dependencies}
+        meta = {"name": f"{name}.test.1.0.0", "namespace": GLOBAL_NAMESPACE}
+        kind = {"apiVersion": "data.packaging.carvel.dev/v1alpha1", "kind": "Package"}
+        key = okey("data.packaging.carvel.dev", "Package", meta["namespace"], meta["name"])
+        world.put(key, {**kind, "metadata": meta, "spec": spec})
+    app, made = (okey(INSTALL_GROUP, "PackageInstall", "demo", name) for name in ("app", "db.test.1.0.0"))
+    meta = {"name": "app", "namespace": "demo", "uid": "u"}
+    obj = {
+        "apiVersion": f"{INSTALL_GROUP}/v1alpha1",
+        "kind": "PackageInstall",
+        "metadata": {**meta, "annotations": {"pvbus.dev/dependency-removal": "delete"}},
+        "spec": {"packageRef": {"refName": "app.test"}, "serviceAccountName": "default"},
+    }
+    world.put(app, obj)
+    world.run()
+    assert (world.lock[app].status, world.lock[made].holders) == ("locked", (app,))
+    world.put(app, {**obj, "spec": {"packageRef": {"refName": 7}}})
+    world.run()
+    assert world.lock[app].status == "broken"
+    assert (world.lock[made].status, world.lock[made].holders) == ("locked", (app,))
 
 
 def test_a_dependency_whose_range_cannot_be_read_breaks_its_package_alone() -> None:

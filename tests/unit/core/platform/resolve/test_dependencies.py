@@ -16,10 +16,10 @@ def needs(package: str, version: str = ">=1.0.0") -> dict[str, str]:
     return {"provider": package, "version": version}
 
 
-def network(world: World, **spec: Any) -> None:
+def network(world: World, removal: str = "orphan", **spec: Any) -> None:
     world.registry.publish(AWS, "v1.0.0")
     world.registry.publish(NET, "v1.0.0", depends=(needs(AWS),))
-    world.install("network", f"{NET}:v1.0.0", **spec)
+    world.install("network", f"{NET}:v1.0.0", annotations={"pvbus.dev/dependency-removal": removal}, **spec)
     world.run()
 
 
@@ -286,3 +286,50 @@ def test_only_components_in_which_something_changed_are_solved() -> None:
     world.mark(source_key)
     world.run()
     assert world.controller.evaluations == solved + 1
+
+
+def test_what_an_install_that_cannot_be_read_had_made_stays_for_it() -> None:
+    """A mistake in its spec says nothing of what it needs, so nothing is given up until it is corrected."""
+    world = started()
+    network(world, "delete")
+    key = install_key("network")
+    world.put(key, {**world.objects[key], "spec": {"package": NET, "revisionHistoryLimit": "many"}})
+    world.run()
+    assert world.row("network").status == "broken"
+    row = world.row("acme-aws")
+    assert (row.status, row.holders, row.version) == ("locked", (key,), "v1.0.0")
+
+
+def test_packages_that_need_each_other_go_once_nobody_else_needs_them() -> None:
+    """Each of them held the other one, and neither was ever decided on again."""
+    world = started()
+    world.registry.publish(AWS, "v1.0.0", depends=(needs(NET),))
+    world.registry.publish(NET, "v1.0.0", depends=(needs(AWS),))
+    world.registry.publish(APP, "v1.0.0", depends=(needs(AWS),))
+    world.install("app", f"{APP}:v1.0.0", annotations={"pvbus.dev/dependency-removal": "delete"})
+    world.run()
+    for name in ("acme-aws", "acme-network"):
+        owner = world.row(name).holders[0].rpartition("|")[2]
+        world.install(
+            name, world.row(name).template["package"], annotations={"pvbus.dev/owner": f"Provider/{owner}"}
+        )
+    world.run()
+    assert world.row("acme-aws").holders == (install_key("app"), install_key("acme-network"))
+    world.remove(install_key("app"))
+    world.run()
+    assert "removed" in {world.row(name).status for name in ("acme-aws", "acme-network")}
+
+
+def test_a_created_install_that_somebody_made_again_is_not_deleted() -> None:
+    """Only the object with the uid of the row is ours; another one of its name becomes a user's."""
+    world = started()
+    network(world, "delete")
+    owner = {"pvbus.dev/owner": "Provider/network"}
+    child = world.install("acme-aws", f"{AWS}:v1.0.0", annotations=owner)
+    world.run()
+    for key in (install_key("network"), child):
+        world.remove(key)
+    world.install("acme-aws", f"{AWS}:v1.0.0", annotations=owner)
+    world.run()
+    row = world.row("acme-aws")
+    assert (row.status, row.holders, row.reason) == ("locked", (), "Orphaned")

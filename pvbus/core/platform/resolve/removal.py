@@ -5,8 +5,8 @@ from typing import Literal, NamedTuple
 
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagerows import LockRow
-from pvbus.core.platform.packaging.carvel.deciding import decide
 from pvbus.core.platform.packaging.carvel.facts import ORPHANED, Facts
+from pvbus.core.platform.resolve.carvel import decided_rows
 
 Cause = Literal["asked", "dependant", "dependency", "policy"]
 
@@ -55,13 +55,13 @@ def removal_plan(facts: Facts, okey: str, *, dependants: bool, dependencies: boo
     dependencies: whether what was created for it goes, whatever the policy says, unless what stays holds it
     """
     install = facts.installs[okey]
-    rows = decide(facts)
+    rows = decided_rows(facts)
     going = {okey: Going(okey, install.package, rows[okey].version, "asked", "you delete it", install.uid)}
     if dependants:
         _add_dependants(facts, rows, going)
     if dependencies:
         _add_dependencies(facts, rows, going)
-    after = decide(_without(facts, rows, going))
+    after = decided_rows(_without(facts, rows, going))
     for each, row in rows.items():
         if each not in going and each in facts.installs and each in after and after[each].status == "removed":
             why = f"nobody else needs it, and {_names(row.holders)} says that it goes"
