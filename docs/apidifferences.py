@@ -129,7 +129,7 @@ NOT_SENT: tuple[tuple[str, str], ...] = (
     ),
     (
         "`/scale` and webhooks of conversion are not served.",
-        "No kind here needs them. Not sent by the calls.",
+        "Deployments are stored, and nothing runs. Not sent by the calls.",
     ),
 )
 """Differences that the calls avoid: (what the embedded server does, why), for the reference."""

@@ -91,9 +91,9 @@ async def _check_alone(cluster: HttpCluster, objects: Sequence[Object], namespac
     Both would write the same PackageVariants.
     """
     resource = await cluster.resource(Kind(_RBAC, "ClusterRoleBinding"))
-    if resource is None or await cluster.resource(Kind("apps", "Deployment")) is None:
+    if resource is None or await cluster.resource(Kind("", "Pod")) is None:
         raise UsageError(
-            "this API server has no RBAC or no Deployments, so it is no cluster to install on (`pvbus up` "
+            "this API server has no RBAC or no Pods, so it is no cluster to install on (`pvbus up` "
             "and `pvbus apiserver` need no installation): choose another one with --kubeconfig or --context"
         )
     try:

@@ -20,6 +20,7 @@ from pvbus.controlplane.apiserver.builtinschemas import (
     strings,
     time,
 )
+from pvbus.controlplane.apiserver.builtinworkloads import STORED_KINDS
 from pvbus.controlplane.apiserver.kinds import ServedKind
 from pvbus.controlplane.apiserver.registry import NEW_EVENT_NAMES
 from pvbus.core.api.crds import open_api
@@ -301,6 +302,7 @@ BUILTIN_KINDS: tuple[ServedKind, ...] = (
     EVENT,
     NEW_EVENT,
     CRD,
+    *STORED_KINDS,
     PACKAGE_REVISION,
     PACKAGE_REVISION_RESOURCES,
 )

@@ -249,9 +249,32 @@ _METADATA_LISTS = {
     ("metadata", "finalizers"): _MergedList(""),
     ("metadata", "ownerReferences"): _MergedList("uid"),
 }
-_KIND_LISTS: dict[tuple[str, str], dict[tuple[str, ...], _MergedList]] = {
-    ("", "Namespace"): {("status", "conditions"): _MergedList("type")},
+_CONDITIONS = {("status", "conditions"): _MergedList("type")}
+_TEMPLATE = ("spec", "template", "spec")
+_PODS = {
+    **_CONDITIONS,
+    (*_TEMPLATE, "volumes"): _MergedList("name"),
+    (*_TEMPLATE, "imagePullSecrets"): _MergedList("name"),
+    (*_TEMPLATE, "tolerations"): _MergedList("key"),
+    **{
+        (*_TEMPLATE, containers, *path): _MergedList(key)
+        for containers in ("containers", "initContainers")
+        for path, key in (
+            ((), "name"),
+            (("env",), "name"),
+            (("ports",), "containerPort"),
+            (("volumeMounts",), "mountPath"),
+        )
+    },
 }
+_KIND_LISTS: dict[tuple[str, str], dict[tuple[str, ...], _MergedList]] = {
+    ("", "Namespace"): _CONDITIONS,
+    ("", "Service"): {**_CONDITIONS, ("spec", "ports"): _MergedList("port")},
+    ("", "ServiceAccount"): {("secrets",): _MergedList("name"), ("imagePullSecrets",): _MergedList("name")},
+    ("apps", "Deployment"): _PODS,
+    ("batch", "Job"): _PODS,
+}
+"""Of a list within a list, the path without positions."""
 _ORDER = "$setElementOrder/"
 _DROP = "$deleteFromPrimitiveList/"
 
@@ -307,7 +330,7 @@ def _strategic_map(
         elif isinstance(value, Mapping):
             result[key] = _strategic_map(result.get(key), value, (*path, key), lists)
         elif isinstance(value, list) and (merged := lists.get((*path, key))) is not None:
-            result[key] = _strategic_list(_rows(result, key), value, merged.key)
+            result[key] = _strategic_list(_rows(result, key), value, merged.key, (*path, key), lists)
         else:
             result[key] = value
     for key in patch:
@@ -332,7 +355,9 @@ def _listed(patch: Mapping[str, Any], key: str) -> list[Any]:
     return list(patch[key])
 
 
-def _strategic_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
+def _strategic_list(
+    target: list[Any], patch: list[Any], key: str, path: tuple[str, ...], lists: _Lists
+) -> list[Any]:
     """Return a list with a patch merged into it.
 
     A set gets the items that it lacks. In a list with a key, each item of the patch changes, deletes or adds
@@ -354,9 +379,9 @@ def _strategic_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
             if at is not None:
                 del result[at]
         elif at is None:
-            result.append(_strategic_map({}, item, (), {}))
+            result.append(_strategic_map({}, item, path, lists))
         else:
-            result[at] = _strategic_map(result[at], item, (), {})
+            result[at] = _strategic_map(result[at], item, path, lists)
     return result
 
 

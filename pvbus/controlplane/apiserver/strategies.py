@@ -164,6 +164,23 @@ def _check_data(new: Object, old: Object | None, fields: tuple[str, ...]) -> lis
     return found
 
 
+def _check_selector(new: Object, old: Object | None) -> list[FieldError]:
+    """Have the Pods of a Deployment be those that it selects, for ever the same."""
+    spec = new.get("spec") or {}
+    selector = spec.get("selector") or {}
+    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
+    wanted = selector.get("matchLabels") or {}
+    found = []
+    if not wanted and not selector.get("matchExpressions"):
+        found.append(invalid_value("spec.selector", selector, "empty selector is invalid for deployment"))
+    elif not wanted.items() <= labels.items():
+        why = "`selector` does not match template `labels`"
+        found.append(invalid_value("spec.template.metadata.labels", labels, why))
+    if old is not None and (old.get("spec") or {}).get("selector") != spec.get("selector"):
+        found.append(invalid_value("spec.selector", selector, "field is immutable"))
+    return found
+
+
 STORED_AS_WRITTEN = Strategy()
 ADVICE_BYTES_MAX: Final = 8 * 1024
 """The size of a set's expressions that are compiled for warnings: at most 60 ms, in which nobody is
@@ -190,6 +207,9 @@ BUILTIN: Mapping[Kind, Strategy] = {
     SECRET: Strategy(_prepare_secret, _check_secret),
     CONFIG_MAP: Strategy(_prepare_config_map, _check_config_map),
     EVENT: Strategy(_prepare_event, creates_by_update=True),
+    Kind("apps", "Deployment"): Strategy(check=_check_selector, counts_generation=True),
+    Kind("batch", "Job"): Strategy(counts_generation=True),
+    Kind("", "Service"): Strategy(label_name=True),
 }
 
 

@@ -39,7 +39,7 @@ async def world() -> AsyncIterator[LiveWorld]:
         yield world
 
 
-async def test_a_server_without_deployments_gets_the_objects_alone() -> None:
+async def test_a_server_without_pods_gets_the_objects_alone() -> None:
     """The package is installed, and the row says that nothing is started."""
     async with served() as world:
         group = "alone.example.org"
@@ -52,7 +52,7 @@ async def test_a_server_without_deployments_gets_the_objects_alone() -> None:
         await world.settle(key)
         row = world.done[key]
         assert row.is_healthy
-        assert "the API server has no Deployments" in row.message
+        assert "the API server has no Pods" in row.message
         assert await world.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", f"ones.{group}")
 
 

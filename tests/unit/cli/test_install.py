@@ -56,7 +56,7 @@ def test_bad_usage(arguments: list[str], message: str, capsys: pytest.CaptureFix
 def test_the_embedded_api_server_is_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serve(tmp_path / "data") as served:
         assert run(["install", "--bus", BUS, "--kubeconfig", str(served.server.kubeconfig_path)]) == 2
-    assert "has no RBAC or no Deployments" in capsys.readouterr().err
+    assert "has no RBAC or no Pods" in capsys.readouterr().err
 
 
 def test_for_some_namespaces_there_is_nothing_at_the_cluster_scope(

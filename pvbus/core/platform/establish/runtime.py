@@ -25,6 +25,7 @@ _KINDS = (
     KindRef("", "ServiceAccount", "v1"),
 )
 """In the order of removal: first what runs."""
+_POD = KindRef("", "Pod", "v1")
 
 _OWN = ("get", "list", "watch", "update", "patch", "create")
 """What a provider does with its own kinds; managed resources are deleted by their users."""
@@ -91,15 +92,12 @@ def runtime_of(
 def startable(wanted: Runtime) -> Generator[Effect, Any, Runtime]:
     """Return a runtime as it can be started.
 
-    If the API server does not serve the kind of a workload, as pvbus's own does not, no objects are left, and
-    the gap says so.
+    An API server without Pods, as pvbus's own, runs nothing: no objects are left, and the gap says so.
     """
-    for obj in wanted.workloads:
-        served = yield Discover(kind_of(obj))
-        if served is None:
-            gap = f"nothing is started: the API server has no {obj['kind']}s"
-            return Runtime(gap="; ".join(filter(None, (wanted.gap, gap))))
-    return wanted
+    if not wanted.workloads or (yield Discover(_POD)) is not None:
+        return wanted
+    gap = "nothing is started: the API server has no Pods"
+    return Runtime(gap="; ".join(filter(None, (wanted.gap, gap))))
 
 
 def _rules_of(packaged: Iterable[Object]) -> list[Object]:
