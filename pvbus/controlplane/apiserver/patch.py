@@ -249,9 +249,9 @@ _METADATA_LISTS = {
     ("metadata", "finalizers"): _MergedList(""),
     ("metadata", "ownerReferences"): _MergedList("uid"),
 }
-_CONDITIONS = {("status", "conditions"): _MergedList("type")}
+_CONDITIONS: dict[tuple[str, ...], _MergedList] = {("status", "conditions"): _MergedList("type")}
 _TEMPLATE = ("spec", "template", "spec")
-_PODS = {
+_PODS: dict[tuple[str, ...], _MergedList] = {
     **_CONDITIONS,
     (*_TEMPLATE, "volumes"): _MergedList("name"),
     (*_TEMPLATE, "imagePullSecrets"): _MergedList("name"),
