@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from pvbus.core.api.kptfile import STATUSES
 from pvbus.core.errors import PermanentError, PvbusError, UsageError
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import MESSAGE_CHARACTERS_MAX
-from pvbus.core.variants.revisions import gates
+from pvbus.core.variants.revisions import gates, tasks
 from pvbus.core.variants.revisions.owning import lifecycle_of
 from pvbus.core.variants.revisions.validators import SET_BY, is_validators
 from pvbus.ports.cluster import Cluster, Object
@@ -327,7 +327,9 @@ async def write_changed(cluster: Cluster, wanted: Wanted, change: Callable[[Obje
         if _same(revision, changed):
             return Written(revision, changed=False)
         lifecycle = lifecycle_of(revision)
-        if lifecycle != "Draft":
+        types = {str(each["type"]) for each in wanted.conditions}
+        is_open = lifecycle == "Proposed" and types <= gates.open_on_proposals(revision)
+        if lifecycle != "Draft" and not is_open:
             then = ": reject it first (kubectl, or pvbus reject)" if lifecycle == "Proposed" else ""
             raise PermanentError(f"{wanted.key} is {lifecycle}, and only a Draft's conditions change{then}")
         answer = await _update(cluster, changed)
@@ -372,6 +374,7 @@ def document_of(key: Key, revision: Object, after: gates.Order) -> dict[str, Any
     after: the order of conditions to show; empty for the answer of a write
     """
     wanted = gates.gates_of(revision)
+    steps = gates.steps_in(tasks.annotations_of(revision), wanted)
     present = gates.conditions_of(revision)
     unmet = gates.unmet_of(revision)
     reported = {str(each.get("type")) for each in present}
@@ -381,15 +384,20 @@ def document_of(key: Key, revision: Object, after: gates.Order) -> dict[str, Any
         "lifecycle": lifecycle_of(revision),
         "ready": not unmet,
         "unmetGates": [each._asdict() for each in unmet],
-        "conditions": [_described(each, wanted, after, present) for each in (*present, *missing)],
+        "conditions": [_described(each, wanted, steps, after, present) for each in (*present, *missing)],
     }
 
 
 def _described(
-    each: gates.Object, wanted: Sequence[str], after: gates.Order, present: Sequence[gates.Object]
+    each: gates.Object,
+    wanted: Sequence[str],
+    steps: Mapping[str, str],
+    after: gates.Order,
+    present: Sequence[gates.Object],
 ) -> dict[str, Any]:
     type_ = str(each.get("type"))
     found: dict[str, Any] = {**each, "gate": type_ in wanted}
+    found |= {"gateStep": steps[type_]} if type_ in steps else {}
     if type_ in after:
         waiting = gates.awaited(after, present, type_)
         found |= {"after": list(after[type_]), "engaged": not waiting}
@@ -399,7 +407,8 @@ def _described(
 
 def _row(each: Object) -> list[str]:
     texts = [str(each.get(field) or "-") for field in ("type", "status", "reason", "message")]
-    return [*texts[:2], "yes" if each["gate"] else "-", *texts[2:]]
+    gate = each.get("gateStep", "yes") if each["gate"] else "-"
+    return [*texts[:2], gate, *texts[2:]]
 
 
 def _waiting_lines(shown: Sequence[Object]) -> Iterator[str]:
@@ -414,7 +423,16 @@ def _waiting_lines(shown: Sequence[Object]) -> Iterator[str]:
 
 def readiness_line(revision: Object) -> str:
     """Return in a sentence whether a package revision is ready."""
-    count = len(set(gates.gates_of(revision)))
+    step, annotations = gates.next_step(revision), tasks.annotations_of(revision)
+    count = len(set(gates.gates_for(step, gates.gates_of(revision), annotations)))
     if unmet := gates.unmet_of(revision):
         return f"not ready: {gates.words(unmet)}"
-    return f"ready: all of {count} readiness gates are met" if count else "ready: it has no readiness gates"
+    later = "" if step == "approve" else _before_approval(revision)
+    met = f"all of {count} readiness gates are met" if count else "it has no readiness gates"
+    return f"ready: {met}{later}"
+
+
+def _before_approval(revision: Object) -> str:
+    """Return which gates a draft that may be proposed does not meet for its approval, "" if it meets all."""
+    unmet = gates.unmet_of({**revision, "spec": {**revision["spec"], "lifecycle": "Proposed"}})
+    return f" to propose it; before its approval: {gates.words(unmet)}" if unmet else ""

@@ -18,12 +18,15 @@ from pvbus.controlplane.packages import answers, layout
 from pvbus.controlplane.packages.revisions import Revision, conditions_of
 from pvbus.core.kernel.keys import OVERRIDE_GATES
 from pvbus.core.variants.revisions import tasks
-from pvbus.core.variants.revisions.gates import Unmet, unmet_gates, words
+from pvbus.core.variants.revisions.gates import Step, Unmet, gates_for, unmet_gates, words
 
 RIGHT = "override"
 """The subresource whose `update` is the right to override. It is not served: only its right is asked for."""
 
-_GUARDED = frozenset({(layout.DRAFT, layout.PROPOSED), (layout.PROPOSED, layout.PUBLISHED)})
+_GUARDED: Mapping[tuple[str, str], Step] = {
+    (layout.DRAFT, layout.PROPOSED): "propose",
+    (layout.PROPOSED, layout.PUBLISHED): "approve",
+}
 
 
 class Move(NamedTuple):
@@ -41,17 +44,19 @@ class Move(NamedTuple):
     reason: str | None
 
 
-def unmet_of(revision: Revision) -> list[Unmet]:
-    """Return the gates that are not met, of the same conditions as the API shows."""
-    gates = (gate["conditionType"] for gate in revision.kptfile.gates)
-    return unmet_gates(gates, conditions_of(revision), tasks.questions(revision.kptfile.annotations))
+def unmet_of(revision: Revision, step: Step) -> list[Unmet]:
+    """Return the gates for a step that are not met, of the same conditions as the API shows."""
+    annotations = revision.kptfile.annotations
+    gates = gates_for(step, (gate["conditionType"] for gate in revision.kptfile.gates), annotations)
+    return unmet_gates(gates, conditions_of(revision), tasks.questions(annotations))
 
 
 async def require_gates(move: Move, revision: Revision, *, deployment: bool) -> tuple[str, ...]:
     """Return the lines for git about an override, () if none was needed. Raises: StatusError (403, 422)."""
-    if not deployment or (move.before, move.after) not in _GUARDED:
+    step = _GUARDED.get((move.before, move.after))
+    if not deployment or step is None:
         return ()
-    unmet = unmet_of(revision)
+    unmet = unmet_of(revision, step)
     if not unmet:
         return ()
     if move.reason is None:

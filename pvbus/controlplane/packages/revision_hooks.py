@@ -61,6 +61,7 @@ from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.variants.merge import copies
 from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict, annotation
 from pvbus.core.variants.revisions import validators
+from pvbus.core.variants.revisions.gates import merged, open_on_proposals
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 
@@ -185,6 +186,8 @@ class RevisionHooks:
         """Return whether an update changes the package, and not only labels, owners and the like."""
         if _lifecycle(old) != _lifecycle(new):
             return True
+        if _lifecycle(old) == layout.PROPOSED:
+            return _on_proposal(old, new) is not None
         if _lifecycle(old) != layout.DRAFT:
             return False
         was_deferred, is_deferred = (DEFER_RENDER in annotations_of(obj) for obj in (old, new))
@@ -217,6 +220,8 @@ class RevisionHooks:
         draft: Draft | None = None
         if before == layout.DRAFT:
             draft, revision_after = await self._commit_edit(sync, revision, new, asking)
+        elif before == after and (reported := _on_proposal(old, new)) is not None:
+            draft, revision_after = await self._commit_edit(sync, revision, reported, asking)
         else:
             revision_after = revision
             if asking.content is not None:
@@ -421,10 +426,25 @@ def _check_status(name: str, old: Object, new: Object) -> None:
     """
     lifecycle = _lifecycle(old)
     before, after = (_part(obj, "status", "conditions") for obj in (old, new))
-    if lifecycle != layout.DRAFT and before != after:
+    if lifecycle == layout.DRAFT or before == after:
+        return
+    stored = _on_proposal(old, new) if lifecycle == layout.PROPOSED else None
+    if stored is None or _part(stored, "status", "conditions") != after:
+        also = " and of a Proposed revision those of gates for its approval alone"
         raise answers.invalid(
-            name, "status.conditions", f"only those of a Draft can change, and this revision is {lifecycle}"
+            name, "status.conditions", f"only those of a Draft can change,{also}; this one is {lifecycle}"
         )
+
+
+def _on_proposal(old: Object, new: Object) -> Object | None:
+    """Return a proposal with the new conditions that may change on it, None if none of them differs."""
+    types = open_on_proposals(old)
+    reported = [each for each in _part(new, "status", "conditions") or () if each.get("type") in types]
+    before = list(_part(old, "status", "conditions") or ())
+    after = merged(before, reported)
+    if after == before:
+        return None
+    return {**old, "status": {**(old.get("status") or {}), "conditions": after}}
 
 
 def _recorded(draft: Draft | None, revision: Revision, lines: tuple[str, ...]) -> Draft:

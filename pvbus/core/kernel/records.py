@@ -130,7 +130,7 @@ class EventTask(_Row, frozen=True, kw_only=True):
 class RevisionFacts(_Row, frozen=True, kw_only=True):
     """Facts of a PackageRevision. `lock_*`: status.upstreamLock.git; `self_*`: status.selfLock.git. gates,
     tasks: types of the conditions that readiness gates name, and of those that ask people. questions: of
-    these, by type."""
+    these, by type. gate_steps: the one step of those gates that are not for both."""
 
     repository: str
     package: str
@@ -147,6 +147,7 @@ class RevisionFacts(_Row, frozen=True, kw_only=True):
     clone_upstream: str = ""
     conditions: tuple[Condition, ...] = ()
     gates: tuple[str, ...] = ()
+    gate_steps: Mapping[str, str] = {}
     tasks: tuple[str, ...] = ()
     questions: Mapping[str, EventTask] = {}
 

@@ -17,7 +17,7 @@ from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import part
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict
-from pvbus.core.variants.revisions import gates
+from pvbus.core.variants.revisions import gates, tasks
 
 Object = dict[str, Any]
 
@@ -117,9 +117,16 @@ def _unrendered(variant: PackageVariant, revision: Object) -> Refusal | None:
 
 
 def gate_refusal(revision: Object) -> Refusal | None:
-    """Return which readiness gates of a revision are not met, None if all are."""
+    """Return which readiness gates of a revision's next step are not met, None if all are.
+
+    The reason says whether a proposal has lost its readiness, or waits for what only its approval needs.
+    """
     unmet = gates.unmet_of(revision)
-    return Refusal("GateNotMet", gates.words(unmet)) if unmet else None
+    if not unmet:
+        return None
+    steps = gates.steps_in(tasks.annotations_of(revision), gates.gates_of(revision))
+    is_for_approval = all(steps.get(gate.type) == "approve" for gate in unmet)
+    return Refusal("ApprovalGateNotMet" if is_for_approval else "GateNotMet", gates.words(unmet))
 
 
 def has_failed(variant: PackageVariant, revision: Object) -> bool:

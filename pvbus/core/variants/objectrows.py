@@ -28,7 +28,7 @@ from pvbus.core.api.variants import (
     LabelSelector,
     LabelSelectorRequirement,
 )
-from pvbus.core.kernel.keys import okey
+from pvbus.core.kernel.keys import GATE_STEPS, okey
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.packagekinds import MIRRORED
 from pvbus.core.kernel.packagerows import SCOPE, ScopedKey
@@ -45,6 +45,7 @@ from pvbus.core.kernel.records import (
     RevisionFacts,
 )
 from pvbus.core.variants.revisions import questions
+from pvbus.core.variants.revisions.gates import steps_in
 
 _canonical = msgspec.json.Encoder(order="sorted")
 _COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
@@ -277,6 +278,7 @@ def _revision(obj: Mapping[str, Any]) -> RevisionFacts:
         clone_upstream=_clone_upstream(spec),
         conditions=conditions,
         gates=gates,
+        gate_steps=steps_in({GATE_STEPS: _text(annotations.get(GATE_STEPS))}, gates),
         tasks=tuple(asked),
         questions=asked,
     )

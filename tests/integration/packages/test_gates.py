@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pvbus.controlplane.apiserver.hooks import StatusError
-from pvbus.core.kernel.keys import OVERRIDE_GATES
+from pvbus.core.kernel.keys import GATE_STEPS, OVERRIDE_GATES
 from pvbus.ports.cluster import Object
 from tests.integration.apiserver.client import Api
 from tests.integration.apiserver.test_access import RBAC, _add, _bound, _role
@@ -72,6 +72,34 @@ async def test_the_request_that_proposes_counts_with_its_own_gates_and_condition
     late = with_conditions(draft, {"type": "Late", "status": "True"})
     proposed = await fleet.update(late, lifecycle="Proposed", readinessGates=gate)
     assert proposed["spec"]["lifecycle"] == "Proposed"
+
+
+async def test_a_gate_for_the_approval_lets_the_proposal_pass_and_stops_the_approval(
+    fleet: World, edge: Path
+) -> None:
+    draft = await gated(fleet)
+    steps = {"annotations": {GATE_STEPS: '{"Certified": "approve"}'}}
+    tested = with_conditions(draft, {**TESTED, "status": "True"})
+    proposed = await fleet.update(tested, lifecycle="Proposed", packageMetadata=steps)
+    refused = await refusal(fleet.update(proposed, lifecycle="Published", subresource="approval"))
+    assert "unmet readiness gates: Certified (nothing was reported of it yet)" in refused.message
+
+    certified = {"type": "Certified", "status": "True"}
+    lost = with_conditions(proposed, TESTED, certified)
+    refused = await refusal(fleet.update(lost, subresource="status"))
+    assert "of a Proposed revision those of gates for its approval alone" in refused.message
+    files = tree(edge, "refs/heads/proposed/app-1/ws", "app-1")
+    reported = with_conditions(proposed, *proposed["status"]["conditions"], certified)
+    signed = await fleet.update(reported, subresource="status")
+    assert certified in signed["status"]["conditions"]
+    changed = {
+        path
+        for path, text in tree(edge, "refs/heads/proposed/app-1/ws", "app-1").items()
+        if files[path] != text
+    }
+    assert changed == {"Kptfile"}
+    approved = await fleet.update(signed, lifecycle="Published", subresource="approval")
+    assert approved["spec"]["lifecycle"] == "Published"
 
 
 async def test_a_blueprint_repository_is_exempt(fleet: World) -> None:

@@ -213,6 +213,20 @@ def test_an_unreadable_order_is_named(desk: Desk, capsys: Captured) -> None:
     assert "pvbus.dev/condition-order is not like" in capsys.readouterr().err
 
 
+def test_a_gate_for_the_approval_is_shown_and_set_on_a_proposal(desk: Desk, capsys: Captured) -> None:
+    steps = {"annotations": {"pvbus.dev/gate-steps": '{"Certified": "approve"}'}}
+    desk.has(revision("Draft", SIGNED, packageMetadata=steps))
+    assert desk.run("get", KEY) == 0
+    out = capsys.readouterr().out
+    assert "Certified   -        approve" in out
+    assert "to propose it; before its approval: unmet readiness gates: Certified (nothing" in out
+    desk.has(revision("Proposed", SIGNED, packageMetadata=steps))
+    assert desk.run("set", KEY, "Certified=True") == 0
+    assert capsys.readouterr().out.endswith("ready: all of 1 readiness gates are met\n")
+    assert desk.run("set", KEY, "Signed=True") == 1
+    assert "only a Draft's conditions change" in capsys.readouterr().err
+
+
 ORDERED = {"packageMetadata": {"annotations": {"pvbus.dev/condition-order": '{"Signed": ["Tested"]}'}}}
 TESTED = {"type": "Tested", "status": "True"}
 

@@ -16,7 +16,7 @@ from pvbus.core.kernel.keys import AUTO_LIFECYCLE, PROPOSED_CONTENT, Key
 from pvbus.core.kernel.records import Verdict
 from pvbus.core.promotion.promote.barrier import Opening
 from pvbus.core.promotion.proposals import Refusal, refusal
-from pvbus.core.variants.revisions import tasks
+from pvbus.core.variants.revisions import gates, tasks
 from pvbus.core.variants.revisions.observed import ObservedRevision
 
 PROPOSING = "Proposing"
@@ -171,6 +171,7 @@ def as_object(revision: ObservedRevision) -> dict[str, Any]:
         {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message}
         for c in facts.conditions
     ]
+    asked = {**tasks.annotation_of(facts.questions), **gates.steps_annotation(facts.gate_steps)}
     return {
         "metadata": {
             "name": revision.name,
@@ -179,8 +180,9 @@ def as_object(revision: ObservedRevision) -> dict[str, Any]:
             "creationTimestamp": revision.row.created,
         },
         "spec": {
+            "lifecycle": facts.lifecycle,
             "readinessGates": [{"conditionType": gate} for gate in facts.gates],
-            "packageMetadata": {"annotations": tasks.annotation_of(facts.questions)},
+            "packageMetadata": {"annotations": asked},
         },
         "status": {"conditions": conditions},
     }

@@ -8,17 +8,18 @@ several conditions of a type; here they count as not met, because nobody can say
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from pvbus.core.errors import PermanentError
-from pvbus.core.kernel.keys import CONDITION_ORDER
+from pvbus.core.kernel.keys import CONDITION_ORDER, GATE_STEPS
 from pvbus.core.kernel.messages import part
 from pvbus.core.variants.revisions import tasks
 
 Object = Mapping[str, Any]
 NO_QUESTIONS: Mapping[str, str] = {}
+Step = Literal["propose", "approve"]
 Order = Mapping[str, tuple[str, ...]]
 """By condition type, the types that come before it."""
 
@@ -49,16 +50,57 @@ def unmet_gates(
 
 
 def unmet_of(revision: Object) -> list[Unmet]:
-    """Return the gates of a PackageRevision that are not met."""
-    return unmet_gates(
-        gates_of(revision), conditions_of(revision), tasks.questions(tasks.annotations_of(revision))
-    )
+    """Return the gates of a PackageRevision that are not met, of those for its next step."""
+    annotations = tasks.annotations_of(revision)
+    required = gates_for(next_step(revision), gates_of(revision), annotations)
+    return unmet_gates(required, conditions_of(revision), tasks.questions(annotations))
 
 
 def gates_of(revision: Object) -> list[str]:
-    """Return the condition types that a PackageRevision requires."""
+    """Return the condition types that a PackageRevision requires, for any step."""
     gates = (revision.get("spec") or {}).get("readinessGates") or ()
     return [str(gate.get("conditionType")) for gate in gates]
+
+
+# ---------------------------------------------------------------- gates for one step
+
+
+def next_step(revision: Object) -> Step:
+    """Return the step that a PackageRevision is before: a proposal may be approved, all else proposed."""
+    return "approve" if (revision.get("spec") or {}).get("lifecycle") == "Proposed" else "propose"
+
+
+def gates_for(step: Step, gates: Iterable[str], annotations: Mapping[str, str]) -> list[str]:
+    """Return the gates that a step requires. annotations: of the package's Kptfile."""
+    gates = list(gates)
+    steps = steps_in(annotations, gates)
+    return [gate for gate in gates if steps.get(gate, step) == step]
+
+
+def steps_in(annotations: Mapping[str, str], gates: Iterable[str]) -> dict[str, Step]:
+    """Return the step of each gate that is for one step only.
+
+    They are a JSON object in an annotation of the Kptfile, because kpt refuses further fields of a gate. An
+    annotation that cannot be read leaves each gate to both steps.
+    """
+    text = annotations.get(GATE_STEPS)
+    try:
+        steps = msgspec.json.decode(text, type=dict[str, Step]) if text else {}
+    except (msgspec.MsgspecError, RecursionError):
+        return {}
+    return {gate: steps[gate] for gate in gates if gate in steps}
+
+
+def steps_annotation(steps: Mapping[str, str]) -> dict[str, str]:
+    """Return the annotation that says these steps, {} for none."""
+    return {GATE_STEPS: msgspec.json.encode(steps).decode()} if steps else {}
+
+
+def open_on_proposals(revision: Object) -> frozenset[str]:
+    """Return the condition types that change while a PackageRevision is Proposed: those of gates that only
+    its approval requires. All others are what it was proposed with."""
+    steps = steps_in(tasks.annotations_of(revision), gates_of(revision))
+    return frozenset(gate for gate, step in steps.items() if step == "approve")
 
 
 def conditions_of(revision: Object) -> list[Object]:

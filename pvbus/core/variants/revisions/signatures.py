@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.core.api.kptfile import FILE
-from pvbus.core.kernel.keys import CONDITION_ORDER, SIGNATURES, STORE_RECORDS, SURVIVES, TASKS
+from pvbus.core.kernel.keys import CONDITION_ORDER, GATE_STEPS, SIGNATURES, STORE_RECORDS, SURVIVES, TASKS
 from pvbus.core.kernel.messages import first_of, part
 from pvbus.core.variants.revisions.content import digest_of, kptfile_identity, values_identity
 from pvbus.core.variants.revisions.validators import is_validators
@@ -35,7 +35,10 @@ Texts = Mapping[str, str]
 _IGNORED: tuple[editor.Path, ...] = (
     ("status",),
     ("info", "readinessGates"),
-    *(("metadata", "annotations", key) for key in (*STORE_RECORDS, TASKS, CONDITION_ORDER, SURVIVES)),
+    *(
+        ("metadata", "annotations", key)
+        for key in (*STORE_RECORDS, TASKS, CONDITION_ORDER, GATE_STEPS, SURVIVES)
+    ),
 )
 _json = msgspec.json.Encoder(order="sorted")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pvbus.core.kernel.keys import AUTO_LIFECYCLE, HOLD, PROPOSED_CONTENT, RETURNED, TASKS
+from pvbus.core.kernel.keys import AUTO_LIFECYCLE, GATE_STEPS, HOLD, PROPOSED_CONTENT, RETURNED, TASKS
 from pvbus.core.kernel.records import PROMOTIONS, RELEASES, DesiredRow, SyncMarker
 from pvbus.core.variants.revisions.content import content_digest
 from tests.unit.core.promotion.promoting import (
@@ -310,6 +310,34 @@ def test_a_proposal_that_loses_its_readiness_is_a_draft_with_the_reason(edit: An
     world.set_condition("ip", "True")
     world.settle()
     assert world.server.moves == ["Proposed", "Draft", "Proposed"]
+
+
+def _stepped(step: str, status: str) -> Any:
+    made = draft(gates=("ip", "budget"), conditions=(("ip", "True"), ("budget", status)))
+    made["spec"]["packageMetadata"] = {"annotations": {GATE_STEPS: f'{{"budget": "{step}"}}'}}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("step", "before", "after", "moves"),
+    [
+        ("approve", "False", "False", ["Proposed"]),
+        ("approve", "True", "False", ["Proposed"]),
+        ("propose", "True", "False", ["Proposed"]),
+        ("propose", "False", "False", []),
+        ("neither", "True", "False", ["Proposed", "Draft"]),
+        ("neither", "False", "False", []),
+    ],
+)
+def test_a_gate_for_one_step_counts_for_this_step(
+    step: str, before: str, after: str, moves: list[str]
+) -> None:
+    """An annotation that cannot be read leaves the gate to both."""
+    world = World(_stepped(step, before))
+    world.settle()
+    world.server.change(lambda obj: obj["status"].update(_stepped(step, after)["status"]))
+    world.settle()
+    assert world.server.moves == moves
 
 
 def test_a_proposal_that_keeps_its_variant_from_a_change_is_taken_back() -> None:

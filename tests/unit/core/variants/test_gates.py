@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pvbus.core.errors import PermanentError
-from pvbus.core.kernel.keys import TASKS
+from pvbus.core.kernel.keys import GATE_STEPS, TASKS
 from pvbus.core.variants.revisions.gates import awaited, merged, predecessors, unmet_of
 
 
@@ -45,6 +45,29 @@ def revision(gates: tuple[str, ...], *conditions: tuple[str, Any]) -> Any:
 )
 def test_a_gate_needs_exactly_one_condition_that_is_true(gates: Any, conditions: Any, unmet: Any) -> None:
     assert [str(each) for each in unmet_of(revision(gates, *conditions))] == unmet
+
+
+@pytest.mark.parametrize(
+    ("steps", "to_propose", "to_approve"),
+    [
+        ('{"A": "approve"}', ["B"], ["A", "B"]),
+        ('{"A": "propose"}', ["A", "B"], ["B"]),
+        ('{"A": "approve", "B": "propose", "C": "approve"}', ["B"], ["A"]),
+        ("{}", ["A", "B"], ["A", "B"]),
+        ("", ["A", "B"], ["A", "B"]),
+        ('{"A": "never"}', ["A", "B"], ["A", "B"]),
+        ('{"A": "approve", "B": null}', ["A", "B"], ["A", "B"]),
+        ("[" * 2_000, ["A", "B"], ["A", "B"]),
+    ],
+)
+def test_a_gate_may_be_for_one_step_and_is_for_both_in_doubt(
+    steps: str, to_propose: list[str], to_approve: list[str]
+) -> None:
+    obj = revision(("A", "B"))
+    obj["spec"]["packageMetadata"] = {"annotations": {GATE_STEPS: steps}}
+    for lifecycle, unmet in (("Draft", to_propose), ("", to_propose), ("Proposed", to_approve)):
+        obj["spec"]["lifecycle"] = lifecycle
+        assert [each.type for each in unmet_of(obj)] == unmet
 
 
 def test_a_gate_that_is_added_makes_a_ready_revision_unready() -> None:
