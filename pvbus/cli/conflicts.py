@@ -18,7 +18,16 @@ import msgspec
 
 from pvbus.cli.diff import put_side, texts_of, twice
 from pvbus.cli.explain_text import conflict_value
-from pvbus.cli.fleet import Member, existing, kubeconfig_option, require_served, run_connected, work_off
+from pvbus.cli.fleet import (
+    Member,
+    Progress,
+    counter,
+    existing,
+    kubeconfig_option,
+    require_served,
+    run_connected,
+    work_off,
+)
 from pvbus.cli.get import query_of
 from pvbus.cli.live import REVISION
 from pvbus.cli.objectnames import Scope, named
@@ -184,12 +193,11 @@ def take(
         if output != "text":
             emit({"dryRun": True, "side": side, **group_document(chosen)}, output)
         return 0
-    _ask(f"Take {side}'s value in {_drafts(len(_by_draft(chosen)))}?", yes=yes)
+    _ask(take_question(chosen, side), yes=yes)
     id_of = place_id if options["by_field"] else group_id
     work = partial(settle_group, group=chosen, side=side, resolution=resolution, id_of=id_of)
     results, interrupted = asyncio.run(run_connected(data, kubeconfig, work))
-    undo = f"to take this back: pvbus conflicts undo {resolution}"
-    return _report(results, resolution, output, interrupted=interrupted, then=undo)
+    return _report(results, resolution, output, interrupted=interrupted, then=undo_words(resolution))
 
 
 @conflicts.command(
@@ -212,7 +220,7 @@ def undo(resolution: str, yes: bool, output: str, kubeconfig: str | None, data: 
 
     A draft whose value was changed since, and one that is no draft any more, is refused.
     """
-    drafts = asyncio.run(run_connected(data, kubeconfig, partial(_read_settled, resolution=resolution)))
+    drafts = asyncio.run(run_connected(data, kubeconfig, partial(read_settled, resolution=resolution)))
     if not drafts:
         raise PermanentError(
             f'no draft records the resolution "{resolution}": it is published, or was undone'
@@ -283,6 +291,20 @@ def preview_lines(group: Group, side: str) -> Iterator[str]:
         yield f"{len(proposals)} are proposed and would be refused: pvbus reject makes drafts of them"
 
 
+def take_question(group: Group, side: str) -> str:
+    return f"Take {side}'s value in {_drafts(len(_by_draft(group)))}?"
+
+
+def undo_words(resolution: str) -> str:
+    return f"to take this back: pvbus conflicts undo {resolution}"
+
+
+def changed_words(results: Sequence[Result], then: str) -> str:
+    """Return how many drafts were changed, and what comes next."""
+    done = sum(each.outcome == "done" for each in results)
+    return f"{done} of {_drafts(len(results))} changed; {then}"
+
+
 def _sides(conflict: Conflict) -> tuple[str, str]:
     values = values_of(conflict)
     return conflict_value(values, "local"), conflict_value(values, "upstream")
@@ -311,7 +333,12 @@ def _ask(question: str, *, yes: bool) -> None:
 
 
 async def settle_group(
-    cluster: Cluster, group: Group, side: str, resolution: str, id_of: Callable[[Conflict], str]
+    cluster: Cluster,
+    group: Group,
+    side: str,
+    resolution: str,
+    id_of: Callable[[Conflict], str],
+    progress: Progress = counter,
 ) -> tuple[list[Result], bool]:
     """Settle a group, some drafts at a time; return the results, and whether a person has interrupted it."""
 
@@ -320,7 +347,7 @@ async def settle_group(
         work = partial(_settle_draft, cluster, Key.parse(variant), Key.parse(revision).name)
         return await _report_draft(variant, revision, partial(work, side, resolution, group.id, id_of))
 
-    return await work_off(list(_by_draft(group).items()), settle_draft, "settle")
+    return await work_off(list(_by_draft(group).items()), settle_draft, "settle", progress)
 
 
 async def _report_draft(variant: str, revision: str, attempt: Callable[[], Any]) -> Result:
@@ -411,13 +438,15 @@ def settled_of(revision: Object) -> tuple[Settled, ...]:
 # ------------------------------------------------------------ taking back
 
 
-async def _read_settled(cluster: Cluster, resolution: str) -> list[Object]:
+async def read_settled(cluster: Cluster, resolution: str) -> list[Object]:
     """List the package revisions that record a resolution."""
     listing = await cluster.list(await require_served(cluster, REVISION))
     return [obj for obj in listing.items if any(each.resolution == resolution for each in settled_of(obj))]
 
 
-async def undo_all(cluster: Cluster, drafts: Sequence[Object], resolution: str) -> tuple[list[Result], bool]:
+async def undo_all(
+    cluster: Cluster, drafts: Sequence[Object], resolution: str, progress: Progress = counter
+) -> tuple[list[Result], bool]:
     """Take a resolution back, some drafts at a time."""
 
     async def undo_draft(obj: Object) -> Result:
@@ -429,7 +458,7 @@ async def undo_all(cluster: Cluster, drafts: Sequence[Object], resolution: str) 
         work = partial(_undo_draft, cluster, key, meta["name"], resolution)
         return await _report_draft(str(key), f"{key.namespace}/{meta['name']}", work)
 
-    return await work_off(drafts, undo_draft, "undo")
+    return await work_off(drafts, undo_draft, "undo", progress)
 
 
 async def _undo_draft(cluster: Cluster, key: Key, name: str, resolution: str) -> str:
@@ -462,7 +491,7 @@ def _report(results: Iterable[Result], resolution: str, output: str, *, interrup
             columns(("VARIANT", "REVISION", "OUTCOME", "MESSAGE"), shown)
         if len(trouble) > SHOWN_MAX:
             click.echo(f"and {len(trouble) - SHOWN_MAX} more (-o json lists all)")
-        click.echo(f"{len(ordered) - len(trouble)} of {_drafts(len(ordered))} changed; {then}")
+        click.echo(changed_words(ordered, then))
     else:
         document = {"resolution": resolution, "interrupted": interrupted}
         emit({**document, "results": [each._asdict() for each in ordered]}, output)

@@ -18,6 +18,7 @@ from pvbus.cli.fleet import (
     members_of,
     require_served,
     run_connected,
+    selector_at,
 )
 from pvbus.cli.live import FILES, REVISION
 from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
@@ -148,7 +149,7 @@ class Revisions(NamedTuple):
 
 async def revisions_of(cluster: Cluster, key: Key) -> Revisions:
     variant = await existing(cluster, VARIANT, key)
-    members = await members_of(cluster, key.namespace, [variant], _at(variant, "downstream"))
+    members = await members_of(cluster, key.namespace, [variant], selector_at(variant, "downstream"))
     published = [each for each in members if lifecycle_of(each.revision) in PUBLISHED]
     drafts = [each for each in members if each not in published]
     return Revisions(variant, drafts, max(published, key=_number, default=None))
@@ -156,12 +157,6 @@ async def revisions_of(cluster: Cluster, key: Key) -> Revisions:
 
 def _number(member: Member) -> int:
     return int(member.revision["spec"].get("revision") or 0)
-
-
-def _at(variant: Object, end: str) -> str:
-    """Return the field selector of the revisions at an end of a variant."""
-    package = (variant.get("spec") or {}).get(end) or {}
-    return f"spec.repository={package.get('repo', '')},spec.packageName={package.get('package', '')}"
 
 
 async def files_of(cluster: Cluster, namespace: str, name: str) -> Object:
@@ -214,7 +209,7 @@ async def _upstream_of(cluster: Cluster, variant: Object, member: Member) -> str
     It is `<revision>@<commit>` for a draft or branch that has gone on since, and for a revision that is gone.
     """
     resource = await require_served(cluster, REVISION)
-    selector = _at(variant, "upstream")
+    selector = selector_at(variant, "upstream")
     listing = await cluster.list(resource, member.key.namespace, field_selector=selector)
     lock = _lock(member.revision, "upstreamLock")
     ref, commit = lock.get("ref"), lock.get("commit")

@@ -5,7 +5,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,6 +35,8 @@ LINE_SECONDS = 2.0  # between two lines of progress where there is no terminal
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Progress = Callable[[int, str], AbstractContextManager[Callable[[int], None]]]
+"""Shows how many of a number of items are done, by what it yields."""
 
 kubeconfig_option = click.option(
     "--kubeconfig", help="Of the API server; that of the data folder if not given."
@@ -185,6 +187,12 @@ async def variants_of(cluster: Cluster, owner: Object) -> list[Object]:
     return sorted(listing.items, key=lambda obj: str(obj["metadata"]["name"]))
 
 
+def selector_at(variant: Object, end: str) -> str:
+    """Return the field selector of the revisions at an end of a variant."""
+    package = (variant.get("spec") or {}).get(end) or {}
+    return f"spec.repository={package.get('repo', '')},spec.packageName={package.get('package', '')}"
+
+
 async def members_of(
     cluster: Cluster, namespace: str, variants: Sequence[Object], field_selector: str = ""
 ) -> list[Member]:
@@ -216,8 +224,40 @@ async def current(cluster: Cluster, member: Member) -> Member | None:
 # ------------------------------------------------------------ many at once
 
 
+@contextmanager
+def counter(total: int, words: str) -> Iterator[Callable[[int], None]]:
+    """Show on standard error how many are done: as a bar on a terminal, elsewhere as a line now and then."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(file=unfiltered(sys.stderr), highlight=False)
+    if console.is_terminal:
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task(words, total=total)
+            yield lambda done: progress.update(task, completed=done)
+        return
+    said_at = time.monotonic()
+
+    def line(done: int) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= LINE_SECONDS and done < total:
+            said_at = time.monotonic()
+            click.echo(f"{words}: {done} of {total}", err=True)
+
+    yield line
+
+
+@contextmanager
+def silent(total: int, words: str) -> Iterator[Callable[[int], None]]:
+    """Show nothing: for a process whose terminal belongs to somebody else."""
+    yield lambda done: None
+
+
 async def work_off(
-    items: Sequence[Item], work: Callable[[Item], Awaitable[Result]], words: str
+    items: Sequence[Item],
+    work: Callable[[Item], Awaitable[Result]],
+    words: str,
+    progress: Progress = counter,
 ) -> tuple[list[Result], bool]:
     """Work on items, some at a time; return the results, and whether a person has interrupted it.
 
@@ -225,7 +265,7 @@ async def work_off(
     """
     left = deque(items)
     results: list[Result] = []
-    with counter(len(items), words) as count:
+    with progress(len(items), words) as count:
 
         async def worker() -> None:
             while left:
@@ -259,26 +299,3 @@ async def persist(attempt: Callable[[], Awaitable[Result]]) -> Result:
             if time.monotonic() + pause > deadline:
                 raise
         await asyncio.sleep(pause)
-
-
-@contextmanager
-def counter(total: int, words: str) -> Iterator[Callable[[int], None]]:
-    """Show on standard error how many are done: as a bar on a terminal, elsewhere as a line now and then."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(file=unfiltered(sys.stderr), highlight=False)
-    if console.is_terminal:
-        with Progress(console=console, transient=True) as progress:
-            task = progress.add_task(words, total=total)
-            yield lambda done: progress.update(task, completed=done)
-        return
-    said_at = time.monotonic()
-
-    def line(done: int) -> None:
-        nonlocal said_at
-        if time.monotonic() - said_at >= LINE_SECONDS and done < total:
-            said_at = time.monotonic()
-            click.echo(f"{words}: {done} of {total}", err=True)
-
-    yield line

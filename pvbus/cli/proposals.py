@@ -17,21 +17,27 @@ import msgspec
 from pvbus.cli.datafolder import DEFAULT
 from pvbus.cli.fleet import (
     Member,
+    Progress,
+    Target,
+    counter,
     current,
     existing,
+    key_of,
     kubeconfig_option,
     members_of,
     on_hold,
     persist,
     require_served,
     run_connected,
+    selector_at,
+    set_of,
     variants_of,
     work_off,
 )
 from pvbus.cli.live import REVISION
-from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
+from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument, typed
 from pvbus.cli.output import columns, emit
-from pvbus.cli.progress import SET, Judged, condition_of
+from pvbus.cli.progress import SET, VARIANT, Judged, condition_of
 from pvbus.cli.reading import data_option
 from pvbus.core.api.selectors import Requirements, matches
 from pvbus.core.api.selectortext import parse_label_selector
@@ -40,10 +46,12 @@ from pvbus.core.kernel.holds import SetHold, hold_reason
 from pvbus.core.kernel.keys import Key
 from pvbus.core.promotion.proposals import APPROVE, PROPOSE, REJECT, Move, is_ready, labels_of, refusal
 from pvbus.core.variants.revisions.owning import lifecycle_of
-from pvbus.ports.cluster import Cluster, Object
+from pvbus.ports.cluster import Cluster, Kind, Object
 
 SHOWN_MAX = 20
 INTERRUPTED = 130
+KINDS = (SET, VARIANT)
+"""What the commands take; a name without a kind is a set's."""
 
 Command = Callable[..., Any]
 
@@ -52,12 +60,13 @@ class Asked(NamedTuple):
     """What the command line asks for.
 
     move: the change of lifecycle
-    key: the key of the set
+    key: the key of the set, or of the variant
     selector: the labels of the revisions to move
     selector_text: the same as it was typed
     dry_run: whether nothing is written
     yes: whether to write without a question
     hints: the options that another command needs to act on the same revisions
+    kind: of what the key names
     """
 
     move: Move
@@ -67,6 +76,12 @@ class Asked(NamedTuple):
     dry_run: bool
     yes: bool
     hints: str
+    kind: Kind = SET
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of a command on the same set or variant."""
+        return f"--set {self.key}" if self.kind == SET else typed(VARIANT, self.key)
 
 
 class Result(NamedTuple):
@@ -161,6 +176,7 @@ EXIT_CODES = (
 Examples:
   pvbus propose --set default/web --dry-run        what would be proposed, and what is refused why
   pvbus propose --set default/web -l region=asia   one region of the fleet
+  pvbus propose pv/default/web-edge-asia-01-web    the draft of one variant
   pvbus approve --set default/web -l region=asia   publishes what is proposed
 
 {EXIT_CODES}
@@ -227,14 +243,17 @@ def _run(
     yes: bool = True,
 ) -> int:
     if bool(words) == bool(set_name):
-        raise UsageError(f"name one set: pvbus {move.verb} NAMESPACE/SET (or --set NAMESPACE/SET)")
+        raise UsageError(
+            f"name one set: pvbus {move.verb} NAMESPACE/SET (or --set NAMESPACE/SET), or one variant: "
+            f"pvbus {move.verb} pv/NAMESPACE/VARIANT"
+        )
     scope = Scope(namespace, data, kubeconfig)
-    key = named((set_name,) if set_name else words, (SET,), scope).key
+    kind, key, _ = named((set_name,) if set_name else words, (SET,) if set_name else KINDS, scope)
     try:
         parsed = parse_label_selector(selector)
     except ValueError as exc:
         raise UsageError(f"-l {selector}: {exc}") from exc
-    asked = Asked(move, key, parsed, selector, dry_run, yes, _hints(selector, data, kubeconfig))
+    asked = Asked(move, key, parsed, selector, dry_run, yes, _hints(selector, data, kubeconfig), kind or SET)
 
     plan = asyncio.run(run_connected(data, kubeconfig, partial(plan_moves, asked=asked)))
     if dry_run:
@@ -243,8 +262,7 @@ def _run(
         _ask(asked, plan)
         work = partial(carry_out, asked=asked, plan=plan)
         written, interrupted = asyncio.run(run_connected(data, kubeconfig, work))
-    left = len(plan.due) - len(written)
-    summary = Summary([*written, *plan.refused], plan.others, plan.unready, left, interrupted and left > 0)
+    summary = summary_of(plan, written, interrupted=interrupted)
     if output == "json":
         emit(document_of(asked, summary), output)
     else:
@@ -258,11 +276,14 @@ def _ask(asked: Asked, plan: Plan) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError("cannot ask here, as this is no terminal: add --yes, or --dry-run to look first")
-    refused = f" ({len(plan.refused)} more are refused)" if plan.refused else ""
-    count = _counted(len(plan.due), asked.move)
-    question = f"{asked.move.verb.capitalize()} {count} of {asked.key}{refused}?"
-    if not click.confirm(question, err=True):
+    if not click.confirm(question_of(asked, plan), err=True):
         raise PermanentError(f"nothing was {asked.move.past}", reason="Declined")
+
+
+def question_of(asked: Asked, plan: Plan) -> str:
+    """Return what a person confirms before the first write."""
+    refused = f" ({len(plan.refused)} more are refused)" if plan.refused else ""
+    return f"{asked.move.verb.capitalize()} {_counted(len(plan.due), asked.move)} of {asked.key}{refused}?"
 
 
 def _hints(selector: str, data: str, kubeconfig: str | None) -> str:
@@ -276,15 +297,15 @@ def _hints(selector: str, data: str, kubeconfig: str | None) -> str:
 
 async def plan_moves(cluster: Cluster, asked: Asked) -> Plan:
     """Judge every selected revision. Raises PermanentError, UsageError, TransientError."""
-    owner = await existing(cluster, SET, asked.key)
-    _check_evaluated(owner, asked)
-    members = await members_of(cluster, asked.key.namespace, await variants_of(cluster, owner))
+    owner, variants, at = await _read_owner(cluster, asked)
+    members = await members_of(cluster, asked.key.namespace, variants, at)
     wanted = _selected(members, asked)
     due = [each for each in wanted if lifecycle_of(each.revision) == asked.move.before]
     others = Counter(lifecycle_of(each.revision) for each in wanted)
     del others[asked.move.before]
-    reason = hold_reason(owner["metadata"].get("annotations"))
-    set_on_hold = SetHold(asked.key.name, reason) if on_hold(owner) else None
+    set_on_hold = None
+    if owner is not None and on_hold(owner):
+        set_on_hold = SetHold(key_of(owner).name, hold_reason(owner["metadata"].get("annotations")))
     judged = [(each, _judged(each, asked.move, set_on_hold)) for each in due]
     return Plan(
         [member for member, result in judged if result.outcome == "done"],
@@ -295,13 +316,33 @@ async def plan_moves(cluster: Cluster, asked: Asked) -> Plan:
     )
 
 
-async def carry_out(cluster: Cluster, asked: Asked, plan: Plan) -> tuple[list[Result], bool]:
+async def _read_owner(cluster: Cluster, asked: Asked) -> tuple[Object | None, list[Object], str]:
+    """Return the set if there is one, the variants to judge, and the field selector of their revisions.
+
+    That a variant is up to date is judged with its draft.
+    """
+    found = await existing(cluster, asked.kind, asked.key)
+    if asked.kind == VARIANT:
+        return await set_of(cluster, found), [found], selector_at(found, "downstream")
+    _check_evaluated(found, asked)
+    return found, await variants_of(cluster, found), ""
+
+
+async def carry_out(
+    cluster: Cluster, asked: Asked, plan: Plan, progress: Progress = counter
+) -> tuple[list[Result], bool]:
     """Write all revisions of a plan; return the results, and whether a person has interrupted it."""
 
     async def one(member: Member) -> Result:
         return await _move(cluster, member, asked.move, plan.set_on_hold)
 
-    return await work_off(plan.due, one, f"{asked.move.verb} {asked.key}")
+    return await work_off(plan.due, one, f"{asked.move.verb} {asked.key}", progress)
+
+
+def summary_of(plan: Plan, written: list[Result], *, interrupted: bool) -> Summary:
+    """Return what a command did. written: the result of each revision that was begun"""
+    left = len(plan.due) - len(written)
+    return Summary([*written, *plan.refused], plan.others, plan.unready, left, interrupted and left > 0)
 
 
 def _check_evaluated(owner: Object, asked: Asked) -> None:
@@ -392,7 +433,7 @@ def document_of(asked: Asked, summary: Summary) -> dict[str, Any]:
             entry |= {"reason": result.reason, "message": result.message}
         by[result.outcome].append(entry)
     return {
-        "set": str(asked.key),
+        ("set" if asked.kind == SET else "variant"): str(asked.key),
         "command": asked.move.verb,
         "dryRun": asked.dry_run,
         "interrupted": summary.interrupted,
@@ -432,10 +473,11 @@ def summary_lines(asked: Asked, summary: Summary, done: int) -> Iterator[str]:
     others = ", ".join(f"{count} {state}" for state, count in sorted(summary.others.items()))
     if summary.unready and move.is_checked:
         more = "1 more variant is" if summary.unready == 1 else f"{summary.unready} more variants are"
-        yield f"{more} not ready, and may get a draft: pvbus explain --set {asked.key}"
+        explain = f"pvbus explain {Target(asked.kind, asked.key).arguments}"
+        yield f"{more} not ready, and may get a draft: {explain}"
     if move is APPROVE and summary.others["Draft"]:
         drafts = _counted(summary.others["Draft"], PROPOSE)
-        yield f"{drafts} not proposed: pvbus propose --set {asked.key}{asked.hints}"
+        yield f"{drafts} not proposed: pvbus propose {asked.arguments}{asked.hints}"
     if not summary.total:
         found = f"; there are {others}" if others else ", nor any other package revision"
         yield f"nothing to {move.verb}: {asked.key} has no {move.noun} here{found}"
@@ -445,7 +487,7 @@ def summary_lines(asked: Asked, summary: Summary, done: int) -> Iterator[str]:
     if summary.interrupted:
         yield f"interrupted: {_counted(summary.left, move)} not begun; the same command goes on with them"
     if done and move is PROPOSE and not asked.dry_run:
-        yield f"to publish them: pvbus approve --set {asked.key}{asked.hints}"
+        yield f"to publish them: pvbus approve {asked.arguments}{asked.hints}"
 
 
 def _counted(count: int, move: Move) -> str:

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
+from functools import partial
 
 import click
 import msgspec
 
-from pvbus.cli.fleet import api_server, existing, kubeconfig_option, require_served
+from pvbus.cli.fleet import api_server, existing, kubeconfig_option, require_served, run_connected
 from pvbus.cli.output import columns
 from pvbus.cli.reading import data_option
 from pvbus.cli.rolloutorders import REASON_CHARACTERS_MAX, policy_named, user_name
@@ -15,7 +16,7 @@ from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.objects import timestamp
 from pvbus.core.variants.objectrows import QUARANTINE
-from pvbus.ports.cluster import Object
+from pvbus.ports.cluster import Cluster, Object
 
 
 def row_of(quarantine: Quarantine) -> tuple[str, ...]:
@@ -92,15 +93,16 @@ def release_command(
     key = policy_named(quarantine, namespace)
     if not reason.strip() or len(reason) > REASON_CHARACTERS_MAX:
         raise UsageError(f"--reason: say why, in at most {REASON_CHARACTERS_MAX} characters")
-    click.echo(asyncio.run(_release(key, reason.strip(), data, kubeconfig)))
+    work = partial(end_quarantine, key=key, reason=reason.strip())
+    click.echo(asyncio.run(run_connected(data, kubeconfig, work)))
 
 
-async def _release(key: Key, reason: str, data: str, kubeconfig: str | None) -> str:
-    by = await user_name(data, kubeconfig)
-    async with api_server(data, kubeconfig) as cluster:
-        found = await existing(cluster, QUARANTINE, key)
-        ended = released(found, reason, by, timestamp(time.time()))
-        if ended is None:
-            return f"{key} is released already"
-        await cluster.update(await require_served(cluster, QUARANTINE), ended)
+async def end_quarantine(cluster: Cluster, key: Key, reason: str) -> str:
+    """Write the end of a quarantine; return the message."""
+    by = await user_name(cluster)
+    found = await existing(cluster, QUARANTINE, key)
+    ended = released(found, reason, by, timestamp(time.time()))
+    if ended is None:
+        return f"{key} is released already"
+    await cluster.update(await require_served(cluster, QUARANTINE), ended)
     return f"{key} is released: what it covers may go out again, unless another quarantine covers it"

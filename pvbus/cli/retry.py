@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import Literal
@@ -12,9 +12,11 @@ import msgspec
 
 from pvbus.cli.fleet import (
     Member,
+    Progress,
     Target,
     annotate,
     counted,
+    counter,
     existing,
     key_of,
     members_of,
@@ -32,11 +34,11 @@ from pvbus.cli.live import FILES
 from pvbus.cli.objectnames import Scope
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.api.variants import PackageVariant
-from pvbus.core.errors import ConflictError, PermanentError, UsageError
+from pvbus.core.errors import FORBIDDEN, ConflictError, PermanentError, UsageError
 from pvbus.core.kernel.keys import RETRY, Key
 from pvbus.core.promotion.proposals import has_failed, is_ready
 from pvbus.core.variants.revisions.owning import lifecycle_of
-from pvbus.ports.cluster import Cluster, Object
+from pvbus.ports.cluster import Cluster, Kind, Object
 
 Outcome = Literal["asked", "rendered", "held", "gone"]
 
@@ -75,14 +77,17 @@ def retry(
         raise UsageError("--failing chooses among the variants of a set: give --set")
     work = partial(retry_variants, target=target, failing=failing)
     outcomes, interrupted = asyncio.run(run_connected(data, kubeconfig, work))
-    _print(target, outcomes, failing=failing)
+    for line in outcome_lines(target, outcomes, failing=failing):
+        click.echo(line)
     if interrupted:
         click.echo("interrupted: the same command begins anew")
         return 130
     return 1 if outcomes and not (outcomes["asked"] or outcomes["rendered"]) else 0
 
 
-async def retry_variants(cluster: Cluster, target: Target, *, failing: bool) -> tuple[Counter[Outcome], bool]:
+async def retry_variants(
+    cluster: Cluster, target: Target, *, failing: bool, progress: Progress = counter
+) -> tuple[Counter[Outcome], bool]:
     """Ask for another try of each variant.
 
     Return how many had which outcome, and whether a person has interrupted it.
@@ -104,17 +109,27 @@ async def retry_variants(cluster: Cluster, target: Target, *, failing: bool) -> 
             return "held"
         for member in drafts.get(key_of(variant), ()):
             await persist(partial(_save, cluster, member))
-        try:
-            await annotate(cluster, VARIANT, variant, {RETRY: value})
-        except (ConflictError, PermanentError):  # it was deleted meanwhile, and maybe made again
+        if not await _annotate_if_there(cluster, VARIANT, variant, value):
             return "gone"
         return "rendered" if key_of(variant) in drafts else "asked"
 
     if target.kind == SET and not set_is_held:
-        with suppress(ConflictError, PermanentError):  # it was deleted meanwhile: so are its variants
-            await annotate(cluster, SET, obj, {RETRY: value})
-    outcomes, interrupted = await work_off(variants, one, f"retry {target.key}")
+        await _annotate_if_there(cluster, SET, obj, value)  # without it, its variants are gone, too
+    outcomes, interrupted = await work_off(variants, one, f"retry {target.key}", progress)
     return Counter(outcomes), interrupted
+
+
+async def _annotate_if_there(cluster: Cluster, kind: Kind, obj: Object, value: str) -> bool:
+    """Ask for another try; return False if the object was deleted, and maybe made again."""
+    try:
+        await annotate(cluster, kind, obj, {RETRY: value})
+    except ConflictError:
+        return False
+    except PermanentError as exc:
+        if exc.reason == FORBIDDEN:
+            raise
+        return False
+    return True
 
 
 async def _save(cluster: Cluster, member: Member) -> None:
@@ -125,23 +140,22 @@ async def _save(cluster: Cluster, member: Member) -> None:
         await cluster.update(resource, files)
 
 
-def _print(target: Target, outcomes: Counter[Outcome], *, failing: bool) -> None:
+def outcome_lines(target: Target, outcomes: Counter[Outcome], *, failing: bool) -> Iterator[str]:
+    """Yield what was asked for, and what was not."""
     asked = outcomes["asked"] + outcomes["rendered"]
     if not outcomes:
-        click.echo(f"nothing to retry: {target} has no variant{' that is not ready' if failing else ''}")
+        yield f"nothing to retry: {target} has no variant{' that is not ready' if failing else ''}"
         return
     if asked:
         of = f"{counted(asked)} of {target}" if target.kind == SET else str(target)
-        click.echo(f"asked for another try of {of}")
+        yield f"asked for another try of {of}"
     if outcomes["rendered"]:
-        click.echo(f"the pipelines of {counted(outcomes['rendered'])} have run again")
+        yield f"the pipelines of {counted(outcomes['rendered'])} have run again"
     if outcomes["held"]:
-        click.echo(
-            f"{counted(outcomes['held'])} left out, on hold: pvbus explain {target.arguments} says by what"
-        )
+        yield f"{counted(outcomes['held'])} left out, on hold: pvbus explain {target.arguments} says by what"
     if outcomes["gone"]:
-        click.echo(f"{counted(outcomes['gone'])} deleted meanwhile")
+        yield f"{counted(outcomes['gone'])} deleted meanwhile"
     if asked and target.kind == SET:
-        click.echo("variants of the set that do not exist yet are tried again within a minute")
+        yield "variants of the set that do not exist yet are tried again within a minute"
     if asked:
-        click.echo(f"to see what comes of it: pvbus explain {target.arguments}")
+        yield f"to see what comes of it: pvbus explain {target.arguments}"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from pvbus.cli.fleet import annotate, api_server, existing, kubeconfig_option
+from pvbus.cli.fleet import annotate, existing, kubeconfig_option, run_connected
 from pvbus.cli.reading import data_option
 from pvbus.cli.rolloutdocument import POLICY
 from pvbus.core.api.rollouts import CanaryExcuse, RolloutPolicy, TargetCounts
@@ -35,7 +35,7 @@ from pvbus.core.promotion.rollout.commanding import (
     ROLL_BACK,
     excuses_of,
 )
-from pvbus.ports.cluster import Kind
+from pvbus.ports.cluster import Cluster, Kind, Object
 
 ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
 ABORTABLE = (*ADVANCING, RolloutState.STOPPED)
@@ -143,9 +143,7 @@ def promote(policy: RolloutPolicy, key: Key, reason: str = "") -> Order:
     )
     value = str(policy.status.attempt) + (f": {reason}" if reason else "")
     if reason and policy.metadata.annotations.get(PROMOTE) != value:
-        return Order(
-            {PROMOTE: value}, f"{key}: attempt {value} {order.words.partition(': ')[2]}", order.question
-        )
+        return Order({PROMOTE: value}, f"{order.words}: {reason}", order.question)
     return order
 
 
@@ -245,35 +243,43 @@ def _targets(count: int) -> str:
 Decision = Callable[[RolloutPolicy, Key], Order]
 
 
+async def read_order(cluster: Cluster, decide: Decision, key: Key) -> tuple[Object, Order]:
+    """Read a policy; return it with the order for it as it is now. Raises PermanentError."""
+    found = await existing(cluster, POLICY, key)
+    return found, decide(msgspec.convert(found, RolloutPolicy), key)
+
+
 async def carry_out(
-    decide: Decision, key: Key, confirmed: Callable[[str], bool], data: str, kubeconfig: str | None
+    cluster: Cluster, decide: Decision, key: Key, confirmed: Callable[[str], bool] = lambda _: True
 ) -> str:
     """Read a policy, decide, ask, and write; return what to say. Raises PermanentError."""
-    async with api_server(data, kubeconfig) as cluster:
-        found = await existing(cluster, POLICY, key)
-        order = decide(msgspec.convert(found, RolloutPolicy), key)
-        if not order.annotations:
-            return order.words
-        if order.question and not confirmed(order.question):
-            raise PermanentError(f"{key}: nothing was ordered")
-        again = await existing(cluster, POLICY, key)  # a person may have thought for long
-        if decide(msgspec.convert(again, RolloutPolicy), key).annotations != order.annotations:
-            raise PermanentError(f"{key} has changed meanwhile, and nothing was ordered: look again")
-        await annotate(cluster, POLICY, again, order.annotations)
+    _, order = await read_order(cluster, decide, key)
+    if not order.annotations:
         return order.words
+    if order.question and not confirmed(order.question):
+        raise PermanentError(f"{key}: nothing was ordered")
+    return await write_order(cluster, decide, key, order)
 
 
-async def user_name(data: str, kubeconfig: str | None) -> str:
+async def write_order(cluster: Cluster, decide: Decision, key: Key, order: Order) -> str:
+    """Write an order that a person has confirmed, if it is still the one. Raises PermanentError."""
+    policy, now = await read_order(cluster, decide, key)  # a person may have thought for long
+    if now.annotations != order.annotations:
+        raise PermanentError(f"{key} has changed meanwhile, and nothing was ordered: look again")
+    await annotate(cluster, POLICY, policy, order.annotations)
+    return order.words
+
+
+async def user_name(cluster: Cluster) -> str:
     """Return who the API server takes us for, "" if it does not say."""
-    async with api_server(data, kubeconfig) as cluster:
-        resource = await cluster.resource(REVIEW)
-        if resource is None:
-            return ""
-        asked = {"apiVersion": resource.api_version, "kind": REVIEW.kind, "metadata": {}}
-        try:
-            review = await cluster.create(resource, asked)
-        except PermanentError:
-            return ""
+    resource = await cluster.resource(REVIEW)
+    if resource is None:
+        return ""
+    asked = {"apiVersion": resource.api_version, "kind": REVIEW.kind, "metadata": {}}
+    try:
+        review = await cluster.create(resource, asked)
+    except PermanentError:
+        return ""
     return str(((review.get("status") or {}).get("userInfo") or {}).get("username") or "")
 
 
@@ -294,7 +300,8 @@ def _command(name: str, decide: Decision, short: str, text: str, example: str) -
         if len(reason) > REASON_CHARACTERS_MAX:
             raise UsageError(f"--reason: say why, in at most {REASON_CHARACTERS_MAX} characters")
         decision = partial(promote, reason=reason) if reason else decide
-        click.echo(asyncio.run(carry_out(decision, key, confirmed, data, kubeconfig)))
+        work = partial(carry_out, decide=decision, key=key, confirmed=confirmed)
+        click.echo(asyncio.run(run_connected(data, kubeconfig, work)))
 
     options: list[click.Parameter] = [click.Argument(["policy"], metavar="NAMESPACE/POLICY")]
     options.append(click.Option(["-n", "--namespace"], help="Of the policy, where only its name is given."))
@@ -345,15 +352,25 @@ def excuse_command(
         raise UsageError(f"--reason: say why, in at most {REASON_CHARACTERS_MAX} characters")
     at = timestamp(time.time())
 
-    async def write() -> str:
-        by = await user_name(data, kubeconfig)
-        decide = excuse(canary, reason.strip(), by, at)
-        return await carry_out(decide, key, lambda _: True, data, kubeconfig)
+    async def write(cluster: Cluster) -> str:
+        by = await user_name(cluster)
+        return await carry_out(cluster, excuse(canary, reason.strip(), by, at), key)
 
-    click.echo(asyncio.run(write()))
+    click.echo(asyncio.run(run_connected(data, kubeconfig, write)))
 
 
 ASKING = ("approve", "promote", "abort", "roll-back", "restart")
+
+ORDERS: Mapping[str, Decision] = {
+    "pause": pause,
+    "resume": resume,
+    "approve": approve,
+    "promote": promote,
+    "abort": abort,
+    "roll-back": roll_back,
+    "restart": restart,
+}
+"""What decides on each order that needs nothing but the policy."""
 
 COMMANDS = (
     _command(

@@ -55,8 +55,9 @@ def run(services: tuple[str, ...], is_child: bool, **given: str | int | None) ->
     SERVICE packages is the package store as an aggregated API of a cluster, which an APIService names. It has
     no bus, and runs in a process of its own.
 
-    SERVICE web is a page for browsers that shows the fleet. It only reads the bus, needs no API server, and
-    runs in a process of its own, which prints the page's address.
+    SERVICE web is a page for browsers that shows the fleet. It reads the bus, and needs no API server unless
+    people act on it as their own users (--kubeconfig). It runs in a process of its own, which prints the
+    page's address.
 
     SERVICE sink posts every change of a condition to the address in PVBUS_SINK_URL, as CloudEvents over HTTP.
     It needs no API server, and runs in processes of its own, of which each takes its share.
@@ -111,11 +112,11 @@ def _run_web(services: tuple[str, ...], given: Mapping[str, str | int | None]) -
 
     if set(services) != {WEB}:
         raise UsageError("web runs alone: start the other services as another process")
-    if useless := [name for name in ("kubeconfig", "context", "health_port") if given[name] is not None]:
-        raise UsageError(f"web reads the bus only: omit --{useless[0].replace('_', '-')}")
-    config = load_config(ServiceConfig)
-    bus = given["bus"] if given["bus"] is not None else config.bus
-    run_watched(serve_web(msgspec.structs.replace(config, bus=bus), load_config(WebConfig), click.echo))
+    if given["health_port"] is not None:
+        raise UsageError("web has no health of its own: omit --health-port")
+    chosen = {name: value for name, value in given.items() if value is not None}
+    config = msgspec.structs.replace(load_config(ServiceConfig), **chosen)
+    run_watched(serve_web(config, load_config(WebConfig), click.echo))
 
 
 def _run_sink(services: tuple[str, ...], given: Mapping[str, str | int | None]) -> None:

@@ -353,15 +353,9 @@ def answer(
     the package, and in its git history. Anybody who may write conditions may answer, whoever the owner is.
     """
     key, type_ = _condition_named(words, Scope(namespace, data, kubeconfig), folder)
-    wanted = Wanted(key, [_condition(tasks.answer(type_, status, message))])
-
-    def change(revision: Object) -> Object:
-        _refuse_unasked(wanted, revision)
-        _refuse_answered(wanted, revision, again, "replaces it, and both stay in the history")
-        return with_conditions(revision, wanted.conditions)
-
-    home = PackageHome(data, kubeconfig, folder)
-    written = asyncio.run(home.run(partial(write_changed, wanted=wanted, change=change)))
+    wanted = answer_wanted(key, type_, status, message)
+    work = partial(write_answer, wanted=wanted, again=again)
+    written = asyncio.run(PackageHome(data, kubeconfig, folder).run(work))
     found = tasks.of(written.revision)
     last = found.last(type_)
     if last is None or last.after != status:
@@ -369,8 +363,30 @@ def answer(
     elif written.changed and found.tasks[type_].owner not in ("", last.by):
         owner = found.tasks[type_].owner
         click.echo(f"warning: {owner} was asked; the answer is recorded as that of {last.by}", err=True)
+    _report(wanted, written, output, answer_words(written, type_, status))
+
+
+def answer_wanted(key: Key, type_: str, status: str, message: str) -> Wanted:
+    """Return what an answer writes. Raises UsageError."""
+    return Wanted(key, [_condition(tasks.answer(type_, status, message))])
+
+
+async def write_answer(cluster: Cluster, wanted: Wanted, *, again: bool) -> Written:
+    """Answer a task. again: whether to replace an answer. Raises PermanentError, TransientError."""
+
+    def change(revision: Object) -> Object:
+        _refuse_unasked(wanted, revision)
+        _refuse_answered(wanted, revision, again, "replaces it, and both stay in the history")
+        return with_conditions(revision, wanted.conditions)
+
+    return await write_changed(cluster, wanted, change)
+
+
+def answer_words(written: Written, type_: str, status: str) -> str:
+    """Return the answer, and who gave it when."""
+    last = tasks.of(written.revision).last(type_)
     by = f" (by {last.by} at {last.at})" if last else ""
-    _report(wanted, written, output, f"{status}{by}" if written.changed else f"already {status}{by}")
+    return f"{status}{by}" if written.changed else f"already {status}{by}"
 
 
 def _refuse_unasked(wanted: Wanted, revision: Object) -> None:

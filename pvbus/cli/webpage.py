@@ -16,6 +16,7 @@ from pvbus.adapters.servingtls import ServingFiles, ServingTls
 from pvbus.cli.datafolder import DataPaths
 from pvbus.cli.explain import bus_document
 from pvbus.cli.explain_text import set_lines, variant_lines
+from pvbus.cli.pageusers import PageUsers
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.kernel.keys import Key
 from pvbus.ports.bus import Bus
@@ -30,6 +31,7 @@ from pvbus.runtime.web.gate import is_loopback
 from pvbus.runtime.web.server import Address, Hints, PageServer
 
 TOKEN_CHARACTERS_MIN = 16
+READ_ONLY = "read-only"
 Say = Callable[[str], None]
 
 
@@ -56,9 +58,11 @@ async def page_of(
     retained = _retained(folder.web)
     token = _token(config, retained.token if retained is not None else "")
     feed = Feed(bus, partition_count())
+    hints = hints._replace(tokens=_folder_tokens(folder, hints))
+    users = PageUsers(folder.kubeconfig, None, bus, feed, hints) if config.web_mode != READ_ONLY else None
     async with contextlib.AsyncExitStack() as stack:
         ports = [config.web_port] if config.web_port or retained is None else [retained.port, 0]
-        server = await _start(stack, feed, bus, token, config, ports, hints)
+        server = await _start(stack, feed, bus, token, config, ports, hints, users)
         if retained != (now := _Retained(token, server.port)) and not config.web_token_file:
             with own_file(folder.web, "remove what is there: the page gets another token and port"):
                 write_private(folder.web, msgspec.json.encode(now))
@@ -84,8 +88,9 @@ async def serve_web(services: ServiceConfig, config: WebConfig, say: Say) -> Non
                 feed = Feed(bus, partition_count())
                 feed.start()
                 is_default = services.bus == ServiceConfig().bus
-                hints = Hints() if is_default else Hints(bus=f" --bus {shlex.quote(services.bus)}")
-                server = await _start(stack, feed, bus, token, config, [config.web_port], hints)
+                option = "" if is_default else f" --bus {shlex.quote(services.bus)}"
+                hints, users = _users_of(services, config, bus, feed, option)
+                server = await _start(stack, feed, bus, token, config, [config.web_port], hints, users)
                 say(f"web page: {server.url}")
                 begun()
                 async with asyncio.TaskGroup() as tasks:
@@ -104,6 +109,7 @@ async def _start(
     config: WebConfig,
     ports: list[int],
     hints: Hints,
+    users: PageUsers | None,
 ) -> PageServer:
     """Serve at the first of the ports that is free. Raises PermanentError if none is."""
 
@@ -117,6 +123,7 @@ async def _start(
             "command": f"pvbus explain {'--set ' if is_set else ''}{key}{hints.bus}",
         }
 
+    sign_in = users.sign_in if users is not None else None
     names = host_names(config.web_names)
     if not is_loopback(config.web_host) and not names:
         raise UsageError(
@@ -128,10 +135,33 @@ async def _start(
     tls = _tls(config)
     for port in ports[:-1]:
         with contextlib.suppress(PermanentError):  # another program has it now
-            server = PageServer(feed, explain, token, Address(config.web_host, port, names, tls), hints)
+            address = Address(config.web_host, port, names, tls)
+            server = PageServer(feed, explain, token, address, hints, sign_in)
             return await stack.enter_async_context(server)
     address = Address(config.web_host, ports[-1], names, tls)
-    return await stack.enter_async_context(PageServer(feed, explain, token, address, hints))
+    return await stack.enter_async_context(PageServer(feed, explain, token, address, hints, sign_in))
+
+
+def _folder_tokens(folder: DataPaths, hints: Hints) -> tuple[str, ...]:
+    """Return commands that print a token of the API server of a data folder."""
+    own = f"kubectl --kubeconfig {shlex.quote(str(folder.kubeconfig))} config view --raw -o "
+    return (f"pvbus user add NAME --role approver{hints.cluster}", own + "'jsonpath={.users[0].user.token}'")
+
+
+def _users_of(
+    services: ServiceConfig, config: WebConfig, bus: Bus, feed: Feed, option: str
+) -> tuple[Hints, PageUsers | None]:
+    """Return the options of commands, and who signs people in; None for a page that only shows.
+
+    option: of commands that read the bus
+    """
+    given = f" --kubeconfig {shlex.quote(services.kubeconfig)}" if services.kubeconfig else ""
+    is_open = config.web_mode == "work" or (config.web_mode == "auto" and bool(services.kubeconfig))
+    if not is_open:
+        return Hints(bus=option), None
+    hints = Hints(option + given, given, (f"kubectl create token SERVICEACCOUNT{given}",))
+    kubeconfig = Path(services.kubeconfig) if services.kubeconfig else None
+    return hints, PageUsers(kubeconfig, services.context or None, bus, feed, hints)
 
 
 def _tls(config: WebConfig) -> ServingTls | None:

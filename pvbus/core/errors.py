@@ -55,6 +55,10 @@ class TransientError(PvbusError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class RejectedError(TransientError):
+    """The API server does not know the credentials (401): others, or renewed ones, may work."""
+
+
 class ConflictError(PvbusError):
     """Our view was stale (409, failed precondition): wait for the echo and decide again."""
 

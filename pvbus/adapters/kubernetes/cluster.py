@@ -50,6 +50,15 @@ class HttpCluster:
     ) -> "HttpCluster":
         return cls(await Connection.load(kubeconfig, context), strict=strict)
 
+    @classmethod
+    async def connect_as(
+        cls, token: str, kubeconfig: Path | None, context: str | None = None
+    ) -> "HttpCluster":
+        """Connect to a kubeconfig's API server as the user of a token. Raises UsageError."""
+        own = await Connection.load(kubeconfig, context)
+        await own.close()
+        return cls(own.of_user(token))
+
     def named(
         self, agent: str, *, token: str = "", before_write: Callable[[], None] | None = None
     ) -> "HttpCluster":

@@ -75,8 +75,8 @@ class Connection:
         self._access: Access | None = None
         self._credentials = credentials or StaticCredentials(token)
         given = configuration
-        files = TlsFiles(given.ssl_ca_cert, given.cert_file, given.key_file, given.verify_ssl)
-        self._tls = TlsContext(files) if has_tls else None
+        self._files = TlsFiles(given.ssl_ca_cert, given.cert_file, given.key_file, given.verify_ssl)
+        self._tls = TlsContext(self._files) if has_tls else None
 
     @classmethod
     async def load(cls, kubeconfig: Path | None, context: str | None = None) -> "Connection":
@@ -106,6 +106,16 @@ class Connection:
         """Return one of another user, by his bearer token. It shares the TLS context, and so connections."""
         other = copy.copy(self)
         other._credentials, other._access = StaticCredentials(f"Bearer {token}"), None
+        return other
+
+    def of_user(self, token: str) -> "Connection":
+        """Return one of another user, who is known by his bearer token alone.
+
+        An API server that gets a client certificate takes its user, whatever the token: so this connection
+        has none, and shares nothing.
+        """
+        other = self.with_token(token)
+        other._tls = TlsContext(self._files._replace(certificate=None, key=None)) if self._tls else None
         return other
 
     async def access(self) -> Access:

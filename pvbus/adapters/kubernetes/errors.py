@@ -11,7 +11,14 @@ import aiohttp
 import msgspec
 
 from pvbus.adapters.httpfailures import failure_of
-from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, PvbusError, TransientError
+from pvbus.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    PermanentError,
+    PvbusError,
+    RejectedError,
+    TransientError,
+)
 from pvbus.ports.cluster import GoneError
 
 _STALE = "the object has been modified; please apply your changes to the latest version"
@@ -68,8 +75,8 @@ def error_of(
     if code == 410:
         return GoneError(message)
     if code == 401:
-        message += f"; {_REJECTED}"
-    if code in (401, 408, 429):
+        return RejectedError(f"{message}; {_REJECTED}", retry_after_seconds=seconds)
+    if code in (408, 429):
         return TransientError(message, retry_after_seconds=seconds)
     if code < 500 or code == 501:
         return PermanentError(message, reason=status.reason or "Invalid")

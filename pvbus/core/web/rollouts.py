@@ -12,6 +12,7 @@ from pvbus.core.api.rollouts import RolloutPolicy, TargetCounts
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import cut
 from pvbus.core.kernel.rolloutstates import RolloutState
+from pvbus.core.promotion.protocol.rules import rules_of
 from pvbus.core.promotion.protocol.validation import validate_policy
 from pvbus.core.promotion.rollout.commanding import commands_of
 from pvbus.core.promotion.rollout.report import standing_of
@@ -40,7 +41,8 @@ def document_of(key: Key, policy: RolloutPolicy, now: float) -> Mapping[str, Any
             for each in status.conditions
         ],
         "waits": [] if problems else [cut(words) for words in waits_of(key, policy, None, now)],
-        "orders": [f"pvbus rollout {verb} {key}" for verb in _verbs(policy, paused=commands.paused)],
+        "verbs": (verbs := _verbs(policy, paused=commands.paused)),
+        "orders": [f"pvbus rollout {verb} {key}" for verb in verbs],
         "history": [msgspec.to_builtins(each) for each in reversed(status.history)],
     }
 
@@ -51,5 +53,16 @@ def _verbs(policy: RolloutPolicy, *, paused: bool) -> list[str]:
     if phase == RolloutState.STOPPED:
         return ["resume", "abort", "roll-back"]
     if phase in _ADVANCING:
-        return ["resume" if paused else "pause", "promote", "abort", "roll-back"]
+        asked = ["approve"] if _awaits_person(policy) else []
+        return ["resume" if paused else "pause", *asked, "promote", "abort", "roll-back"]
     return ["resume"] if paused else []
+
+
+def _awaits_person(policy: RolloutPolicy) -> bool:
+    """Return whether a person approves the start, or the end of the wave."""
+    if validate_policy(policy.spec):
+        return False
+    rules, status = rules_of(policy.spec), policy.status
+    if status.phase == RolloutState.ROLLING:
+        return status.wave == 1 and rules.needs_start
+    return rules.waves[min(max(status.wave, 1), len(rules.waves)) - 1].needs_person

@@ -275,6 +275,9 @@ class WebConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
     when they change; "" is plain HTTP.
     web_token_file: the secret of the page's address, at least 16 characters; "" makes one at each start, and
     `pvbus up` keeps one in the data folder.
+    web_mode: whether people can sign in with a Kubernetes token, and act as their own users. `auto`: with
+    `pvbus up` and with a kubeconfig; `work`: also with the default kubeconfig, or the API server of the pod;
+    `read-only`: the page only shows.
     """
 
     web_host: str = "127.0.0.1"
@@ -283,6 +286,7 @@ class WebConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
     web_certificate_file: str = ""
     web_key_file: str = ""
     web_token_file: str = ""
+    web_mode: Literal["auto", "work", "read-only"] = "auto"
 
 
 Names = Annotated[str, msgspec.Meta(pattern=r"^$|^[A-Za-z0-9./-]+(, *[A-Za-z0-9./-]+)*$")]

@@ -101,6 +101,26 @@ class Gate:
         return _equal(cookies.get(self.cookie, ""), self._session)
 
 
+def write_problem(headers: Mapping[str, str]) -> str:
+    """Return why a request that changes something is refused, "" if it is not. `problem` comes first.
+
+    A page of another site can send a form without its user; it can send JSON only after a question that this
+    server refuses (CORS), and every browser names the origin of what is no GET.
+    """
+    origin = headers.get("Origin", "")
+    if not origin:
+        return "a request that changes something must name its origin"
+    if headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
+        return "a request that changes something must be JSON"
+    scheme, netloc, *_ = urlsplit(origin)
+    if scheme != "https" and not is_loopback(host_name(netloc)):
+        return (
+            "a token must not travel without TLS: give the page a certificate (PVBUS_WEB_CERTIFICATE_FILE), "
+            "or open it on localhost (ssh -L, kubectl port-forward)"
+        )
+    return ""
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a server at this host is reached from this machine only."""
     try:

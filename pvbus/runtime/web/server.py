@@ -1,6 +1,6 @@
-"""Serves the fleet's page over HTTP or HTTPS: three files, the model, its changes as server-sent events,
-lists for programs, and the explanation of one object. Every path is in one table, and no path is one of the
-file system."""
+"""Serves the fleet's page over HTTP or HTTPS: its files, the model, its changes as server-sent events, lists
+for programs, the explanation of one object, and what people do as their own users at the API server. Every
+path is in one table, and no path is one of the file system."""
 
 import asyncio
 import gzip
@@ -25,7 +25,8 @@ from pvbus.core.web.document import changes, whole
 from pvbus.core.web.model import Model
 from pvbus.runtime.web.api import API_PATH, answer_of, asked_of
 from pvbus.runtime.web.feed import Feed
-from pvbus.runtime.web.gate import Gate
+from pvbus.runtime.web.gate import Gate, write_problem
+from pvbus.runtime.web.sessions import SESSION_HEADER, Sessions, SignedOutError, SignIn
 
 BEAT_SECONDS = 5.0
 """The time between two messages to a page when nothing changes; a page that hears nothing for three of them
@@ -42,7 +43,12 @@ FILES: Mapping[str, tuple[str, str]] = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
+    "/work.js": ("work.js", "text/javascript"),
 }
+SESSION, ACT, LOOK = "/api/session", "/api/act", "/api/look"
+WRITES: Mapping[str, tuple[str, ...]] = {SESSION: ("POST", "DELETE"), ACT: ("POST",), LOOK: ("POST",)}
+"""The paths that take more than GET, and what they take."""
+BODY_BYTES_MAX = 64 * 1024  # a token has 16 kB at most, an action a few texts
 SIGN_IN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>pvbus</title>\
 <meta http-equiv="refresh" content="0; url=/"><p><a href="/">The fleet</a>"""
 """The answer to the address with the token. A redirect would not do: after a click in another site's page the
@@ -52,6 +58,11 @@ REFUSED = """<!doctype html><html lang="en"><meta charset="utf-8"><title>pvbus</
 NO_SESSION = (
     "Open the address with the token that pvbus printed at its start (web page: ...). It is the same "
     "after a restart."
+)
+
+READ_ONLY = (
+    "this page only shows: people act on it where it has an API server (pvbus up, or pvbus run web "
+    "--kubeconfig FILE), and PVBUS_WEB_MODE is not read-only"
 )
 
 Explain = Callable[[Key, bool], Awaitable[dict[str, Any]]]
@@ -79,22 +90,36 @@ class Hints(NamedTuple):
 
     bus: the options of commands that read the bus
     cluster: the options of commands that only ask the API server, which have no `--bus`
+    tokens: commands that print a token to sign in with
     """
 
     bus: str = ""
     cluster: str = ""
+    tokens: tuple[str, ...] = ()
 
 
 NO_HINTS = Hints()
+
+
+class _SignIn(msgspec.Struct, forbid_unknown_fields=True):
+    token: str
 
 
 class PageServer:
     """Serves within an async context, in which `url` (with the token) and `port` are set."""
 
     def __init__(
-        self, feed: Feed, explain: Explain, token: str, address: Address, hints: Hints = NO_HINTS
+        self,
+        feed: Feed,
+        explain: Explain,
+        token: str,
+        address: Address,
+        hints: Hints = NO_HINTS,
+        sign_in: SignIn | None = None,
     ) -> None:
+        """Serve nothing yet. sign_in: None for a page that only shows"""
         self._feed = feed
+        self._sessions = Sessions(sign_in)
         self._explain = explain
         self._token = token
         self._address = address
@@ -109,7 +134,7 @@ class PageServer:
         self.port = 0
 
     async def __aenter__(self) -> Self:
-        application = web.Application(middlewares=[self._guard])
+        application = web.Application(middlewares=[self._guard], client_max_size=BODY_BYTES_MAX)
         for path in FILES:
             application.router.add_get(path, self._file)
         application.router.add_get("/favicon.ico", _nothing)
@@ -119,6 +144,11 @@ class PageServer:
         application.router.add_get("/api/removals", self._removals)
         application.router.add_get("/api/conflicts", self._conflicts)
         application.router.add_get(f"{API_PATH}/{{kind}}", self._list)
+        application.router.add_get(SESSION, self._show_session)
+        application.router.add_post(SESSION, self._begin_session)
+        application.router.add_delete(SESSION, self._end_session)
+        application.router.add_post(LOOK, self._act)
+        application.router.add_post(ACT, self._act)
         self._runner = QuietRunner(application, shutdown_timeout=0.5)
         await self._runner.setup()
         host, port, names, tls = self._address
@@ -143,6 +173,7 @@ class PageServer:
     ) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+        await self._sessions.close()
 
     @web.middleware
     async def _guard(
@@ -165,8 +196,8 @@ class PageServer:
     def _refusal(self, request: web.Request) -> web.Response | None:
         if problem := self._gate.problem(request.headers):
             return _refused(403, problem)
-        if request.method not in ("GET", "HEAD"):
-            return _refused(405, "this page only shows")
+        if request.method not in ("GET", "HEAD", *WRITES.get(request.path, ())):
+            return _refused(405, "this is only read")
         token = request.query.get("token")
         if request.path == "/" and token is not None:
             if not self._gate.opens(token):
@@ -177,9 +208,12 @@ class PageServer:
                 cookie, self._gate.session, httponly=True, samesite="Strict", path="/", secure=is_tls
             )
             return response
-        if self._gate.knows(request.cookies) or self._has_bearer(request):
-            return None
-        return _refused(401, NO_SESSION)
+        if not (self._gate.knows(request.cookies) or self._has_bearer(request)):
+            return _refused(401, NO_SESSION)
+        if request.method not in ("GET", "HEAD"):
+            problem = write_problem(request.headers) or ("" if self._sessions.is_open else READ_ONLY)
+            return _problem(403, problem) if problem else None
+        return None
 
     def _has_bearer(self, request: web.Request) -> bool:
         """Return whether a program sends the token with a request for a list."""
@@ -264,6 +298,43 @@ class PageServer:
             if version == model.version:
                 await self._feed.wait_for_change(BEAT_SECONDS)
 
+    # ------------------------------------------------------------ what people do
+
+    async def _show_session(self, request: web.Request) -> web.Response:
+        user = self._sessions.name_of(request.headers.get(SESSION_HEADER, ""))
+        return _json({"open": self._sessions.is_open, "user": user, "tokens": self._hints.tokens})
+
+    async def _begin_session(self, request: web.Request) -> web.Response:
+        try:
+            token = msgspec.json.decode(await request.read(), type=_SignIn).token
+            session, user = await self._sessions.begin(token.strip())
+            return _json({"session": session, "user": user})
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return _problem(400, "send a token")
+        except UsageError as exc:
+            return _problem(403, str(exc))
+        except PvbusError as exc:
+            return _problem(503, str(exc))
+
+    async def _end_session(self, request: web.Request) -> web.Response:
+        await self._sessions.end(request.headers.get(SESSION_HEADER, ""))
+        return _json({})
+
+    async def _act(self, request: web.Request) -> web.Response:
+        """Do something as the person who is signed in, or say what it would be."""
+        session = request.headers.get(SESSION_HEADER, "")
+        if not self._sessions.name_of(session):
+            return _problem(401, "you are not signed in")
+        try:
+            body, is_question = await request.read(), request.path == LOOK
+            return _json(await self._sessions.act(session, body, is_question=is_question))
+        except SignedOutError as exc:
+            return _problem(401, str(exc))
+        except UsageError as exc:
+            return _problem(400, str(exc))
+        except PvbusError as exc:
+            return _problem(503, str(exc))
+
     # ------------------------------------------------------------ one object
 
     async def _answer_explain(self, request: web.Request) -> web.Response:
@@ -296,6 +367,7 @@ class PageServer:
         groups = groups_of(found_in(self._feed.model.conflicts.items()))
         shown = [
             {
+                "id": group.id,
                 "where": group.words,
                 "values": values_of(group.example),
                 "count": len({member.revision for member in group.members}),

@@ -102,7 +102,7 @@ def test_a_page_with_a_certificate(tmp_path: Path) -> None:
     ("arguments", "variables", "words"),
     [
         (["web", "render"], {}, "web runs alone"),
-        (["web", "--kubeconfig", "k"], {}, "omit --kubeconfig"),
+        (["web"], {"PVBUS_WEB_MODE": "write"}, "PVBUS_WEB_MODE"),
         (["web", "--health-port", "1"], {}, "omit --health-port"),
         (["web"], {}, "no bus at"),
         (["web"], {"PVBUS_WEB_PORT": "99999"}, "PVBUS_WEB_PORT"),

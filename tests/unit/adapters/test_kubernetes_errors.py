@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pvbus.adapters.kubernetes.errors import error_of
-from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, TransientError
+from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, RejectedError, TransientError
 from pvbus.ports.cluster import GoneError
 
 STALE = "the object has been modified; please apply your changes to the latest version and try again"
@@ -20,7 +20,7 @@ STALE = "the object has been modified; please apply your changes to the latest v
         (404, "NotFound", "x not found", "PATCH", ConflictError, "what we patch vanished"),
         (404, "NotFound", "namespace not found", "POST", PermanentError, "its namespace is missing"),
         (410, "Expired", "too old", "GET", GoneError, "list again"),
-        (401, "Unauthorized", "no", "GET", TransientError, "a token may be renewed"),
+        (401, "Unauthorized", "no", "GET", RejectedError, "a token may be renewed"),
         (429, "TooManyRequests", "slow", "PUT", TransientError, "later"),
         (403, "Forbidden", "no", "PUT", PermanentError, "rights do not come by themselves"),
         (422, "Invalid", "spec.x", "POST", PermanentError, "the same body stays invalid"),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import TransientError
 from tests.unit.adapters.http_servers import (
     SITES,
@@ -76,3 +77,19 @@ async def test_an_expired_token_is_sent_once_and_is_not_in_the_message(tmp_path:
             (tmp_path / "token").write_text("new")
             await cluster.list(SITES)
             assert cluster.reach.has_answered
+
+
+async def test_another_user_is_not_taken_for_that_of_the_certificate(tmp_path: Path) -> None:
+    """An API server believes a client certificate before a token: a connection of another user sends none."""
+    ca = issue("ca")
+    (tmp_path / "ca.crt").write_text(ca.certificate_pem)
+    certificate, key = issue("client", ca, days=1).write(tmp_path, "client")
+    user = {"client-certificate": str(certificate), "client-key": str(key)}
+    async with serving(handle, server_context(tmp_path, issue("server", ca, days=1), clients=ca)) as url:
+        path = write_kubeconfig(tmp_path, url, user, certificate_authority="ca.crt")
+        async with connected(path) as cluster:
+            await cluster.list(SITES)
+        other = await HttpCluster.connect_as("token-of-somebody", path)
+        with pytest.raises(TransientError, match=r"not accept the client certificate|no TLS connection"):
+            await other.list(SITES)
+        await other.close()

@@ -233,7 +233,7 @@ def test_a_set_is_named_with_and_without_the_option(fleet_of_three: Location, ca
         assert run(["propose", *words, *data]) == 1
         plans.append(capsys.readouterr().out)
     assert len(set(plans)) == 1
-    for words in ([], ["web", "--set", "default/web"], ["pv", "web"]):
+    for words in ([], ["web", "--set", "default/web"], ["rollout", "web"]):
         assert run(["propose", *words, *data]) == 2
     assert "name one set: pvbus propose NAMESPACE/SET" in capsys.readouterr().err
 

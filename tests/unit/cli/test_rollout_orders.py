@@ -204,20 +204,31 @@ def test_without_a_terminal_nothing_is_ordered(terminal: Terminal, capsys: Captu
     assert terminal.annotations == {}
 
 
+@pytest.mark.parametrize(
+    ("meanwhile", "words"),
+    [
+        ({"phase": "Completed"}, "there is nothing to abort: attempt 3 is Completed"),
+        ({"attempt": 4}, "has changed meanwhile, and nothing was ordered"),
+    ],
+)
 def test_what_has_changed_while_a_person_thought_is_not_ordered(
-    terminal: Terminal, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    terminal: Terminal,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: dict[str, Any],
+    words: str,
 ) -> None:
     terminal.set("Rolling")
     ask = terminal._confirm
 
     def slow(question: str) -> bool:
         (policy,) = terminal.cluster.objects()
-        terminal.cluster.put({**policy, "status": {**policy["status"], "phase": "Completed"}})
+        terminal.cluster.put({**policy, "status": {**policy["status"], **meanwhile}})
         return ask(question)
 
     monkeypatch.setattr(click, "confirm", slow)
     assert terminal.run("abort", "default/web") == 1
-    assert "there is nothing to abort: attempt 3 is Completed" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
     assert terminal.annotations == {}
 
 

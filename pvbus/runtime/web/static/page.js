@@ -545,6 +545,32 @@ function table(heads, lines) {
   return el("table", {}, el("thead", {}, el("tr", {}, ...cells)), el("tbody", {}, ...lines));
 }
 
+// ------------------------------------------------------------------ what a view asks the server
+
+const questions = new WeakMap();  // the last question of each place: an answer to an earlier one comes too late
+
+async function askServer(place, path, nodesOf) {
+  const asked = Symbol(path);
+  questions.set(place, asked);
+  let nodes;
+  try {
+    const answer = await fetch(path, { cache: "no-store" });
+    if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+    nodes = nodesOf(await answer.json());
+  } catch (error) {
+    nodes = [el("p", {}, `This could not be read (${error.message}).`),
+      el("button", { type: "button", onclick: () => askServer(place, path, nodesOf) }, "Ask again")];
+  }
+  if (questions.get(place) === asked) place.replaceChildren(...nodes);
+}
+
+function replaceActions(place, nodes) {  // the focus stays on the button of the same name
+  const focused = place.contains(document.activeElement) ? document.activeElement.textContent : "";
+  place.replaceChildren(...nodes);
+  const same = focused && [...place.querySelectorAll("button")].find((each) => each.textContent === focused);
+  if (same) same.focus();
+}
+
 // ------------------------------------------------------------------ one variant, or one set
 
 class ObjectView {
@@ -553,10 +579,11 @@ class ObjectView {
     this.name = name;
     this.facts = el("dl");
     this.answer = el("div", {}, el("p", { class: "quiet" }, "Asking the bus"));
+    this.actions = el("div");
     this.tasks = new TaskTable();
     this.questions = el("section", { "aria-label": "Open tasks" },
       el("h3", {}, el("a", { href: "#/tasks" }, "Open tasks")), this.tasks.node);
-    this.node = el("article", {}, el("h2", {}, this.title()), this.facts, this.answer);
+    this.node = el("article", {}, el("h2", {}, this.title()), this.actions, this.facts, this.answer);
   }
 
   title() { return `${this.kind === "set" ? "Set" : "Variant"} ${this.name}`; }
@@ -568,9 +595,10 @@ class ObjectView {
     else if (!this.questions.parentNode) this.answer.before(this.questions);
     this.tasks.show(tasks);
     const kept = [...fleet.kept.values()].filter((each) => this.kind === "variant" && each.variant === this.name).sort(byName);
-    const mark = JSON.stringify([row || null, tasks, kept]);
+    const mark = JSON.stringify([row || null, tasks, kept, work.open]);
     if (mark === this.mark) return;
     this.mark = mark;
+    replaceActions(this.actions, row ? objectActions(this.kind, this.name, row) : []);
     const facts = row ? [["State", withState(row.state)], ["Reason", row.reason], ["Warning", row.warning && `${warned(row)}: see the conditions`]] : [["State", fleet.loaded ? "not in the fleet" : "being read"]];
     if (row && this.kind === "variant") {
       const labels = Object.entries(row.labels).map(([key, value]) => `${key}=${value}`).join(", ");
@@ -581,18 +609,8 @@ class ObjectView {
     this.ask();
   }
 
-  async ask() {
-    const asked = (this.asked = Symbol("question"));
-    let nodes;
-    try {
-      const answer = await fetch(`/api/explain?kind=${this.kind}&name=${encodeURIComponent(this.name)}`, { cache: "no-store" });
-      if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
-      nodes = this.explained(await answer.json());
-    } catch (error) {
-      nodes = [el("p", {}, `The explanation could not be read (${error.message}).`),
-        el("button", { type: "button", onclick: () => this.ask() }, "Ask again")];
-    }
-    if (asked === this.asked) this.answer.replaceChildren(...nodes);
+  ask() {
+    askServer(this.answer, `/api/explain?kind=${this.kind}&name=${encodeURIComponent(this.name)}`, (found) => this.explained(found));
   }
 
   explained(document) {
@@ -620,26 +638,11 @@ class RemovalsView {
 
   draw() {
     const held = [...fleet.variants.values()].filter((row) => row.state === "removal held").map((row) => row.name).sort();
-    const mark = JSON.stringify([[...fleet.sets.values()].filter((set) => set.hold), held, fleet.loaded]);
+    const mark = JSON.stringify([[...fleet.sets.values()].filter((set) => set.hold), held, fleet.loaded, work.open]);
     if (mark === this.mark) return;
     this.mark = mark;
-    this.ask();
-  }
-
-  async ask() {
-    const asked = (this.asked = Symbol("question"));
-    let nodes;
-    try {
-      const answer = await fetch("/api/removals", { cache: "no-store" });
-      if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
-      const { held } = await answer.json();
-      nodes = held.length ? held.map((each) => this.of(each)) : [el("p", {},
-        "No removal is held. When a set would lose many variants at once, they wait here until a person confirms it.")];
-    } catch (error) {
-      nodes = [el("p", {}, `The list could not be read (${error.message}).`),
-        el("button", { type: "button", onclick: () => this.ask() }, "Ask again")];
-    }
-    if (asked === this.asked) this.list.replaceChildren(...nodes);
+    askServer(this.list, "/api/removals", ({ held: sets }) => (sets.length ? sets.map((each) => this.of(each)) : [el("p", {},
+      "No removal is held. When a set would lose many variants at once, they wait here until a person confirms it.")]));
   }
 
   of(held) {
@@ -648,7 +651,7 @@ class RemovalsView {
     return el("section", { "aria-label": `Set ${held.set}` }, el("h3", {}, link("set", held.set)),
       el("p", {}, `${plural(held.count, "removal")} ${held.count === 1 ? "is" : "are"} held, because they are too many at once.`),
       el("p", { class: "quiet" }, "To see them with what they were made for:"), command(held.show),
-      ...(held.confirm ? [el("p", { class: "quiet" }, "To confirm them, which deletes the variants:"), command(held.confirm),
+      ...removalActions(held), ...(held.confirm ? [el("p", { class: "quiet" }, "To confirm them, which deletes the variants:"), command(held.confirm),
         el("p", { class: "quiet" }, "The same without pvbus:"), command(held.annotate)]
         : [el("p", {}, "The list is still being written; the command that confirms it follows.")]),
       el("details", { open: names.length <= 20 }, el("summary", {}, plural(names.length, "variant")), el("ul", {}, ...names)), more);
@@ -666,26 +669,12 @@ class ConflictsView {
   title() { return "Conflicts"; }
 
   draw() {
-    const mark = `${fleet.conflictsAt} ${fleet.version.split("-")[0]}`;
+    const mark = `${fleet.conflictsAt} ${fleet.version.split("-")[0]} ${work.open}`;
     if (mark === this.mark) return;
     this.mark = mark;
-    this.ask();
-  }
-
-  async ask() {
-    const asked = (this.asked = Symbol("question"));
-    let nodes;
-    try {
-      const answer = await fetch("/api/conflicts", { cache: "no-store" });
-      if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
-      const { groups, more } = await answer.json();
-      nodes = groups.length ? [...groups.map((each) => this.of(each)), ...(more ? [el("p", {}, `and ${plural(more, "more group")}: pvbus conflicts list`)] : [])]
-        : [el("p", {}, "No upgrade left a conflict. What a package and its upstream both changed waits here for a person.")];
-    } catch (error) {
-      nodes = [el("p", {}, `The list could not be read (${error.message}).`),
-        el("button", { type: "button", onclick: () => this.ask() }, "Ask again")];
-    }
-    if (asked === this.asked) this.list.replaceChildren(...nodes);
+    askServer(this.list, "/api/conflicts", ({ groups, more }) => (groups.length
+      ? [...groups.map((each) => this.of(each)), ...(more ? [el("p", {}, `and ${plural(more, "more group")}: pvbus conflicts list`)] : [])]
+      : [el("p", {}, "No upgrade left a conflict. What a package and its upstream both changed waits here for a person.")]));
   }
 
   of(group) {
@@ -695,7 +684,7 @@ class ConflictsView {
     return el("section", { "aria-label": `Conflict in ${group.where}` }, el("h3", {}, group.where),
       el("p", {}, `${plural(group.count, "draft")}. Local: `, el("code", {}, value("local")), "; upstream: ", el("code", {}, value("upstream"))),
       el("p", { class: "quiet" }, "To see what one of these settles, add --dry-run. Local is the package's own value:"),
-      ...group.commands.map(command),
+      ...conflictActions(group), ...group.commands.map(command),
       el("details", { open: names.length <= 5 }, el("summary", {}, plural(group.count, "variant")), el("ul", {}, ...names),
         rest > 0 ? el("p", {}, `and ${plural(rest, "other")}`) : null));
   }
@@ -720,7 +709,7 @@ class RolloutsView {
     const hints = (connection.status && connection.status.hints) || "";
     const before = this.sections;
     this.sections = new Map(rollouts.map((each) => {
-      const mark = JSON.stringify([each, hints]), kept = before.get(each.name);
+      const mark = JSON.stringify([each, hints, work.open]), kept = before.get(each.name);
       return [each.name, kept && kept.mark === mark ? kept : { mark, node: this.of(each, hints, kept) }];
     }));
     const nodes = rollouts.length ? [...this.sections.values()].map((each) => each.node) : [this.nothing()];
@@ -739,7 +728,7 @@ class RolloutsView {
     const list = (title, texts) => (texts.length ? [el("p", { class: "quiet" }, title), el("ul", {}, ...texts.map((text) => el("li", {}, text)))] : []);
     return el("section", { "aria-label": `Rollout ${rollout.name}`, class: "rollout" }, el("h3", {}, rollout.name), el("p", {}, standing),
       ...this.bar(rollout.counts), ...list("Wrong in the policy or its annotations:", rollout.problems), ...list("Conditions:", words),
-      ...list("It waits for:", rollout.waits),
+      ...list("It waits for:", rollout.waits), ...rolloutActions(rollout),
       el("details", { open: isOpen }, el("summary", {}, "Commands and attempts"),
         command(`pvbus rollout status ${rollout.name} --watch${hints}`), ...rollout.orders.map((each) => command(each + hints)),
         rollout.history.length ? el("div", { class: "wide" }, table(["#Attempt", "Phase", "#Wave", "Began", "Ended", "Why"], rollout.history.map((each) =>
@@ -789,7 +778,7 @@ class TaskTable {  // a body of two lines for each task, so that one that change
   show(tasks) {
     const hints = (connection.status && connection.status.hints) || "", before = this.bodies;
     this.bodies = new Map(tasks.map((task) => {
-      const mark = JSON.stringify([task, hints, isOverdue(task)]), kept = before.get(task.name);
+      const mark = JSON.stringify([task, hints, isOverdue(task), work.open]), kept = before.get(task.name);
       return [task.name, kept && kept.mark === mark ? kept : { mark, node: this.of(task, hints) }];
     }));
     const nodes = [...this.bodies.values()].map((each) => each.node);
@@ -808,7 +797,7 @@ class TaskTable {  // a body of two lines for each task, so that one that change
     const cells = [due, task.question, task.owner || "nobody by name", task.ticket || "none", link("variant", task.variant), blocks];
     return el("tbody", {}, el("tr", {}, ...cells.map((cell, n) => el(n === 1 ? "th" : "td", { scope: n === 1 ? "row" : null, "data-head": TaskTable.heads[n] }, cell))),
       el("tr", {}, el("td", { colspan: cells.length }, ...notes.filter(Boolean).map((words) => el("p", {}, words)),
-        el("p", { class: "quiet" }, "To answer it with True or False:"), command(task.answer + hints))));
+        ...taskActions(task), el("p", { class: "quiet" }, "To answer it with True or False:"), command(task.answer + hints))));
   }
 }
 TaskTable.heads = ["Due", "Question", "Asked of", "Ticket", "Variant", "Blocks"];
@@ -976,5 +965,6 @@ addEventListener("pagehide", () => {
 addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
 readColours();
 views.open();
+learnWork();
 load().catch((error) => { connection.problem = error.message; }).finally(connect);
 connection.heard = Date.now();

@@ -1,0 +1,99 @@
+"""Signs people in to the web page with their Kubernetes tokens, and acts as their users at the API server.
+
+A token is in memory only, for as long as its session lasts.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.cli.confirm import NothingHeldError
+from pvbus.cli.pageactions import Action, AnyAction, Desk, Look, carry_out
+from pvbus.cli.rolloutorders import user_name
+from pvbus.core.errors import FORBIDDEN, PermanentError, PvbusError, RejectedError, UsageError
+from pvbus.ports.bus import Bus
+from pvbus.runtime.web.feed import Feed
+from pvbus.runtime.web.server import Hints
+from pvbus.runtime.web.sessions import SignedOutError
+
+AGENT = "pvbus-page"
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{8,16000}=*")
+"""Source: RFC 6750, section 2.1. Nothing else may be in a header."""
+_FORBIDDEN = ": 403 Forbidden: "
+
+_action = msgspec.json.Decoder(AnyAction)
+
+
+class PageUser:
+    """One person's own user at the API server."""
+
+    def __init__(self, name: str, cluster: HttpCluster, desk: Desk) -> None:
+        self.name = name
+        self._cluster = cluster
+        self._desk = desk
+
+    async def act(self, body: bytes, *, is_question: bool) -> dict[str, Any]:
+        """Look at an action, or carry it out; return what to show. Raises UsageError, SignedOutError."""
+        try:
+            action: Action = _action.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+            raise UsageError(f"this is no action of the page: {exc}") from exc
+        command = action.command(self._desk.hints)
+        try:
+            if is_question:
+                return {"command": command, **_question(await action.look(self._desk))}
+            outcome = await carry_out(action, self._desk)
+        except RejectedError as exc:
+            raise SignedOutError("the API server does not take this token any more: sign in again") from exc
+        except (PvbusError, NothingHeldError) as exc:
+            return {"command": command, "ok": False, "lines": [self._words(exc)]}
+        return {"command": command, **outcome._asdict()}
+
+    def _words(self, error: Exception) -> str:
+        if isinstance(error, PermanentError) and error.reason == FORBIDDEN:
+            return f"You may not do this as {self.name}: {str(error).partition(_FORBIDDEN)[2] or error}"
+        return str(error)
+
+    async def close(self) -> None:
+        await self._cluster.close()
+
+
+def _question(look: Look) -> dict[str, Any]:
+    if look.run is None:
+        return {"ok": True, "lines": look.lines}
+    return {"question": look.question, "lines": look.lines, "seen": look.seen, "number": look.number}
+
+
+class PageUsers:
+    """Signs people in to one API server."""
+
+    def __init__(
+        self, kubeconfig: Path | None, context: str | None, bus: Bus, feed: Feed, hints: Hints
+    ) -> None:
+        """Connect to nothing yet.
+
+        kubeconfig: has the server's address and certificate authority; its own user is never used. None for
+            the default one, or that of the pod
+        """
+        self._kubeconfig = kubeconfig
+        self._context = context
+        self._bus = bus
+        self._feed = feed
+        self._hints = hints
+
+    async def sign_in(self, token: str) -> PageUser:
+        """Return the user of a token. Raises UsageError if the server does not know it, PvbusError."""
+        if not _TOKEN.fullmatch(token):
+            raise UsageError("this is no token: one has letters, digits and -._~+/ only, and ends there")
+        cluster = (await HttpCluster.connect_as(token, self._kubeconfig, self._context)).named(AGENT)
+        try:
+            name = await user_name(cluster) or "the user of this token"
+        except BaseException as exc:
+            await cluster.close()
+            if isinstance(exc, RejectedError):
+                raise UsageError("the API server does not know this token") from exc
+            raise
+        return PageUser(name, cluster, Desk(cluster, self._bus, self._feed.model, self._hints))
