@@ -16,6 +16,7 @@ from pvbus.cli.rolloutorders import policy_named
 from pvbus.core.api.rollouts import CanaryExcuse, PastAttempt, RolloutPolicy, TargetCounts
 from pvbus.core.errors import PvbusError, UsageError
 from pvbus.core.kernel.keys import ChildKey, Key, is_child
+from pvbus.core.kernel.messages import SEPARATOR
 from pvbus.core.kernel.records import CANDIDATES, ROLLOUTS, CandidateRow
 from pvbus.core.kernel.rolloutrows import Rollout, Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
@@ -112,11 +113,16 @@ SHOWN = frozenset(
         TargetState.CANCELLING,
         TargetState.APPROVED,
         TargetState.FAILED,
+        TargetState.SILENT,
         TargetState.REFUSED,
         TargetState.UNDOING,
         TargetState.STRANDED,
     }
 )
+
+
+UNPROVEN = (TargetState.PLANNED, TargetState.APPROVED, TargetState.FAILED, TargetState.SILENT)
+"""A target in such a state may lack evidence."""
 
 
 @click.command(
@@ -265,8 +271,8 @@ def _target(row: Target, candidate: CandidateRow | None) -> Document:
     why = ""
     if candidate is not None and row.state in (TargetState.REFUSED, TargetState.STRANDED):
         why = candidate.failure
-    elif candidate is not None and row.state in (TargetState.APPROVED, TargetState.FAILED):
-        why = candidate.verdict
+    elif candidate is not None and row.state in UNPROVEN:
+        why = SEPARATOR.join(filter(None, (candidate.verdict, row.evidence)))
     return {
         "target": row.target,
         "wave": row.wave,

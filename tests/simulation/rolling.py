@@ -17,7 +17,7 @@ from pvbus.core.variants.revisions.content import content_digest
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object, Resource
 from tests.simulation.cluster import POLICY, QUARANTINE
-from tests.simulation.world import REPOSITORY, RESOURCES, REVISION, SITE, Running, World
+from tests.simulation.world import REPOSITORY, RESOURCES, REVISION, SITE, VARIANT, Running, World
 
 SITES = 5
 IN_FLIGHT_MAX = 2
@@ -30,7 +30,7 @@ SPEC: dict[str, Any] = {
     "budgets": {"maxInFlight": IN_FLIGHT_MAX},
 }
 HEALTHY = "Healthy"
-"""The condition of a published revision that a policy may wait for."""
+"""The condition of a PackageVariant that a policy may wait for: its message names the revision."""
 SELECTOR = {"apiVersion": "example.org/v1", "kind": "Site", "matchLabels": {"env": "prod"}}
 
 
@@ -193,7 +193,14 @@ class Acting(Rolling):
         live = self.find(REVISION, row.revision)
         assert live is not None
         is_published = live["spec"]["lifecycle"] == "Published" and self.content(row.revision) == row.digest
-        return is_published and conditions_of(live).get(HEALTHY) == "True"
+        condition = conditions_of(self._owner(live)).get(HEALTHY, {})
+        return is_published and (condition.get("status"), condition.get("message")) == ("True", row.revision)
+
+    def _owner(self, obj: Object) -> Object:
+        """Return the PackageVariant of a revision."""
+        found = self.find(VARIANT, obj["metadata"]["ownerReferences"][0]["name"])
+        assert found is not None
+        return found
 
     def published(self, package: str) -> dict[int, Object]:
         """Return the published revisions of a package by the version of their content."""
@@ -209,10 +216,13 @@ class Acting(Rolling):
         return str(found["spec"]["resources"])
 
     def report(self, obj: Object, *, healthy: bool) -> None:
-        """Report a condition of a revision, as a program does that watches the site."""
-        condition = {"type": HEALTHY, "status": str(healthy), "reason": "Looked", "message": ""}
-        status = {**(obj.get("status") or {}), "conditions": [condition]}
-        self.put(REVISION, obj["metadata"]["name"], status=status)
+        """Report on a revision to its variant, as a program does that watches the site."""
+        name = obj["metadata"]["name"]
+        condition = {"type": HEALTHY, "status": str(healthy), "reason": "Looked", "message": name}
+        variant = self._owner(obj)
+        status = variant.get("status") or {}
+        others = [each for each in status.get("conditions") or () if each["type"] != HEALTHY]
+        self.put(VARIANT, variant["metadata"]["name"], status={**status, "conditions": [*others, condition]})
 
     async def until(self, find: Callable[[], Object | None]) -> Object:
         for _ in range(600):
@@ -246,8 +256,8 @@ class Acting(Rolling):
         self.put(REVISION, obj["metadata"]["name"], metadata={"annotations": annotations})
 
 
-def conditions_of(obj: Object) -> dict[str, str]:
-    return {each["type"]: each["status"] for each in (obj.get("status") or {}).get("conditions") or ()}
+def conditions_of(obj: Object) -> dict[str, Object]:
+    return {each["type"]: each for each in (obj.get("status") or {}).get("conditions") or ()}
 
 
 def version_of(text: str) -> int:

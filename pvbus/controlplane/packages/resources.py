@@ -1,6 +1,7 @@
 """PackageRevisionResources: the files of a package revision, read from git and written to drafts.
 
-`<name>@<commit>` is read as the revision was at a commit, as an `upstreamLock` records it.
+`<name>@<commit>` is read as the revision was at a commit, as an `upstreamLock` records it; an annotation says
+whether that commit comes after the revision.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.requests import RevisionRequests
 from pvbus.controlplane.packages.revisions import Revision
 from pvbus.core.api.variants import PORCH_API, PORCH_GROUP
-from pvbus.core.kernel.keys import SIGNED_CONTENT
+from pvbus.core.kernel.keys import IS_LATER, SIGNED_CONTENT
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.ports.cluster import Object
 
@@ -99,7 +100,13 @@ class ResourcesKind:
             return None
         at = msgspec.structs.replace(revision, commit=found, tree=tree)
         shown = resources_of(obj, texts(await sync.clone.files(at)))
-        return {**shown, "metadata": {**shown["metadata"], "name": f"{obj['metadata']['name']}@{commit}"}}
+        is_later = sync.clone.mirror.is_ancestor(revision.commit, found)
+        metadata = {
+            **shown["metadata"],
+            "name": f"{obj['metadata']['name']}@{commit}",
+            "annotations": {IS_LATER: "true" if is_later else "false"},
+        }
+        return {**shown, "metadata": metadata}
 
     async def update(self, obj: Object, *, user: str) -> Object:
         metadata = obj["metadata"]

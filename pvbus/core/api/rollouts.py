@@ -11,6 +11,8 @@ from pvbus.core.api.variants import ApiStruct, Condition, LabelSelector, ObjectM
 APPROVALS = ("Manual", "Initial", "Always")
 ON_FAILURE = ("Stop", "RollBack")
 WHEN_CANARY_IS_ABSENT = ("Wait", "Skip")
+BINDINGS = ("Commit", "Generation", "Weak")
+CONDITION_BINDINGS = ("Revision", "Weak")
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
@@ -93,6 +95,39 @@ class Budgets(ApiStruct, frozen=True, kw_only=True):
     on_failure: str = ""
 
 
+class EvidenceObject(ApiStruct, frozen=True, kw_only=True):
+    """An object that speaks of one target. namespace, name: CEL over the variable `target`; the others over
+    the variable `object`. An empty namespace stands for any."""
+
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    binding: str = ""
+    revision: str = ""
+    current: str = ""
+    good: str = ""
+    bad: str = ""
+
+
+class EvidenceQuery(ApiStruct, frozen=True, kw_only=True):
+    """expression: CEL over the variable `target` that gives PromQL. The limits are as in `QueryCheck`."""
+
+    expression: str = ""
+    window: str = ""
+    min: float | None = None
+    max: float | None = None
+
+
+class TargetEvidence(ApiStruct, frozen=True, kw_only=True):
+    """What proves a target beside the conditions that the spec names."""
+
+    deadline: str = ""
+    condition_binding: str = ""
+    object: EvidenceObject | None = None
+    query: EvidenceQuery | None = None
+
+
 class RolloutPolicySpec(ApiStruct, frozen=True, kw_only=True):
     revisions: RevisionsSelector = RevisionsSelector()
     approval: str = ""
@@ -103,6 +138,7 @@ class RolloutPolicySpec(ApiStruct, frozen=True, kw_only=True):
     when_canary_is_absent: str = ""
     order: tuple[LabelOrder, ...] = ()
     conditions: tuple[str, ...] = ()
+    evidence: TargetEvidence = TargetEvidence()
     waves: tuple[Wave, ...] = ()
     windows: tuple[TimeWindow, ...] = ()
     deny_windows: tuple[DenyWindow, ...] = ()

@@ -91,6 +91,43 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "`RollBack` publishes the last good revision of each target again, in the same waves. The default is "
         "`Stop`.",
     },
+    m.EvidenceObject: {
+        "": "An object of the cluster that shows what became of a target.",
+        "api_version": "Group and version of the object.",
+        "kind": "Kind of the object.",
+        "namespace": "CEL expression over the variable `target` (its name and labels) that gives the "
+        "namespace of the object. None means any: the object counts only if one namespace has it.",
+        "name": "CEL expression over the variable `target` that gives the name of the object, such as "
+        "`target.labels['cluster'] + '-web'`.",
+        "binding": "What shows that the object speaks of the published revision: `Commit` the commit that it "
+        "reports, `Generation` that its spec names the revision and its status is of that spec, `Weak` only "
+        "that its status has changed since before the approval.",
+        "revision": "CEL expression over the variable `object` that gives the commit, or with the binding "
+        "Generation the name or the commit of the package revision in its spec. Not given with Weak.",
+        "current": "CEL expression over the variable `object` that gives true when what `good` and `bad` "
+        "read is of that revision. None means that it always is.",
+        "good": "CEL expression over the variable `object` that gives true when the target is good.",
+        "bad": "CEL expression over the variable `object` that gives true when the target is bad.",
+    },
+    m.EvidenceQuery: {
+        "": "A Prometheus query for each target, whose value must stay within limits.",
+        "expression": "CEL expression over the variable `target` (its name and labels) that gives PromQL "
+        "with a single value.",
+        "window": "How long the value must have been within the limits since the revision was published. "
+        f"{_DURATION} The default is `5m`.",
+        "min": "Least value that is good.",
+        "max": "Greatest value that is good.",
+    },
+    m.TargetEvidence: {
+        "": "What proves a target, beside the conditions of its PackageVariant.",
+        "deadline": "How long a target may be without evidence before it counts as failing. That stops the "
+        f"rollout, and rolls nothing back. {_DURATION} The default is `30m`.",
+        "condition_binding": "What shows that a condition other than Ready speaks of the published revision: "
+        "`Revision` that its message has the name or the commit of it, `Weak` only that the condition has "
+        "changed since before the approval. The default is `Revision`.",
+        "object": "An object that must be good.",
+        "query": "A metric that must be good.",
+    },
     m.RolloutPolicySpec: {
         "revisions": "The revisions that this policy is for.",
         "approval": "Which proposed revisions are approved: `Manual` none before a person approves the wave, "
@@ -109,7 +146,8 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "default is `Wait`.",
         "order": "Labels that order the targets. Targets with equal labels are ordered by name.",
         "conditions": "Conditions of its PackageVariant that prove an approved target good, all of them "
-        "True. The default is Ready.",
+        "True. The default is Ready. Any other may be of any writer, and counts as `evidence` says.",
+        "evidence": "What else proves a target, and what counts as evidence of its revision.",
         "waves": "The waves in their order. The last one has percent 100. None at all means one wave.",
         "windows": "Times in which revisions may be approved. None means always. Rollbacks do not wait for "
         "them.",
@@ -222,6 +260,17 @@ SHAPES: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
         "max_failing": _NOT_NEGATIVE,
         "on_failure": {"enum": list(m.ON_FAILURE), "default": "Stop"},
     },
+    m.EvidenceObject: {
+        "binding": {"enum": list(m.BINDINGS)},
+        **{
+            field: {"maxLength": 4096}
+            for field in ("bad", "current", "good", "name", "namespace", "revision")
+        },
+    },
+    m.EvidenceQuery: {"expression": {"minLength": 1, "maxLength": 4096}},
+    m.TargetEvidence: {
+        "condition_binding": {"enum": list(m.CONDITION_BINDINGS), "default": "Revision"},
+    },
     m.RolloutPolicySpec: {
         "approval": {"enum": list(m.APPROVALS), "default": "Manual"},
         "canaries": {"maxItems": 1024},
@@ -243,6 +292,8 @@ TYPE_SHAPES: Mapping[type, Mapping[str, Any]] = {
     m.ObjectCheck: {"required": ["apiVersion", "expression", "kind", "name"]},
     m.QueryCheck: {"required": ["expression"]},
     m.PersonCheck: {"required": ["question"]},
+    m.EvidenceObject: {"required": ["apiVersion", "binding", "good", "kind", "name"]},
+    m.EvidenceQuery: {"required": ["expression"]},
     m.Check: {"required": ["name"]},
     m.TimeWindow: {"required": ["end", "start"]},
     q.QuarantinedUpstream: {"required": ["revision"]},

@@ -51,6 +51,9 @@ SIGNED_CONTENT = "pvbus.dev/signed-content"
 """In a request on a package revision: the digest of the content that the writer has looked at."""
 AUTO_LIFECYCLE = "config.porch.kpt.dev/auto-lifecycle-mgmt"
 """On a PackageRevision, or on its variant: "true" lets promote propose it. The name is of Porch's design."""
+IS_LATER = "pvbus.dev/is-later"
+"""On PackageRevisionResources that are read at a commit: whether it is the one of the revision, or comes
+after it."""
 PROPOSED_CONTENT = "pvbus.dev/proposed-content"
 """On a PackageRevision that promote has proposed: the digest of its content then. A draft that still has this
 content was rejected by a person, and is not proposed again while it has the annotation."""

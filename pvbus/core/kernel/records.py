@@ -540,6 +540,29 @@ class ReleaseRow(_Row, frozen=True, kw_only=True):
     approvals: tuple[Approval, ...] = ()
 
 
+class SeenCondition(_Row, frozen=True, kw_only=True):
+    """A condition of a PackageVariant as evidence of its published revision. is_bound: its message names the
+    revision. words: what it says. digest: of all of it."""
+
+    type: str
+    status: str
+    is_bound: bool
+    words: str
+    digest: str
+
+
+class EvidenceSource(_Row, frozen=True, kw_only=True):
+    """Where the evidence of a target is. commit: of the published revision. namespace, name: of the object;
+    an empty namespace stands for any. query: PromQL. problem: why they are not known, "" if they are."""
+
+    commit: str = ""
+    namespace: str = ""
+    name: str = ""
+    query: str = ""
+    problem: str = ""
+    conditions: tuple[SeenCondition, ...] = ()
+
+
 class CandidateRow(_Row, frozen=True, kw_only=True):
     """What a rollout knows of one target: promote's facts of a PackageVariant that a RolloutPolicy selects.
 
@@ -554,7 +577,8 @@ class CandidateRow(_Row, frozen=True, kw_only=True):
     why not, or what is missing. refused, withdrawn, unrestored: the last attempt of this policy with that
     outcome, 0 for none; failure: the words of the outcome. source, files: the upstream revision that the
     proposed one is made of, and the digest of its files; published_source: that of the published one. runs:
-    the Quarantine that covers the published one, "" for none.
+    the Quarantine that covers the published one, "" for none. evidence: what else proves the published one,
+    if the policy asks for that; is_good and verdict are of the variant's Ready alone.
     """
 
     uid: str
@@ -580,6 +604,7 @@ class CandidateRow(_Row, frozen=True, kw_only=True):
     files: str = ""
     published_source: str = ""
     runs: str = ""
+    evidence: EvidenceSource | None = None
 
 
 class ApprovalRow(_Row, frozen=True, kw_only=True):

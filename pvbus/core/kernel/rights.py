@@ -146,6 +146,12 @@ PROMOTION_RIGHTS: Mapping[str, tuple[Right, ...]] = {
     ),
     "rollout": (
         Right(PROMOTION_GROUP, "rolloutpolicies/status", ("update",), "report how each rollout goes"),
+        Right(
+            PORCH_GROUP,
+            "packagerevisionresources",
+            ("get",),
+            "see whether a later commit, which a cluster reports, has the same package",
+        ),
     ),
     "release": (
         Right(

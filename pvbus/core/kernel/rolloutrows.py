@@ -20,7 +20,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     revision that its variant follows, "" if that is not known. source, files: the one that it is made of, and
     the digest of its files, "" if they are not known. position: its position in the order of the attempt.
     wave: from 1. good, good_digest, good_source: what a rollback publishes again, "" for none, and the
-    upstream revision of that. uid: of the PackageVariant that its order was given for, "" before.
+    upstream revision of that. uid: of the PackageVariant that its order was given for, "" before. since:
+    `watched_seconds` of the rollout when it was last approved and not proven. evidence: what its evidence lacks.
+    before: for weak evidence, pairs of a name and the digest of that status before its approval.
     """
 
     target: str
@@ -37,6 +39,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     source: str = ""
     files: str = ""
     good_source: str = ""
+    since: float = 0
+    evidence: str = ""
+    before: tuple[tuple[str, str], ...] = ()
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
@@ -52,7 +57,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     needs_restart: what this attempt did not prove is not known any more; no other begins before a person
     restarts it. canary_reason, canary_message: why a named canary keeps others from their revision, "" for
     nothing. excused: the canaries that this attempt goes without, and who said so. sizes: how many targets
-    were planned for each wave.
+    were planned for each wave. watched_seconds: watched time of the attempt, by which evidence is overdue.
     """
 
     state: RolloutState = RolloutState.IDLE
@@ -77,6 +82,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     canary_message: str = ""
     excused: tuple[CanaryExcuse, ...] = ()
     sizes: tuple[int, ...] = ()
+    watched_seconds: float = 0
 
 
 class TargetFacts(NamedTuple):
@@ -125,6 +131,17 @@ class Evidence(NamedTuple):
     digest: str
     attempt: int
     is_good: bool
+
+
+class Sighting(NamedTuple):
+    """What the last look at a target's evidence saw.
+
+    words: why the target is not proven, "" if it is
+    statuses: pairs of a name and the digest of that status, for weak evidence
+    """
+
+    words: str = ""
+    statuses: tuple[tuple[str, str], ...] = ()
 
 
 class Answers(NamedTuple):

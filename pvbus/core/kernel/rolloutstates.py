@@ -53,8 +53,9 @@ class RolloutEvent(StrEnum):
 class TargetState(StrEnum):
     """PLANNED: waits for its wave. LEFT: not proposed as planned now. ORDERED: to be approved. CANCELLING:
     its order is taken back. APPROVED: published, not proven. PROVEN: published and good. FAILED: published
-    and not good. REFUSED: its approval was. SKIPPED: the attempt ended before its order. UNDOING: its last
-    good revision is to be published. UNDONE: it is. STRANDED: that cannot be. GONE: replaced or deleted."""
+    and not good. SILENT: published, without evidence for too long. REFUSED: its approval was. SKIPPED: the
+    attempt ended before its order. UNDOING: its last good revision is to be published. UNDONE: it is.
+    STRANDED: that cannot be. GONE: replaced or deleted."""
 
     PLANNED = "planned"
     LEFT = "left"
@@ -63,6 +64,7 @@ class TargetState(StrEnum):
     APPROVED = "approved"
     PROVEN = "proven"
     FAILED = "failed"
+    SILENT = "silent"
     REFUSED = "refused"
     SKIPPED = "skipped"
     UNDOING = "undoing"
@@ -79,6 +81,7 @@ class TargetEvent(StrEnum):
     PUBLISHED: its planned revision is published
     REPLACED: another revision is published, or none
     GOOD, BAD, UNKNOWN: what the evidence says of its published revision
+    OVERDUE: nothing has said anything of it for too long
     REFUSED: the server refused the approval
     CANCELLED: its order is certain never to be carried out
     RESTORED: its last good content is published
@@ -93,6 +96,7 @@ class TargetEvent(StrEnum):
     GOOD = "good"
     BAD = "bad"
     UNKNOWN = "unknown"
+    OVERDUE = "overdue"
     REFUSED = "refused"
     CANCEL = "cancel"
     CANCELLED = "cancelled"
@@ -167,9 +171,12 @@ TARGET_TRANSITIONS: Mapping[TargetState, Mapping[TargetEvent, TargetState]] = {
         TargetEvent.CANCELLED: TargetState.SKIPPED,
         TargetEvent.WITHDRAWN: TargetState.GONE,
     },
-    TargetState.APPROVED: _PUBLISHED,
+    TargetState.APPROVED: {**_PUBLISHED, TargetEvent.OVERDUE: TargetState.SILENT},
     TargetState.PROVEN: _PUBLISHED,
     TargetState.FAILED: _PUBLISHED,
+    TargetState.SILENT: {
+        event: state for event, state in _PUBLISHED.items() if event is not TargetEvent.UNKNOWN
+    },
     TargetState.REFUSED: {
         TargetEvent.PUBLISHED: TargetState.APPROVED,
         TargetEvent.WITHDRAWN: TargetState.GONE,

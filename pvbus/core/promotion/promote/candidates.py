@@ -10,16 +10,18 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from pvbus.core.api.rollouts import RolloutPolicySpec
-from pvbus.core.api.variants import Condition, PackageVariant
+from pvbus.core.api.variants import PackageVariant
 from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, digest
 from pvbus.core.kernel.messages import SEPARATOR, cut
 from pvbus.core.kernel.records import Approval, CandidateRow, Verdict
 from pvbus.core.promotion.promote.isolation import Isolation
 from pvbus.core.promotion.promote.policies import Policy
+from pvbus.core.promotion.promote.sources import evidence_source
 from pvbus.core.promotion.promote.verdicts import DELETED, PROPOSED, as_object
 from pvbus.core.promotion.promote.view import PublishedRevision
 from pvbus.core.promotion.proposals import hold_refusal, labels_of, unready
+from pvbus.core.promotion.protocol.evidence import READY
 from pvbus.core.promotion.protocol.selection import (
     NOT_SELECTED,
     LeftOut,
@@ -34,7 +36,6 @@ from pvbus.core.promotion.protocol.selection import (
 from pvbus.core.variants.readiness import readiness
 from pvbus.core.variants.revisions.observed import ObservedRevision
 
-READY = "Ready"
 NO_REVISION = "NoRevision"
 _SET = "PackageVariantSet"
 
@@ -261,6 +262,7 @@ def _won(
         files=subject.isolation.files,
         published_source=subject.isolation.published_source,
         runs=subject.isolation.runs,
+        evidence=evidence_source(policy.spec, subject.variant, package.labels, subject.published),
         **_outcome(subject.outcomes.get(policy.name)),
     )
     return row, left_out.due if left_out is not None else 0
@@ -298,26 +300,14 @@ def _unproposed(subject: Subject, package: Package) -> LeftOut | None:
 
 
 def evidence(types: Sequence[str], subject: Subject) -> tuple[bool | None, str]:
-    """Return whether the published revision is good, and why not: False if a condition is False, None if one
-    is missing. types: of the conditions; Ready, also without any, is that of the variant."""
+    """Return whether the published revision is good as far as Ready goes, and why not: False if the variant
+    fails, None if it is not ready yet. types: of the policy's conditions; none stands for Ready."""
     if subject.published is None:
         return None, ""
-    found = [_one(type_, subject, subject.published) for type_ in types or (READY,)]
-    for verdict in (False, None):
-        words = [why for is_met, why in found if is_met is verdict]
-        if words:
-            return verdict, SEPARATOR.join(words)
-    return True, ""
-
-
-def _one(type_: str, subject: Subject, published: PublishedRevision) -> tuple[bool | None, str]:
-    if type_ == READY:
-        return _ready(subject, published)
-    found = [each for each in published.conditions if each.type == type_]
-    if len(found) != 1:
-        return None, f"{published.name} has {len(found) or 'no'} conditions {type_}"
-    status = {"True": True, "False": False}.get(found[0].status)
-    return status, _words(found[0])
+    if READY not in (types or (READY,)):
+        return True, ""
+    is_good, why = _ready(subject, subject.published)
+    return is_good, "" if is_good else why
 
 
 def _ready(subject: Subject, published: PublishedRevision) -> tuple[bool | None, str]:
@@ -332,7 +322,3 @@ def _ready(subject: Subject, published: PublishedRevision) -> tuple[bool | None,
         return None, "Ready: the services have not done the variant's last change yet"
     is_ready, why, is_failing = readiness(variant)
     return (True if is_ready else False if is_failing else None), f"Ready: {why}"
-
-
-def _words(condition: Condition) -> str:
-    return f"{condition.type} is {condition.status} ({condition.reason}): {condition.message}"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from pvbus.core.api.packages import PUBLISHED
-from pvbus.core.api.variants import CONFIG_GROUP, Condition, Downstream
+from pvbus.core.api.variants import CONFIG_GROUP, Downstream
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, ObjectKey
 from pvbus.core.kernel.markers import SyncView, is_marker, marker_kind
 from pvbus.core.kernel.records import ObjectOwner, ObjectRow
@@ -32,6 +32,7 @@ class PublishedRevision(msgspec.Struct, frozen=True, gc=False):
     uid: the uid of the variant
     content: the digest of the revision's files, "" if promote did not propose it
     lock: directory and ref of its upstreamLock, "" for none
+    commit: the one that it is, "" if the server does not say
     """
 
     name: str
@@ -41,8 +42,8 @@ class PublishedRevision(msgspec.Struct, frozen=True, gc=False):
     row_digest: str
     content: str
     labels: Mapping[str, str]
-    conditions: tuple[Condition, ...]
     lock: tuple[str, str]
+    commit: str
 
 
 class Upstream(NamedTuple):
@@ -211,6 +212,6 @@ def _published(name: str, row: ObjectRow, uid: str) -> PublishedRevision:
         row.digest,
         row.annotations.get(PROPOSED_CONTENT, ""),
         row.labels,
-        facts.conditions,
         (sys.intern(facts.lock_directory), sys.intern(facts.lock_ref)),
+        facts.self_commit,
     )

@@ -6,6 +6,7 @@ from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutEvent, RolloutState, TargetEvent, TargetState
 from pvbus.core.promotion.protocol.canaries import admit_canaries, excused_in, obstacles_in_attempt
 from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT, OPEN, PUBLISHED
+from pvbus.core.promotion.protocol.proving import may_be_ordered, remember
 from pvbus.core.promotion.protocol.turn import ADVANCING, Turn
 
 _TRIED = (*PUBLISHED, *FAILING)
@@ -59,8 +60,9 @@ def order(turn: Turn) -> None:
     waiting = [row for row in turn.below(turn.rollout.wave) if row.state is TargetState.PLANNED]
     if any(row.wave > 1 for row in waiting) and obstacles_in_attempt(turn):
         waiting = [row for row in waiting if row.wave == 1 or row.target in turn.rules.canaries]
-    for row in sorted(waiting, key=lambda row: row.position)[:free]:
-        turn.turn_target(row, TargetEvent.ORDER)
+    known = [row for row in waiting if may_be_ordered(turn, row)]
+    for row in sorted(known, key=lambda row: row.position)[:free]:
+        turn.turn_target(remember(turn, row), TargetEvent.ORDER)
 
 
 def is_waiting(turn: Turn) -> bool:

@@ -16,6 +16,7 @@ from pvbus.core.kernel.rolloutrows import (
     Commands,
     Evidence,
     Rollout,
+    Sighting,
     Step,
     Target,
     TargetFacts,
@@ -47,6 +48,7 @@ from pvbus.core.promotion.protocol.observing import (
     observed,
     planned,
 )
+from pvbus.core.promotion.protocol.proving import expire, note_evidence, silent_in, stop
 from pvbus.core.promotion.protocol.rules import Rules, wave_numbers
 from pvbus.core.promotion.protocol.turn import ADVANCING, ENDED, Turn
 
@@ -56,6 +58,7 @@ SETTLE_TIMES_MAX = 10
 """Revisions that keep changing are waited for at most this many settle times."""
 
 NO_WORDS: Mapping[str, str] = {}
+NO_SIGHTINGS: Mapping[str, Sighting] = {}
 RETURNED = "CanaryReturned"
 
 _ABORTABLE = (*ADVANCING, RolloutState.STOPPED)
@@ -73,16 +76,20 @@ def step(
     answers: Answers | None = None,
     commands: Commands = NO_COMMANDS,
     words: Mapping[str, str] = NO_WORDS,
+    sightings: Mapping[str, Sighting] = NO_SIGHTINGS,
 ) -> Step:
     """Take one step.
 
     seen: target -> its facts, in the order of the rollout
     evidence: target -> its latest evidence
     words: canary -> what stands in its way, where that is known
+    sightings: target -> what was last seen of its evidence, where more than Ready is asked for
     now: the time, in seconds since 1970
     """
-    turn = Turn(rules, rollout, rows, seen, evidence, words, now, commands)
+    turn = Turn(rules, rollout, rows, seen, evidence, words, now, commands, sightings)
     observe(turn)
+    note_evidence(turn)
+    expire(turn)
     was_over = turn.rollout.state in ENDED
     obey(turn)
     if was_over and turn.rollout.state not in ENDED:
@@ -188,15 +195,22 @@ def judge(turn: Turn) -> None:
     """Fail an attempt that is beyond its budget or its time."""
     if turn.rollout.state not in ADVANCING:
         return
-    if failed := failed_canaries(turn):
-        parts = (": ".join(filter(None, (f"canary {each} fails", turn.words.get(each)))) for each in failed)
+    silent = silent_in(turn)
+    overdue = {row.target for row in silent}
+    failed = [canary for canary in failed_canaries(turn) if canary not in overdue]
+    if failed:
+        whys = ((each, turn.words.get(each) or turn.rows[each].evidence) for each in failed)
+        parts = (": ".join(filter(None, (f"canary {each} fails", why))) for each, why in whys)
         fail(turn, FAILED, cut(SEPARATOR.join(parts), UNMET_CHARACTERS_MAX))
         return
     failing = sum(row.state in FAILING for row in turn.current)
     limit = max(turn.rules.failing_max, turn.rollout.tolerated)
-    if failing > limit:
-        words = "1 target fails" if failing == 1 else f"{failing} targets fail"
+    bad = failing - len(silent)
+    if bad > limit:
+        words = "1 target fails" if bad == 1 else f"{bad} targets fail"
         fail(turn, "TooManyFailing", f"{words}, {limit} may")
+    elif failing > limit or failed_canaries(turn):
+        stop(turn, silent)
     elif 0 < turn.wave.timeout_seconds <= turn.rollout.wave_seconds:
         fail(
             turn, "WaveTimeout", f"wave {turn.rollout.wave} took longer than {turn.wave.timeout_seconds:g} s"

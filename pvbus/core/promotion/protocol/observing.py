@@ -3,13 +3,13 @@
 from pvbus.core.kernel.rolloutrows import NOTHING, Evidence, Target, TargetFacts
 from pvbus.core.kernel.rolloutstates import TargetEvent, TargetState
 
-PUBLISHED = (TargetState.APPROVED, TargetState.PROVEN, TargetState.FAILED)
+PUBLISHED = (TargetState.APPROVED, TargetState.PROVEN, TargetState.FAILED, TargetState.SILENT)
 """The planned revision is published."""
 OPEN = (TargetState.PLANNED, TargetState.ORDERED, TargetState.CANCELLING, TargetState.APPROVED)
 """A wave with such a target is not over."""
 IN_FLIGHT = (TargetState.ORDERED, TargetState.CANCELLING, TargetState.APPROVED)
-FAILING = (TargetState.FAILED, TargetState.REFUSED)
-_UNTRIED = (TargetState.PROVEN, TargetState.LEFT, TargetState.GONE)
+FAILING = (TargetState.FAILED, TargetState.SILENT, TargetState.REFUSED)
+_UNTRIED = (TargetState.PROVEN, TargetState.SILENT, TargetState.LEFT, TargetState.GONE)
 """States that say nothing against the content of the row."""
 _VERDICTS = {True: TargetEvent.GOOD, False: TargetEvent.BAD, None: TargetEvent.UNKNOWN}
 _AFTER = {
@@ -43,7 +43,8 @@ def observed(row: Target, seen: TargetFacts | None, evidence: Evidence | None) -
             return _restored(row, seen, is_published)
         case state if state in PUBLISHED:
             event = _VERDICTS[verdict(row, evidence)] if is_published else TargetEvent.REPLACED
-            return None if _AFTER.get(event) is state else event
+            is_silent = state is TargetState.SILENT and event is TargetEvent.UNKNOWN
+            return None if is_silent or _AFTER.get(event) is state else event
     return None
 
 

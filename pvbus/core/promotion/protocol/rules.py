@@ -8,11 +8,12 @@ from pvbus.core.cel import CelEvalError
 from pvbus.core.cel.conversions import to_duration
 from pvbus.core.cel.values import NANOS
 from pvbus.core.kernel.rolloutrows import Commands
+from pvbus.core.promotion.protocol.evidence import is_weak, wants_evidence
 from pvbus.core.promotion.protocol.windows import Calendar, Window, compiled
 
 SETTLE = "30s"
 QUERY_WINDOW = "5m"
-CONDITIONS = ("Ready",)
+DEADLINE = "30m"
 ALL_PERCENT = 100
 LOOK_SECONDS_MAX = 60.0
 """Watched time between two steps at most. Longer, and a jump of the clock ends a hold time; shorter, and
@@ -66,6 +67,8 @@ class Rules(NamedTuple):
     in_flight_max: how many targets may be on their way at once, 0 for no limit
     look_seconds: watched time between two steps at most, in seconds
     check_seconds: watched time between two looks at the checks, in seconds
+    evidence_seconds: how long a target may be without evidence, 0 for no limit as with nothing but Ready
+    is_weak: whether a status from before the approval must be known
     """
 
     waves: tuple[WaveRules, ...] = (WaveRules(),)
@@ -78,6 +81,8 @@ class Rules(NamedTuple):
     look_seconds: float = LOOK_SECONDS_MAX
     check_seconds: float = CHECK_SECONDS
     skips_absent: bool = False
+    evidence_seconds: float = 0
+    is_weak: bool = False
 
 
 def rules_of(spec: RolloutPolicySpec) -> Rules:
@@ -109,6 +114,8 @@ def rules_of(spec: RolloutPolicySpec) -> Rules:
         in_flight_max=spec.budgets.max_in_flight,
         failing_max=spec.budgets.max_failing,
         rolls_back=spec.budgets.on_failure == "RollBack",
+        evidence_seconds=seconds_of(spec.evidence.deadline or DEADLINE) if wants_evidence(spec) else 0,
+        is_weak=is_weak(spec),
     )
 
 

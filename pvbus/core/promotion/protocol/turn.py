@@ -12,6 +12,7 @@ from pvbus.core.kernel.rolloutrows import (
     Evidence,
     Restore,
     Rollout,
+    Sighting,
     Target,
     TargetFacts,
     Withdraw,
@@ -38,7 +39,7 @@ SECONDS_OF_DAY = 86_400.0
 class Turn:
     """The work of one step. It changes copies; every change of state goes through the tables of `states`.
 
-    seen, evidence, words: as in `pvbus.core.promotion.protocol.machine.step`
+    seen, evidence, words, sightings: as in `pvbus.core.promotion.protocol.machine.step`
     """
 
     def __init__(
@@ -51,16 +52,19 @@ class Turn:
         words: Mapping[str, str],
         now: float,
         commands: Commands,
+        sightings: Mapping[str, Sighting],
     ) -> None:
         self.rules, self.now, self.commands = rules, now, commands
-        self.seen, self.evidence, self.words = seen, evidence, words
+        self.seen, self.evidence, self.words, self.sightings = seen, evidence, words, sightings
         self.rows: dict[str, Target] = dict(rows)
         elapsed = min(max(0.0, now - rollout.seen_at), rules.look_seconds) if rollout.seen_at else 0.0
         self.elapsed = 0.0 if commands.paused else elapsed
+        is_watched = rules.evidence_seconds and rollout.state in ADVANCING
         self.rollout = msgspec.structs.replace(
             rollout,
             phase_seconds=rollout.phase_seconds + self.elapsed,
             wave_seconds=rollout.wave_seconds + self.elapsed,
+            watched_seconds=rollout.watched_seconds + (self.elapsed if is_watched else 0.0),
         )
 
     def set(self, **fields: object) -> None:
@@ -70,7 +74,10 @@ class Turn:
         self.set(state=rollout_after(self.rollout.state, event), **fields)
 
     def turn_target(self, row: Target, event: TargetEvent) -> None:
-        self.rows[row.target] = msgspec.structs.replace(row, state=target_after(row.state, event))
+        state, since = target_after(row.state, event), row.since
+        if state is TargetState.APPROVED and row.state is not state:
+            since = self.rollout.watched_seconds
+        self.rows[row.target] = msgspec.structs.replace(row, state=state, since=since)
 
     @property
     def current(self) -> list[Target]:
@@ -146,7 +153,8 @@ class Turn:
                 return True
             case RolloutState.ROLLING:
                 is_busy = any(row.state in IN_FLIGHT for row in self.current)
-                return is_busy and self.wave.timeout_seconds > 0 and self.calendar.is_open(self.now)
+                has_limit = self.wave.timeout_seconds > 0 or self.rules.evidence_seconds > 0
+                return is_busy and has_limit and self.calendar.is_open(self.now)
         return self.rollout.state in ENDED and bool(self.rollout.candidates)
 
     def wait_seconds(self) -> float | None:

@@ -6,24 +6,27 @@ from typing import TypeVar
 
 from pvbus.core.api.names import invalid_value, key_error
 from pvbus.core.api.rollouts import (
+    BINDINGS,
+    CONDITION_BINDINGS,
     Check,
     DenyWindow,
+    EvidenceObject,
+    EvidenceQuery,
     ObjectCheck,
     QueryCheck,
     RevisionsSelector,
     RolloutPolicySpec,
+    TargetEvidence,
     TimeWindow,
     Wave,
 )
 from pvbus.core.api.selectors import selector_problems
 from pvbus.core.cel import CelCompileError, compile_expression
+from pvbus.core.promotion.protocol.evidence import OBJECT_VARIABLES, TARGET_VARIABLES
 from pvbus.core.promotion.protocol.rules import ALL_PERCENT, rules_of, seconds_of
 from pvbus.core.promotion.protocol.windows import DAYS_AHEAD, Calendar, window_problems
 
 T = TypeVar("T")
-
-OBJECT_VARIABLES = ("object",)
-"""What the expression of an object check reads."""
 
 
 def validate_policy(spec: RolloutPolicySpec) -> list[str]:
@@ -45,6 +48,8 @@ def _problems(spec: RolloutPolicySpec) -> Iterator[str]:
     yield from _sizes(spec.waves)
     for i, wave in enumerate(spec.waves):
         yield from _wave(wave, f"spec.waves[{i}]")
+    yield from _repeated(spec.conditions, "spec.conditions")
+    yield from _evidence(spec.evidence, "spec.evidence")
     yield from _windows(spec.windows, "spec.windows")
     yield from _windows(spec.deny_windows, "spec.denyWindows")
 
@@ -152,16 +157,56 @@ def _object(check: ObjectCheck, field: str) -> Iterator[str]:
     for name, text in (("apiVersion", check.api_version), ("kind", check.kind), ("name", check.name)):
         if not text:
             yield f"{field}.{name} cannot be empty"
+    yield from _expression(check.expression, f"{field}.expression", OBJECT_VARIABLES, "bool")
+
+
+def _expression(text: str, field: str, variables: tuple[str, ...], wanted: str) -> Iterator[str]:
     try:
-        kind = compile_expression(check.expression, variables=OBJECT_VARIABLES).kind
+        kind = compile_expression(text, variables=variables).kind
     except CelCompileError as exc:
-        yield f"{field}.expression: {exc}"
+        yield f"{field}: {exc}"
         return
-    if kind not in ("bool", "dyn"):
-        yield f"{field}.expression gives a {kind}: compare it with something, so that it gives true or false"
+    if kind not in (wanted, "dyn"):
+        does = (
+            "compare it with something, so that it gives true or false" if wanted == "bool" else "give a text"
+        )
+        yield f"{field} gives a {kind}: {does}"
 
 
-def _query(check: QueryCheck, field: str) -> Iterator[str]:
+def _evidence(evidence: TargetEvidence, field: str) -> Iterator[str]:
+    yield from _refused(f"{field}.deadline", seconds_of, evidence.deadline)
+    if evidence.condition_binding not in ("", *CONDITION_BINDINGS):
+        yield f"{field}.conditionBinding must be one of {', '.join(CONDITION_BINDINGS)}"
+    if evidence.object is not None:
+        yield from _evidence_object(evidence.object, f"{field}.object")
+    if evidence.query is not None:
+        yield from _query(evidence.query, f"{field}.query")
+        yield from _expression(
+            evidence.query.expression, f"{field}.query.expression", TARGET_VARIABLES, "string"
+        )
+
+
+def _evidence_object(wanted: EvidenceObject, field: str) -> Iterator[str]:
+    for name, text in (("apiVersion", wanted.api_version), ("kind", wanted.kind)):
+        if not text:
+            yield f"{field}.{name} cannot be empty"
+    if wanted.binding not in BINDINGS:
+        yield f"{field}.binding must be one of {', '.join(BINDINGS)}"
+    elif (wanted.binding == "Weak") == bool(wanted.revision):
+        is_weak = wanted.binding == "Weak"
+        yield f"{field}.revision must {'not ' if is_weak else ''}be given with the binding {wanted.binding}"
+    texts = {"name": wanted.name, "namespace": wanted.namespace}
+    for name, text in texts.items():
+        if text or name == "name":
+            yield from _expression(text, f"{field}.{name}", TARGET_VARIABLES, "string")
+    if wanted.revision:
+        yield from _expression(wanted.revision, f"{field}.revision", OBJECT_VARIABLES, "string")
+    for name, text in (("current", wanted.current), ("good", wanted.good), ("bad", wanted.bad)):
+        if text or name == "good":
+            yield from _expression(text, f"{field}.{name}", OBJECT_VARIABLES, "bool")
+
+
+def _query(check: QueryCheck | EvidenceQuery, field: str) -> Iterator[str]:
     yield from _refused(f"{field}.window", seconds_of, check.window)
     if not check.expression.strip():
         yield f"{field}.expression cannot be empty"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from pvbus.core.kernel.records import CandidateRow
+from pvbus.core.kernel.records import CandidateRow, EvidenceSource
 from pvbus.core.kernel.rolloutrows import Evidence, Target, TargetFacts
 from pvbus.core.kernel.rolloutstates import TargetState
 from pvbus.core.promotion.protocol.selection import NOT_SELECTED, lost_to
@@ -49,6 +49,19 @@ class Candidates:
         """Return the uid of a target's PackageVariant, "" if that is not known."""
         row = self._rows.get(target)
         return row.uid if row is not None else ""
+
+    def rows(self) -> Iterable[CandidateRow]:
+        return self._rows.values()
+
+    def published(self, target: str) -> tuple[str, str]:
+        """Return the published revision of a target and the digest of its content, "" for none."""
+        row = self._rows.get(target)
+        return (row.published, row.published_digest) if row is not None else ("", "")
+
+    def source(self, target: str) -> EvidenceSource | None:
+        """Return where the evidence of a target is, None if that is not known."""
+        row = self._rows.get(target)
+        return row.evidence if row is not None else None
 
     def failure(self, target: str) -> str:
         """Return what a target lacks, or why its last order failed, "" for nothing."""

@@ -15,8 +15,8 @@ from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
 from pvbus.core.kernel.effects import Effect, Get, KindRef, Query, Range, Sample
 from pvbus.core.kernel.messages import part
 from pvbus.core.kernel.rolloutrows import Answers, Ask
+from pvbus.core.promotion.protocol.evidence import OBJECT_VARIABLES
 from pvbus.core.promotion.protocol.rules import CHECK_SECONDS, QUERY_WINDOW, seconds_of
-from pvbus.core.promotion.protocol.validation import OBJECT_VARIABLES
 
 STEPS_MAX = 240
 """Evaluations of a query over its window. With more, Prometheus works longer; with fewer, short excesses are
@@ -68,7 +68,7 @@ def _finding(check: Check, now: float, namespace: str) -> Looking:
     if check.object is not None:
         return (yield from _object(check.object, namespace))
     if check.query is not None:
-        return (yield from _query(check.query, now))
+        return (yield from look_at_query(check.query, now))
     return Finding(None, "a person answers it")
 
 
@@ -92,7 +92,8 @@ def _object(check: ObjectCheck, namespace: str) -> Looking:
     return Finding(None, f"the expression is not true for {check.kind} {check.name}")
 
 
-def _query(check: QueryCheck, now: float) -> Looking:
+def look_at_query(check: QueryCheck, now: float) -> Looking:
+    """Evaluate a query over its window, and judge it. now: in seconds since 1970."""
     window = seconds_of(check.window or QUERY_WINDOW)
     end, millis = int(now * 1000), int(window * 1000)
     step = max(STEP_MILLIS_MIN, math.ceil(millis / STEPS_MAX))

@@ -24,10 +24,11 @@ from pvbus.core.kernel.keys import ChildKey, Key, is_child
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import CANDIDATES, POLICIES, ROLLOUTS, CandidateRow
 from pvbus.core.kernel.rolloutrows import Answers, Ask, Rollout, Target
-from pvbus.core.promotion.protocol.machine import step
+from pvbus.core.promotion.protocol.machine import NO_SIGHTINGS, step
 from pvbus.core.promotion.protocol.rules import Rules
 from pvbus.core.promotion.quarantines import is_quarantine
 from pvbus.core.promotion.rollout.checking import ask_checks
+from pvbus.core.promotion.rollout.evidence import evidence_of, look_at_evidence, next_look
 from pvbus.core.promotion.rollout.orders import end_puts, step_puts
 from pvbus.core.promotion.rollout.report import body_of, status_of
 from pvbus.core.promotion.rollout.state import STATUS_SECONDS, RolloutData
@@ -81,7 +82,9 @@ class RolloutController(KeyedController[RolloutData]):
             data.observe(value)
         elif topic == CANDIDATES:
             row = _candidate.decode(value) if value is not None else None
-            data.candidates.load(ChildKey.parse(key).variant, row)
+            target = ChildKey.parse(key).variant
+            data.candidates.load(target, row)
+            data.sightings.touch(target)
             data.is_touched = True
         elif is_child(key):
             _remember(data, key, _target.decode(value) if value is not None else None)
@@ -131,6 +134,9 @@ class RolloutController(KeyedController[RolloutData]):
         """Take a step if one is due; return what it changes. Look at the checks if nothing else is to do."""
         if data.wanted is None or data.wanted.rules is None or now < _next_step(data, now):
             return ()
+        is_seen = yield from look_at_evidence(key, data, now)
+        if not is_seen or data.wanted is None or data.wanted.rules is None:
+            return ()
         puts, asks = self._step(key, data, data.wanted.rules, now)
         if puts or not asks:
             return puts
@@ -150,11 +156,12 @@ class RolloutController(KeyedController[RolloutData]):
             rollout,
             data.rows,
             data.candidates.seen(data.rows),
-            data.candidates.evidence(rollout.attempt),
+            evidence_of(data),
             now=now,
             answers=answers,
             commands=data.wanted.commands,
             words=data.candidates.words(rules.canaries),
+            sightings=data.sightings.shown(now) if rules.evidence_seconds else NO_SIGHTINGS,
         )
         self.evaluations += len(data.rows)
         data.shown, data.is_stale, data.stepped_at = taken.rollout, True, now
@@ -164,7 +171,7 @@ class RolloutController(KeyedController[RolloutData]):
         data.is_touched = bool(puts)
         waits = [now + taken.wait_seconds] if taken.wait_seconds is not None else []
         waits += [rollout.seen_at + rules.look_seconds] if rollout.seen_at else []
-        data.due = min(waits, default=math.inf)
+        data.due = min((*waits, next_look(data, now)), default=math.inf)
         return puts, [action for action in taken.actions if isinstance(action, Ask)]
 
 
@@ -181,7 +188,7 @@ def _remember(data: RolloutData, key: str, row: Any) -> None:
 
 def _only_counts_time(before: Rollout, after: Rollout, now: float) -> bool:
     """Tell whether a step has only counted time, so little that it need not be written."""
-    counted = {"phase_seconds": 0.0, "wave_seconds": 0.0, "seen_at": 0.0}
+    counted = {"phase_seconds": 0.0, "wave_seconds": 0.0, "watched_seconds": 0.0, "seen_at": 0.0}
     replace = msgspec.structs.replace
     return (
         bool(before.seen_at and after.seen_at)

@@ -19,9 +19,10 @@ from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.rolloutrows import Rollout, Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT
+from pvbus.core.promotion.protocol.proving import NO_EVIDENCE
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
 from pvbus.core.promotion.protocol.selection import Selection, conditions_of
-from pvbus.core.promotion.protocol.turn import ENDED
+from pvbus.core.promotion.protocol.turn import ADVANCING, ENDED
 from pvbus.core.promotion.protocol.windows import DAYS_AHEAD, Calendar
 from pvbus.core.promotion.rollout.candidates import Candidates
 from pvbus.core.promotion.rollout.recovery import LOST
@@ -33,6 +34,8 @@ PROGRESSING = "Progressing"
 MESSAGE_CHARACTERS_MAX = 2_000
 """The history has a message of each attempt, and the status stays small."""
 FAILURES_SHOWN_MAX = 3
+EVIDENCED = (TargetState.PLANNED, TargetState.APPROVED)
+"""A target in such a state may wait for its evidence."""
 
 _COUNTED: Mapping[TargetState, str] = {
     **dict.fromkeys((TargetState.PLANNED,), "waiting"),
@@ -88,10 +91,12 @@ def status_of(
         message=cut(progress.message, MESSAGE_CHARACTERS_MAX),
         observed_generation=generation,
     )
-    if rollout.state is RolloutState.STOPPED:
+    if rollout.state is RolloutState.STOPPED and rollout.reason != NO_EVIDENCE:
         going = msgspec.structs.replace(
             going, message=_with_failures(going.message, rollout, rows, candidates)
         )
+    elif rollout.state in ADVANCING:
+        going = _with_evidence(going, rollout, rows)
     desired = (*(_with_unread(each, wanted) for each in conditions_of(selection, now)), going)
     return RolloutPolicyStatus(
         conditions=merge(stored.conditions, desired, now),
@@ -118,7 +123,9 @@ def _with_failures(message: str, rollout: Rollout, rows: Mapping[str, Target], c
     """Name the first failing targets, with what they fail of."""
     failing = (t for t, row in rows.items() if row.attempt == rollout.attempt and row.state in FAILING)
     shown = nsmallest(FAILURES_SHOWN_MAX, failing)
-    words = SEPARATOR.join(part(f"{target}: {candidates.failure(target)}") for target in shown)
+    words = SEPARATOR.join(
+        part(f"{target}: {rows[target].evidence or candidates.failure(target)}") for target in shown
+    )
     return cut(f"{message}{words and f' ({words})'}", MESSAGE_CHARACTERS_MAX)
 
 
@@ -182,6 +189,22 @@ def _rolling(wanted: Wanted, rules: Rules, rollout: Rollout, counts: TargetCount
     if is_promoted and wanted.commands.promote_reason:
         where += f", promoted whatever the time: {wanted.commands.promote_reason}"
     return Progress(True, "Approving", where)
+
+
+def _with_evidence(progress: Condition, rollout: Rollout, rows: Mapping[str, Target]) -> Condition:
+    """Name the first targets that wait for evidence, and what it lacks, with the reason of the first."""
+    unproven = {
+        target: row.evidence
+        for target, row in rows.items()
+        if row.attempt == rollout.attempt and row.state in EVIDENCED and row.evidence
+    }
+    shown = nsmallest(FAILURES_SHOWN_MAX, unproven)
+    if not shown:
+        return progress
+    words = SEPARATOR.join(part(f"{target}: {unproven[target]}") for target in shown)
+    reason = unproven[shown[0]].partition(":")[0] if progress.status == "True" else progress.reason
+    message = cut(f"{progress.message} ({words})", MESSAGE_CHARACTERS_MAX)
+    return msgspec.structs.replace(progress, reason=reason, message=message)
 
 
 def _closed(wanted: Wanted, calendar: Calendar, now: float) -> Progress:

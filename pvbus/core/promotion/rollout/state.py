@@ -12,6 +12,7 @@ from pvbus.core.promotion.protocol.validation import validate_policy
 from pvbus.core.promotion.rollout.candidates import Candidates
 from pvbus.core.promotion.rollout.commanding import commands_of
 from pvbus.core.promotion.rollout.recovery import recovered
+from pvbus.core.promotion.rollout.sightings import Sightings
 
 STATUS_SECONDS = 1.0
 """Between two writes of a status: it follows a rollout, and is no load for the API server."""
@@ -55,6 +56,7 @@ class RolloutData(ObservedObject):
 
     wanted: the policy, None if there is none
     rollout, rows: the rows on the bus
+    sightings: what was last seen of the targets' evidence
     shown: the rollout after the last step, with the time that is not written yet
     is_touched: whether something has changed since the last step that changed nothing
     stepped_at: when the last step was taken
@@ -74,6 +76,7 @@ class RolloutData(ObservedObject):
         "rollout",
         "rows",
         "shown",
+        "sightings",
         "stepped_at",
         "wanted",
     )
@@ -84,6 +87,7 @@ class RolloutData(ObservedObject):
         self.rollout: Rollout | None = None
         self.rows: dict[str, Target] = {}
         self.candidates = Candidates()
+        self.sightings = Sightings()
         self.shown: Rollout | None = None
         self.is_touched = self.is_stale = True
         self.stepped_at = self.due = self.reported_at = self.report_at = 0.0

@@ -6,6 +6,7 @@ from pvbus.core.kernel.rolloutrows import (
     Commands,
     Evidence,
     Rollout,
+    Sighting,
     Step,
     Target,
     TargetFacts,
@@ -27,6 +28,7 @@ class Fleet:
         self.commands: Commands = NO_COMMANDS
         self.answers: Answers | None = None
         self.words: dict[str, str] = {}
+        self.sightings: dict[str, Sighting] = {}
         self.now = NOW
         self.rollout, self.rows = Rollout(), dict[str, Target]()
         self.taken: Step
@@ -43,6 +45,7 @@ class Fleet:
             answers=self.answers,
             commands=self.commands,
             words=self.words,
+            sightings=self.sightings,
         )
         self.rollout = self.taken.rollout
         for target, row in self.taken.rows.items():

@@ -443,40 +443,102 @@ def reports(**condition: Any) -> dict[str, Any]:
 
 
 OF_OLD: Any = {"downstreamTargets": [{"name": OLD}]}
-TESTED = (("Tested", "True"),)
 
 
 @pytest.mark.parametrize(
-    ("types", "of", "status", "conditions", "is_open", "is_good", "words"),
+    ("types", "of", "status", "is_open", "is_good", "words"),
     [
-        ((), reports(), OF_OLD, (), False, True, ""),
-        ((), reports(), {}, (), False, True, ""),
-        ((), reports(), OF_OLD, (), True, True, ""),
-        ((), reports(), {}, (), True, None, "of a newer revision"),
-        ((), reports(status="False", reason="Failed", message="no"), OF_OLD, (), False, False, "Failed: no"),
-        ((), reports(status="False", reason="Waiting"), OF_OLD, (), False, None, "Waiting"),
-        ((), variant(generation=3), OF_OLD, (), False, None, "have not done the variant's last change"),
-        ((), variant(), {"conditions": []}, (), False, None, "have not done the variant's last change"),
-        (("Tested",), reports(status="False", reason="Failed"), OF_OLD, TESTED, False, True, ""),
-        (("Tested",), reports(), OF_OLD, (("Tested", "False"),), False, False, "Tested is False"),
-        (("Tested",), reports(), OF_OLD, (("Tested", "Unknown"),), False, None, "Tested is Unknown"),
-        (("Tested",), reports(), OF_OLD, (), False, None, f"{OLD} has no conditions Tested"),
-        (("Tested",), reports(), OF_OLD, (*TESTED, *TESTED), False, None, "has 2 conditions Tested"),
-        (("Tested", "Ready"), reports(), OF_OLD, TESTED, False, True, ""),
-        (("Tested", "Ready"), reports(), OF_OLD, (), False, None, "Tested"),
-        (("Tested", "Ready"), reports(status="False", reason="Bad"), OF_OLD, (), False, False, "Ready: Bad"),
+        ((), reports(), OF_OLD, False, True, ""),
+        ((), reports(), {}, False, True, ""),
+        ((), reports(), OF_OLD, True, True, ""),
+        ((), reports(), {}, True, None, "of a newer revision"),
+        ((), reports(status="False", reason="Failed", message="no"), OF_OLD, False, False, "Failed: no"),
+        ((), reports(status="False", reason="Waiting"), OF_OLD, False, None, "Waiting"),
+        ((), variant(generation=3), OF_OLD, False, None, "have not done the variant's last change"),
+        ((), variant(), {"conditions": []}, False, None, "have not done the variant's last change"),
+        (("Tested",), reports(status="False", reason="Failed"), OF_OLD, False, True, ""),
+        (("Tested", "Ready"), reports(), OF_OLD, False, True, ""),
+        (("Tested", "Ready"), reports(status="False", reason="Bad"), OF_OLD, False, False, "Ready: Bad"),
     ],
 )
-def test_evidence_is_of_the_published_revision(
-    types: Any, of: Any, status: Any, conditions: Any, is_open: bool, is_good: bool | None, words: str
+def test_ready_is_of_the_published_revision(
+    types: Any, of: Any, status: Any, is_open: bool, is_good: bool | None, words: str
 ) -> None:
     of["status"] |= status
     revision = proposal() if is_open else None
-    world = world_of(
-        policy(conditions=types), revision=revision, of=of, old=[published(conditions=conditions)]
-    )
+    world = world_of(policy(conditions=types), revision=revision, of=of, old=[published()])
     assert rows(world)["web"].is_good is is_good
     assert words in rows(world)["web"].verdict
+
+
+def with_condition(message: str, type_: str = "Synced") -> Any:
+    of = reports()
+    of["status"]["conditions"].append({"type": type_, "status": "True", "reason": "Done", "message": message})
+    return of
+
+
+@pytest.mark.parametrize(
+    ("message", "is_bound"),
+    [
+        (f"{OLD} is on the cluster.", True),
+        (f"synced default/{OLD}", True),
+        (f"{OLD}2 is on the cluster", False),
+        (f"x{OLD} is on the cluster", False),
+        (f"{OLD}.old is on the cluster", False),
+        ("synced", False),
+        ("", False),
+    ],
+)
+def test_a_condition_of_the_variant_is_bound_by_the_name_in_its_message(message: str, is_bound: bool) -> None:
+    """Conditions of any writer are evidence of the revision that they name, not of the one whose name begins
+    or ends like it."""
+    world = world_of(policy(conditions=["Synced"]), of=with_condition(message), old=[published()])
+    evidence = rows(world)["web"].evidence
+    assert evidence is not None
+    assert [(seen.type, seen.status, seen.is_bound) for seen in evidence.conditions] == [
+        ("Synced", "True", is_bound)
+    ]
+
+
+def test_only_the_conditions_that_the_policy_names_are_evidence() -> None:
+    world = world_of(
+        policy(conditions=["Ready", "Tested"]), of=with_condition(OLD, "Synced"), old=[published()]
+    )
+    evidence = rows(world)["web"].evidence
+    assert evidence is not None
+    assert evidence.conditions == ()
+    assert rows(world_of(policy(), of=with_condition(OLD), old=[published()]))["web"].evidence is None
+
+
+APPLICATION = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Application", "binding": "Weak", "good": "true"}
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "expected", "problem"),
+    [
+        ("'argocd'", "target.labels['stage'] + '-web'", ("argocd", "prod-web"), ""),
+        ("", "target.name", ("", "web-edge"), ""),
+        (
+            "'argocd'",
+            "target.labels['no-such']",
+            ("argocd", ""),
+            "spec.evidence.object.name cannot be evaluated",
+        ),
+        ("target.labels['x'] + ''", "target.name", ("", "web-edge"), "object.namespace cannot be evaluated"),
+        ("'argocd'", "''", ("argocd", ""), "spec.evidence.object.name gives an empty text"),
+    ],
+)
+def test_an_expression_over_the_target_names_its_evidence(
+    namespace: str, name: str, expected: tuple[str, str], problem: str
+) -> None:
+    of = reports()
+    of["metadata"]["labels"] = {"stage": "prod"}
+    wanted = {"object": {**APPLICATION, "namespace": namespace, "name": name}}
+    evidence = rows(world_of(policy(evidence=wanted), of=of, old=[published()]))["web"].evidence
+    assert evidence is not None
+    assert (evidence.namespace, evidence.name) == expected
+    assert problem in evidence.problem
+    assert bool(evidence.problem) == bool(problem)
 
 
 def test_nothing_published_is_neither_good_nor_bad() -> None:

@@ -82,6 +82,7 @@ class Fleet:
         self.in_flight: set[str] = set()
         self.targets: dict[str, Any] = {}
         self.revisions: dict[str, Object] = {}
+        self.variants: dict[str, Object] = {}
         self.due: float | None = None
         for controller in (self.promote, self.rollout):
             controller.open(0)
@@ -104,7 +105,7 @@ class Fleet:
             ownerReferences=[owner],
         )
         revision["spec"]["packageName"] = name
-        self.revisions[name] = revision
+        self.revisions[name], self.variants[name] = revision, of
         self._observe(VARIANT, of)
         self._observe(REVISION, revision)
         self._decide(name)
@@ -185,12 +186,13 @@ class Fleet:
             self._decide(name)
 
     def report(self, names: Iterable[str], *, is_bad: bool = False) -> None:
-        """Report on published revisions."""
+        """Report on published revisions, as conditions of their variants that name them."""
         for name in names:
-            revision = self.revisions[name]
-            status = "False" if is_bad else "True"
-            revision["status"]["conditions"] = [{"type": HEALTHY, "status": status}]
-            self._observe(REVISION, revision)
+            of, revision = self.variants[name], self.revisions[name]["metadata"]["name"]
+            condition = {"type": HEALTHY, "status": "False" if is_bad else "True", "message": revision}
+            others = [each for each in of["status"].get("conditions") or () if each["type"] != HEALTHY]
+            of["status"]["conditions"] = [*others, condition]
+            self._observe(VARIANT, of)
             self._decide(name)
             self.in_flight.discard(name)
             self.proven[name] = self.now
@@ -251,5 +253,7 @@ def test_a_bad_target_stops_a_thousand_in_its_wave(wave: int) -> None:
     assert (len(fleet.approved), fleet.orders) == (before, {})
     fleet.policy["metadata"]["annotations"] = {"promotion.pvbus.dev/resume": "1.1"}
     fleet._observe(POLICY, fleet.policy)
+    fleet.wait()
+    fleet.step()
     fleet.go()
     assert (fleet.phase, len(fleet.approved)) == ("Completed", COUNT)

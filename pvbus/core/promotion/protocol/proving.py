@@ -1,0 +1,82 @@
+"""What a rollout does with the evidence of its targets: notes it, waits for it, and stops without it.
+
+A target without evidence for the policy's deadline counts as failing. That says nothing against its content,
+so an attempt that fails of it stops, and never rolls back.
+"""
+
+from msgspec.structs import replace
+
+from pvbus.core.kernel.messages import SEPARATOR, cut, part
+from pvbus.core.kernel.rolloutrows import Target
+from pvbus.core.kernel.rolloutstates import RolloutEvent, TargetEvent, TargetState
+from pvbus.core.promotion.protocol.observing import PUBLISHED
+from pvbus.core.promotion.protocol.turn import ADVANCING, Turn
+
+NO_EVIDENCE = "NoEvidence"
+SHOWN_MAX = 3
+
+
+def note_evidence(turn: Turn) -> None:
+    """Note what each target lacks, and the status that weak evidence is compared with.
+
+    A target that a person approved has no status from before: it counts from the first look on.
+    """
+    if not turn.sightings:
+        return
+    for row in turn.current:
+        sighting = turn.sightings.get(row.target)
+        if sighting is None or row.state not in (*PUBLISHED, TargetState.PLANNED):
+            continue
+        is_held = row.state is TargetState.PLANNED and not may_be_ordered(turn, row)
+        is_unproven = row.state in PUBLISHED and row.state is not TargetState.PROVEN
+        words = sighting.words if is_held or is_unproven else ""
+        before = row.before
+        if turn.rules.is_weak and not before and row.state in PUBLISHED:
+            before = sighting.statuses
+        if (words, before) != (row.evidence, row.before):
+            turn.rows[row.target] = replace(row, evidence=words, before=before)
+
+
+def expire(turn: Turn) -> None:
+    """Give up on targets that had no evidence for the whole deadline."""
+    deadline = turn.rules.evidence_seconds
+    if not deadline or turn.rollout.state not in ADVANCING:
+        return
+    for row in turn.current:
+        if row.state is TargetState.APPROVED and turn.rollout.watched_seconds - row.since >= deadline:
+            turn.turn_target(row, TargetEvent.OVERDUE)
+
+
+def may_be_ordered(turn: Turn, row: Target) -> bool:
+    """Tell whether the status from before the approval is known, where it has to be."""
+    sighting = turn.sightings.get(row.target)
+    return not turn.rules.is_weak or (sighting is not None and bool(sighting.statuses))
+
+
+def remember(turn: Turn, row: Target) -> Target:
+    """Return the row of a target that is ordered now, with its status from before the approval."""
+    sighting = turn.sightings.get(row.target)
+    if not turn.rules.is_weak or sighting is None:
+        return row
+    return replace(row, before=sighting.statuses)
+
+
+def silent_in(turn: Turn) -> list[Target]:
+    """Return the targets that had no evidence in time."""
+    return [row for row in turn.current if row.state is TargetState.SILENT]
+
+
+def stop(turn: Turn, silent: list[Target]) -> None:
+    """Stop an attempt for the want of evidence; it never rolls back."""
+    ordered = sorted(silent, key=lambda row: row.position)
+    shown = SEPARATOR.join(
+        part(f"{row.target}: {row.evidence or 'nothing says that it is good'}") for row in ordered[:SHOWN_MAX]
+    )
+    words = "1 target has" if len(silent) == 1 else f"{len(silent)} targets have"
+    limit = f"{turn.rules.evidence_seconds:g} s"
+    turn.set(
+        reason=NO_EVIDENCE,
+        message=cut(f"{words} had no evidence for {limit}: {shown}"),
+        stops=turn.rollout.stops + 1,
+    )
+    turn.move(RolloutEvent.FAILED)

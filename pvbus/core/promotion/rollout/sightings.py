@@ -1,0 +1,191 @@
+"""What the looks at the evidence of a policy's targets have seen, and when which target is looked at next.
+
+It is held in memory alone: after a restart each target is looked at again before the rollout goes on. A
+verdict is of one revision, content and attempt, and counts for no other. Bad evidence counts when two looks
+some time apart have seen it: a status that flaps fails nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from pvbus.core.kernel.rolloutrows import Evidence, Rollout, Sighting, Target
+from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
+from pvbus.core.promotion.protocol.evidence import Proof
+from pvbus.core.promotion.protocol.observing import IN_FLIGHT, PUBLISHED
+from pvbus.core.promotion.protocol.rules import Rules
+from pvbus.core.promotion.protocol.turn import ENDED
+from pvbus.core.promotion.rollout.candidates import Candidates
+from pvbus.core.promotion.rollout.looking import Look, Subject
+
+LOOK_SECONDS = 10.0
+"""Between two looks at an unproven target. Longer, and each wave takes that much longer; shorter, and the API
+server has more to read."""
+PROVEN_LOOK_SECONDS = 30.0
+"""Between two looks at a proven one: as between those at the checks of a wave."""
+TWICE_SECONDS = LOOK_SECONDS
+"""Between two looks that have to see bad evidence."""
+LOOKED_MAX = 200
+"""Targets in one look: a second of reads. Meanwhile the rollout does nothing else."""
+FRESH_SECONDS = 1.5 * LOOK_SECONDS
+"""A status is stored before an approval as it was at most so long ago."""
+_JUDGED = (TargetState.PROVEN, TargetState.FAILED, TargetState.SILENT)
+
+
+class Seen(NamedTuple):
+    """The last look at a target. bad_at: when bad evidence was first seen, 0 for none."""
+
+    content: tuple[str, str, int]
+    at: float
+    proof: Proof
+    statuses: tuple[tuple[str, str], ...]
+    bad_at: float = 0.0
+
+
+class Sightings:
+    """The looks of one policy, by target."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Seen] = {}
+        self._changed: set[str] = set()
+
+    def touch(self, target: str) -> None:
+        """Look at a target soon: what promote says of it has changed."""
+        self._changed.add(target)
+
+    def note(self, target: str, content: tuple[str, str, int], look: Look, now: float) -> None:
+        """Note a look at a target's revision, content and attempt."""
+        former, proof, bad_at = self._seen.get(target), look.proof, 0.0
+        self._changed.discard(target)
+        if proof.verdict is False:
+            bad_at = former.bad_at if former is not None and former.content == content else 0.0
+            if not bad_at or now - bad_at < TWICE_SECONDS:
+                proof = proof._replace(verdict=None, words=f"{proof.words} (it counts when it is seen twice)")
+            bad_at = bad_at or now
+        self._seen[target] = Seen(content, now, proof, tuple(sorted(look.statuses.items())), bad_at)
+
+    def due(self, watched: Mapping[str, tuple[str, str, int]], proven: set[str], now: float) -> list[str]:
+        """Return the targets to look at now, never looked at ones first."""
+        dues = ((self._due_at(target, content, proven), target) for target, content in watched.items())
+        return [target for at, target in sorted(dues) if at <= now][:LOOKED_MAX]
+
+    def next_at(
+        self, watched: Mapping[str, tuple[str, str, int]], proven: set[str], now: float
+    ) -> float | None:
+        """Return when the next look is due, None for never."""
+        dues = (self._due_at(target, content, proven) for target, content in watched.items())
+        first = min(dues, default=None)
+        return max(first, now) if first is not None else None
+
+    def _due_at(self, target: str, content: tuple[str, str, int], proven: set[str]) -> float:
+        seen = self._seen.get(target)
+        if seen is None or seen.content != content or target in self._changed:
+            return 0.0
+        return seen.at + (PROVEN_LOOK_SECONDS if target in proven else LOOK_SECONDS)
+
+    def has_seen(self, target: str, content: tuple[str, str, int]) -> bool:
+        seen = self._seen.get(target)
+        return seen is not None and seen.content == content
+
+    def forget_all_but(self, watched: Mapping[str, tuple[str, str, int]]) -> None:
+        self._seen = {target: seen for target, seen in self._seen.items() if target in watched}
+        self._changed &= watched.keys()
+
+    def evidence(self, ready: Mapping[str, Evidence]) -> dict[str, Evidence]:
+        """Return what is known of each target: bad if its variant is, else what the last look saw of exactly
+        this revision, content and attempt. ready: what the variants say."""
+        known = {}
+        for target, said in ready.items():
+            seen = self._seen.get(target)
+            if not said.is_good:
+                known[target] = said
+            elif seen is not None and seen.content == said[:3] and seen.proof.verdict is not None:
+                known[target] = said._replace(is_good=seen.proof.verdict)
+        return known
+
+    def shown(self, now: float) -> dict[str, Sighting]:
+        """Return what the machine has to know: of unpublished targets only what was seen just now."""
+        return {
+            target: Sighting(str(seen.proof), seen.statuses)
+            for target, seen in self._seen.items()
+            if seen.content[0] or now - seen.at <= FRESH_SECONDS
+        }
+
+
+# ------------------------------------------------------------ who is looked at
+
+
+def watched_targets(
+    rules: Rules, rollout: Rollout, rows: Mapping[str, Target], candidates: Candidates
+) -> dict[str, tuple[str, str, int]]:
+    """Return whom to look at, with the revision, content and attempt: who is published in the attempt, who is
+    ordered next if a status from before must be known, and canaries that run what they have.
+
+    The revision is "" for one that is not published yet.
+    """
+    is_active = rollout.state not in (*ENDED, RolloutState.ROLLING_BACK)
+    current = [row for row in rows.values() if is_active and row.attempt == rollout.attempt]
+    found = {row.target: (row.revision, row.digest, row.attempt) for row in current if row.state in PUBLISHED}
+    if rules.is_weak and is_active:
+        found |= {row.target: ("", "", row.attempt) for row in _next(rules, rollout, current)}
+    named = {row.target for row in current}
+    for canary in rules.canaries:
+        content = candidates.published(canary)
+        if canary not in named and content[0]:
+            found[canary] = (*content, rollout.attempt)
+    return found
+
+
+def _next(rules: Rules, rollout: Rollout, current: list[Target]) -> Iterator[Target]:
+    """Yield the targets that may be ordered now."""
+    waiting = [row for row in current if row.state is TargetState.PLANNED and row.wave <= rollout.wave]
+    free = LOOKED_MAX
+    if rules.in_flight_max:
+        free = max(0, min(free, rules.in_flight_max - sum(row.state in IN_FLIGHT for row in current)))
+    yield from sorted(waiting, key=lambda row: row.position)[:free]
+
+
+def unseen(
+    sightings: Sightings, watched: Mapping[str, tuple[str, str, int]], rows: Mapping[str, Target]
+) -> bool:
+    """Tell whether a target that was judged before a restart has not been looked at again."""
+    return any(
+        not sightings.has_seen(target, content)
+        for target, content in watched.items()
+        if target in rows and rows[target].attempt == content[2] and rows[target].state in _JUDGED
+    )
+
+
+def sharers_of(candidates: Candidates) -> Counter[tuple[str, str]]:
+    """Count how many targets name each object."""
+    return Counter(
+        (row.evidence.namespace, row.evidence.name)
+        for row in candidates.rows()
+        if row.evidence is not None and row.evidence.name and not row.winner
+    )
+
+
+def subject_of(
+    target: str,
+    content: tuple[str, str, int],
+    rollout: Rollout,
+    row: Target | None,
+    candidates: Candidates,
+    sharers: Mapping[tuple[str, str], int],
+) -> Subject:
+    """Return what is looked at for a target."""
+    source = candidates.source(target)
+    if content[0] and candidates.published(target) != content[:2]:
+        source = None  # it is of another revision
+    is_of_row = row is not None and (row.revision, row.digest) == content[:2]
+    seconds = float("inf")
+    if row is not None and is_of_row and row.attempt == rollout.attempt:
+        seconds = rollout.watched_seconds - row.since
+    return Subject(
+        source=source,
+        published=content[0],
+        digest=content[1],
+        before=dict(row.before) if row is not None and is_of_row else {},
+        seconds=seconds,
+        sharers=sharers.get((source.namespace, source.name), 1) if source is not None else 1,
+    )
