@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.mutants.mutation import Mutation, read_tables
 
 ROOT = Path(__file__).parent.parent.parent
-COPIED = ("pvbus", "services", "schemas", "deploy", "tests", "pyproject.toml", "Makefile")
+COPIED = ("pvbus", "services", "schemas", "deploy", "docs", "tests", "pyproject.toml", "Makefile")
 TIMEOUT_SECONDS = 300.0
 PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=line")
 GOOD = ("killed", "equivalent", "pending")

@@ -15,6 +15,7 @@ TABLES = (
     "promotion",
     "rollout",
     "checks",
+    "evidence",
     "checker",
     "web",
     "sink",

@@ -72,6 +72,8 @@ def test_topics_and_record_types_are_declared_for_each_other() -> None:
     parts = {
         "_Row",
         "ObjectOwner",
+        "SeenCondition",
+        "EvidenceSource",
         "RevisionFacts",
         "Root",
         "Counts",

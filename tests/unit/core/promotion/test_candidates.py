@@ -461,7 +461,7 @@ OF_OLD: Any = {"downstreamTargets": [{"name": OLD}]}
         (("Tested", "Ready"), reports(status="False", reason="Bad"), OF_OLD, False, False, "Ready: Bad"),
     ],
 )
-def test_ready_is_of_the_published_revision(
+def test_evidence_is_of_the_published_revision(
     types: Any, of: Any, status: Any, is_open: bool, is_good: bool | None, words: str
 ) -> None:
     of["status"] |= status
