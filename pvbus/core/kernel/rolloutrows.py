@@ -21,8 +21,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     the digest of its files, "" if they are not known. position: its position in the order of the attempt.
     wave: from 1. good, good_digest, good_source: what a rollback publishes again, "" for none, and the
     upstream revision of that. uid: of the PackageVariant that its order was given for, "" before. since:
-    `watched_seconds` of the rollout when it was last approved and not proven. evidence: what its evidence lacks.
-    before: for weak evidence, pairs of a name and the digest of that status before its approval.
+    `watched_seconds` of the rollout when it was last approved and not proven. evidence: what its evidence
+    lacks. before: for weak evidence, pairs of a name and the digest of that status before its approval.
     """
 
     target: str
