@@ -32,8 +32,8 @@ FRESH_SECONDS = 1.5 * LOOK_SECONDS
 _JUDGED = (TargetState.PROVEN, TargetState.FAILED, TargetState.SILENT)
 
 
-class Seen(NamedTuple):
-    """The last look at a target. bad_at: when bad evidence was first seen, 0 for none."""
+class LastLook(NamedTuple):
+    """What was seen of a target. bad_at: when bad evidence was first seen, 0 for none."""
 
     content: tuple[str, str, int]
     at: float
@@ -46,7 +46,7 @@ class Sightings:
     """The looks of one policy, by target."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, LastLook] = {}
         self._changed: set[str] = set()
 
     def touch(self, target: str) -> None:
@@ -62,7 +62,7 @@ class Sightings:
             if not bad_at or now - bad_at < TWICE_SECONDS:
                 proof = proof._replace(verdict=None, words=f"{proof.words} (it counts when it is seen twice)")
             bad_at = bad_at or now
-        self._seen[target] = Seen(content, now, proof, tuple(sorted(look.statuses.items())), bad_at)
+        self._seen[target] = LastLook(content, now, proof, tuple(sorted(look.statuses.items())), bad_at)
 
     def due(self, watched: Mapping[str, tuple[str, str, int]], proven: set[str], now: float) -> list[str]:
         """Return the targets to look at now, never looked at ones first."""
