@@ -33,6 +33,7 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
     "Change": {
         "validate": Entry("pvbus.cli.validate:validate", "Check manifests without a cluster."),
         "plan": Entry("pvbus.cli.plan:plan", "Preview every write of some manifests."),
+        "apply": Entry("pvbus.cli.planapply:apply", "Carry out a plan, exactly as it was made."),
         "conflicts": Entry(
             "pvbus.cli.conflicts:conflicts", "Settle equal conflicts of many variants at once."
         ),
@@ -97,11 +98,8 @@ ELSEWHERE: Mapping[str, str] = {
         "far the services are.",
     ),
     "describe": "pvbus explain NAME says why a variant or a set is as it is.",
-    **dict.fromkeys(
-        ("apply", "create"),
-        "kubectl apply -f FILE writes manifests; pvbus plan -f FILE shows first what would follow, and pvbus "
-        "up FILE runs them on this machine.",
-    ),
+    "create": "kubectl apply -f FILE writes manifests; pvbus plan -f FILE shows first what would follow, and "
+    "pvbus up FILE runs them on this machine.",
     "delete": "kubectl delete removes objects; pvbus plan --help says how to see first what would go.",
     "edit": "kubectl edit changes an object; pvbus diff NAME shows what a draft changes.",
     **dict.fromkeys(

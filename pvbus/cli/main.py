@@ -1,7 +1,7 @@
 """The `pvbus` command: its subcommands, and its exit codes.
 
-Exit codes: 0 done, 1 failed, 2 bad usage, 130 interrupted; `pvbus plan --check` also has 3. A subcommand's
-module is loaded on demand, so small ones start fast.
+Exit codes: 0 done, 1 failed, 2 bad usage, 130 interrupted; `pvbus plan --check` also has 3, `pvbus apply` 4.
+A subcommand's module is loaded on demand, so small ones start fast.
 """
 
 import os
@@ -107,7 +107,8 @@ def pvbus() -> None:
       pvbus lag --bus kafka://kafka:9092 --watch
 
     Objects are named as for kubectl: NAME, NAMESPACE/NAME, pvs NAME or pvs/NAME, and -n NAMESPACE.
-    Exit codes: 0 done, 1 failed, 2 bad usage or settings, 130 interrupted; `plan --check` also has 3.
+    Exit codes: 0 done, 1 failed, 2 bad usage or settings, 130 interrupted; `plan --check` also has 3,
+    `apply` 4.
     Settings are variables PVBUS_*, or keys of the YAML file that PVBUS_CONFIG names;
     `python -m services.unroll --help` lists them.
     """

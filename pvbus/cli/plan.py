@@ -15,12 +15,14 @@ import msgspec
 from pvbus.cli.datafolder import DEFAULT
 from pvbus.cli.objectnames import Scope, named, namespace_option
 from pvbus.cli.output import FORMATS, emit
+from pvbus.cli.plancost import coefficients, cost_of, cost_words, gate_words, gates_of
 from pvbus.cli.plandocument import Document, troubles
+from pvbus.cli.planfile import PlanFile, plan_file, write_plan
 from pvbus.cli.plangroups import Selection, narrowed
 from pvbus.cli.planinput import read_input
-from pvbus.cli.planpreview import Progress, plan_of_files, plan_of_live, settings
+from pvbus.cli.planpreview import Plan, Progress, Request, plan_of_files, plan_of_live, settings
 from pvbus.cli.planscreen import screen_lines
-from pvbus.cli.plantext import plan_lines
+from pvbus.cli.plantext import plan_lines, summary
 from pvbus.cli.progress import SET
 from pvbus.core.api.selectortext import parse_label_selector
 from pvbus.core.errors import UsageError
@@ -39,6 +41,7 @@ Examples:
   pvbus plan --data .pvbus -f changes.yaml         what changes would lead to in `pvbus up`
   pvbus plan --kubeconfig ~/.kube/config           what the services have still to do in a cluster
   pvbus plan --data .pvbus --delete cluster/default/edge-1
+  pvbus plan --data .pvbus -f changes.yaml --out p.json      then: pvbus apply p.json
   pvbus export --data .pvbus -o live.json          for CI, where no cluster can be reached:
   pvbus plan -f live.json -f changes.yaml --check
 
@@ -71,6 +74,11 @@ With --check: 0 nothing to do; 1 failed, stalled or held; 3 there are changes.
 @namespace_option
 @click.option("--details", is_flag=True, help="List every write, not groups of equal ones.")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the plan to this file, for `pvbus apply FILE`.",
+)
 @click.option("--check", is_flag=True, help="Tell by the exit code whether there is anything to do.")
 @click.option(
     "--render",
@@ -89,6 +97,7 @@ def plan(
     namespace: str | None,
     details: bool,
     output: str,
+    out: Path | None,
     check: bool,
     render: bool,
 ) -> None:
@@ -115,16 +124,15 @@ def plan(
     if is_live and given.exports:
         raise UsageError("an export stands for a live system: give either it, or --data or --kubeconfig")
     selection = _selection(set_name, selector, Scope(namespace, data or DEFAULT, kubeconfig))
-    how = settings()
-    say = progress_printer()
-    if is_live:
-        document = plan_of_live(
-            data, kubeconfig, given, how, only=only, delete=deleted, with_diffs=render, progress=say
-        )
-    else:
-        document = plan_of_files(given, how, only=only, delete=deleted, with_diffs=render, progress=say)
-    if selection is not None:
-        document = selected(document, selection)
+    if out is not None and (selection is not None or only is not None):
+        raise UsageError("--out writes a whole plan: leave out --set, -n, -l and --only")
+    request = Request(
+        given, settings(), only, deleted, render, progress_printer(), has_states=out is not None
+    )
+    made = plan_of_live(request, data, kubeconfig) if is_live else plan_of_files(request)
+    if out is not None:
+        write_out(out, made)
+    document = selected(made.document, selection) if selection is not None else made.document
     if output == "text":
         _print_text(plan_lines(document) if details else screen_lines(document))
     elif output == "json":  # on one line: the document of a fleet is large
@@ -133,6 +141,33 @@ def plan(
     else:
         emit(msgspec.to_builtins(document), output)
     sys.exit(exit_code(document, check=check))
+
+
+def write_out(path: Path, made: Plan) -> None:
+    """Write a plan to a file. Raises UsageError if it cannot be applied, and PermanentError."""
+    plan = write_plan(path, file_of(made))
+    words = f"plan {plan.checksum} is in {path}: {cost_words(plan.cost)}; to apply it: pvbus apply {path}"
+    lines = [words, *(f"  then still to pass: {gate}" for gate in gate_words(plan.gates))]
+    print("\n".join(lines), file=sys.stderr)
+
+
+def file_of(made: Plan) -> PlanFile:
+    """Return the file of a plan. Raises UsageError if the plan cannot be applied."""
+    if made.document.get("errors"):
+        raise UsageError(f"--out: this plan cannot be applied: {made.document['errors'][0]}")
+    if made.inputs is None:
+        raise UsageError(
+            "--out needs a live system to apply the plan to: give --data DIR, --kubeconfig FILE or an export"
+        )
+    changes = len(made.inputs.objects) + len(made.inputs.deletions)
+    return plan_file(
+        made.inputs,
+        made.result,
+        made.document,
+        gates=gates_of(made.document, made.result.objects),
+        cost=cost_of(made.document, changes, coefficients()),
+        summary=summary(made.document),
+    )
 
 
 def _selection(set_name: str | None, selector: str, scope: Scope) -> Selection | None:
@@ -169,7 +204,7 @@ def exit_code(document: Document, *, check: bool) -> int:
     return CHANGED if document["actions"] else 0
 
 
-def progress_printer() -> Progress:
+def progress_printer(command: str = "plan") -> Progress:
     """Return a function that prints progress to stderr if the work takes long."""
     first, between = PROGRESS_SECONDS
     due = time.monotonic() + first
@@ -178,7 +213,7 @@ def progress_printer() -> Progress:
         nonlocal due
         if time.monotonic() >= due:
             due = time.monotonic() + between
-            print(f"plan: {words} ...", file=sys.stderr, flush=True)
+            print(f"{command}: {words} ...", file=sys.stderr, flush=True)
 
     return say
 

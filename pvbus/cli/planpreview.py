@@ -5,7 +5,7 @@ The evaluation is a preview (`pvbus.runtime.preview.run`): the services themselv
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pvbus.adapters.memory.objects import split_api_version
 from pvbus.cli.functions import functions_of
@@ -22,6 +22,7 @@ from pvbus.cli.plandocument import (
     unpreviewable,
     unread,
 )
+from pvbus.cli.planfile import PlanInputs
 from pvbus.cli.plangit import GitReader, git_reader, secrets_of, unread_repositories
 from pvbus.cli.planinput import PlanInput, admitted, deletions
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
@@ -30,6 +31,9 @@ from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.cluster import Object
 from pvbus.runtime.preview.run import Changes, Only, Preview, World, preview
 from pvbus.runtime.process.settings import ApiServerConfig, UnrollConfig, load_config
+
+if TYPE_CHECKING:
+    from pvbus.adapters.kubernetes.cluster import HttpCluster
 
 ROUNDS_MAX = 5  # each round reads what the previous one lacked; the second reads injected objects
 
@@ -52,45 +56,91 @@ def quiet(_: str) -> None:
     """Ignore progress."""
 
 
-def plan_of_files(
-    given: PlanInput,
-    how: Settings,
-    *,
-    only: Only | None = None,
-    delete: Sequence[str] = (),
-    with_diffs: bool = False,
-    progress: Progress = quiet,
-) -> Document:
+class Request(NamedTuple):
+    """What to plan.
+
+    given: the manifests and exports
+    how: the settings
+    only: the controller to run, None for all
+    delete: the objects to plan without, as KIND/NAMESPACE/NAME
+    with_diffs: whether to add the diffs of package files
+    progress: is called with words now and then
+    has_states: whether to note the states of each object, for a file of the plan
+    """
+
+    given: PlanInput
+    how: Settings
+    only: Only | None = None
+    delete: Sequence[str] = ()
+    with_diffs: bool = False
+    progress: Progress = quiet
+    has_states: bool = False
+
+
+class Plan(NamedTuple):
+    """A plan.
+
+    document: what is shown
+    result: the preview that it is made from
+    inputs: what it was made from, None if that is only files
+    """
+
+    document: Document
+    result: Preview
+    inputs: PlanInputs | None = None
+
+
+def plan_of_files(request: Request) -> Plan:
     """Plan without a live system: the manifests are the whole cluster, or changes to exports."""
-    objects, errors = admitted(given.manifests)
+    objects, errors = admitted(request.given.manifests)
     if errors:
-        return {**document_of(Preview([], objects)), "errors": errors}
-    if given.exports:
-        export = merged(given.exports)
-        result = _previewed(export, objects, how, only, delete, progress)
-        document = document_of(result, with_diffs=with_diffs)
-        _add_errors(document, [*unread(export, objects), *export_lacks(export, result)])
-        document["notes"] += unpreviewable(objects)
-        return document
-    changes = Changes(delete=deletions(delete, objects)) if delete else None
+        return _refused(objects, errors)
+    if request.given.exports:
+        export = merged(request.given.exports)
+        return _planned(
+            request, export, objects, _previewed(request, export, objects), unread(export, objects)
+        )
+    changes = Changes(delete=deletions(request.delete, objects)) if request.delete else None
 
     def run(world: World) -> Preview:
-        return preview(world, only=only, limits=how.limits, changes=changes, progress=progress)
+        return preview(
+            world,
+            only=request.only,
+            limits=request.how.limits,
+            changes=changes,
+            progress=request.progress,
+        )
 
-    if only is None and lacking_upstreams(objects):
-        with git_reader(progress) as git:
-            result = _previewed_with_git(git, objects, how, run)
-        document = document_of(result, with_diffs=with_diffs)
+    if request.only is None and lacking_upstreams(objects):
+        with git_reader(request.progress) as git:
+            result = _previewed_with_git(git, objects, request.how, run)
+        document = document_of(result, with_diffs=request.with_diffs)
         _add_errors(document, files_lack(result, git.outcomes))
-        return document
+        return Plan(document, result)
     result = run(World(objects))
     document = document_of(result)
-    if with_diffs:
-        render_packages(document, how.functions)
+    if request.with_diffs:
+        render_packages(document, request.how.functions)
         document["diffs"] = package_diffs(result.writes, document["packages"])
-    if only is None:  # a plan of a single controller need not be complete
+    if request.only is None:  # a plan of a single controller need not be complete
         _add_errors(document, files_lack(result, {}))
-    return document
+    return Plan(document, result)
+
+
+def _refused(objects: Sequence[Object], errors: Sequence[str]) -> Plan:
+    result = Preview([], list(objects))
+    return Plan({**document_of(result), "errors": errors}, result)
+
+
+def _planned(
+    request: Request, export: Export, objects: Sequence[Object], result: Preview, errors: Sequence[str] = ()
+) -> Plan:
+    """Return the plan of changes to what was read of a live system."""
+    document = document_of(result, with_diffs=request.with_diffs)
+    _add_errors(document, [*errors, *export_lacks(export, result)])
+    document["notes"] += unpreviewable(objects)
+    names = deletions(request.delete, [*export.items, *objects])
+    return Plan(document, result, PlanInputs(export, request.given.manifests, objects, names))
 
 
 def _previewed_with_git(
@@ -161,55 +211,45 @@ async def read_live(
         return await reader.read(changes, every_package=every_package)
 
 
-def plan_of_live(
-    data: str | None,
-    kubeconfig: str | None,
-    given: PlanInput,
-    how: Settings,
-    *,
-    only: Only | None = None,
-    delete: Sequence[str] = (),
-    with_diffs: bool = False,
-    progress: Progress = quiet,
-) -> Document:
+def plan_of_live(request: Request, data: str | None, kubeconfig: str | None) -> Plan:
     """Plan against a live system, which is only read."""
-    objects, errors = admitted(given.manifests)
-    if errors:
-        return {**document_of(Preview([], objects)), "errors": errors}
 
-    async def plan_live() -> tuple[Export, Preview]:
+    async def connect_and_plan() -> Plan:
         async with connect_live(data, kubeconfig) as cluster:
-            reader = LiveReader(cluster, "", progress)
-            export = await reader.read(objects, every_package=False)
-            for _ in range(ROUNDS_MAX):
-                # In a thread: the preview has an event loop of its own, with virtual time.
-                result = await asyncio.to_thread(_previewed, export, objects, how, only, delete, progress)
-                if not missing_kinds(export, result) and not missing_files(export, result):
-                    break
-                for kind in missing_kinds(export, result):
-                    await reader.read_kind(kind)
-                await reader.read_files(missing_files(export, result))
-            return export, result
+            return await plan_on(cluster, request)
 
-    export, result = asyncio.run(plan_live())
-    document = document_of(result, with_diffs=with_diffs)
-    _add_errors(document, export_lacks(export, result))
-    document["notes"] += unpreviewable(objects)
-    return document
+    return asyncio.run(connect_and_plan())
 
 
-def _previewed(
-    export: Export,
-    objects: Sequence[Object],
-    how: Settings,
-    only: Only | None,
-    delete: Sequence[str],
-    progress: Progress,
-) -> Preview:
+async def plan_on(cluster: "HttpCluster", request: Request) -> Plan:
+    """Plan against the system of this API server, which is only read."""
+    objects, errors = admitted(request.given.manifests)
+    if errors:
+        return _refused(objects, errors)
+    reader = LiveReader(cluster, "", request.progress)
+    export = await reader.read(objects, every_package=False)
+    for _ in range(ROUNDS_MAX):
+        # In a thread: the preview has an event loop of its own, with virtual time.
+        result = await asyncio.to_thread(_previewed, request, export, objects)
+        if not missing_kinds(export, result) and not missing_files(export, result):
+            break
+        for kind in missing_kinds(export, result):
+            await reader.read_kind(kind)
+        await reader.read_files(missing_files(export, result))
+    return _planned(request, export, objects, result)
+
+
+def _previewed(request: Request, export: Export, objects: Sequence[Object]) -> Preview:
     server: Literal["pvbus", "porch"] = "pvbus" if export.server == "pvbus" else "porch"
-    world = World(export.items, export.resources, server, how.functions)
-    changes = Changes(objects, deletions(delete, [*export.items, *objects]))
-    return preview(world, only=only, limits=how.limits, changes=changes, progress=progress)
+    world = World(export.items, export.resources, server, request.how.functions)
+    return preview(
+        world,
+        only=request.only,
+        limits=request.how.limits,
+        changes=Changes(objects, deletions(request.delete, [*export.items, *objects])),
+        progress=request.progress,
+        has_states=request.has_states,
+    )
 
 
 def _add_errors(document: Document, errors: Sequence[str]) -> None:

@@ -85,7 +85,10 @@ class MemoryCluster:
     collects_garbage: whether an object's dependents are deleted with it
     writes: the writes with an effect, in order
     before_write: a hook for tests, called before each write is applied, and before a dry run; it may raise
-    authorizes: a hook like it, called with the user ("" for the client itself), the verb and the object
+    stored: a hook, called with the kind, the namespace, the name and the new state of each object that is
+        stored, None for one that is removed
+    authorizes: a hook like `before_write`, called with the user ("" for the client itself), the verb and the
+        object
     rules: the rules of the package server; None copies files and checks nothing
     unserved: the requested kinds that are not served
     without_files: (namespace, name) of the PackageRevisions whose files were requested and that have none
@@ -97,6 +100,7 @@ class MemoryCluster:
         self.writes: list[Write] = []
         self.before_write: Callable[[str, Object], None] | None = None
         self.authorizes: Callable[[str, str, Object], None] | None = None
+        self.stored: Callable[[Kind, str, str, Object | None], None] = lambda *_: None
         self.rules: PackageRules | None = None
         self.unserved: set[Kind] = set()
         self.without_files: set[tuple[str, str]] = set()
@@ -203,6 +207,7 @@ class MemoryCluster:
         self._version += 1
         meta["resourceVersion"] = str(self._version)
         table[key] = obj
+        self.stored(kind, *key, obj)
         self._index(kind, obj)
         self._tell(kind, WatchEvent(event, copy_of(obj)))
         return copy_of(obj)
@@ -240,6 +245,7 @@ class MemoryCluster:
         if obj is None:
             return
         self._unindex(kind, obj)
+        self.stored(kind, namespace, name, None)
         self._version += 1
         last = copy_of(obj)
         last["metadata"]["resourceVersion"] = str(self._version)

@@ -6,8 +6,9 @@ them, so a set has had its children for a while before a removal, as on a live s
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
@@ -27,6 +28,7 @@ from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.failures import causes
+from pvbus.runtime.preview.meaning import digest_of_object
 from pvbus.runtime.preview.packages import StoreRules
 from pvbus.runtime.process.assembly import Service, Surroundings, build_service, is_settled, run_all
 from pvbus.runtime.process.settings import ServicesConfig
@@ -108,6 +110,8 @@ class Preview(NamedTuple):
     unserved: the kinds that were requested and that the input does not serve
     without_files: (namespace, name) of the revisions whose files were requested and are not in the input
     unmerged: upgrade drafts whose merge is not computed
+    states: the digests of the states that each written object went through, in order, without the first one
+    settled: how many of them there were before the changes
     """
 
     writes: list[Write]
@@ -118,6 +122,8 @@ class Preview(NamedTuple):
     unserved: frozenset[Kind] = frozenset()
     without_files: frozenset[tuple[str, str]] = frozenset()
     unmerged: frozenset[str] = frozenset()
+    states: Mapping[ObjectName, Sequence[str]] = MappingProxyType({})
+    settled: Mapping[ObjectName, int] = MappingProxyType({})
 
 
 Progress = Callable[[str], None]
@@ -130,10 +136,14 @@ def preview(
     limits: RemovalLimits | None = None,
     changes: Changes | None = None,
     progress: Progress = lambda _: None,
+    has_states: bool = False,
 ) -> Preview:
-    """Run the services until nothing changes; then again after the changes, if there are any."""
+    """Run the services until nothing changes; then again after the changes, if there are any.
+
+    has_states: whether to note the states of each object, which takes time
+    """
     given = world if isinstance(world, World) else World(world)
-    running = _Run(given, only, limits, progress)
+    running = _Run(given, only, limits, progress, has_states=has_states)
     try:
         return run_simulated(running.result(changes))
     except Exception as exc:  # a defect of ours is part of the result, and gives exit code 1
@@ -144,7 +154,13 @@ class _Run:
     """One evaluation."""
 
     def __init__(
-        self, world: World, only: Only | None, limits: RemovalLimits | None, progress: Progress
+        self,
+        world: World,
+        only: Only | None,
+        limits: RemovalLimits | None,
+        progress: Progress,
+        *,
+        has_states: bool,
     ) -> None:
         self._world = world
         self._only = only
@@ -155,11 +171,20 @@ class _Run:
         self._clock = SimulatedClock(_epoch(world.objects))
         self._cluster = MemoryCluster(now=self._stamp, collects_garbage=world.server is not None)
         self._rules: StoreRules | None = None
+        self._has_states = has_states
+        self._states: dict[ObjectName, list[str]] = {}
+        self._settled: dict[ObjectName, int] = {}
         self._cluster.before_write = self._said
 
     def _said(self, _verb: str, _obj: Object) -> None:
         """Report progress by writes: virtual time stands still while there is work."""
         self._progress(f"{len(self._cluster.writes)} writes so far")
+
+    def _note_state(self, kind: Kind, namespace: str, name: str, obj: Object | None) -> None:
+        states = self._states.setdefault(ObjectName(kind, namespace, name), [])
+        digest = digest_of_object(obj)
+        if states[-1:] != [digest]:
+            states.append(digest)
 
     def _stamp(self) -> str:
         return timestamp(self._clock.now())
@@ -173,6 +198,8 @@ class _Run:
             self._cluster.serve(resource)
         for obj in self._world.objects:
             self._cluster.put(obj)
+        if self._has_states:
+            self._cluster.stored = self._note_state
         bus = await SqliteBus.open(":memory:", clock=self._clock)
         await bus.create_topics(topic_specs())
         services = [
@@ -192,6 +219,7 @@ class _Run:
             await self._settle(services, bus)
             if changes is not None:
                 self._pending = sum(write.subresource != "status" for write in self._cluster.writes)
+                self._settled = {name: len(states) for name, states in self._states.items()}
                 lay_over(self._cluster, changes)
                 await self._settle(services, bus)
             for service in services:
@@ -216,6 +244,8 @@ class _Run:
             unserved=frozenset(cluster.unserved),
             without_files=frozenset(cluster.without_files),
             unmerged=frozenset(self._rules.unmerged) if self._rules is not None else frozenset(),
+            states=self._states,
+            settled=self._settled,
         )
 
     async def _settle(self, services: Sequence[Service], bus: Bus) -> None:

@@ -1,11 +1,13 @@
 """A fleet whose blueprint publishes: `pvbus up` makes upgrade drafts, and `pvbus explain` shows conflicts."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.progress import VARIANT
+from pvbus.cli.progress import SET, VARIANT
+from pvbus.ports.cluster import Kind
 from tests.e2e.cli.command import pvbus, running
 from tests.e2e.cli.small_fleet import (
     CLUSTERS,
@@ -14,11 +16,12 @@ from tests.e2e.cli.small_fleet import (
     REVISION,
     Client,
     edit_locally,
-    follow_second_revision,
     name_of,
+    publish,
     write_manifests,
 )
 
+CLUSTER = Kind("fleet.example.dev", "Cluster")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
@@ -35,7 +38,8 @@ async def test_every_variant_gets_an_upgrade_draft_with_its_local_edit(tmp_path:
                 await client.approve(name_of(package, 1))
             published = pvbus("wait", "default/web", "--for", "published", cwd=tmp_path)
             assert published.out == "PackageVariantSet default/web at generation 1 is published\n"
-            await follow_second_revision(client, tmp_path)
+            publish(tmp_path / "repositories" / "blueprints.git", tmp_path / "clone")
+            await follow_by_plan(client, tmp_path)
             ready = pvbus("wait", "default/web", cwd=tmp_path)
             assert ready.out == "PackageVariantSet default/web at generation 2 is ready\n"
             drafts = pvbus("wait", "default/web", "--for", "published", "--timeout", "0", cwd=tmp_path)
@@ -69,6 +73,37 @@ async def test_every_variant_gets_an_upgrade_draft_with_its_local_edit(tmp_path:
             assert up.end() == 0
         finally:
             await cluster.close()
+
+
+async def follow_by_plan(client: Client, folder: Path) -> None:
+    """Let the set follow revision 2 by a plan that is looked at first; a moved input stops a later one."""
+    wanted = await client.get(SET, "web")
+    change = {key: wanted[key] for key in ("apiVersion", "kind", "spec")}
+    change["metadata"] = {"name": "web", "namespace": "default"}
+    change["spec"]["upstream"]["revision"] = 2
+    (folder / "change.json").write_text(json.dumps(change))
+    asked = ("plan", "--data", ".pvbus", "-f", "change.json", "--out", "plan.json")
+    made = pvbus(*asked, cwd=folder)
+    assert made.code == 0, made.err
+    assert "in plan.json" in made.err
+    assert "readiness gate" in made.err or "approval: 4" in made.err
+    refused = pvbus("apply", "plan.json", cwd=folder)
+    assert (refused.code, "add --yes" in refused.err) == (2, True)
+    done = pvbus("apply", "plan.json", "--yes", cwd=folder)
+    assert done.code == 0, done.out + done.err
+    assert "applied: everything is as the plan announced" in done.out
+    mark = (await client.get(SET, "web"))["metadata"]["annotations"]["pvbus.dev/applied-plan"]
+    lines = [json.loads(line) for line in (folder / ".pvbus" / "plans.jsonl").read_text().splitlines()]
+    assert [line["what"] for line in lines] == ["began", "ended"]
+    assert mark.startswith(f"{lines[0]['plan'][:12]} by {lines[0]['user']} at ")
+    assert "is applied already" in pvbus("apply", "plan.json", "--yes", cwd=folder).out
+    await client.edit(CLUSTER, "asia-01", lambda found: found["metadata"]["labels"].update(new="yes"))
+    moved = pvbus("apply", "plan.json", "--yes", cwd=folder)
+    assert moved.code == 4
+    assert "Cluster default/asia-01: was changed" in moved.err
+    again = pvbus("apply", "plan.json", "--replan", cwd=folder)
+    assert again.code == 4
+    assert "no longer: " in again.out
 
 
 async def upgrade_from_a_draft(client: Client, folder: Path) -> None:

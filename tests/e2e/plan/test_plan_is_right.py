@@ -11,10 +11,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pvbus.adapters.manifests import Manifest
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.cli.live import Export
+from pvbus.cli.planapply import look, write_changes
 from pvbus.cli.plandocument import Document, document_of
+from pvbus.cli.planfile import PlanFile, PlanInputs, plan_file, read_plan, write_plan
 from pvbus.cli.planpreview import Settings
+from pvbus.cli.planstanding import Standing
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.variants.merge.conflicts import CONFLICTS
 from pvbus.core.variants.unroll.removal import RemovalLimits
@@ -24,6 +28,7 @@ from tests.e2e.plan.cases import CASES, CLUSTER, FILES, SITE, UPGRADE, Case, rep
 from tests.e2e.plan.world import (
     Line,
     LiveWorld,
+    NotedCluster,
     beside,
     lines_of_change,
     lines_of_plan,
@@ -88,6 +93,7 @@ class Played(NamedTuple):
     done_outcome: dict[str, Any]
     upgrade: Object
     conflicts: str
+    standing: Standing
 
 
 def located(obj: Object, namespace: str, folder: Path) -> Object:
@@ -125,31 +131,55 @@ async def prepared(world: LiveWorld, folder: Path) -> None:
     await world.settle()
 
 
-def planned(export: Export, folder: Path) -> tuple[Document, Sequence[Object]]:
+def planned(export: Export, folder: Path) -> tuple[PlanFile, Document, Sequence[Object]]:
     how = Settings(RemovalLimits(), FunctionRegistry({}))
     put = [located(obj, NAMESPACES[case.name], folder) for case in CASES for obj in case.put]
     delete = [ObjectName(kind, NAMESPACES[case.name], name) for case in CASES for kind, name in case.delete]
     world = World(export.items, export.resources, "pvbus", how.functions)
-    result = preview(world, limits=how.limits, changes=Changes(put, delete))
-    return document_of(result, with_diffs=True), result.objects
+    result = preview(world, limits=how.limits, changes=Changes(put, delete), has_states=True)
+    document = document_of(result, with_diffs=True)
+    manifests = [Manifest(Path("changes.yaml"), number, obj) for number, obj in enumerate(put, 1)]
+    plan = plan_file(
+        PlanInputs(export, manifests, put, delete), result, document, gates=[], cost={}, summary=""
+    )
+    return write_plan(folder / "plan.json", plan), document, result.objects
 
 
-async def changed(world: LiveWorld, folder: Path) -> None:
-    for case in CASES:
-        for obj in case.put:
-            await world.put(located(obj, NAMESPACES[case.name], folder))
-        for kind, name in case.delete:
-            await world.delete(kind, NAMESPACES[case.name], name)
+class Dying(NotedCluster):
+    """A connection of a process that is killed after so many writes."""
+
+    def __init__(self, world: LiveWorld, writes_max: int) -> None:
+        super().__init__(world.cluster, [])
+        self._left = writes_max
+
+    def _note(self, *_: Any) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            raise KeyboardInterrupt
+
+
+async def applied(world: LiveWorld, folder: Path) -> Standing:
+    """Apply the plan's file; the process is killed in the middle, and the same command goes on."""
+    plan = read_plan(folder / "plan.json")
+    assert not (await look(world.cluster, plan)).begun
+    dying: Any = Dying(world, len(plan.manifests) // 2)
+    with pytest.raises(KeyboardInterrupt):
+        await write_changes(dying, plan, "the first by a test")
     await world.settle()
+    assert (await look(world.cluster, plan)).begun
+    written = await write_changes(world.cluster, plan, "the second by a test")
+    assert 0 < written < len(plan.manifests) + len(plan.deletions)
+    await world.settle()
+    return await look(world.cluster, plan)
 
 
 async def play(folder: Path) -> Played:
     async with live_world(folder) as world:
         await prepared(world, folder)
         export = await world.export()
-        document, objects = beside(lambda: planned(export, folder))
+        _, document, objects = beside(lambda: planned(export, folder))
         world.sent.clear()
-        await changed(world, folder)
+        standing = await applied(world, folder)
         live = [obj for kind in (VARIANT, REVISION) for obj in await world.all(kind)]
         files, revision = await upgraded(world)
         return Played(
@@ -160,6 +190,7 @@ async def play(folder: Path) -> Played:
             {space: outcome_of(of_namespace(live, space)) for space in NAMESPACES.values()},
             files,
             revision["metadata"]["annotations"][CONFLICTS],
+            standing,
         )
 
 
@@ -230,3 +261,10 @@ def test_nothing_fails_in_the_plan(played: Played) -> None:
     """No decision of the plan is a defect, and nothing is to be done without the changes."""
     assert played.document.get("errors", []) == []
     assert [action for action in played.document["actions"] if action.get("pending")] == []
+
+
+def test_the_plan_is_done_to_the_end(played: Played) -> None:
+    """Every object that the plan changes is in its last state, and nothing else has changed."""
+    assert played.standing.waiting == []
+    assert played.standing.moved == []
+    assert played.standing.total > 150

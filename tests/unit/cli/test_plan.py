@@ -16,7 +16,7 @@ from pvbus.cli.live import Export, cleaned, injected_kinds, selected_kinds
 from pvbus.cli.plan import exit_code, plan
 from pvbus.cli.plandocument import Document, differences, reason_of
 from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input, write_export
-from pvbus.cli.planpreview import Settings, merged, plan_of_files
+from pvbus.cli.planpreview import Request, Settings, merged, plan_of_files
 from pvbus.cli.planscreen import screen_lines
 from pvbus.cli.plantext import plan_lines
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
@@ -87,7 +87,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def planned(*paths: Path, **options: Any) -> Document:
-    return plan_of_files(read_input(paths), HOW, **options)
+    return plan_of(read_input(paths), **options)
+
+
+def plan_of(given: PlanInput, **options: Any) -> Document:
+    return plan_of_files(Request(given, HOW, **options)).document
 
 
 def actions(document: Document) -> list[tuple[str, str, str]]:
@@ -142,7 +146,7 @@ def test_long_values_are_cut_for_people_only(folder: Path) -> None:
     (folder / "set.yaml").write_text(set_text % "short")
     before = settled_export(planned(folder))
     (folder / "set.yaml").write_text(set_text % ("n" * 300))
-    document = plan_of_files(PlanInput((before,), tuple(read_input([folder / "set.yaml"]).manifests)), HOW)
+    document = plan_of(PlanInput((before,), tuple(read_input([folder / "set.yaml"]).manifests)))
     text = "\n".join(plan_lines(document))
     assert "n" * 300 not in text
     assert "-o json has them in full" in text
@@ -193,7 +197,7 @@ def test_an_export_that_does_not_know_a_kind_says_so(folder: Path) -> None:
         "    template: {downstream: {repo: edge, packageExpr: target.name}}\n"
     )
     given = PlanInput((before,), tuple(read_input([folder / "set.yaml"]).manifests))
-    assert any("says nothing about Site (x.org)" in error for error in plan_of_files(given, HOW)["errors"])
+    assert any("says nothing about Site (x.org)" in error for error in plan_of(given)["errors"])
 
 
 # ---------------------------------------------------------------- exit codes
@@ -204,7 +208,7 @@ def test_exit_codes_of_check(folder: Path) -> None:
     document = planned(folder)
     assert (exit_code(document, check=True), exit_code(document, check=False)) == (3, 0)
     after = settled_export(document)
-    again = plan_of_files(PlanInput((after,), ()), HOW)
+    again = plan_of(PlanInput((after,), ()))
     assert actions(again) == []
     assert exit_code(again, check=True) == 0
     (folder / "variant.yaml").write_text(VARIANT + "  pipeline: {mutators: [{name: a.b, image: x}]}\n")
@@ -225,14 +229,14 @@ def test_a_held_removal_is_exit_code_1(folder: Path) -> None:
     (folder / "set.yaml").write_text(wide % targets)
     before = settled_export(planned(folder))
     (folder / "set.yaml").write_text(wide % "p0")
-    document = plan_of_files(PlanInput((before,), tuple(read_input([folder / "set.yaml"]).manifests)), HOW)
+    document = plan_of(PlanInput((before,), tuple(read_input([folder / "set.yaml"]).manifests)))
     assert actions(document) == []
     assert len(document["held"]) == 11
     assert exit_code(document, check=True) == 1
     assert "11 held" in "\n".join(plan_lines(document))
     confirming = (wide % "p0").replace("name: s,", "name: s, annotations: {pvbus.dev/confirm-deletion: abc},")
     (folder / "set.yaml").write_text(confirming)
-    document = plan_of_files(PlanInput((before,), tuple(read_input([folder / "set.yaml"]).manifests)), HOW)
+    document = plan_of(PlanInput((before,), tuple(read_input([folder / "set.yaml"]).manifests)))
     assert any("cannot be previewed" in note for note in document["notes"])
 
 
@@ -266,7 +270,7 @@ def test_export_is_the_live_system(folder: Path) -> None:
     (folder / "live.json").write_text(write_export(before))
     assert json.loads((folder / "live.json").read_text())["kind"] == "ExportList"
     (folder / "variant.yaml").write_text(VARIANT + FUNCTION)
-    direct = plan_of_files(PlanInput((before,), tuple(read_input([folder / "variant.yaml"]).manifests)), HOW)
+    direct = plan_of(PlanInput((before,), tuple(read_input([folder / "variant.yaml"]).manifests)))
     through = planned(folder / "live.json", folder / "variant.yaml")
     assert without_versions(direct["actions"]) == without_versions(through["actions"])
     assert actions(through) == [("updateResources", "PackageRevisionResources", "edge.own.packagevariant-1")]
@@ -279,7 +283,7 @@ def test_diffs_show_package_files(folder: Path) -> None:
     before = settled_export(planned(folder))
     (folder / "variant.yaml").write_text(VARIANT + FUNCTION)
     given = PlanInput((before,), tuple(read_input([folder / "variant.yaml"]).manifests))
-    diff = plan_of_files(given, HOW, with_diffs=True)["diffs"]["default/edge.own.packagevariant-1"]
+    diff = plan_of(given, with_diffs=True)["diffs"]["default/edge.own.packagevariant-1"]
     assert "--- a/Kptfile\n+++ b/Kptfile\n" in diff
     assert "region: north\n" in diff
     assert all(line[:1] in "+-@ " for line in diff.splitlines())
@@ -323,7 +327,7 @@ def test_exports_of_two_namespaces_are_one_of_both(folder: Path) -> None:
     def plan_in(namespace: str, *given: Export) -> Document:
         text = (VARIANT + FUNCTION).replace("namespace: default", f"namespace: {namespace}")
         (folder / "variant.yaml").write_text(text)
-        return plan_of_files(PlanInput(given, tuple(read_input([folder / "variant.yaml"]).manifests)), HOW)
+        return plan_of(PlanInput(given, tuple(read_input([folder / "variant.yaml"]).manifests)))
 
     document = plan_in("b", *exports)
     assert [action["namespace"] for action in document["actions"]] == ["b"]
@@ -350,7 +354,7 @@ def test_exports_that_do_not_belong_together_are_refused(folder: Path) -> None:
 def test_deletion(folder: Path) -> None:
     """--delete takes an object away: finalizers hold, packages go, and what is not there is named."""
     before = settled_export(planned(folder))
-    document = plan_of_files(PlanInput((before,), ()), HOW, delete=["packagevariant/default/own"])
+    document = plan_of(PlanInput((before,), ()), delete=["packagevariant/default/own"])
     assert actions(document) == [
         ("delete", "PackageRevision", "edge.own.packagevariant-1"),
         ("update", "PackageVariant", "own"),
@@ -365,7 +369,7 @@ def test_a_deletion_names_what_people_edited_and_leaves_it(folder: Path) -> None
     before = settled_export(planned(folder))
     draft = next(item for item in before.items if item["metadata"]["name"] == "edge.own.packagevariant-1")
     draft["metadata"].setdefault("annotations", {})[EDITED_BY] = "ann"
-    document = plan_of_files(PlanInput((before,), ()), HOW, delete=["packagevariant/default/own"])
+    document = plan_of(PlanInput((before,), ()), delete=["packagevariant/default/own"])
     assert [(action["verb"], action["kind"], action["reason"]) for action in document["actions"]] == [
         (
             "update",

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from pvbus.cli.plan import exit_code, plan
 from pvbus.cli.plandocument import Document
 from pvbus.cli.planinput import read_input
-from pvbus.cli.planpreview import Settings, plan_of_files
+from pvbus.cli.planpreview import Request, Settings, plan_of_files
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.runtime.process.settings import UnrollConfig
 from tests.e2e.plan.world import git, make_repository
@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 
 def planned(folder: Path, *objects: dict[str, object]) -> Document:
     (folder / "manifests.yaml").write_text(yaml.safe_dump_all(objects))
-    return plan_of_files(read_input([folder / "manifests.yaml"]), HOW)
+    return plan_of_files(Request(read_input([folder / "manifests.yaml"]), HOW)).document
 
 
 def test_upstream_packages_are_read_from_the_git_of_the_repositories(folder: Path) -> None:
