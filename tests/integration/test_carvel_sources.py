@@ -9,10 +9,10 @@ import pytest
 
 from pvbus.adapters.sources.limits import SourceLimits
 from pvbus.adapters.sources.sources import PackageSources
-from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Effect, Observe, Pull
 from pvbus.core.platform.establish.applying import RefusedError
-from pvbus.core.platform.establish.fetching import Brought, fetch_content
+from pvbus.core.platform.establish.fetching import fetch_content
+from tests.kit.deciding import drive_live
 from tests.tools.images import Pusher, basic, image_of, layer_of, pull_secret
 from tests.tools.registry import PASSWORD, USER, Running, found_or_skipped, running
 
@@ -43,27 +43,11 @@ async def fetch(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 
     async def fetched(*items: Any, **template: Any) -> list[str]:
         package = {"spec": {"template": {"spec": {"fetch": list(items), **template}}}}
-        found = await _performed(package, sources)
+        found = await drive_live(fetch_content(package, "demo"), lambda effect: _answer(effect, sources))
         return [each["metadata"]["name"] for each in found.objects]
 
     yield fetched
     await sources.close()
-
-
-async def _performed(package: dict[str, Any], sources: PackageSources) -> Brought:
-    steps = fetch_content(package, "demo")
-    try:
-        effect = next(steps)
-        while True:
-            try:
-                answer = await _answer(effect, sources)
-            except PermanentError as error:
-                effect = steps.throw(error)
-            else:
-                effect = steps.send(answer)
-    except StopIteration as end:
-        found: Brought = end.value
-        return found
 
 
 async def _answer(effect: Effect, sources: PackageSources) -> Any:

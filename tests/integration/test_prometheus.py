@@ -4,16 +4,17 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 
 from pvbus.adapters.prometheus.client import Prometheus
 from pvbus.core.api.rollouts import Check, QueryCheck
-from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.kernel.effects import Get, Query
-from pvbus.core.kernel.rolloutrows import Answers, Ask
+from pvbus.core.kernel.rolloutrows import Ask
 from pvbus.core.promotion.rollout.checking import ask_checks
+from tests.kit.deciding import drive_live
 from tests.tools.prometheus import found_or_skipped, running
 from tests.unit.adapters.http_servers import serving
 
@@ -44,24 +45,14 @@ class World:
         query = QueryCheck(expression=expression, window=window, min=0, max=0.5)
         ask = Ask(1, 1, 1, (Check(name="errors", query=query),))
         steps = ask_checks(ask, time.time(), namespace="default")
-        try:
-            effect = next(steps)
-            while True:
-                assert isinstance(effect, Query), Get
-                try:
-                    found = await self.client.query(
-                        effect.expression,
-                        start=effect.start,
-                        end=effect.end,
-                        step_seconds=effect.step_seconds,
-                    )
-                except (PermanentError, TransientError) as exc:
-                    effect = steps.throw(exc)
-                else:
-                    effect = steps.send(found)
-        except StopIteration as end:
-            answers: Answers = end.value
+        answers = await drive_live(steps, self._query)
         return answers.verdicts[0], answers.words[0]
+
+    async def _query(self, effect: Any) -> Any:
+        assert isinstance(effect, Query), Get
+        return await self.client.query(
+            effect.expression, start=effect.start, end=effect.end, step_seconds=effect.step_seconds
+        )
 
     async def until(self, verdict: bool | None, words: str, expression: str = "sum(errors)") -> None:
         deadline = time.monotonic() + SECONDS_MAX

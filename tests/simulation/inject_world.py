@@ -39,6 +39,7 @@ from pvbus.core.variants.objectrows import (
 from pvbus.core.variants.revisions.former import PROPOSED_BY, record_of
 from pvbus.ports.cluster import Object
 from pvbus.runtime.reconcile.effects import perform
+from tests.kit.deciding import drive_live
 
 NAMESPACE = "default"
 RESOURCES = Kind("porch.kpt.dev", "PackageRevisionResources")
@@ -134,10 +135,6 @@ def site(name: str, region: str = "north") -> Object:
     }
 
 
-class CrashedError(Exception):
-    """The worker died after the given number of effects."""
-
-
 class World:
     """See the module."""
 
@@ -226,26 +223,16 @@ class World:
         """
         self.dirty.pop(key, None)
         self.ran.append(key)
+        done = len(self.effects)
+
+        async def answer(effect: Any) -> Any:
+            self.effects.append(effect)
+            if before_effect is not None:
+                before_effect(len(self.effects) - 1 - done, effect)
+            return await perform(self.cluster, effect)
+
         steps = self.controller.reconcile(0, key, self.now + self.wall_offset)
-        done = 0
-        try:
-            effect = next(steps)
-            while True:
-                if done == crash_after:
-                    steps.close()
-                    raise CrashedError
-                self.effects.append(effect)
-                if before_effect is not None:
-                    before_effect(done, effect)
-                try:
-                    answer = await perform(self.cluster, effect)
-                except (ConflictError, PermanentError, TransientError) as error:
-                    effect = steps.throw(error)
-                else:
-                    effect = steps.send(answer)
-                done += 1
-        except StopIteration as end:
-            outcome: Outcome = end.value
+        outcome: Outcome = await drive_live(steps, answer, crash_after=crash_after)
         for put in outcome.puts:
             self._step(put)
         return outcome

@@ -10,12 +10,12 @@ from pvbus.core.errors import ConflictError
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR, KEPT_LABEL
 from pvbus.core.variants.revisions.former import MADE_BY, PROPOSED_BY
 from pvbus.ports.cluster import Object
+from tests.kit.deciding import CrashedError
 from tests.simulation.draft_world import FIRST, SECOND, DraftWorld
 from tests.simulation.inject_world import (
     PIPELINE,
     POINT,
     SITES,
-    CrashedError,
     World,
     owner,
     package,

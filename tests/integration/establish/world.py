@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.core.errors import PermanentError, PvbusError
+from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Content
 from pvbus.core.kernel.packagekinds import MIRRORED
 from pvbus.core.kernel.packagerows import EstablishedRow, LockedRevision, LockRow
@@ -18,9 +18,9 @@ from pvbus.core.platform.establish.objects import key_of
 from pvbus.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 from pvbus.runtime.reconcile.effects import perform
+from tests.kit.deciding import PARTITION, drive_live
 from tests.unit.core.platform.establish.world import package
 
-PARTITION = 0
 ACCOUNT = "system:serviceaccount:pvbus-system:pvbus-establish"
 NAMESPACE = "crossplane-system"
 PKG = "pkg.crossplane.io"
@@ -109,30 +109,26 @@ class LiveWorld:
     async def reconcile(self, key: str) -> int:
         """Decide a key once; return how many writes it made."""
         await self.mirror()
-        steps = self.controller.reconcile(PARTITION, key, asyncio.get_running_loop().time() + 1e6)
-        answer: Any = None
         writes = 0
-        try:
-            effect = next(steps)
-            while True:
-                self.own.forget_resources()
-                try:
-                    answer = await perform(self.own, effect, sources=self.registry)
-                except PvbusError as error:
-                    effect = steps.throw(error)
-                else:
-                    is_write = type(effect).__name__ in ("Create", "Update", "Delete")
-                    writes += is_write and not getattr(effect, "is_dry_run", False)
-                    effect = steps.send(answer)
-        except StopIteration as end:
-            for put in end.value.puts:
-                if put.row is None:
-                    self.done.pop(put.key, None)
-                else:
-                    self.done[put.key] = put.row
-                self.controller.store(PARTITION, put)
-                assert put.topic == ESTABLISHED
-            return writes + len(end.value.puts)
+
+        async def answer(effect: Any) -> Any:
+            nonlocal writes
+            self.own.forget_resources()
+            result = await perform(self.own, effect, sources=self.registry)
+            is_write = type(effect).__name__ in ("Create", "Update", "Delete")
+            writes += is_write and not getattr(effect, "is_dry_run", False)
+            return result
+
+        now = asyncio.get_running_loop().time() + 1e6
+        outcome = await drive_live(self.controller.reconcile(PARTITION, key, now), answer)
+        for put in outcome.puts:
+            if isinstance(put.row, EstablishedRow):
+                self.done[put.key] = put.row
+            else:
+                self.done.pop(put.key, None)
+            self.controller.store(PARTITION, put)
+            assert put.topic == ESTABLISHED
+        return writes + len(outcome.puts)
 
     async def settle(self, key: str, rounds: int = 8) -> None:
         """Decide a key until nothing changes."""

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from pvbus.core.errors import ConflictError, PermanentError
-from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.effects import Create, Get, List, Outcome, Update
 from pvbus.core.kernel.keys import okey, sync_key
 from pvbus.core.kernel.records import (
@@ -24,7 +23,8 @@ from pvbus.core.kernel.records import (
 from pvbus.core.promotion.release.controller import ReleaseController
 from pvbus.core.variants.objectrows import QUARANTINE
 from pvbus.core.variants.revisions.content import content_digest
-from tests.unit.core.promotion.promoting import FILES, KEY, NOW, CrashedError, Object, quarantine, variant
+from tests.kit.deciding import Partition
+from tests.unit.core.promotion.promoting import FILES, KEY, NOW, Object, quarantine, variant
 
 POLICY = "fleet"
 V1, V2 = "edge.web.packagevariant-1", "edge.web.packagevariant-2"
@@ -124,41 +124,30 @@ class Package:
         return self._store(wanted)
 
 
-class World:
-    """Release with one partition. bus: what is on it."""
+class World(Partition):
+    """Release with one partition."""
 
     def __init__(self) -> None:
+        super().__init__()
+        self.restart()
         self.package = Package()
         self.variant = {**variant(), **DOWNSTREAM}
-        self.bus: dict[tuple[str, str], bytes] = {}
         self.list_quarantines()
         self.write(VARIANTS, KEY, msgspec.json.encode(self.variant))
 
     def restart(self) -> None:
         self.release = ReleaseController(partitions=1)
-        self.release.open(0)
-        for (topic, key), value in self.bus.items():
-            self.release.load(topic, 0, key, value)
-
-    def write(self, topic: str, key: str, value: bytes | None) -> None:
-        if not self.bus:
-            self.release = ReleaseController(partitions=1)
-            self.release.open(0)
-        if value is None:
-            self.bus.pop((topic, key), None)
-        else:
-            self.bus[topic, key] = value
-        self.release.load(topic, 0, key, value)
+        self.open(self.release)
 
     def order(self, order: Any, revision: str, content: Any, *, policy: str = POLICY, **fields: Any) -> None:
         given: dict[str, Any] = {"uid": "uid-v", "attempt": 1} | fields
         row = ApprovalRow(order=order, revision=revision, digest=content_digest(content), **given)
-        self.write(APPROVALS, f"{KEY}|{policy}", encode_row(row))
+        self.write(APPROVALS, f"{KEY}|{policy}", row)
 
     def list_quarantines(self, state: Any = "ok", message: str = "") -> None:
         """Say how complete the list of Quarantines is."""
         marker = SyncMarker(state=state, epoch=1, message=message)
-        self.write(POLICIES, sync_key(*QUARANTINE), encode_row(marker))
+        self.write(POLICIES, sync_key(*QUARANTINE), marker)
 
     def quarantine(self, name: str, **spec: Any) -> None:
         self.write(
@@ -174,32 +163,14 @@ class World:
 
     def run(self, *, crash_after: int = 0) -> Outcome | None:
         """Run one decision; None if it ended in a conflict. crash_after: effects until the process ends."""
-        steps, answer, done = self.release.reconcile(0, KEY, NOW), None, 0
-        error: Exception | None = None
-        while True:
-            try:
-                effect = steps.throw(error) if error is not None else steps.send(answer)
-            except StopIteration as end:
-                outcome: Outcome = end.value
-                for put in outcome.puts:
-                    assert put.topic == RELEASES
-                    self.write(RELEASES, put.key, encode_row(put.row))
-                    self.release.store(0, put)
-                return outcome
-            except ConflictError:
-                return None
-            error = None
-            try:
-                answer = self.package.perform(effect)
-            except (ConflictError, PermanentError) as failed:
-                error = failed
-            done += 1
-            if done == crash_after:
-                raise CrashedError
+        try:
+            return self.decide(self.release, KEY, NOW, self.package.perform, crash_after=crash_after or None)
+        except ConflictError:
+            return None
 
     @property
     def outcomes(self) -> tuple[Approval, ...]:
-        value = self.bus.get((RELEASES, KEY))
+        value = self.rows.get((RELEASES, KEY))
         return msgspec.json.decode(value, type=ReleaseRow).approvals if value is not None else ()
 
     @property
@@ -212,7 +183,7 @@ class World:
         return self.outcomes[0].message
 
     def desired(self, row: Any) -> None:
-        self.write(DESIRED, KEY, encode_row(row))
+        self.write(DESIRED, KEY, row)
 
 
 def planned() -> World:

@@ -7,18 +7,15 @@ from typing import Any
 import msgspec
 
 from pvbus.core.errors import ConflictError, PermanentError
-from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.effects import Get, Outcome, Update
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE, sync_key
 from pvbus.core.kernel.records import (
-    CANDIDATES,
     DESIRED,
     OBJECTS,
     POLICIES,
     PROMOTIONS,
     RELEASES,
     VARIANTS,
-    WATCHES,
     DesiredRow,
     PromotionRow,
     ReleaseRow,
@@ -36,6 +33,7 @@ from pvbus.core.variants.objectrows import (
     rows_of,
     topics_of,
 )
+from tests.kit.deciding import Partition
 
 Object = dict[str, Any]
 KINDS = (REVISION, SPECIALIZER, VARIANT, POLICY, QUARANTINE)
@@ -45,10 +43,6 @@ NAME = "edge.web.packagevariant-1"
 CREATED = "2026-01-02T03:04:05Z"
 NOW = 1_767_323_045.0 + 60  # a minute after CREATED
 FILES = {"Kptfile": "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: web\n", "a.yaml": "a: 1\n"}
-
-
-class CrashedError(Exception):
-    """The process ended before it could step."""
 
 
 def variant(*, opted_in: bool = True, generation: int = 2, ready: Any = None, **metadata: Any) -> Object:
@@ -166,7 +160,7 @@ class Server:
         return wanted
 
 
-class World:
+class World(Partition):
     """Both controllers with one partition. `settle` runs them until nothing changes."""
 
     def __init__(
@@ -176,6 +170,7 @@ class World:
         *specializers: Object,
         returns: bool = True,
     ) -> None:
+        super().__init__()
         self.server = Server(revision)
         self.variant: Object | None = of if of is not None else variant()
         self.desired: DesiredRow | None = None
@@ -184,7 +179,6 @@ class World:
         self.policies: list[Object] = []
         self.quarantines: list[Object] = []
         self.now = NOW
-        self.rows: dict[tuple[str, str], bytes] = {}
         self.markers: dict[str, SyncMarker] = {str(kind): SyncMarker(state="ok", epoch=1) for kind in KINDS}
         self.restart()
 
@@ -192,18 +186,14 @@ class World:
         """Forget everything that is not a row on the bus, and read the present state of the cluster."""
         self.promote = PromoteController(partitions=1, returns=self.returns)
         self.release = ReleaseController(partitions=1)
-        for controller in (self.promote, self.release):
-            controller.open(0)
-            for (topic, key), value in self.rows.items():
-                if topic in (*controller.inputs, *controller.memory, *controller.broadcast):
-                    controller.load(topic, 0, key, value)
+        self.open(self.promote, self.release)
         self.observe()
 
     def observe(self) -> None:
         """Let the controllers see the cluster as it is."""
         for name, marker in self.markers.items():
             for topic in OBSERVED:
-                self._load(topic, sync_key(*name.rsplit("/", 1)), encode_row(marker))
+                self.write(topic, sync_key(*name.rsplit("/", 1)), marker)
         present = {("", "")}
         for kind, obj in (
             (VARIANT, self.variant),
@@ -216,45 +206,18 @@ class World:
             for row in rows_of(kind, obj, topics_of(kind, requested=False)) if obj is not None else ():
                 present.add((row.topic, row.key))
                 if self.rows.get((row.topic, row.key)) != row.value:
-                    self._load(row.topic, row.key, row.value)
+                    self.write(row.topic, row.key, row.value)
         for topic, key in [at for at in self.rows if at[0] in OBSERVED and "!sync" not in at[1]]:
             if (topic, key) not in present:
-                self._load(topic, key, None)
-        self._load(DESIRED, KEY, encode_row(self.desired))
-
-    def _load(self, topic: str, key: str, value: bytes | None) -> None:
-        if value is None:
-            self.rows.pop((topic, key), None)
-        else:
-            self.rows[topic, key] = value
-        for controller in (self.promote, self.release):
-            if topic in (*controller.inputs, *controller.broadcast):
-                controller.load(topic, 0, key, value)
+                self.write(topic, key, None)
+        self.write(DESIRED, KEY, self.desired)
 
     def run(self, controller: Any, *, crash_after: int | None = None) -> Outcome | None:
         """Run one decision; None if it ended in a conflict. crash_after: effects until the process ends."""
-        steps, answer, done = controller.reconcile(0, KEY, self.now), None, 0
-        error: Exception | None = None
-        while True:
-            try:
-                effect = steps.throw(error) if error is not None else steps.send(answer)
-            except StopIteration as end:
-                outcome: Outcome = end.value
-                for put in outcome.puts:
-                    assert put.topic in (PROMOTIONS, RELEASES, WATCHES, CANDIDATES)
-                    self._load(put.topic, put.key, encode_row(put.row))
-                    controller.store(0, put)
-                return outcome
-            except ConflictError:
-                return None
-            error = None
-            try:
-                answer = self.server.perform(effect)
-            except (ConflictError, PermanentError) as failed:
-                error = failed
-            done += 1
-            if done == crash_after:
-                raise CrashedError
+        try:
+            return self.decide(controller, KEY, self.now, self.server.perform, crash_after=crash_after)
+        except ConflictError:
+            return None
 
     def settle(self, rounds: int = 6) -> None:
         """Run both until they are done, as the shell does after each record."""

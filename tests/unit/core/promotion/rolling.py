@@ -8,11 +8,11 @@ import msgspec
 
 from pvbus.core.api.rollouts import RolloutPolicyStatus
 from pvbus.core.errors import PermanentError
-from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.effects import Outcome, Put, Update
 from pvbus.core.kernel.keys import sync_key
 from pvbus.core.kernel.records import APPROVALS, CANDIDATES, POLICIES, ROLLOUTS, CandidateRow, SyncMarker
 from pvbus.core.promotion.rollout.controller import POLICY_KIND, RolloutController
+from tests.kit.deciding import Partition
 
 KEY = "default/web"
 NOW = 1_000_000.0
@@ -29,15 +29,15 @@ POLICY: dict[str, Any] = {
 }
 
 
-class Bench:
-    """Both ends of the service. rows: what is on the bus. puts: of all steps."""
+class Bench(Partition):
+    """Both ends of the service. puts: of all steps."""
 
     def __init__(self, targets: int = 3, **spec: Any) -> None:
+        super().__init__()
         self.policy: dict[str, Any] | None = json.loads(json.dumps(POLICY))
         assert self.policy is not None
         self.policy["spec"].update(spec)
         self.now = NOW
-        self.rows: dict[tuple[str, str], bytes] = {}
         self.puts: list[Put] = []
         self.statuses: list[RolloutPolicyStatus] = []
         self.candidates: dict[str, CandidateRow] = {}
@@ -59,33 +59,27 @@ class Bench:
     def restart(self) -> "Bench":
         """Forget everything that is not on the bus."""
         self.controller = RolloutController()
-        self.controller.open(0)
-        for (topic, key), value in self.rows.items():
-            if topic != APPROVALS:
-                self.controller.load(topic, 0, key, value)
+        self.open(self.controller)
         self.observe()
         for target in self.candidates:
-            self._load(CANDIDATES, f"{KEY}|{target}", encode_row(self.candidates[target]))
+            self.write(CANDIDATES, f"{KEY}|{target}", self.candidates[target])
         return self
 
     def observe(self) -> None:
         """Let the service see the policy as it is."""
         marker = SyncMarker(state="ok" if self.is_listed else "syncing", epoch=1)
-        self._load(POLICIES, sync_key(*POLICY_KIND.rsplit("/", 1)), encode_row(marker))
-        self._load(POLICIES, KEY, msgspec.json.encode(self.policy) if self.policy is not None else None)
-
-    def _load(self, topic: str, key: str, value: bytes | None) -> None:
-        self.controller.load(topic, 0, key, value)
+        self.write(POLICIES, sync_key(*POLICY_KIND.rsplit("/", 1)), marker)
+        self.write(POLICIES, KEY, msgspec.json.encode(self.policy) if self.policy is not None else None)
 
     def candidate(self, target: str, **fields: Any) -> "Bench":
         former = self.candidates.get(target, CandidateRow(uid=f"uid-{target}"))
         self.candidates[target] = msgspec.structs.replace(former, **fields)
-        self._load(CANDIDATES, f"{KEY}|{target}", encode_row(self.candidates[target]))
+        self.write(CANDIDATES, f"{KEY}|{target}", self.candidates[target])
         return self
 
     def forget(self, target: str) -> "Bench":
         del self.candidates[target]
-        self._load(CANDIDATES, f"{KEY}|{target}", None)
+        self.write(CANDIDATES, f"{KEY}|{target}", None)
         return self
 
     def publish(self, *targets: str, good: bool | None = True) -> "Bench":
@@ -118,28 +112,11 @@ class Bench:
 
     def once(self) -> Outcome:
         """Run one reconciliation, as far as it goes, and commit it."""
-        steps = self.controller.reconcile(0, KEY, self.now)
         try:
-            effect = next(steps)
-            while True:
-                try:
-                    answer = self._perform(effect)
-                except Exception as error:
-                    effect = steps.throw(error)
-                else:
-                    effect = steps.send(answer)
-        except StopIteration as end:
-            outcome: Outcome = end.value
+            outcome = self.decide(self.controller, KEY, self.now, self._perform)
         except PermanentError:
-            outcome = Outcome(result="permanent", again_after=60)  # as the shell does
-        for put in outcome.puts:
-            self.puts.append(put)
-            value = encode_row(put.row)
-            if value is None:
-                self.rows.pop((put.topic, put.key), None)
-            else:
-                self.rows[put.topic, put.key] = value
-            self.controller.store(0, put)
+            return Outcome(result="permanent", again_after=60)  # as the shell does
+        self.puts += outcome.puts
         return outcome
 
     def _perform(self, effect: Any) -> Any:

@@ -10,8 +10,9 @@ from pvbus.core.kernel.records import RELEASES, VARIANTS, DesiredRow
 from pvbus.core.promotion.release.controller import OUTCOMES_MAX
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.former import MADE_BY
+from tests.kit.deciding import CrashedError
 from tests.unit.core.promotion.approving import NEW, OLD, OWNER, V1, V2, World, planned, published
-from tests.unit.core.promotion.promoting import KEY, CrashedError
+from tests.unit.core.promotion.promoting import KEY
 
 OTHER = {**NEW, "a.yaml": "a: 3\n"}
 FOREIGN = {"ownerReferences": [{**OWNER, "uid": "another"}]}
@@ -349,7 +350,7 @@ def test_the_outcomes_of_policies_that_are_gone_are_few_and_go_with_the_variant(
     assert world.outcomes[0].policy == f"policy-{OUTCOMES_MAX + 4}"
     world.write(VARIANTS, KEY, None)
     world.run()
-    assert (RELEASES, KEY) not in world.bus
+    assert (RELEASES, KEY) not in world.rows
 
 
 # ------------------------------------------------------------ restore

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE, GATE_STEPS, HOLD, PROPOSED_CONTENT, RETURNED, TASKS
 from pvbus.core.kernel.records import PROMOTIONS, RELEASES, DesiredRow, SyncMarker
 from pvbus.core.variants.revisions.content import content_digest
+from tests.kit.deciding import CrashedError
 from tests.unit.core.promotion.promoting import (
     FILES,
     KEY,
     NAME,
-    CrashedError,
     World,
     draft,
     specializer,

@@ -37,6 +37,7 @@ from pvbus.core.variants.objectrows import (
     rows_of,
     topics_of,
 )
+from tests.kit.deciding import drive
 from tests.unit.core.promotion.promoting import NOW, Object, draft, variant
 
 COUNT, IN_FLIGHT_MAX, HOLD_SECONDS = 1000, 60, 600.0
@@ -131,18 +132,15 @@ class Fleet:
                 self._tell(CANDIDATES, put.key, value)
 
     def _run(self, controller: Any, key: str) -> Outcome:
-        steps = controller.reconcile(0, key, self.now)
-        try:
-            effect = next(steps)
-            while True:
-                assert isinstance(effect, Update)
-                assert effect.subresource == "status", "all content is noted: nothing is read"
-                self.policy = {**self.policy, "status": effect.object["status"]}
-                assert len(msgspec.json.encode(self.policy)) <= POLICY_BYTES_MAX
-                effect = steps.send(self.policy)
-        except StopIteration as end:
-            outcome: Outcome = end.value
-            return outcome
+        outcome: Outcome = drive(controller.reconcile(0, key, self.now), self._report)
+        return outcome
+
+    def _report(self, effect: Any) -> Object:
+        assert isinstance(effect, Update)
+        assert effect.subresource == "status", "all content is noted: nothing is read"
+        self.policy = {**self.policy, "status": effect.object["status"]}
+        assert len(msgspec.json.encode(self.policy)) <= POLICY_BYTES_MAX
+        return self.policy
 
     def step(self) -> None:
         """Let the rollout take its steps of this moment, and judge what it orders."""

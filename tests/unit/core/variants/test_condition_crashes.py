@@ -10,6 +10,7 @@ from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.records import CONDITIONS, LATEST, RESULTS, VARIANTS, ConditionEvent, ResultRow
 from pvbus.core.variants.conditions.controller import ConditionsController
+from tests.kit.deciding import CrashedError
 from tests.simulation.parts import VARIANT, obj
 
 KEY = "PackageVariant|default/v"
@@ -18,10 +19,6 @@ POINTS = 7
 it; the last number is none of them."""
 Transition = tuple[str, str, str | None]
 """Status, reason and time of the condition Ready."""
-
-
-class CrashedError(Exception):
-    pass
 
 
 class World:

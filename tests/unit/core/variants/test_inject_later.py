@@ -12,11 +12,11 @@ from pvbus.core.kernel.kinds import Kind
 from pvbus.core.variants.inject.later import MERGED
 from pvbus.core.variants.merge.conflicts import CONFLICTS, reported
 from pvbus.ports.cluster import Object
+from tests.kit.deciding import CrashedError
 from tests.simulation.inject_world import (
     KPTFILE,
     NAMESPACE,
     PIPELINE,
-    CrashedError,
     World,
     owner,
     package,

@@ -8,7 +8,8 @@ import pytest
 
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.packagerows import LockedRevision
-from tests.unit.core.platform.establish.world import CRD, PARTITION, REVISION, CrashError, World, crd, okey_of
+from tests.kit.deciding import PARTITION, CrashedError
+from tests.unit.core.platform.establish.world import CRD, REVISION, World, crd, okey_of
 
 replace = msgspec.structs.replace
 
@@ -162,7 +163,7 @@ def every_cut(prepare: Callable[[World], Callable[[], None]], check: Callable[[W
                 world.reconcile(f"cluster|{okey_of('pa')}", crash_at=position, is_after=is_after)
                 check(world)
                 return position
-            except CrashError:
+            except CrashedError:
                 active_now = [name for name, state in world.states("pa").items() if state == "Active"]
                 assert len(active_now) <= 1
                 world.start()
@@ -295,7 +296,7 @@ def test_of_two_installs_that_want_the_same_objects_one_wins_whole() -> None:
             try:
                 world.mirror()
                 world.reconcile(key, crash_at=rng.randrange(25), is_after=rng.random() < 0.5)
-            except CrashError:
+            except CrashedError:
                 world.start()
         names = ["pa", "pb"]
         rng.shuffle(names)
@@ -434,7 +435,7 @@ def test_what_was_adopted_is_released_and_not_deleted() -> None:
         try:
             world.mirror()
             world.reconcile(f"cluster|{okey_of('pa')}", crash_at=position, is_after=True)
-        except CrashError:
+        except CrashedError:
             pass
         if world.controller_of("One") != "rev-d1" or world.live(CRD, "twos.example.org") is not None:
             continue

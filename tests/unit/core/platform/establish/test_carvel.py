@@ -10,7 +10,8 @@ from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.packagerows import EstablishedRow, LockedDependency, LockRow
 from pvbus.core.kernel.records import INSTALLS
 from pvbus.ports.cluster import Kind, Object
-from tests.unit.core.platform.establish.world import CRD, INSTALL, PARTITION, CrashError, World, crd
+from tests.kit.deciding import PARTITION, CrashedError
+from tests.unit.core.platform.establish.world import CRD, INSTALL, World, crd
 
 CONFIG_MAP = Kind("", "ConfigMap")
 PACKAGE = Kind("data.packaging.carvel.dev", "Package")
@@ -128,7 +129,7 @@ def test_an_update_can_be_cut_at_any_effect() -> None:
                 world.mirror()
                 try:
                     world.reconcile(KEY, crash_at=position, is_after=is_after)
-                except CrashError:
+                except CrashedError:
                     cuts = position + 1
                     world.start()
             world.settle()

@@ -7,8 +7,9 @@ from pvbus.core.kernel.packagerows import LockedDependency
 from pvbus.core.kernel.records import INSTALLS
 from pvbus.core.platform.establish.controller import PAGES
 from pvbus.ports.cluster import Kind, Resource
+from tests.kit.deciding import PARTITION
 from tests.unit.core.platform.establish.test_activation import active, inactive
-from tests.unit.core.platform.establish.world import CRD, PARTITION, REVISION, World, crd, okey_of
+from tests.unit.core.platform.establish.world import CRD, REVISION, World, crd, okey_of
 
 LOCK = Kind("pkg.crossplane.io", "PackageLock")
 

@@ -9,11 +9,11 @@ from pvbus.core.kernel.packagerows import LockedDependency
 from pvbus.core.kernel.records import INSTALLS, LOCK
 from pvbus.core.platform.establish.controller import PAGES
 from pvbus.ports.cluster import Kind, Resource
+from tests.kit.deciding import PARTITION
 from tests.unit.core.platform.establish.test_activation import active, inactive
 from tests.unit.core.platform.establish.test_carvel import KEY, add_install, add_package, config_map, order
 from tests.unit.core.platform.establish.world import (
     INSTALL,
-    PARTITION,
     PKG,
     PROVIDER,
     REVISION,

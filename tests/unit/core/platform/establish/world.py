@@ -1,6 +1,6 @@
 """A cluster in memory, packages by digest, and the controller, which can be cut at any effect."""
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -16,28 +16,14 @@ from pvbus.core.platform.establish.findings import Installer
 from pvbus.core.platform.establish.objects import key_of
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.reconcile.effects import perform
+from tests.kit.deciding import PARTITION, at_once, drive_live
 
-PARTITION = 0
 PKG = "pkg.crossplane.io"
 PROVIDER = Kind(PKG, "Provider")
 REVISION = Kind(PKG, "ProviderRevision")
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 INSTALL = Kind("packaging.carvel.dev", "PackageInstall")
 MIRRORED = {PROVIDER, REVISION, INSTALL, Kind("data.packaging.carvel.dev", "Package")}
-
-
-def at_once(work: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """Return the result of work that waits for nothing: a loop for each would take most of the time."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        result: Outcome = end.value
-        return result
-    raise AssertionError("the cluster in memory has waited")
-
-
-class CrashError(Exception):
-    """The process ends here."""
 
 
 def crd(name: str, *, text: str = "", scope: str = "Cluster") -> Object:
@@ -184,40 +170,21 @@ class World:
     ) -> Outcome:
         """Decide one key. crash_at: the effect at which the process ends; is_after: it was done then.
         during: what happens before which effect."""
-        return at_once(self._reconcile(key, crash_at, is_after, now, during))
+        started = self.effects
 
-    async def _reconcile(
-        self,
-        key: str,
-        crash_at: int | None,
-        is_after: bool,
-        now: float,
-        during: tuple[int, Callable[[], None]] | None,
-    ) -> Outcome:
-        steps = self.controller.reconcile(PARTITION, key, now)
-        count = 0
-        try:
-            effect = next(steps)
-            while True:
-                if count == crash_at and not is_after:
-                    raise CrashError
-                if during is not None and count == during[0]:
-                    during[1]()
-                try:
-                    answer = await self.perform(effect)
-                except PvbusError as error:
-                    answer = error
-                if count == crash_at:
-                    raise CrashError
-                count += 1
+        async def answer(effect: Effect) -> Any:
+            if during is not None and self.effects - started == during[0]:
+                during[1]()
+            try:
+                return await self.perform(effect)
+            finally:
                 self.effects += 1
                 if self.during:
                     self.during.pop()()
-                effect = steps.throw(answer) if isinstance(answer, PvbusError) else steps.send(answer)
-        except StopIteration as end:
-            outcome: Outcome = end.value
-        if crash_at is not None and count == crash_at:
-            raise CrashError
+
+        steps = self.controller.reconcile(PARTITION, key, now)
+        crash_after = None if crash_at is None else crash_at + is_after
+        outcome = at_once(drive_live(steps, answer, crash_after=crash_after))
         for put in outcome.puts:
             self.store(put)
         return outcome

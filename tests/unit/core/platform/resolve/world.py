@@ -16,6 +16,7 @@ from pvbus.core.kernel.packagerows import DIGEST, WROTE, EstablishedRow, LockedR
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK, SOURCES, SyncMarker
 from pvbus.core.platform.resolve.controller import ResolveController
 from pvbus.core.platform.resolve.plans import Settings
+from tests.kit.deciding import drive
 
 PKG = "pkg.crossplane.io"
 REGISTRY = "xpkg.example.org/acme"
@@ -263,19 +264,7 @@ class World:
         return outcome
 
     def decide(self, key: str, controller: ResolveController | None = None) -> Outcome:
-        steps = (controller or self.controller).reconcile(0, key, self.now)
-        try:
-            effect = next(steps)
-            while True:
-                try:
-                    answer = self.registry.answer(effect)
-                except (PermanentError, TransientError) as exc:
-                    effect = steps.throw(exc)
-                else:
-                    effect = steps.send(answer)
-        except StopIteration as end:
-            outcome: Outcome = end.value
-            return outcome
+        return drive((controller or self.controller).reconcile(0, key, self.now), self.registry.answer)
 
     def commit(self, key: str, outcome: Outcome) -> None:
         self.timers.pop(key, None)
