@@ -198,7 +198,9 @@ class Notice(NamedTuple):
     id: unique for each change
     reason: one CamelCase word
     note: a sentence
+    namespace: of the object, "" for one without; its Event is in `default` then
     time: RFC 3339 in UTC, with milliseconds
+    reporter: the controller that reports it
     """
 
     id: str
@@ -210,6 +212,7 @@ class Notice(NamedTuple):
     note: str
     is_warning: bool
     time: str
+    reporter: str = "pvbus.dev/conditions"
 
 
 class Put(NamedTuple):

@@ -47,6 +47,8 @@ OBJECT_OWNED = "ObjectOwned"
 
 WAITING = "Waiting"
 """The reason of an install that cannot be decided on yet. One that is locked stays so meanwhile."""
+SOURCE_FAILS = "SourceFails"
+"""The reason of an install without a version whose source, or that of a dependency, cannot be read."""
 
 LockStatus = Literal["locked", "waiting", "refused", "broken", "removed"]
 Removal = Literal["orphan", "delete", "keep-if-used"]

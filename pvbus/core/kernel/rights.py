@@ -56,6 +56,14 @@ class Request(NamedTuple):
     namespace: str = ""
 
 
+_EVENTS = Right(
+    "events.k8s.io",
+    "events",
+    ("create", "patch"),
+    "tell people in Events what happened, as kubectl describe shows it",
+    is_needed=False,
+)
+
 _BESIDE = {
     plural: Right(CONFIG_GROUP, plural, ("list", "watch"), "see whether Porch's controllers write, too")
     for plural in ("packagevariants", "packagevariantsets")
@@ -124,13 +132,7 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "conditions": (
         Right(CONFIG_GROUP, "packagevariants/status", ("update",), "report conditions"),
         Right(CONFIG_GROUP, "packagevariantsets/status", ("update",), "report conditions"),
-        Right(
-            "events.k8s.io",
-            "events",
-            ("create", "patch"),
-            "tell people in Events what happened, as kubectl describe shows it",
-            is_needed=False,
-        ),
+        _EVENTS,
         *_BESIDE.values(),
     ),
 }
@@ -233,6 +235,7 @@ PLATFORM_RIGHTS: Mapping[str, tuple[Right, ...]] = {
             "make, move and remove installs that others need",
         ),
         Right("packaging.carvel.dev", "packageinstalls/status", ("update",), "report dependencies"),
+        _EVENTS,
         Right("", "namespaces", ("get",), "let a PackageInstall go whose namespace is being deleted"),
         _PULL_SECRETS,
         *(

@@ -171,6 +171,7 @@ def one_of_two_packages_with_the_same_object_is_refused(platform: Platform, up: 
     platform.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(rival))
     platform.until(lambda: "shop" in reason_of(platform, "rival"), up)
     assert "shops" in reason_of(platform, "rival")
+    platform.until(lambda: "SyncPackage" in platform.kubectl("describe", "configuration", "rival"), up)
     assert platform.revisions("rival") == {}
     assert platform.brought() == before
     assert platform.versions() == versions

@@ -38,6 +38,7 @@ from pvbus.core.platform.establish.findings import (
     look,
     object_key,
 )
+from pvbus.core.platform.establish.notices import BESIDE, notice_of
 from pvbus.core.platform.establish.objects import Object
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.state import InstallData
@@ -53,8 +54,6 @@ BUSY_SECONDS = 0.2
 RETRY_SECONDS = 60.0
 PAGES = f"{SCOPE}|"
 """The key of the lock's pages: no install has it."""
-BESIDE = "AnotherInstaller"
-"""The reason as Crossplane or kapp-controller installs the same package."""
 
 _CROSSPLANE = f"{SCOPE}|{revisions.GROUP}/"
 _row = msgspec.json.Decoder(LockRow)
@@ -234,7 +233,8 @@ class EstablishController(KeyedController[InstallData]):
         is_current = changes == data.changes  # what was changed meanwhile was not looked at
         if is_current and done.is_healthy and not done.waiting and done.again_after is not None:
             data.looked_at, data.look_after = run.now, done.again_after
-        puts = (Put(ESTABLISHED, run.key, new),) if new != data.done else ()
+        notice = notice_of(run.name, row, data.done, new, run.now)
+        puts = (Put(ESTABLISHED, run.key, new, notice=notice),) if new != data.done else ()
         # A row that is committed is reported, no other one, nor one of what the lock has replaced meanwhile.
         if not puts and self._installer == "pvbus" and data.order == order:
             yield from self._report(run, done)

@@ -10,7 +10,7 @@ import msgspec
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP as PKG
-from pvbus.core.kernel.packagerows import OBJECT_OWNED, WAITING, LockRow
+from pvbus.core.kernel.packagerows import OBJECT_OWNED, SOURCE_FAILS, WAITING, LockRow
 from pvbus.core.platform.packaging.naming import child_name
 from pvbus.core.platform.packaging.statuses import refusal_words
 from pvbus.core.platform.resolve.asking import Asking
@@ -221,12 +221,13 @@ class CrossplaneFamily:
     def _take(self, part: Part) -> None:
         """Note the solution of a component for its plans, and what is not known of its packages."""
         secrets = self._secrets(part)
-        wait = ""
+        wait, is_stuck = "", False
         for _, source in part.nodes:
             self._asking.observe(source, secrets)
             row = self._state.sources.get(source)
             if row is None or not (row.tags or row.is_refused or any(row.digests.values())):
                 why = f": {row.message}" if row is not None and row.message else ""
+                is_stuck |= bool(why)
                 wait = wait or f"the versions of {source}{why}"
         for (_, source), chosen in part.chosen.items():
             wait = self._unread(source, chosen) or wait
@@ -236,6 +237,7 @@ class CrossplaneFamily:
                 continue
             plan = self.plans[okey]
             plan.part, plan.wait = part, plan.wait or wait
+            plan.is_stuck |= is_stuck and not plan.history.revisions
             plan.chosen = part.chosen.get(("", source))
         for outcome in part.outcomes:
             plan = self.plans[outcome.wish.name]
@@ -307,7 +309,8 @@ class CrossplaneFamily:
             row = msgspec.structs.replace(row, generation=plan.row.generation)
         if row.status == "locked" and plan.history.revisions:
             return msgspec.structs.replace(row, reason=WAITING, message=message) if plan.is_stuck else row
-        return msgspec.structs.replace(row, status="waiting", reason=WAITING, message=message)
+        reason = SOURCE_FAILS if plan.is_stuck else WAITING
+        return msgspec.structs.replace(row, status="waiting", reason=reason, message=message)
 
     def _decided(self, plan: RevisionPlan, row: LockRow) -> LockRow:
         intent = self._intent(plan)

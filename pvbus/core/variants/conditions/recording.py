@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from pvbus.core.kernel.effects import Create, KindRef, Notice, Patch
 
 EVENT = KindRef("events.k8s.io", "Event", "v1")
-REPORTER = "pvbus.dev/conditions"
 ACTION = "Reconcile"
+WITHOUT_NAMESPACE = "default"
+"""Where the Events of objects without a namespace are, as of Kubernetes' own controllers."""
 
 OBJECTS_MAX = 4096
 """Objects, and notices, that are remembered, as client-go does. What is forgotten begins a new Event."""
@@ -88,7 +89,7 @@ class Recorder:
             return None
         if repeated is not None:
             series = {"count": repeated.times, "lastObservedTime": _micro(notice.time)}
-            return Patch(EVENT, notice.namespace, repeated.name, {"series": series})
+            return Patch(EVENT, notice.namespace or WITHOUT_NAMESPACE, repeated.name, {"series": series})
         return self.create(notice, now)
 
     def create(self, notice: Notice, now: float) -> Create:
@@ -102,9 +103,9 @@ class Recorder:
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": name, "namespace": notice.namespace},
+            "metadata": {"name": name, "namespace": notice.namespace or WITHOUT_NAMESPACE},
             "eventTime": _micro(notice.time),
-            "reportingController": REPORTER,
+            "reportingController": notice.reporter,
             "reportingInstance": self._instance,
             "action": ACTION,
             "type": "Warning" if notice.is_warning else "Normal",
@@ -113,7 +114,7 @@ class Recorder:
             "regarding": {
                 "apiVersion": f"{kind.group}/{kind.version}",
                 "kind": kind.kind,
-                "namespace": notice.namespace,
+                **({"namespace": notice.namespace} if notice.namespace else {}),
                 "name": notice.name,
                 "uid": notice.uid,
             },

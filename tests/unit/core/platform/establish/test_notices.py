@@ -1,0 +1,156 @@
+"""Kubernetes Events of installs: what is told, once per change, and in whose words."""
+
+import pytest
+
+from pvbus.core.kernel.effects import Create, Notice
+from pvbus.core.kernel.keys import ObjectKey
+from pvbus.core.kernel.packagerows import EstablishedRevision, EstablishedRow, LockRow
+from pvbus.core.platform.establish.notices import notice_of
+from pvbus.core.variants.conditions.recording import Recorder
+from tests.unit.core.platform.establish.test_activation import active
+from tests.unit.core.platform.establish.world import World, crd, okey_of
+
+PROVIDER = ObjectKey.parse(okey_of("pa"))
+CARVEL = ObjectKey.parse("packaging.carvel.dev/PackageInstall|demo|a")
+
+
+def row(**fields: object) -> LockRow:
+    return LockRow(**{"status": "locked", "uid": "u", "package": "p", "version": "v1", **fields})  # type: ignore[arg-type]
+
+
+def done(
+    reason: str = "",
+    message: str = "",
+    *,
+    state: str = "established",
+    is_healthy: bool = False,
+    uid: str = "u",
+    name: str = "v1",
+) -> EstablishedRow:
+    entry = EstablishedRevision(name=name, state=state)  # type: ignore[arg-type]
+    return EstablishedRow(uid=uid, revisions=(entry,), is_healthy=is_healthy, reason=reason, message=message)
+
+
+HEALTHY = done(is_healthy=True)
+CONFLICT = row(status="refused", reason="Conflict", message="a needs b")
+
+
+@pytest.mark.parametrize(
+    ("key", "lock", "before", "after", "reason", "why"),
+    [
+        (PROVIDER, row(), None, HEALTHY, "InstallPackageRevision", "the first installation"),
+        (CARVEL, row(), None, HEALTHY, "ReconcileSucceeded", "in kapp-controller's word"),
+        (PROVIDER, row(), HEALTHY, HEALTHY, "", "nothing is new"),
+        (PROVIDER, row(), HEALTHY, done(is_healthy=True, name="v2"), "InstallPackageRevision", "an upgrade"),
+        (PROVIDER, row(), done("Reconciling"), done("Pending"), "", "work goes on"),
+        (
+            PROVIDER,
+            CONFLICT,
+            HEALTHY,
+            done("Conflict", "a needs b", is_healthy=True),
+            "ResolveDependencies",
+            "the refusal of an upgrade; what is there stays healthy",
+        ),
+        (
+            PROVIDER,
+            CONFLICT,
+            done("Conflict", "a needs b"),
+            done("Conflict", "a needs b"),
+            "",
+            "told already",
+        ),
+        (
+            PROVIDER,
+            CONFLICT,
+            done("Conflict", "a needs c"),
+            done("Conflict", "a needs b"),
+            "ResolveDependencies",
+            "for another reason",
+        ),
+        (
+            PROVIDER,
+            CONFLICT,
+            done("Conflict", "a needs b", uid="old"),
+            done("Conflict", "a needs b"),
+            "ResolveDependencies",
+            "of another object of the name",
+        ),
+        (
+            CARVEL,
+            row(status="broken", reason="InvalidInstall", message="spec.x"),
+            None,
+            done("InvalidInstall", "spec.x"),
+            "InvalidInstall",
+            "a spec that cannot be read",
+        ),
+        (
+            PROVIDER,
+            row(status="waiting", reason="SourceFails", message="401"),
+            None,
+            done("SourceFails", "401"),
+            "UnpackPackage",
+            "a source that says no",
+        ),
+        (
+            PROVIDER,
+            row(status="waiting", reason="Waiting", message="the tag"),
+            None,
+            done("Waiting", "the tag"),
+            "",
+            "a moment's wait",
+        ),
+        (CARVEL, row(), HEALTHY, done("Forbidden", "no right", state="failed"), "Forbidden", "writes fail"),
+        (
+            CARVEL,
+            row(status="removed"),
+            HEALTHY,
+            done("DeleteFailed", "no right"),
+            "DeleteFailed",
+            "it stays",
+        ),
+        (CARVEL, row(status="removed"), HEALTHY, done("Deleting"), "", "it goes"),
+        (PROVIDER, row(uid=""), None, done("Creating"), "", "there is no object yet"),
+    ],
+)
+def test_what_is_told(
+    key: ObjectKey, lock: LockRow, before: EstablishedRow | None, after: EstablishedRow, reason: str, why: str
+) -> None:
+    notice = notice_of(key, lock, before, after, 1000.0)
+    assert (notice.reason if notice else "") == reason, why
+    if notice is not None:
+        assert notice.is_warning == (reason not in ("InstallPackageRevision", "ReconcileSucceeded"))
+
+
+def test_the_event_of_an_object_without_a_namespace_is_in_default() -> None:
+    """There kubectl describe looks for it; the object itself is named without one."""
+    notice = notice_of(PROVIDER, CONFLICT, None, done("Conflict", "a needs b"), 1000.0)
+    assert isinstance(notice, Notice)
+    write = Recorder("test").admit(notice, 0.0)
+    assert isinstance(write, Create)
+    assert write.object["metadata"]["namespace"] == "default"
+    assert write.object["reportingController"] == "pvbus.dev/establish"
+    assert "namespace" not in write.object["regarding"]
+
+
+def test_a_refusal_is_told_with_the_row_that_says_it() -> None:
+    """At the first decision, whoever installs: where others do, nothing else says why."""
+    for installer in ("pvbus", "others"):
+        world = World(installer=installer)  # type: ignore[arg-type]
+        world.add_install("pa")
+        world.order("pa", status="refused", reason="Conflict", message="needs another pb")
+        world.mirror()
+        outcome = world.reconcile(f"cluster|{okey_of('pa')}")
+        (put,) = outcome.puts
+        assert put.notice is not None
+        assert (put.notice.reason, put.notice.note) == ("ResolveDependencies", "needs another pb")
+
+
+def test_an_installation_is_told_once() -> None:
+    world = World()
+    world.add_install("pa")
+    world.order("pa", active(world.publish("d1", [crd("One")])))
+    told = []
+    for _ in range(6):
+        world.mirror()
+        told += [each.notice for each in world.reconcile(f"cluster|{okey_of('pa')}").puts if each.notice]
+    assert [each.reason for each in told] == ["InstallPackageRevision"]
