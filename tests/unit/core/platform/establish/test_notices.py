@@ -135,7 +135,7 @@ def test_the_event_of_an_object_without_a_namespace_is_in_default() -> None:
 def test_a_refusal_is_told_with_the_row_that_says_it() -> None:
     """At the first decision, whoever installs: where others do, nothing else says why."""
     for installer in ("pvbus", "others"):
-        world = World(installer=installer)  # type: ignore[arg-type]
+        world = World(installer=installer)
         world.add_install("pa")
         world.order("pa", status="refused", reason="Conflict", message="needs another pb")
         world.mirror()
