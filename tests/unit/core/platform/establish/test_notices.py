@@ -149,8 +149,8 @@ def test_an_installation_is_told_once() -> None:
     world = World()
     world.add_install("pa")
     world.order("pa", active(world.publish("d1", [crd("One")])))
-    told = []
+    notices = []
     for _ in range(6):
         world.mirror()
-        told += [each.notice for each in world.reconcile(f"cluster|{okey_of('pa')}").puts if each.notice]
-    assert [each.reason for each in told] == ["InstallPackageRevision"]
+        notices += [each.notice for each in world.reconcile(f"cluster|{okey_of('pa')}").puts if each.notice]
+    assert [each.reason for each in notices] == ["InstallPackageRevision"]
