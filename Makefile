@@ -12,6 +12,7 @@
 # make chaos   faults on a real Kafka and real API servers, and an independent checker (MINUTES=60, CLUSTER=real)
 # make simulate   seeded schedules of users and faults in virtual time (SEEDS=2000, FIRST=1)
 # make mutants   defects put into a copy, one at a time: each must be found by the tests it names (ONLY=name)
+# make site    the documents as a site, in the folder site
 # make bench   benchmarks, as ratios in one run        make states   state machines, as tables
 # make test-kafka   the tests that need a real Kafka, of one broker and of three (Java 17 and Maven)
 # make api-calls   random API calls to a real Kubernetes API server and to ours, compared (CALLS=20000, SEED=1; Go)
@@ -51,7 +52,7 @@ FIND_PYTHON = for name in python3.14 python3.13 python3.12 python3.11 python3 py
 	  echo "error: git was not found: install it (Debian and Ubuntu: apt install git)" >&2; exit 1; \
 	fi
 
-.PHONY: help run run-kafka run-cluster demo-rollout test test-fast test-rest test-all test-kafka test-cluster chaos simulate api-calls mutants sbom audit check format bench states setup-run setup-dev clean
+.PHONY: help run run-kafka run-cluster demo-rollout test test-fast test-rest test-all test-kafka test-cluster chaos simulate api-calls mutants sbom audit check format bench states setup-run setup-dev site clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -139,6 +140,9 @@ check: setup-dev
 	.venv/bin/python -m tests.tools.vocabulary
 	.venv/bin/python -m tests.tools.labelpath
 	.venv/bin/python -m docs.generate --check
+
+site: setup-dev
+	.venv/bin/python -m docs.site $(ARGS)
 
 format: setup-dev
 	.venv/bin/ruff format .
