@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from aiokafka import AIOKafkaProducer
 from aiokafka import TopicPartition as KafkaPartition
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.structs import OffsetAndMetadata
 
 from pvbus.adapters.kafka.errors import with_deadline
 from pvbus.adapters.kafka.library import retrieve_error, stop_producer
@@ -125,19 +126,28 @@ class Writer:
         self, producer: AIOKafkaProducer, outputs: Sequence[Output], offsets: Mapping[str, int]
     ) -> None:
         await producer.begin_transaction()
+        batches, manager = self._batches(producer, outputs), producer._txn_manager
+        for partition in batches:  # before anything is awaited: one request then adds them all
+            manager.maybe_add_partition_to_txn(KafkaPartition(*partition))
         sent: list[asyncio.Future[object]] = []
-        for (topic, partition), batches in self._batches(producer, outputs).items():
-            for batch in batches:
-                future = await producer.send_batch(batch, topic, partition=partition)
+        if offsets:  # the library sends them while the batches are under way
+            sent.append(manager.add_offsets_to_txn(self._named_offsets(offsets), self._group))
+            sent[0].add_done_callback(retrieve_error)
+        for (topic, number), closed in batches.items():
+            for batch in closed:
+                future = await producer.send_batch(batch, topic, partition=number)
                 future.add_done_callback(retrieve_error)
                 sent.append(future)
         for future in sent:  # the library would commit even if a batch failed
-            await future
-        if offsets:
-            named = self._settings.named
-            moved = {KafkaPartition(named(topic), self._partition): next_ for topic, next_ in offsets.items()}
-            await producer.send_offsets_to_transaction(moved, self._group)
+            await asyncio.shield(future)
         await producer.commit_transaction()
+
+    def _named_offsets(self, offsets: Mapping[str, int]) -> dict[KafkaPartition, OffsetAndMetadata]:
+        named, number = self._settings.named, self._partition
+        return {
+            KafkaPartition(named(topic), number): OffsetAndMetadata(offset, "")
+            for topic, offset in offsets.items()
+        }
 
     def _batches(
         self, producer: AIOKafkaProducer, outputs: Sequence[Output]
