@@ -8,18 +8,17 @@ The consumer's positions are ahead of ours by the buffered records.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as KafkaPartition
 
 from pvbus.adapters.kafka.errors import translated
+from pvbus.adapters.kafka.fetching import Fetches
 from pvbus.adapters.kafka.library import stop_consumer
 from pvbus.adapters.kafka.settings import KafkaSettings, reader_options
 from pvbus.core.errors import PvbusError, TransientError
 from pvbus.ports.bus import Record, TopicPartition
-
-SLICE_SECONDS = 0.2
-"""How often a waiting poll checks whether positions moved without a record: past markers and gaps."""
 
 
 class KafkaReader:
@@ -49,6 +48,7 @@ class KafkaReader:
         self._buffers: dict[TopicPartition, deque[Record]] = {}
         self._names: dict[TopicPartition, KafkaPartition] = {}
         self._consumer: AIOKafkaConsumer | None = None
+        self._fetches: Fetches | None = None
         self._starting: asyncio.Task[AIOKafkaConsumer] | None = None
         self._is_closed = False
 
@@ -123,14 +123,16 @@ class KafkaReader:
         begin = self._progress()
         while True:
             await asyncio.sleep(0)  # a busy reader must not block the event loop
-            wait = 0.0 if self._has_buffered() else min(SLICE_SECONDS, max(0.0, deadline - loop.time()))
+            wait = 0.0 if self._has_buffered() else max(0.0, deadline - loop.time())
             await self._fetch(consumer, wait, max_records)
             records = self._take(max_records)
             if records or loop.time() >= deadline or self._progress() != begin:
                 return records
 
     async def _fetch(self, consumer: AIOKafkaConsumer, wait_seconds: float, enough: int) -> None:
-        """Move fetched records into the buffers; wait for records if there are none yet.
+        """Move fetched records into the buffers; wait until something arrives if there are none yet.
+
+        What arrives may be markers only, which move positions.
 
         enough: a buffer with so many records gets no more, as memory would grow with the backlog.
         """
@@ -138,8 +140,12 @@ class KafkaReader:
         if not short:
             await asyncio.sleep(wait_seconds)
             return
-        with translated("reading"):
-            fetched = await consumer.getmany(*map(self._foreign, short), timeout_ms=int(wait_seconds * 1000))
+        assert self._fetches is not None
+        self._fetches.expect()
+        fetched = await self._take_arrived(consumer, short)
+        if not fetched and wait_seconds:
+            await self._fetches.arrival(wait_seconds)
+            fetched = await self._take_arrived(consumer, short)
         for (topic, partition), messages in fetched.items():
             name = self._settings.unnamed(topic)
             assert name is not None
@@ -149,6 +155,15 @@ class KafkaReader:
                     for m in messages
                 ]
             )
+
+    async def _take_arrived(
+        self, consumer: AIOKafkaConsumer, short: Sequence[TopicPartition]
+    ) -> Mapping[KafkaPartition, Sequence[Any]]:
+        """Return the records that have arrived; raise the errors that have."""
+        with translated("reading"):
+            fetched: Mapping[KafkaPartition, Sequence[Any]]
+            fetched = await consumer.getmany(*map(self._foreign, short), timeout_ms=0)
+        return fetched
 
     def _has_buffered(self) -> bool:
         """Return whether a partition that is not paused has buffered records."""
@@ -194,6 +209,7 @@ class KafkaReader:
 
     async def _start(self) -> AIOKafkaConsumer:
         consumer = AIOKafkaConsumer(**reader_options(self._settings))
+        self._fetches = Fetches(consumer._client)
         try:
             await consumer.start()
         except BaseException:

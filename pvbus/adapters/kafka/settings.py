@@ -26,7 +26,10 @@ BROKER_TRANSACTION_SECONDS = 20
 
 FETCH_WAIT_SECONDS = 0.25
 """How long a fetch waits at the broker for records. A partition that is added or resumed waits for the end
-of the pending fetch; idle readers send a fetch that often."""
+of the pending fetch. Readers at rest wait longer: see `fetching`."""
+
+LOOK_SECONDS = 1.0
+"""How often the library looks for something to fetch that nothing told it of, which should be never."""
 
 FETCH_BYTES = 2 * 1024 * 1024
 """The maximum compressed size of a fetch response. It is unpacked at once, which blocks the event loop for up
@@ -195,6 +198,7 @@ def reader_options(settings: KafkaSettings) -> dict[str, Any]:
         "isolation_level": "read_committed",
         "enable_auto_commit": False,
         "auto_offset_reset": "earliest",
+        "consumer_timeout_ms": int(LOOK_SECONDS * 1000),
         "fetch_max_wait_ms": int(FETCH_WAIT_SECONDS * 1000),
         "fetch_min_bytes": 1,
         "fetch_max_bytes": FETCH_BYTES,

@@ -1,0 +1,71 @@
+"""How many requests work costs: they, and not the work, are what Kafka costs both sides."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pvbus.ports.bus import Bus, Lease, Output
+from tests.contract.bus.kafka_harness import KafkaHarness
+from tests.kit.bus_contract import PARTITIONS, everything, holder
+from tests.tools.kafka import KafkaCluster
+from tests.tools.kafkarequests import (
+    ADD_OFFSETS,
+    ADD_PARTITIONS,
+    END_TRANSACTION,
+    FETCH,
+    PRODUCE,
+    counted_requests,
+)
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
+
+STEPS = 30
+"""Of each lease."""
+
+
+@asynccontextmanager
+async def holding(kafka: KafkaCluster) -> AsyncIterator[tuple[Bus, list[Lease]]]:
+    harness = KafkaHarness(kafka.bootstrap)
+    try:
+        async with holder(harness) as (bus, leases):
+            yield bus, leases
+    finally:
+        await harness.close()
+
+
+async def test_a_step_adds_its_partitions_with_one_request(kafka_one: KafkaCluster) -> None:
+    """However many partitions a step writes, each kind of request of its transaction is sent once."""
+    async with holding(kafka_one) as (bus, leases):
+        outputs = [Output("out", number, b"k", b"v") for number in range(PARTITIONS)]
+        await bus.step(leases[0], outputs)  # the coordinators are known, and the offsets
+        await bus.committed(leases[0], ["table"])  # and this transaction has ended
+        with counted_requests() as requests:
+            await bus.step(leases[0], outputs, {"table": 1})
+        kinds = (ADD_PARTITIONS, ADD_OFFSETS, PRODUCE, END_TRANSACTION)
+        assert [requests.sent[kind] for kind in kinds] == [1, 1, 1, 1]
+
+
+async def test_a_stream_is_read_with_few_small_fetches(kafka_one: KafkaCluster) -> None:
+    """A reader of a stream fetches less than once a step, and names the partitions that moved, not all."""
+    async with holding(kafka_one) as (bus, leases):
+        reader = bus.reader(everything("out") | everything("table"))
+        assert await reader.poll(timeout_seconds=0.5) == []
+        keys: list[bytes] = []
+
+        async def write(number: int) -> None:
+            for step in range(STEPS):
+                await bus.step(leases[number], [Output("out", number, b"%d-%d" % (number, step), b"v")])
+
+        async def read() -> None:
+            while len(keys) < PARTITIONS * STEPS:
+                keys.extend([record.key for record in await reader.poll(timeout_seconds=5.0)])
+
+        with counted_requests() as requests:
+            await asyncio.gather(read(), *map(write, range(PARTITIONS)))
+        assert sorted(keys) == sorted(
+            b"%d-%d" % (n, step) for n in range(PARTITIONS) for step in range(STEPS)
+        )
+        assert requests.sent[FETCH] <= PARTITIONS * STEPS / 2
+        assert sum(requests.partitions) <= PARTITIONS * requests.sent[FETCH]
