@@ -28,6 +28,7 @@ from pvbus.core.kernel.packagerows import (
 )
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
 from pvbus.core.platform.establish import carvel, crossplane, installs, others, reporting, revisions, states
+from pvbus.core.platform.establish.families import family_of, kind_of_key
 from pvbus.core.platform.establish.findings import (
     Found,
     Installer,
@@ -279,7 +280,7 @@ class EstablishController(KeyedController[InstallData]):
         assert found.install is not None
         match action:
             case InstallAction.FOLLOW:
-                done = yield from others.follow(found.install, installs.kind_of_key(name), live, row)
+                done = yield from others.follow(found.install, kind_of_key(name), live, row)
             case InstallAction.APPLY:
                 done = yield from self._apply_lock(run, found.install, live, row)
             case InstallAction.REPAIR:
@@ -320,16 +321,15 @@ class EstablishController(KeyedController[InstallData]):
         found = {need.install for need in row.dependencies if need.install}
         healthy = {each for each in found if is_healthy(table, each)}
         wanted = reporting.install_status(install, row, data.done, healthy)
-        is_carvel = install.family == "carvel"
-        kind = installs.kind_of_key(name)
+        family, kind = family_of(name), kind_of_key(name)
         if data.reported is not None and not reporting.is_shown({"status": data.reported}, wanted):
             data.reported = None  # its echo is to come, and has to be put right
         if not reporting.is_shown(obj, wanted):
             stored = yield from reporting.report(
-                kind, name.namespace, name.name, row.uid, wanted, now, is_whole=is_carvel
+                kind, name.namespace, name.name, row.uid, wanted, now, is_whole=not family.has_revisions
             )
             data.reported = stored or data.reported
-        if is_carvel:
+        if not family.has_revisions:
             return
         kind = revisions.kind_of_revisions(install)
         uids = {each.name: each.uid for each in data.done.revisions} if data.done is not None else {}

@@ -19,6 +19,7 @@ from pvbus.core.kernel.packagerows import (
     ScopedKey,
 )
 from pvbus.core.platform.establish import carvel, installs, others, waiting
+from pvbus.core.platform.establish.families import FAMILIES, family_of, kind_of_key
 from pvbus.core.platform.establish.objects import Object
 from pvbus.core.platform.establish.state import InstallData
 from pvbus.core.platform.establish.states import InstallFinding, InstallState
@@ -88,8 +89,8 @@ def look(run: Pass, state: InstallState) -> Generator[Effect, Any, Found]:
 
 def _look_at_removed(run: Pass, row: LockRow) -> Generator[Effect, Any, Found]:
     name = run.name
-    live: Object | None = yield Get(installs.kind_of_key(name), name.namespace, name.name)
-    if live is not None and name.kind == carvel.INSTALL.kind and carvel.is_holding(live):
+    live: Object | None = yield Get(kind_of_key(name), name.namespace, name.name)
+    if live is not None and not family_of(name).has_revisions and carvel.is_holding(live):
         return Found(InstallFinding.HOLDING, live)
     if live is None or (row.uid and live["metadata"].get("uid") != row.uid):
         return Found(InstallFinding.GONE)
@@ -126,7 +127,7 @@ def _look_at_present(run: Pass, row: LockRow) -> Generator[Effect, Any, Found]:
             return Found(InstallFinding.UNMET, text=unmet)
         if data.looked_at and data.looked_at <= run.now < data.looked_at + data.look_after:
             return Found(InstallFinding.COMPARED, seconds=data.looked_at + data.look_after - run.now)
-    live: Object | None = yield Get(installs.kind_of_key(name), name.namespace, name.name)
+    live: Object | None = yield Get(kind_of_key(name), name.namespace, name.name)
     if live is None or live["metadata"].get("uid") != row.uid:
         return Found(InstallFinding.BEHIND)
     if run.installer == "others":
@@ -145,7 +146,7 @@ def _has_whole_version(install: Install, row: LockRow, before: EstablishedRow) -
     if row.status not in ("refused", "broken") or row.reason == OBJECT_OWNED:
         return False
     whole = {each.name: each for each in before.revisions if each.state == "established"}
-    if install.family == "carvel":
+    if not FAMILIES[install.family].has_revisions:
         return bool(whole)
     active = next((each for each in row.revisions if each.is_active), None)
     return active is not None and active.name in whole and {*active.objects} == {*whole[active.name].objects}
@@ -174,7 +175,7 @@ def is_healthy(table: Table, rest: str) -> bool:
 
 def established_before(name: ObjectKey, data: InstallData) -> EstablishedRow:
     """Return what is established of an install; without a row, the objects that a PackageInstall notes."""
-    if data.done is not None or data.raw is None or name.kind != carvel.INSTALL.kind:
+    if data.done is not None or data.raw is None or family_of(name).has_revisions:
         return data.done or EstablishedRow()
     objects = carvel.noted(data.object())
     version = data.row.version if data.row is not None else ""

@@ -11,32 +11,14 @@ from pvbus.core.kernel.effects import Create, Delete, Effect, Get, KindRef, Upda
 from pvbus.core.kernel.keys import ObjectKey, digest
 from pvbus.core.kernel.objects import annotation
 from pvbus.core.kernel.packagerows import LockRow, ScopedKey
+from pvbus.core.platform.establish.families import family_of, kind_of_key
 from pvbus.core.platform.establish.objects import CONTENT, Object, contains, with_annotations
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.packaging.carvel.facts import ORPHANED
-from pvbus.core.platform.packaging.reading import CROSSPLANE_OWNER, INSTALL_GROUP, OWNER
 from pvbus.core.platform.packaging.statuses import DELETING
 
-VERSIONS: Mapping[tuple[str, str], str] = {
-    ("pkg.crossplane.io", "Package"): "v1beta1",
-    ("pkg.crossplane.io", "Provider"): "v1",
-    ("pkg.crossplane.io", "Configuration"): "v1",
-    ("pkg.crossplane.io", "Function"): "v1",
-    (INSTALL_GROUP, "PackageInstall"): "v1alpha1",
-}
-PASSED_ON = {INSTALL_GROUP: ("serviceAccountName", "values")}
-"""Fields of a spec that an owner passes on and may take back, by group: what the template lacks goes."""
 SOON_SECONDS = 2.0
 """After a write of an install, until its echo changes the lock."""
-
-
-def kind_of_key(key: ObjectKey) -> KindRef:
-    """Return the kind of an install, at the version that pvbus reads and writes."""
-    return KindRef(key.group, key.kind, VERSIONS.get((key.group, key.kind), ""))
-
-
-def owner_annotation(key: ObjectKey) -> str:
-    return OWNER if key.group == INSTALL_GROUP else CROSSPLANE_OWNER
 
 
 def holder_of(row: LockRow) -> str:
@@ -50,7 +32,7 @@ def holder_of(row: LockRow) -> str:
 
 def is_made(live: Mapping[str, Any] | None, key: ObjectKey) -> bool:
     """Return whether an install is there for others."""
-    return live is not None and bool(annotation(live, owner_annotation(key)))
+    return live is not None and bool(annotation(live, family_of(key).owner))
 
 
 def make(key: ObjectKey, row: LockRow) -> Generator[Effect, Any, Carried]:
@@ -68,7 +50,7 @@ def _new(kind: KindRef, key: ObjectKey, row: LockRow) -> Object:
     meta: Object = {"name": key.name}
     if key.namespace:
         meta["namespace"] = key.namespace
-    meta["annotations"] = {owner_annotation(key): holder_of(row), CONTENT: digest(row.template)}
+    meta["annotations"] = {family_of(key).owner: holder_of(row), CONTENT: digest(row.template)}
     return {
         "apiVersion": f"{kind.group}/{kind.version}",
         "kind": kind.kind,
@@ -89,12 +71,12 @@ def update(key: ObjectKey, row: LockRow, obj: Object) -> Generator[Effect, Any, 
             orphan: Object | None = yield Get(kind_of_key(key), key.namespace, key.name)
             if orphan is not None and is_made(orphan, key):
                 yield Update(
-                    kind_of_key(key), with_annotations(orphan, {owner_annotation(key): None, CONTENT: None})
+                    kind_of_key(key), with_annotations(orphan, {family_of(key).owner: None, CONTENT: None})
                 )
         return ""
     changes: dict[str, str | None] = {}
-    if annotation(obj, owner_annotation(key)) != holder_of(row):
-        changes[owner_annotation(key)] = holder_of(row)
+    if annotation(obj, family_of(key).owner) != holder_of(row):
+        changes[family_of(key).owner] = holder_of(row)
     spec, drift = obj.get("spec") or {}, ""
     if row.template and annotation(obj, CONTENT) != digest(row.template):
         changes[CONTENT] = digest(row.template)
@@ -114,7 +96,7 @@ def update(key: ObjectKey, row: LockRow, obj: Object) -> Generator[Effect, Any, 
 
 def _taken_back(key: ObjectKey, row: LockRow) -> tuple[str, ...]:
     """Return the fields that the template has no longer, or never had."""
-    return tuple(name for name in PASSED_ON.get(key.group, ()) if name not in row.template)
+    return tuple(name for name in family_of(key).passed_on if name not in row.template)
 
 
 def delete(key: ObjectKey, live: Object) -> Generator[Effect, Any, Carried]:
@@ -130,5 +112,5 @@ def delete(key: ObjectKey, live: Object) -> Generator[Effect, Any, Carried]:
 
 def release(key: ObjectKey, live: Object) -> Generator[Effect, Any, Carried]:
     """Leave an install to the user: it does not say any more whom it was made for. live: its object."""
-    yield Update(kind_of_key(key), with_annotations(live, {owner_annotation(key): None, CONTENT: None}))
+    yield Update(kind_of_key(key), with_annotations(live, {family_of(key).owner: None, CONTENT: None}))
     return Carried(is_over=True)

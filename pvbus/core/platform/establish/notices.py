@@ -5,14 +5,11 @@ are others'. Work that goes on has none. The reasons are Crossplane's and those 
 Source: Crossplane, internal/controller/pkg/manager and internal/controller/pkg/revision.
 """
 
-from collections.abc import Mapping
-
 from pvbus.core.kernel.effects import Notice
 from pvbus.core.kernel.keys import ObjectKey, digest
 from pvbus.core.kernel.objects import timestamp
-from pvbus.core.kernel.packagerows import OBJECT_OWNED, SOURCE_FAILS, WAITING, EstablishedRow, LockRow
-from pvbus.core.platform.establish.installs import kind_of_key
-from pvbus.core.platform.packaging.reading import INSTALL_GROUP
+from pvbus.core.kernel.packagerows import SOURCE_FAILS, WAITING, EstablishedRow, LockRow
+from pvbus.core.platform.establish.families import family_of, kind_of_key
 from pvbus.core.platform.packaging.statuses import DELETE_FAILED
 
 NOTE_BYTES_MAX = 1000
@@ -20,13 +17,6 @@ NOTE_BYTES_MAX = 1000
 BESIDE = "AnotherInstaller"
 """The reason as Crossplane or kapp-controller installs the same package."""
 REPORTER = "pvbus.dev/establish"
-_WORDS: Mapping[str, str] = {
-    **dict.fromkeys(("Conflict", "SearchLimit", "DuplicatePackage"), "ResolveDependencies"),
-    **dict.fromkeys(("InvalidPackage", "InvalidContent"), "ParsePackage"),
-    **dict.fromkeys((WAITING, SOURCE_FAILS, "UnknownContent"), "UnpackPackage"),
-    OBJECT_OWNED: "SyncPackage",
-}
-"""Crossplane's word for a reason of ours."""
 
 
 def notice_of(
@@ -40,14 +30,14 @@ def notice_of(
         return None
     trouble = _trouble(row, done)
     former = before if before is not None and before.uid == row.uid else None
-    is_carvel = key.group == INSTALL_GROUP
+    family = family_of(key)
     if trouble is not None:
         if former is not None and (former.reason, former.message) == (done.reason, done.message):
             return None
         reason, note = trouble
-        reason = reason if is_carvel else _WORDS.get(reason, reason)
+        reason = family.words.get(reason, reason)
     elif done.is_healthy and (former is None or not former.is_healthy or _names(former) != _names(done)):
-        reason = "ReconcileSucceeded" if is_carvel else "InstallPackageRevision"
+        reason = family.installed
         note = f"{row.package} {row.version or row.digest} is installed"
         note += f"; {done.message}" if done.message else ""
     else:

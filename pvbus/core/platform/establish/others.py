@@ -14,6 +14,7 @@ from typing import Any
 from pvbus.core.kernel.effects import Effect, KindRef, Update
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.packagerows import EstablishedRevision, LockRow
+from pvbus.core.platform.establish.families import FAMILIES
 from pvbus.core.platform.establish.objects import Object
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.rivals import Mark, mark_by, wait_seconds
@@ -21,11 +22,6 @@ from pvbus.core.platform.establish.rivals import Mark, mark_by, wait_seconds
 MANAGER = "pvbus"
 """What the names of our own programs begin with."""
 LOOK_SECONDS = 60.0
-
-_THEIRS = {"crossplane": ("Crossplane", "crossplane"), "carvel": ("kapp-controller", "kapp-controller")}
-"""Who installs a family, and the name of its program. The command line of Crossplane has the same name, but
-writes no status."""
-_SKIP = "skipDependencyResolution"
 
 
 def rival_of(install: Install, live: Object, now: float) -> tuple[str, float]:
@@ -36,9 +32,10 @@ def rival_of(install: Install, live: Object, now: float) -> tuple[str, float]:
     live: the install's object with its managedFields
     now: the time, in seconds since 1970
     """
-    name, program = _THEIRS[install.family]
+    family = FAMILIES[install.family]
+    name = family.installer
     mark = mark_by(
-        live, lambda entry: entry.get("manager") == program and entry.get("subresource") == "status"
+        live, lambda entry: entry.get("manager") == family.program and entry.get("subresource") == "status"
     )
     ours = mark_by(live, lambda entry: str(entry.get("manager", "")).startswith(MANAGER))
     seconds = wait_seconds(mark, now, beside=_is_after(mark, ours))
@@ -58,10 +55,10 @@ def _is_after(mark: Mark | None, ours: Mark | None) -> bool:
 
 def follow(install: Install, kind: KindRef, live: Object, row: LockRow) -> Generator[Effect, Any, Carried]:
     """Leave an install to others, and report what they report. live: the install's object."""
-    name, _ = _THEIRS[install.family]
-    spec = live.get("spec") or {}
-    if install.family == "crossplane" and spec.get(_SKIP) is not True:
-        live = yield Update(kind, {**live, "spec": {**spec, _SKIP: True}})
+    family, spec = FAMILIES[install.family], live.get("spec") or {}
+    name = family.installer
+    if family.switch and spec.get(family.switch) is not True:
+        live = yield Update(kind, {**live, "spec": {**spec, family.switch: True}})
     is_healthy, message = _health(install, live, row)
     active = next((each for each in row.revisions if each.is_active), None)
     entry = EstablishedRevision(
@@ -80,16 +77,16 @@ def _health(install: Install, live: Mapping[str, Any], row: LockRow) -> tuple[bo
     """Return whether others report success for the version of the lock, and else what they say."""
     status = live.get("status") or {}
     conditions = {each.get("type"): each for each in status.get("conditions") or ()}
-    needed: tuple[str, ...] = ("Installed", "Healthy")
-    if install.family == "carvel":
-        needed, is_current = ("ReconcileSucceeded",), status.get("version") == row.version
+    family = FAMILIES[install.family]
+    if not family.has_revisions:
+        is_current = status.get("version") == row.version
         is_seen = status.get("observedGeneration") in (None, live["metadata"].get("generation"))
     else:
         is_current, is_seen = True, True
         if active := next((each for each in row.revisions if each.is_active), None):
             current = str(status.get("currentIdentifier") or "")
             is_current = not current or active.digest in current or current.endswith(f":{active.version}")
-    for name in needed:
+    for name in family.success:
         condition = conditions.get(name) or {}
         if condition.get("status") != "True":
             return (

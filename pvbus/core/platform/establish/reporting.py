@@ -12,6 +12,7 @@ from pvbus.core.kernel.effects import Create, Delete, Effect, Get, KindRef, List
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.packagerows import EstablishedRow, LockedRevision, LockRow
+from pvbus.core.platform.establish.families import FAMILIES
 from pvbus.core.platform.establish.objects import Object, contains
 from pvbus.core.platform.establish.revisions import is_users
 from pvbus.core.platform.packaging.statuses import (
@@ -36,14 +37,16 @@ def install_status(
     install: Install, row: LockRow, done: EstablishedRow | None, healthy: Collection[str]
 ) -> Status:
     """Return the status of an install, without times. A healthy one says what was not done, if anything."""
-    is_carvel = install.family == "carvel"
-    status = carvel_status(install, row, done, healthy) if is_carvel else package_status(install, row, done)
+    family = FAMILIES[install.family]
+    if family.has_revisions:
+        status = package_status(install, row, done)
+    else:
+        status = carvel_status(install, row, done, healthy)
     if done is None or not done.is_healthy or not done.message:
         return status
-    healthy_type = "ReconcileSucceeded" if is_carvel else "Healthy"
     conditions = [
         {**each, "message": done.message}
-        if each["type"] == healthy_type and not each.get("message")
+        if each["type"] == family.success[-1] and not each.get("message")
         else each
         for each in status["conditions"]
     ]

@@ -11,29 +11,22 @@ from typing import Any, Literal
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Create, Delete, Effect, Get, KindRef, List, Update
 from pvbus.core.kernel.installs import Install
-from pvbus.core.kernel.keys import okey
+from pvbus.core.kernel.keys import ObjectKey, okey
 from pvbus.core.kernel.objects import annotation
 from pvbus.core.kernel.packagerows import DIGEST, PARENT_LABEL, SCOPE, WROTE, LockedRevision, ScopedKey
+from pvbus.core.platform.establish.families import CROSSPLANE, kind_of_key
 from pvbus.core.platform.establish.objects import Object, contains, group_of
 from pvbus.core.platform.establish.owners import Owner, controller_of, owns, references_of, taken
 
-GROUP = "pkg.crossplane.io"
+GROUP = CROSSPLANE.group
 State = Literal["Active", "Inactive"]
-VERSIONS = {"Package": "v1beta1", "Provider": "v1", "Configuration": "v1", "Function": "v1"}
-"""The kinds of installs, and the version of each and of its revisions."""
 
 _COPIED = ("ignoreCrossplaneConstraints", "skipDependencyResolution", "commonLabels", "runtimeConfigRef")
 """What a revision has as its install has it. Source: Crossplane, apis/pkg/v1, PackageRevisionSpec."""
 
 
-def kind_of_install(install: Install) -> KindRef:
-    """Return the kind of an install's object."""
-    kind = install.okey.partition("|")[0].rpartition("/")[2]
-    return KindRef(GROUP, kind, VERSIONS[kind])
-
-
 def kind_of_revisions(install: Install) -> KindRef:
-    kind = kind_of_install(install)
+    kind = kind_of_key(ObjectKey.parse(install.okey))
     return kind._replace(kind=f"{kind.kind}Revision")
 
 
@@ -46,7 +39,7 @@ def stray_of(revision: Object) -> str:
 def parent_of(revision: Object) -> str:
     """Return the key of the install that controls a revision, "" without one."""
     owner = controller_of(revision) or {}
-    if group_of(str(owner.get("apiVersion", ""))) != GROUP or owner.get("kind") not in VERSIONS:
+    if group_of(str(owner.get("apiVersion", ""))) != GROUP or owner.get("kind") not in CROSSPLANE.versions:
         return ""
     return str(ScopedKey(SCOPE, okey(GROUP, str(owner["kind"]), "", str(owner.get("name")))))
 
