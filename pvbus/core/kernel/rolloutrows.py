@@ -21,8 +21,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     the digest of its files, "" if they are not known. position: its position in the order of the attempt.
     wave: from 1. good, good_digest, good_source: what a rollback publishes again, "" for none, and the
     upstream revision of that. uid: of the PackageVariant that its order was given for, "" before. since:
-    `watched_seconds` of the rollout when it was last approved and not proven. evidence: what its evidence
-    lacks. before: for weak evidence, pairs of a name and the digest of that status before its approval.
+    `watched_seconds` of the rollout when it was last approved and not proven. published_at: the same when its
+    publication was seen. evidence: what its evidence lacks. before: for weak evidence, pairs of a name and
+    the digest of that status before its approval.
     """
 
     target: str
@@ -40,6 +41,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     files: str = ""
     good_source: str = ""
     since: float = 0
+    published_at: float = 0
     evidence: str = ""
     before: tuple[tuple[str, str], ...] = ()
 

@@ -15,6 +15,8 @@ from pvbus.controlplane.packages.resources import PUSH_ON_FAILURE
 from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.errors import TransientError
+from pvbus.core.kernel.keys import IS_LATER
+from pvbus.core.variants.revisions.content import content_digest
 from tests.integration.packages.support import (
     CONFIG,
     KPTFILE,
@@ -436,3 +438,42 @@ async def test_a_list_has_the_files_of_every_revision(fleet: World) -> None:
     assert {item["metadata"]["name"] for item in listed} == {"blue.app.v1", "blue.app.main"}
     assert all("settings.yaml" in item["spec"]["resources"] for item in listed)
     assert await fleet.store.resources.get(NAMESPACE, "blue.nothing.v1") is None
+
+
+async def test_a_commit_says_whether_it_comes_after_the_revision_and_has_its_package(
+    fleet: World, edge: Path
+) -> None:
+    """In a shared repository HEAD moves with each package: evidence of a later commit counts for a revision
+    whose package is the same there, and evidence of an earlier one never does."""
+    published = await fleet.publish(
+        await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
+    )
+    name = published["metadata"]["name"]
+    commit = fleet.present(name)["status"]["selfLock"]["git"]["commit"]
+    other = await fleet.publish(await fleet.create(revision("edge", "app-2", "ws", clone_of("blue.app.v1"))))
+    later = fleet.present(other["metadata"]["name"])["status"]["selfLock"]["git"]["commit"]
+
+    async def at(revision_name: str, oid: str) -> tuple[str, str] | None:
+        found = await fleet.store.resources.get(NAMESPACE, f"{revision_name}@{oid}")
+        if found is None:
+            return None
+        files = content_digest(found["spec"]["resources"])
+        return found["metadata"]["annotations"][IS_LATER], files
+
+    content = content_digest((await fleet.files(name))["spec"]["resources"])
+    assert commit != later
+    assert await at(name, commit) == ("true", content)
+    assert await at(name, later) == ("true", content)
+    assert await at(other["metadata"]["name"], commit) is None, "the package is not there yet"
+    drafted = await fleet.create(
+        revision("edge", "app-1", "ws2", {"type": "edit", "edit": {"sourceRef": {"name": name}}})
+    )
+    changed = await fleet.files(drafted["metadata"]["name"])
+    await fleet.put(changed, {"settings.yaml": CONFIG.replace("small", "large")})
+    second = await fleet.publish(fleet.present(drafted["metadata"]["name"]))
+    head = fleet.present(second["metadata"]["name"])["status"]["selfLock"]["git"]["commit"]
+    found = await at(name, head)
+    assert found is not None
+    assert (found[0], found[1] == content) == ("true", False), "another package is there now"
+    earlier = await at(second["metadata"]["name"], commit)
+    assert earlier == ("false", content)

@@ -74,10 +74,12 @@ class Turn:
         self.set(state=rollout_after(self.rollout.state, event), **fields)
 
     def turn_target(self, row: Target, event: TargetEvent) -> None:
-        state, since = target_after(row.state, event), row.since
-        if state is TargetState.APPROVED and row.state is not state:
-            since = self.rollout.watched_seconds
-        self.rows[row.target] = msgspec.structs.replace(row, state=state, since=since)
+        state, now = target_after(row.state, event), self.rollout.watched_seconds
+        since = now if state is TargetState.APPROVED and row.state is not state else row.since
+        published_at = now if event is TargetEvent.PUBLISHED else row.published_at
+        self.rows[row.target] = msgspec.structs.replace(
+            row, state=state, since=since, published_at=published_at
+        )
 
     @property
     def current(self) -> list[Target]:

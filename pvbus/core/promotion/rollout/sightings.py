@@ -180,7 +180,7 @@ def subject_of(
     is_of_row = row is not None and (row.revision, row.digest) == content[:2]
     seconds = float("inf")
     if row is not None and is_of_row and row.attempt == rollout.attempt:
-        seconds = rollout.watched_seconds - row.since
+        seconds = rollout.watched_seconds - row.published_at
     return Subject(
         source=source,
         published=content[0],
