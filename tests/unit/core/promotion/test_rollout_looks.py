@@ -224,7 +224,8 @@ def test_evidence_of_the_revision_before_proves_nothing_after_the_next_one() -> 
     """A look is of one revision: a newer one that is published meanwhile needs one of its own."""
     hub = Hub().shows("t0", application()).began()
     assert hub.targets["t0"] == "proven"
-    hub.candidate("t0", published="v3", published_digest="other").source("t0", commit=LATER).go(60)
+    hub.candidate("t0", published="v3", published_digest="other")
+    hub.source("t0", commit=LATER).go(60)
     assert hub.targets["t0"] == "gone"
 
 
@@ -324,7 +325,8 @@ def test_a_canary_that_runs_the_revision_counts_by_the_evidence_of_now() -> None
     assert hub.status.phase == "Completed"
     hub.shows("t0", application(health="Degraded"))
     hub.candidate("t0", is_current=True)
-    hub.candidate("t1", revision="v2", digest=DIGEST, is_proposed=True).source("t1").go(120)
+    hub.candidate("t1", revision="v2", digest=DIGEST, is_proposed=True)
+    hub.source("t1").go(120)
     assert (hub.status.attempt, hub.condition("Progressing").reason) == (1, "CanaryNotReady")
     hub.shows("t0", application()).go(60)
     assert (hub.status.attempt, hub.targets["t1"]) == (2, "ordered")
