@@ -1,12 +1,14 @@
 """The model as the page gets it: the whole, or what changed since a version.
 
 Rows are lists, and texts that repeat are numbers in the lists `texts` and `labels` of the same document. A
-variant is `[name, set, state, lifecycle, reason, labels, warning]`, a set `[name, state, reason, hold,
-labels, warning]`, where hold is null or `[count, token]`, and warning the type of a condition or "". An open
+variant is `[name, set, state, lifecycle, reason, labels, warning, since]`, a set `[name, state, reason, hold,
+labels, warning, since]`, where hold is null or `[count, token]`, warning the type of a condition or "", and
+since the seconds since 1970 at which its state began, 0 if that is not known. An open
 task is `[name, revision, type, variant, state, question, owner, ticket, due, due time in seconds since 1970
 or null, since, note, blocks, command]`; name is its key, blocks are numbers of gates. A draft that stayed
-when its variant went is `[name, variant, note]`. Rollouts are objects, see `pvbus.core.web.rollouts`. Of
-conflicts it says how many drafts have some, and at which version this changed last.
+when its variant went is `[name, variant, note]`, a quarantine that lasts `[name, covers, why]`. Rollouts are
+objects, see `pvbus.core.web.rollouts`. Of conflicts it says how many drafts have some, and at which version
+this changed last.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +17,7 @@ from typing import Any
 from pvbus.core.kernel.keys import Key
 from pvbus.core.web import rollouts
 from pvbus.core.web.labels import Labels
-from pvbus.core.web.model import KeptRow, Model, RolloutRow, SetRow, VariantRow
+from pvbus.core.web.model import KeptRow, Model, QuarantineRow, RolloutRow, SetRow, VariantRow
 from pvbus.core.web.states import reason_of
 from pvbus.core.web.tasks import Question, TaskRow
 
@@ -40,6 +42,7 @@ def whole(model: Model, now: float) -> Document:
     return {
         **_document(model.variants.items(), model.sets.items(), model.tasks.items()),
         "retained": _retained(model.retained.items()),
+        "quarantines": _quarantines(model.quarantines.items()),
         "rollouts": _rollouts(model.rollouts.items(), now),
         "conflicts": [len(model.conflicts), model.conflicts_changed],
         "whole": True,
@@ -48,9 +51,8 @@ def whole(model: Model, now: float) -> Document:
 
 def changes(model: Model, since: int, now: float) -> Document | None:
     """Return what changed after a version; None where that is not known, so the whole is needed."""
-    floors = (
-        table.floor for table in (model.variants, model.sets, model.rollouts, model.tasks, model.retained)
-    )
+    tables = (model.variants, model.sets, model.rollouts, model.tasks, model.retained, model.quarantines)
+    floors = (table.floor for table in tables)
     if not max(floors) <= since <= model.version:
         return None
     return {
@@ -60,6 +62,8 @@ def changes(model: Model, since: int, now: float) -> Document | None:
         "tasksGone": model.tasks.gone(since),
         "retained": _retained(model.retained.changed(since)),
         "retainedGone": model.retained.gone(since),
+        "quarantines": _quarantines(model.quarantines.changed(since)),
+        "quarantinesGone": model.quarantines.gone(since),
         "rollouts": _rollouts(model.rollouts.changed(since), now),
         "rolloutsGone": model.rollouts.gone(since),
         "conflicts": [len(model.conflicts), model.conflicts_changed],
@@ -72,6 +76,10 @@ def _rollouts(rows: Iterable[tuple[str, RolloutRow]], now: float) -> list[Mappin
 
 def _retained(rows: Iterable[tuple[str, KeptRow]]) -> list[list[str]]:
     return [[name, row.variant, row.note] for name, row in rows]
+
+
+def _quarantines(rows: Iterable[tuple[str, QuarantineRow]]) -> list[list[str]]:
+    return [[name, row.covers, row.why] for name, row in rows]
 
 
 def _document(
@@ -102,6 +110,7 @@ def _variant(name: str, row: VariantRow, texts: _Numbers, labels: _Numbers) -> l
         texts.of(reason_of(row, state)),
         labels.of(row.labels),
         texts.of(row.warning),
+        row.since,
     ]
 
 
@@ -109,7 +118,7 @@ def _set(name: str, row: SetRow, texts: _Numbers, labels: _Numbers) -> list[Any]
     state = row.state
     hold = [row.hold.count, row.hold.token] if row.hold is not None else None
     shown = (texts.of(state.value), texts.of(reason_of(row, state)))
-    return [name, *shown, hold, labels.of(row.labels), texts.of(row.warning)]
+    return [name, *shown, hold, labels.of(row.labels), texts.of(row.warning), row.since]
 
 
 def _task(name: str, asked: Question, texts: _Numbers) -> list[Any]:

@@ -10,11 +10,13 @@ sets are not stored, as the page reads them for one object at a time.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import astuple
 
+from pvbus.core.api.quarantines import Quarantine
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.variants import CONFIG_GROUP, Condition, Downstream
 from pvbus.core.kernel.keys import (
@@ -93,6 +95,7 @@ _child = msgspec.json.Decoder(_Child)
 _rollup = msgspec.json.Decoder(_Rollup)
 _event = msgspec.json.Decoder(_Event)
 _policy = msgspec.json.Decoder(RolloutPolicy)
+_quarantine = msgspec.json.Decoder(Quarantine)
 _asking = msgspec.json.Decoder(ConditionEvent)
 
 
@@ -111,6 +114,7 @@ class _Facts(msgspec.Struct, gc=False):
     attention: str = ""  # the reason of AttentionNeeded
     reason: str = ""  # of Ready
     warning: str = ""  # the condition of WARNINGS that is True
+    since: int = 0  # when a condition of its state changed last, in seconds since 1970; 0 is not known
 
     @property
     def reported(self) -> bool:
@@ -176,6 +180,18 @@ class RolloutRow(msgspec.Struct):
     version: int = 0
 
 
+class QuarantineRow(msgspec.Struct):
+    """A quarantine that no person has ended.
+
+    covers: what must not go out again, in words
+    why: what failed
+    """
+
+    covers: str
+    why: str
+    version: int = 0
+
+
 class KeptRow(msgspec.Struct):
     """A draft that stayed when its variant went.
 
@@ -206,6 +222,7 @@ class Model:
         self.rollouts: Versioned[RolloutRow] = Versioned()
         self.tasks: Versioned[TaskRow] = Versioned()
         """By `<namespace>/<revision>|<condition type>`."""
+        self.quarantines: Versioned[QuarantineRow] = Versioned()
         self.retained: Versioned[KeptRow] = Versioned()
         """By `<namespace>/<revision>`."""
         self.conflicts: Versioned[ConflictRow] = Versioned()
@@ -359,12 +376,26 @@ class Model:
             self._changed_set(name, row)
 
     def _load_policy(self, key: str, value: bytes | None) -> None:
-        if "|" in key:  # a Quarantine
+        if "|" in key:
+            self._load_quarantine(ObjectKey.parse(key), value)
             return
         if value is None:
             self.rollouts.remove(key, self.version + 1)
         else:
             self.rollouts.put(key, RolloutRow(_policy.decode(value)), self.version + 1)
+        self._dirty = True
+
+    def _load_quarantine(self, key: ObjectKey, value: bytes | None) -> None:
+        name = f"{key.namespace}/{key.name}"
+        spec = _quarantine.decode(value).spec if value is not None else None
+        if spec is None or spec.released is not None:
+            self.quarantines.remove(name, self.version + 1)
+        else:
+            covers = [each.revision for each in spec.upstreams]
+            covers += [f"{len(spec.contents)} contents"] if spec.contents else []
+            sets = ", ".join(spec.sets) or "every set"
+            row = QuarantineRow(f"{', '.join(covers)} in {sets}", spec.message or spec.reason)
+            self.quarantines.put(name, row, self.version + 1)
         self._dirty = True
 
     def _load_task(self, name: str, value: bytes | None) -> None:
@@ -390,6 +421,8 @@ class Model:
     def _load_condition(self, row: _Facts, type_: str, value: bytes | None) -> None:
         condition = _event.decode(value).condition if value is not None else None
         is_true = condition is not None and condition.status == "True"
+        if condition is not None and type_ not in WARNINGS:
+            row.since = self._shared(max(row.since, _seconds(condition.last_transition_time)))
         match type_:
             case "Stalled":
                 row.stalled = is_true
@@ -468,6 +501,14 @@ def _load_object(row: _Facts, meta: _Meta | None) -> None:
     row.exists = meta is not None
     row.deleting = meta is not None and meta.deletion_timestamp is not None
     row.generation = meta.generation if meta is not None else 0
+
+
+def _seconds(time: str | None) -> int:
+    """Return a time of RFC 3339 in seconds since 1970, 0 for one that cannot be read."""
+    try:
+        return int(datetime.fromisoformat(time or "").timestamp())
+    except (ValueError, OverflowError):
+        return 0
 
 
 def _own_labels(variant: _Object) -> Labels:

@@ -44,6 +44,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
     "/work.js": ("work.js", "text/javascript"),
+    "/needs.js": ("needs.js", "text/javascript"),
 }
 SESSION, ACT, LOOK = "/api/session", "/api/act", "/api/look"
 WRITES: Mapping[str, tuple[str, ...]] = {SESSION: ("POST", "DELETE"), ACT: ("POST",), LOOK: ("POST",)}

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pvbus.core.kernel.records import LATEST, RESULTS, SETS, UNROLL, VARIANTS, ChildState, ResultRow
@@ -155,6 +156,88 @@ def test_the_fleet(shown: Shown) -> None:
     )
     page.until_text("default/cache", ".group")
     picture(page, "fleet")
+
+
+def test_the_view_is_in_the_address(shown: Shown) -> None:
+    """Filter, states, grouping and list: another browser opens the same, and back goes one step."""
+    page = shown.page
+    typed = "const i = document.querySelector('input'); i.value = arguments[0];"
+    typed += "i.dispatchEvent(new Event('input'))"
+    for text in ("r", "re", "region=asia"):
+        page.run(typed, text)
+    page.until_text("100 variants of 400", "#main")
+    page.run(
+        "[...document.querySelectorAll('.legend button')].find((e) => /ready/.test(e.textContent)).click()"
+    )
+    page.run(
+        "const s = document.querySelector('select'); s.value = 'label stage';"
+        "s.dispatchEvent(new Event('change'))"
+    )
+    page.until_text("stage=production", ".group")
+    found = page.text("#main [role=status]")
+    address = page.run("return location.href")
+    assert address.endswith("#/?filter=region%3Dasia&state=ready&group=label+stage")
+    page.open("about:blank")
+    page.open(address)
+    page.until_text(found, "#main")
+    assert page.run("return document.querySelector('input').value") == "region=asia"
+    page.until_text("stage=production", ".group")
+    page.run(
+        "[...document.querySelectorAll('.legend button')].find((e) => /stalled/.test(e.textContent)).click()"
+    )
+    page.run(typed, "asia")
+    page.run(typed, "asia-")
+    page.until(lambda: page.run("return location.hash.includes('asia-')"), "the address has the letters")
+    page.back()
+    page.until(
+        lambda: page.run("return document.querySelector('input').value") == "region=asia", "one step back"
+    )
+    page.back()
+    page.until_text(found, "#main")
+    page.run("document.body.focus()")
+    page.press("/")
+    assert page.run("return document.activeElement.type") == "search"
+
+
+def test_what_needs_a_person_is_on_top(shown: Shown) -> None:
+    """Conflicts, rejected, stranded, removals, tasks, quarantined, stopped, stalled; each goes by itself."""
+    page = shown.page
+    names = [f"default/web-edge-{region}-{region}-{n:05}" for n, region in enumerate(REGIONS)]
+    key, spec = "promotion.pvbus.dev/Quarantine|default|q", {"upstreams": [{"revision": "blueprints/web@v6"}]}
+    quarantine = {
+        "metadata": {"namespace": "default", "name": "q"},
+        "spec": {**spec, "message": "it crashed"},
+    }
+    reasons = ("UpgradeConflict", "DraftRejected", "RollbackStranded")
+    shown.write(
+        *(
+            event(VARIANT, name, "AttentionNeeded", "True", reason, since="2026-01-01T08:00:00Z")
+            for name, reason in zip(names, reasons, strict=False)
+        ),
+        ask(names[3], "draft", "Is it licensed?"),
+        rollout("default/web", "Stopped", 2, {"total": 9, "failing": 2}),
+        ("pvbus.policies", key, msgspec.json.encode(quarantine)),
+    )
+    page.until_text("Quarantined: 1", "#needs")
+    page.click("#needs a")
+    titles = "return [...document.querySelectorAll('#main h3')].map((e) => e.textContent.split(' (')[0])"
+    page.until_text("Stalled variants", "#main")
+    wanted = [
+        "Conflicts of upgrades",
+        "Rejected drafts",
+        "Stranded by a rollback",
+        "Held removals",
+        "Open tasks",
+    ]
+    wanted += ["Quarantined", "Rollouts that wait for a person", "Stalled variants"]
+    page.until(lambda: page.run(titles) == wanted, str(wanted))
+    page.until_text("pvbus rollout release default/q --reason TEXT", "#main")
+    page.until_text("it crashed", "#main")
+    assert re.search(r"\d+ d", page.text("time[data-since]"))
+    shown.write((LATEST, f"{VARIANT}|{names[1]}|AttentionNeeded", None), ("pvbus.policies", key, None))
+    page.until(
+        lambda: "Rejected" not in page.text("#main") and "Quarantined" not in page.text("#main"), "they go"
+    )
 
 
 def test_a_change_shows_by_itself(shown: Shown) -> None:
@@ -355,7 +438,7 @@ def test_tasks(shown: Shown) -> None:
     page.until_text("Licensed of default/edge-africa.site-0.packagevariant-2: answered True", "pre")
     assert page.run("return document.querySelector('.tasks')") is None
     page.click("nav a[href='#/tasks']")
-    page.until_text("of 2", "#main")
+    page.until_text("2 open tasks", "#main")
     shown.write((LATEST, f"PackageRevision|default/{drafts[2]}|Licensed", None))
     page.until_text("Tasks (1)", "nav")
 

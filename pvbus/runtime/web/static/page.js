@@ -12,7 +12,7 @@ const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f
 const OF_SET = "set", OF_STATE = "state", OF_LIFECYCLE = "lifecycle", OF_NAMESPACE = "namespace";
 
 const fleet = {
-  variants: new Map(), names: null, sets: new Map(), rollouts: new Map(), tasks: new Map(), kept: new Map(), conflicts: 0, conflictsAt: 0, version: "", number: -1, loaded: false,
+  variants: new Map(), names: null, sets: new Map(), rollouts: new Map(), tasks: new Map(), kept: new Map(), quarantines: new Map(), conflicts: 0, conflictsAt: 0, version: "", number: -1, loaded: false,
 };
 const shown = { filter: "", states: new Set(), group: OF_SET, list: false, tasks: "", overdue: false };
 
@@ -41,6 +41,23 @@ function el(tag, attributes, ...children) {
 const link = (kind, name) => el("a", { href: `#/${kind}/${name.split("/").map(encodeURIComponent).join("/")}` }, name);
 const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 const clock = (time) => time.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const SPANS = [[86400 * 2, 86400, "d"], [7200, 3600, "h"], [120, 60, "min"], [0, 1, "s"]];
+
+function span(seconds) {  // in words, as "3 h"
+  const [, unit, word] = SPANS.find(([least]) => seconds >= least) || SPANS[3];
+  return `${Math.max(0, Math.floor(seconds / unit)).toLocaleString("en")} ${word}`;
+}
+
+const ago = (since) => span(Date.now() / 1000 + connection.ahead - since);  // by the server's clock
+
+function since(seconds) {  // what shows for how long something is so; it goes on by itself
+  if (!seconds) return "";
+  const at = new Date(seconds * 1000);
+  return el("time", { datetime: at.toISOString(), title: at.toLocaleString(), "data-since": seconds }, ago(seconds));
+}
+
+setInterval(() => document.querySelectorAll("time[data-since]").forEach((node) => say(node, ago(Number(node.dataset.since)))), 10000);
+
 const byName = (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0);
 const withState = (state) => el("span", {}, glyph(state), ` ${state}`);
 const warned = (row) => (row.warning ? `\u26a0 ${row.warning}` : "");
@@ -145,6 +162,7 @@ function apply(message) {
     fleet.rollouts.clear();
     fleet.tasks.clear();
     fleet.kept.clear();
+    fleet.quarantines.clear();
     fleet.loaded = true;
   }
   const before = fleet.variants.size;
@@ -153,6 +171,8 @@ function apply(message) {
   for (const name of message.rolloutsGone || []) fleet.rollouts.delete(name);
   for (const name of message.tasksGone || []) fleet.tasks.delete(name);
   for (const name of message.retainedGone || []) fleet.kept.delete(name);
+  for (const name of message.quarantinesGone || []) fleet.quarantines.delete(name);
+  for (const [name, covers, why] of message.quarantines || []) fleet.quarantines.set(name, { name, covers, why });
   [fleet.conflicts, fleet.conflictsAt] = message.conflicts || [0, 0];
   for (const [name, variant, note] of message.retained || []) fleet.kept.set(name, { name, variant, note });
   for (const rollout of message.rollouts || []) fleet.rollouts.set(rollout.name, rollout);
@@ -162,15 +182,15 @@ function apply(message) {
       ticket: texts[ticket], due: texts[due], dueAt, since: texts[since], note: texts[note], blocks: blocks.map((gate) => texts[gate]), answer,
     });
   }
-  for (const [name, set, state, lifecycle, reason, label, warning] of message.variants || []) {
+  for (const [name, set, state, lifecycle, reason, label, warning, since] of message.variants || []) {
     fleet.variants.set(name, {
       name, set: texts[set], state: texts[state], lifecycle: texts[lifecycle], reason: texts[reason],
-      labels: labels[label], warning: texts[warning],
+      labels: labels[label], warning: texts[warning], since,
     });
   }
   if (message.whole || (message.gone || []).length || fleet.variants.size !== before) fleet.names = null;
-  for (const [name, state, reason, hold, label, warning] of message.sets || []) {
-    fleet.sets.set(name, { name, state: texts[state], reason: texts[reason], hold, labels: labels[label], warning: texts[warning] });
+  for (const [name, state, reason, hold, label, warning, since] of message.sets || []) {
+    fleet.sets.set(name, { name, state: texts[state], reason: texts[reason], hold, labels: labels[label], warning: texts[warning], since });
   }
 }
 
@@ -266,6 +286,39 @@ setInterval(() => {
   if (connection.source && Date.now() - connection.heard > QUIET_MS) lost(connection.source, "the server is silent");
 }, 1000);
 
+// ------------------------------------------------------------------ the view in the address
+
+const DEFAULTS = { filter: "", states: new Set(), group: OF_SET, list: false, tasks: "", overdue: false };
+const FLEET_PATH = /^\/?$/, TASKS_PATH = /^\/tasks$/;
+const pathOf = () => location.hash.slice(1).split("?")[0];
+
+function readAddress() {
+  const given = new URLSearchParams(location.hash.split("?").slice(1).join("?"));
+  Object.assign(shown, { ...DEFAULTS, states: new Set() });
+  if (TASKS_PATH.test(pathOf())) Object.assign(shown, { tasks: given.get("filter") || "", overdue: given.has("overdue") });
+  if (!FLEET_PATH.test(pathOf())) return;
+  const states = (given.get("state") || "").split(",").filter((state) => STATES.includes(state));
+  Object.assign(shown, { filter: given.get("filter") || "", states: new Set(states), group: given.get("group") || OF_SET, list: given.has("list") });
+}
+
+function addressOf() {
+  const given = new URLSearchParams(), isTasks = TASKS_PATH.test(pathOf());
+  const filter = isTasks ? shown.tasks : shown.filter;
+  if (filter) given.set("filter", filter);
+  if (isTasks && shown.overdue) given.set("overdue", "");
+  if (!isTasks && shown.states.size) given.set("state", STATES.filter((state) => shown.states.has(state)).join(","));
+  if (!isTasks && shown.group !== OF_SET) given.set("group", shown.group);
+  if (!isTasks && shown.list) given.set("list", "");
+  const query = given.toString();
+  return `#${pathOf() || "/"}${query ? `?${query}` : ""}`;
+}
+
+function choose(typing) {  // the person has chosen what is shown: a step of the history, and one for all letters of a word
+  const address = addressOf(), isSame = typing && history.state === "typing";
+  if (address !== location.hash) history[isSame ? "replaceState" : "pushState"](typing ? "typing" : null, "", address);
+  changed();
+}
+
 // ------------------------------------------------------------------ the fleet
 
 function matcher(text) {
@@ -325,7 +378,7 @@ function tally(rows) {
 }
 
 const inWords = (counts) => [...counts].filter(([, n]) => n).map(([state, n]) => `${n.toLocaleString("en")} ${state}`).join(", ");
-const about = (row) => [row.name, row.state, row.reason && row.reason !== "NotReported" ? row.reason : "", warned(row), row.lifecycle,
+const about = (row) => [row.name, row.state, row.reason && row.reason !== "NotReported" ? row.reason : "", warned(row), row.lifecycle, row.since ? `since ${ago(row.since)}` : "",
   ...Object.entries(row.labels).map(([key, value]) => `${key}=${value}`)].filter(Boolean).join(" \u00b7 ");
 
 class Cells {  // the variants of one group: a canvas, with one option for the keyboard and screen readers
@@ -427,16 +480,16 @@ class FleetView {
       command("pvbus up --example fleet"));
     this.search = el("input", { type: "search", value: shown.filter, placeholder: "web region=asia", oninput: () => {
       shown.filter = this.search.value;
-      changed();
+      choose(true);
     } });
     this.group = el("select", { onchange: () => {
       shown.group = this.group.value;
-      changed();
+      choose();
     } });
     this.list = el("button", { type: "button", "aria-pressed": shown.list, onclick: () => {
       shown.list = !shown.list;
       this.list.setAttribute("aria-pressed", shown.list);
-      changed();
+      choose();
     } }, "Show as list");
     this.buttons = new Map(STATES.map((state) => [state, this.button(state)]));
     this.counted = el("p", { class: "quiet", role: "status" });
@@ -449,7 +502,8 @@ class FleetView {
           el("label", {}, "Group by", this.group), this.list),
         el("fieldset", { class: "legend" }, el("legend", {}, "States"), ...[...this.buttons.values()].map((each) => each.node)),
         this.counted, el("p", { id: "pointed" }), this.groups));
-    this.node = el("div", {}, this.empty, this.content);
+    this.needs = el("section", { id: "needs", "aria-label": "Needs a person", hidden: true });
+    this.node = el("div", {}, this.empty, this.needs, this.content);
   }
 
   button(state) {
@@ -457,9 +511,16 @@ class FleetView {
     const node = el("button", { type: "button", "aria-pressed": shown.states.has(state), onclick: () => {
       if (!shown.states.delete(state)) shown.states.add(state);
       node.setAttribute("aria-pressed", shown.states.has(state));
-      changed();
+      choose();
     } }, glyph(state), `${state} `, count);
     return { node, count };
+  }
+
+  sync() {  // with what the address says now
+    this.search.value = shown.filter;
+    this.group.value = shown.group;
+    this.list.setAttribute("aria-pressed", shown.list);
+    for (const [state, { node }] of this.buttons) node.setAttribute("aria-pressed", shown.states.has(state));
   }
 
   draw() {
@@ -468,6 +529,7 @@ class FleetView {
     const isRead = connection.status && connection.status.restored >= 1;
     this.empty.hidden = !(isEmpty && isRead);
     this.content.hidden = isEmpty;
+    showNeeds(this.needs);
     this.showGroupings(rows);
     this.showSets(rows);
     const matches = matcher(shown.filter);
@@ -486,6 +548,7 @@ class FleetView {
     for (const row of rows) for (const key of Object.keys(row.labels)) keys.add(key);
     for (const set of fleet.sets.values()) for (const key of Object.keys(set.labels)) keys.add(key);
     const wanted = [OF_SET, OF_STATE, OF_LIFECYCLE, OF_NAMESPACE, ...[...keys].sort().map((key) => `label ${key}`)];
+    if (!wanted.includes(shown.group)) wanted.push(shown.group);  // of the address: the labels may come later
     if (wanted.join("\n") === this.grouping) return;
     this.grouping = wanted.join("\n");
     this.group.replaceChildren(...wanted.map((key) => el("option", { value: key, selected: key === shown.group }, key)));
@@ -516,11 +579,11 @@ class FleetView {
     if (this.listMark === mark) return;
     this.listMark = mark;
     const lines = rows.slice(0, ROWS_MAX).map((row) => el("tr", {}, el("td", {}, link("variant", row.name)),
-      el("td", { class: "state" }, withState(row.state)), el("td", {}, reasonOf(row)), el("td", {}, row.lifecycle),
+      el("td", { class: "state" }, withState(row.state)), el("td", {}, reasonOf(row)), el("td", {}, since(row.since)), el("td", {}, row.lifecycle),
       el("td", {}, Object.entries(row.labels).map(([key, value]) => `${key}=${value}`).join(", "))));
     const more = rows.length > ROWS_MAX ? el("p", {}, `and ${plural(rows.length - ROWS_MAX, "more variant")}: filter them`) : null;
     this.cells.clear();
-    this.groups.replaceChildren(el("div", { class: "wide" }, table(["Variant", "State", "Reason", "Lifecycle", "Labels"], lines)),
+    this.groups.replaceChildren(el("div", { class: "wide" }, table(["Variant", "State", "Reason", "Since", "Lifecycle", "Labels"], lines)),
       ...(more ? [more] : []));
   }
 
@@ -599,7 +662,7 @@ class ObjectView {
     if (mark === this.mark) return;
     this.mark = mark;
     replaceActions(this.actions, row ? objectActions(this.kind, this.name, row) : []);
-    const facts = row ? [["State", withState(row.state)], ["Reason", row.reason], ["Warning", row.warning && `${warned(row)}: see the conditions`]] : [["State", fleet.loaded ? "not in the fleet" : "being read"]];
+    const facts = row ? [["State", withState(row.state)], ["Since", since(row.since)], ["Reason", row.reason], ["Warning", row.warning && `${warned(row)}: see the conditions`]] : [["State", fleet.loaded ? "not in the fleet" : "being read"]];
     if (row && this.kind === "variant") {
       const labels = Object.entries(row.labels).map(([key, value]) => `${key}=${value}`).join(", ");
       facts.push(["Set", row.set ? link("set", row.set) : "made by no set"], ["Lifecycle", row.lifecycle || "no package revision"], ["Labels", labels || "none"]);
@@ -615,8 +678,8 @@ class ObjectView {
 
   explained(document) {
     const lines = document.conditions.map((each) => el("tr", {}, el("td", {}, each.type), el("td", {}, each.status),
-      el("td", {}, each.reason || ""), el("td", {}, each.message || "")));
-    const conditions = lines.length ? el("div", { class: "wide" }, table(["Type", "Status", "Reason", "Message"], lines))
+      el("td", {}, since(Date.parse(each.lastTransitionTime || "") / 1000 || 0)), el("td", {}, each.reason || ""), el("td", {}, each.message || "")));
+    const conditions = lines.length ? el("div", { class: "wide" }, table(["Type", "Status", "Since", "Reason", "Message"], lines))
       : el("p", {}, "Nothing was published of it yet.");
     return [el("section", { "aria-label": "Conditions" }, el("h3", {}, "Conditions"), conditions),
       el("section", { "aria-label": "Explanation" }, el("h3", {}, "Explanation"), el("pre", { tabindex: "0" }, document.lines.join("\n")),
@@ -807,12 +870,12 @@ class TasksView {
     this.tasks = new TaskTable();
     this.search = el("input", { type: "search", value: shown.tasks, placeholder: "owner=ann licensed", oninput: () => {
       shown.tasks = this.search.value;
-      changed();
+      choose(true);
     } });
     this.late = el("button", { type: "button", "aria-pressed": shown.overdue, onclick: () => {
       shown.overdue = !shown.overdue;
       this.late.setAttribute("aria-pressed", shown.overdue);
-      changed();
+      choose();
     } }, "Only overdue");
     this.counted = el("p", { class: "quiet", role: "status" });
     this.tools = el("div", { class: "tools" }, el("label", {}, "Filter by words, owner=, type=, ticket= or namespace=", this.search), this.late);
@@ -821,6 +884,11 @@ class TasksView {
   }
 
   title() { return "Tasks"; }
+
+  sync() {
+    this.search.value = shown.tasks;
+    this.late.setAttribute("aria-pressed", shown.overdue);
+  }
 
   draw() {
     const all = [...fleet.tasks.values()].sort(byDue), late = all.filter(isOverdue);
@@ -868,7 +936,8 @@ class KeptView {
 // ------------------------------------------------------------------ views by address
 
 const VIEWS = [  // path, name in the navigation ("" for none), and what makes the view
-  { path: /^\/?$/, href: "#/", name: () => "Fleet", make: () => new FleetView() },
+  { path: FLEET_PATH, href: "#/", name: () => "Fleet", make: () => new FleetView() },
+  { path: /^\/person$/, href: "#/person", name: () => `Needs a person${fleet.loaded ? ` (${needsCount().toLocaleString("en")})` : ""}`, make: () => new NeedsView() },
   { path: /^\/removals$/, href: "#/removals", name: () => {
     const held = [...fleet.variants.values()].filter((row) => row.state === "removal held").length;
     return `Held removals${fleet.loaded ? ` (${held.toLocaleString("en")})` : ""}`;
@@ -877,7 +946,7 @@ const VIEWS = [  // path, name in the navigation ("" for none), and what makes t
     make: () => new ConflictsView() },
   { path: /^\/rollouts$/, href: "#/rollouts", name: () => `Rollouts${fleet.loaded ? ` (${fleet.rollouts.size})` : ""}`,
     make: () => new RolloutsView() },
-  { path: /^\/tasks$/, href: "#/tasks", name: () => {
+  { path: TASKS_PATH, href: "#/tasks", name: () => {
     const late = overdueTasks().length;
     return `Tasks${fleet.loaded ? ` (${fleet.tasks.size.toLocaleString("en")}${late ? `, ${late.toLocaleString("en")} overdue` : ""})` : ""}`;
   }, make: () => new TasksView() },
@@ -893,7 +962,8 @@ const views = {
   title() { return views.current ? views.current.title() : "Fleet"; },
 
   open() {
-    const path = location.hash.slice(1);
+    const path = pathOf();
+    readAddress();
     const view = VIEWS.find((each) => each.path.test(path)) || VIEWS[0];
     const isFirst = !views.current;
     views.current = view.make(...(path.match(view.path) || []).slice(1).map(decode));
@@ -956,7 +1026,19 @@ function redraw() {
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 addEventListener("resize", changed);
-addEventListener("hashchange", () => views.open());
+addEventListener("hashchange", () => {
+  const isSame = views.current.sync && views.path.path.test(pathOf());
+  if (!isSame) return views.open();
+  readAddress();
+  views.current.sync();
+  views.draw();
+});
+addEventListener("keydown", (event) => {
+  const search = document.querySelector("main input[type=search]");
+  if (event.key !== "/" || !search || event.target.closest("input, select, textarea, dialog")) return;
+  event.preventDefault();
+  search.focus();
+});
 // A page that the browser keeps for "back" would keep its connection, and browsers have six for one server.
 addEventListener("pagehide", () => {
   if (connection.source) connection.source.close();

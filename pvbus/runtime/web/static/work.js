@@ -155,6 +155,8 @@ function taskActions(task) {
 const conflictActions = (group) => actionsOf(`Settle ${group.where}`, ["local", "upstream"].map((side) => doing(`Take ${side}`, { action: "take", group: group.id, side })));
 const removalActions = (held) => actionsOf(`Confirm the removals of ${held.set}`, held.confirm ? [doing("Confirm", { action: "confirm", name: held.set })] : []);
 
+const releaseActions = (row) => actionsOf(`End ${row.name}`, [doing("Release", { action: "release", name: row.name }, { reason: ["Why it ends", true] })]);
+
 function rolloutActions(rollout) {
   return actionsOf(`Steer ${rollout.name}`, rollout.verbs.map((order) => doing(order[0].toUpperCase() + order.slice(1).replace("-", " "),
     { action: "rollout", name: rollout.name, order }, order === "promote" ? { reason: ["Why in a denied time, too", false] } : {})));

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,12 +63,12 @@ def plain(document: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
 
 def sets_of(document: dict[str, Any]) -> dict[str, Any]:
     texts = document["texts"]
-    return {name: (texts[state], texts[reason], hold) for name, state, reason, hold, _, _ in document["sets"]}
+    return {name: (texts[state], texts[reason], hold) for name, state, reason, hold, *_ in document["sets"]}
 
 
 def warnings_of(document: dict[str, Any]) -> dict[str, str]:
     """Return the warnings of variants and sets by name."""
-    return {row[0]: document["texts"][row[-1]] for row in (*document["variants"], *document["sets"])}
+    return {row[0]: document["texts"][row[-2]] for row in (*document["variants"], *document["sets"])}
 
 
 @pytest.mark.parametrize(
@@ -457,3 +458,31 @@ def test_a_page_that_reconnects_has_the_tasks_of_one_that_loads(
         page = {name: row for name, row in page.items() if name not in news["tasksGone"]} | tasks_of(news)
         assert page == tasks_of(whole(model))
         pages.append((model.version, page))
+
+
+def test_a_state_is_so_since_its_last_condition_has_changed() -> None:
+    """In any order of the events; a warning begins no state, and a time that nobody can read is none."""
+    times = {"Ready": "2026-01-01T08:00:00Z", "Stalled": "2026-01-01T09:00:00Z", "OnHold": "yesterday"}
+    events = [event(VARIANT, NAME, type_, "False", "R", since=time) for type_, time in times.items()]
+    events.append(event(VARIANT, NAME, "FieldsDropped", "True", "R", since="2026-01-01T10:00:00Z"))
+    for order in (events, events[::-1]):
+        model = loaded([variant(NAME), *order])
+        assert [row[-1] for row in whole(model)["variants"]] == [1767258000]
+
+
+def test_a_quarantine_shows_until_a_person_ends_it() -> None:
+    """A page that reconnects has it, too."""
+    spec = {"upstreams": [{"revision": "blueprints/web@v6"}], "contents": ["a", "b"], "message": "it crashed"}
+    obj = {"metadata": {"namespace": "default", "name": "q"}, "spec": spec}
+    key = "promotion.pvbus.dev/Quarantine|default|q"
+    model = loaded([(POLICIES, key, msgspec.json.encode(obj))])
+    covers = "blueprints/web@v6, 2 contents in every set"
+    assert whole(model)["quarantines"] == [["default/q", covers, "it crashed"]]
+    before = model.version
+    loaded(
+        [(POLICIES, key, msgspec.json.encode({**obj, "spec": {**spec, "released": {"by": "ann"}}}))], model
+    )
+    news = changes(model, before)
+    assert news is not None
+    assert (news["quarantinesGone"], whole(model)["quarantines"]) == (["default/q"], [])
+    assert model.rollouts.get(key) is None
