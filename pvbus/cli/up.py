@@ -7,6 +7,7 @@ and a child runs the API server with the package store. Each ends when the other
 import asyncio
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,6 +89,7 @@ class UpOptions(NamedTuple):
     server: environment variables for the process of the API server
     web: the settings of the page, None without one
     services: the names of the services to run
+    tries: what to try when all is ready for the first time, a line each
     """
 
     port: int
@@ -98,6 +100,7 @@ class UpOptions(NamedTuple):
     server: Mapping[str, str]
     web: WebConfig | None
     services: Sequence[str] = SERVICES
+    tries: Sequence[str] = ()
 
 
 @click.command(
@@ -209,7 +212,8 @@ def up(
         given = Given(manifests, (*scope, _source_of(example)) if example else tuple(scope), reapply)
         page = load_config(WebConfig) if web and not once else None
         services = (*SERVICES, *(PROMOTION if promote else ()), *(PLATFORM if packages else ()))
-        options = UpOptions(port, processes, once, timeout, hints, functions, page, services)
+        tries = _tries(of_data) if example == "fleet" and not once else ()
+        options = UpOptions(port, processes, once, timeout, hints, functions, page, services, tries)
         if problem := isolation_problem(server_config):
             click.echo(problem, err=True)
         sys.exit(run_watched(_up(folder, config, given, options, Screen())))
@@ -226,6 +230,23 @@ class Given(NamedTuple):
     manifests: Sequence[Manifest]
     scope: Sequence[str]
     reapply: bool
+
+
+def _tries(options: str) -> Sequence[str]:
+    """Return what to try with the example fleet: each shows something within seconds.
+
+    options: those that name the data folder
+    """
+    own = "pvbus" if shutil.which("pvbus") else sys.argv[0]
+    return (
+        "to try in a second terminal, after the line with KUBECONFIG above:",
+        '  kubectl patch cluster asia-01 --type merge -p \'{"spec":{"replicas":9}}\'',
+        f"    one draft changes: {own} diff{options} default/web-edge-asia-asia-01-web",
+        "  kubectl label cluster asia-01 stage=staging --overwrite",
+        "    its variant goes after five seconds; with stage=production it is there again",
+        f"  {own} explain{options} default/web-edge-asia-asia-07-web",
+        "    where a variant comes from, and why it is as it is",
+    )
 
 
 def _source_of(example: str) -> str:
@@ -395,12 +416,17 @@ async def _watch(
     installs = set(PLATFORM) <= set(options.services)
     progress = Progress(supervisor.bus, partition_count(), has_installs=installs)
     quiet_since = looked = began
+    tries = options.tries
     try:
         with screen.live():
             while not stop.is_set():
                 await progress.update(LOOK_SECONDS)
                 now = time.monotonic()
                 screen.progress(progress.tally, seconds=now - began)
+                if tries and progress.tally.complete:
+                    for line in tries:
+                        screen.line(line)
+                    tries = ()
                 if not options.once or (not progress.tally.complete and now - looked < ASK_SECONDS):
                     continue
                 looked = now

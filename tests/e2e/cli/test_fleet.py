@@ -204,8 +204,10 @@ def test_backup_while_it_runs_and_restore(fleet: Fleet) -> None:
 
 def test_a_live_variant_is_explained_and_followed(fleet: Fleet) -> None:
     """While `up` runs: explain has the live object, health says ready, and a second `up` is refused."""
-    with running("up", cwd=fleet.folder) as up:
+    with running("up", "--example", "fleet", cwd=fleet.folder) as up:
         up.wait_for("variants 200/200 ready")
+        for words in ("kubectl patch cluster asia-01", "kubectl label cluster asia-01", "explain"):
+            up.wait_for(words)
         done = pvbus("explain", "default/web-edge-asia-asia-07-web", "-o", "json", cwd=fleet.folder)
         live = msgspec.json.decode(done.out)["live"]
         assert live["spec"]["downstream"] == {"repo": "edge-asia", "package": "asia-07-web"}

@@ -126,6 +126,8 @@ def test_the_tutorial_runs(checkout: Path, kubectl: Path) -> None:
     output = run(blocks((REPOSITORY / "docs" / "tutorial.md").read_text()), checkout, kubectl)
     assert "region: eu # kpt-set: ${region}" in output
     assert 'nodes: "9"' in output.rpartition("us-2-hello/v1:")[2]
+    assert "applied: everything is as the plan announced" in output
+    assert "+  text: hello from the second revision" in output.rpartition("pvbus diff")[2]
 
 
 def test_the_walk_through_a_platform_runs(checkout: Path, kubectl: Path) -> None:
