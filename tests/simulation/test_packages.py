@@ -242,7 +242,7 @@ def test_of_two_installers_at_once_one_has_all_and_the_other_nothing_however_man
         for number in range(PAIRS):
             for side in ("a", "b"):
                 names = [f"Both{number}", f"Only{side}{number}"]
-                world.registries.publish(f"{side}{number}", "v1.0.0", names, kind="Configuration")
+                world.registries.publish(f"{side}{number}", "v1.0.0", names)
         await world.begin()
         world.storm()
         for number in range(PAIRS):

@@ -30,6 +30,7 @@ from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
 from pvbus.core.platform.establish import carvel, crossplane, installs, others, reporting, revisions, states
 from pvbus.core.platform.establish.families import family_of, kind_of_key
 from pvbus.core.platform.establish.findings import (
+    WAITS,
     Found,
     Installer,
     Pass,
@@ -38,6 +39,7 @@ from pvbus.core.platform.establish.findings import (
     is_healthy,
     look,
     object_key,
+    why_unhealthy,
 )
 from pvbus.core.platform.establish.notices import BESIDE, notice_of
 from pvbus.core.platform.establish.objects import Object
@@ -260,9 +262,7 @@ class EstablishController(KeyedController[InstallData]):
                 return _unchanged(before, row.reason or row.status.capitalize(), row.message)
             case InstallAction.WAIT:
                 message = f"waits for {found.text}"
-                return Carried(
-                    before.revisions, reason="WaitingForDependencies", message=message, waiting=(found.text,)
-                )
+                return Carried(before.revisions, reason=WAITS, message=message, waiting=(found.text,))
             case InstallAction.KEEP:
                 same = _unchanged(before, before.reason, before.message)
                 return same._replace(again_after=found.seconds)
@@ -320,7 +320,8 @@ class EstablishController(KeyedController[InstallData]):
             install = install._replace(package=row.package)
         found = {need.install for need in row.dependencies if need.install}
         healthy = {each for each in found if is_healthy(table, each)}
-        wanted = reporting.install_status(install, row, data.done, healthy)
+        troubles = {each: why for each in found - healthy if (why := why_unhealthy(table, each))}
+        wanted = reporting.install_status(install, row, data.done, healthy, troubles)
         family, kind = family_of(name), kind_of_key(name)
         if data.reported is not None and not reporting.is_shown({"status": data.reported}, wanted):
             data.reported = None  # its echo is to come, and has to be put right

@@ -20,6 +20,7 @@ from pvbus.core.kernel.packagerows import (
 )
 from pvbus.core.platform.establish import carvel, installs, others, waiting
 from pvbus.core.platform.establish.families import FAMILIES, family_of, kind_of_key
+from pvbus.core.platform.establish.notices import trouble_of
 from pvbus.core.platform.establish.objects import Object
 from pvbus.core.platform.establish.state import InstallData
 from pvbus.core.platform.establish.states import InstallFinding, InstallState
@@ -29,6 +30,12 @@ Installer = Literal["pvbus", "others"]
 """Who installs: pvbus, or Crossplane and kapp-controller, for which pvbus decides."""
 
 Table = Mapping[str, InstallData]
+
+
+WAITS = "WaitingForDependencies"
+"""The reason of an install that waits for others."""
+REASON_CHARACTERS = 300
+"""Of the reason of another install in a message: its own status has the rest."""
 
 
 class Pass(NamedTuple):
@@ -164,7 +171,30 @@ def _unmet(run: Pass) -> str:
         return [other for other in needed if not is_healthy(run.table, other)]
 
     rest = ScopedKey.parse(run.key).rest
-    return ", ".join(map(_title, waiting.unmet(rest, needs) if needs(rest) else ()))
+    unmet = waiting.unmet(rest, needs) if needs(rest) else ()
+    return ", ".join(_title(each) + in_brackets(why_unhealthy(run.table, each)) for each in unmet)
+
+
+def why_unhealthy(table: Table, rest: str) -> str:
+    """Return what keeps an install from being healthy, "" while nothing but time does. rest: of its key."""
+    data = table.get(str(ScopedKey(SCOPE, rest)))
+    if data is None or data.row is None or is_healthy(table, rest):
+        return ""
+    done = data.done or EstablishedRow()
+    if (
+        done.reason == WAITS
+    ):  # only for what a person has to see to: else each step of a chain were told to all
+        return _shortened(done.message) if "(" in done.message else ""
+    trouble = trouble_of(data.row, done)
+    return _shortened(trouble[1] or trouble[0]) if trouble is not None else ""
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= REASON_CHARACTERS else f"{text[:REASON_CHARACTERS]}..."
+
+
+def in_brackets(text: str) -> str:
+    return f" ({text})" if text else ""
 
 
 def is_healthy(table: Table, rest: str) -> bool:

@@ -28,7 +28,7 @@ def notice_of(
     """
     if not row.uid or (row.status == "removed" and done.reason != DELETE_FAILED):
         return None
-    trouble = _trouble(row, done)
+    trouble = trouble_of(row, done)
     former = before if before is not None and before.uid == row.uid else None
     family = family_of(key)
     if trouble is not None:
@@ -56,7 +56,7 @@ def notice_of(
     )
 
 
-def _trouble(row: LockRow, done: EstablishedRow) -> tuple[str, str] | None:
+def trouble_of(row: LockRow, done: EstablishedRow) -> tuple[str, str] | None:
     """Return reason and words of what a person has to look at, None without."""
     if row.status in ("refused", "broken") or row.reason == SOURCE_FAILS:
         return row.reason or row.status.capitalize(), row.message

@@ -34,14 +34,21 @@ PAGES_SECONDS = 1.0
 
 
 def install_status(
-    install: Install, row: LockRow, done: EstablishedRow | None, healthy: Collection[str]
+    install: Install,
+    row: LockRow,
+    done: EstablishedRow | None,
+    healthy: Collection[str],
+    troubles: Mapping[str, str],
 ) -> Status:
-    """Return the status of an install, without times. A healthy one says what was not done, if anything."""
+    """Return the status of an install, without times. A healthy one says what was not done, if anything.
+
+    troubles: okey of an install that is needed -> what keeps it from being healthy
+    """
     family = FAMILIES[install.family]
     if family.has_revisions:
         status = package_status(install, row, done)
     else:
-        status = carvel_status(install, row, done, healthy)
+        status = carvel_status(install, row, done, healthy, troubles)
     if done is None or not done.is_healthy or not done.message:
         return status
     conditions = [

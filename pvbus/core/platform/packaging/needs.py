@@ -215,9 +215,16 @@ def selection(fields: Fields, item: Spec, path: str) -> tuple[str, tuple[str, ..
 
 
 def gvk_need(fields: Fields, path: str, item: Spec) -> OfferNeed | None:
-    """Read an API kind."""
-    fields.known(item, path, {"apiVersion", "kind"})
-    version, kind = (fields.text(item, path, field, required=True) for field in ("apiVersion", "kind"))
+    """Read an API kind: `apiVersion` and `kind`, or `group`, `version` and `kind`."""
+    if "apiVersion" in item or not {"group", "version"} & set(item):
+        fields.known(item, path, {"apiVersion", "kind"})
+        version = fields.text(item, path, "apiVersion", required=True)
+    else:
+        fields.known(item, path, {"group", "version", "kind"})
+        group = fields.text(item, path, "group") if item.get("group") != "" else ""
+        name = fields.text(item, path, "version", required=True)
+        version = f"{group}/{name}" if group and name else name
+    kind = fields.text(item, path, "kind", required=True)
     return OfferNeed(offer=api(version, kind)) if version and kind else None
 
 

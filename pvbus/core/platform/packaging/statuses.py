@@ -216,14 +216,21 @@ DELETE_FAILED = "DeleteFailed"
 
 
 def carvel_status(
-    install: Install, lock: LockRow | None, established: EstablishedRow | None, healthy: Collection[str]
+    install: Install,
+    lock: LockRow | None,
+    established: EstablishedRow | None,
+    healthy: Collection[str],
+    troubles: Mapping[str, str] = {},
 ) -> Status:
-    """Return the status of a PackageInstall. healthy: okeys of the installs that are healthy.
+    """Return the status of a PackageInstall.
+
+    healthy: okeys of the installs that are healthy
+    troubles: okey of another one -> what keeps it from that
 
     It has exactly one condition, as kapp-controller's has: Deleting, DeleteFailed, ReconcileFailed,
     Reconciling or ReconcileSucceeded.
     """
-    state = _carvel_state(install, lock, established, healthy)
+    state = _carvel_state(install, lock, established, healthy, troubles)
     found: Status = {
         "observedGeneration": lock.generation if lock and not install.is_deleted else install.generation,
         "conditions": [condition(state.type, "True", state.reason, state.message)],
@@ -247,7 +254,11 @@ class _State(NamedTuple):
 
 
 def _carvel_state(
-    install: Install, lock: LockRow | None, established: EstablishedRow | None, healthy: Collection[str]
+    install: Install,
+    lock: LockRow | None,
+    established: EstablishedRow | None,
+    healthy: Collection[str],
+    troubles: Mapping[str, str],
 ) -> _State:
     if install.is_deleted:
         if established is None or established.reason not in (DELETING, DELETE_FAILED):
@@ -259,7 +270,7 @@ def _carvel_state(
         return _State("ReconcileFailed", lock.reason, lock.message)
     pending = [each for each in lock.dependencies if _is_pending(each, healthy)]
     if pending:
-        names = ", ".join(_title(each) for each in pending)
+        names = ", ".join(_title(each, troubles.get(each.install, "")) for each in pending)
         return _State("Reconciling", "WaitingForDependencies", f"waits for {names}")
     if lock.status == "waiting" or established is None:
         return _State("Reconciling", lock.reason, lock.message)
@@ -319,8 +330,9 @@ def _is_pending(dependency: LockedDependency, healthy: Collection[str]) -> bool:
     return bool(dependency.install) and dependency.install not in healthy
 
 
-def _title(dependency: LockedDependency) -> str:
-    return dependency.name or dependency.package or dependency.offer
+def _title(dependency: LockedDependency, trouble: str) -> str:
+    name = dependency.name or dependency.package or dependency.offer
+    return f"{name} ({trouble})" if trouble else name
 
 
 # ---------------------------------------------------------------- PackageLock

@@ -29,6 +29,7 @@ from pvbus.core.platform.packaging.carvel.problem import (
     may_install,
     override_of,
     question_of,
+    stray_override,
 )
 from pvbus.core.platform.packaging.carvel.restrictions import refusals_of
 from pvbus.core.platform.packaging.naming import install_name
@@ -151,6 +152,10 @@ class CarvelFamily:
             plan = self._add(present)
             if present.okey in refusals:
                 plan.fault = ("refused", *refusals[present.okey])
+            elif plan.install is not None and not plan.is_created:
+                known = self._catalogue.admitted(present.namespace, plan.install)
+                if stray := stray_override(plan.install, known):
+                    plan.fault = ("refused", "UnknownDependency", stray)
         self._taken: dict[str, set[str]] = {}
         rows = (
             okey for okey, row in facts.rows.items() if row.status != "removed" or okey in facts.established

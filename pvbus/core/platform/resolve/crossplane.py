@@ -29,6 +29,8 @@ from pvbus.core.platform.solver.model import Chosen, Requirement, Wish
 NAME_CHARACTERS = 50
 """Of an install's name in the name of its revision, so that with the digest it is a name of 63."""
 DIGEST_CHARACTERS = 12
+ANY_KIND = "Package"
+"""The kind of an install that takes a package of each kind."""
 
 
 class CrossplaneFamily:
@@ -373,6 +375,10 @@ class CrossplaneFamily:
         content = self._state.content(plan.package, target) if target else None
         if target and (active is None or target != active.digest) and content is None:
             return "UnknownContent", f"the content {target} was not read"
+        kind = str(content.meta.get("kind") or "") if content else ""
+        if kind and ObjectKey.parse(plan.okey).kind not in (kind, ANY_KIND):
+            text = f"{plan.package} is a {kind}: install it with kind {kind}"
+            return "InvalidPackage", text
         objects = list(content.objects) if content else []
         objects += intent.objects if is_new(plan.history, intent) else ()
         for each in objects:

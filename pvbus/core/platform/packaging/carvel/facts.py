@@ -166,6 +166,15 @@ class Catalogue:
         everywhere, own = (self._known.get(each, {}).get(name, {}) for each in ("", namespace))
         return {**everywhere, **own}
 
+    def admitted(self, namespace: str, install: Install) -> list[KnownPackage]:
+        """Return the versions of its package that an install asks for."""
+        known = self.versions(namespace, install.package)
+        return [
+            each
+            for version, each in known.items()
+            if highest((version,), install.range, install.prereleases) is not None
+        ]
+
     def installation(
         self, namespace: str, package: str, version: str, install: Install | None
     ) -> InstallationType:

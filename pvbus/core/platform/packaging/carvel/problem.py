@@ -5,7 +5,7 @@ which the cluster may have one install only, and that is in another namespace, i
 version that it has there.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -308,6 +308,34 @@ def override_of(install: Install | None, name: str, leaf: Leaf) -> Override | No
     for each in (*named, *others):
         found = each if found is None else _merged(found, each)
     return found
+
+
+def stray_override(install: Install, known: Iterable[KnownPackage]) -> str:
+    """Return which override or value of an install is for no dependency, "" if each is for one.
+
+    known: the versions of its package that it may get; without any there is nothing to say
+    """
+    requirements = [requirement for each in known for requirement in each.candidate.requirements]
+    if not requirements and not (install.overrides and list(known)):
+        return ""
+    names = {requirement.name for requirement in requirements} - {""}
+    packages = {
+        leaf.package
+        for requirement in requirements
+        for leaf in flattened(requirement.need)
+        if isinstance(leaf, PackageNeed)
+    }
+    for each in install.overrides:
+        if each.dependency and each.dependency not in names:
+            return _no_dependency("name", each.dependency, names)
+        if each.package and each.package not in packages:
+            return _no_dependency("refName", each.package, packages)
+    return ""
+
+
+def _no_dependency(field: str, name: str, known: Collection[str]) -> str:
+    text = f"spec.dependencies has an item with {field} {name}, and the package has no such dependency"
+    return f"{text}: it has {', '.join(sorted(known))}" if known else text
 
 
 def _merged(first: Override, second: Override) -> Override:

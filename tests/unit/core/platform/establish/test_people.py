@@ -74,6 +74,18 @@ def test_packages_that_need_each_other_do_not_wait_for_each_other() -> None:
     assert {name: world.row(name).is_healthy for name in wanted} == dict.fromkeys(wanted, True)
 
 
+def test_an_install_that_waits_repeats_why_the_other_one_fails() -> None:
+    """Through each that waits in between: who looks at the parent need not search its children."""
+    world = World()
+    for name, dependencies in {"pa": needs("pb"), "pb": needs("pc"), "pc": ()}.items():
+        world.add_install(name)
+        world.order(name, active(world.publish(name, [crd(name)])), dependencies=dependencies)
+    world.order("pc", status="refused", reason="Conflict", message="pc needs another pd")
+    world.settle(rounds=8)
+    assert world.row("pb").message == "waits for Provider pc (pc needs another pd)"
+    assert world.row("pa").message == f"waits for Provider pb ({world.row('pb').message})"
+
+
 @pytest.mark.parametrize("is_deleted", [True, False])
 def test_the_published_lock_is_put_right_after_a_person_edits_or_deletes_it(is_deleted: bool) -> None:
     """Nobody reads the page to decide anything, and the next look makes it again."""

@@ -119,14 +119,13 @@ def test_pkg_demo_overrides_a_version_and_does_not_install_an_optional_package()
             "2.1.0-rc.1",
         ),
         ({"refName": full("db"), "versionSelection": {"constraints": "2.1.0-rc.1"}}, "2.1.0-rc.1"),
-        ({"name": "other", "versionSelection": {"constraints": "1.0.0"}}, "2.0.0"),
         ({"refName": full("db")}, "2.0.0"),
     ],
 )
 def test_an_override_by_name_alias_or_refname_replaces_the_range(
     override: dict[str, Any], version: str
 ) -> None:
-    """An override of another dependency, or without a range, changes nothing."""
+    """An override without a range changes nothing."""
     packages = [package("db", each) for each in ("1.0.0", "2.0.0", "2.1.0-rc.1")]
     item = {"name": "store", "packageRef": {"refName": full("db")}}
     packages.append(package("app", "1.0.0", [item]))
@@ -134,6 +133,29 @@ def test_an_override_by_name_alias_or_refname_replaces_the_range(
     assert world.row("app").dependencies[0].version == version
     selection = world.row(f"{full('db')}.{version}").template["packageRef"]["versionSelection"]
     assert selection == {"constraints": version, **({"prereleases": {}} if "-" in version else {})}
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "words"),
+    [
+        ({"override": [{"name": "stroe", "versionSelection": {"constraints": "1.0.0"}}]}, "name stroe"),
+        ({"override": [{"refName": full("dp"), "install": False}]}, f"refName {full('dp')}"),
+        ({"values": [{"name": "stroe", "secretRef": {"name": "s"}}]}, "name stroe"),
+    ],
+)
+def test_an_override_for_no_dependency_is_refused_by_name(dependencies: dict[str, Any], words: str) -> None:
+    """A slip would go without effect else; what is there stays, and the names that there are follow."""
+    item = {"name": "store", "packageRef": {"refName": full("db")}}
+    packages = [package("db", "1.0.0"), package("app", "1.0.0", [item])]
+    world = World(packages, [install("app", installed="1.0.0", dependencies=dependencies)]).settle()
+    row = world.row("app")
+    assert (row.status, row.reason, row.version) == ("refused", "UnknownDependency", "1.0.0")
+    assert words in row.message
+    assert row.message.endswith(": it has store") or row.message.endswith(f": it has {full('db')}")
+    world = World([package("db")], [install("db", dependencies=dependencies)]).settle()
+    assert world.row("db").message.endswith("no such dependency")
+    world = World([], [install("app", dependencies=dependencies)]).settle()
+    assert world.row("app").reason == "UnknownPackage"
 
 
 @pytest.mark.parametrize(

@@ -506,3 +506,27 @@ def test_the_strict_reader_knows_every_field_of_a_definition(name: str) -> None:
     assert [str(problem) for problem in fields.problems if MEANINGLESS in str(problem)] == [
         f"spec.madeUp: {MEANINGLESS}"
     ]
+
+
+@pytest.mark.parametrize(
+    ("gvk", "offer"),
+    [
+        ({"group": "a.dev", "version": "v1", "kind": "B"}, "API a.dev/v1 B"),
+        ({"group": "", "version": "v1", "kind": "B"}, "API v1 B"),
+        ({"version": "v1", "kind": "B"}, "API v1 B"),
+        ({"apiVersion": "a.dev/v1", "kind": "B"}, "API a.dev/v1 B"),
+    ],
+)
+def test_an_api_kind_in_each_spelling(gvk: dict[str, Any], offer: str) -> None:
+    """In a dependency and in what a package provides, there with and without `gvk`."""
+    found = carvel_package(carvel(dependencies=[{"gvk": gvk}], provides=[{"gvk": gvk}]))
+    assert not isinstance(found, Problem)
+    (requirement,) = found[1].requirements
+    assert isinstance(requirement.need, OfferNeed)
+    assert (requirement.need.offer, found[1].provides, found[1].defect) == (offer, (offer,), "")
+    bare = carvel_package(carvel(provides=[gvk]))
+    assert not isinstance(bare, Problem)
+    assert bare[1].provides == (offer,)
+    mixed = carvel_package(carvel(dependencies=[{"gvk": {**gvk, "apiVersion": "c/v1", "version": "v2"}}]))
+    assert not isinstance(mixed, Problem)
+    assert "has no meaning here" in mixed[1].defect

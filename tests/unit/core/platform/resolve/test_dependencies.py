@@ -27,7 +27,7 @@ def test_a_dependency_gets_an_install_of_the_kind_that_is_asked_for() -> None:
     world = started()
     world.registry.publish(AWS, "v1.0.0", kind="Function")
     depends = ({"apiVersion": "pkg.crossplane.io/v1", "kind": "Function", "package": AWS, "version": "*"},)
-    world.registry.publish(NET, "v1.0.0", depends=depends)
+    world.registry.publish(NET, "v1.0.0", kind="Configuration", depends=depends)
     world.install("network", f"{NET}:v1.0.0", "Configuration")
     world.run()
     row = world.row("acme-aws", "Function")
@@ -276,7 +276,7 @@ def test_only_components_in_which_something_changed_are_solved() -> None:
         source = f"{REGISTRY}/p{index}"
         world.registry.publish(source, "v1.0.0")
         world.registry.publish(f"{REGISTRY}/c{index}", "v1.0.0", depends=(needs(source),))
-        world.install(f"c{index}", f"{REGISTRY}/c{index}:v1.0.0", "Configuration")
+        world.install(f"c{index}", f"{REGISTRY}/c{index}:v1.0.0")
     world.run()
     assert len(world.lock) == 120
     solved = world.controller.evaluations
@@ -333,3 +333,26 @@ def test_a_created_install_that_somebody_made_again_is_not_deleted() -> None:
     world.run()
     row = world.row("acme-aws")
     assert (row.status, row.holders, row.reason) == ("locked", (), "Orphaned")
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "is_taken"),
+    [
+        ("Function", "Configuration", False),
+        ("Configuration", "Provider", False),
+        ("Function", "Function", True),
+        ("Provider", "Package", True),
+    ],
+)
+def test_a_package_of_another_kind_than_its_install_is_refused(
+    kind: str, wanted: str, is_taken: bool
+) -> None:
+    """Nothing of it is installed, and the message says which kind it is; a Package takes each kind."""
+    world = started()
+    world.registry.publish(AWS, "v1.0.0", kind=kind)
+    world.install("aws", f"{AWS}:v1.0.0", wanted)
+    world.run()
+    row = world.row("aws", wanted)
+    assert row.status == ("locked" if is_taken else "refused")
+    assert bool(row.revisions) == is_taken
+    assert is_taken or row.message == f"{AWS} is a {kind}: install it with kind {kind}"
