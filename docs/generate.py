@@ -28,7 +28,8 @@ from pvbus.core.kernel.records import ConditionEvent, EventCause, EventTask
 from pvbus.core.kernel.rights import ALL_RIGHTS
 from pvbus.core.kernel.topics import TOPICS, Topic
 from pvbus.core.variants.publishing import ATTRIBUTES, EVENT_TYPES, LAST_REASONS
-from pvbus.install.monitoring import ALERTS
+from pvbus.install.dashboard import QUESTIONS
+from pvbus.install.monitoring import ALERTS, Alert
 from pvbus.install.workloads import NEEDS
 from pvbus.runtime.process import settings
 from pvbus.telemetry import metrics
@@ -36,6 +37,7 @@ from pvbus.telemetry import metrics
 ROOT = Path(__file__).parent.parent
 FILES = (
     "ARCHITECTURE.md",
+    "docs/alerts.md",
     "docs/events.md",
     "docs/installing.md",
     "docs/operations.md",
@@ -213,17 +215,30 @@ def needs() -> str:
 
 
 def alerts() -> str:
-    """Return the alerts: when they fire, and what a person does."""
-    rows = [
-        (
-            f"`{alert.name}`",
-            alert.severity,
-            re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"<\1>", alert.summary),
-            alert.action,
-        )
-        for alert in ALERTS
-    ]
-    return _table(("alert", "severity", "says", "next action"), rows)
+    """Return a section for each alert: what it says, when it fires, and what a person does."""
+    return "\n\n".join(map(_alert, ALERTS))
+
+
+def dashboard() -> str:
+    """Return the questions that the dashboard answers, with its panels."""
+    rows = [(question.title, "; ".join(panel.title for panel in question.panels)) for question in QUESTIONS]
+    return _table(("question", "panels"), rows)
+
+
+def _alert(alert: Alert) -> str:
+    summary = re.sub(r"\{\{ (?:\$labels\.)?\$?(\w+)(?: \| \w+)? \}\}", r"<\1>", alert.summary)
+    lasts = f"for {alert.seconds} s" if alert.seconds else "at once"
+    return f"""## {alert.name}
+
+{alert.severity.capitalize()}. {summary.replace("<", "`<").replace(">", ">`")}
+
+**Do.** {alert.action}
+
+It fires {lasts} while this holds:
+
+```text
+{alert.expression}
+```"""
 
 
 def event_topics() -> str:
@@ -326,6 +341,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "security-people": security_people,
     "security-powers": security_powers,
     "alerts": alerts,
+    "dashboard": dashboard,
     "api-differences": api_differences,
     "apiserver-shares": apiserver_shares,
     "apiserver-times": apiserver_times,

@@ -27,6 +27,13 @@ _NO_RIGHT = (
 )
 
 
+def _address(context: click.Context, parameter: click.Parameter, text: str) -> str:
+    """Return an address without a fragment. Raises UsageError for what a browser could not open."""
+    if text and not (text.startswith(("https://", "http://")) and "#" not in text):
+        raise UsageError(f'--runbooks "{text}" is no address: https://HOST/PATH/alerts.html, without a #')
+    return text
+
+
 @click.command(
     short_help="Install the services on a cluster, or upgrade them.",
     epilog="""\b
@@ -54,6 +61,13 @@ Examples:
               "the services promote, rollout and release, which propose drafts, and approve them "
               "by RolloutPolicies. platform: resolve and establish, which install packages with what "
               "they need.")  # fmt: skip
+@click.option(
+    "--runbooks",
+    default="",
+    metavar="URL",
+    callback=_address,
+    help="Of the page docs/alerts, where you serve it: each alert gets a link to its heading.",
+)
 @click.option("--kubeconfig", help="Of the cluster [default: $KUBECONFIG, else ~/.kube/config].")
 @click.option("--context", help="Of the kubeconfig; the current one if not given.")
 @click.option("--dry-run", is_flag=True, help="Print the objects as YAML, and ask no cluster.")
@@ -65,6 +79,7 @@ def install(
     bus: str | None,
     namespaces: tuple[str, ...] | None,
     components: tuple[str, ...],
+    runbooks: str,
     kubeconfig: str | None,
     context: str | None,
     dry_run: bool,
@@ -78,7 +93,9 @@ def install(
 
     Exit codes: 0 done, 1 an object failed, 2 bad usage.
     """
-    options = Options(namespace=namespace, image=image, bus=bus or "", namespaces=namespaces or ())
+    options = Options(
+        namespace=namespace, image=image, bus=bus or "", namespaces=namespaces or (), runbooks=runbooks
+    )
     chosen = tuple(dict.fromkeys(components))
     if dry_run:
         click.echo(yaml_stream(_made(overlay, options, chosen)), nl=False)

@@ -1,6 +1,7 @@
 """The Grafana dashboard: the questions of a person on duty, from the top."""
 
 import json
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from pvbus.install.objects import NAME, Object, new
@@ -38,6 +39,13 @@ class Panel(NamedTuple):
     queries: tuple[Query, ...]
 
 
+class Question(NamedTuple):
+    """One row of the dashboard: what a person on duty asks, and the panels that answer it."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+
 def _quantiles(metric: str, by: str) -> tuple[Query, ...]:
     legend = f" {{{{{by}}}}}" if by else ""
     labels = f"le, {by}" if by else "le"
@@ -50,209 +58,254 @@ def _quantiles(metric: str, by: str) -> tuple[Query, ...]:
     )
 
 
-PANELS = (
-    Panel(
-        "Partitions with a worker",
-        "short",
-        "Each service has all of them, or part of the fleet stands still.",
-        (Query("sum by (service) (pvbus_lease_held)", "{{service}}"),),
-    ),
-    Panel(
-        "Unread records",
-        "short",
-        "What changed in the cluster and was not looked at yet.",
-        (Query("sum by (service) (pvbus_lease_lag_records)", "{{service}}"),),
-    ),
-    Panel(
-        "Dirty keys",
-        "short",
-        "Variants and sets that wait for a decision, or are in one.",
-        (Query("sum by (service) (pvbus_lease_dirty_keys)", "{{service}}"),),
-    ),
-    Panel(
-        "Longest time without progress",
-        "s",
-        "Grows while a partition is idle; with unread records it stands still.",
-        (Query("max by (service) (pvbus_lease_progress_seconds)", "{{service}}"),),
-    ),
-    Panel(
-        "From attempt to status",
-        "s",
-        "How long a variant takes, the package store included.",
-        _quantiles("pvbus_convergence_seconds", ""),
-    ),
-    Panel(
-        "Decisions by outcome",
-        "ops",
-        "`permanent`, `failed` and `defect` need a person.",
-        (Query("sum by (outcome) (rate(pvbus_reconcile_total[$__rate_interval]))", "{{outcome}}"),),
-    ),
-    Panel(
-        "Time of a decision",
-        "s",
-        "With its calls to the API server and its step on the bus.",
-        _quantiles("pvbus_reconcile_duration_seconds", "service"),
-    ),
-    Panel(
-        "Waits for a person",
-        "short",
-        "Objects with the condition AttentionNeeded: `pvbus conditions --not-ready` says what to do.",
-        (Query("sum by (kind) (pvbus_attention_needed)", "{{kind}}"),),
-    ),
-    Panel(
-        "API server lost",
-        "s",
-        "For how long a worker has had no answer, or a refusal of its credentials; its /readyz says why.",
-        (Query("max by (instance) (pvbus_api_server_failing_seconds)", "{{instance}}"),),
-    ),
-    Panel(
-        "Missing rights",
-        "short",
-        "What a service was refused and lacks; its /readyz names each.",
-        (Query("max by (service) (pvbus_missing_rights)", "{{service}}"),),
-    ),
-    Panel(
-        "Calls to the API server",
-        "ops",
-        "Writes and reads by controllers; a converged fleet makes none.",
-        (Query("sum by (effect) (rate(pvbus_effects_total[$__rate_interval]))", "{{effect}}"),),
-    ),
-    Panel(
-        "Calls that failed",
-        "ops",
-        "`conflict` is usual under load; `permanent` is a refusal, such as a missing right.",
+QUESTIONS = (
+    Question(
+        "Does everything run?",
         (
-            Query(
-                'sum by (effect, outcome) (rate(pvbus_effects_total{outcome!="done"}[$__rate_interval]))',
-                "{{effect}} {{outcome}}",
+            Panel(
+                "Partitions with a worker",
+                "short",
+                "Each service has all of them, or part of the fleet stands still.",
+                (Query("sum by (service) (pvbus_lease_held)", "{{service}}"),),
+            ),
+            Panel(
+                "Restore",
+                "percentunit",
+                "The partition that has read the least of its tables.",
+                (Query("min by (service) (pvbus_lease_restore_ratio)", "{{service}}"),),
+            ),
+            Panel(
+                "Workers by version",
+                "short",
+                "Two versions only while an upgrade goes on.",
+                (Query("count by (version) (pvbus_build_info)", "{{version}}"),),
+            ),
+            Panel(
+                "Certificate of the package store",
+                "s",
+                "Until it expires, of the replica whose certificate expires first.",
+                (Query("min(pvbus_serving_certificate_expiry_timestamp_seconds > 0) - time()", "left"),),
             ),
         ),
     ),
-    Panel(
-        "Queries to Prometheus",
-        "ops",
-        "For the checks of rollouts, by outcome: with `transient` and `permanent` these checks wait.",
-        (Query("sum by (outcome) (rate(pvbus_queries_total[$__rate_interval]))", "{{outcome}}"),),
-    ),
-    Panel(
-        "Sources of packages",
-        "ops",
-        "Reads of registries and git, by outcome: with `transient` and `permanent` packages wait.",
+    Question(
+        "Is anything behind?",
         (
-            Query(
-                "sum by (effect, outcome) (rate(pvbus_source_reads_total[$__rate_interval]))",
-                "{{effect}} {{outcome}}",
+            Panel(
+                "Unread records",
+                "short",
+                "What changed in the cluster and was not looked at yet.",
+                (Query("sum by (service) (pvbus_lease_lag_records)", "{{service}}"),),
+            ),
+            Panel(
+                "Dirty keys",
+                "short",
+                "Variants and sets that wait for a decision, or are in one.",
+                (Query("sum by (service) (pvbus_lease_dirty_keys)", "{{service}}"),),
+            ),
+            Panel(
+                "Longest time without progress",
+                "s",
+                "Grows while a partition is idle; with unread records it stands still.",
+                (Query("max by (service) (pvbus_lease_progress_seconds)", "{{service}}"),),
+            ),
+            Panel(
+                "Keys in flight",
+                "short",
+                "Decisions that run or wait for their commit.",
+                (Query("sum by (service) (pvbus_inflight_keys)", "{{service}}"),),
             ),
         ),
     ),
-    Panel(
-        "Lists and watches",
-        "ops",
-        "Begun, and ended by an error.",
-        (Query("sum by (reason) (rate(pvbus_watch_restarts_total[$__rate_interval]))", "{{reason}}"),),
-    ),
-    Panel(
-        "Steps on the bus",
-        "ops",
-        "Transactions; those of unknown outcome restore a partition.",
+    Question(
+        "How long does a change take?",
         (
-            Query(
-                "sum by (service, outcome) (rate(pvbus_steps_total[$__rate_interval]))",
-                "{{service}} {{outcome}}",
+            Panel(
+                "From attempt to status",
+                "s",
+                "How long a variant takes, the package store included.",
+                _quantiles("pvbus_convergence_seconds", ""),
+            ),
+            Panel(
+                "Time of a decision",
+                "s",
+                "With its calls to the API server and its step on the bus.",
+                _quantiles("pvbus_reconcile_duration_seconds", "service"),
             ),
         ),
     ),
-    Panel(
-        "Records written",
-        "wps",
-        "By topic.",
-        (Query("sum by (topic) (rate(pvbus_records_written_total[$__rate_interval]))", "{{topic}}"),),
-    ),
-    Panel(
-        "Requests to the package store",
-        "reqps",
-        "By verb and code, as an aggregated API of a cluster; 503 means that it cannot ask kube-apiserver.",
+    Question(
+        "What waits for a person?",
         (
-            Query(
-                "sum by (verb, code) (rate(pvbus_package_requests_total[$__rate_interval]))",
-                "{{verb}} {{code}}",
+            Panel(
+                "Waits for a person",
+                "short",
+                "Objects with the condition AttentionNeeded: `pvbus conditions --not-ready` says what to do.",
+                (Query("sum by (kind) (pvbus_attention_needed)", "{{kind}}"),),
+            ),
+            Panel(
+                "Decisions by outcome",
+                "ops",
+                "`permanent`, `failed` and `defect` need a person.",
+                (Query("sum by (outcome) (rate(pvbus_reconcile_total[$__rate_interval]))", "{{outcome}}"),),
+            ),
+            Panel(
+                "Missing rights",
+                "short",
+                "What a service was refused and lacks; its /readyz names each.",
+                (Query("max by (service) (pvbus_missing_rights)", "{{service}}"),),
+            ),
+            Panel(
+                "Dead letters",
+                "short",
+                "Records that could not be decoded: something else writes to the topics.",
+                (Query("sum by (topic) (increase(pvbus_dead_letters_total[1h]))", "{{topic}}"),),
+            ),
+            Panel(
+                "Second opinions on expressions",
+                "ops",
+                "`disputed`: cel-python differs; the set's condition ExpressionDisputed has both answers.",
+                (
+                    Query(
+                        "sum by (outcome) (rate(pvbus_second_opinions_total[$__rate_interval]))",
+                        "{{outcome}}",
+                    ),
+                ),
             ),
         ),
     ),
-    Panel(
-        "Certificate of the package store",
-        "s",
-        "Until it expires, of the replica whose certificate expires first.",
-        (Query("min(pvbus_serving_certificate_expiry_timestamp_seconds > 0) - time()", "left"),),
-    ),
-    Panel(
-        "Restore",
-        "percentunit",
-        "The partition that has read the least of its tables.",
-        (Query("min by (service) (pvbus_lease_restore_ratio)", "{{service}}"),),
-    ),
-    Panel(
-        "Keys in flight",
-        "short",
-        "Decisions that run or wait for their commit.",
-        (Query("sum by (service) (pvbus_inflight_keys)", "{{service}}"),),
-    ),
-    Panel(
-        "Evaluations",
-        "ops",
-        "Targets (unroll) and templates (render).",
-        (Query("sum by (service) (rate(pvbus_evaluations_total[$__rate_interval]))", "{{service}}"),),
-    ),
-    Panel(
-        "Dead letters",
-        "short",
-        "Records that could not be decoded: something else writes to the topics.",
-        (Query("sum by (topic) (increase(pvbus_dead_letters_total[1h]))", "{{topic}}"),),
-    ),
-    Panel(
-        "Kubernetes Events by outcome",
-        "short",
-        "For people. `dropped` are left out by the limits; `failed` were refused.",
+    Question(
+        "Do the others answer?",
         (
-            Query(
-                "sum by (outcome) (increase(pvbus_kubernetes_events_total[$__rate_interval]))", "{{outcome}}"
+            Panel(
+                "API server lost",
+                "s",
+                "How long a worker has had no answer, or a refusal of its login; its /readyz says why.",
+                (Query("max by (instance) (pvbus_api_server_failing_seconds)", "{{instance}}"),),
+            ),
+            Panel(
+                "Calls that failed",
+                "ops",
+                "`conflict` is usual under load; `permanent` is a refusal, such as a missing right.",
+                (
+                    Query(
+                        "sum by (effect, outcome) "
+                        '(rate(pvbus_effects_total{outcome!="done"}[$__rate_interval]))',
+                        "{{effect}} {{outcome}}",
+                    ),
+                ),
+            ),
+            Panel(
+                "Lists and watches",
+                "ops",
+                "Begun, and ended by an error.",
+                (
+                    Query(
+                        "sum by (reason) (rate(pvbus_watch_restarts_total[$__rate_interval]))", "{{reason}}"
+                    ),
+                ),
+            ),
+            Panel(
+                "Steps on the bus",
+                "ops",
+                "Transactions; those of unknown outcome restore a partition.",
+                (
+                    Query(
+                        "sum by (service, outcome) (rate(pvbus_steps_total[$__rate_interval]))",
+                        "{{service}} {{outcome}}",
+                    ),
+                ),
+            ),
+            Panel(
+                "Requests to the package store",
+                "reqps",
+                "By verb and code, as an aggregated API; 503: it cannot ask kube-apiserver.",
+                (
+                    Query(
+                        "sum by (verb, code) (rate(pvbus_package_requests_total[$__rate_interval]))",
+                        "{{verb}} {{code}}",
+                    ),
+                ),
+            ),
+            Panel(
+                "Sources of packages",
+                "ops",
+                "Reads of registries and git, by outcome: with `transient` and `permanent` packages wait.",
+                (
+                    Query(
+                        "sum by (effect, outcome) (rate(pvbus_source_reads_total[$__rate_interval]))",
+                        "{{effect}} {{outcome}}",
+                    ),
+                ),
+            ),
+            Panel(
+                "Queries to Prometheus",
+                "ops",
+                "For the checks of rollouts, by outcome: with `transient` and `permanent` these checks wait.",
+                (Query("sum by (outcome) (rate(pvbus_queries_total[$__rate_interval]))", "{{outcome}}"),),
+            ),
+            Panel(
+                "Kubernetes Events by outcome",
+                "short",
+                "For people. `dropped` are left out by the limits; `failed` were refused.",
+                (
+                    Query(
+                        "sum by (outcome) (increase(pvbus_kubernetes_events_total[$__rate_interval]))",
+                        "{{outcome}}",
+                    ),
+                ),
+            ),
+            Panel(
+                "Webhook sink: events by outcome",
+                "ops",
+                "`retried`: each try; `dead_lettered`: in pvbus.dlq; `deleted`: lost to retention.",
+                (
+                    Query(
+                        "sum by (outcome) (rate(pvbus_sink_events_total[$__rate_interval]))", "{{outcome}}"
+                    ),
+                    Query("sum(rate(pvbus_sink_deleted_events_total[$__rate_interval]))", "deleted"),
+                ),
+            ),
+            Panel(
+                "Webhook sink: unsent events",
+                "short",
+                "Read and not sent yet: they wait for the receiver.",
+                (Query("sum(pvbus_sink_unsent_records)", "events"),),
+            ),
+            Panel(
+                "Webhook sink: oldest unsent event",
+                "s",
+                "While it grows, the receiver takes nothing, or fails one object's events.",
+                (Query("max(pvbus_sink_oldest_unsent_seconds)", "age"),),
             ),
         ),
     ),
-    Panel(
-        "Webhook sink: events by outcome",
-        "ops",
-        "`retried` counts each try; `dead_lettered` are in pvbus.dlq; `deleted` are lost to retention.",
+    Question(
+        "What does it cost?",
         (
-            Query("sum by (outcome) (rate(pvbus_sink_events_total[$__rate_interval]))", "{{outcome}}"),
-            Query("sum(rate(pvbus_sink_deleted_events_total[$__rate_interval]))", "deleted"),
+            Panel(
+                "Calls to the API server",
+                "ops",
+                "Writes and reads by controllers; a converged fleet makes none.",
+                (Query("sum by (effect) (rate(pvbus_effects_total[$__rate_interval]))", "{{effect}}"),),
+            ),
+            Panel(
+                "Records written",
+                "wps",
+                "By topic.",
+                (Query("sum by (topic) (rate(pvbus_records_written_total[$__rate_interval]))", "{{topic}}"),),
+            ),
+            Panel(
+                "Evaluations",
+                "ops",
+                "Targets (unroll) and templates (render).",
+                (Query("sum by (service) (rate(pvbus_evaluations_total[$__rate_interval]))", "{{service}}"),),
+            ),
         ),
-    ),
-    Panel(
-        "Webhook sink: unsent events",
-        "short",
-        "Read and not sent yet: they wait for the receiver.",
-        (Query("sum(pvbus_sink_unsent_records)", "events"),),
-    ),
-    Panel(
-        "Webhook sink: oldest unsent event",
-        "s",
-        "While it grows, the receiver takes nothing, or fails one object's events.",
-        (Query("max(pvbus_sink_oldest_unsent_seconds)", "age"),),
-    ),
-    Panel(
-        "Workers by version",
-        "short",
-        "Two versions only while an upgrade goes on.",
-        (Query("count by (version) (pvbus_build_info)", "{{version}}"),),
-    ),
-    Panel(
-        "Second opinions on expressions",
-        "ops",
-        "`disputed`: cel-python has another answer; the condition ExpressionDisputed of the set has both.",
-        (Query("sum by (outcome) (rate(pvbus_second_opinions_total[$__rate_interval]))", "{{outcome}}"),),
     ),
 )
+
+PANELS = tuple(panel for question in QUESTIONS for panel in question.panels)
 
 
 def dashboard() -> Object:
@@ -265,24 +318,29 @@ def dashboard() -> Object:
         "time": {"from": "now-3h", "to": "now"},
         "refresh": "30s",
         "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]},
-        "panels": [_panel(number, panel) for number, panel in enumerate(PANELS)],
+        "panels": [{"id": number, **panel} for number, panel in enumerate(_laid_out(), 1)],
     }
 
 
-def _panel(number: int, panel: Panel) -> Object:
-    row, column = divmod(number, COLUMNS)
+def _laid_out() -> Iterator[Object]:
+    """Yield each question as a row, and its panels below it."""
+    top = 0
+    for question in QUESTIONS:
+        spot = {"x": 0, "y": top, "w": COLUMNS * PANEL_WIDTH, "h": 1}
+        yield {"type": "row", "title": question.title, "collapsed": False, "gridPos": spot, "panels": []}
+        for number, panel in enumerate(question.panels):
+            row, column = divmod(number, COLUMNS)
+            yield _panel(panel, column * PANEL_WIDTH, top + 1 + row * PANEL_HEIGHT)
+        top += 1 + -(-len(question.panels) // COLUMNS) * PANEL_HEIGHT
+
+
+def _panel(panel: Panel, x: int, y: int) -> Object:
     return {
-        "id": number + 1,
         "type": "timeseries",
         "title": panel.title,
         "description": panel.description,
         "datasource": _SOURCE,
-        "gridPos": {
-            "x": column * PANEL_WIDTH,
-            "y": row * PANEL_HEIGHT,
-            "w": PANEL_WIDTH,
-            "h": PANEL_HEIGHT,
-        },
+        "gridPos": {"x": x, "y": y, "w": PANEL_WIDTH, "h": PANEL_HEIGHT},
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
         "targets": [
             {

@@ -56,7 +56,7 @@ def configuration(options: Options) -> Iterator[Object]:
 
 def monitoring(options: Options) -> Iterator[Object]:
     yield service_monitor(options.namespace)
-    yield prometheus_rule(options.namespace)
+    yield prometheus_rule(options.namespace, options.runbooks)
     yield config_map(options.namespace)
 
 

@@ -187,21 +187,28 @@ def service_monitor(namespace: str) -> Object:
     return {**monitor, "spec": {**spec, "endpoints": [endpoint]}}
 
 
-def rule_groups() -> list[Object]:
-    """Return the alerts as a rule file of Prometheus has them."""
-    return [{"name": NAME, "rules": [_rule(alert) for alert in ALERTS]}]
+def rule_groups(runbooks: str = "") -> list[Object]:
+    """Return the alerts as a rule file of Prometheus has them.
+
+    runbooks: the address of the page with a heading for each alert; "" leaves their links out
+    """
+    return [{"name": NAME, "rules": [_rule(alert, runbooks) for alert in ALERTS]}]
 
 
-def prometheus_rule(namespace: str) -> Object:
-    return {**new(_API, "PrometheusRule", NAME, namespace), "spec": {"groups": rule_groups()}}
+def prometheus_rule(namespace: str, runbooks: str = "") -> Object:
+    return {**new(_API, "PrometheusRule", NAME, namespace), "spec": {"groups": rule_groups(runbooks)}}
 
 
-def _rule(alert: Alert) -> Object:
+def _rule(alert: Alert, runbooks: str) -> Object:
     rule = {"alert": alert.name, "expr": alert.expression}
     if alert.seconds:
         rule["for"] = f"{alert.seconds}s"
     return {
         **rule,
         "labels": {"severity": alert.severity},
-        "annotations": {"summary": alert.summary, "description": alert.action},
+        "annotations": {
+            "summary": alert.summary,
+            "description": alert.action,
+            **({"runbook_url": f"{runbooks}#{alert.name.lower()}"} if runbooks else {}),
+        },
     }

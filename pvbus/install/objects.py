@@ -26,6 +26,7 @@ class Options(NamedTuple):
     bus: `kafka://HOST:PORT[,HOST:PORT...][/PREFIX]`
     scaled: the services whose number of workers KEDA decides
     namespaces: the namespaces that the services are limited to; () if they are not
+    runbooks: the address of the page of alerts, with a heading for each; "" without one
     """
 
     namespace: str = NAMESPACE
@@ -33,6 +34,7 @@ class Options(NamedTuple):
     bus: str = "kafka://kafka:9092"
     scaled: frozenset[str] = frozenset()
     namespaces: tuple[str, ...] = ()
+    runbooks: str = ""
 
 
 def service_name(service: str) -> str:

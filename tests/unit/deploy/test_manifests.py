@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address, ip_network
 
@@ -22,8 +23,8 @@ from pvbus.core.kernel.rights import (
 )
 from pvbus.core.kernel.topics import ALL_SERVICES, SERVICES
 from pvbus.install import manifests
-from pvbus.install.dashboard import PANELS
-from pvbus.install.monitoring import ALERTS, service_monitor
+from pvbus.install.dashboard import PANELS, QUESTIONS
+from pvbus.install.monitoring import ALERTS, rule_groups, service_monitor
 from pvbus.install.network import policies
 from pvbus.install.objects import Object, Options
 from pvbus.install.roles import observing, roles
@@ -393,8 +394,27 @@ def test_the_label_service_of_our_metrics_is_not_replaced() -> None:
     assert endpoint["honorLabels"] is True
 
 
-def test_the_dashboard_is_laid_out_without_overlaps() -> None:
+def test_the_dashboard_is_laid_out_without_overlaps_or_gaps() -> None:
     panels = json.loads((generate.FOLDER / "components/monitoring/pvbus.json").read_text())["panels"]
-    spots = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
-    assert len(set(spots)) == len(panels) == len(PANELS)
-    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
+    assert [panel["id"] for panel in panels] == list(range(1, len(panels) + 1))
+    assert [panel["title"] for panel in panels if panel["type"] == "row"] == [q.title for q in QUESTIONS]
+    assert [panel["title"] for panel in panels if panel["type"] != "row"] == [p.title for p in PANELS]
+    covered = Counter(
+        (x, y)
+        for panel in panels
+        for spot in [panel["gridPos"]]
+        for x in range(spot["x"], spot["x"] + spot["w"])
+        for y in range(spot["y"], spot["y"] + spot["h"])
+    )
+    assert set(covered.values()) == {1}
+    assert max(x for x, _ in covered) < 24
+    assert {y for x, y in covered if x == 0} == set(range(max(y for _, y in covered) + 1))
+
+
+def test_each_alert_has_a_link_to_a_heading_that_exists() -> None:
+    headings = re.findall(r"^## (\w+)$", (generate.FOLDER.parent / "docs/alerts.md").read_text(), re.M)
+    (group,) = rule_groups("https://example.org/docs/alerts.html")
+    links = [rule["annotations"]["runbook_url"] for rule in group["rules"]]
+    assert links == [f"https://example.org/docs/alerts.html#{heading.lower()}" for heading in headings]
+    (without,) = rule_groups()
+    assert all("runbook_url" not in rule["annotations"] for rule in without["rules"])
