@@ -32,13 +32,17 @@ NOW = 1_000_000.0
 CHECK = Check(name="check", object=ObjectCheck(expression="true"))
 TICK_SECONDS = 30.0
 IN_FLIGHT = {TargetState.ORDERED, TargetState.CANCELLING, TargetState.APPROVED}
-OUT = {TargetState.LEFT, TargetState.GONE, TargetState.SKIPPED, TargetState.REFUSED, TargetState.FAILED}
-TRIED = {TargetState.APPROVED, TargetState.PROVEN, TargetState.FAILED, TargetState.REFUSED}
+BAD = {TargetState.FAILED, TargetState.REFUSED}
+FAILING = {*BAD, TargetState.SILENT}
+OUT = {TargetState.LEFT, TargetState.GONE, TargetState.SKIPPED, *FAILING}
+TRIED = {TargetState.APPROVED, TargetState.PROVEN, *FAILING}
 RULES = Rules(
     waves=(WaveRules(percent=0, number=1, hold_seconds=20, checks=(CHECK,)), WaveRules()),
     in_flight_max=1,
     rolls_back=True,
 )
+WITH_EVIDENCE = RULES._replace(evidence_seconds=TICK_SECONDS)
+"""Targets that nothing says anything of are given up after one tick."""
 WITH_CANARY = RULES._replace(canaries=("t0",), in_flight_max=2)
 
 Rows = tuple[tuple[str, Target], ...]
@@ -234,7 +238,7 @@ def _is_ours(world: World, target: str, row: Target) -> bool:
     """Tell whether a target's planned revision is really published: only then there is evidence of it."""
     facts = dict(world.real)[target]
     return (facts.published, facts.published_digest) == (row.revision, row.digest) and (
-        row.state in (TargetState.APPROVED, TargetState.PROVEN, TargetState.FAILED)
+        row.state in (TargetState.APPROVED, TargetState.PROVEN, TargetState.FAILED, TargetState.SILENT)
     )
 
 
@@ -262,12 +266,41 @@ def _wrong_step(before: World, after: World) -> str:
     limit = after.rules.in_flight_max
     if ordered and limit and sum(row.state in IN_FLIGHT for row in rows.values()) > limit:
         return "too many are in flight"
-    failing = sum(row.state in (TargetState.FAILED, TargetState.REFUSED) for row in rows.values())
+    failing = sum(row.state in FAILING for row in rows.values())
     if ordered and failing > max(after.rules.failing_max, after.rollout.tolerated):
         return "an approval is ordered beyond the failing budget"
     if ordered and before.commands.paused:
         return "an approval is ordered in a pause"
-    return _wrong_advance(before, after, rows)
+    return _wrong_judgment(before, after, rows) or _wrong_advance(before, after, rows)
+
+
+def _wrong_judgment(before: World, after: World, rows: Mapping[str, Target]) -> str:
+    """A target is judged by evidence of its own content in this attempt, and the want of it is no failure."""
+    evidence, former = dict(before.evidence), dict(before.rows)
+    for target, row in rows.items():
+        if row.state not in (TargetState.PROVEN, TargetState.FAILED) or former.get(target) == row:
+            continue
+        wanted = Evidence(row.revision, row.digest, row.attempt, row.state is TargetState.PROVEN)
+        if evidence.get(target) != wanted:
+            return f"{target} is {row.state} by evidence of something else"
+    facts = dict(after.view)
+    begins = after.rollout.state is RolloutState.ROLLING_BACK is not before.rollout.state
+    is_asked = after.commands.roll_back == after.rollout.attempt
+    is_failed = after.answers is not None and False in after.answers.verdicts
+    if (
+        begins
+        and not is_asked
+        and not is_failed
+        and not any(_was_bad(row, evidence, facts) for row in rows.values())
+    ):
+        return "an attempt is rolled back though nothing is bad"
+    return ""
+
+
+def _was_bad(row: Target, evidence: Mapping[str, Evidence], facts: Mapping[str, TargetFacts]) -> bool:
+    """Tell whether a target was bad or refused before its rollback began."""
+    bad = Evidence(row.revision, row.digest, row.attempt, False)
+    return evidence.get(row.target) == bad or facts[row.target].refused == row.attempt
 
 
 def _is_open_canary(before: World, after: World, canary: str) -> bool:

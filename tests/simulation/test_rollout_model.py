@@ -7,11 +7,12 @@ back. One trick is one act of a person, of bad luck or of an old message: see
 
 import pytest
 
-from pvbus.core.kernel.rolloutstates import RolloutState
+from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.core.promotion.protocol.rules import Rules
 from tests.simulation.rollout_world import (
     RULES,
     WITH_CANARY,
+    WITH_EVIDENCE,
     Move,
     World,
     fresh,
@@ -60,14 +61,18 @@ def test_without_bad_luck_every_order_of_moves_ends_completed() -> None:
         pytest.param(RULES, id="rolls back"),
         pytest.param(RULES._replace(rolls_back=False), id="stops"),
         pytest.param(WITH_CANARY, id="canary"),
+        pytest.param(WITH_EVIDENCE, id="evidence"),
     ],
 )
 def test_no_order_of_moves_with_one_trick_breaks_a_promise(rules: Rules) -> None:
     """No revision is approved twice in an attempt, no wave passes on old evidence, no budget is exceeded, and
-    after a rollback no target has what was rolled back. No later wave is ordered with an open canary. From
+    after a rollback no target has what was rolled back. Nothing is proven or failed by evidence of another
+    content, and the want of evidence rolls nothing back. No later wave is ordered with an open canary. From
     everywhere the rollout goes on to an end, unless a person has to decide."""
     worlds = explored(fresh(3, rules, tricks=1, ticks=1))
     assert len(worlds) > 4_000
+    silent = any(row.state is TargetState.SILENT for world in worlds for _, row in world.rows)
+    assert silent == bool(rules.evidence_seconds)
     for world in worlds[::SETTLED_EVERY]:
         end = settled(world)
         assert not list(problems(end))
