@@ -8,6 +8,7 @@ import asyncio
 import copy
 import random
 import re
+from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any, NamedTuple
@@ -61,6 +62,9 @@ WATCH_SILENCE_SECONDS = 90.0  # bookmarks come each minute: longer silence may b
 WATCH_LINE_BYTES_MAX = 64_000_000  # far above any object: a longer line is not from a watch
 PROBE_SECONDS_MAX = 5.0  # a healthy server answers /version within milliseconds
 CONNECTIONS_MAX = 100
+TLS_READ_BYTES = 32_768
+"""What one read of a TLS connection takes at most: two records of TLS. Python has a buffer of this size for
+each connection, 256 kB by default: 16 MB for the writes that a service has in flight."""
 WAIT_SECONDS_MAX = 5.0  # before a request is sent: a lease that was checked before may be lost after that
 RETRY_SECONDS_MIN = 0.1  # after a 429 that asks for no wait
 
@@ -148,6 +152,7 @@ class Transport:
 
     @staticmethod
     def _open_session(connections_max: int) -> aiohttp.ClientSession:
+        SSLProtocol.max_size = TLS_READ_BYTES
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=connections_max),
             trust_env=False,

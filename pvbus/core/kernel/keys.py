@@ -7,6 +7,7 @@ packagevariant_controller.go; checked against the conformance cases.
 import hashlib
 import re
 from collections.abc import Iterable
+from sys import intern
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -122,7 +123,7 @@ class ObjectKey(NamedTuple):
     def parse(cls, text: str) -> "ObjectKey":
         gk, namespace, name = text.split("|", 2)
         group, _, kind = gk.rpartition("/")
-        return cls(group, kind, namespace, name)
+        return cls(group, kind, intern(namespace), intern(name))
 
 
 def okey(group: str, kind: str, namespace: str, name: str) -> str:
@@ -165,7 +166,7 @@ class TargetKey(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "TargetKey":
         vkey, set_name = text.split("|")
-        return cls(vkey, set_name)
+        return cls(intern(vkey), intern(set_name))
 
 
 class SubjectKey(NamedTuple):

@@ -5,6 +5,8 @@ in a decision that no longer knows the record. A key in another partition than i
 choose partitions differently) would be a second row of its name.
 """
 
+from sys import intern
+
 from pvbus.core.kernel.keys import partition as partition_of
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import DeadLetter
@@ -18,7 +20,7 @@ record of a million bytes; other programs may write larger values."""
 
 def checked_key(record: Record, partitions: int) -> str:
     """Return a record's key. Raises ValueError or MsgspecError if the record is not valid in its topic."""
-    key = record.key.decode()
+    key = intern(record.key.decode())  # all services of this process that have the row share it
     if not key:
         raise ValueError("it has no key")
     if is_marker(key):

@@ -74,6 +74,7 @@ class _Traces(msgspec.Struct):
 
 
 _traces = msgspec.json.Decoder(_Traces)
+_NOT_REMOVED = DesiredRow()  # one for all objects
 
 
 class ObjectState(ObservedObject):
@@ -89,7 +90,7 @@ class ObjectState(ObservedObject):
     def __init__(self) -> None:
         super().__init__()
         self.former: bytes | None = None
-        self.removed = DesiredRow()
+        self.removed = _NOT_REMOVED
         self.result: bytes | None = None
         self.latest: dict[str, ConditionEvent] = {}
 

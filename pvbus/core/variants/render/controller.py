@@ -46,7 +46,7 @@ from pvbus.core.kernel.records import (
 )
 from pvbus.core.variants.pacing import TURN_COST, Pace
 from pvbus.core.variants.readiness import readiness
-from pvbus.core.variants.render.state import RenderState
+from pvbus.core.variants.render.state import IDLE, RenderState
 from pvbus.core.variants.render.variant import (
     attention_of,
     cancel,
@@ -102,7 +102,7 @@ class RenderController(KeyedController[RenderState]):
 
     @staticmethod
     def has_work(state: RenderState) -> bool:
-        return bool(state.claims or state.desired)
+        return bool(state.rows or state.desired)
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
         if partition not in self._tables:
@@ -112,15 +112,17 @@ class RenderController(KeyedController[RenderState]):
         vkey, set_name = TargetKey.parse(key) if topic == TARGETS else (key, "")
         seen = self._ensure_state(partition, vkey)
         if topic == TARGETS:
-            if value is None:
-                seen.claims.pop(set_name, None)
-            else:
-                seen.claims[set_name] = _target.decode(value)
+            claims = {} if value is None else {set_name: _target.decode(value)}
+            others = [row for row in seen.rows if row[0] != set_name]
+            seen.rows = tuple(others) if value is None else (*others, (set_name, value))
+            if seen.claims is not IDLE:
+                left = {name: claim for name, claim in seen.claims.items() if name != set_name}
+                seen.claims = {**left, **claims}
         elif topic == DESIRED:
             seen.desired = _desired.decode(value) if value is not None else None
         else:
             seen.observe(value)
-        if not (seen.claims or seen.desired or seen.raw):
+        if not (seen.rows or seen.desired or seen.raw):
             del self._tables[partition][vkey]
             self._pace.forget(vkey)
         return (vkey,)
@@ -135,6 +137,13 @@ class RenderController(KeyedController[RenderState]):
         seen = self.state(partition, key)
         if seen is None:
             return ()
+        seen.claims = {name: _target.decode(value) for name, value in seen.rows}
+        try:
+            return self._defect(Key.parse(key), seen, message, now)
+        finally:
+            seen.claims = IDLE
+
+    def _defect(self, key: Key, seen: RenderState, message: str, now: float) -> tuple[Put, ...]:
         living = seen.living(now)
         if living is None:
             present = (row for row in seen.claims.values() if row.state == "present")
@@ -143,20 +152,24 @@ class RenderController(KeyedController[RenderState]):
             winner = seen.claims.get(_owner(seen, living) or "")
         if winner is None or winner.state != "present":
             return ()
-        return self._reported(Key.parse(key), seen, winner, living, outcome="defect", error=message).puts
+        return self._reported(key, seen, winner, living, outcome="defect", error=message).puts
 
     # ------------------------------------------------------------ deciding
 
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
         seen, vkey = self.state(partition, key), Key.parse(key)
-        if seen is None or (not seen.claims and seen.desired is None):
+        if seen is None or not (seen.rows or seen.desired):
             return Outcome()
         if not self._is_listed(VARIANTS, partition, VARIANT_KIND, vkey.namespace):
             return Outcome(result="waiting", waiting=("PackageVariants are being listed",))
-        if seen.claims:
-            outcome = yield from self._decide_claims(vkey, seen, now)
-        else:
+        if not seen.rows:
             outcome = self._release(vkey, seen)
+        else:
+            seen.claims = {name: _target.decode(value) for name, value in seen.rows}
+            try:
+                outcome = yield from self._decide_claims(vkey, seen, now)
+            finally:
+                seen.claims = IDLE
         return (
             outcome
             if outcome.again_after is not None

@@ -19,7 +19,7 @@ from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.records import ObjectRow, Root
 from pvbus.core.variants.template import CompiledSet, RenderError, Roots, TargetInputs, variables_of
 from pvbus.core.variants.unroll.index import TargetSelector
-from pvbus.core.variants.unroll.view import REPOSITORY_KIND, UnrollView
+from pvbus.core.variants.unroll.view import REPOSITORY_KIND, UnrollView, object_row
 
 INDEX_TURN = 2_000
 """Objects that become ready to be selected at a time: some 10 ms."""
@@ -109,7 +109,6 @@ class Contexts:
         self.by_key: dict[ContextKey, Context] = {}
         self.by_downstream: dict[Downstream, dict[ContextKey, None]] = {}
         self.by_repository: dict[str, set[ContextKey]] = {}
-        self.by_object: dict[str, set[ContextKey]] = {}
         self.changed: dict[ContextKey, None] = {}
         self.spent = 0
         self._repositories: dict[str, Root | None] = {}  # those that were looked up, until they change
@@ -155,6 +154,11 @@ class Contexts:
         name = ObjectKey.parse(key)
         return Context((number, key), key, name.namespace, name.name, package)
 
+    def of_object(self, okey: str) -> list[Context]:
+        """Return the contexts of an object, in the order of their targets."""
+        keys = ((number, okey) for number in self._selectors)
+        return [self.by_key[key] for key in keys if key in self.by_key]
+
     def note(self, objects: Mapping[str, Mapping[int, bool]], repositories: Iterable[str]) -> set[Downstream]:
         """Note what `refresh` must evaluate; return the downstreams of contexts that are gone.
 
@@ -163,7 +167,6 @@ class Contexts:
         """
         touched: set[Downstream] = set()
         for key, moves in objects.items():
-            self.changed.update(dict.fromkeys(self.by_object.get(key, ())))
             for position, is_selected in moves.items():
                 context_key = (self._positions[position], key)
                 if is_selected:
@@ -191,9 +194,6 @@ class Contexts:
     def _put(self, context: Context) -> set[Downstream]:
         """Evaluate and add a context; return the downstream it wants."""
         context = self._evaluate(context)
-        if context.object:
-            self.by_object.setdefault(context.object, set()).add(context.key)
-            self.view.use_object(context.object, self.skey)
         return self._index(context)
 
     def _index(self, context: Context) -> set[Downstream]:
@@ -216,12 +216,6 @@ class Contexts:
         context = self.by_key.pop(key, None)
         if context is None:
             return set()
-        if context.object:
-            users = self.by_object.get(context.object, set())
-            users.discard(key)
-            if not users:
-                self.by_object.pop(context.object, None)
-                self.view.drop_object(context.object, self.skey)
         return self._unindex(context)
 
     def _unindex(self, context: Context) -> set[Downstream]:
@@ -273,7 +267,7 @@ class Contexts:
     def inputs(self, context: Context) -> TargetInputs:
         """Return the inputs of a context's template."""
         if context.object:
-            row = self.view.objects[context.object]
+            row = object_row(self.view.objects[context.object])
             target = _root(context.namespace, context.repo_default, row)
         else:
             target = Root(repo=context.repo_default, package=context.package_default)

@@ -9,8 +9,8 @@ A selector of a namespace also selects objects without a namespace, which only c
 have. Operators have their Kubernetes meaning: `NotIn` and `DoesNotExist` hold for an object that
 lacks the label, `In` and `Exists` do not: `pvbus.core.api.selectors.matches` decides.
 
-Label mappings are stored without a copy, as the caller's tables share them. They must not change
-afterwards.
+Labels are stored as a tuple of keys and values, which are shared between objects: a mapping of three takes
+184 bytes, its tuple 88.
 """
 
 from collections import Counter
@@ -45,6 +45,8 @@ class SelectorChange(NamedTuple):
 
 
 _Labels = Mapping[str, str]
+_Packed = tuple[str, ...]
+"""Labels: key, value, key, value, ..."""
 _Anchor = tuple[str, str | None]
 """(label, value), (label, None): it exists, ("", name), or ("", None): no positive requirement."""
 _SCAN: _Anchor = ("", None)
@@ -98,7 +100,7 @@ class _Scope:
     __slots__ = ("anchored", "counts", "objects", "postings", "waiting")
 
     def __init__(self) -> None:
-        self.objects: dict[str, _Labels] = {}
+        self.objects: dict[str, _Packed] = {}
         self.anchored: dict[_Anchor, dict[_Compiled, None]] = {}
         self.postings: dict[str, dict[str, set[str]]] | None = None
         self.waiting: dict[str, None] = {}
@@ -117,16 +119,22 @@ class _Scope:
 
     def put(self, name: str, labels: _Labels | None) -> _Labels | None:
         """Store an object's labels, or remove the object if they are None; return the former labels."""
-        before = self.objects.get(name)
+        packed = self.objects.get(name)
+        before = None if packed is None else dict(zip(packed[::2], packed[1::2], strict=True))
         if labels is None:
             self.objects.pop(name, None)
         else:
-            self.objects[name] = labels
+            self.objects[name] = tuple([intern(text) for label in labels.items() for text in label])
         if self.postings is not None and name not in self.waiting:
             self._post(self.postings, name, before or {}, labels or {})
         elif labels is None:
             self.waiting.pop(name, None)
         return before
+
+    def labels_of(self, name: str) -> _Labels:
+        """Return the labels of an object that is there."""
+        packed = self.objects[name]
+        return dict(zip(packed[::2], packed[1::2], strict=True))
 
     def post_some(self, count: int) -> int:
         """Put up to so many objects into the postings; return how many these were."""
@@ -135,7 +143,7 @@ class _Scope:
         posted = min(count, len(self.waiting))
         for _ in range(posted):
             name, _ = self.waiting.popitem()
-            self._post(self.postings, name, {}, self.objects[name])
+            self._post(self.postings, name, {}, self.labels_of(name))
         return posted
 
     def whole_postings(self) -> dict[str, dict[str, set[str]]]:
@@ -184,11 +192,12 @@ class _Scope:
         """Yield the names of the selected objects. If a name is wanted, no other list but an empty one is
         preferred to it."""
         best = min(compiled.positive(), key=self.size, default=None)
-        objects = self.objects
-        groups = (objects,) if best is None else (names for anchor in best for names in self._names(anchor))
+        groups = (
+            (self.objects,) if best is None else (names for anchor in best for names in self._names(anchor))
+        )
         for names in groups:
             for name in names:
-                if matches(compiled.requirements, objects[name]):
+                if matches(compiled.requirements, self.labels_of(name)):
                     yield name
 
     def _names(self, anchor: _Anchor) -> Iterable[Collection[str]]:

@@ -364,7 +364,7 @@ def _cause(contexts: Contexts, row: ChildRow) -> str:
     name, key = describe_object(row.okey), ObjectKey.parse(row.okey)
     if f"{key.group}/{key.kind}" in selected_kinds(contexts.spec) and row.okey not in contexts.view.objects:
         return f"{name}, the object of its target, is deleted"
-    others = (contexts.by_key[context].downstream for context in sorted(contexts.by_object.get(row.okey, ())))
+    others = (context.downstream for context in contexts.of_object(row.okey))
     renamed = next(filter(None, others), None)
     if renamed is not None:
         return f"{name} gives package {renamed.package} in repository {renamed.repo} now, before {downstream}"

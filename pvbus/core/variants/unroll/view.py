@@ -22,7 +22,11 @@ SET_KIND = f"{CONFIG_GROUP}/PackageVariantSet"
 REPOSITORY_KIND = f"{CONFIG_GROUP}/Repository"
 REVISION_KIND = f"{PORCH_GROUP}/PackageRevision"
 
-_row = msgspec.json.Decoder(ObjectRow)
+PackageKey = tuple[str, str, str]
+"""(namespace, repository, package)."""
+
+object_row = msgspec.json.Decoder(ObjectRow).decode
+"""Decodes a value of `UnrollView.objects`."""
 _answer = msgspec.json.Decoder(CheckAnswer)
 _request = msgspec.json.Decoder(CheckRequest)
 
@@ -42,7 +46,7 @@ class SetChange(NamedTuple):
     children; all are empty for any other input.
 
     moves: of a target object: position of the set's selector -> whether it selects the object now. Selectors
-    may be left out if neither the selection nor the labels changed.
+    that neither select it nor did are left out.
     """
 
     skey: str
@@ -53,17 +57,22 @@ class SetChange(NamedTuple):
 
 
 class UnrollView:
-    """The observed objects, which all sets of this worker share."""
+    """The observed objects, which all sets of this worker share.
+
+    objects: okey -> row, as the JSON that the bus has: decoded it takes three times the bytes, and of most
+        objects no decision is in flight
+    _facts: package -> okey -> facts of a revision, of those packages that sets have looked up
+    """
 
     def __init__(self, partitions: int) -> None:
         self.sync = SyncView(partitions)
-        self.objects: dict[str, ObjectRow] = {}
+        self.objects: dict[str, bytes] = {}
         self._owned: dict[tuple[str, str], dict[str, Observed]] = {}
         self.index = SelectorIndex()
-        self._revisions: dict[tuple[str, str, str], set[str]] = {}
+        self._revisions: dict[PackageKey, set[str]] = {}
+        self._facts: dict[PackageKey, dict[str, RevisionFacts]] = {}
         self._upstream_users: dict[tuple[str, str, str], set[str]] = {}
         self._repository_users: dict[str, set[str]] = {}
-        self._object_users: dict[str, set[str]] = {}
         self._kind_users: dict[str, set[str]] = {}
         self._uid_users: dict[str, str] = {}
         self._uids_of: dict[str, set[str]] = {}
@@ -84,12 +93,12 @@ class UnrollView:
             if self.sync.load(partition, key, value):
                 return [SetChange(skey) for skey in self._kind_users.get(marker_kind(key), ())]
             return ()
-        before = self.objects.get(key)
-        row = _row.decode(value) if value is not None else None
-        if row is None:
+        row = object_row(value) if value is not None else None
+        before = object_row(self.objects[key]) if key in self.objects else None
+        if value is None:
             self.objects.pop(key, None)
         else:
-            self.objects[key] = row
+            self.objects[key] = value
         return self._changes(key, before, row)
 
     def load_request(self, key: str, value: bytes | None) -> None:
@@ -108,25 +117,21 @@ class UnrollView:
         elif kind == REPOSITORY_KIND:
             users = self._repository_users.get(key, ())
             changes += [SetChange(skey, repository=name.name) for skey in users]
-        for skey, moves in self._moves(kind, key, name, before, row).items():
+        for skey, moves in self._moves(kind, name, before, row).items():
             changes.append(SetChange(skey, key, moves))
         return changes
 
     def _moves(
-        self, kind: str, key: str, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None
+        self, kind: str, name: ObjectKey, before: ObjectRow | None, row: ObjectRow | None
     ) -> dict[str, dict[int, bool]]:
         """Return the sets that a target object concerns, each with `SetChange.moves`."""
         if row is None:
             if before is None:
                 return {}
             moved = self.index.remove_object(kind, name.namespace, name.name)
-        elif before is not None and before.labels == row.labels:
-            moved = []
         else:
             moved = self.index.put_object(kind, name.namespace, name.name, row.labels)
         moves: dict[str, dict[int, bool]] = {}
-        for skey in self._object_users.get(key, ()):
-            moves[skey] = {}
         for change in moved:
             moves.setdefault(str(change.owner), {})[change.position] = change.what != "left"
         return moves
@@ -161,6 +166,7 @@ class UnrollView:
                 else:
                     known.discard(key)
         for package in packages:
+            self._facts.pop(package, None)
             for skey in self._upstream_users.get(package, ()):
                 yield SetChange(skey)
 
@@ -180,19 +186,14 @@ class UnrollView:
             users.discard(skey)
             if not users:
                 del table[key]
+                if table is self._upstream_users:
+                    self._facts.pop(key, None)
 
     def use_upstream(self, namespace: str, upstream: Upstream, skey: str) -> None:
         self._use(self._upstream_users, (namespace, upstream.repo, upstream.package), skey)
 
     def use_repository(self, namespace: str, name: str, skey: str) -> None:
         self._use(self._repository_users, okey(CONFIG_GROUP, "Repository", namespace, name), skey)
-
-    def use_object(self, key: str, skey: str) -> None:
-        self._use(self._object_users, key, skey)
-
-    def drop_object(self, key: str, skey: str) -> None:
-        self._unuse(self._object_users, key, skey)
-        self._interests.get(skey, {}).pop((id(self._object_users), key), None)
 
     def use_kinds(self, kinds: Iterable[str], skey: str) -> None:
         for kind in kinds:
@@ -221,13 +222,27 @@ class UnrollView:
         return self._owned.get((uid, namespace), {})
 
     def repository(self, namespace: str, name: str) -> ObjectRow | None:
-        return self.objects.get(okey(CONFIG_GROUP, "Repository", namespace, name))
+        value = self.objects.get(okey(CONFIG_GROUP, "Repository", namespace, name))
+        return object_row(value) if value is not None else None
 
     def revisions_of(self, namespace: str, upstream: Upstream) -> list[RevisionFacts]:
         """Return the revisions of an upstream's package, unordered."""
-        keys = self._revisions.get((namespace, upstream.repo, upstream.package), ())
-        known = (self.objects[key].revision for key in keys)
-        return [facts for facts in known if facts is not None]
+        return list(self._facts_of(namespace, upstream).values())
+
+    def _facts_of(self, namespace: str, upstream: Upstream) -> Mapping[str, RevisionFacts]:
+        """Return okey -> facts of the revisions of an upstream's package.
+
+        A package may have many revisions, and each pass of a set looks at all: so the facts are kept until
+        one of these changes, or no set follows the package any more.
+        """
+        package = (namespace, upstream.repo, upstream.package)
+        facts = self._facts.get(package)
+        if facts is None:
+            rows = {key: object_row(self.objects[key]) for key in self._revisions.get(package, ())}
+            facts = {key: row.revision for key, row in rows.items() if row.revision is not None}
+            if package in self._upstream_users:
+                self._facts[package] = facts
+        return facts
 
     def upstream(self, namespace: str, upstream: Upstream) -> tuple[str, ObjectRow] | None:
         """Find the upstream revision; its number and its workspace must match, if given.
@@ -238,23 +253,18 @@ class UnrollView:
         if versions.is_range(upstream.workspace_name):
             return self._highest(namespace, upstream)
         matches = []
-        for key in self._revisions.get((namespace, upstream.repo, upstream.package), ()):
-            row = self.objects[key]
-            facts = row.revision
-            if facts is None:
-                continue
+        for key, facts in self._facts_of(namespace, upstream).items():
             if upstream.revision and facts.revision != upstream.revision:
                 continue
             if upstream.workspace_name and facts.workspace != upstream.workspace_name:
                 continue
-            matches.append((key, row))
-        return min(matches, key=lambda item: item[0]) if matches else None
+            matches.append(key)
+        return (min(matches), object_row(self.objects[min(matches)])) if matches else None
 
     def _highest(self, namespace: str, upstream: Upstream) -> tuple[str, ObjectRow] | None:
-        keys = sorted(self._revisions.get((namespace, upstream.repo, upstream.package), ()))
-        published = [(facts, key) for key in keys if (facts := self.objects[key].revision) is not None]
+        published = [(facts, key) for key, facts in sorted(self._facts_of(namespace, upstream).items())]
         best = versions.highest(upstream, published, lambda item: item[0])
-        return (best[1], self.objects[best[1]]) if best is not None else None
+        return (best[1], object_row(self.objects[best[1]])) if best is not None else None
 
 
 def _put_nonce(table: dict[str, dict[str, str]], skey: str, key: str, nonce: str | None) -> None:
