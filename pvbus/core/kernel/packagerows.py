@@ -183,6 +183,19 @@ class LockRow(_Row, frozen=True, kw_only=True):
     observed: str = ""
 
 
+def holders_of(install: Install | None, row: LockRow | None) -> tuple[str, ...]:
+    """Return the installs that an install was made for, the owner first; () for a user's.
+
+    Without a row the lock was lost, and the object says whom it was made for. An object without its
+    annotation is a user's: it was so from the start, or a user took it over.
+    """
+    if install is not None and not install.owner:
+        return ()
+    if row is not None:
+        return row.holders
+    return (install.owner,) if install is not None else ()
+
+
 def is_ending(install: Install, row: LockRow | None, *, is_established: bool) -> bool:
     """Say whether the lock has ordered the end of an install that is still there.
 

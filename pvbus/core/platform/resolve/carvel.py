@@ -263,9 +263,7 @@ class CarvelFamily:
                 name = self._take_name(namespace, package, creation.version)
                 key = object_key(GROUP, KIND, namespace, name)
                 okeys[package] = made[package] = key
-                plan = self._add(
-                    Present(key, namespace, name, package, package, creation.version, True, (owner,))
-                )
+                plan = self._add(Present(key, namespace, name, package, package, creation.version, (owner,)))
                 plan.template = self._template(
                     owner, chosen.get(self.plans[owner].present.node), package, creation.version
                 )

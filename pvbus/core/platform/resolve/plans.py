@@ -13,6 +13,7 @@ from pvbus.core.kernel.packagerows import (
     LockRow,
     LockStatus,
     SourceRow,
+    holders_of,
 )
 from pvbus.core.platform.packaging.reading import Problem
 from pvbus.core.platform.resolve.revisions import (
@@ -70,11 +71,7 @@ class Plan:
         self.install = install
         self.row = row
         self.package = install.package if install else row.package if row else ""
-        self.holders: tuple[str, ...] = row.holders if row else ()
-        if install is not None and not install.owner:
-            self.holders = ()  # it is a user's, or a user took it over
-        elif install is not None and row is None:
-            self.holders = (install.owner,)  # the lock was lost: the object says whom it was made for
+        self.holders = holders_of(install, row)
         self.outcome: Outcome | None = None
         self.chosen: Chosen | None = None
         self.asked: tuple[Requirement, ...] = ()

@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey
-from pvbus.core.kernel.packagerows import LockRow, is_ending
+from pvbus.core.kernel.packagerows import LockRow, holders_of, is_ending
 from pvbus.core.platform.solver.languages import LANGUAGES, VersionError, highest
 from pvbus.core.platform.solver.model import Candidate, Policy
 from pvbus.core.platform.solver.semver import ConstraintError
@@ -60,8 +60,7 @@ class Present(NamedTuple):
 
     node: the name of its package in the resolver's problem
     version: the version that is there, or the lock's version of an install that pvbus creates; "" if unknown
-    is_created: whether it was created for other installs
-    holders: the installs that it was created for, the owner first
+    holders: the installs that it was created for, the owner first; () for a user's
     """
 
     okey: str
@@ -70,17 +69,11 @@ class Present(NamedTuple):
     package: str
     node: str
     version: str
-    is_created: bool
     holders: tuple[str, ...] = ()
 
-
-def is_created(install: Install, row: LockRow | None) -> bool:
-    """Say whether an install was created for others.
-
-    The annotation says so, and the row, if there is one. An install without the annotation is a user's: it
-    was so from the start, or a user took it over.
-    """
-    return bool(install.owner) and (row is None or bool(row.holders))
+    @property
+    def is_created(self) -> bool:
+        return bool(self.holders)
 
 
 def is_needed_again(facts: Facts, okey: str) -> bool:
@@ -108,17 +101,16 @@ def presents_of(facts: Facts) -> tuple[Present, ...]:
         row = facts.rows.get(okey)
         if install.is_deleted or is_ending(install, row, is_established=okey in facts.established):
             continue
-        created = is_created(install, row)
-        holders = (row.holders if row else (install.owner,)) if created else ()
-        version = _version_of(install, row) if created else _known(install.installed)
-        found.append(_present(okey, install.package, version, created, holders))
+        holders = holders_of(install, row)
+        version = _version_of(install, row) if holders else _known(install.installed)
+        found.append(_present(okey, install.package, version, holders))
     for okey, row in facts.rows.items():
         if okey not in facts.installs and row.holders and row.template and row.status != "removed":
-            found.append(_present(okey, row.package, row.version, True, row.holders))
+            found.append(_present(okey, row.package, row.version, row.holders))
     taken = {(each.namespace, each.package) for each in found}
     for okey, row in facts.rows.items():
         if is_needed_again(facts, okey) and (ObjectKey.parse(okey).namespace, row.package) not in taken:
-            found.append(_present(okey, row.package, row.version, True, row.holders))
+            found.append(_present(okey, row.package, row.version, row.holders))
     found.sort(
         key=lambda each: (each.namespace, each.package, not each.is_created, not each.version, each.name)
     )
@@ -135,9 +127,9 @@ def _known(version: str) -> str:
     return version if version_key(version) is not None else ""
 
 
-def _present(okey: str, package: str, version: str, created: bool, holders: tuple[str, ...]) -> Present:
+def _present(okey: str, package: str, version: str, holders: tuple[str, ...]) -> Present:
     key = ObjectKey.parse(okey)
-    return Present(okey, key.namespace, key.name, package, package, version, created, holders)
+    return Present(okey, key.namespace, key.name, package, package, version, holders)
 
 
 def _numbered(presents: Iterable[Present]) -> tuple[Present, ...]:
