@@ -14,6 +14,7 @@ from pvbus.cli.fleet import (
     Member,
     Target,
     existing,
+    key_of,
     kubeconfig_option,
     members_of,
     require_served,
@@ -139,12 +140,36 @@ class Revisions(NamedTuple):
 
     variant: the PackageVariant
     drafts: its drafts
-    published: its published revision of the highest number, None if it has none
+    published_all: its published revisions, the one of the highest number first
     """
 
     variant: Object
     drafts: list[Member]
-    published: Member | None
+    published_all: list[Member]
+
+    @property
+    def published(self) -> Member | None:
+        """The published revision of the highest number, None if there is none."""
+        return self.published_all[0] if self.published_all else None
+
+    def draft(self) -> Member | None:
+        """Return the draft, None if there is none. Raises PermanentError if there are several."""
+        if len(self.drafts) > 1:
+            names = ", ".join(each.name for each in self.drafts)
+            raise PermanentError(
+                f"{key_of(self.variant)} has several drafts ({names}): delete or publish all but one with "
+                "kubectl"
+            )
+        return self.drafts[0] if self.drafts else None
+
+
+class Sides(NamedTuple):
+    """The files of two revisions, and their names."""
+
+    older: str
+    newer: str
+    before: Mapping[str, str]
+    after: Mapping[str, str]
 
 
 async def revisions_of(cluster: Cluster, key: Key) -> Revisions:
@@ -152,7 +177,7 @@ async def revisions_of(cluster: Cluster, key: Key) -> Revisions:
     members = await members_of(cluster, key.namespace, [variant], selector_at(variant, "downstream"))
     published = [each for each in members if lifecycle_of(each.revision) in PUBLISHED]
     drafts = [each for each in members if each not in published]
-    return Revisions(variant, drafts, max(published, key=_number, default=None))
+    return Revisions(variant, drafts, sorted(published, key=_number, reverse=True))
 
 
 def _number(member: Member) -> int:
@@ -169,12 +194,7 @@ async def files_of(cluster: Cluster, namespace: str, name: str) -> Object:
 async def compare_sides(cluster: Cluster, key: Key, *, upstream: bool) -> Object:
     """Return the document of `-o json`."""
     found = await revisions_of(cluster, key)
-    if len(found.drafts) > 1:
-        names = ", ".join(each.name for each in found.drafts)
-        raise PermanentError(
-            f"{key} has several drafts ({names}): delete or publish all but one with kubectl"
-        )
-    draft = found.drafts[0] if found.drafts else None
+    draft = found.draft()
     document: Object = {
         "variant": str(key),
         "draft": draft.name if draft else "",
@@ -184,14 +204,26 @@ async def compare_sides(cluster: Cluster, key: Key, *, upstream: bool) -> Object
         "conflicts": msgspec.to_builtins(conflicts_of(draft.revision)) if draft else [],
         "diff": "",
     }
-    newer = draft or (found.published if upstream else None)
-    older = document["published"]
+    if sides := await sides_of(cluster, found, upstream=upstream):
+        document["against"], document["diff"] = sides.older, unified(sides.before, sides.after)
+    return document
+
+
+async def sides_of(cluster: Cluster, found: Revisions, *, upstream: bool) -> Sides | None:
+    """Read a draft and what it is compared with; None if there is nothing to compare.
+
+    upstream: whether that is the upstream's revision, not the published one; without a draft, the published
+        one is compared with it
+    """
+    published = found.published
+    newer = found.draft() or (published if upstream else None)
+    older = published.name if published is not None else ""
     if upstream and newer:
         older = await _upstream_of(cluster, found.variant, newer)
-    if newer and older:
-        before, after = [await files_of(cluster, key.namespace, name) for name in (older, newer.name)]
-        document["against"], document["diff"] = older, unified(_texts(before), _texts(after))
-    return document
+    if not (newer and older):
+        return None
+    before, after = [await texts_of(cluster, newer.key.namespace, name) for name in (older, newer.name)]
+    return Sides(older, newer.name, before, after)
 
 
 async def texts_of(cluster: Cluster, namespace: str, name: str) -> Mapping[str, str]:

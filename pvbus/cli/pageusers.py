@@ -12,8 +12,10 @@ import msgspec
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.confirm import NothingHeldError
 from pvbus.cli.pageactions import Action, AnyAction, Desk, Look, carry_out
+from pvbus.cli.pagedetail import detail_of
 from pvbus.cli.rolloutorders import user_name
 from pvbus.core.errors import FORBIDDEN, PermanentError, PvbusError, RejectedError, UsageError
+from pvbus.core.kernel.keys import Key
 from pvbus.ports.bus import Bus
 from pvbus.runtime.web.feed import Feed
 from pvbus.runtime.web.server import Hints
@@ -22,6 +24,7 @@ from pvbus.runtime.web.sessions import SignedOutError
 AGENT = "pvbus-page"
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{8,16000}=*")
 """Source: RFC 6750, section 2.1. Nothing else may be in a header."""
+ENDED = "the API server does not take this token any more: sign in again"
 _FORBIDDEN = ": 403 Forbidden: "
 
 _action = msgspec.json.Decoder(AnyAction)
@@ -47,10 +50,22 @@ class PageUser:
                 return {"command": command, **_question(await action.look(self._desk))}
             outcome = await carry_out(action, self._desk)
         except RejectedError as exc:
-            raise SignedOutError("the API server does not take this token any more: sign in again") from exc
+            raise SignedOutError(ENDED) from exc
         except (PvbusError, NothingHeldError) as exc:
             return {"command": command, "ok": False, "lines": [self._words(exc)]}
         return {"command": command, **outcome._asdict()}
+
+    async def detail(self, name: str) -> dict[str, Any]:
+        """Return what the page shows of a variant. Raises UsageError, SignedOutError."""
+        key = Key.parse(name)
+        if not all(key) or "/" in key.name:
+            raise UsageError("give name=NAMESPACE/NAME")
+        try:
+            return await detail_of(self._cluster, key)
+        except RejectedError as exc:
+            raise SignedOutError(ENDED) from exc
+        except PvbusError as exc:
+            raise UsageError(self._words(exc)) from exc
 
     def _words(self, error: Exception) -> str:
         if isinstance(error, PermanentError) and error.reason == FORBIDDEN:

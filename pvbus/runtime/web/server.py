@@ -26,7 +26,7 @@ from pvbus.core.web.model import Model
 from pvbus.runtime.web.api import API_PATH, answer_of, asked_of
 from pvbus.runtime.web.feed import Feed
 from pvbus.runtime.web.gate import Gate, write_problem
-from pvbus.runtime.web.sessions import SESSION_HEADER, Sessions, SignedOutError, SignIn
+from pvbus.runtime.web.sessions import SESSION_HEADER, Sessions, SignedOutError, SignIn, User
 
 BEAT_SECONDS = 5.0
 """The time between two messages to a page when nothing changes; a page that hears nothing for three of them
@@ -45,6 +45,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     "/page.js": ("page.js", "text/javascript"),
     "/work.js": ("work.js", "text/javascript"),
     "/needs.js": ("needs.js", "text/javascript"),
+    "/detail.js": ("detail.js", "text/javascript"),
 }
 SESSION, ACT, LOOK = "/api/session", "/api/act", "/api/look"
 WRITES: Mapping[str, tuple[str, ...]] = {SESSION: ("POST", "DELETE"), ACT: ("POST",), LOOK: ("POST",)}
@@ -148,6 +149,7 @@ class PageServer:
         application.router.add_get(SESSION, self._show_session)
         application.router.add_post(SESSION, self._begin_session)
         application.router.add_delete(SESSION, self._end_session)
+        application.router.add_get("/api/detail", self._detail)
         application.router.add_post(LOOK, self._act)
         application.router.add_post(ACT, self._act)
         self._runner = QuietRunner(application, shutdown_timeout=0.5)
@@ -323,12 +325,25 @@ class PageServer:
 
     async def _act(self, request: web.Request) -> web.Response:
         """Do something as the person who is signed in, or say what it would be."""
+        is_question = request.path == LOOK
+
+        async def act(user: User) -> dict[str, Any]:
+            return await user.act(await request.read(), is_question=is_question)
+
+        return await self._run(request, act)
+
+    async def _detail(self, request: web.Request) -> web.Response:
+        """Answer with what the person who is signed in may read of a variant."""
+        return await self._run(request, lambda user: user.detail(request.query.get("name", "")))
+
+    async def _run(
+        self, request: web.Request, work: Callable[[User], Awaitable[dict[str, Any]]]
+    ) -> web.Response:
         session = request.headers.get(SESSION_HEADER, "")
         if not self._sessions.name_of(session):
             return _problem(401, "you are not signed in")
         try:
-            body, is_question = await request.read(), request.path == LOOK
-            return _json(await self._sessions.act(session, body, is_question=is_question))
+            return _json(await self._sessions.run(session, work))
         except SignedOutError as exc:
             return _problem(401, str(exc))
         except UsageError as exc:

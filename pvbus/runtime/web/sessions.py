@@ -35,6 +35,10 @@ class User(Protocol):
         """Look at an action, or carry it out. Raises UsageError, SignedOutError."""
         ...
 
+    async def detail(self, name: str) -> dict[str, Any]:
+        """Return what the page shows of a variant, as this user may read it. Raises as `act` does."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -72,8 +76,8 @@ class Sessions:
         is_live = found is not None and not self._is_idle(found[1])
         return found[0].name if found is not None and is_live else ""
 
-    async def act(self, session: str, body: bytes, *, is_question: bool) -> dict[str, Any]:
-        """Act as the person of a session. Raises SignedOutError, UsageError, TransientError."""
+    async def run(self, session: str, work: Callable[[User], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """Work as the person of a session. Raises SignedOutError, UsageError, TransientError."""
         await self._end_idle()
         name = _digest(session)
         if name not in self._users:
@@ -82,7 +86,7 @@ class Sessions:
         self._users[name] = user, self._monotonic()
         try:
             async with _Turn(self._free):
-                return await user.act(body, is_question=is_question)
+                return await work(user)
         except SignedOutError:
             await self.end(session)
             raise

@@ -99,6 +99,13 @@ def test_who_may_works_on_the_page_and_who_may_not_reads_why(tmp_path: Path, up:
         page.until_text(f"proposed 1 of 1 drafts of {NAME}", "dialog")
         press(page, "Close")
         page.until_text("Proposed", "dl")
+        page.until_text(f"edge-asia.{PACKAGES[0]}.packagevariant-1", "[aria-label=Revisions]")
+        page.until_text("git -C ", "[aria-label=Revisions]")
+        upstream = "[aria-label='Against the upstream']"
+        page.until_text(f"edge-asia.{PACKAGES[0]}.packagevariant-1 against blueprints", upstream)
+        page.until_text("Kptfile: changed", f"{upstream}")
+        page.run("document.querySelector(arguments[0]).open = true", f"{upstream} details")
+        page.until_text("upstreamLock", f"{upstream} table, {upstream} pre")
         stored = page.run(
             "const kept = [localStorage, sessionStorage].map(JSON.stringify);"
             "return [document.cookie, location.href, ...kept].join()"

@@ -417,6 +417,9 @@ async def test_an_hour_without_an_action_ends_a_session() -> None:
         async def act(self, body: bytes, *, is_question: bool) -> dict[str, Any]:
             return {}
 
+        async def detail(self, name: str) -> dict[str, Any]:
+            return {}
+
         async def close(self) -> None:
             closed.append(self.name)
 
@@ -426,7 +429,7 @@ async def test_an_hour_without_an_action_ends_a_session() -> None:
     sessions = Sessions(sign_in, lambda: now[0])
     first, _ = await sessions.begin(ANN)
     now[0] = IDLE_SECONDS_MAX
-    await sessions.act(first, b"", is_question=True)
+    await sessions.run(first, lambda user: user.detail(""))
     now[0] = 2 * IDLE_SECONDS_MAX
     assert sessions.name_of(first) == "ann"
     now[0] += 1
@@ -472,3 +475,16 @@ def test_every_action_is_a_command_of_pvbus(capsys: pytest.CaptureFixture[str]) 
         assert run([*words[: 2 if words[0] in ("task", "conflicts", "rollout") else 1], "--help"]) == 0
         shown = capsys.readouterr().out
         assert all(word in shown for word in words if word.startswith("-"))
+
+
+async def test_details_are_read_as_the_person_who_asks(page: Page) -> None:
+    """Nobody without a session; what cannot be compared is said in words."""
+    path = "/api/detail?name=default/a"
+    assert (await page.send(path, b"", "GET"))[0] == 401
+    await page.sign_in(BOB)
+    status, found = await page.send(path, b"", "GET")
+    assert (status, [each["name"] for each in found["revisions"]]) == (200, ["edge.a.packagevariant-1"])
+    assert (found["events"], found["published"]) == ({"rows": []}, {"files": []})
+    assert "none recorded" in found["upstream"]["error"]
+    status, answer = await page.send("/api/detail?name=default/none", b"", "GET")
+    assert (status, "there is no PackageVariant default/none" in answer["error"]) == (400, True)

@@ -617,7 +617,8 @@ async function askServer(place, path, nodesOf) {
   questions.set(place, asked);
   let nodes;
   try {
-    const answer = await fetch(path, { cache: "no-store" });
+    const answer = await fetch(path, { cache: "no-store", headers: { "X-Pvbus-Session": work.session } });
+    if (answer.status === 401 && work.user) signed("", "");
     if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
     nodes = nodesOf(await answer.json());
   } catch (error) {
@@ -643,10 +644,11 @@ class ObjectView {
     this.facts = el("dl");
     this.answer = el("div", {}, el("p", { class: "quiet" }, "Asking the bus"));
     this.actions = el("div");
+    this.detail = el("div");
     this.tasks = new TaskTable();
     this.questions = el("section", { "aria-label": "Open tasks" },
       el("h3", {}, el("a", { href: "#/tasks" }, "Open tasks")), this.tasks.node);
-    this.node = el("article", {}, el("h2", {}, this.title()), this.actions, this.facts, this.answer);
+    this.node = el("article", {}, el("h2", {}, this.title()), this.actions, this.facts, this.answer, this.detail);
   }
 
   title() { return `${this.kind === "set" ? "Set" : "Variant"} ${this.name}`; }
@@ -658,7 +660,7 @@ class ObjectView {
     else if (!this.questions.parentNode) this.answer.before(this.questions);
     this.tasks.show(tasks);
     const kept = [...fleet.kept.values()].filter((each) => this.kind === "variant" && each.variant === this.name).sort(byName);
-    const mark = JSON.stringify([row || null, tasks, kept, work.open]);
+    const mark = JSON.stringify([row || null, tasks, kept, work.open, work.user]);
     if (mark === this.mark) return;
     this.mark = mark;
     replaceActions(this.actions, row ? objectActions(this.kind, this.name, row) : []);
@@ -670,6 +672,7 @@ class ObjectView {
     facts.push(...kept.map((each) => ["Kept draft", `${each.name}: ${each.note}`]));
     this.facts.replaceChildren(...facts.filter(([, value]) => value).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
     this.ask();
+    if (this.kind === "variant" && work.open) askDetail(this.detail, this.name);
   }
 
   ask() {

@@ -20,6 +20,7 @@ function signed(session, user) {
   if (session) sessionStorage.setItem("pvbus-session", session);
   else sessionStorage.removeItem("pvbus-session");
   showUser();
+  changed();
 }
 
 async function learnWork() {
@@ -27,7 +28,6 @@ async function learnWork() {
     const { open, user, tokens } = await sent("GET", "/api/session");
     Object.assign(work, { open, tokens });
     signed(user ? work.session : "", user);
-    changed();
   } catch { /* the page says that its server does not answer */ }
 }
 
