@@ -16,7 +16,7 @@ import click
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
-from pvbus.cli.demos import day2, rollout, story, surroundings
+from pvbus.cli.demos import day2, deploying, rollout, story, surroundings
 from pvbus.controlplane.packages.functions.starlark import require_interpreter
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.examples.fleet import CLUSTERS_PER_REGION, CLUSTERS_PER_REGION_MAX
@@ -152,12 +152,16 @@ async def _rollout(folder: DataPaths, pause: bool, clusters: int) -> None:
 async def _programs(folder: DataPaths) -> AsyncIterator[None]:
     """Run the programs of the story within the block."""
     cluster = await HttpCluster.connect(folder.kubeconfig)
-    running = asyncio.create_task(surroundings.answer_gates(cluster), name="gates")
+    running = {
+        asyncio.create_task(surroundings.answer_gates(cluster), name="gates"),
+        asyncio.create_task(deploying.deploy(cluster), name="deploying"),
+    }
     try:
         yield
     finally:
-        running.cancel()
-        await asyncio.wait({running})
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
         await cluster.close()
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from pvbus.cli.demos.deploying import APPLICATION, APPLICATIONS, DEFINITION, EVIDENCE
 from pvbus.cli.demos.story import Fleet, Step, condition, counted, first_published, is_settled
 from pvbus.cli.live import REVISION
 from pvbus.cli.progress import VARIANT
@@ -66,7 +67,7 @@ spec:
   - {percent: 50, hold: 10m, checks: [{name: health, CHECK}]}
   - {percent: 100}
   budgets: {onFailure: RollBack}
-"""
+EVIDENCE"""
 
 
 def steps(options: str, blueprints: str, work: str, errors: str) -> Iterable[Step]:
@@ -128,8 +129,10 @@ def _release(options: str, blueprints: str, work: str) -> Iterable[Step]:
 
 
 def _rollout(options: str, errors: str) -> Iterable[Step]:
-    policy = ROLLOUT.replace("CANARY", f"web-edge-asia-{CANARY}-web").replace(
-        "CHECK", QUERY if errors else OBJECT
+    policy = (
+        ROLLOUT.replace("EVIDENCE", EVIDENCE)
+        .replace("CANARY", f"web-edge-asia-{CANARY}-web")
+        .replace("CHECK", QUERY if errors else OBJECT)
     )
     health = "" if errors else "kubectl create configmap web-health --from-literal=healthy=true\n"
     bad = (
@@ -140,7 +143,12 @@ def _rollout(options: str, errors: str) -> Iterable[Step]:
     )
     return (
         Step(
-            "They go out in waves of 1, 10, 50 and 100 %, each held and checked.",
+            "A program deploys what is published, as Argo CD does: one Application per package.",
+            f"kubectl create namespace {APPLICATIONS}\nkubectl apply -f - <<'END'\n{DEFINITION}END",
+            _await_deployed,
+        ),
+        Step(
+            "They go out in waves of 1, 10, 50 and 100 %: proven by their Applications, held and checked.",
             f"{health}kubectl apply -f - <<'END'\n{policy}END",
             _in_the_third_wave,
         ),
@@ -219,6 +227,16 @@ async def _are_proposed(fleet: Fleet, count: int) -> bool:
 
 async def _status(fleet: Fleet) -> dict[str, Any]:
     return ((await fleet.get(POLICY, "web")) or {}).get("status") or {}
+
+
+async def _await_deployed(fleet: Fleet) -> str:
+    size = await fleet.size()
+
+    async def are_there() -> bool:
+        return len(await fleet.all(APPLICATION, APPLICATIONS)) == size
+
+    seconds = await fleet.until(are_there, "not every package has its Application")
+    return f"{size} Applications after {seconds:.0f} s; each is some seconds behind what is published"
 
 
 async def _in_the_third_wave(fleet: Fleet) -> str:

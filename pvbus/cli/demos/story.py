@@ -45,9 +45,9 @@ class Fleet:
         self._cluster = cluster
         self.began = time.monotonic()
 
-    async def all(self, kind: Kind) -> list[Object]:
+    async def all(self, kind: Kind, namespace: str = NAMESPACE) -> list[Object]:
         resource = await self._cluster.resource(kind)
-        return list((await self._cluster.list(resource, NAMESPACE)).items) if resource is not None else []
+        return list((await self._cluster.list(resource, namespace)).items) if resource is not None else []
 
     async def get(self, kind: Kind, name: str) -> Object | None:
         resource = await self._cluster.resource(kind)
