@@ -65,7 +65,7 @@ def rehearse(
     failing: targets whose new revision is not good
     words: canary -> what stands in its way
     """
-    rules = rules._replace(look_seconds=_FOREVER, check_seconds=_FOREVER)
+    rules = rules._replace(look_seconds=_FOREVER, check_seconds=_FOREVER, evidence_seconds=0, is_weak=False)
     fleet = _Fleet(seen, failing)
     rollout, rows, clock, commands = Rollout(), dict[str, Target](), now, NO_COMMANDS
     while True:

@@ -28,7 +28,7 @@ from pvbus.core.promotion.protocol.machine import NO_SIGHTINGS, step
 from pvbus.core.promotion.protocol.rules import Rules
 from pvbus.core.promotion.quarantines import is_quarantine
 from pvbus.core.promotion.rollout.checking import ask_checks
-from pvbus.core.promotion.rollout.evidence import evidence_of, look_at_evidence, next_look
+from pvbus.core.promotion.rollout.evidence import evidence_of, look_at_evidence, next_look, touch_evidence
 from pvbus.core.promotion.rollout.orders import end_puts, step_puts
 from pvbus.core.promotion.rollout.report import body_of, status_of
 from pvbus.core.promotion.rollout.state import STATUS_SECONDS, RolloutData
@@ -84,7 +84,7 @@ class RolloutController(KeyedController[RolloutData]):
             row = _candidate.decode(value) if value is not None else None
             target = ChildKey.parse(key).variant
             data.candidates.load(target, row)
-            data.sightings.touch(target)
+            touch_evidence(data, target)
             data.is_touched = True
         elif is_child(key):
             _remember(data, key, _target.decode(value) if value is not None else None)

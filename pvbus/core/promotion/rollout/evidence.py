@@ -48,6 +48,12 @@ def look_at_evidence(key: Key, data: RolloutData, now: float) -> Generator[Effec
     return not unseen(data.sightings, _watched(data), data.rows)
 
 
+def touch_evidence(data: RolloutData, target: str) -> None:
+    """Look at a target soon, as what promote says of it has changed."""
+    if _is_wanted(data):
+        data.sightings.touch(target)
+
+
 def next_look(data: RolloutData, now: float) -> float:
     """Return when the next look is due, in seconds since 1970; infinite for never."""
     if not _is_wanted(data):

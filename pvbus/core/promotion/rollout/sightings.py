@@ -119,7 +119,8 @@ def watched_targets(
     rules: Rules, rollout: Rollout, rows: Mapping[str, Target], candidates: Candidates
 ) -> dict[str, tuple[str, str, int]]:
     """Return whom to look at, with the revision, content and attempt: who is published in the attempt, who is
-    ordered next if a status from before must be known, and canaries that run what they have.
+    ordered next if a status from before must be known, and, while anything is
+    proposed, canaries that run what they have.
 
     The revision is "" for one that is not published yet.
     """
@@ -129,7 +130,8 @@ def watched_targets(
     if rules.is_weak and is_active:
         found |= {row.target: ("", "", row.attempt) for row in _next(rules, rollout, current)}
     named = {row.target for row in current}
-    for canary in rules.canaries:
+    is_planning = is_active or any(row.is_proposed for row in candidates.rows())
+    for canary in rules.canaries if is_planning else ():
         content = candidates.published(canary)
         if canary not in named and content[0]:
             found[canary] = (*content, rollout.attempt)

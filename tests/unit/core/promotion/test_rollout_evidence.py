@@ -4,6 +4,7 @@ import pytest
 
 from pvbus.core.kernel.rolloutrows import Approve, Sighting
 from pvbus.core.kernel.rolloutstates import RolloutState
+from pvbus.core.promotion.protocol.rehearsal import rehearse
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
 from tests.unit.core.promotion.stepping import TWO, Fleet
 
@@ -116,6 +117,14 @@ def test_weak_evidence_needs_the_status_from_before_the_order() -> None:
     fleet.sightings["t0"] = Sighting("", (("object", "d2"),))
     fleet.publish("t0", good=None)
     assert fleet.rows["t0"].before == (("object", "d1"),)
+
+
+def test_a_rehearsal_takes_all_evidence_for_good() -> None:
+    """It knows no status from before an approval, and waits for none."""
+    fleet = Fleet()
+    result = rehearse(RULES._replace(is_weak=True), fleet.seen, fleet.now)
+    assert result.rollout.state is RolloutState.COMPLETED
+    assert [wave.approved for wave in result.waves] == [["t0"], ["t1", "t2"]]
 
 
 def test_what_a_person_approved_has_to_change_after_the_first_look() -> None:

@@ -325,6 +325,10 @@ def test_a_canary_that_runs_the_revision_counts_by_the_evidence_of_now() -> None
     assert hub.status.phase == "Completed"
     hub.shows("t0", application(health="Degraded"))
     hub.candidate("t0", is_current=True)
+    hub.go(5)
+    hub.looks.clear()
+    hub.go(3600)
+    assert hub.looks == [], "nothing is to be planned"
     hub.candidate("t1", revision="v2", digest=DIGEST, is_proposed=True)
     hub.source("t1").go(120)
     assert (hub.status.attempt, hub.condition("Progressing").reason) == (1, "CanaryNotReady")
