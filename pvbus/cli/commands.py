@@ -34,6 +34,7 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
         "validate": Entry("pvbus.cli.validate:validate", "Check manifests without a cluster."),
         "plan": Entry("pvbus.cli.plan:plan", "Preview every write of some manifests."),
         "apply": Entry("pvbus.cli.planapply:apply", "Carry out a plan, exactly as it was made."),
+        "sign": Entry("pvbus.cli.plansign:sign", "Sign a plan with an SSH key."),
         "conflicts": Entry(
             "pvbus.cli.conflicts:conflicts", "Settle equal conflicts of many variants at once."
         ),

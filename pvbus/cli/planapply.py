@@ -11,7 +11,7 @@ import getpass
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,13 +29,14 @@ from pvbus.cli.planfile import GivenManifest, PlanFile, PlannedObject, read_plan
 from pvbus.cli.planinput import PlanInput
 from pvbus.cli.planpreview import Progress, Request, plan_on, quiet, settings
 from pvbus.cli.planscreen import screen_lines
+from pvbus.cli.plansign import signature_of
 from pvbus.cli.planstanding import Standing, moved_words, standing_of
 from pvbus.cli.plantext import headline
 from pvbus.cli.progress import SET
 from pvbus.cli.reading import data_option
 from pvbus.cli.rolloutorders import user_name
 from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError, UsageError
-from pvbus.core.kernel.keys import PLANNED_BY
+from pvbus.core.kernel.keys import PLANNED_BY, SIGNED_PLAN
 from pvbus.core.kernel.objects import timestamp
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 from pvbus.runtime.preview.meaning import digest_of_object
@@ -94,6 +95,7 @@ def apply(
     """
     configure("error")
     plan = read_plan(file)
+    signature = signature_of(file, plan)
     if not (yes or replan or sys.stdin.isatty()):
         raise UsageError("cannot ask here, as this is no terminal: add --yes to apply it")
 
@@ -101,7 +103,8 @@ def apply(
         async with connect_live(None if kubeconfig else data, kubeconfig) as cluster:
             if replan:
                 return await _show_new_plan(cluster, plan)
-            return await _apply(cluster, plan, _journal(file, data, kubeconfig), yes, wait, timeout)
+            journal = _journal(file, data, kubeconfig)
+            return await _apply(cluster, plan, signature, journal, yes, wait, timeout)
 
     try:
         return asyncio.run(run())
@@ -117,7 +120,13 @@ def _journal(file: Path, data: str, kubeconfig: str | None) -> Path:
 
 
 async def _apply(
-    cluster: "HttpCluster", plan: PlanFile, journal: Path, yes: bool, wait: bool, timeout: float
+    cluster: "HttpCluster",
+    plan: PlanFile,
+    signature: Mapping[str, str],
+    journal: Path,
+    yes: bool,
+    wait: bool,
+    timeout: float,
 ) -> int:
     say = progress_printer("apply")
     standing = await look(cluster, plan, say)
@@ -130,7 +139,8 @@ async def _apply(
     standing = await look(cluster, plan)  # a person may have thought for long
     user = await user_name(cluster) or f"{getpass.getuser()} (as the operating system has it)"
     _note(journal, plan, user, "began" if not standing.begun else "went on")
-    written = await write_changes(cluster, plan, f"{plan.checksum} by {user} at {timestamp(time.time())}")
+    marks = {PLANNED_BY: f"{plan.checksum} by {user} at {timestamp(time.time())}", **signature}
+    written = await write_changes(cluster, plan, marks)
     click.echo(f"{written} changes written")
     if wait:
         await follow(cluster, plan, timeout, say)
@@ -229,15 +239,15 @@ class _Change(NamedTuple):
     object: Object | None
 
 
-async def write_changes(cluster: Cluster, plan: PlanFile, mark: str) -> int:
+async def write_changes(cluster: Cluster, plan: PlanFile, marks: Mapping[str, str]) -> int:
     """Write the changes that are not written yet, definitions first; return their number.
 
-    mark: what the written sets say about who applied which plan
+    marks: annotations of the written sets: who applied which plan, and its signature
     Raises MovedError before the first write to an object that has moved meanwhile.
     """
     written = 0
     for change in _changes(plan):
-        written += await persist(lambda change=change: _write(cluster, change, mark))  # type: ignore[misc]
+        written += await persist(lambda change=change: _write(cluster, change, marks))  # type: ignore[misc]
         if change.planned.kind == "CustomResourceDefinition":
             cluster.forget_resources()
     return written
@@ -258,7 +268,7 @@ def _planned_of(planned: dict[ObjectName, PlannedObject], manifest: GivenManifes
     raise PermanentError(f"{manifest.location}: the plan does not say what becomes of it: make it again")
 
 
-async def _write(cluster: Cluster, change: _Change, mark: str) -> int:
+async def _write(cluster: Cluster, change: _Change, marks: Mapping[str, str]) -> int:
     """Write a change unless it is written; return how many were. Raises ConflictError to look again."""
     planned = change.planned
     resource = await _resource(cluster, planned.key.kind)
@@ -268,14 +278,14 @@ async def _write(cluster: Cluster, change: _Change, mark: str) -> int:
     if words := moved_words(planned, live):
         raise MovedError([words])
     if planned.states.index(digest_of_object(live)) > planned.settled:
-        return 0
+        return await _sign(cluster, resource, live, marks) if change.object is not None else 0
     if change.object is None:
         return await _delete(cluster, resource, live)
     wanted = {**replaced(change.object, live), "apiVersion": change.object["apiVersion"]}
     if digest_of_object(wanted) == digest_of_object(live):
-        return 0
+        return await _sign(cluster, resource, live, marks)
     if planned.key.kind == SET:
-        marked = {**(wanted["metadata"].get("annotations") or {}), PLANNED_BY: mark}
+        marked = {**(wanted["metadata"].get("annotations") or {}), **marks}
         wanted["metadata"] = {**wanted["metadata"], "annotations": marked}
     if live is not None:
         await cluster.update(resource, wanted)
@@ -286,6 +296,18 @@ async def _write(cluster: Cluster, change: _Change, mark: str) -> int:
         await cluster.create(resource, wanted)
     except AlreadyExistsError as exc:
         raise ConflictError(str(exc)) from exc
+    return 1
+
+
+async def _sign(cluster: Cluster, resource: Resource, live: Object | None, marks: Mapping[str, str]) -> int:
+    """Give a set that is as wanted the signature of its plan; return how many objects were written."""
+    if live is None or resource.kind != SET.kind or SIGNED_PLAN not in marks:
+        return 0
+    present = live["metadata"].get("annotations") or {}
+    if present.get(SIGNED_PLAN) == marks[SIGNED_PLAN]:
+        return 0
+    metadata = {**live["metadata"], "annotations": {**present, **marks}}
+    await cluster.update(resource, {**live, "metadata": metadata})
     return 1
 
 

@@ -6,8 +6,9 @@ announces, and one that has moved. Its objects are named by digests of what they
 and stays small.
 """
 
+import hashlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +19,15 @@ from pvbus.adapters.files import check_seal, open_plain, sealed, write_private
 from pvbus.adapters.manifests import Manifest, kind_of
 from pvbus.cli.live import CRD, FILES, REVISION, Export
 from pvbus.cli.plandocument import Document
+from pvbus.cli.progress import SET
+from pvbus.core.api.variants import PackageVariantSetSpec
 from pvbus.core.errors import PermanentError, UsageError
+from pvbus.core.kernel.keys import REQUIRE_PLAN
 from pvbus.core.kernel.objects import timestamp
+from pvbus.core.variants.unroll.signedplans import StatedSet, Statement, spec_digest, statement_text
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.meaning import ABSENT, digest_of_object
-from pvbus.runtime.preview.run import ObjectName, Preview
+from pvbus.runtime.preview.run import ObjectName, Preview, replaced
 
 API = "pvbus.dev/v1"
 KIND = "Plan"
@@ -68,11 +73,13 @@ class GivenManifest(msgspec.Struct, rename="camel"):
     location: its file and document
     object: its content
     digest: of its content
+    generation: of the object once it is written, 0 if it does not exist
     """
 
     location: str
     object: dict[str, Any]
     digest: str
+    generation: int = 0
 
 
 class PlanFile(msgspec.Struct, rename="camel", kw_only=True):
@@ -90,6 +97,7 @@ class PlanFile(msgspec.Struct, rename="camel", kw_only=True):
     gates: what still has to happen before its drafts are published
     cost: how much it is to carry it out
     document: what a screen shows of it
+    statement: what is signed of it, "" if it changes no set that exists
     seal: a hash of the text
     """
 
@@ -107,6 +115,7 @@ class PlanFile(msgspec.Struct, rename="camel", kw_only=True):
     gates: list[dict[str, Any]]
     cost: dict[str, Any]
     document: dict[str, Any]
+    statement: str = ""
     seal: str = ""
 
     @property
@@ -162,6 +171,7 @@ def plan_file(
 ) -> PlanFile:
     """Return the file of a plan, whose preview noted the states."""
     objects = _planned(inputs.export.items, result)
+    present = {key_of_object(obj): obj for obj in inputs.export.items}
     namespaces = sorted(
         {action["namespace"] for action in document["actions"]}
         | {obj["metadata"].get("namespace") or "default" for obj in inputs.objects}
@@ -173,7 +183,7 @@ def plan_file(
         made_with=__version__,
         summary=summary,
         manifests=[
-            GivenManifest(manifest.location, obj, digest_of_object(obj))
+            GivenManifest(manifest.location, obj, digest_of_object(obj), _generation(obj, present))
             for manifest, obj in zip(inputs.manifests, inputs.objects, strict=True)
         ],
         deletions=[(*name.kind, name.namespace, name.name) for name in inputs.deletions],
@@ -184,6 +194,12 @@ def plan_file(
         cost=cost,
         document=_shown(document),
     )
+
+
+def _generation(obj: Object, present: Mapping[ObjectName, Object]) -> int:
+    meta = obj["metadata"]
+    live = present.get(ObjectName(kind_of(obj), meta.get("namespace") or "default", meta["name"]))
+    return int(replaced(obj, live)["metadata"]["generation"]) if live is not None else 0
 
 
 def _kinds(export: Export) -> list[tuple[str, str]]:
@@ -251,6 +267,30 @@ def text_of(plan: PlanFile) -> bytes:
     return sealed(b"\n".join(_lines(msgspec.json.encode(unsealed, order="deterministic"))))
 
 
+def stated(plan: PlanFile) -> PlanFile:
+    """Return a plan with the statement of it that is signed."""
+    bare = msgspec.structs.replace(plan, statement="", seal="")
+    found = {planned.key: planned for planned in plan.objects}
+    sets = {}
+    for given in plan.manifests:
+        if kind_of(given.object) != SET:
+            continue
+        meta = given.object["metadata"]
+        key = ObjectName(SET, meta.get("namespace") or "default", meta["name"])
+        if (planned := found.get(key)) is None or not planned.uid:
+            continue  # it has no uid yet: it waits for a second plan
+        sets[f"{key.namespace}/{key.name}"] = StatedSet(
+            uid=planned.uid,
+            generation=given.generation,
+            spec=spec_digest(msgspec.convert(given.object["spec"], PackageVariantSetSpec)),
+            requires=str((meta.get("annotations") or {}).get(REQUIRE_PLAN, "")),
+        )
+    if not sets:
+        return bare
+    digest = hashlib.sha256(msgspec.json.encode(bare, order="deterministic")).hexdigest()
+    return msgspec.structs.replace(bare, statement=statement_text(Statement(plan=digest, sets=sets)))
+
+
 def _lines(document: bytes) -> Iterator[bytes]:
     """Yield a line for each field, so that the seal is a line of its own."""
     fields = msgspec.json.decode(document, type=dict[str, msgspec.Raw])
@@ -264,7 +304,7 @@ def _lines(document: bytes) -> Iterator[bytes]:
 
 def write_plan(path: Path, plan: PlanFile) -> PlanFile:
     """Write a plan atomically, readable by its owner only; return it with its seal. Raises PermanentError."""
-    content = text_of(plan)
+    content = text_of(stated(plan))
     try:
         write_private(path, content)
     except OSError as exc:

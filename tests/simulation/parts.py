@@ -33,6 +33,7 @@ from pvbus.core.variants.render.controller import SPEC_BYTES_MAX, RenderControll
 from pvbus.core.variants.unroll.controller import CHUNK_PUTS, UnrollController
 from pvbus.core.variants.unroll.opinion import Opinions
 from pvbus.core.variants.unroll.removal import RemovalLimits
+from pvbus.core.variants.unroll.signedplans import NO_PLANS, PlanPolicy
 
 Object = dict[str, Any]
 SET = Kind("config.porch.kpt.dev", "PackageVariantSet")
@@ -98,6 +99,7 @@ class UnrollPart:
         limits: RemovalLimits | None = None,
         chunk_puts: int = CHUNK_PUTS,
         opinions: Opinions | None = None,
+        plans: PlanPolicy = NO_PLANS,
     ) -> None:
         self.now = 1_000_000.0  # of the clock that cannot go back; the wall clock is apart by wall_offset
         self.wall_offset = 0.0
@@ -109,6 +111,7 @@ class UnrollPart:
             limits=limits,
             chunk_puts=chunk_puts,
             opinions=opinions,
+            plans=plans,
         )
         self.controller = self._make()
         self.controller.open(0)

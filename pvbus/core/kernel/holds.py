@@ -6,6 +6,8 @@ from typing import NamedTuple
 from pvbus.core.kernel.keys import HOLD, HOLD_REASON, Key
 from pvbus.core.kernel.messages import part
 
+NEEDS_PLAN = "needs a signed plan"
+"""How the reason begins with which a set is held that no valid signed plan allows."""
 REASON_CHARACTERS_MAX = 200
 """Of the reason in messages: what stands beside it in a condition stays readable."""
 
@@ -26,6 +28,13 @@ def hold_reason(annotations: Mapping[str, str] | None) -> str:
     text = (annotations or {}).get(HOLD_REASON, "") if is_held(annotations) else ""
     words = "".join(char if char.isprintable() else " " for char in text[: REASON_CHARACTERS_MAX * 2])
     return part(" ".join(words.split()), REASON_CHARACTERS_MAX)
+
+
+def why_held(holder: object, reason: str) -> str:
+    """Return what holds, in words, as the end of "while ..."."""
+    if reason.startswith(NEEDS_PLAN):
+        return f"{holder} {reason}"
+    return f'{holder} has the annotation {HOLD}: "true"{because(reason)}'
 
 
 def because(reason: str) -> str:

@@ -413,7 +413,8 @@ class SetResult(_Row, frozen=True, kw_only=True):
     waiting: the event that removals wait for, in words. unready: the first three children that are not
     ready, or targets that fail. needing: number of children that wait for a person; attention: the first
     three of them. opinion: generation whose expressions had a second opinion; disputed: number of evaluations
-    it disagrees with; disputes: the first three of them.
+    it disagrees with; disputes: the first three of them. plan_required: the set needs a signed plan, also
+    once its annotation is gone.
     """
 
     uid: str
@@ -432,6 +433,7 @@ class SetResult(_Row, frozen=True, kw_only=True):
     opinion: int = 0
     disputed: int = 0
     disputes: tuple[Dispute, ...] = ()
+    plan_required: bool = False
 
 
 class InjectedObject(_Row, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import msgspec
 
 from pvbus.controlplane.packages.layout import CAUSE, KPTFILE
 from pvbus.controlplane.packages.shown import DEFER_RENDER
-from pvbus.core.kernel.keys import KEPT_FOR, PLANNED_BY, SET_UID_LABEL
+from pvbus.core.kernel.keys import KEPT_FOR, PLANNED_BY, SET_UID_LABEL, SIGNED_PLAN
 from pvbus.core.variants.revisions.former import MADE_BY
 from pvbus.ports.cluster import Object
 
@@ -28,7 +28,7 @@ SERVERS = {
 }
 """Fields of the spec that a package server fills in, from the package's files or from its git."""
 UNNAMED_LABELS = frozenset({SET_UID_LABEL})
-UNNAMED_ANNOTATIONS = frozenset({PLANNED_BY, CAUSE, DEFER_RENDER})
+UNNAMED_ANNOTATIONS = frozenset({PLANNED_BY, SIGNED_PLAN, CAUSE, DEFER_RENDER})
 _COMMIT = re.compile(r"^(\s+commit:).*$", re.MULTILINE)
 _encoder = msgspec.json.Encoder(order="sorted")
 

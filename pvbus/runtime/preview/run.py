@@ -209,7 +209,7 @@ class _Run:
                 self._cluster,
                 self._clock,
                 self._config,
-                Surroundings(observe=self._observed),
+                Surroundings(observe=self._observed, checks_plans=False),
                 children_report=self._only != "sets",
             )
             for name in SERVICES_OF[self._only]

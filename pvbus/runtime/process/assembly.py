@@ -71,6 +71,7 @@ class Surroundings(NamedTuple):
     sources: where packages are read from, None for a process that reads none
     opinions: gives second opinions on expressions, None for none
     tell: takes the notices of rows that were written, None to drop them
+    checks_plans: whether unroll holds a set that needs a signed plan and has none
     observe: wraps a controller
     nonce: returns a random text, which nobody can guess
     jitter: the source of the randomness of all waits
@@ -84,6 +85,8 @@ class Surroundings(NamedTuple):
     """Second ones, for unroll."""
     tell: Callable[[Notice], None] | None = None
     """Takes notices for people."""
+    checks_plans: bool = True
+    """Whether unroll holds a set that needs a signed plan; a preview shows what such a plan would do."""
     observe: Callable[[Controller], Controller] = lambda controller: controller
     """Wraps the controller, to see its decisions."""
     nonce: Callable[[], str] = token_hex
@@ -124,6 +127,7 @@ def build_service(
             limits=config.limits,
             chunk_puts=min(CHUNK_PUTS, bus.step_records_max),
             opinions=around.opinions,
+            plans=config.plans._replace(is_checked=around.checks_plans),
         ),
         "render": lambda: RenderController(spec_bytes_max=int(bus.record_bytes_max * SPEC_SHARE)),
         "inject": lambda: InjectController(partitions=count, elapsed=clock.monotonic),

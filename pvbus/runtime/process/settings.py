@@ -20,6 +20,7 @@ from pvbus.core.platform.establish.findings import Installer
 from pvbus.core.platform.resolve.plans import Settings as ResolveSettings
 from pvbus.core.platform.solver.model import Policy, VersionPolicy
 from pvbus.core.variants.unroll.removal import RemovalLimits
+from pvbus.core.variants.unroll.signedplans import PlanPolicy, policy_of
 from pvbus.core.yaml.reader import YamlError, document
 
 FILE_BYTES_MAX = 1 << 20  # a thousand times the size of usual settings
@@ -114,6 +115,10 @@ class ServiceConfig(KafkaConfig, frozen=True, kw_only=True, rename="camel"):
         return split_names(self.namespaces)
 
 
+_SIGNER = r"[A-Za-z0-9._@-]+ ssh-ed25519 [A-Za-z0-9+/]{68}( [^,\n]*)?"
+SIGNERS = rf"^\s*$|^\s*{_SIGNER}(\s*[,\n]\s*{_SIGNER})*\s*$"
+
+
 class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
     """Limits of removals, for all sets; a set's annotations may replace those of the guard.
 
@@ -121,11 +126,22 @@ class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
     ongoing accident is not seen as a whole; if longer, removals lag. removals_max, removals_share: if a set
     has more removals within ten minutes than both (the share is of its children before), they are held for
     confirmation.
+
+    plan_required: patterns of NAMESPACE/NAME, separated by commas, of the sets that are followed only with a
+    signed plan, whatever their annotations say. plan_signers: who may sign, `NAME ssh-ed25519 KEY`, separated
+    by commas; in a cluster from a ConfigMap that only operators write. Without signers, a set that needs a
+    signed plan is on hold.
     """
 
     removal_quiet_seconds: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0
     removals_max: Annotated[int, msgspec.Meta(ge=0)] = 5
     removals_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+    plan_required: str = ""
+    plan_signers: Annotated[str, msgspec.Meta(pattern=SIGNERS)] = ""
+
+    @property
+    def plans(self) -> PlanPolicy:
+        return policy_of(self.plan_required, self.plan_signers)
 
     @property
     def limits(self) -> RemovalLimits:

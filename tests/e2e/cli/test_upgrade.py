@@ -1,13 +1,16 @@
 """A fleet whose blueprint publishes: `pvbus up` makes upgrade drafts, and `pvbus explain` shows conflicts."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.progress import SET, VARIANT
-from pvbus.ports.cluster import Kind
+from pvbus.ports.cluster import Kind, Object
 from tests.e2e.cli.command import pvbus, running
 from tests.e2e.cli.small_fleet import (
     CLUSTERS,
@@ -20,15 +23,19 @@ from tests.e2e.cli.small_fleet import (
     publish,
     write_manifests,
 )
+from tests.tools.sshsigning import public_text
 
 CLUSTER = Kind("fleet.example.dev", "Cluster")
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 async def test_every_variant_gets_an_upgrade_draft_with_its_local_edit(tmp_path: Path) -> None:
     """The set's revision rises once for all: upstream's change, local edits, and one conflict explained."""
     write_manifests(tmp_path)
-    with running("up", "manifests", cwd=tmp_path) as up:
+    key = Ed25519PrivateKey.generate()
+    signers = f"alice {public_text(key)}"
+    with running("up", "manifests", cwd=tmp_path, PVBUS_PLAN_SIGNERS=signers) as up:
         up.wait_for(f"variants {CLUSTERS}/{CLUSTERS} ready")
         cluster = await HttpCluster.connect(tmp_path / ".pvbus" / "kubeconfig")
         try:
@@ -39,7 +46,7 @@ async def test_every_variant_gets_an_upgrade_draft_with_its_local_edit(tmp_path:
             published = pvbus("wait", "default/web", "--for", "published", cwd=tmp_path)
             assert published.out == "PackageVariantSet default/web at generation 1 is published\n"
             publish(tmp_path / "repositories" / "blueprints.git", tmp_path / "clone")
-            await follow_by_plan(client, tmp_path)
+            await follow_by_plan(client, tmp_path, key)
             ready = pvbus("wait", "default/web", cwd=tmp_path)
             assert ready.out == "PackageVariantSet default/web at generation 2 is ready\n"
             drafts = pvbus("wait", "default/web", "--for", "published", "--timeout", "0", cwd=tmp_path)
@@ -70,16 +77,42 @@ async def test_every_variant_gets_an_upgrade_draft_with_its_local_edit(tmp_path:
                 "'registry.example.dev/web:1.0.0' to 'registry.example.dev/web:1.0.1'"
             ) in said.out
             await upgrade_from_a_draft(client, tmp_path)
+            await edit_without_a_plan(client, tmp_path)
             assert up.end() == 0
         finally:
             await cluster.close()
 
 
-async def follow_by_plan(client: Client, folder: Path) -> None:
-    """Let the set follow revision 2 by a plan that is looked at first; a moved input stops a later one."""
+async def edit_without_a_plan(client: Client, folder: Path) -> None:
+    """A set that has asked for signed plans holds what an editor makes of it, and cannot be freed by one."""
+
+    def edit(found: Object) -> None:
+        found["spec"]["upstream"]["revision"] = 1
+        del found["metadata"]["annotations"]["pvbus.dev/require-plan"]
+
+    await client.edit(SET, "web", edit)
+    words = ""
+    for _ in range(100):
+        conditions = (await client.get(SET, "web"))["status"]["conditions"]
+        words = next((c["message"] for c in conditions if c["reason"] == "PlanRequired"), "")
+        if words:
+            break
+        await asyncio.sleep(0.2)
+    assert "needs a signed plan: it was changed since its plan was signed" in words
+    variant = await client.get(VARIANT, f"web-edge-asia-{PACKAGES[0]}")
+    assert variant["spec"]["upstream"]["revision"] == 2
+    asked = pvbus("explain", "--set", "default/web", cwd=folder)
+    assert "needs a signed plan" in asked.out
+
+
+async def follow_by_plan(client: Client, folder: Path, key: Ed25519PrivateKey) -> None:
+    """Let the set follow revision 2 by a signed plan; a moved input stops a later one."""
+    (folder / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    (folder / "key").chmod(0o600)
     wanted = await client.get(SET, "web")
     change = {key: wanted[key] for key in ("apiVersion", "kind", "spec")}
-    change["metadata"] = {"name": "web", "namespace": "default"}
+    needs = {"pvbus.dev/require-plan": "alice"}
+    change["metadata"] = {"name": "web", "namespace": "default", "annotations": needs}
     change["spec"]["upstream"]["revision"] = 2
     (folder / "change.json").write_text(json.dumps(change))
     asked = ("plan", "--data", ".pvbus", "-f", "change.json", "--out", "plan.json")
@@ -87,6 +120,8 @@ async def follow_by_plan(client: Client, folder: Path) -> None:
     assert made.code == 0, made.err
     assert "in plan.json" in made.err
     assert "readiness gate" in made.err or "approval: 4" in made.err
+    signed = pvbus("sign", "plan.json", "--key", "key", cwd=folder)
+    assert signed.code == 0, signed.err
     refused = pvbus("apply", "plan.json", cwd=folder)
     assert (refused.code, "add --yes" in refused.err) == (2, True)
     done = pvbus("apply", "plan.json", "--yes", cwd=folder)

@@ -20,6 +20,7 @@ from pvbus.cli.planfile import PlanFile, PlanInputs, plan_file, read_plan, write
 from pvbus.cli.planpreview import Settings
 from pvbus.cli.planstanding import Standing
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.core.kernel.keys import PLANNED_BY
 from pvbus.core.variants.merge.conflicts import CONFLICTS
 from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.cluster import Kind, Object
@@ -164,10 +165,10 @@ async def applied(world: LiveWorld, folder: Path) -> Standing:
     assert not (await look(world.cluster, plan)).begun
     dying: Any = Dying(world, len(plan.manifests) // 2)
     with pytest.raises(KeyboardInterrupt):
-        await write_changes(dying, plan, "the first by a test")
+        await write_changes(dying, plan, {PLANNED_BY: "the first"})
     await world.settle()
     assert (await look(world.cluster, plan)).begun
-    written = await write_changes(world.cluster, plan, "the second by a test")
+    written = await write_changes(world.cluster, plan, {PLANNED_BY: "the second"})
     assert 0 < written < len(plan.manifests) + len(plan.deletions)
     await world.settle()
     return await look(world.cluster, plan)

@@ -234,14 +234,14 @@ async def test_changes_are_written_once(export: Export, file: Path) -> None:
     """A second run finds them written; what moves in between is not overwritten."""
     plan = read_plan(file)
     cluster = MemoryCluster(export.items, now=lambda: "2026-01-01T00:00:00Z")
-    assert await write_changes(cluster, plan, "by a test") == 1
-    assert await write_changes(cluster, plan, "by a test") == 0
+    assert await write_changes(cluster, plan, {}) == 1
+    assert await write_changes(cluster, plan, {}) == 0
     written = cluster.peek(OWN, "default", "own")
     assert written is not None
     assert written["spec"]["pipeline"]["mutators"][0]["name"] == "size"
     moved = MemoryCluster(edited(export, "PackageVariant", label).items, now=lambda: "2026-01-01T00:00:00Z")
     with pytest.raises(MovedError, match="PackageVariant default/own: was changed"):
-        await write_changes(moved, plan, "by a test")
+        await write_changes(moved, plan, {})
     assert moved.writes == []
 
 

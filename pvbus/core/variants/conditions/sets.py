@@ -5,7 +5,7 @@ Source of types, reasons and messages of Stalled and Ready: Porch v1.5.8. `Varia
 """
 
 from pvbus.core.api.variants import Condition
-from pvbus.core.kernel.holds import because
+from pvbus.core.kernel.holds import NEEDS_PLAN, because
 from pvbus.core.kernel.keys import CONFIRM_DELETION, HOLD, Key
 from pvbus.core.kernel.messages import part
 from pvbus.core.kernel.records import Counts, Dispute, SetResult
@@ -57,9 +57,13 @@ def _condition(result: SetResult, kind: str, status: bool, reason: str, message:
 def _root(result: SetResult, *, children_report: bool) -> list[_Fields]:
     """Return Ready, and the condition that blocks the set: OnHold or Stalled."""
     if result.on_hold:
-        message = f"nothing is written for this set while it has the annotation {HOLD}"
-        message += because(result.hold_reason)
-        return [("OnHold", True, "Annotation", message), ("Ready", False, "OnHold", message)]
+        is_unsigned = result.hold_reason.startswith(NEEDS_PLAN)
+        why = result.hold_reason if is_unsigned else f"has the annotation {HOLD}{because(result.hold_reason)}"
+        message = f"nothing is written for this set while it {why}"
+        return [
+            ("OnHold", True, "PlanRequired" if is_unsigned else "Annotation", message),
+            ("Ready", False, "OnHold", message),
+        ]
     if result.reason != "Valid":
         stopped = (result.reason, result.message)
         return [("Stalled", True, *stopped), ("Ready", False, *stopped)]

@@ -9,8 +9,8 @@ import msgspec
 
 from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.variants import CONFIG_GROUP, Condition, PackageVariant, Upstream
-from pvbus.core.kernel.holds import because
-from pvbus.core.kernel.keys import HOLD, Key
+from pvbus.core.kernel.holds import NEEDS_PLAN, why_held
+from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.records import InjectedObject, ResultRow
 from pvbus.core.variants.attention import ATTENTION, OpenRevision, StrandedRevision, needed, variant_needs
 from pvbus.core.variants.attention import CONFLICT as UPGRADE_CONFLICT
@@ -185,10 +185,10 @@ def held_conditions(variant: PackageVariant, holder: str, reason: str) -> Condit
     holder: the object with the hold annotation, as messages name it
     reason: why it holds, in the words of that object, "" if it does not say
     """
-    message = f'nothing is written for this variant while {holder} has the annotation {HOLD}: "true"'
-    message += because(reason)
+    message = f"nothing is written for this variant while {why_held(holder, reason)}"
+    cause = "PlanRequired" if reason.startswith(NEEDS_PLAN) else "Annotation"
     return [
-        condition("OnHold", True, "Annotation", message, variant),
+        condition("OnHold", True, cause, message, variant),
         condition("Ready", False, "OnHold", message, variant),
     ]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import PvbusError
 from pvbus.core.kernel.effects import WRITES, Effect, Outcome, Reconciliation
-from pvbus.core.kernel.holds import hold_reason, is_held
+from pvbus.core.kernel.holds import NEEDS_PLAN, hold_reason, is_held
 from pvbus.core.kernel.keys import HOLD, Key
 from pvbus.core.kernel.records import DesiredRow
 
@@ -66,4 +66,10 @@ def until_held(steps: Reconciliation, holder: Callable[[], Holder | None]) -> Re
 
 
 def unheld(holder: object) -> str:
+    """Return what ends a hold, in words.
+
+    holder: a Holder, or the name of an object with the annotation
+    """
+    if isinstance(holder, Holder) and holder.reason.startswith(NEEDS_PLAN):
+        return f"a signed plan of {holder}"
     return f"the removal of the annotation {HOLD} from {holder}"

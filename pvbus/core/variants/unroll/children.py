@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from pvbus.core.api.variants import Downstream, PackageVariantSet
 from pvbus.core.kernel.effects import Put
-from pvbus.core.kernel.holds import hold_reason
 from pvbus.core.kernel.keys import Key, colliding_variant_name, digest, sha1_head, variant_name
 from pvbus.core.kernel.records import TARGETS, UNROLL, ChildResult, ChildRow, ChildState, TargetRow
 from pvbus.core.variants.unroll.contexts import Context, Contexts
@@ -28,6 +27,7 @@ class Children:
     leaving: names of the rows in any state but present
     returned: names of present rows that were unwanted within the guard's window
     on_hold: names of the rows for which render must not write
+    hold_reason: why the set is held, as the last evaluation found it
     taken: names whose rows changed since the last `Removal.note`
     doubtful: names whose row or PackageVariant changed since the last check whether they are gone
     passes: the number of the current pass, one more than the last one that a row records
@@ -42,6 +42,7 @@ class Children:
         self.leaving: set[str] = set()
         self.returned: set[str] = set()
         self.on_hold: set[str] = set()
+        self.hold_reason = ""
         self.taken: set[str] = set()
         self.doubtful = SortedNames()
         self._in_state: dict[ChildState, SortedNames] = {
@@ -298,7 +299,7 @@ class Children:
             since=now,
             cancelled=self._cancelled(name, self.rows.get(name)),
             on_hold=on_hold,
-            hold_reason=hold_reason(obj.metadata.annotations) if on_hold else "",
+            hold_reason=self.hold_reason if on_hold else "",
         )
         target = TargetRow(
             state="withdrawn",

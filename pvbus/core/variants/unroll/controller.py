@@ -10,11 +10,11 @@ from operator import attrgetter
 import msgspec
 
 from pvbus.core.api.decoding import decode_set
-from pvbus.core.api.variants import Downstream
+from pvbus.core.api.variants import Downstream, PackageVariantSet
 from pvbus.core.errors import PermanentError, TooLargeError
 from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.effects import INTERNAL_ERROR, CatchUp, Outcome, Put, Reconciliation
-from pvbus.core.kernel.holds import is_held
+from pvbus.core.kernel.holds import hold_reason, is_held
 from pvbus.core.kernel.keys import ChildKey, Key, WatchKey, is_check, is_child
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import (
@@ -36,6 +36,7 @@ from pvbus.core.variants.unroll.orders import Turn
 from pvbus.core.variants.unroll.preparing import Preparing
 from pvbus.core.variants.unroll.removal import RemovalLimits, hold_of
 from pvbus.core.variants.unroll.report import StopError, differs, roll_up
+from pvbus.core.variants.unroll.signedplans import NO_PLANS, PlanPolicy, standing_of_plan
 from pvbus.core.variants.unroll.state import Consultation, RefusedRows, SetState
 from pvbus.core.variants.unroll.view import SET_KIND, Observed, UnrollView
 
@@ -66,6 +67,7 @@ class UnrollController(KeyedController[SetState]):
         chunk_puts: int = CHUNK_PUTS,
         turn_targets: int = TURN_TARGETS,
         opinions: Opinions | None = None,
+        plans: PlanPolicy = NO_PLANS,
     ) -> None:
         """Create a controller without partitions.
 
@@ -78,6 +80,7 @@ class UnrollController(KeyedController[SetState]):
         chunk_puts: the size of a step, in rows
         turn_targets: how many targets a pass evaluates at most
         opinions: answers questions about the expressions of each generation; None for no second opinion
+        plans: which sets need a signed plan, and who may sign
         """
         super().__init__(self._new_state_of)
         self.view = UnrollView(partitions)
@@ -89,6 +92,7 @@ class UnrollController(KeyedController[SetState]):
         self._chunk_puts = chunk_puts
         self._turn_targets = turn_targets
         self._opinions = opinions
+        self._plans = plans
         self._states: dict[str, SetState] = {}  # the same, of all leases that are held
         self._requests: dict[str, dict[str, WatchRequest]] = {}
         self._own: dict[int, set[str]] = {}
@@ -224,6 +228,8 @@ class UnrollController(KeyedController[SetState]):
         puts: list[Put] = []
         if state.facts is None:
             state.facts = facts_of(obj, number, self._limits, state.unreadable) if obj is not None else None
+            if obj is not None:
+                self._take_plan(state, obj)
             puts = self._watch_puts(number, state)
         if obj is None:
             return self._set_gone(number, state, puts)
@@ -242,11 +248,22 @@ class UnrollController(KeyedController[SetState]):
         hold, _ = hold_of(state.rollup, state.obj.metadata.uid)
         return Turn(now, elapsed, limits, hold, self._chunk_puts, self._nonce)
 
+    def _take_plan(self, state: SetState, obj: PackageVariantSet) -> None:
+        """Note whether a new version of a set needs a signed plan, and why it is held.
+
+        It did before if its roll-up says so, or the last evaluation, whose roll-up may not be written yet.
+        """
+        uid, former = obj.metadata.uid, state.rollup
+        was_required = former is not None and former.plan_required and former.uid == uid
+        was_required |= state.plan.is_required and state.plan.uid == uid
+        state.plan = standing_of_plan(obj, self._plans, was_required=was_required)
+        state.children.hold_reason = hold_reason(obj.metadata.annotations) or state.plan.problem
+
     def _evaluate(self, state: SetState, turn: Turn, puts: list[Put], *, caught_up: bool) -> Outcome:
         obj, children = state.obj, state.children
         assert obj is not None
         owned = self.view.owned(obj.metadata.uid, obj.metadata.namespace)
-        if is_held(obj.metadata.annotations):
+        if is_held(obj.metadata.annotations) or state.plan.problem:
             state.paused = True
             state.removal.forget_check()
             self.view.use_uid(obj.metadata.uid, state.skey)  # one that appears now is on hold, too

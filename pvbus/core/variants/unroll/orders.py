@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from pvbus.core.api.variants import PackageVariantSet
 from pvbus.core.kernel.effects import Put
-from pvbus.core.kernel.holds import because, hold_reason
+from pvbus.core.kernel.holds import because
 from pvbus.core.kernel.keys import HOLD, ObjectKey, check_key
 from pvbus.core.kernel.messages import part
 from pvbus.core.kernel.records import SETRESULTS, WATCHES, CheckRequest, ChildRow, ChildState, Hold
@@ -72,7 +72,7 @@ def hold_puts(state: SetState, owned: Mapping[str, Observed], turn: Turn, *, on_
     assert state.obj is not None
     children = state.children
     puts: list[Put] = []
-    wanted = on_hold, hold_reason(state.obj.metadata.annotations)
+    wanted = on_hold, children.hold_reason if on_hold else ""
     for name in list(children.rows) if on_hold else sorted(children.on_hold):
         row = children.rows[name]
         if row.state is not ChildState.GONE and (row.on_hold, row.hold_reason) != wanted:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pvbus.core.kernel.holds import hold_reason
 from pvbus.core.kernel.records import ChildFailure, Counts, Dispute, SetResult
 from pvbus.core.variants.attention import ATTENTION, SHOWN_MAX
 from pvbus.core.variants.unroll.children import Children
@@ -69,7 +68,8 @@ def roll_up(state: SetState, *, stop: StopError | None = None, on_hold: bool = F
         message=message,
         counts=Counts(**tally),
         on_hold=on_hold,
-        hold_reason=hold_reason(obj.metadata.annotations) if on_hold else "",
+        hold_reason=state.children.hold_reason if on_hold else "",
+        plan_required=state.plan.is_required,
         hold=hold,
         released=released,
         waiting=waiting if tally["removing"] and not on_hold else "",

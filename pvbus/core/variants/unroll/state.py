@@ -12,6 +12,7 @@ from pvbus.core.variants.unroll.contexts import Context, Contexts
 from pvbus.core.variants.unroll.facts import SetFacts
 from pvbus.core.variants.unroll.opinion import Pending
 from pvbus.core.variants.unroll.removal import Removal
+from pvbus.core.variants.unroll.signedplans import PlanStanding
 
 
 class DirtyDownstreams:
@@ -95,6 +96,7 @@ class SetState:
     deferred: new downstreams that wait because the removals of the same change are held
     undecided: downstreams that no known target wants, while some target fails
     paused: whether the set is on hold
+    plan: whether it needs a signed plan, as the last evaluation found it
     asked: key of a check request on the bus -> its nonce; None until they are looked up
     waiting: what removals wait for, in words
     refused: name of a child -> the rows of it that the bus refused
@@ -127,6 +129,7 @@ class SetState:
         self.deferred: set[Downstream] = set()
         self.undecided: set[Downstream] = set()
         self.paused = False
+        self.plan = PlanStanding()
         self.asked: dict[str, str] | None = None
         self.waiting = ""
         self.refused: dict[str, RefusedRows] = {}

@@ -5,6 +5,7 @@ from typing import Any
 from pvbus.core.variants.unroll.controller import CHUNK_PUTS
 from pvbus.core.variants.unroll.opinion import Opinions
 from pvbus.core.variants.unroll.removal import RemovalLimits
+from pvbus.core.variants.unroll.signedplans import NO_PLANS, PlanPolicy
 from tests.simulation.parts import (
     REPOSITORY,
     REVISION,
@@ -26,10 +27,11 @@ def part(
     limits: RemovalLimits | None = None,
     chunk_puts: int = CHUNK_PUTS,
     opinions: Opinions | None = None,
+    plans: PlanPolicy = NO_PLANS,
     **meta: Any,
 ) -> UnrollPart:
     """A world with upstream and Repository r1; a set with these targets, or one variant per Site."""
-    found = UnrollPart(limits=limits, chunk_puts=chunk_puts, opinions=opinions)
+    found = UnrollPart(limits=limits, chunk_puts=chunk_puts, opinions=opinions, plans=plans)
     found.tell(REVISION, upstream())
     found.tell(REPOSITORY, obj(REPOSITORY, "r1", spec={}, metadata={"labels": {"fleet": "a"}}))
     for name in sites:
