@@ -22,7 +22,7 @@ class Entry(NamedTuple):
 GROUPS: Mapping[str, Mapping[str, Entry]] = {
     "Look": {
         "get": Entry("pvbus.cli.get:get", "List variants, targets, conflicts, removals."),
-        "explain": Entry("pvbus.cli.explain:explain", "Explain the state of a variant or a set."),
+        "explain": Entry("pvbus.cli.explain:explain", "Explain the state of a variant, set or revision."),
         "conditions": Entry(
             "pvbus.cli.conditionevents:conditions", "Show every object's conditions, and changes."
         ),
