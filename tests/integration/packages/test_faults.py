@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -341,6 +341,48 @@ def test_a_build_that_fails_takes_back_what_it_staged(mirror: BareMirror, edge: 
     assert isinstance(outcomes[1], ValueError)
     assert "refs/heads/good" in refs(edge)
     assert "refs/heads/bad" not in refs(edge)
+
+
+@pytest.mark.parametrize(
+    ("refused", "pushes_max"),
+    [({11}, 9), ({0}, 9), ({15}, 9), (set(range(16)), 19), ({3, 12}, 19), ({2, 3}, 9)],
+)
+def test_of_many_changes_those_that_the_remote_refuses_are_told_so_and_the_others_go(
+    mirror: BareMirror, edge: Path, monkeypatch: pytest.MonkeyPatch, refused: set[int], pushes_max: int
+) -> None:
+    """A hook refuses some refs of sixteen: the others are at the remote after few pushes, not one for each."""
+    commit = mirror.refs["refs/heads/main"]
+    names = [f"refs/heads/drafts/p{number}/ws" for number in range(16)]
+    hook = edge / "hooks" / "update"
+    hook.parent.mkdir(exist_ok=True)
+    cases = "|".join(names[number] for number in sorted(refused))
+    hook.write_text(f'#!/bin/sh\ncase "$1" in {cases}) echo "not this one" >&2; exit 1;; esac\n')
+    hook.chmod(0o755)
+    pushes = []
+    push = BareMirror.push
+
+    def counted(own: BareMirror, updates: Sequence[RefUpdate], bases: Iterable[str] = ()) -> None:
+        pushes.append(len(updates))
+        push(own, updates, bases)
+
+    monkeypatch.setattr(BareMirror, "push", counted)
+
+    def change(name: str) -> Callable[[Staging], str]:
+        def build(staging: Staging) -> str:
+            staging.set(name, commit)
+            return name
+
+        return build
+
+    outcomes = commit_all(mirror, [change(name) for name in names])
+    errors = {number for number, outcome in enumerate(outcomes) if isinstance(outcome, GitError)}
+    assert errors == refused
+    assert [outcome for outcome in outcomes if not isinstance(outcome, GitError)] == [
+        name for number, name in enumerate(names) if number not in refused
+    ]
+    assert all("not this one" in str(outcomes[number]) for number in refused)
+    assert set(refs(edge)) & set(names) == {name for n, name in enumerate(names) if n not in refused}
+    assert len(pushes) <= pushes_max
 
 
 def test_grafting_replaces_one_folder_and_nothing_else(mirror: BareMirror) -> None:
