@@ -28,6 +28,7 @@ from pvbus.core.kernel.records import ConditionEvent, EventCause, EventTask
 from pvbus.core.kernel.rights import ALL_RIGHTS
 from pvbus.core.kernel.topics import TOPICS, Topic
 from pvbus.core.variants.publishing import ATTRIBUTES, EVENT_TYPES, LAST_REASONS
+from pvbus.install import sizing
 from pvbus.install.dashboard import QUESTIONS
 from pvbus.install.monitoring import ALERTS, Alert
 from pvbus.install.workloads import NEEDS
@@ -43,6 +44,7 @@ FILES = (
     "docs/operations.md",
     "docs/reference.md",
     "docs/security.md",
+    "docs/sizing.md",
 )
 PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.S)
 HELP_WIDTH = 100
@@ -322,6 +324,34 @@ def apiserver_times() -> str:
     return _table(heads, [(what, f"{seconds:.0f} s", then) for what, seconds, then in rows])
 
 
+def sizing_table() -> str:
+    """Return what fleets of four sizes need, by the same arithmetic as `pvbus size`."""
+    sizes = [sizing.Size(count, max(1.0, count / 10_000)) for count in (1_000, 10_000, 100_000, 1_000_000)]
+    needed = [sizing.quantities(size, sizing.coefficients()) for size in sizes]
+    rows = [
+        (row[0].name, row[0].unit, *(sizing.amount_text(cell).replace("*", "\\*") for cell in row))
+        for row in zip(*needed, strict=True)
+    ]
+    heads = [f"{size.variants:,}, {size.changes_per_second:g}/s" for size in sizes]
+    return _table(("what", "unit", *heads), rows)
+
+
+def sizing_coefficients() -> str:
+    """Return each coefficient of `pvbus size` with its source."""
+    rows = [
+        (
+            f"`{name}`",
+            f"{each.value:g} {each.unit}",
+            f"{each.variants:,}",
+            each.source,
+            each.date,
+            each.machine,
+        )
+        for name, each in sizing.coefficients().items()
+    ]
+    return _table(("coefficient", "value", "measured with variants", "source", "date", "machine"), rows)
+
+
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
@@ -341,6 +371,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "security-people": security_people,
     "security-powers": security_powers,
     "alerts": alerts,
+    "sizing": sizing_table,
+    "sizing-coefficients": sizing_coefficients,
     "dashboard": dashboard,
     "api-differences": api_differences,
     "apiserver-shares": apiserver_shares,

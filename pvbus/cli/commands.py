@@ -80,6 +80,7 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
     },
     "Install": {
         "install": Entry("pvbus.cli.install:install", "Install the services on a cluster, or upgrade them."),
+        "size": Entry("pvbus.cli.size:size", "Compute what a fleet needs on Kafka and a cluster."),
         "doctor": Entry("pvbus.cli.doctor.command:doctor", "Find out what keeps the services from working."),
         "completion": Entry("pvbus.cli.completion:completion", "Print the completion script of a shell."),
         "version": Entry("pvbus.cli.version:version", "Show the version."),

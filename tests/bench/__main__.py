@@ -1,11 +1,12 @@
 """All benchmarks in one run: one table, and with --json a file of the same.
 
-    python -m tests.bench [NAME...] [--small] [--json FILE]
+    python -m tests.bench [NAME...] [--small] [--json FILE] [--coefficients]
 
 Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, resolve, proposals, rollouts,
-deletions, packages, page, cluster, kafka, kafka-events, kafka-large, kafka-workers. Those of Kafka start one,
-`cluster` a kube-apiserver, and `page` a browser; they are left out where that cannot be had. --small does the
-same with few objects, to see that it works: its times mean nothing.
+deletions, packages, page, cluster, tables, kafka, kafka-events, kafka-large, kafka-workers. Those of Kafka
+start one, `cluster` a kube-apiserver, and `page` a browser; they are left out where that cannot be had.
+--small does the same with few objects, to see that it works: its times mean nothing. --coefficients updates
+what `pvbus size` computes with.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from typing import Protocol
 from tests.bench.affected import affected
 from tests.bench.cel import cel
 from tests.bench.cluster import cluster
+from tests.bench.coefficients import write_coefficients
 from tests.bench.deletions import deletions
 from tests.bench.kafka import kafka_fleet
 from tests.bench.kafka_events import kafka_events
@@ -34,6 +36,7 @@ from tests.bench.resolving import resolving
 from tests.bench.revisions import revisions
 from tests.bench.rollouts import rollouts
 from tests.bench.scenarios import ceiling, no_op
+from tests.bench.tables import tables
 from tests.bench.upgrades import injected, upgrades
 from tests.bench.yamlcost import yaml
 from tests.porch.programs import PorchUnavailableError
@@ -70,6 +73,7 @@ SCENARIOS: dict[str, Scenario] = {
     "deletions": deletions,
     "packages": packages,
     "page": page,
+    "tables": tables,
     "cluster": cluster,
     "kafka": kafka_fleet,
     "kafka-events": kafka_events,
@@ -101,7 +105,10 @@ def main() -> None:
     )
     parser.add_argument("--small", action="store_true", help="few objects, to see that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--coefficients", action="store_true", help="update the coefficients of `pvbus size`")
     options = parser.parse_args()
+    if options.small and options.coefficients:
+        parser.error("--coefficients needs a whole run, not --small")
     if unknown := set(options.names) - set(SCENARIOS):
         parser.error(f"no scenario is called {', '.join(sorted(unknown))}")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # each try of a Kafka that is just up
@@ -111,6 +118,8 @@ def main() -> None:
     print(table(rows))
     if options.json is not None:
         write_json(options.json, rows, before)
+    if options.coefficients:
+        write_coefficients(rows)
 
 
 if __name__ == "__main__":

@@ -350,7 +350,7 @@ def test_a_build_that_fails_takes_back_what_it_staged(mirror: BareMirror, edge: 
 def test_of_many_changes_those_that_the_remote_refuses_are_told_so_and_the_others_go(
     mirror: BareMirror, edge: Path, monkeypatch: pytest.MonkeyPatch, refused: set[int], pushes_max: int
 ) -> None:
-    """A hook refuses some refs of sixteen: the others are at the remote after few pushes, not one for each."""
+    """A hook refuses some refs of sixteen: the others are there after few pushes, not one for each."""
     commit = mirror.refs["refs/heads/main"]
     names = [f"refs/heads/drafts/p{number}/ws" for number in range(16)]
     hook = edge / "hooks" / "update"
