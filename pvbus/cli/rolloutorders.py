@@ -35,13 +35,15 @@ from pvbus.core.promotion.rollout.commanding import (
     ROLL_BACK,
     excuses_of,
 )
+from pvbus.core.promotion.rollout.waiting import release_waits
 from pvbus.ports.cluster import Cluster, Kind, Object
 
 ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
 ABORTABLE = (*ADVANCING, RolloutState.STOPPED)
-UNDOABLE = (*ABORTABLE, RolloutState.COMPLETED, RolloutState.ABORTED)
+UNDOABLE = (*ABORTABLE, RolloutState.ISOLATING, RolloutState.COMPLETED, RolloutState.ABORTED)
 
 
+_WITHOUT = ", and nothing of it is quarantined"
 REVIEW = Kind("authentication.k8s.io", "SelfSubjectReview")
 REASON_CHARACTERS_MAX = 500
 """The annotation and the history have the reasons of all canaries: both stay small."""
@@ -101,6 +103,7 @@ def resume(policy: RolloutPolicy, key: Key) -> Order:
         annotations[RESUME] = value
         words.append(
             f"goes on with attempt {status.attempt}: {_targets(failing)} may fail, one more stops it"
+            + "".join(f"; it waits for {each}" for each in release_waits(key, policy))
         )
     if not words:
         raise PermanentError(f"{key} is neither paused nor stopped: {_standing(policy)}")
@@ -134,40 +137,44 @@ def approve(policy: RolloutPolicy, key: Key) -> Order:
 def promote(policy: RolloutPolicy, key: Key, reason: str = "") -> Order:
     _check_spec(policy, key)
     counts = _in(policy, key, ADVANCING, "nothing is being approved")
-    order = _of_attempt(
+    return _of_attempt(
         policy,
         key,
         PROMOTE,
         "approves the rest at once, in denied times, too" if reason else "approves the rest at once",
         f"Approve the other {_targets(counts.waiting)} without hold times, windows, checks and persons?",
+        reason,
     )
-    value = str(policy.status.attempt) + (f": {reason}" if reason else "")
-    if reason and policy.metadata.annotations.get(PROMOTE) != value:
-        return Order({PROMOTE: value}, f"{order.words}: {reason}", order.question)
-    return order
 
 
-def abort(policy: RolloutPolicy, key: Key) -> Order:
-    counts = _in(policy, key, ABORTABLE, "there is nothing to abort")
+def abort(policy: RolloutPolicy, key: Key, reason: str = "") -> Order:
+    counts = _in(
+        policy,
+        key,
+        (*ABORTABLE, *((RolloutState.ISOLATING,) if reason else ())),
+        "there is nothing to abort",
+    )
     published = counts.in_flight + counts.proven + counts.failing
     return _of_attempt(
         policy,
         key,
         ABORT,
-        "is aborted",
+        f"is aborted{_WITHOUT if reason else ''}",
         f"Abort it? {_targets(counts.waiting)} will not get their revision, up to {published} keep it.",
+        reason,
     )
 
 
-def roll_back(policy: RolloutPolicy, key: Key) -> Order:
+def roll_back(policy: RolloutPolicy, key: Key, reason: str = "") -> Order:
     counts = _in(policy, key, UNDOABLE, "there is nothing to roll back")
     published = counts.in_flight + counts.proven + counts.failing
     return _of_attempt(
         policy,
         key,
         ROLL_BACK,
-        "is rolled back",
+        f"is rolled back{_WITHOUT if reason else ''}",
         f"Publish the last good revision of up to {_targets(published)} again?",
+        reason,
     )
 
 
@@ -207,11 +214,17 @@ def excuse(canary: str, reason: str, by: str, at: str) -> "Decision":
     return decide
 
 
-def _of_attempt(policy: RolloutPolicy, key: Key, name: str, done: str, question: str) -> Order:
-    value = str(policy.status.attempt)
-    if policy.metadata.annotations.get(name) == value:
-        return Order({}, f"{key}: this is ordered already for attempt {value}")
-    return Order({name: value}, f"{key}: attempt {value} {done}", f"{key}: {_standing(policy)}. {question}")
+def _of_attempt(
+    policy: RolloutPolicy, key: Key, name: str, done: str, question: str, reason: str = ""
+) -> Order:
+    """Return the order of an annotation. reason: why, where the annotation has that; an order that was given
+    with a reason stands without one, too."""
+    attempt, given = str(policy.status.attempt), policy.metadata.annotations.get(name, "")
+    value = f"{attempt}: {reason}" if reason else attempt
+    if given == value or (not reason and given.partition(": ")[0] == attempt):
+        return Order({}, f"{key}: this is ordered already for attempt {attempt}")
+    words = f"{key}: attempt {attempt} {done}{reason and f': {reason}'}"
+    return Order({name: value}, words, f"{key}: {_standing(policy)}. {question}")
 
 
 def _in(policy: RolloutPolicy, key: Key, phases: tuple[RolloutState, ...], words: str) -> TargetCounts:
@@ -299,8 +312,14 @@ def _command(name: str, decide: Decision, short: str, text: str, example: str) -
         key, reason = policy_named(policy, namespace), (options.get("reason") or "").strip()
         if len(reason) > REASON_CHARACTERS_MAX:
             raise UsageError(f"--reason: say why, in at most {REASON_CHARACTERS_MAX} characters")
-        decision = partial(promote, reason=reason) if reason else decide
-        work = partial(carry_out, decide=decision, key=key, confirmed=confirmed)
+        if name in SPARING and bool(reason) is not bool(options["no_quarantine"]):
+            raise UsageError("--no-quarantine and --reason go together: say why, for those who read it later")
+
+        async def work(cluster: Cluster) -> str:
+            by = await user_name(cluster) if name in SPARING and reason else ""
+            given = {"reason": f"{reason} (by {by})" if by else reason} if reason else {}
+            return await carry_out(cluster, partial(decide, **given), key, confirmed)
+
         click.echo(asyncio.run(run_connected(data, kubeconfig, work)))
 
     options: list[click.Parameter] = [click.Argument(["policy"], metavar="NAMESPACE/POLICY")]
@@ -309,6 +328,10 @@ def _command(name: str, decide: Decision, short: str, text: str, example: str) -
         options.append(click.Option(["-y", "--yes"], is_flag=True, help="Do not ask."))
     if decide is promote:
         options.append(click.Option(["--reason"], help="Why in a time of spec.denyWindows, too; recorded."))
+    if name in SPARING:
+        words = "Quarantine nothing of the attempt: what it brought is sound."
+        options.append(click.Option(["--no-quarantine"], is_flag=True, help=words))
+        options.append(click.Option(["--reason"], help="Why nothing is quarantined; recorded."))
     command = click.Command(
         name,
         callback=run,
@@ -360,6 +383,7 @@ def excuse_command(
 
 
 ASKING = ("approve", "promote", "abort", "roll-back", "restart")
+SPARING = ("abort", "roll-back")
 
 ORDERS: Mapping[str, Decision] = {
     "pause": pause,
@@ -386,7 +410,8 @@ COMMANDS = (
         resume,
         "Go on after a pause or a stop.",
         "Let a rollout go on that is paused, or that stopped as too much failed. After a stop the targets "
-        "that fail by now are accepted; one more stops it again.",
+        "that fail by now are accepted; one more stops it again. It waits until what is quarantined of it is "
+        "released.",
         "pvbus rollout resume default/web",
     ),
     _command(
@@ -410,7 +435,7 @@ COMMANDS = (
         abort,
         "End the attempt where it is.",
         "End an attempt. Approvals that are on their way are taken back where that is still possible; "
-        "targets that have their revision keep it.",
+        "targets that have their revision keep it. What failed stays quarantined.",
         "pvbus rollout abort default/web",
     ),
     _command(
@@ -418,7 +443,7 @@ COMMANDS = (
         roll_back,
         "Publish the last good revisions again.",
         "Publish the last good revision of each target of the attempt again, in the same waves. Targets that "
-        "had none keep what they have.",
+        "had none keep what they have. What the attempt brought is quarantined first.",
         "pvbus rollout roll-back default/web",
     ),
     _command(

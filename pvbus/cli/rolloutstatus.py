@@ -234,7 +234,10 @@ def document_of(
         "counts": msgspec.to_builtins(status.targets or TargetCounts()),
         "problems": problems,
         "waitsFor": waits,
-        "excused": [msgspec.to_builtins(each) for each in _excused(policy)],
+        "excused": [msgspec.to_builtins(each) for each in _attempt(policy).excused],
+        "quarantines": list(_attempt(policy).quarantines),
+        "notQuarantined": _attempt(policy).not_quarantined,
+        "runsQuarantined": status.runs_quarantined,
         "missing": missing,
     }
     if rows is None:
@@ -255,10 +258,10 @@ def document_of(
     return document
 
 
-def _excused(policy: RolloutPolicy) -> Sequence[CanaryExcuse]:
-    """Return the canaries that the current attempt goes without."""
+def _attempt(policy: RolloutPolicy) -> PastAttempt:
+    """Return the current attempt as the history has it."""
     history = policy.status.history
-    return history[-1].excused if history and history[-1].attempt == policy.status.attempt else ()
+    return history[-1] if history and history[-1].attempt == policy.status.attempt else PastAttempt()
 
 
 def without(excuse: CanaryExcuse) -> str:
@@ -320,6 +323,10 @@ def lines_of(document: Document) -> Iterator[str]:
             yield f"  {each['type']} is {each['status']} ({each['reason']}): {one_line(each['message'])}"
     for each in document["excused"]:
         yield f"  goes on {one_line(without(msgspec.convert(each, CanaryExcuse)))}"
+    for name in document["quarantines"]:
+        yield f"  quarantined what it brought: {name}"
+    if document["notQuarantined"]:
+        yield f"  quarantined nothing: {one_line(document['notQuarantined'])}"
     for words in document["waitsFor"]:
         yield f"  waits for {one_line(words)}"
     if document["missing"]:
@@ -343,6 +350,8 @@ def _attempt_line(each: PastAttempt) -> Sequence[Any]:
         targets = f"{counts.proven} of {counts.total} proven"
         targets += f", {counts.rolled_back} rolled back" if counts.rolled_back else ""
     reasons = [f"{each.reason}: {each.message}"] if each.reason else []
+    reasons += [f"quarantined: {', '.join(each.quarantines)}"] if each.quarantines else []
+    reasons += [f"not quarantined: {each.not_quarantined}"] if each.not_quarantined else []
     why = "; ".join([*reasons, *map(without, each.excused)]) or "-"
     return [
         str(each.attempt),

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -243,6 +244,13 @@ class Acting(Rolling):
             return {} if row is not None and row.state is state else None
 
         await self.until(find)
+
+    async def is_proposed(self, package: str) -> Object:
+        """Wait for the proposal of a package."""
+        mine = partial(self.revisions, package)
+        return await self.until(
+            lambda: next((obj for obj in mine() if obj["spec"].get("lifecycle") == "Proposed"), None)
+        )
 
     def reject(self, package: str) -> None:
         obj = next(obj for obj in self.revisions(package) if obj["spec"]["lifecycle"] == "Proposed")

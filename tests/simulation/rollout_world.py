@@ -5,9 +5,10 @@ machine's rows are durable: a crash loses nothing but the moves not made yet, so
 crashes in it. `problems` names what no history may lead to; it uses nothing of the machine but its rows.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
+from pvbus.core.api.quarantines import QuarantinedUpstream, QuarantineSpec
 from pvbus.core.api.rollouts import CanaryExcuse, Check, ObjectCheck
 from pvbus.core.kernel.rolloutrows import (
     NOTHING,
@@ -17,6 +18,8 @@ from pvbus.core.kernel.rolloutrows import (
     Ask,
     Commands,
     Evidence,
+    Isolate,
+    Isolated,
     Restore,
     Rollout,
     Step,
@@ -26,6 +29,7 @@ from pvbus.core.kernel.rolloutrows import (
 )
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.core.promotion.protocol.machine import step
+from pvbus.core.promotion.protocol.proving import NO_EVIDENCE
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
 
 NOW = 1_000_000.0
@@ -54,7 +58,9 @@ class World(NamedTuple):
 
     approved: (target, attempt) of every approval that was carried out; twice: one was carried out twice.
     by_hand: targets that a person changed. passed: (canary, attempt) of those with which a wave passed.
-    now: the clock. tricks, ticks: moves of their kind that are left.
+    quarantines: (attempt, number, spec) of those that last, 0 for a person's; ended: those that do not.
+    doomed: targets whose planned revision turns out bad. now: the clock. tricks, ticks: moves of their kind
+    that are left.
     """
 
     rules: Rules
@@ -71,19 +77,69 @@ class World(NamedTuple):
     twice: bool = False
     by_hand: frozenset[str] = frozenset()
     passed: frozenset[tuple[str, int]] = frozenset()
+    quarantines: tuple[tuple[int, int, QuarantineSpec], ...] = ()
+    ended: frozenset[tuple[int, int]] = frozenset()
+    isolated: Isolated | None = None
+    doomed: frozenset[str] = frozenset()
     now: float = NOW
     tricks: int = 0
     ticks: int = 0
     broken: str = ""
 
 
-def fresh(targets: int, rules: Rules = RULES, *, tricks: int = 0, ticks: int = 3) -> World:
-    """Return a world of targets with a published revision v1 and a proposed v2, which nobody has seen yet."""
+def fresh(
+    targets: int,
+    rules: Rules = RULES,
+    *,
+    tricks: int = 0,
+    ticks: int = 3,
+    doomed: Collection[str] = (),
+    quarantined: str = "",
+) -> World:
+    """Return a world of targets with a published revision v1 and a proposed v2, which nobody has seen yet.
+
+    quarantined: an upstream revision that is from the beginning
+    """
     real = tuple(
-        (f"t{number}", TargetFacts("v2", f"d2-{number}", True, "v1", f"d1-{number}", upstream="p/u@v2"))
+        (
+            f"t{number}",
+            TargetFacts(
+                "v2",
+                f"d2-{number}",
+                True,
+                "v1",
+                f"d1-{number}",
+                upstream="p/u@v2",
+                source="p/u@v2",
+                published_source="p/u@v1",
+            ),
+        )
         for number in range(targets)
     )
-    return World(rules, real, real, tricks=tricks, ticks=ticks)
+    world = World(rules, real, real, tricks=tricks, ticks=ticks, doomed=frozenset(doomed))
+    if quarantined:
+        world = world._replace(quarantines=((0, 0, _of_upstream(quarantined)),))
+    return world._replace(view=tuple((target, shown(world, facts)) for target, facts in real))
+
+
+def _of_upstream(revision: str) -> QuarantineSpec:
+    return QuarantineSpec(upstreams=(QuarantinedUpstream(revision=revision),))
+
+
+def is_covered(world: World, source: str, digest: str) -> bool:
+    """Tell whether a quarantine that lasts covers a revision."""
+    return any(
+        digest in spec.contents or any(each.revision == source for each in spec.upstreams)
+        for _, _, spec in world.quarantines
+    )
+
+
+def shown(world: World, facts: TargetFacts) -> TargetFacts:
+    """Return the facts as promote reports them."""
+    is_open = is_covered(world, facts.source, facts.digest)
+    runs = "q" if is_covered(world, facts.published_source, facts.published_digest) else ""
+    is_proposed = facts.is_proposed and not is_open
+    return facts._replace(is_proposed=is_proposed, is_quarantined=is_open, runs=runs)
 
 
 def stepped(world: World) -> tuple[World, Step]:
@@ -96,6 +152,7 @@ def stepped(world: World) -> tuple[World, Step]:
         dict(world.evidence),
         now=world.now,
         answers=world.answers,
+        isolated=world.isolated,
         commands=world.commands,
     )
     rows = {**dict(world.rows), **taken.rows}
@@ -127,15 +184,14 @@ def moves(world: World) -> Iterator[tuple[Move, World]]:
         if done != world:
             yield ("carry out", type(action).__name__, _object(action)), done
     for (target, seen), (_, facts) in zip(world.view, world.real, strict=True):
-        if seen != facts:
-            yield ("see", target), world._replace(view=put(world.view, target, facts))
+        if seen != (current := shown(world, facts)):
+            yield ("see", target), world._replace(view=put(world.view, target, current))
     for target, row in world.rows:
         if _is_ours(world, target, row):
-            good = Evidence(row.revision, row.digest, row.attempt, True)
-            if dict(world.evidence).get(target) != good and dict(world.evidence).get(target) != good._replace(
-                is_good=False
-            ):
-                yield ("good", target), world._replace(evidence=put(world.evidence, target, good))
+            found = Evidence(row.revision, row.digest, row.attempt, target not in world.doomed)
+            if dict(world.evidence).get(target) not in (found, found._replace(is_good=not found.is_good)):
+                name = "good" if found.is_good else "bad"
+                yield (name, target), world._replace(evidence=put(world.evidence, target, found))
     if world.ticks and world.rollout.seen_at:
         yield ("tick",), world._replace(now=world.now + TICK_SECONDS, ticks=world.ticks - 1)
 
@@ -150,7 +206,9 @@ def tricks(world: World) -> Iterator[tuple[Move, World]]:
         changed = left._replace(by_hand=left.by_hand | {target})
         if facts.is_proposed:
             yield ("withdraw", target), _real(left, target, facts._replace(is_proposed=False))
-            moved = facts._replace(revision="v3", digest=f"{facts.digest}'", upstream="p/u@v3")
+            moved = facts._replace(
+                revision="v3", digest=f"{facts.digest}'", upstream="p/u@v3", source="p/u@v3"
+            )
             yield ("new upstream", target), _real(left, target, moved)
             yield ("refuse", target), _real(left, target, facts._replace(refused=attempt))
             yield ("approve by hand", target), _real(changed, target, _published(facts))
@@ -177,6 +235,7 @@ def tricks(world: World) -> Iterator[tuple[Move, World]]:
     for name, wanted in (
         ("abort", world.commands._replace(abort=attempt)),
         ("roll back", world.commands._replace(roll_back=attempt)),
+        ("roll back what is sound", world.commands._replace(roll_back=attempt, roll_back_reason="sound")),
         ("restart", world.commands._replace(restart=attempt)),
         ("promote", world.commands._replace(promote=attempt)),
     ):
@@ -185,6 +244,10 @@ def tricks(world: World) -> Iterator[tuple[Move, World]]:
         excuse = CanaryExcuse(attempt=attempt or 1, canary=canary, reason="test")
         wanted = world.commands._replace(excuses=(*world.commands.excuses, excuse))
         yield ("excuse", canary), left._replace(commands=wanted)
+    if world.quarantines:
+        ended = frozenset((number[0], number[1]) for number in world.quarantines)
+        yield ("release",), left._replace(quarantines=(), ended=world.ended | ended)
+    yield ("quarantine",), left._replace(quarantines=((0, 0, _of_upstream("p/u@v2")), *world.quarantines))
     yield ("pause",), left._replace(commands=world.commands._replace(paused=not world.commands.paused))
     yield ("resume",), left._replace(commands=world.commands._replace(resume=(attempt, world.rollout.stops)))
 
@@ -194,9 +257,13 @@ def carried_out(world: World, action: Action) -> World:
     if isinstance(action, Ask):
         verdicts = (True,) * len(action.checks)
         return world._replace(answers=Answers(action.attempt, action.wave, action.number, verdicts))
+    if isinstance(action, Isolate):
+        return _isolated(world, action)
     facts = dict(world.real)[action.target]
     match action:
         case Approve():
+            if is_covered(world, facts.source, facts.digest):
+                return world
             if not facts.is_proposed or (facts.revision, facts.digest) != (action.revision, action.digest):
                 return world
             if facts.refused == action.attempt:
@@ -209,24 +276,41 @@ def carried_out(world: World, action: Action) -> World:
         case Restore():
             if facts.published_digest == action.digest or facts == NOTHING:
                 return world
+            source = dict(world.rows)[action.target].good_source
+            if is_covered(world, source, action.digest):
+                return _real(world, action.target, facts._replace(unrestored=action.attempt))
             return _real(
                 world,
                 action.target,
                 facts._replace(
                     published=f"r{action.attempt}",
                     published_digest=action.digest,
+                    published_source=source,
                     is_current=False,
                 ),
             )
 
 
+def _isolated(world: World, action: Isolate) -> World:
+    """Create a quarantine unless it is there, also as one that a person has ended."""
+    key = (action.attempt, action.number)
+    is_lasting = key not in world.ended
+    if is_lasting and all(each[:2] != key for each in world.quarantines):
+        world = world._replace(quarantines=(*world.quarantines, (*key, action.spec)))
+    return world._replace(isolated=Isolated(*key, is_lasting=is_lasting))
+
+
 def _object(action: Action) -> str:
-    return str(action.number) if isinstance(action, Ask) else action.target
+    return str(action.number) if isinstance(action, Ask | Isolate) else action.target
 
 
 def _published(facts: TargetFacts) -> TargetFacts:
     return facts._replace(
-        is_proposed=False, is_current=True, published=facts.revision, published_digest=facts.digest
+        is_proposed=False,
+        is_current=True,
+        published=facts.revision,
+        published_digest=facts.digest,
+        published_source=facts.source,
     )
 
 
@@ -271,6 +355,8 @@ def _wrong_step(before: World, after: World) -> str:
         return "an approval is ordered beyond the failing budget"
     if ordered and before.commands.paused:
         return "an approval is ordered in a pause"
+    if wrong := _wrong_isolation(before, after, rows, ordered):
+        return wrong
     return _wrong_judgment(before, after, rows) or _wrong_advance(before, after, rows)
 
 
@@ -284,7 +370,8 @@ def _wrong_judgment(before: World, after: World, rows: Mapping[str, Target]) -> 
         if evidence.get(target) != wanted:
             return f"{target} is {row.state} by evidence of something else"
     facts = dict(after.view)
-    begins = after.rollout.state is RolloutState.ROLLING_BACK is not before.rollout.state
+    back = (RolloutState.ISOLATING, RolloutState.ROLLING_BACK)
+    begins = after.rollout.undoes and after.rollout.state in back and before.rollout.state not in back
     is_asked = after.commands.roll_back == after.rollout.attempt
     is_failed = after.answers is not None and False in after.answers.verdicts
     if (
@@ -301,6 +388,40 @@ def _was_bad(row: Target, evidence: Mapping[str, Evidence], facts: Mapping[str, 
     """Tell whether a target was bad or refused before its rollback began."""
     bad = Evidence(row.revision, row.digest, row.attempt, False)
     return evidence.get(row.target) == bad or facts[row.target].refused == row.attempt
+
+
+def _wrong_isolation(before: World, after: World, rows: Mapping[str, Target], ordered: list[str]) -> str:
+    """Return what a step does to quarantined revisions, or before they are, "" for nothing."""
+    view, attempt = dict(before.view), after.rollout.attempt
+    if covered := [target for target in ordered if view[target].is_quarantined]:
+        return f"the quarantined revisions of {covered} are ordered"
+    if ordered and any(each[0] == attempt for each in before.quarantines):
+        return "an approval is ordered in an attempt whose revision is quarantined"
+    former = dict(before.rows)
+    planned = [row for target, row in rows.items() if row.attempt == attempt and former.get(target) != row]
+    for row in planned:
+        if row.state is TargetState.PLANNED and row.good and view.get(row.target, NOTHING).runs:
+            if row.good_digest == view[row.target].published_digest:
+                return f"{row.target} would go back to what is quarantined"
+    is_new = before.rollout.state is not after.rollout.state
+    is_undone = is_new and after.rollout.state in (RolloutState.STOPPED, RolloutState.ROLLING_BACK)
+    is_undone = is_undone and after.rollout.reason != NO_EVIDENCE  # which says nothing against a revision
+    if (
+        not is_undone
+        or after.rollout.spared
+        or before.ended
+        or after.rollout.attempt != before.rollout.attempt
+    ):
+        return ""
+    for target, row in former.items():
+        facts = dict(before.real)[target]
+        is_ours = row.state in TRIED and (facts.published, facts.published_digest) == (
+            row.revision,
+            row.digest,
+        )
+        if row.attempt == attempt and is_ours and not is_covered(before, row.source, row.digest):
+            return f"{row.revision} of {target} failed or goes back, and is not quarantined"
+    return ""
 
 
 def _is_open_canary(before: World, after: World, canary: str) -> bool:

@@ -21,6 +21,7 @@ from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.rolloutstates import TargetState
 from pvbus.core.kernel.topics import PROMOTION
 from pvbus.ports.bus import Lease, Output
+from tests.simulation.cluster import QUARANTINE
 from tests.simulation.rolling import HEALTHY, Acting, begin
 
 SITES = 3
@@ -44,12 +45,13 @@ class Kill(NamedTuple):
 
 class Ending(NamedTuple):
     """moves: each lifecycle that a revision got, in order. state: of each revision at the end, its content
-    with it. rollout, targets: the rows."""
+    with it. rollout, targets: the rows. quarantines: their names and contents."""
 
     moves: dict[str, tuple[str, ...]]
     state: dict[str, tuple[str, int, str]]
     rollout: tuple[str, int]
     targets: dict[str, tuple[str, str, int]]
+    quarantines: list[tuple[str, tuple[str, ...]]]
 
 
 class Killing(Acting):
@@ -127,12 +129,15 @@ async def story(world: Killing) -> None:
 
     world.at_order["s1"] = lambda: world.reject("s1")
     world.move()
-    world.report(await world.has("s0", 3), healthy=True)
-    world.report(await world.has("s2", 3), healthy=True)
+    for package in ("s0", "s1", "s2"):
+        await world.is_proposed(package)
+    world.move()  # before they have settled: each goes back to Draft
+    world.report(await world.has("s0", 4), healthy=True)
+    world.report(await world.has("s2", 4), healthy=True)
     await world.converge()
 
     world.ask_again("s1")  # it has an attempt of its own
-    world.report(await world.has("s1", 3), healthy=True)
+    world.report(await world.has("s1", 4), healthy=True)
     await world.converge()
 
 
@@ -161,7 +166,10 @@ def ending(world: Killing) -> Ending:
     rollout, rows = world.rollout()
     targets = {name: (row.revision, row.state.value, row.attempt) for name, row in rows.items()}
     moves = {name: tuple(each) for name, each in world.moves.items()}
-    return Ending(moves, state, (rollout.state.value, rollout.attempt), targets)
+    quarantines = [
+        (obj["metadata"]["name"], tuple(obj["spec"]["contents"])) for obj in world.objects(QUARANTINE)
+    ]
+    return Ending(moves, state, (rollout.state.value, rollout.attempt), targets, quarantines)
 
 
 def positions(world: Killing, service: str) -> list[int]:
@@ -178,13 +186,17 @@ def undisturbed() -> Killing:
 
 
 def test_the_story_has_all_that_it_is_about(undisturbed: Killing) -> None:
-    """A proposal given twice, one returned to Draft, a rollback, an order taken back and given again."""
+    """A proposal given twice, one returned to Draft, a rollback after a quarantine, an order taken back and
+    given again."""
     moves = undisturbed.ending.moves
     assert moves["r1.s2.packagevariant-2"] == ("Proposed", "Proposed", "Published")
     assert moves["r1.s0.packagevariant-3"] == ("Proposed", "Draft", "Proposed", "Published")
     assert ("r1.s1.packagevariant-3", 3) not in undisturbed.approved
     assert ("r1.s1.packagevariant-3", 4) in undisturbed.approved
     assert len([name for name in moves if ".rollback-2-" in name]) == SITES
+    (quarantine,) = undisturbed.ending.quarantines
+    assert quarantine[0].startswith("web-2-1-")
+    assert len(quarantine[1]) == 1, "their content, which is one, as the upstream revision is the same"
     assert undisturbed.ending.rollout == ("Completed", 4)
 
 

@@ -8,7 +8,6 @@ back. One trick is one act of a person, of bad luck or of an old message: see
 import pytest
 
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
-from pvbus.core.promotion.protocol.rules import Rules
 from tests.simulation.rollout_world import (
     RULES,
     WITH_CANARY,
@@ -56,23 +55,28 @@ def test_without_bad_luck_every_order_of_moves_ends_completed() -> None:
 
 
 @pytest.mark.parametrize(
-    "rules",
+    "start",
     [
-        pytest.param(RULES, id="rolls back"),
-        pytest.param(RULES._replace(rolls_back=False), id="stops"),
-        pytest.param(WITH_CANARY, id="canary"),
-        pytest.param(WITH_EVIDENCE, id="evidence"),
+        pytest.param(fresh(3, tricks=1, ticks=1), id="rolls back"),
+        pytest.param(fresh(3, RULES._replace(rolls_back=False), tricks=1, ticks=1), id="stops"),
+        pytest.param(fresh(3, WITH_CANARY, tricks=1, ticks=1), id="canary"),
+        pytest.param(fresh(3, WITH_EVIDENCE, tricks=1, ticks=1), id="evidence"),
+        pytest.param(fresh(2, tricks=1, ticks=1, doomed=["t1"]), id="fails and rolls back"),
+        pytest.param(
+            fresh(2, RULES._replace(rolls_back=False), tricks=1, ticks=1, doomed=["t0"]), id="fails and stops"
+        ),
     ],
 )
-def test_no_order_of_moves_with_one_trick_breaks_a_promise(rules: Rules) -> None:
+def test_no_order_of_moves_with_one_trick_breaks_a_promise(start: World) -> None:
     """No revision is approved twice in an attempt, no wave passes on old evidence, no budget is exceeded, and
     after a rollback no target has what was rolled back. Nothing is proven or failed by evidence of another
-    content, and the want of evidence rolls nothing back. No later wave is ordered with an open canary. From
-    everywhere the rollout goes on to an end, unless a person has to decide."""
-    worlds = explored(fresh(3, rules, tricks=1, ticks=1))
-    assert len(worlds) > 4_000
+    content, and the want of evidence rolls nothing back. No later wave is ordered with an open canary. What
+    failed or goes back is quarantined before anything is undone, and nothing quarantined is ordered, good to
+    go back to, or resumed. From everywhere the rollout goes on to an end, unless a person has to decide."""
+    worlds = explored(start)
+    assert len(worlds) > 1_000
     silent = any(row.state is TargetState.SILENT for world in worlds for _, row in world.rows)
-    assert silent == bool(rules.evidence_seconds)
+    assert silent == bool(start.rules.evidence_seconds)
     for world in worlds[::SETTLED_EVERY]:
         end = settled(world)
         assert not list(problems(end))
@@ -80,6 +84,13 @@ def test_no_order_of_moves_with_one_trick_breaks_a_promise(rules: Rules) -> None
         is_held = is_paused or bool(end.rollout.canary_reason)
         assert is_held or end.rollout.state not in (RolloutState.ROLLING, RolloutState.HOLDING)
         assert is_paused or end.rollout.state is not RolloutState.ROLLING_BACK
+        assert end.rollout.state is not RolloutState.ISOLATING
+
+
+def test_no_order_of_moves_restores_what_is_quarantined() -> None:
+    """The revision of before is quarantined, so that nothing is left to go back to."""
+    for world in explored(fresh(2, doomed=["t1"], quarantined="p/u@v1")):
+        assert settled(world).rollout.state is RolloutState.ROLLED_BACK
 
 
 @pytest.mark.long

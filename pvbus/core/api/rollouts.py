@@ -177,6 +177,8 @@ class PastAttempt(ApiStruct, frozen=True, kw_only=True):
     ended_at: str | None = None
     targets: TargetCounts | None = None
     excused: tuple[CanaryExcuse, ...] = ()
+    quarantines: tuple[str, ...] = ()
+    not_quarantined: str = ""
 
 
 class RolloutPolicyStatus(ApiStruct, frozen=True, kw_only=True):
@@ -189,6 +191,7 @@ class RolloutPolicyStatus(ApiStruct, frozen=True, kw_only=True):
     wave: int = 0
     stops: int = 0
     targets: TargetCounts | None = None
+    runs_quarantined: int = 0
     history: tuple[PastAttempt, ...] = ()
 
 

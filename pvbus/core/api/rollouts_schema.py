@@ -184,6 +184,8 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "ended_at": "When it ended. None while it goes on.",
         "targets": "Numbers of its targets at its end.",
         "excused": "The canaries that it goes without, and who said so.",
+        "quarantines": "Names of the Quarantines of what it brought, as it failed or was rolled back.",
+        "not_quarantined": "Why a person wanted no quarantine of what it brought.",
     },
     m.RolloutPolicyStatus: {
         "conditions": "Whether the policy is accepted, and how its rollout goes.",
@@ -194,6 +196,7 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "stops": "How often the current attempt has failed. The annotation promotion.pvbus.dev/resume names "
         "the attempt and this number.",
         "targets": "Numbers of the targets.",
+        "runs_quarantined": "How many of all targets of the policy run what is quarantined.",
         "history": "The last attempts, the oldest first.",
     },
     q.QuarantinedUpstream: {

@@ -154,6 +154,7 @@ PROMOTION_RIGHTS: Mapping[str, tuple[Right, ...]] = {
             ("get",),
             "see whether a later commit, which a cluster reports, has the same package",
         ),
+        Right(PROMOTION_GROUP, "quarantines", ("get", "create"), "keep what failed from going out again"),
     ),
     "release": (
         Right(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from pvbus.core.api.quarantines import QuarantineSpec
 from pvbus.core.api.rollouts import CanaryExcuse, Check
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 
@@ -60,6 +61,9 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     restarts it. canary_reason, canary_message: why a named canary keeps others from their revision, "" for
     nothing. excused: the canaries that this attempt goes without, and who said so. sizes: how many targets
     were planned for each wave. watched_seconds: watched time of the attempt, by which evidence is overdue.
+    isolations: how many quarantines this attempt has written. undoes: whether it rolls back after the one
+    that is being written. refusal: why the API server refuses that one, "" if it does not. spared: why a
+    person wanted none, "" for nothing.
     """
 
     state: RolloutState = RolloutState.IDLE
@@ -85,6 +89,10 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     excused: tuple[CanaryExcuse, ...] = ()
     sizes: tuple[int, ...] = ()
     watched_seconds: float = 0
+    isolations: int = 0
+    undoes: bool = False
+    refusal: str = ""
+    spared: str = ""
 
 
 class TargetFacts(NamedTuple):
@@ -160,6 +168,19 @@ class Answers(NamedTuple):
     words: tuple[str, ...] = ()
 
 
+class Isolated(NamedTuple):
+    """What came of an `Isolate`.
+
+    is_lasting: whether the quarantine lasts, and was not ended by a person meanwhile
+    refusal: why the API server does not take it, "" if it has it
+    """
+
+    attempt: int
+    number: int
+    is_lasting: bool = True
+    refusal: str = ""
+
+
 class Commands(NamedTuple):
     """What people want. Each names what it is for, so that it is done once and never for a later attempt.
 
@@ -167,6 +188,7 @@ class Commands(NamedTuple):
     approve: the attempt, and the wave that passes; 0 if the first wave may begin
     promote, abort, roll_back: the attempt
     promote_reason: why a denied time does not hold it, "" if it does
+    abort_reason, roll_back_reason: why nothing is quarantined, "" if it is
     restart: the attempt; revisions of this and of earlier ones may be tried again
     excuses: of canaries, each for one attempt
     """
@@ -180,6 +202,8 @@ class Commands(NamedTuple):
     restart: int = 0
     excuses: tuple[CanaryExcuse, ...] = ()
     promote_reason: str = ""
+    abort_reason: str = ""
+    roll_back_reason: str = ""
 
 
 NO_COMMANDS = Commands()
@@ -221,7 +245,16 @@ class Ask(msgspec.Struct, frozen=True):
     checks: tuple[Check, ...]
 
 
-Action = Approve | Withdraw | Restore | Ask
+class Isolate(msgspec.Struct, frozen=True):
+    """Write the quarantine with this number of an attempt, unless it is there. spec: without its policy and
+    sets."""
+
+    attempt: int
+    number: int
+    spec: QuarantineSpec
+
+
+Action = Approve | Withdraw | Restore | Ask | Isolate
 
 
 class Step(NamedTuple):

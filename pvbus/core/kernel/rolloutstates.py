@@ -13,12 +13,14 @@ from pvbus.core.errors import InvariantError
 
 class RolloutState(StrEnum):
     """IDLE: no attempt yet. ROLLING: approves the targets of a wave. HOLDING: they are proven good; hold time
-    and checks. STOPPED: it failed, a person decides. ROLLING_BACK: publishes the last good revisions again.
-    The others are ends of an attempt."""
+    and checks. ISOLATING: it failed or is to be rolled back, and a quarantine of what it brought is written
+    first. STOPPED: it failed, a person decides. ROLLING_BACK: publishes the last good revisions again. The
+    others are ends of an attempt."""
 
     IDLE = "Idle"
     ROLLING = "Rolling"
     HOLDING = "Holding"
+    ISOLATING = "Isolating"
     STOPPED = "Stopped"
     ROLLING_BACK = "RollingBack"
     COMPLETED = "Completed"
@@ -33,7 +35,9 @@ class RolloutEvent(StrEnum):
     PROVEN: no target of the wave is open any more
     REOPENED: a target of the wave is open again
     PASSED, FINISHED: hold time and checks of a wave are passed; the wave is not the last one, or is
-    FAILED: more targets than the budget allows are not good, a check failed, or the timeout is over
+    ISOLATES: more targets than the budget allows are not good, a check failed, the timeout is over, or it is
+        to be rolled back, and what it brought is not quarantined yet
+    FAILED: one of these, and it is quarantined
     RESTORED: no target is left to roll back
     RESUMED, ABORTED, ROLLED_BACK: a person orders it, or the policy rolls back
     """
@@ -43,6 +47,7 @@ class RolloutEvent(StrEnum):
     REOPENED = "target unproven"
     PASSED = "wave passed"
     FINISHED = "last wave passed"
+    ISOLATES = "to be quarantined"
     FAILED = "failed"
     RESUMED = "resumed"
     ABORTED = "aborted"
@@ -110,6 +115,7 @@ ROLLOUT_TRANSITIONS: Mapping[RolloutState, Mapping[RolloutEvent, RolloutState]] 
     RolloutState.IDLE: {RolloutEvent.PLANNED: RolloutState.ROLLING},
     RolloutState.ROLLING: {
         RolloutEvent.PROVEN: RolloutState.HOLDING,
+        RolloutEvent.ISOLATES: RolloutState.ISOLATING,
         RolloutEvent.FAILED: RolloutState.STOPPED,
         RolloutEvent.ABORTED: RolloutState.ABORTED,
         RolloutEvent.ROLLED_BACK: RolloutState.ROLLING_BACK,
@@ -118,22 +124,31 @@ ROLLOUT_TRANSITIONS: Mapping[RolloutState, Mapping[RolloutEvent, RolloutState]] 
         RolloutEvent.REOPENED: RolloutState.ROLLING,
         RolloutEvent.PASSED: RolloutState.ROLLING,
         RolloutEvent.FINISHED: RolloutState.COMPLETED,
+        RolloutEvent.ISOLATES: RolloutState.ISOLATING,
+        RolloutEvent.FAILED: RolloutState.STOPPED,
+        RolloutEvent.ABORTED: RolloutState.ABORTED,
+        RolloutEvent.ROLLED_BACK: RolloutState.ROLLING_BACK,
+    },
+    RolloutState.ISOLATING: {
         RolloutEvent.FAILED: RolloutState.STOPPED,
         RolloutEvent.ABORTED: RolloutState.ABORTED,
         RolloutEvent.ROLLED_BACK: RolloutState.ROLLING_BACK,
     },
     RolloutState.STOPPED: {
         RolloutEvent.RESUMED: RolloutState.ROLLING,
+        RolloutEvent.ISOLATES: RolloutState.ISOLATING,
         RolloutEvent.ABORTED: RolloutState.ABORTED,
         RolloutEvent.ROLLED_BACK: RolloutState.ROLLING_BACK,
     },
     RolloutState.ROLLING_BACK: {RolloutEvent.RESTORED: RolloutState.ROLLED_BACK},
     RolloutState.COMPLETED: {
         RolloutEvent.PLANNED: RolloutState.ROLLING,
+        RolloutEvent.ISOLATES: RolloutState.ISOLATING,
         RolloutEvent.ROLLED_BACK: RolloutState.ROLLING_BACK,
     },
     RolloutState.ABORTED: {
         RolloutEvent.PLANNED: RolloutState.ROLLING,
+        RolloutEvent.ISOLATES: RolloutState.ISOLATING,
         RolloutEvent.ROLLED_BACK: RolloutState.ROLLING_BACK,
     },
     RolloutState.ROLLED_BACK: {RolloutEvent.PLANNED: RolloutState.ROLLING},

@@ -34,6 +34,7 @@ def document_of(key: Key, policy: RolloutPolicy, now: float) -> Mapping[str, Any
         "waves": max(len(policy.spec.waves), 1),
         "paused": commands.paused,
         "standing": standing_of(policy, paused=commands.paused),
+        "runsQuarantined": status.runs_quarantined,
         "counts": msgspec.to_builtins(status.targets or TargetCounts()),
         "problems": [cut(words) for words in (*problems, *wrong)],
         "conditions": [
@@ -52,6 +53,8 @@ def _verbs(policy: RolloutPolicy, *, paused: bool) -> list[str]:
     phase = policy.status.phase
     if phase == RolloutState.STOPPED:
         return ["resume", "abort", "roll-back"]
+    if phase == RolloutState.ISOLATING:
+        return ["roll-back"]
     if phase in _ADVANCING:
         asked = ["approve"] if _awaits_person(policy) else []
         return ["resume" if paused else "pause", *asked, "promote", "abort", "roll-back"]

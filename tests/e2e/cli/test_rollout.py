@@ -194,7 +194,12 @@ async def a_failing_target_stops_it_and_a_person_resumes(story: Story) -> None:
     assert BROKEN in shown
     assert await story.published() == published, "a stopped rollout approves nothing"
     await story.tell("approve", NAME, "--yes", code=1)
-    await story.tell("resume", NAME)
+    (quarantine,) = status.history[-1].quarantines
+    release = f"pvbus rollout release default/{quarantine} --reason TEXT"
+    assert release in await story.tell("resume", NAME)
+    assert release in await story.tell("status", NAME), "it waits until a person has released it"
+    assert quarantine in await story.tell("quarantines")
+    await story.tell("release", f"default/{quarantine}", "--reason", "one variant was edited")
     await story.until("Holding", 2)
     await story.tell("approve", NAME, "--yes")
     status = await story.until("Completed", 2)

@@ -108,6 +108,42 @@ def test_an_order_is_written_once(
     assert len(terminal.cluster.writes) == 1, capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("order", "phase"),
+    [("abort", "Stopped"), ("abort", "Isolating"), ("roll-back", "Isolating"), ("roll-back", "Completed")],
+)
+def test_an_order_that_quarantines_nothing_says_why(
+    terminal: Terminal, capsys: Captured, order: str, phase: str
+) -> None:
+    """29: a person rolls back what is sound."""
+    terminal.set(phase)
+    given = [order, "default/web", "--yes"]
+    for alone in (["--no-quarantine"], ["--reason", "it is sound"], ["--no-quarantine", "--reason", " "]):
+        assert terminal.run(*given, *alone) == 2
+    assert "--no-quarantine and --reason go together" in capsys.readouterr().err
+    assert terminal.run(*given, "--no-quarantine", "--reason", " it is sound ") == 0
+    assert terminal.annotations == {P + order: "3: it is sound"}
+    assert "nothing of it is quarantined" in capsys.readouterr().out
+    assert terminal.run(order, "default/web", "--yes") == (
+        1 if (order, phase) == ("abort", "Isolating") else 0
+    )
+    assert len(terminal.cluster.writes) == 1, "the order stands with its reason"
+
+
+def test_resume_names_the_quarantine_that_it_waits_for(terminal: Terminal, capsys: Captured) -> None:
+    terminal.set("Stopped")
+    (policy,) = terminal.cluster.objects()
+    policy["status"]["history"] = [{"attempt": 3, "phase": "Stopped", "quarantines": ["web-3-1-uid"]}]
+    terminal.cluster = cluster_of(policy)
+    assert terminal.run("resume", "default/web") == 0
+    assert "pvbus rollout release default/web-3-1-uid --reason TEXT" in capsys.readouterr().out
+    assert terminal.run("status", "default/web") == 0
+    shown = capsys.readouterr().out
+    assert "quarantined what it brought: web-3-1-uid" in shown
+    assert terminal.run("history", "default/web") == 0
+    assert "quarantined: web-3-1-uid" in capsys.readouterr().out
+
+
 def test_an_excuse_is_for_one_attempt_and_says_why_and_when(terminal: Terminal, capsys: Captured) -> None:
     given = ["excuse", "default/web", "web-a", "--reason", " its site is closed "]
     for phase, attempt in (("Rolling", 3), ("Stopped", 3), ("Completed", 4), ("RollingBack", 4)):

@@ -24,6 +24,8 @@ The rules of a rollout:
 - **Clock.** Only watched time counts, at most `LOOK_SECONDS_MAX` between two steps: a clock that jumps ahead
   or a service that was away ends no hold time, one that jumps back holds nothing up.
 - **Pause** orders nothing, approval or rollback, and stops the time. What was ordered goes on.
+- **Quarantine.** What an attempt brought is quarantined when it fails or is rolled back, before anything is
+  undone: see `isolating`. Nothing is resumed while it lasts.
 - **Stop.** Nothing more is ordered. Resuming accepts the targets that fail by then; one more stops it again.
 - **Abort** and **roll back** take orders back first, and wait until each is carried out or confirmed as not.
 - **Roll back** publishes the last good revision of each target again, in the same waves and with the same

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from pvbus.core.kernel.messages import SEPARATOR, cut
-from pvbus.core.kernel.rolloutrows import Evidence, Target, TargetFacts
+from pvbus.core.kernel.rolloutrows import Target, TargetFacts
 from pvbus.core.kernel.rolloutstates import TargetState
-from pvbus.core.promotion.protocol.observing import FAILING, OPEN, is_candidate, planned
+from pvbus.core.promotion.protocol.observing import FAILING, OPEN, is_candidate, is_good_now, planned
 from pvbus.core.promotion.protocol.turn import Turn
 
 MISSING = "CanaryMissing"
@@ -109,15 +109,9 @@ def _unless_running(
     if facts.is_current and others:
         why = f"it follows {facts.upstream or 'no upstream'}, and {others[0]} is to be approved"
         return Obstacle(canary, NOT_READY, SEPARATOR.join(filter(None, (why, turn.words.get(canary)))))
-    if facts.is_current and _is_good(facts, turn.evidence.get(canary)):
+    if facts.is_current and is_good_now(facts, turn.evidence.get(canary)):
         return None
     return Obstacle(canary, NOT_READY, turn.words.get(canary) or "its revision is not proposed")
-
-
-def _is_good(facts: TargetFacts, evidence: Evidence | None) -> bool:
-    """Tell whether the published revision is good. It may be of any attempt, or of none."""
-    content = (facts.published, facts.published_digest)
-    return evidence is not None and (evidence.revision, evidence.digest) == content and evidence.is_good
 
 
 def _package(upstream: str) -> str:

@@ -15,6 +15,7 @@ from pvbus.core.kernel.rolloutrows import (
     Answers,
     Commands,
     Evidence,
+    Isolated,
     Rollout,
     Sighting,
     Step,
@@ -40,17 +41,23 @@ from pvbus.core.promotion.protocol.canaries import (
     obstacles_in_attempt,
     obstacles_to_plan,
 )
+from pvbus.core.promotion.protocol.isolating import (
+    fail,
+    give_up,
+    is_any_covered,
+    isolations_of,
+    roll_back,
+    take_isolated,
+)
 from pvbus.core.promotion.protocol.observing import (
     FAILING,
     IN_FLIGHT,
     is_candidate,
-    is_refused,
-    observed,
     planned,
 )
 from pvbus.core.promotion.protocol.proving import expire, note_evidence, silent_in, stop
 from pvbus.core.promotion.protocol.rules import Rules, wave_numbers
-from pvbus.core.promotion.protocol.turn import ADVANCING, ENDED, Turn
+from pvbus.core.promotion.protocol.turn import ABORTABLE, ADVANCING, ENDED, Turn, observe_rows
 
 UNMET_CHARACTERS_MAX = 1_000
 """Of the text on the checks of a wave: a message stays readable, and a row small."""
@@ -60,9 +67,9 @@ SETTLE_TIMES_MAX = 10
 NO_WORDS: Mapping[str, str] = {}
 NO_SIGHTINGS: Mapping[str, Sighting] = {}
 RETURNED = "CanaryReturned"
+BY_PERSON = "a person asked for it"
 
-_ABORTABLE = (*ADVANCING, RolloutState.STOPPED)
-_UNDOABLE = (*_ABORTABLE, RolloutState.COMPLETED, RolloutState.ABORTED)
+_UNDOABLE = (*ABORTABLE, RolloutState.ISOLATING, RolloutState.COMPLETED, RolloutState.ABORTED)
 
 
 def step(
@@ -74,6 +81,7 @@ def step(
     *,
     now: float,
     answers: Answers | None = None,
+    isolated: Isolated | None = None,
     commands: Commands = NO_COMMANDS,
     words: Mapping[str, str] = NO_WORDS,
     sightings: Mapping[str, Sighting] = NO_SIGHTINGS,
@@ -82,6 +90,7 @@ def step(
 
     seen: target -> its facts, in the order of the rollout
     evidence: target -> its latest evidence
+    isolated: what came of the quarantine that it wanted last
     words: canary -> what stands in its way, where that is known
     sightings: target -> what was last seen of its evidence, where more than Ready is asked for
     now: the time, in seconds since 1970
@@ -90,10 +99,8 @@ def step(
     observe(turn)
     note_evidence(turn)
     expire(turn)
-    was_over = turn.rollout.state in ENDED
     obey(turn)
-    if was_over and turn.rollout.state not in ENDED:
-        observe(turn)  # an attempt that had ended is rolled back
+    take_isolated(turn, isolated)
     if answers is not None:
         take(turn, answers)
     judge(turn)
@@ -101,7 +108,8 @@ def step(
     proceed(turn)
     note_canaries(turn)
     turn.stop_clock()
-    return Step(turn.rollout, turn.changes(rows), tuple(turn.actions()), turn.wait_seconds())
+    actions = (*turn.actions(), *isolations_of(turn))
+    return Step(turn.rollout, turn.changes(rows), actions, turn.wait_seconds())
 
 
 def proceed(turn: Turn) -> None:
@@ -116,20 +124,12 @@ def proceed(turn: Turn) -> None:
 
 
 def observe(turn: Turn) -> None:
-    """Bring the targets up to date. After the end of an attempt only orders that were taken back matter."""
+    """Bring the targets up to date. After the end of an attempt only orders that were taken back matter, and
+    while it is isolated nothing does."""
+    if turn.rollout.state is RolloutState.ISOLATING:
+        return
     is_over = turn.rollout.state in ENDED
-    for row in turn.current:
-        if is_over and row.state is not TargetState.CANCELLING:
-            continue
-        facts, found = turn.seen.get(row.target), turn.evidence.get(row.target)
-        while (event := observed(turn.rows[row.target], facts, found)) is not None:
-            if (
-                event is TargetEvent.CANCELLED
-                and turn.rollout.state in _ABORTABLE
-                and not is_refused(row, facts)
-            ):
-                event = TargetEvent.WITHDRAWN  # by somebody else than the attempt: the next one may have it
-            turn.turn_target(turn.rows[row.target], event)
+    observe_rows(turn, [row for row in turn.current if not is_over or row.state is TargetState.CANCELLING])
 
 
 def obey(turn: Turn) -> None:
@@ -138,11 +138,12 @@ def obey(turn: Turn) -> None:
     if not attempt:
         return
     if wanted.roll_back == attempt and state in _UNDOABLE:
-        roll_back(turn, "RollBackRequested", "a person asked for it")
-    elif wanted.abort == attempt and state in _ABORTABLE:
+        roll_back(turn, "RollBackRequested", BY_PERSON, wanted.roll_back_reason)
+    elif wanted.abort == attempt and is_abortable(turn):
+        observe_rows(turn, turn.current)
         give_up(turn)
-        turn.move(RolloutEvent.ABORTED, reason="Aborted", message="a person asked for it")
-    elif wanted.resume == (attempt, turn.rollout.stops) and state is RolloutState.STOPPED:
+        turn.move(RolloutEvent.ABORTED, reason="Aborted", message=BY_PERSON, spared=wanted.abort_reason)
+    elif is_resumed(turn):
         failing = sum(row.state in FAILING for row in turn.current)
         turn.move(
             RolloutEvent.RESUMED,
@@ -156,10 +157,23 @@ def obey(turn: Turn) -> None:
         excuse(
             turn, (CanaryExcuse(attempt=attempt, canary=each, reason=why) for each in failed_canaries(turn))
         )
-    if state in _ABORTABLE:
+    if state in ABORTABLE:
         excuse(turn, (each for each in wanted.excuses if each.attempt == attempt))
     if wanted.approve == (attempt, 0):
         turn.set(is_started=True)
+
+
+def is_abortable(turn: Turn) -> bool:
+    """Tell whether an attempt may be aborted: what failed is quarantined first, unless a person says why it
+    is not."""
+    is_spared = turn.rollout.state is RolloutState.ISOLATING and bool(turn.commands.abort_reason)
+    return is_spared or turn.rollout.state in ABORTABLE
+
+
+def is_resumed(turn: Turn) -> bool:
+    """Tell whether an attempt goes on after a stop: nothing of it is quarantined any more."""
+    is_ordered = turn.commands.resume == (turn.rollout.attempt, turn.rollout.stops)
+    return is_ordered and turn.rollout.state is RolloutState.STOPPED and not is_any_covered(turn)
 
 
 def excuse(turn: Turn, excuses: Iterable[CanaryExcuse]) -> None:
@@ -215,30 +229,6 @@ def judge(turn: Turn) -> None:
         fail(
             turn, "WaveTimeout", f"wave {turn.rollout.wave} took longer than {turn.wave.timeout_seconds:g} s"
         )
-
-
-def fail(turn: Turn, reason: str, message: str) -> None:
-    """Stop or roll back, as the policy wants."""
-    turn.set(reason=reason, message=message, stops=turn.rollout.stops + 1)
-    if turn.rules.rolls_back:
-        roll_back(turn, reason, message)
-    else:
-        turn.move(RolloutEvent.FAILED)
-
-
-def roll_back(turn: Turn, reason: str, message: str) -> None:
-    """Begin the rollback of an attempt with its first wave."""
-    give_up(turn)
-    turn.move(RolloutEvent.ROLLED_BACK, wave=1, reason=reason, message=message)
-
-
-def give_up(turn: Turn) -> None:
-    """End the approvals of an attempt: take orders back, and skip what was not ordered."""
-    for row in turn.current:
-        if row.state is TargetState.ORDERED:
-            turn.turn_target(row, TargetEvent.CANCEL)
-        elif row.state in (TargetState.PLANNED, TargetState.LEFT, TargetState.REFUSED):
-            turn.turn_target(row, TargetEvent.SKIP)
 
 
 def begin_again(turn: Turn) -> None:

@@ -35,6 +35,8 @@ def observed(row: Target, seen: TargetFacts | None, evidence: Evidence | None) -
             return TargetEvent.RETURNED if is_proposed else None
         case TargetState.ORDERED if is_refused(row, seen):
             return TargetEvent.REFUSED
+        case TargetState.REFUSED if seen.is_quarantined and seen.revision == row.revision:
+            return None  # it stays refused: resuming accepts it
         case TargetState.ORDERED | TargetState.REFUSED:
             return None if is_proposed else TargetEvent.WITHDRAWN
         case TargetState.CANCELLING:
@@ -72,6 +74,12 @@ def _restored(row: Target, seen: TargetFacts, is_published: bool) -> TargetEvent
     if not is_published:
         return TargetEvent.REPLACED
     return TargetEvent.STRAND if seen.unrestored == row.attempt else None
+
+
+def is_good_now(facts: TargetFacts, evidence: Evidence | None) -> bool:
+    """Tell whether the published revision is good. It may be of any attempt, or of none."""
+    content = (facts.published, facts.published_digest)
+    return evidence is not None and (evidence.revision, evidence.digest) == content and evidence.is_good
 
 
 def is_candidate(row: Target | None, seen: TargetFacts, restart: int) -> bool:

@@ -18,6 +18,8 @@ from pvbus.core.kernel.rolloutrows import (
     Ask,
     Commands,
     Evidence,
+    Isolate,
+    Isolated,
     Restore,
     Rollout,
     Target,
@@ -77,6 +79,7 @@ def rehearse(
             fleet.evidence,
             now=clock,
             answers=fleet.answers,
+            isolated=fleet.isolated,
             commands=commands,
             words=words,
         )
@@ -114,6 +117,7 @@ class _Fleet:
             if facts.is_current
         }
         self.answers: Answers | None = None
+        self.isolated: Isolated | None = None
         self.waves: dict[int, Wave] = {}
 
     def do(self, action: Action, rows: Mapping[str, Target], seconds: float) -> bool:
@@ -123,6 +127,9 @@ class _Fleet:
                 answers = Answers(action.attempt, action.wave, action.number, (True,) * len(action.checks))
                 is_new, self.answers = answers != self.answers, answers
                 return is_new
+            case Isolate():  # nobody joins an imagined fleet, so nothing need be covered
+                self.isolated = Isolated(action.attempt, action.number, is_lasting=False)
+                return True
             case Approve():
                 row = rows[action.target]
                 self.wave(row.wave, seconds).approved.append(action.target)

@@ -25,13 +25,17 @@ from pvbus.core.kernel.rolloutstates import (
     rollout_after,
     target_after,
 )
-from pvbus.core.promotion.protocol.observing import IN_FLIGHT
+from pvbus.core.promotion.protocol.observing import IN_FLIGHT, is_refused, observed
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
 from pvbus.core.promotion.protocol.windows import Calendar
 
 ENDED = (RolloutState.IDLE, RolloutState.COMPLETED, RolloutState.ABORTED, RolloutState.ROLLED_BACK)
 ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
+ABORTABLE = (*ADVANCING, RolloutState.STOPPED)
 
+ISOLATION_SECONDS = 10.0
+"""Between two looks at a quarantine that is not seen on all targets: a person may have ended it, or mended
+what the API server refused. Longer, and a rollback begins as much later."""
 SECONDS_OF_DAY = 86_400.0
 """A closed rollout looks at least so often whether its windows open."""
 
@@ -171,6 +175,22 @@ class Turn:
             if rollout.state is RolloutState.HOLDING:
                 dues.append(self.wave.hold_seconds - rollout.phase_seconds)
                 dues.append(self.next_ask() - rollout.phase_seconds)
+        if rollout.state is RolloutState.ISOLATING:
+            dues.append(ISOLATION_SECONDS)
         if rollout.state is RolloutState.ROLLING and not self.commands.paused:
             dues.append(min(self.calendar.opens_at(self.now) - self.now, SECONDS_OF_DAY))
         return min((due for due in dues if due > 0), default=None)
+
+
+def observe_rows(turn: Turn, rows: Iterable[Target]) -> None:
+    """Bring targets up to date with what is seen of them."""
+    for row in rows:
+        facts, found = turn.seen.get(row.target), turn.evidence.get(row.target)
+        while (event := observed(turn.rows[row.target], facts, found)) is not None:
+            if (
+                event is TargetEvent.CANCELLED
+                and turn.rollout.state in ABORTABLE
+                and not is_refused(row, facts)
+            ):
+                event = TargetEvent.WITHDRAWN  # by somebody else than the attempt: the next one may have it
+            turn.turn_target(turn.rows[row.target], event)

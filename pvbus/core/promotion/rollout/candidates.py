@@ -13,7 +13,11 @@ _ON_ITS_WAY = (TargetState.ORDERED, TargetState.CANCELLING)
 
 class Candidates:
     """The candidates of one policy, by target. A target that another policy has counts as not seen, and so
-    does one that is not selected any more."""
+    does one that is not selected any more.
+
+    lost: the policies that have targets instead, by target
+    runs: the quarantines that cover what targets run, by target
+    """
 
     def __init__(self) -> None:
         self._rows: dict[str, CandidateRow] = {}
@@ -22,6 +26,7 @@ class Candidates:
         self._evidence: dict[str, Evidence] = {}
         self._attempt = 0
         self.lost: dict[str, str] = {}
+        self.runs: dict[str, str] = {}
 
     def __bool__(self) -> bool:
         return bool(self._rows)
@@ -37,9 +42,12 @@ class Candidates:
             self._rows[target] = row
             if row.winner:
                 self.lost[target] = row.winner
+        self.runs.pop(target, None)
         if row is None or row.winner or row.reason == NOT_SELECTED:
             self._seen.pop(target, None)
         else:
+            if row.runs:
+                self.runs[target] = row.runs
             if target not in self._seen or _position(former, target) != _position(row, target):
                 self._is_ordered = False
             self._seen[target] = _facts(row)

@@ -24,6 +24,7 @@ RESTART = f"{PREFIX}restart"
 EXCUSE = f"{PREFIX}excuse"
 
 _ATTEMPTS = {PROMOTE: "promote", ABORT: "abort", ROLL_BACK: "roll_back", RESTART: "restart"}
+_REASONS = {PROMOTE: "promote_reason", ABORT: "abort_reason", ROLL_BACK: "roll_back_reason"}
 _PAIRS = {RESUME: ("resume", "STOP"), APPROVE: ("approve", "WAVE")}
 _DIGITS_MAX = 9
 EXCUSES_FORM = '[{"attempt": 3, "canary": "web-edge", "reason": "its site is closed"}]'
@@ -45,8 +46,8 @@ def commands_of(annotations: Mapping[str, str]) -> tuple[Commands, list[str]]:
             problems.append(f'{PAUSE} is "{text}", which counts as true: give true or false')
     for name, field in _ATTEMPTS.items():
         text, colon, reason = annotations.get(name, "").partition(": ")
-        if colon and name == PROMOTE:
-            fields["promote_reason"] = part(reason.strip())
+        if colon and name in _REASONS:
+            fields[_REASONS[name]] = part(reason.strip())
         elif colon:
             text = annotations[name]
         if _NUMBER.fullmatch(text):

@@ -23,13 +23,14 @@ from pvbus.core.kernel.effects import Effect, KindRef, Outcome, Put, Reconciliat
 from pvbus.core.kernel.keys import ChildKey, Key, is_child
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import CANDIDATES, POLICIES, ROLLOUTS, CandidateRow
-from pvbus.core.kernel.rolloutrows import Answers, Ask, Rollout, Target
+from pvbus.core.kernel.rolloutrows import Answers, Ask, Isolate, Isolated, Rollout, Target
 from pvbus.core.promotion.protocol.machine import NO_SIGHTINGS, step
 from pvbus.core.promotion.protocol.rules import Rules
 from pvbus.core.promotion.quarantines import is_quarantine
 from pvbus.core.promotion.rollout.checking import ask_checks
 from pvbus.core.promotion.rollout.evidence import evidence_of, look_at_evidence, next_look, touch_evidence
 from pvbus.core.promotion.rollout.orders import end_puts, step_puts
+from pvbus.core.promotion.rollout.quarantining import write_quarantine
 from pvbus.core.promotion.rollout.report import body_of, status_of
 from pvbus.core.promotion.rollout.state import STATUS_SECONDS, RolloutData
 
@@ -131,24 +132,29 @@ class RolloutController(KeyedController[RolloutData]):
         return Outcome(puts, "changed")
 
     def _take_step(self, key: Key, data: RolloutData, now: float) -> Generator[Effect, Any, tuple[Put, ...]]:
-        """Take a step if one is due; return what it changes. Look at the checks if nothing else is to do."""
+        """Take a step if one is due; return what it changes. Look at the checks, or write a quarantine, if
+        nothing else is to do."""
         if data.wanted is None or data.wanted.rules is None or now < _next_step(data, now):
             return ()
         is_seen = yield from look_at_evidence(key, data, now)
         if not is_seen or data.wanted is None or data.wanted.rules is None:
             return ()
-        puts, asks = self._step(key, data, data.wanted.rules, now)
-        if puts or not asks:
+        puts, wishes = self._step(key, data, data.wanted.rules, now)
+        if puts or not wishes:
             return puts
-        answers = yield from ask_checks(asks[0], now, namespace=key.namespace)
+        answer: Answers | Isolated
+        if isinstance(wishes[0], Isolate):
+            answer = yield from write_quarantine(wishes[0], data.wanted.policy)
+        else:
+            answer = yield from ask_checks(wishes[0], now, namespace=key.namespace)
         if data.wanted is None or data.wanted.rules is None:  # changed meanwhile
             return ()
-        return self._step(key, data, data.wanted.rules, now, answers)[0]
+        return self._step(key, data, data.wanted.rules, now, answer)[0]
 
     def _step(
-        self, key: Key, data: RolloutData, rules: Rules, now: float, answers: Answers | None = None
-    ) -> tuple[tuple[Put, ...], list[Ask]]:
-        """Take a step; return what it changes, and the look at the checks that it wants."""
+        self, key: Key, data: RolloutData, rules: Rules, now: float, answer: Answers | Isolated | None = None
+    ) -> tuple[tuple[Put, ...], list[Ask | Isolate]]:
+        """Take a step; return what it changes, and what it wants to know or have written."""
         assert data.wanted is not None
         rollout = data.present
         taken = step(
@@ -158,7 +164,8 @@ class RolloutController(KeyedController[RolloutData]):
             data.candidates.seen(data.rows),
             evidence_of(data),
             now=now,
-            answers=answers,
+            answers=answer if isinstance(answer, Answers) else None,
+            isolated=answer if isinstance(answer, Isolated) else None,
             commands=data.wanted.commands,
             words=data.candidates.words(rules.canaries),
             sightings=data.sightings.shown(now) if rules.evidence_seconds else NO_SIGHTINGS,
@@ -172,7 +179,7 @@ class RolloutController(KeyedController[RolloutData]):
         waits = [now + taken.wait_seconds] if taken.wait_seconds is not None else []
         waits += [rollout.seen_at + rules.look_seconds] if rollout.seen_at else []
         data.due = min((*waits, next_look(data, now)), default=math.inf)
-        return puts, [action for action in taken.actions if isinstance(action, Ask)]
+        return puts, [action for action in taken.actions if isinstance(action, Ask | Isolate)]
 
 
 def _remember(data: RolloutData, key: str, row: Any) -> None:

@@ -5,7 +5,7 @@ It is of one size for any fleet. Its messages have no numbers that change with e
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
@@ -25,12 +25,16 @@ from pvbus.core.promotion.protocol.selection import Selection, conditions_of
 from pvbus.core.promotion.protocol.turn import ADVANCING, ENDED
 from pvbus.core.promotion.protocol.windows import DAYS_AHEAD, Calendar
 from pvbus.core.promotion.rollout.candidates import Candidates
+from pvbus.core.promotion.rollout.quarantining import quarantine_name, quarantine_names
 from pvbus.core.promotion.rollout.recovery import LOST
 from pvbus.core.promotion.rollout.state import Wanted
 from pvbus.core.promotion.rollout.waiting import canary_advice
 from pvbus.core.variants.publishing import merge
 
 PROGRESSING = "Progressing"
+RUNS_QUARANTINED = "RunsQuarantined"
+RUNS_SHOWN_MAX = 3
+REFUSED = "QuarantineRefused"
 MESSAGE_CHARACTERS_MAX = 2_000
 """The history has a message of each attempt, and the status stays small."""
 FAILURES_SHOWN_MAX = 3
@@ -98,6 +102,8 @@ def status_of(
     elif rollout.state in ADVANCING:
         going = _with_evidence(going, rollout, rows)
     desired = (*(_with_unread(each, wanted) for each in conditions_of(selection, now)), going)
+    desired = (*desired, *_runs_quarantined(candidates.runs, stored, generation))
+    written = quarantine_names(wanted.policy, rollout.attempt, rollout.isolations)
     return RolloutPolicyStatus(
         conditions=merge(stored.conditions, desired, now),
         observed_generation=generation,
@@ -106,7 +112,30 @@ def status_of(
         wave=rollout.wave,
         stops=rollout.stops,
         targets=counts,
-        history=noted(stored.history, shown, counts, timestamp(now)),
+        runs_quarantined=len(candidates.runs),
+        history=noted(stored.history, shown, counts, timestamp(now), written),
+    )
+
+
+def _runs_quarantined(
+    runs: Mapping[str, str], stored: RolloutPolicyStatus, generation: int
+) -> Iterator[Condition]:
+    """Yield the condition that says which targets run what is quarantined, once there were any."""
+    if not runs and all(each.type != RUNS_QUARANTINED for each in stored.conditions):
+        return
+    first = SEPARATOR.join(f"{target} ({runs[target]})" for target in nsmallest(RUNS_SHOWN_MAX, runs))
+    more = len(runs) - RUNS_SHOWN_MAX
+    message = (
+        f"{first}{f' and {more} more' if more > 0 else ''}: each keeps it until it is rolled back"
+        if runs
+        else ""
+    )
+    yield Condition(
+        type=RUNS_QUARANTINED,
+        status="True" if runs else "False",
+        reason="Quarantined" if runs else "NothingQuarantined",
+        message=cut(message, MESSAGE_CHARACTERS_MAX),
+        observed_generation=generation,
     )
 
 
@@ -150,6 +179,8 @@ def progress_of(wanted: Wanted, rollout: Rollout, counts: TargetCounts, now: flo
             return _rolling(wanted, rules, rollout, counts, now)
         case RolloutState.HOLDING:
             return _holding(wanted, rules, rollout)
+        case RolloutState.ISOLATING:
+            return _isolating(wanted, rollout)
         case RolloutState.STOPPED:
             why = f"{rollout.message}. A person resumes, aborts or rolls it back"
             return Progress(False, rollout.reason, why)
@@ -158,6 +189,26 @@ def progress_of(wanted: Wanted, rollout: Rollout, counts: TargetCounts, now: flo
                 True, rollout.reason, f"the last good revisions are published again: {rollout.message}"
             )
     return _over(wanted, rules, rollout)
+
+
+def _isolating(wanted: Wanted, rollout: Rollout) -> Progress:
+    """Say what keeps a quarantine from being written, and who must act."""
+    meta = wanted.policy.metadata
+    name = f"{meta.namespace}/{quarantine_name(wanted.policy, rollout.attempt, rollout.isolations + 1)}"
+    then = "it is rolled back" if rollout.undoes else "it stops"
+    if not rollout.refusal:
+        why = (
+            f"{rollout.message}; before {then}, all its targets must be seen as covered by quarantine {name}"
+        )
+        return Progress(True, RolloutState.ISOLATING.value, why)
+    without = _command(wanted, "roll-back" if rollout.undoes else "abort")
+    return Progress(
+        False,
+        REFUSED,
+        f"quarantine {name} cannot be written, and nothing is undone before: {rollout.refusal}. Let the "
+        f"account of rollout create quarantines, or go without: {without} --no-quarantine --reason TEXT. "
+        f"What it is for: {rollout.message}",
+    )
 
 
 def _over(wanted: Wanted, rules: Rules, rollout: Rollout) -> Progress:
@@ -263,7 +314,11 @@ ATTEMPTS_MAX = 10
 
 
 def noted(
-    history: Sequence[PastAttempt], rollout: Rollout, targets: TargetCounts, now: str
+    history: Sequence[PastAttempt],
+    rollout: Rollout,
+    targets: TargetCounts,
+    now: str,
+    quarantines: tuple[str, ...] = (),
 ) -> tuple[PastAttempt, ...]:
     """Return the history with the current attempt as it is. now: RFC 3339 in UTC.
 
@@ -284,6 +339,8 @@ def noted(
         reason=rollout.reason,
         message=rollout.message,
         excused=rollout.excused,
+        quarantines=quarantines,
+        not_quarantined=rollout.spared,
         ended_at=((former.ended_at if is_same else None) or now) if has_ended else None,
         targets=(former.targets if is_same and former.targets else targets) if has_ended else None,
     )

@@ -20,8 +20,12 @@ def waits_of(key: Key, policy: RolloutPolicy, rollout: Rollout | None, now: floa
     status = policy.status
     if commands.paused:
         yield f"a person, as it is paused: pvbus rollout resume {key}"
+    if status.phase == RolloutState.ISOLATING:
+        words = next((each.message for each in status.conditions if each.type == "Progressing"), "")
+        yield f"a quarantine of what failed: {words}"
     if status.phase == RolloutState.STOPPED:
         yield f"a person, as it stopped: pvbus rollout resume, abort or roll-back {key}"
+        yield from release_waits(key, policy)
     if rollout is not None:
         yield from canary_waits(key, rollout)
     if status.phase not in (RolloutState.ROLLING, RolloutState.HOLDING):
@@ -39,6 +43,17 @@ def waits_of(key: Key, policy: RolloutPolicy, rollout: Rollout | None, now: floa
             yield f"{status.targets.in_flight} in flight to prove good"
         return
     yield from _holding(key, policy, wave, rollout, approved=commands.approve)
+
+
+def release_waits(key: Key, policy: RolloutPolicy) -> Iterator[str]:
+    """Yield the quarantines of an attempt that has stopped: it is not resumed before they end."""
+    history = policy.status.history
+    last = history[-1] if history and history[-1].attempt == policy.status.attempt else None
+    for name in last.quarantines if last is not None else ():
+        yield (
+            "a release before it is resumed, while the quarantine lasts: pvbus rollout release "
+            f"{Key(key.namespace, name)} --reason TEXT"
+        )
 
 
 def canary_waits(key: Key, rollout: Rollout) -> Iterator[str]:

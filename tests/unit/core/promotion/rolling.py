@@ -8,7 +8,7 @@ import msgspec
 
 from pvbus.core.api.rollouts import RolloutPolicyStatus
 from pvbus.core.errors import PermanentError
-from pvbus.core.kernel.effects import Outcome, Put, Update
+from pvbus.core.kernel.effects import Create, Get, Outcome, Put, Update
 from pvbus.core.kernel.keys import sync_key
 from pvbus.core.kernel.records import APPROVALS, CANDIDATES, POLICIES, ROLLOUTS, CandidateRow, SyncMarker
 from pvbus.core.promotion.rollout.controller import POLICY_KIND, RolloutController
@@ -30,7 +30,9 @@ POLICY: dict[str, Any] = {
 
 
 class Bench(Partition):
-    """Both ends of the service. puts: of all steps."""
+    """Both ends of the service. puts: of all steps. quarantines: those that the API server has, by name.
+    is_lasting: whether a new one lasts; without, a person ends it at once. refusal: why the API server takes
+    none."""
 
     def __init__(self, targets: int = 3, **spec: Any) -> None:
         super().__init__()
@@ -44,6 +46,8 @@ class Bench(Partition):
         self.before_write: Callable[[], None] = lambda: None
         self.answer: Callable[[Any], Any] = lambda effect: None
         self.again_after: float | None = None
+        self.quarantines: dict[str, dict[str, Any]] = {}
+        self.is_lasting, self.refusal = False, ""
         self.is_listed = True
         self.restart()
         for number in range(targets):
@@ -120,6 +124,8 @@ class Bench(Partition):
         return outcome
 
     def _perform(self, effect: Any) -> Any:
+        if isinstance(effect, Get | Create) and effect.kind.kind == "Quarantine":
+            return self._quarantine(effect)
         if not isinstance(effect, Update):
             return self.answer(effect)
         self.before_write()
@@ -128,6 +134,23 @@ class Bench(Partition):
         self.policy["status"] = effect.object["status"]
         self.statuses.append(msgspec.convert(effect.object["status"], RolloutPolicyStatus))
         return self.policy
+
+    def _quarantine(self, effect: Get | Create) -> dict[str, Any] | None:
+        if isinstance(effect, Get):
+            return self.quarantines.get(effect.name)
+        if self.refusal:
+            raise PermanentError(self.refusal)
+        body: dict[str, Any] = json.loads(json.dumps(effect.object))
+        body["spec"] |= {} if self.is_lasting else {"released": {"reason": "test"}}
+        self.quarantines[body["metadata"]["name"]] = body
+        return body
+
+    def cover(self, target: str, name: str = "web-1-1-uid-p") -> "Bench":
+        """Let promote report what the quarantine of this name covers of a target, "" for nothing."""
+        is_open = bool(self.candidates[target].revision)
+        reason = "Quarantined" if is_open and name else ""
+        runs = "" if is_open else name
+        return self.candidate(target, reason=reason, is_proposed=is_open and not name, runs=runs)
 
     def go(self, seconds: float = 2.0) -> "Bench":
         """Let time pass, in steps as the service wants them, until nothing is left to do by then."""

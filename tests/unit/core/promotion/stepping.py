@@ -1,10 +1,13 @@
 """A small fleet around the rollout machine, driven step by step."""
 
+from pvbus.core.api.quarantines import QuarantineSpec
 from pvbus.core.kernel.rolloutrows import (
     NO_COMMANDS,
     Answers,
     Commands,
     Evidence,
+    Isolate,
+    Isolated,
     Rollout,
     Sighting,
     Step,
@@ -19,7 +22,11 @@ TWO = (WaveRules(percent=0, number=1), WaveRules())
 
 
 class Fleet:
-    """Drives the machine: tests change `seen`, `evidence` and `commands`, and call `go`."""
+    """Drives the machine: tests change `seen`, `evidence` and `commands`, and call `go`.
+
+    quarantines: what it had quarantined, by its number. is_lasting: whether they cover anything: without, a
+    person ends each at once. refusal: why the API server takes none, None for no answer.
+    """
 
     def __init__(self, rules: Rules = Rules(TWO), targets: int = 3) -> None:  # noqa: B008 - immutable
         self.rules = rules
@@ -31,10 +38,47 @@ class Fleet:
         self.sightings: dict[str, Sighting] = {}
         self.now = NOW
         self.rollout, self.rows = Rollout(), dict[str, Target]()
+        self.quarantines: dict[int, QuarantineSpec] = {}
+        self.is_lasting = False
+        self.refusal: str | None = ""
+        self.isolated: Isolated | None = None
         self.taken: Step
 
     def go(self, seconds: float = 0) -> "Fleet":
+        """Let time pass, and take a step; then as many as the quarantines need."""
         self.now += seconds
+        self._step()
+        while (isolated := self._isolate()) is not None and isolated != self.isolated:
+            self.isolated = isolated
+            self._step()
+        return self
+
+    def _isolate(self) -> Isolated | None:
+        """Write what is to be quarantined, unless it is there."""
+        action = next((each for each in self.taken.actions if isinstance(each, Isolate)), None)
+        if action is None or self.refusal is None:
+            return None
+        if not self.refusal:
+            self.quarantines.setdefault(action.number, action.spec)
+            self.cover(*self.quarantines.values())
+        return Isolated(action.attempt, action.number, is_lasting=self.is_lasting, refusal=self.refusal)
+
+    def cover(self, *specs: QuarantineSpec) -> "Fleet":
+        """Let every target see which quarantines last."""
+        lasting = specs if self.is_lasting else ()
+        sources = {each.revision for spec in lasting for each in spec.upstreams}
+        contents = {each for spec in lasting for each in spec.contents}
+        for target, facts in self.seen.items():
+            is_open = facts.source in sources or facts.digest in contents
+            is_run = facts.published_source in sources or facts.published_digest in contents
+            was_open = facts.is_quarantined and facts.revision != facts.published
+            is_proposed = not is_open and (facts.is_proposed or was_open)
+            self.seen[target] = facts._replace(
+                is_quarantined=is_open, is_proposed=is_proposed, runs="q" if is_run else ""
+            )
+        return self
+
+    def _step(self) -> None:
         self.taken = step(
             self.rules,
             self.rollout,
@@ -43,6 +87,7 @@ class Fleet:
             self.evidence,
             now=self.now,
             answers=self.answers,
+            isolated=self.isolated,
             commands=self.commands,
             words=self.words,
             sightings=self.sightings,
@@ -53,7 +98,6 @@ class Fleet:
                 del self.rows[target]
             else:
                 self.rows[target] = row
-        return self
 
     def publish(self, *targets: str, good: bool | None = True) -> "Fleet":
         """Publish what is proposed. good: what its evidence says, None for no evidence yet."""
@@ -64,6 +108,7 @@ class Fleet:
                 is_current=True,
                 published=facts.revision,
                 published_digest=facts.digest,
+                published_source=facts.source,
             )
             if good is not None:
                 self.evidence[target] = Evidence(facts.revision, facts.digest, self.rollout.attempt, good)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from pvbus.core.kernel.codec import encode_row
-from pvbus.core.kernel.effects import Outcome, Update
+from pvbus.core.kernel.effects import Create, Get, Outcome, Update
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, sync_key
 from pvbus.core.kernel.records import (
     APPROVALS,
@@ -85,6 +85,7 @@ class Fleet:
         self.revisions: dict[str, Object] = {}
         self.variants: dict[str, Object] = {}
         self.due: float | None = None
+        self.quarantine: Object | None = None
         for controller in (self.promote, self.rollout):
             controller.open(0)
         for kind in (VARIANT, REVISION, SPECIALIZER, POLICY, QUARANTINE):
@@ -132,21 +133,39 @@ class Fleet:
                 self._tell(CANDIDATES, put.key, value)
 
     def _run(self, controller: Any, key: str) -> Outcome:
-        outcome: Outcome = drive(controller.reconcile(0, key, self.now), self._report)
+        outcome: Outcome = drive(controller.reconcile(0, key, self.now), self._perform)
         return outcome
 
-    def _report(self, effect: Any) -> Object:
+    def _perform(self, effect: Any) -> Object | None:
+        if isinstance(effect, Get | Create):
+            return self._quarantine(effect)
         assert isinstance(effect, Update)
         assert effect.subresource == "status", "all content is noted: nothing is read"
         self.policy = {**self.policy, "status": effect.object["status"]}
         assert len(msgspec.json.encode(self.policy)) <= POLICY_BYTES_MAX
         return self.policy
 
+    def _quarantine(self, effect: Get | Create) -> Object | None:
+        assert effect.kind.kind == "Quarantine", "all content is noted: nothing is read"
+        if isinstance(effect, Create):
+            self.quarantine = effect.object
+        return self.quarantine
+
+    def isolate(self) -> None:
+        """Let promote decide on what is quarantined now."""
+        assert self.quarantine is not None
+        self._observe(QUARANTINE, self.quarantine)
+        for content in self.quarantine["spec"]["contents"]:
+            self._decide(content.removeprefix("content of "))
+
     def step(self) -> None:
         """Let the rollout take its steps of this moment, and judge what it orders."""
         while True:
+            before = self.quarantine
             outcome = self._run(self.rollout, KEY)
             self.due = outcome.again_after
+            if self.quarantine is not before:
+                self.isolate()
             for put in outcome.puts:
                 assert len(encode_row(put.row) or b"") <= ROW_BYTES_MAX
                 if put.topic == ROLLOUTS:
@@ -238,7 +257,8 @@ def test_a_thousand_proposals_are_approved_in_four_waves_with_the_canaries_first
 @pytest.mark.slow
 @pytest.mark.parametrize("wave", [1, 3])
 def test_a_bad_target_stops_a_thousand_in_its_wave(wave: int) -> None:
-    """Nothing is ordered after it is known; what a person resumes goes on to the end, each approved once."""
+    """Nothing is ordered after it is known; what a person resumes goes on to the end, each approved once. It
+    waits until the quarantine has ended, too."""
     fleet = Fleet()
     bad = CANARIES[1] if wave == 1 else "v-0222"
     fleet.go(bad=bad)
@@ -253,5 +273,10 @@ def test_a_bad_target_stops_a_thousand_in_its_wave(wave: int) -> None:
     fleet._observe(POLICY, fleet.policy)
     fleet.wait()
     fleet.step()
+    assert (fleet.phase, len(fleet.approved)) == ("Stopped", before)
+    assert fleet.quarantine is not None
+    fleet.quarantine["spec"]["released"] = {"reason": "the report was false"}
+    fleet.isolate()
+    fleet.wait()
     fleet.go()
     assert (fleet.phase, len(fleet.approved)) == ("Completed", COUNT)
