@@ -483,9 +483,19 @@ def test_names_for_screen_readers_and_contrast(shown: Shown) -> None:
     page = shown.page
     shown.write(rollout("default/web", "Holding", 1, {"total": 9, "proven": 1}))
     shown.write(ask(STALLED, "draft", "Is it?", due="2020-01-01"))
-    for view in ("/", f"/variant/{STALLED}", "/removals", "/rollouts", "/tasks"):
+    for view in (
+        "/",
+        "/person",
+        f"/variant/{STALLED}",
+        "/set/default/web",
+        "/removals",
+        "/rollouts",
+        "/tasks",
+    ):
         shown.view(view)
         page.until_text("default/web", "#main")
+        if view.startswith(("/set", "/variant")):
+            page.until_text("Explanation", "#main")
         unnamed = page.run(
             "return [...document.querySelectorAll('a, button, input, select, [role=listbox], nav')]"
             ".filter((e) =>"
@@ -493,6 +503,15 @@ def test_names_for_screen_readers_and_contrast(shown: Shown) -> None:
             ".map((e) => e.outerHTML)"
         )
         assert unnamed == []
+        page.look(width=390)
+        unreachable = page.run(
+            "return [...document.querySelectorAll('main div, main pre')].filter((e) =>"
+            "['auto', 'scroll'].includes(getComputedStyle(e).overflowX) && e.scrollWidth > e.clientWidth + 1"
+            " && e.tabIndex < 0 && !e.querySelector('a, button, input, [tabindex]'))"
+            ".map((e) => e.outerHTML.slice(0, 200))"
+        )
+        assert unreachable == [], "what scrolls is reached by the keyboard"
+        page.look()
     shapes = page.run(
         "for (const s of STATES) colours[s] = '#000'; colours.back = '#fff';"
         "const found = STATES.map((s) => glyph(s).toDataURL()); readColours(); return found"

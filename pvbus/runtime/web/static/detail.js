@@ -23,7 +23,7 @@ const outside = (href, text) => (/^https:\/\//.test(href) ? el("a", { href, rel:
 
 function revisionTable(revisions) {
   if (!revisions.length) return el("p", {}, "It has no package revision.");
-  return el("div", { class: "wide" }, table(["Revision", "Lifecycle", "#Number", "Since", "By", "Commit", "Files"], revisions.map((each) => {
+  return scrolled("Revisions", table(["Revision", "Lifecycle", "#Number", "Since", "By", "Commit", "Files"], revisions.map((each) => {
     const short = each.commit.slice(0, 10);
     return el("tr", {}, el("td", {}, each.name), el("td", {}, each.lifecycle), el("td", { class: "number" }, each.revision > 0 ? String(each.revision) : ""),
       el("td", {}, since(seconds(each.at))), el("td", {}, each.by), el("td", {}, each.links ? outside(each.links.commit, short) : short, ...(each.log ? [command(each.log)] : [])),
@@ -51,13 +51,13 @@ function fileNode(file) {
     ...["before", "after"].map((side) => el("td", {}, el("code", {}, each[side] === undefined || each[side] === null ? "nothing" : JSON.stringify(each[side]))))));
   const lines = file.diff.split("\n").map((line) => el("span", { class: line.startsWith("+") ? "ins" : line.startsWith("-") ? "del" : null }, `${line}\n`));
   return el("details", { open: file.fields.length > 0 && file.fields.length < 6 }, el("summary", {}, `${file.file}: ${file.what}${file.fields.length ? `, ${plural(file.fields.length + file.more, "field")}` : ""}`),
-    ...(rows.length ? [el("div", { class: "wide" }, table(["Object", "Field", "Before", "After"], rows))] : []),
+    ...(rows.length ? [scrolled(`Fields of ${file.file}`, table(["Object", "Field", "Before", "After"], rows))] : []),
     el("pre", { tabindex: "0" }, ...lines, file.cut ? `and ${file.cut} more characters` : ""));
 }
 
 function eventTable(events) {
   if (events.error) return el("p", {}, events.error);
   if (!events.rows.length) return el("p", {}, "The API server has no events of it.");
-  return el("div", { class: "wide" }, table(["Since", "Type", "Reason", "Message"], events.rows.map((each) => el("tr", {}, el("td", {}, since(seconds(each.at))),
+  return scrolled("Events", table(["Since", "Type", "Reason", "Message"], events.rows.map((each) => el("tr", {}, el("td", {}, since(seconds(each.at))),
     el("td", {}, each.type), el("td", {}, each.reason), el("td", {}, each.message)))));
 }

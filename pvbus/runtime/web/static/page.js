@@ -316,7 +316,7 @@ function addressOf() {
 function choose(typing) {  // the person has chosen what is shown: a step of the history, and one for all letters of a word
   const address = addressOf(), isSame = typing && history.state === "typing";
   if (address !== location.hash) history[isSame ? "replaceState" : "pushState"](typing ? "typing" : null, "", address);
-  changed();
+  drawNow();
 }
 
 // ------------------------------------------------------------------ the fleet
@@ -325,7 +325,7 @@ function matcher(text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   return (row) => words.every((word) => {
     const at = word.indexOf("=");
-    if (at < 0) return [row.name, row.reason, row.warning].some((each) => each.toLowerCase().includes(word));
+    if (at < 0) return (row.text = row.text || `${row.name}\n${row.reason}\n${row.warning}`.toLowerCase()).includes(word);
     const value = valueOf(row, word.slice(0, at), true);
     return value !== undefined && value.toLowerCase() === word.slice(at + 1);
   });
@@ -603,6 +603,10 @@ class FleetView {
   }
 }
 
+function scrolled(label, node) {  // of text alone: the keyboard scrolls what it can reach
+  return el("div", { class: "wide", tabindex: "0", role: "group", "aria-label": label }, node);
+}
+
 function table(heads, lines) {
   const cells = heads.map((head) => el("th", { scope: "col", class: head.startsWith("#") ? "number" : null }, head.replace("#", "")));
   return el("table", {}, el("thead", {}, el("tr", {}, ...cells)), el("tbody", {}, ...lines));
@@ -682,7 +686,7 @@ class ObjectView {
   explained(document) {
     const lines = document.conditions.map((each) => el("tr", {}, el("td", {}, each.type), el("td", {}, each.status),
       el("td", {}, since(Date.parse(each.lastTransitionTime || "") / 1000 || 0)), el("td", {}, each.reason || ""), el("td", {}, each.message || "")));
-    const conditions = lines.length ? el("div", { class: "wide" }, table(["Type", "Status", "Since", "Reason", "Message"], lines))
+    const conditions = lines.length ? scrolled("Conditions", table(["Type", "Status", "Since", "Reason", "Message"], lines))
       : el("p", {}, "Nothing was published of it yet.");
     return [el("section", { "aria-label": "Conditions" }, el("h3", {}, "Conditions"), conditions),
       el("section", { "aria-label": "Explanation" }, el("h3", {}, "Explanation"), el("pre", { tabindex: "0" }, document.lines.join("\n")),
@@ -797,7 +801,7 @@ class RolloutsView {
       ...list("It waits for:", rollout.waits), ...rolloutActions(rollout),
       el("details", { open: isOpen }, el("summary", {}, "Commands and attempts"),
         command(`pvbus rollout status ${rollout.name} --watch${hints}`), ...rollout.orders.map((each) => command(each + hints)),
-        rollout.history.length ? el("div", { class: "wide" }, table(["#Attempt", "Phase", "#Wave", "Began", "Ended", "Why"], rollout.history.map((each) =>
+        rollout.history.length ? scrolled(`Attempts of ${rollout.name}`, table(["#Attempt", "Phase", "#Wave", "Began", "Ended", "Why"], rollout.history.map((each) =>
           el("tr", {}, el("td", { class: "number" }, String(each.attempt)), el("td", {}, each.phase), el("td", { class: "number" }, each.phase === "RolledBack" ? "-" : String(each.wave)),
             el("td", {}, each.startedAt), el("td", {}, each.endedAt || ""), el("td", {}, each.reason ? `${each.reason}: ${each.message || ""}` : ""))))) : null));
   }
@@ -1014,12 +1018,19 @@ let drawing = 0, drawnIn = 0;
 
 function changed() {  // at most a third of the time is spent on drawing
   if (drawing) return;
-  drawing = setTimeout(() => requestAnimationFrame(() => {
-    drawing = 0;
-    const began = performance.now();
-    views.draw();
-    drawnIn = performance.now() - began;
-  }), Math.min(2000, 2 * drawnIn));
+  drawing = setTimeout(() => requestAnimationFrame(drawFrame), Math.min(2000, 2 * drawnIn));
+}
+
+function drawFrame() {
+  drawing = 0;
+  const began = performance.now();
+  views.draw();
+  drawnIn = performance.now() - began;
+}
+
+function drawNow() {  // a person waits for it: in the next frame, however much changes by itself
+  clearTimeout(drawing);
+  drawing = setTimeout(() => requestAnimationFrame(drawFrame), 0);
 }
 
 function redraw() {
