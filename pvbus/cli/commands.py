@@ -21,6 +21,7 @@ class Entry(NamedTuple):
 
 GROUPS: Mapping[str, Mapping[str, Entry]] = {
     "Look": {
+        "status": Entry("pvbus.cli.status:status", "Show the fleet on one screen, and what needs a person."),
         "get": Entry("pvbus.cli.get:get", "List variants, targets, conflicts, removals."),
         "explain": Entry("pvbus.cli.explain:explain", "Explain the state of a variant, set or revision."),
         "conditions": Entry(
@@ -95,9 +96,9 @@ ELSEWHERE: Mapping[str, str] = {
         "each reports, and pvbus explain NAME why.",
     ),
     **dict.fromkeys(
-        ("status", "health", "top"),
-        "pvbus conditions --not-ready shows what is not ready, pvbus explain NAME why, and pvbus lag how "
-        "far the services are.",
+        ("health", "top"),
+        "pvbus status shows the fleet and what needs a person, pvbus explain NAME why, and pvbus lag how far "
+        "the services are.",
     ),
     "describe": "pvbus explain NAME says why a variant or a set is as it is.",
     "create": "kubectl apply -f FILE writes manifests; pvbus plan -f FILE shows first what would follow, and "

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 import msgspec
 
+from pvbus.cli.differences import diff_lines, unified
 from pvbus.cli.edits import edit_lines, edits_of
 from pvbus.cli.explain_text import conflict_value, is_warning
 from pvbus.cli.fleet import (
@@ -24,8 +25,6 @@ from pvbus.cli.fleet import (
 from pvbus.cli.live import FILES, REVISION
 from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
 from pvbus.cli.output import FORMATS, emit
-from pvbus.cli.plandocument import unified
-from pvbus.cli.plantext import diff_lines
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import data_option
 from pvbus.controlplane.packages.upgrading import Names

@@ -192,7 +192,7 @@ def _check_output(asked: Asked, *, watch: bool) -> None:
 async def _get(asked: Asked, data: str, bus_url: str | None, resume: str, *, watch: bool) -> None:
     async with open_existing_bus(data, bus_url) as bus:
         fleet = await (read_resumed(bus, resume) if resume else read_fleet(bus))
-        for words in _warnings(fleet):
+        for words in warnings_of(fleet):
             click.echo(f"warning: {words}", err=True)
         if asked.count_by:
             _show_counts(asked, fleet.model)
@@ -203,7 +203,8 @@ async def _get(asked: Asked, data: str, bus_url: str | None, resume: str, *, wat
             await _watch(asked, bus, fleet)
 
 
-def _warnings(fleet: Fleet) -> Iterator[str]:
+def warnings_of(fleet: Fleet) -> Iterator[str]:
+    """Yield what the bus does not have in full, in words."""
     for kind, why in fleet.model.incomplete():
         yield f"{kind}s may be missing: {why}"
     if fleet.unreadable:
@@ -239,7 +240,7 @@ def document_of(query: Query, page: Page, fleet: Fleet) -> dict[str, Any]:
         "continue": page.token,
         "remaining": page.remaining,
         "resume": resume_token(fleet),
-        "incomplete": list(_warnings(fleet)),
+        "incomplete": list(warnings_of(fleet)),
     }
 
 

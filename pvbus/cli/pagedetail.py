@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from pvbus.cli.diff import Revisions, revisions_of, sides_of
+from pvbus.cli.differences import differences, unified
 from pvbus.cli.fleet import Member, require_served
-from pvbus.cli.plandocument import differences, unified
 from pvbus.cli.progress import VARIANT
 from pvbus.core.errors import PvbusError
 from pvbus.core.kernel.keys import EDITED_BY, Key

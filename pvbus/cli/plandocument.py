@@ -3,14 +3,14 @@
 It also lists inputs that the plan lacks, and how to get them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from difflib import unified_diff
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from pvbus.adapters.memory.cluster import Write
-from pvbus.adapters.memory.objects import copy_of, source_of, split_api_version
+from pvbus.adapters.memory.objects import source_of, split_api_version
+from pvbus.cli.differences import differences, unified
 from pvbus.cli.live import Export
 from pvbus.cli.plangit import Package, namespace_of
 from pvbus.cli.plangroups import variant_keys, variant_of, variants_of
@@ -243,35 +243,6 @@ def _compared(obj: Object) -> Object:
     return {**rest, "metadata": metadata}
 
 
-def differences(before: Any, after: Any, path: str = "") -> list[Document]:
-    """Return the fields in which two values differ, each with its path and both values in full.
-
-    Absent, null and empty are equal, as for an API server. Lists of equal length are compared item by item;
-    others as a whole.
-    """
-    before, after = (list(value) if isinstance(value, tuple) else value for value in (before, after))
-    if isinstance(before, dict) and isinstance(after, dict):
-        return [
-            found
-            for key in sorted({*before, *after}, key=str)
-            for found in differences(before.get(key), after.get(key), f"{path}.{key}" if path else str(key))
-        ]
-    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        return [
-            found
-            for number, (one, other) in enumerate(zip(before, after, strict=True))
-            for found in differences(one, other, f"{path}[{number}]")
-        ]
-    same = before == after and isinstance(before, bool) == isinstance(after, bool)
-    if same or (_is_empty(before) and _is_empty(after)):
-        return []
-    return [{"path": path, "before": copy_of(before), "after": copy_of(after)}]
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or (isinstance(value, dict | list | str) and not value)
-
-
 def _files(obj: Object | None) -> Mapping[str, str]:
     spec = (obj or {}).get("spec")
     files = spec.get("resources") if isinstance(spec, dict) else None
@@ -292,26 +263,6 @@ def package_diffs(writes: Sequence[Write], packages: Mapping[str, Mapping[str, s
         elif write.verb == "updateResources":
             before.setdefault(key, _files(write.before))
     return {key: unified(files, packages[key]) for key, files in sorted(before.items()) if key in packages}
-
-
-def unified(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Return the differing files of a package as git shows them."""
-    return "".join(line for path in sorted({*before, *after}) for line in _diff(path, before, after))
-
-
-def _diff(path: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[str]:
-    one, other = before.get(path), after.get(path)
-    if one == other:
-        return
-    yield from (
-        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-        for line in unified_diff(
-            (one or "").splitlines(keepends=True),
-            (other or "").splitlines(keepends=True),
-            f"a/{path}" if one is not None else "/dev/null",
-            f"b/{path}" if other is not None else "/dev/null",
-        )
-    )
 
 
 USERS = ("PackageVariant", "PackageVariantSet")

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 
 from rich.markup import escape
 
+from pvbus.cli.differences import diff_lines
 from pvbus.cli.explain_text import conflict_words, is_warning
 from pvbus.cli.plandocument import Document
 from pvbus.cli.plangroups import Group, groups_of, repeated
-from pvbus.cli.plantext import MARKS, change_lines, diff_lines, headline, held_words, summary
+from pvbus.cli.plantext import MARKS, change_lines, headline, held_words, summary
 
 LINES_MAX = 60
 PROBLEMS_MAX = 8  # lines of each of errors, conflicts, held removals and notes

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.markup import escape
 
+from pvbus.cli.differences import diff_lines
 from pvbus.cli.explain_text import conflict_words, is_warning
 from pvbus.cli.plandocument import Document
 
@@ -79,14 +80,6 @@ def _short(value: Any) -> tuple[str, bool]:
     if len(text) <= VALUE_CHARACTERS_MAX:
         return text, False
     return f"{text[: VALUE_CHARACTERS_MAX - 3]}...", True
-
-
-def diff_lines(diff: str, *, indent: str = "    ") -> Iterator[str]:
-    """Yield the lines of a diff with rich markup."""
-    colours = {"+": "green", "-": "red", "@": "cyan"}
-    for line in diff.splitlines():
-        colour = colours.get(line[:1])
-        yield f"{indent}[{colour}]{escape(line)}[/]" if colour else f"{indent}{escape(line)}"
 
 
 def summary(document: Document) -> str:

@@ -4,13 +4,19 @@ Every write of a package passes `check_files`: a clone, a merge, a pipeline and 
 """
 
 from collections.abc import Mapping
+from enum import IntEnum
 from typing import NamedTuple
-
-from pygit2.enums import FileMode
 
 from pvbus.controlplane.packages import bounds
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.core.yaml.rawtext import bytes_of, text_of
+
+
+class FileMode(IntEnum):
+    """Git's modes of a file and of a symbolic link; pygit2 has them, which not every process loads."""
+
+    BLOB = 0o100644
+    LINK = 0o120000
 
 
 class File(NamedTuple):

@@ -10,9 +10,7 @@ Source: Porch v1.5.8, pkg/task/upgrade.go and pkg/engine/validate.go.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pygit2.enums import FileMode
-
-from pvbus.controlplane.packages.filesets import File, Files, replaced, texts
+from pvbus.controlplane.packages.filesets import File, FileMode, Files, replaced, texts
 from pvbus.controlplane.packages.render import Rendering
 from pvbus.core.variants.merge import copies, packages
 from pvbus.core.variants.merge.conflicts import Conflict

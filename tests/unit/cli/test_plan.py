@@ -12,9 +12,10 @@ import yaml
 from click.testing import CliRunner
 
 from pvbus.adapters.memory.cluster import Write
+from pvbus.cli.differences import differences
 from pvbus.cli.live import Export, cleaned, injected_kinds, selected_kinds
 from pvbus.cli.plan import exit_code, plan
-from pvbus.cli.plandocument import Document, differences, reason_of
+from pvbus.cli.plandocument import Document, reason_of
 from pvbus.cli.planinput import PlanInput, admitted, deletions, read_input, write_export
 from pvbus.cli.planpreview import Request, Settings, merged, plan_of_files
 from pvbus.cli.planscreen import screen_lines
