@@ -125,6 +125,7 @@ async def story(world: Killing) -> None:
     await world.becomes("s2", TargetState.PLANNED)
     world.report(second, healthy=True)
     world.report(await world.has("s2", 2), healthy=False)
+    await world.becomes("s2", TargetState.UNDONE)  # bad evidence counts when it is seen twice
     await world.converge()
 
     world.at_order["s1"] = lambda: world.reject("s1")
