@@ -16,6 +16,17 @@ from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.holder import HeldLease
 from pvbus.runtime.reconcile.states import LeaseState
 
+GATHER_SECONDS = 0.25
+"""How long outcomes wait for those of keys in flight. Shorter: many leases make many small steps, and each
+costs six requests on Kafka. Longer: whoever waits for these rows waits with them."""
+
+GATHER_RECORDS = 64
+"""Enough rows for a step, with which none waits."""
+
+COMMIT_SECONDS = (1.0, 5.0)
+"""When offsets alone are committed: so long after a lease's last work, or, while there is work, after its
+last step. They are for lag and scaling, and not worth a step each."""
+
 STEPS_WAITING_MAX = 4  # steps whose rows may wait: enough to fill the next ones within bounded memory
 
 
@@ -130,6 +141,7 @@ class OpenLease(HeldLease):
         self.busy: dict[str, Running] = {}
         self.puts: list[Finished] = []
         self._waiting_records = self._waiting_bytes = 0
+        self._gather_until: float | None = None
         self.stepping = False
         self.refusals = 0  # parts of outcomes that the bus refused since its last accepted step
         self.will_offer_again = False
@@ -191,9 +203,17 @@ class OpenLease(HeldLease):
                 break
             count, records, size = count + 1, more, larger
         batch, self.puts = self.puts[:count], self.puts[count:]
+        self._gather_until = None
         self._waiting_records -= records
         self._waiting_bytes -= size
         return batch
+
+    def gathers(self) -> bool:
+        """Return whether waiting outcomes wait longer. Caller: only while other keys are in flight."""
+        now = self._clock.monotonic()
+        if self._gather_until is None:
+            self._gather_until = now + GATHER_SECONDS
+        return self.acts and now < self._gather_until and self._waiting_records < GATHER_RECORDS
 
     @property
     def is_backed_up(self) -> bool:
@@ -230,6 +250,12 @@ class OpenLease(HeldLease):
             if done > self._committed.get(topic, 0):
                 result[topic] = done
         return result
+
+    def must_commit(self, now: float) -> bool:
+        """Return whether offsets are to be committed without rows."""
+        quiet, busy = COMMIT_SECONDS
+        is_due = now - self.progress_at >= quiet or now - self.last_step >= busy
+        return is_due and self.acts and bool(self.done_offsets())
 
     def note_step(self, offsets: Mapping[str, int]) -> None:
         """Note that the bus has accepted a step with these offsets."""

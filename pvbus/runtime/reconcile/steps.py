@@ -1,4 +1,6 @@
-"""Steps of a worker's leases: outcomes gather while one step is under way, and go together into the next.
+"""Steps of a worker's leases: outcomes gather while a step is under way or other keys are in flight.
+
+They go together into the next step. If no other key of its lease is in flight, an outcome waits for nothing.
 
 Tables store the rows of a step after it has returned. If its outcome is unknown, nothing is decided or
 written for the lease until its tables are restored.
@@ -63,17 +65,22 @@ class Stepper:
         self._steps_done = metrics.STEPS.labels(name, "done")
 
     def flush(self, opened: OpenLease, *, offsets_only: bool = False) -> None:
-        """Start to write the waiting outcomes, unless a step is under way."""
-        if (opened.puts or offsets_only) and opened.restored and not opened.stepping:
+        """Start to write the waiting outcomes, unless a step is under way or more of them are near."""
+        if (
+            (opened.puts or offsets_only)
+            and opened.restored
+            and not opened.stepping
+            and (offsets_only or len(opened.busy) <= len(opened.puts) or not opened.gathers())
+        ):
             opened.stepping = True
             self._spawn(opened, self._run(opened))
 
     async def _run(self, opened: OpenLease) -> None:
-        """Step until no outcome is left."""
+        """Step until no outcome is left, or those that are left gather."""
         try:
             while True:
                 await self._step(opened, opened.take_puts())
-                if not opened.puts:
+                if not opened.puts or (len(opened.busy) > len(opened.puts) and opened.gathers()):
                     return
         except FencedError:
             self._log.info("lease lost", partition=opened.lease.partition, epoch=opened.lease.epoch)

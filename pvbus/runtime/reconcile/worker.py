@@ -53,12 +53,11 @@ EFFECTS_INFLIGHT_MAX = 64  # an API server on two cores gains nothing above; few
 DIRTY_KEYS_MAX = 50_000  # beyond, inputs pause: memory stays bounded when the cluster is slow
 SLICE_SECONDS = 0.02  # one turn of dispatching; longer and heartbeats and reads would wait
 TICK_SECONDS = (0.1, 0.25)  # resolution of timers: while one is near, and otherwise
+LOOK_SECONDS = 1.0  # between two looks for offsets to commit
 LEASE_RETRY_SECONDS = 0.5  # a lease is certain again with the next heartbeat
 AGAIN_SECONDS_MAX = 600.0
 """The longest timer of a key. Windows and deadlines are times of the wall clock, which may be set, and timers
 stand still while the machine sleeps: who waits for longer looks again meanwhile."""
-
-OFFSET_COMMIT_SECONDS = 1.0  # offsets alone are for lag and scaling: not worth a step each
 
 _BESIDE = (Query, Observe, Pull)
 """Effects that do not ask the API server, so its pauses are not theirs."""
@@ -394,7 +393,7 @@ class Worker:
             opened.done(key)
 
     async def _keeping_time(self) -> None:
-        committed_at = 0.0
+        looked_at = 0.0
         while True:
             soon = self.next_timer_seconds
             await self._clock.sleep(TICK_SECONDS[0] if soon is not None and soon < 1 else TICK_SECONDS[1])
@@ -402,10 +401,13 @@ class Worker:
             for number, key in self._timers.due(now):
                 self._tables.mark(number, key)
                 self._wake.set()
-            if now - committed_at > OFFSET_COMMIT_SECONDS:
-                committed_at = now
+            for opened in self._leases.values():
+                if opened.puts:  # they may have gathered for long enough
+                    self._stepper.flush(opened)
+            if now - looked_at > LOOK_SECONDS:
+                looked_at = now
                 for opened in self._leases.values():
-                    if opened.acts and opened.done_offsets():
+                    if opened.must_commit(now):
                         self._stepper.flush(opened, offsets_only=True)
             self._balance()
             self._count_evaluations()

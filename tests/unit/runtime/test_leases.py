@@ -147,6 +147,26 @@ def test_an_offset_is_done_when_its_keys_are(state: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("worked", "stepped", "state", "is_due", "reason"),
+    [
+        (0.5, 2.0, RUNNING, False, "there is work, and its rows may take the offsets along"),
+        (1.0, 1.0, RUNNING, True, "the lease is quiet"),
+        (0.1, 5.0, RUNNING, True, "work without rows goes on for long"),
+        (9.0, 9.0, LeaseState.REVOKED, False, "the lease is being revoked"),
+    ],
+)
+def test_when_offsets_alone_are_committed(
+    worked: float, stepped: float, state: LeaseState, is_due: bool, reason: str
+) -> None:
+    lease = opened(state)
+    lease.note_consumed(IN, 6, [])
+    lease.progress_at, lease.last_step = 1000.0 - worked, 1000.0 - stepped
+    assert lease.must_commit(1000.0) is is_due, reason
+    lease.start_at(IN, 7, 7)
+    assert not lease.must_commit(1000.0), "all offsets are committed"
+
+
+@pytest.mark.parametrize(
     ("error", "attempt", "outcome", "least", "most"),
     [
         (TransientError("x"), 1, "transient", 0.2, 0.4),

@@ -13,6 +13,7 @@ from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.reconcile import leases
 from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
+from pvbus.runtime.reconcile.worker import TICK_SECONDS
 from tests.unit.runtime.fakes import IN, OUT, PARTITIONS, FakeBus, FakeWorld, Row, simulated
 
 LEASE = Lease(group="g", partition=0, epoch=1)
@@ -115,6 +116,55 @@ def test_while_steps_are_slow_keys_wait_and_not_their_rows(monkeypatch: pytest.M
         assert world.out() == dict.fromkeys(sorted(keys), "a")
         assert len(fake.looks) == len(keys)
         assert 10 < max(waiting) <= leases.STEPS_WAITING_MAX * 10
+
+    simulated(scenario)
+
+
+def of_one_lease(count: int) -> list[str]:
+    """Return keys of one partition."""
+    return [key for n in range(1000) if partition(key := f"default/k{n}", PARTITIONS) == 0][:count]
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["all calls end", "one call never ends"])
+def test_outcomes_gather_while_other_keys_are_in_flight(hangs: bool) -> None:
+    """Twelve outcomes that come one by one go in few steps, and none waits long for a call that hangs."""
+    *keys, last = of_one_lease(13)
+
+    async def scenario(world: FakeWorld) -> None:
+        async def answer(name: str) -> None:
+            if name == last and hangs:
+                await asyncio.Event().wait()
+            elif name in keys:
+                await asyncio.sleep(0.02 + 0.02 * keys.index(name))
+
+        world.cluster.answer = answer
+        *_, bus = world.worker()
+        await asyncio.sleep(3)
+        steps, step = [0], bus.step
+
+        async def counted(lease: Any, outputs: Any, offsets: Any = None) -> None:
+            steps[0] += bool(outputs)
+            await step(lease, outputs, offsets)
+
+        bus.step = counted  # type: ignore[method-assign]
+        await asyncio.gather(*(world.send(key, {"write": True}) for key in (*keys, last)))
+        await asyncio.sleep(0.3 + leases.GATHER_SECONDS + TICK_SECONDS[1])
+        assert set(keys) <= world.out().keys()
+        assert steps[0] <= 3
+
+    simulated(scenario)
+
+
+def test_an_outcome_alone_is_written_at_once() -> None:
+    """One change waits for no other."""
+    (key,) = of_one_lease(1)
+
+    async def scenario(world: FakeWorld) -> None:
+        world.worker()
+        await asyncio.sleep(3)
+        await world.send(key, {"write": True})
+        await asyncio.sleep(leases.GATHER_SECONDS / 2)
+        assert key in world.out()
 
     simulated(scenario)
 
