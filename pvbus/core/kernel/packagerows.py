@@ -47,6 +47,8 @@ OBJECT_OWNED = "ObjectOwned"
 
 WAITING = "Waiting"
 """The reason of an install that cannot be decided on yet. One that is locked stays so meanwhile."""
+ROLLED_BACK, STAYS_ACTIVE = "RolledBack", "StaysActive"
+"""The reasons of an install whose active revision is not the one that is asked for."""
 SOURCE_FAILS = "SourceFails"
 """The reason of an install without a version whose source, or that of a dependency, cannot be read."""
 
@@ -121,7 +123,9 @@ class LockedRevision(_Row, frozen=True, kw_only=True):
 
     name: of its object. revision: its number; the highest is the newest. source: where its content is pulled
     from by digest. objects: see `ContentRow`. asked: the generation of its object up to which what users
-    changed in it was acted on; establish leaves a later change of theirs alone until this says so.
+    changed in it was acted on; establish leaves a later change of theirs alone until this says so. held: what
+    the install asked for when a user activated another revision, which stays active while it asks for that,
+    "" for others.
     """
 
     name: str
@@ -132,6 +136,7 @@ class LockedRevision(_Row, frozen=True, kw_only=True):
     objects: tuple[str, ...] = ()
     is_active: bool = False
     asked: int = 0
+    held: str = ""
 
 
 class LockedDependency(_Row, frozen=True, kw_only=True):

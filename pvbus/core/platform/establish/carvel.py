@@ -46,6 +46,8 @@ REFUSED_SECONDS = 60.0
 DELETE_AGAIN_SECONDS = 20.0
 """Nobody watches the rights of accounts, nor namespaces: one that is deleted later is held for so long."""
 LOOK_SECONDS = 600.0
+NO_VALUES = "spec.values has no effect: nothing in the package is a template"
+"""One with templates is refused before."""
 
 
 def user_of(install: Install) -> str:
@@ -76,8 +78,6 @@ def reconcile_install(
                 "spec.cluster has no effect here: it would be installed in this cluster; remove it, or set "
                 "PVBUS_INSTALLER to others",
             )
-        if (obj.get("spec") or {}).get("values"):
-            raise RefusedError("NotSupported", "spec.values has no effect here: templates are not rendered")
         return (yield from _install(install, obj, row, former, package))
     except RefusedError as refusal:
         return _ended(row, former, "failed", refusal.reason, refusal.message)._replace(
@@ -108,7 +108,8 @@ def _install(
     if left.refusals:
         raise RefusedError(left.reason, f"{_listed(left.refusals)}: the new version does not have it")
     entry = EstablishedRevision(name=row.version, state="established", objects=keys)
-    return Carried((entry,), True, message="; ".join(content.gaps), again_after=LOOK_SECONDS)
+    gaps = [*content.gaps, *([NO_VALUES] if (obj.get("spec") or {}).get("values") else [])]
+    return Carried((entry,), True, message="; ".join(gaps), again_after=LOOK_SECONDS)
 
 
 def _check(items: list[Item], user: str) -> Generator[Effect, Any, None]:

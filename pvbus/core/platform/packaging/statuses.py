@@ -14,6 +14,8 @@ import msgspec
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagerows import (
+    ROLLED_BACK,
+    STAYS_ACTIVE,
     WAITING,
     DependencyCondition,
     EstablishedRevision,
@@ -141,9 +143,13 @@ def _health(type_: str, answer: Answer, message: str = "") -> Status:
     return condition(type_, answer, _HEALTH_REASONS[answer], message)
 
 
+_SHOWN = (WAITING, ROLLED_BACK, STAYS_ACTIVE)
+"""Reasons of a locked install that a person has to know."""
+
+
 def _refusal(lock: LockRow | None) -> str:
     """Return why a decision is not to install what is asked for, "" if it is."""
-    if lock is None or lock.status == "removed" or (lock.status == "locked" and lock.reason != WAITING):
+    if lock is None or lock.status == "removed" or (lock.status == "locked" and lock.reason not in _SHOWN):
         return ""
     return lock.message or lock.reason
 

@@ -36,28 +36,41 @@ def _items(meta: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [each for each in items or () if isinstance(each, Mapping)]
 
 
+_DEFAULTS: Mapping[str, Any] = {
+    "packagePullSecrets": [],
+    "packagePullPolicy": "IfNotPresent",
+    "revisionActivationPolicy": "Automatic",
+    "revisionHistoryLimit": 1,
+}
+"""What an owner passes on, with what a dependency gets when the owner takes it back."""
+
+
 def template_of(
     row: LockRow, owner: Install | None, parent: LockRow | None, *, is_there: bool
 ) -> Mapping[str, Any]:
     """Return the spec of an install that is created, or was.
 
-    When it is made, it gets the pull secrets and policies of its owner. Later, and if it is there already,
-    only its version follows, once that is known.
+    It has the version that is decided on, and the pull secrets and policies that its owner has now. Of an
+    install that is there and has no version yet nothing changes.
 
-    parent: the row of an owner that was created itself
+    parent: the row of the owner; what that was given counts while there is no object of it
     """
     former = dict(row.template)
     if is_there and not row.digest:
         return former
-    if not former and not is_there:
-        former = _passed_on(owner) if owner is not None else dict(parent.template if parent else {})
+    passed = {name: former[name] for name in _DEFAULTS if name in former}
+    if owner is not None:
+        passed = _passed_on(owner)
+    elif parent is not None and parent.template:
+        passed = {name: parent.template[name] for name in _DEFAULTS if name in parent.template}
+    taken = {name: value for name, value in _DEFAULTS.items() if name in former}
     version = f":{row.version}" if row.version and not row.version.startswith("sha256:") else ""
     pinned = f"@{row.digest}" if row.digest and not version else ""
-    return {**former, "package": f"{row.package}{version}{pinned}"}
+    return {**former, **taken, **passed, "package": f"{row.package}{version}{pinned}"}
 
 
 def _passed_on(owner: Install) -> dict[str, Any]:
-    passed: dict[str, Any] = {"package": ""}
+    passed: dict[str, Any] = {}
     if owner.secrets:
         passed["packagePullSecrets"] = [{"name": each.partition("/")[2]} for each in owner.secrets]
     if owner.pull_policy != "IfNotPresent":

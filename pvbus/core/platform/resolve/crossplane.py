@@ -10,7 +10,14 @@ import msgspec
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP as PKG
-from pvbus.core.kernel.packagerows import OBJECT_OWNED, SOURCE_FAILS, WAITING, LockRow
+from pvbus.core.kernel.packagerows import (
+    OBJECT_OWNED,
+    ROLLED_BACK,
+    SOURCE_FAILS,
+    STAYS_ACTIVE,
+    WAITING,
+    LockRow,
+)
 from pvbus.core.platform.packaging.naming import child_name
 from pvbus.core.platform.packaging.statuses import refusal_words
 from pvbus.core.platform.resolve.asking import Asking
@@ -191,9 +198,9 @@ class CrossplaneFamily:
         install, active = plan.install, plan.history.active
         if install is None or plan.is_created:
             return None
-        intent = Intent("" if plan.wait or plan.fault else plan.pin, is_manual=install.is_manual)
+        intent = Intent("" if plan.wait or plan.fault else plan.pin, is_manual=plan.is_manual)
         digest = next_digest(plan.history, intent, plan.request)
-        is_open = not plan.is_pinned and not plan.request.activate and not install.is_manual
+        is_open = not plan.is_pinned and not plan.request.activate and not plan.is_manual
         if is_open and not install.is_paused:
             return Wish(
                 package=install.package,
@@ -341,7 +348,14 @@ class CrossplaneFamily:
             return msgspec.structs.replace(row, status="locked", reason="AwaitsActivation", message=message)
         if plan.request.deactivate and not plan.request.activate:
             message = "the active revision stays active until another one is activated"
-            return msgspec.structs.replace(row, reason="StaysActive", message=message)
+            return msgspec.structs.replace(row, reason=STAYS_ACTIVE, message=message)
+        if plan.wanted and history.observed not in ("", active.digest):
+            newest = history.of(history.observed)
+            name = newest.name if newest else plan.wanted
+            message = (
+                f"{active.name} was activated by hand and stays: activate {name}, or change spec.package"
+            )
+            return msgspec.structs.replace(row, reason=ROLLED_BACK, message=message)
         return row
 
     def _intent(self, plan: RevisionPlan) -> Intent:
@@ -363,6 +377,7 @@ class CrossplaneFamily:
             objects=content.objects if content else (),
             is_manual=plan.is_manual,
             history_max=install.history_max if install else 1,
+            wanted=plan.wanted,
         )
 
     def _refusal(self, plan: RevisionPlan, target: str, intent: Intent) -> tuple[str, str] | None:

@@ -19,6 +19,7 @@ from pvbus.core.platform.packaging.reading import Problem
 from pvbus.core.platform.resolve.revisions import (
     History,
     Request,
+    is_held,
 )
 from pvbus.core.platform.resolve.solutions import Part
 from pvbus.core.platform.resolve.state import Demand, ScopeState
@@ -109,8 +110,17 @@ class RevisionPlan(Plan):
         )
 
     @property
+    def wanted(self) -> str:
+        """What a user asks for, where a new content is activated by itself; "" elsewhere."""
+        install = self.install
+        if install is None or install.is_manual or self.is_created:
+            return ""
+        return f"{install.package}:{install.tag}@{install.digest} {install.range}"
+
+    @property
     def is_manual(self) -> bool:
-        return self.install.is_manual if self.install else False
+        """Whether a new content waits for a user: so it is said, or one has activated another revision."""
+        return (self.install.is_manual if self.install else False) or is_held(self.history, self.wanted)
 
 
 def is_ours(okey: str) -> bool:

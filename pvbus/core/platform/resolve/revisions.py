@@ -42,6 +42,8 @@ class Intent(NamedTuple):
 
     digest: the digest of the content, "" while that is unknown
     name: the name of the revision of this content
+    is_manual: whether a new content waits for a user
+    wanted: what the install asks for, in words that differ when that changes; "" if users activate anyway
     """
 
     digest: str
@@ -51,6 +53,7 @@ class Intent(NamedTuple):
     objects: tuple[str, ...] = ()
     is_manual: bool = False
     history_max: int = 1
+    wanted: str = ""
 
 
 class History(NamedTuple):
@@ -145,6 +148,14 @@ def next_digest(history: History, intent: Intent, request: Request) -> str:
     return history.active.digest if history.active else ""
 
 
+def is_held(history: History, wanted: str) -> bool:
+    """Tell whether a user has activated another revision than the one that is asked for, and it stays.
+
+    wanted: see `Intent`
+    """
+    return history.active is not None and history.active.held == wanted != ""
+
+
 def is_new(history: History, intent: Intent) -> bool:
     """Tell whether the install asks for another content than the one that was acted on.
 
@@ -184,7 +195,8 @@ def advanced(history: History, intent: Intent, request: Request) -> History:
     revisions = [_seen(each, request) for each in revisions]
     known = history.of(target) is not None
     number = _next_number(revisions) if known else _next_number(history.revisions)
-    return History(collected(_activated(revisions, target, number), intent.history_max), observed)
+    held = intent.wanted if request.activate and request.activate != observed else ""
+    return History(collected(_activated(revisions, target, number, held), intent.history_max), observed)
 
 
 def _next_number(revisions: Iterable[LockedRevision]) -> int:
@@ -198,17 +210,17 @@ def _seen(revision: LockedRevision, request: Request) -> LockedRevision:
     return msgspec.structs.replace(revision, asked=generation)
 
 
-def _activated(revisions: list[LockedRevision], digest: str, number: int) -> list[LockedRevision]:
-    """Make the revision of a digest the active one, with this number."""
+def _activated(revisions: list[LockedRevision], digest: str, number: int, held: str) -> list[LockedRevision]:
+    """Make the revision of a digest the active one, with this number. held: see `LockedRevision`."""
     found = next((each for each in revisions if each.digest == digest), None)
     if found is None or found.is_active:
         return revisions
     changed = []
     for each in revisions:
         if each is found:
-            changed.append(msgspec.structs.replace(each, is_active=True, revision=number))
+            changed.append(msgspec.structs.replace(each, is_active=True, revision=number, held=held))
         elif each.is_active:
-            changed.append(msgspec.structs.replace(each, is_active=False))
+            changed.append(msgspec.structs.replace(each, is_active=False, held=""))
         else:
             changed.append(each)
     return changed

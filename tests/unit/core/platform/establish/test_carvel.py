@@ -493,3 +493,18 @@ def test_a_definition_and_its_objects_may_be_in_one_package() -> None:
     world.settle()
     assert world.cluster.peek(Kind("example.org", "Thing"), "team", "one") is not None
     assert world.cluster.peek(CRD, "", "things.example.org") is not None
+
+
+def test_values_for_a_package_without_templates_have_no_effect_and_the_row_says_so() -> None:
+    """The proposal's example gives its dependency a Secret: the package is installed, as nothing could use it."""
+    world = World()
+    add_install(world, values=[{"secretRef": {"name": "pkg3-values"}}])
+    add_package(world, "1.0.0", [config_map("settings", "1")])
+    order(world, "1.0.0")
+    world.settle()
+    assert data_of(world, "settings") == "1"
+    row = world.done[KEY]
+    assert (row.is_healthy, row.message) == (
+        True,
+        "spec.values has no effect: nothing in the package is a template",
+    )

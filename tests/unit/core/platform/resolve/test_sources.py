@@ -316,3 +316,46 @@ def test_a_version_in_the_name_of_a_dependency_is_refused(name: str) -> None:
     row = world.row("net", "Configuration")
     assert row.status == "broken"
     assert "as `version`" in row.message
+
+
+def test_a_rollback_under_automatic_stays_and_is_reported() -> None:
+    """Until the spec changes, or a user activates what it asks for: no moved tag and no restart ends it."""
+    world = installed()
+    first = world.row("aws").revisions[0]
+    second = world.registry.publish(AWS, "v2.0.0", salt="second")
+    world.install("aws", f"{AWS}:v2.0.0")
+    world.run()
+    assert world.active("aws") == second
+    (old,) = [each for each in world.row("aws").revisions if each.digest == first.digest]
+    world.activate(old)
+    row = world.row("aws")
+    assert (world.active("aws"), row.status, row.reason) == (first.digest, "locked", "RolledBack")
+    assert "was activated by hand and stays: activate aws-" in row.message
+    moved = world.registry.publish(AWS, "v2.0.0", salt="moved")
+    world.pass_time(400)
+    assert world.active("aws") == first.digest
+    assert {each.digest for each in world.row("aws").revisions} >= {first.digest, moved}
+    world.begin()
+    world.sync()
+    world.run()
+    assert (world.active("aws"), world.row("aws").reason) == (first.digest, "RolledBack")
+    third = world.registry.publish(AWS, "v3.0.0", salt="third")
+    world.install("aws", f"{AWS}:v3.0.0")
+    world.run()
+    world.pass_time(400)
+    assert (world.active("aws"), world.row("aws").reason) == (third, "")
+
+
+def test_an_activation_of_what_the_spec_asks_for_ends_a_rollback() -> None:
+    world = installed(revisionHistoryLimit=0)
+    first = world.active("aws")
+    second = world.registry.publish(AWS, "v2.0.0", salt="second")
+    world.install("aws", f"{AWS}:v2.0.0", revisionHistoryLimit=0)
+    world.run()
+    for digest, reason in ((first, "RolledBack"), (second, "")):
+        (wanted,) = [each for each in world.row("aws").revisions if each.digest == digest]
+        world.activate(wanted)
+        assert (world.active("aws"), world.row("aws").reason) == (digest, reason)
+    moved = world.registry.publish(AWS, "v2.0.0", salt="moved")
+    world.pass_time(400)
+    assert world.active("aws") == moved
