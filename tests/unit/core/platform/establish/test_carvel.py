@@ -496,7 +496,7 @@ def test_a_definition_and_its_objects_may_be_in_one_package() -> None:
 
 
 def test_values_for_a_package_without_templates_have_no_effect_and_the_row_says_so() -> None:
-    """The proposal's example gives its dependency a Secret: the package is installed, as nothing could use it."""
+    """The example of the proposal gives its dependency a Secret, and nothing in the package could use it."""
     world = World()
     add_install(world, values=[{"secretRef": {"name": "pkg3-values"}}])
     add_package(world, "1.0.0", [config_map("settings", "1")])
