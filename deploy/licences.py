@@ -58,7 +58,9 @@ WORDS: Mapping[str, str] = {
 
 STATED: Mapping[str, str] = {
     "cel-python": "Apache-2.0",
-    "google-re2": "BSD-3-Clause",  # its classifier says BSD only
+    "colorama": "BSD-3-Clause",  # its classifier says BSD only
+    "google-re2": "BSD-3-Clause",  # as colorama
+    "jinja2": "BSD-3-Clause",  # as colorama
 }
 """As the file LICENSE in the wheel has it, read by a person."""
 
