@@ -49,7 +49,8 @@ class InstallFinding(StrEnum):
     NEEDED: the lock says to leave it, or to leave it while others need it, and they do
 
     In all other states:
-    BEHIND: its object is not there, or is another one of its name: the mirror or the lock is behind
+    BEHIND: its object is not there, or is another one of its name: the mirror or the lock is behind. What is
+        read from the API server may show it once more, after UNMET and COMPARED, which need no reading
     LEFT_ALONE: it is being deleted, or is paused
     UNREADABLE: what it asks for cannot be read
     BARE: it gets nothing, and has nothing whole in the cluster
