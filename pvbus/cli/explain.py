@@ -79,7 +79,7 @@ Examples:
   pvbus explain default/web-edge-asia-asia-01-web -o json
 """,
 )
-@object_argument("[KIND] NAME", (VARIANT, SET, REPOSITORY, REVISION))
+@object_argument("[KIND] NAME", (VARIANT, SET, REPOSITORY))
 @namespace_option
 @click.option("--set", "is_set", is_flag=True, help="NAME is a PackageVariantSet.")
 @click.option("--repository", "is_repository", is_flag=True, help="NAME is a Repository.")

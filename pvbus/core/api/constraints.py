@@ -1,7 +1,7 @@
 """Limits of the API types' schemas: required fields, formats, enums, defaults, patterns and CEL rules.
 
-Those of Porch's kinds are Porch's, no more and no less: an object that Porch accepts is accepted here. A field
-that Porch lacks has its own.
+Those of Porch's kinds are Porch's, no more and no less: an object that Porch accepts is accepted here. A
+field that Porch lacks has its own.
 `SHAPES` is keyed by Struct and field, `TYPE_SHAPES` by Struct. A Struct inherits the fields' entries of its
 bases.
 """

@@ -46,6 +46,7 @@ async def test_every_variant_gets_an_upgrade_draft_with_its_local_edit(tmp_path:
             published = pvbus("wait", "default/web", "--for", "published", cwd=tmp_path)
             assert published.out == "PackageVariantSet default/web at generation 1 is published\n"
             publish(tmp_path / "repositories" / "blueprints.git", tmp_path / "clone")
+            await until_known(client, "blueprints.web.v2")
             await follow_by_plan(client, tmp_path, key)
             ready = pvbus("wait", "default/web", cwd=tmp_path)
             assert ready.out == "PackageVariantSet default/web at generation 2 is ready\n"
@@ -81,6 +82,15 @@ async def test_every_variant_gets_an_upgrade_draft_with_its_local_edit(tmp_path:
             assert up.end() == 0
         finally:
             await cluster.close()
+
+
+async def until_known(client: Client, name: str) -> None:
+    """Wait for a published PackageRevision: a plan knows what the API server knows."""
+    for _ in range(300):
+        if await client.get(REVISION, name) is not None:
+            return
+        await asyncio.sleep(0.2)
+    raise AssertionError(f"{name} is not there")
 
 
 async def edit_without_a_plan(client: Client, folder: Path) -> None:

@@ -20,7 +20,7 @@ from pvbus.adapters.kubernetes.credentials import (
     TokenFile,
 )
 from pvbus.adapters.kubernetes.tls import LOOK_SECONDS, TlsContext, TlsFiles
-from pvbus.core.errors import TransientError
+from pvbus.core.errors import RejectedError, TransientError
 from tests.unit.adapters.http_servers import (
     SITES,
     Guard,
@@ -271,7 +271,7 @@ async def test_a_hundred_requests_that_get_401_run_the_plugin_once(tmp_path: Pat
         guard.tokens = set()
         results = await asyncio.gather(*(cluster.list(SITES) for _ in range(100)), return_exceptions=True)
     assert runs(tmp_path) == 2, "a new token just came, and does not help"
-    assert {type(result) for result in results} == {TransientError}
+    assert {type(result) for result in results} == {RejectedError}
 
 
 async def test_a_401_of_a_watch_renews_as_well(tmp_path: Path) -> None:

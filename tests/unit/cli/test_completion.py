@@ -69,6 +69,7 @@ def test_commands_options_and_choices_complete(
         (["explain"], "default/", ["default/edge", "default/web"]),
         (["explain", "-n", "prod"], "we", ["web"]),
         (["explain", "pvs"], "", ["web"]),
+        (["explain", "packagerevision"], "", ["edge.web.v1"]),
         (["approve"], "", ["web"]),
         (["confirm", "web"], "", []),
         (["condition", "get"], "", ["edge.web.v1"]),
@@ -119,4 +120,4 @@ def test_bash_completes_a_command_with_the_script(tmp_path: Path) -> None:
 def test_a_command_completes_with_its_sentence() -> None:
     """It is what zsh and fish show beside it."""
     (item,) = pvbus.shell_complete(click.Context(pvbus), "expl")
-    assert (item.value, item.help) == ("explain", "Explain the state of a variant or a set.")
+    assert (item.value, item.help) == ("explain", "Explain the state of a variant, set or revision.")
