@@ -18,6 +18,7 @@ wave = st.builds(
     timeout_seconds=st.sampled_from([0, 0, 400]),
     checks=st.sampled_from([(), (CHECK,)]),
     windows=st.just(()),
+    denied=st.just(()),
     needs_person=st.just(False),
 )
 rules = st.builds(
@@ -34,6 +35,8 @@ rules = st.builds(
     needs_start=st.just(False),
     look_seconds=st.just(LOOK_SECONDS_MAX),
     check_seconds=st.just(CHECK_SECONDS),
+    evidence_seconds=st.sampled_from([0, 0, 400]),
+    is_weak=st.just(False),  # the world has no status from before an approval
 )
 
 
