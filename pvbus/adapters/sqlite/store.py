@@ -224,7 +224,8 @@ class Store:
                 raise translated(exc, self.path) from exc
             raise
         for lane, records in self._appended.items():
-            self._tail.add(lane, records)
+            is_compacted = self.topics[records[0].topic].spec.cleanup == "compact"
+            self._tail.add(lane, records, is_compacted=is_compacted)
         grown, self._grown, self._appended = self._grown, {}, {}
         self._publish(grown)
         return result

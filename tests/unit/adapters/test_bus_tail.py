@@ -57,6 +57,38 @@ def test_a_tail_has_all_from_its_start_to_its_end_or_nothing(runs: list[tuple[in
         assert tail.read(0, end - 1, end + 1, 100) is None
 
 
+@given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from([b"a", b"b", b"c"])), max_size=30))
+def test_a_compacted_tail_has_what_the_file_has(writes: list[tuple[int, bytes]]) -> None:
+    """Of each key the last record only, wherever one reads from and however many at once."""
+    tail, end = Tail(bytes_max=16), 0
+    file: dict[bytes, Record] = {}
+    for gap, key in writes:
+        for n in range(gap + 1):
+            record = Record("t", 0, end, key, b"v", (), 0)
+            file.pop(key, None)
+            file[key] = record
+            if n == gap:  # another process wrote those before it
+                tail.add(0, [record], is_compacted=True)
+            end += 1
+        assert tail.read(0, end - 1, end, 1) == [file[key]]
+        for start in range(end):
+            for limit in (1, 100):
+                answer = tail.read(0, start, end, limit)
+                expected = [r for r in file.values() if r.offset >= start][:limit]
+                assert answer is None or answer == expected
+
+
+async def test_readers_get_no_record_that_its_tombstone_replaced(tmp_path: Path) -> None:
+    bus, lease = await opened(tmp_path / "bus.db")
+    try:
+        await bus.step(lease, [Output("t", 0, b"k", b"value", ()), Output("t", 0, b"l", b"other", ())])
+        await bus.step(lease, [Output("t", 0, b"k", None, ())])
+        read = await bus.reader({("t", 0): 0}).poll(timeout_seconds=5)
+        assert [(r.offset, r.key, r.value) for r in read] == [(1, b"l", b"other"), (2, b"k", None)]
+    finally:
+        await bus.close()
+
+
 def test_a_tail_forgets_what_has_expired() -> None:
     tail = Tail()
     tail.add(0, records(0, 3))

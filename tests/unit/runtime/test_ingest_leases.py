@@ -238,6 +238,7 @@ def test_away_for_half_of_the_tombstones_time_ingest_reads_its_requests_anew(
         await asyncio.sleep(TOMBSTONE_SECONDS / 2 + 10)
         forgotten = (b"example.org/Site|unroll-0",)  # as if withdrawn a day ago
         await store.write(lambda: store.db.execute("DELETE FROM log WHERE key = ?", forgotten))
+        store._tail.clear()
         monkeypatch.setattr(store, "refresh", refresh)
         await world.converge(quiet=5)
         requests = [r for opened in world.of("ingest").leases().values() for r in opened.requests]
@@ -261,6 +262,7 @@ def test_a_mirror_that_was_not_caught_up_for_too_long_is_read_anew(monkeypatch: 
         await write("x|b")
         await mirror.catch_up(lambda read, total: None)
         await store.write(lambda: store.db.execute("DELETE FROM log WHERE key = ?", (b"x|a",)))
+        store._tail.clear()
         await asyncio.sleep(TOMBSTONE_SECONDS / 2 - 200)
         await write("x|c")
         await mirror.catch_up(lambda read, total: None)

@@ -195,6 +195,7 @@ async def forget_tombstone(world: FakeWorld, key: str, topic: str) -> None:
         lambda: store.append([Output(topic, partition(key, PARTITIONS), key.encode(), None)], 0)
     )
     await store.write(lambda: store.db.execute("DELETE FROM log WHERE value IS NULL"))
+    store._tail.clear()
 
 
 @pytest.mark.slow
