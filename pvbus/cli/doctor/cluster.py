@@ -21,7 +21,7 @@ from pvbus.core.platform.establish.rivals import QUIET_SECONDS, last_mark
 from pvbus.core.variants.objectrows import REPOSITORY
 from pvbus.install.monitoring import EXPIRY_DAYS_MIN
 from pvbus.install.objects import service_name
-from pvbus.ports.cluster import Kind, Object
+from pvbus.ports.cluster import Kind, Object, Resource
 
 CLOCK_SECONDS_MAX = 5.0
 """Orders of removals carry a time, and are void after 60 s: a tenth of it is no harm."""
@@ -161,9 +161,16 @@ async def check_marks(cluster: HttpCluster) -> AsyncIterator[Finding]:
 # ------------------------------------------------------------ Deployments
 
 
+async def _deployments(cluster: HttpCluster) -> Resource | None:
+    """Return the resource of Deployments; None if nothing runs them, as on pvbus's own server without Pods."""
+    if await cluster.resource(Kind("", "Pod")) is None:
+        return None
+    return await cluster.resource(Kind("apps", "Deployment"))
+
+
 async def check_rivals(cluster: HttpCluster) -> AsyncIterator[Finding]:
     """Yield whether Porch's own controllers of variants and sets are off."""
-    resource = await cluster.resource(Kind("apps", "Deployment"))
+    resource = await _deployments(cluster)
     if resource is None:
         return
     found = await look_at(cluster, resource, PORCH_NAMESPACE, PORCH_CONTROLLERS)
@@ -206,7 +213,7 @@ def _reconcilers(words: list[Any]) -> Iterator[str]:
 
 async def read_installed_services(cluster: HttpCluster, namespace: str) -> list[str]:
     """Return the services of an installation: the five, and each optional one that has a Deployment."""
-    resource = await cluster.resource(Kind("apps", "Deployment"))
+    resource = await _deployments(cluster)
     if resource is None:
         return [*SERVICES]
     found = [*SERVICES]
@@ -218,7 +225,7 @@ async def read_installed_services(cluster: HttpCluster, namespace: str) -> list[
 
 async def check_workers(cluster: HttpCluster, namespace: str) -> AsyncIterator[Finding]:
     """Yield whether the services of an installation run; nothing if there is none in the namespace."""
-    resource = await cluster.resource(Kind("apps", "Deployment"))
+    resource = await _deployments(cluster)
     if resource is None:
         return
     found = {name: await look_at(cluster, resource, namespace, service_name(name)) for name in SERVICES}
