@@ -36,7 +36,7 @@ KINDS = [
             Step("get widgets", r"~NAME +SIZE +READY +AGE\na +1 +\d+s\n"),
             Step("get wd -o wide", r"~NAME +SIZE +READY +COLOR +AGE\na +1 +red +\d+s\n"),
             Step("get widget a --show-labels", r"~NAME +SIZE +READY +AGE +LABELS\na +1 +\d+s +<none>\n"),
-            Step("get all --no-headers", r"~a +1 .*\n"),
+            Step("get all --no-headers", r"~widget.example.com/a +1 .*\n"),
             Step("get widgets -A --no-headers --field-selector metadata.namespace=$ns", r"~$ns +a +1.*\n"),
             Step("get widgets --sort-by=.spec.size --no-headers", r"~a +1.*\n"),
         ),
@@ -115,7 +115,10 @@ KINDS = [
                 r"packagerevisions +porch.kpt.dev/v1alpha1 +true +PackageRevision\n.*",
             ),
             Step("api-resources --api-group=example.com -o name", "widgets.example.com\n"),
-            Step("api-resources --categories=all -o name", "widgets.example.com\n"),
+            Step(
+                "api-resources --categories=all -o name",
+                "services\ndeployments.apps\njobs.batch\nwidgets.example.com\n",
+            ),
             Step("api-versions", r"~.*example.com/v1\n.*v1\n"),
             Step(
                 "explain widgets",
