@@ -258,7 +258,7 @@ PERSON = {"name": "looks", "person": {"question": "Does it look well?"}}
 WAVES = [{"count": WAVE_ONE, "checks": [PERSON]}, {"percent": 100}]
 WRITTEN = {
     "promote": set(),
-    "rollout": {"rolloutpolicies/status", "quarantines"},
+    "rollout": {"rolloutpolicies/status"},
     "release": {"packagerevisions/approval"},
 }
 """What each service writes in a rollout of proposed revisions."""

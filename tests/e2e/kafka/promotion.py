@@ -21,6 +21,7 @@ from pvbus.cli.apply import apply
 from pvbus.cli.progress import VARIANT
 from pvbus.core.kernel.records import APPROVALS, CANDIDATES, ROLLOUTS
 from pvbus.core.kernel.topics import PROMOTION
+from pvbus.core.variants.objectrows import QUARANTINE
 from pvbus.examples import fleet
 from tests.e2e.cli.small_fleet import REVISION, Client, publish
 from tests.e2e.cli.test_rollout import POLICY, policy, variant
@@ -187,6 +188,14 @@ class Promotion:
             noted.update({f"{PREFIX}{name}": value for name, value in annotations.items()})
 
         await self.client.edit(POLICY, "fleet", edit)
+
+    async def release_quarantines(self) -> None:
+        """End what rollouts have quarantined, as a person does."""
+        end = {"reason": "the alert was false", "by": "ann", "at": "2026-01-01T00:00:00Z"}
+        for obj in await self.client.items(QUARANTINE):
+            await self.client.edit(
+                QUARANTINE, obj["metadata"]["name"], lambda found: found["spec"].update(released=end)
+            )
 
     async def set_settle(self, settle: str) -> None:
         """Let the next attempt begin once what is proposed has been the same for so long."""
