@@ -36,6 +36,28 @@ OBSERVED = frozenset(Request(verb, "fleet.example.dev", "clusters") for verb in 
     *map(requests_of, PROMOTION_KINDS)
 )
 POLICY = Kind("promotion.pvbus.dev", "RolloutPolicy")
+QUARANTINE = {
+    "apiVersion": "promotion.pvbus.dev/v1alpha1",
+    "kind": "Quarantine",
+    "metadata": {
+        "name": f"web-edge-asia-{PACKAGES[3]}",
+        "namespace": "default",
+        "labels": {"commit": "0" * 40},
+    },
+    "spec": {"sets": ["none"], "contents": ["none"]},
+}
+"""An object that rollout may read, and that covers nothing: it reports a commit other than the published."""
+EVIDENCE = {
+    "object": {
+        "apiVersion": QUARANTINE["apiVersion"],
+        "kind": "Quarantine",
+        "namespace": "'default'",
+        "name": "target.name",
+        "binding": "Commit",
+        "revision": "object.metadata.labels['commit']",
+        "good": "true",
+    }
+}
 ROLLOUT_POLICY = {
     "apiVersion": "promotion.pvbus.dev/v1alpha1",
     "kind": "RolloutPolicy",
@@ -45,6 +67,7 @@ ROLLOUT_POLICY = {
         "approval": "Always",
         "settle": "3s",
         "waves": [{"percent": 100, "hold": "1h"}],
+        "evidence": EVIDENCE,
     },
 }
 SECONDS_MAX = 120
@@ -140,7 +163,7 @@ async def main_job(client: Client, folder: Path) -> None:
 
 async def promotion_job(client: Client) -> None:
     """Promote has a draft proposed; a person rejects it, and edits it; so it is proposed again. A policy
-    approves it, and a person rolls that back."""
+    approves it, its evidence reports another commit, and a person rolls that back."""
     package = PACKAGES[3]
     draft = name_of(package, 2)
     await client.edit(VARIANT, f"web-edge-asia-{package}", opt_in)
@@ -148,11 +171,22 @@ async def promotion_job(client: Client) -> None:
     await client.edit(REVISION, draft, lambda revision: revision["spec"].update(lifecycle="Draft"))
     await client.edit(FILES, draft, lambda files: files["spec"]["resources"].update({"note.txt": "mine\n"}))
     await until_lifecycle(client, draft, "Proposed")
-    await create_all(client, [ROLLOUT_POLICY])
+    await create_all(client, [QUARANTINE, ROLLOUT_POLICY])
     await until_lifecycle(client, draft, "Published")
+    await until_stale(client)
     await client.edit(POLICY, "all", lambda policy: policy["metadata"].update(annotations={ROLL_BACK: "1"}))
     ended = await until_rolled_back(client)
     assert ended["targets"] == {"total": 1, "rolledBack": 1}
+
+
+async def until_stale(client: Client) -> None:
+    """Wait until rollout has looked whether the commit that the evidence reports is a later one."""
+    for _ in range(SECONDS_MAX * 10):
+        policy = await client.get(POLICY, "all")
+        if "it is at commit 000000000000" in str(policy.get("status")):
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{policy} after {SECONDS_MAX} s")
 
 
 async def until_rolled_back(client: Client) -> Object:
