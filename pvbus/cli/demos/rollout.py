@@ -161,7 +161,7 @@ def _rollout(options: str, errors: str) -> Iterable[Step]:
         ),
         Step(
             "What became of it.",
-            f"pvbus rollout status default/web{options}\npvbus rollout history default/web{options}",
+            f"pvbus rollout history default/web{options}\npvbus rollout status default/web{options}",
             _as_before,
         ),
     )
