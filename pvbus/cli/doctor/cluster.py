@@ -162,7 +162,7 @@ async def check_marks(cluster: HttpCluster) -> AsyncIterator[Finding]:
 
 
 async def _deployments(cluster: HttpCluster) -> Resource | None:
-    """Return the resource of Deployments; None if nothing runs them, as on pvbus's own server without Pods."""
+    """Return the resource of Deployments; None if nothing runs them, as on pvbus's own server."""
     if await cluster.resource(Kind("", "Pod")) is None:
         return None
     return await cluster.resource(Kind("apps", "Deployment"))
