@@ -115,7 +115,6 @@ async def an_empty_bus_approves_nothing_again(world: Promotion, revisions: Mappi
     await world.set_settle("0s")
     world.restart_with_an_empty_bus()
     await world.until_lost()
-    await world.until_candidates(**{SECOND: COUNT - len(RESTORED)})
     await world.stays(THIRD, 0)
     await world.until_revisions(revisions)
     await world.release_quarantines()
