@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -247,7 +248,7 @@ async def write_changes(cluster: Cluster, plan: PlanFile, marks: Mapping[str, st
     """
     written = 0
     for change in _changes(plan):
-        written += await persist(lambda change=change: _write(cluster, change, marks))  # type: ignore[misc]
+        written += await persist(partial(_write, cluster, change, marks))
         if change.planned.kind == "CustomResourceDefinition":
             cluster.forget_resources()
     return written

@@ -18,7 +18,7 @@ wave = st.builds(
     timeout_seconds=st.sampled_from([0, 0, 400]),
     checks=st.sampled_from([(), (CHECK,)]),
     windows=st.just(()),
-    denied=st.just(()),
+    denied=st.just(()),  # as windows: one that is drawn may deny all of time, and then nothing has to end
     needs_person=st.just(False),
 )
 rules = st.builds(
