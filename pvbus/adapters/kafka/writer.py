@@ -138,8 +138,9 @@ class Writer:
                 future = await producer.send_batch(batch, topic, partition=number)
                 future.add_done_callback(retrieve_error)
                 sent.append(future)
-        for future in sent:  # the library would commit even if a batch failed
-            await asyncio.shield(future)
+        done, _ = await asyncio.wait(sent, return_when=asyncio.FIRST_EXCEPTION)
+        for future in done:  # the library would commit even if a batch failed
+            future.result()
         await producer.commit_transaction()
 
     def _named_offsets(self, offsets: Mapping[str, int]) -> dict[KafkaPartition, OffsetAndMetadata]:
