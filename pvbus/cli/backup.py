@@ -46,6 +46,7 @@ BYTES_MAX_LEAST = 1 << 30  # a small backup can contain a nearly empty database
 BYTES_LEFT = 64 << 20  # minimum free space on the disk
 ENTRY_BYTES = 4096  # counted for each entry, so that millions of empty files exceed the limit, too
 FACTS_BYTES_MAX = 64 << 10
+NO_BACKUP = "it is no file that pvbus backup wrote"
 READ_BYTES_MAX = 4 << 20  # tarfile reads content in smaller parts, but headers in one
 
 
@@ -204,7 +205,8 @@ def restore(file: Path, data: str) -> None:
                         target.rmdir()
                     made.rename(target)
         except (OSError, tarfile.TarError, EOFError, zlib.error, ValueError, RecursionError) as exc:
-            raise PermanentError(f"{file} could not be restored: {exc}; {target} is as it was") from exc
+            problem = NO_BACKUP if isinstance(exc, gzip.BadGzipFile) else exc
+            raise PermanentError(f"{file} could not be restored: {problem}; {target} is as it was") from exc
     click.echo(f"{target}: restored; start it with: pvbus up --data {shlex.quote(str(target))}")
     if facts.get("data") != str(target) and (target / "example").exists():
         click.echo(f"its Repositories still name the folder they were in: {facts.get('data')}/example")

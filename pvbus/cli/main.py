@@ -16,11 +16,14 @@ from click.shell_completion import CompletionItem
 
 from pvbus import __version__
 from pvbus.cli.commands import COMMANDS, ELSEWHERE, GROUPS
-from pvbus.core.errors import NO_MEMORY, PermanentError, PvbusError, UsageError, lacks_memory
+from pvbus.core.errors import FORBIDDEN, NO_MEMORY, PermanentError, PvbusError, UsageError, lacks_memory
 from pvbus.core.redaction import without_secrets
 from pvbus.runtime.failures import causes
 from pvbus.telemetry.guard import begin_process
 from pvbus.telemetry.terminal import filter_streams
+
+NO_RIGHT = "; kubectl auth can-i --list shows this user's rights, and --kubeconfig names another user"
+"""What to do after a refusal of the API server, whatever the command."""
 
 
 class Commands(click.Group):
@@ -169,5 +172,6 @@ def _in_words(error: BaseException) -> BaseException:
 
 
 def _failed(error: BaseException) -> int:
-    print(f"error: {error}", file=sys.stderr)
+    is_forbidden = isinstance(error, PermanentError) and error.reason == FORBIDDEN
+    print(f"error: {error}{NO_RIGHT if is_forbidden else ''}", file=sys.stderr)
     return 2 if isinstance(error, UsageError) else 1

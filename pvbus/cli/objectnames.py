@@ -14,12 +14,13 @@ import click
 from pvbus.cli.datafolder import DataPaths
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import Key
-from pvbus.core.variants.objectrows import POLICY, REPOSITORY, REVISION, SET, VARIANT
+from pvbus.core.variants.objectrows import POLICY, QUARANTINE, REPOSITORY, REVISION, SET, VARIANT
 from pvbus.core.yaml.reader import document
 from pvbus.ports.cluster import Kind
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_NAMESPACE = "default"
+INSTALL = Kind("packaging.carvel.dev", "PackageInstall")
 
 _WORDS = {
     SET: ("packagevariantset", "packagevariantsets", "pvs"),
@@ -27,10 +28,14 @@ _WORDS = {
     REVISION: ("packagerevision", "packagerevisions"),
     REPOSITORY: ("repository", "repositories", "repo"),
     POLICY: ("rolloutpolicy", "rolloutpolicies", "rollout"),
+    INSTALL: ("packageinstall", "packageinstalls", "pkgi"),
+    QUARANTINE: ("quarantine", "quarantines"),
 }
 """The words of a kind, the last one the shortest."""
 
-NAMED_KINDS = tuple(_WORDS)
+NAMED_KINDS = (SET, VARIANT, REVISION, REPOSITORY, POLICY)
+"""Those that report conditions on the bus."""
+
 _KINDS = {word: kind for kind, words in _WORDS.items() for word in words}
 
 namespace_option = click.option(

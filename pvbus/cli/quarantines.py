@@ -8,9 +8,10 @@ import click
 import msgspec
 
 from pvbus.cli.fleet import api_server, existing, kubeconfig_option, require_served, run_connected
+from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
 from pvbus.cli.output import columns
 from pvbus.cli.reading import data_option
-from pvbus.cli.rolloutorders import REASON_CHARACTERS_MAX, policy_named, user_name
+from pvbus.cli.rolloutorders import REASON_CHARACTERS_MAX, user_name
 from pvbus.core.api.quarantines import Quarantine, QuarantineRelease
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import Key
@@ -78,19 +79,19 @@ Examples:
 Exit codes: 0 done (also if it was so before); 1 no such quarantine, or you may not end it; 2 bad usage.
 """,
 )
-@click.argument("quarantine", metavar="NAMESPACE/QUARANTINE")
-@click.option("-n", "--namespace", help="Of the quarantine, where only its name is given.")
+@object_argument("[KIND] NAME", (QUARANTINE,))
+@namespace_option
 @click.option("--reason", required=True, help="Why, for those who read the quarantine later.")
 @kubeconfig_option
 @data_option
 def release_command(
-    quarantine: str, namespace: str | None, reason: str, kubeconfig: str | None, data: str
+    words: tuple[str, ...], namespace: str | None, reason: str, kubeconfig: str | None, data: str
 ) -> None:
     """End a quarantine: what it covers may go out again, unless another quarantine covers it.
 
     The object stays, and has the reason, who gave it, and when.
     """
-    key = policy_named(quarantine, namespace)
+    key = named(words, (QUARANTINE,), Scope(namespace, data, kubeconfig)).key
     if not reason.strip() or len(reason) > REASON_CHARACTERS_MAX:
         raise UsageError(f"--reason: say why, in at most {REASON_CHARACTERS_MAX} characters")
     work = partial(end_quarantine, key=key, reason=reason.strip())

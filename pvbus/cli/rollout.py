@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
+from pvbus.cli.datafolder import DEFAULT
 from pvbus.cli.live import REVISION, connect_live
+from pvbus.cli.objectnames import Scope, namespace_option, object_argument
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.planinput import admitted, read_input
 from pvbus.cli.progress import SET, VARIANT
@@ -54,7 +56,8 @@ Examples:
 Exit codes: 0 done; 1 a policy or a file is wrong; 2 bad usage.
 """,
 )
-@click.argument("name", required=False, metavar="[NAMESPACE/POLICY]")
+@object_argument("[[KIND] NAME]", (POLICY,), required=False)
+@namespace_option
 @click.option(
     "-f",
     "--filename",
@@ -74,7 +77,8 @@ Exit codes: 0 done; 1 a policy or a file is wrong; 2 bad usage.
 )
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 def plan(
-    name: str | None,
+    words: tuple[str, ...],
+    namespace: str | None,
     files: tuple[Path, ...],
     data: str | None,
     kubeconfig: str | None,
@@ -86,6 +90,7 @@ def plan(
     The plan is a rehearsal of the first attempt: every check passes, people approve as soon as it is their
     turn, and what is approved proves good. Nothing is written, and nothing is approved.
     """
+    wanted = policy_named(words, Scope(namespace, data or DEFAULT, kubeconfig)) if words else None
     if not files and not (data or kubeconfig):
         raise UsageError(
             "nothing to plan: give manifests (-f FILE), a live system (--data DIR or --kubeconfig FILE)"
@@ -97,7 +102,6 @@ def plan(
         click.echo(f"error: {error}", err=True)
     if errors:
         return 1
-    wanted = policy_named(name) if name else None
     document = document_of(objects, time.time(), name=wanted, failing=failing)
     if output != "text":
         emit(document, output)

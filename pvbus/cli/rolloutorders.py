@@ -7,7 +7,7 @@ same value does the same.
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from pvbus.cli.fleet import annotate, existing, kubeconfig_option, run_connected
+from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
 from pvbus.cli.reading import data_option
 from pvbus.cli.rolloutdocument import POLICY
 from pvbus.core.api.rollouts import CanaryExcuse, RolloutPolicy, TargetCounts
@@ -62,17 +63,12 @@ class Order(NamedTuple):
     question: str = ""
 
 
-def policy_named(text: str, namespace: str | None = None) -> Key:
-    """Return the key of a policy. Raises UsageError.
+policy_argument = object_argument("[KIND] NAME", (POLICY,))
 
-    namespace: the namespace where only the name is given
-    """
-    key = Key.parse(text) if "/" in text else Key(namespace or "", text)
-    if not key.namespace or not key.name or "/" in key.name:
-        raise UsageError(f'"{text}" is no NAMESPACE/POLICY, for example default/web; or give -n NAMESPACE')
-    if namespace and namespace != key.namespace:
-        raise UsageError(f'"{text}" and -n {namespace} name two namespaces: leave one of them out')
-    return key
+
+def policy_named(words: Sequence[str], scope: Scope) -> Key:
+    """Return the key of the policy that a command line names. Raises UsageError."""
+    return named(words, (POLICY,), scope).key
 
 
 # ------------------------------------------------------------ decisions
@@ -307,9 +303,12 @@ def _confirmed(question: str) -> bool:
 
 
 def _command(name: str, decide: Decision, short: str, text: str, example: str) -> click.Command:
-    def run(policy: str, namespace: str | None, kubeconfig: str | None, data: str, **options: Any) -> None:
+    def run(
+        words: tuple[str, ...], namespace: str | None, kubeconfig: str | None, data: str, **options: Any
+    ) -> None:
         confirmed = (lambda _: True) if options.get("yes") else _confirmed
-        key, reason = policy_named(policy, namespace), (options.get("reason") or "").strip()
+        key = policy_named(words, Scope(namespace, data, kubeconfig))
+        reason = (options.get("reason") or "").strip()
         if len(reason) > REASON_CHARACTERS_MAX:
             raise UsageError(f"--reason: say why, in at most {REASON_CHARACTERS_MAX} characters")
         if name in SPARING and bool(reason) is not bool(options["no_quarantine"]):
@@ -322,8 +321,7 @@ def _command(name: str, decide: Decision, short: str, text: str, example: str) -
 
         click.echo(asyncio.run(run_connected(data, kubeconfig, work)))
 
-    options: list[click.Parameter] = [click.Argument(["policy"], metavar="NAMESPACE/POLICY")]
-    options.append(click.Option(["-n", "--namespace"], help="Of the policy, where only its name is given."))
+    options: list[click.Parameter] = []
     if name in ASKING:
         options.append(click.Option(["-y", "--yes"], is_flag=True, help="Do not ask."))
     if decide is promote:
@@ -342,7 +340,9 @@ def _command(name: str, decide: Decision, short: str, text: str, example: str) -
         "Exit codes: 0 done (also if it was so before); 1 it does not fit the rollout as it is, or there is "
         "no such policy; 2 bad usage.",
     )
-    return data_option(kubeconfig_option(command))
+    for option in (data_option, kubeconfig_option, namespace_option, policy_argument):
+        command = option(command)
+    return command
 
 
 @click.command(
@@ -355,14 +355,13 @@ Examples:
 Exit codes: 0 done (also if it was so before); 1 there is no such policy or canary; 2 bad usage.
 """,
 )
-@click.argument("policy", metavar="NAMESPACE/POLICY")
-@click.argument("canary", metavar="CANARY")
-@click.option("-n", "--namespace", help="Of the policy, where only its name is given.")
+@object_argument("[KIND] NAME CANARY", (POLICY,))
+@namespace_option
 @click.option("--reason", required=True, help="Why, for those who read the history.")
 @kubeconfig_option
 @data_option
 def excuse_command(
-    policy: str, canary: str, namespace: str | None, reason: str, kubeconfig: str | None, data: str
+    words: tuple[str, ...], namespace: str | None, reason: str, kubeconfig: str | None, data: str
 ) -> None:
     """Let the attempt that runs, or else the next one, go on without a canary that cannot be proven.
 
@@ -370,14 +369,16 @@ def excuse_command(
     If it comes back it is approved with the others, and nothing waits for it. An attempt that stopped as the
     canary failed needs `pvbus rollout resume`, which accepts the canary, too.
     """
-    key = policy_named(policy, namespace)
+    _, key, rest = named(words, (POLICY,), Scope(namespace, data, kubeconfig), rest_max=1)
+    if not rest:
+        raise UsageError(f"{key}: name the canary, too: that of spec.canaries")
     if not reason.strip() or len(reason) > REASON_CHARACTERS_MAX:
         raise UsageError(f"--reason: say why, in at most {REASON_CHARACTERS_MAX} characters")
     at = timestamp(time.time())
 
     async def write(cluster: Cluster) -> str:
         by = await user_name(cluster)
-        return await carry_out(cluster, excuse(canary, reason.strip(), by, at), key)
+        return await carry_out(cluster, excuse(rest[0], reason.strip(), by, at), key)
 
     click.echo(asyncio.run(run_connected(data, kubeconfig, write)))
 

@@ -9,10 +9,11 @@ import click
 import msgspec
 
 from pvbus.cli.fleet import api_server, existing, kubeconfig_option
+from pvbus.cli.objectnames import Scope, namespace_option
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import bus_option, data_option, open_existing_bus, read_rows
 from pvbus.cli.rolloutdocument import POLICY, Document
-from pvbus.cli.rolloutorders import policy_named
+from pvbus.cli.rolloutorders import policy_argument, policy_named
 from pvbus.core.api.rollouts import CanaryExcuse, PastAttempt, RolloutPolicy, TargetCounts
 from pvbus.core.errors import PvbusError, UsageError
 from pvbus.core.kernel.keys import ChildKey, Key, is_child
@@ -60,8 +61,8 @@ Examples:
 Exit codes: 0 shown; 1 there is no such policy; 2 bad usage.
 """,
 )
-@click.argument("policy", metavar="NAMESPACE/POLICY")
-@click.option("-n", "--namespace", help="Of the policy, where only its name is given.")
+@policy_argument
+@namespace_option
 @click.option(
     "--state",
     "states",
@@ -76,7 +77,7 @@ Exit codes: 0 shown; 1 there is no such policy; 2 bad usage.
 @data_option
 @bus_option
 def status(
-    policy: str,
+    words: tuple[str, ...],
     namespace: str | None,
     states: Sequence[str],
     limit: int,
@@ -91,7 +92,7 @@ def status(
     The counts are those of the policy's status. The targets are on the bus: without it (--data or --bus) the
     rest is shown.
     """
-    key = policy_named(policy, namespace)
+    key = policy_named(words, Scope(namespace, data, kubeconfig))
     wanted = frozenset(map(TargetState, states)) or SHOWN
 
     async def show() -> None:
@@ -136,14 +137,16 @@ Examples:
 Exit codes: 0 shown; 1 there is no such policy; 2 bad usage.
 """,
 )
-@click.argument("policy", metavar="NAMESPACE/POLICY")
-@click.option("-n", "--namespace", help="Of the policy, where only its name is given.")
+@policy_argument
+@namespace_option
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @kubeconfig_option
 @data_option
-def history(policy: str, namespace: str | None, output: str, kubeconfig: str | None, data: str) -> None:
+def history(
+    words: tuple[str, ...], namespace: str | None, output: str, kubeconfig: str | None, data: str
+) -> None:
     """Show when each of the last attempts began and ended, how, and with how many targets."""
-    key = policy_named(policy, namespace)
+    key = policy_named(words, Scope(namespace, data, kubeconfig))
     attempts = asyncio.run(_policy(key, kubeconfig, data)).status.history
     if output != "text":
         emit([msgspec.to_builtins(each) for each in attempts], output)

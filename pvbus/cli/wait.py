@@ -257,7 +257,9 @@ async def _find(bus: Bus, key: Key, kinds: Sequence[Kind], kubeconfig: str | Non
     if found:
         raise UsageError(f"there is a PackageVariantSet and a PackageVariant {key}: --kind names one of them")
     names = " or ".join(kind.kind for kind in kinds)
-    raise PermanentError(f"{key}: there is no {names} of this name ({silence})", reason="NotFound")
+    raise PermanentError(
+        f"{key}: there is no {names} of this name ({silence}): check namespace and name", reason="NotFound"
+    )
 
 
 async def _follow(bus: Bus, wanted: Generation, goal: Goal, timeout: float) -> str:

@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from pvbus.cli.fleet import api_server, require_served
+from pvbus.cli.objectnames import INSTALL, Scope, namespace_option, object_argument
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.packages.input import (
-    PACKAGE_INSTALL,
     input_options,
+    install_named,
     is_install,
     live_facts,
-    okey_of,
     read_facts,
 )
 from pvbus.core.errors import PermanentError
@@ -39,7 +39,8 @@ Examples:
   pvbus packages delete demo/certs --dependants -f packages/
 """,
 )
-@click.argument("name", metavar="NAMESPACE/NAME")
+@object_argument("[KIND] NAME", (INSTALL,))
+@namespace_option
 @click.option("--dependants", is_flag=True, help="Delete what needs it as well, installs of users among it.")
 @click.option(
     "--dependencies", is_flag=True, help="Delete what was created for it, if nothing else holds that."
@@ -56,7 +57,8 @@ Examples:
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @input_options
 def delete(
-    name: str,
+    words: tuple[str, ...],
+    namespace: str | None,
     dependants: bool,
     dependencies: bool,
     yes: bool,
@@ -73,7 +75,7 @@ def delete(
 
     Exit codes: 0 deleted, or shown with -f; 1 nothing was deleted, or not all; 2 bad usage.
     """
-    okey = okey_of(name)
+    okey, name = install_named(words, Scope(namespace, data, kubeconfig))
     if files:
         read = read_facts(files, kubeconfig, data)
         plan = _planned(read, okey, name, dependants=dependants, dependencies=dependencies)
@@ -141,7 +143,7 @@ async def _delete(
 
 async def delete_in_order(cluster: Cluster, goes: Sequence[Going], wait_seconds: float) -> tuple[str, ...]:
     """Delete installs in this order, each after the one before is gone. Raises PermanentError."""
-    resource = await require_served(cluster, PACKAGE_INSTALL)
+    resource = await require_served(cluster, INSTALL)
     deleted: list[str] = []
     for index, each in enumerate(goes):
         key = ObjectKey.parse(each.okey)

@@ -1,7 +1,7 @@
 """Reads the objects that `pvbus packages` works on, from an API server or from files."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +9,18 @@ import click
 
 from pvbus.adapters.manifests import read_manifests
 from pvbus.cli.fleet import api_server, kubeconfig_option
+from pvbus.cli.objectnames import INSTALL, Scope, named
 from pvbus.cli.reading import data_option
 from pvbus.core.errors import UsageError
-from pvbus.core.kernel.keys import Key, ObjectKey, okey
+from pvbus.core.kernel.keys import ObjectKey, okey
 from pvbus.core.platform.packaging.carvel import Facts, facts_of
 from pvbus.core.platform.packaging.carvel.builtin import BUILTIN_OFFERS
-from pvbus.core.platform.packaging.carvel.facts import GROUP, KIND
 from pvbus.core.platform.packaging.carvel.objects import ReadObjects
 from pvbus.core.platform.packaging.reading import Problem
 from pvbus.core.platform.solver.model import OfferNeed, flattened
 from pvbus.ports.cluster import Cluster, Kind, Object
 from pvbus.telemetry.terminal import one_line
 
-PACKAGE_INSTALL = Kind(GROUP, KIND)
 PACKAGE = Kind("data.packaging.carvel.dev", "Package")
 DEFINITION = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 
@@ -62,7 +61,7 @@ async def _live(kubeconfig: str | None, data: str) -> ReadObjects:
 async def live_facts(cluster: Cluster) -> ReadObjects:
     """Read the objects of an API server, and ask it for each API that a package needs."""
     objects: list[Object] = []
-    for kind in (PACKAGE_INSTALL, PACKAGE, DEFINITION):
+    for kind in (INSTALL, PACKAGE, DEFINITION):
         resource = await cluster.resource(kind)
         if resource is None:
             continue
@@ -92,7 +91,7 @@ def _facts(objects: Iterable[Object], offers: Iterable[str]) -> ReadObjects:
 
 def is_install(problem: Problem) -> bool:
     """Say whether it is an install that cannot be read."""
-    return problem.okey.startswith(f"{PACKAGE_INSTALL}|")
+    return problem.okey.startswith(f"{INSTALL}|")
 
 
 def _needed(facts: Facts) -> set[str]:
@@ -105,9 +104,7 @@ def _needed(facts: Facts) -> set[str]:
     }
 
 
-def okey_of(name: str) -> str:
-    """Return the okey of a PackageInstall that is named on the command line. Raises UsageError."""
-    key = Key.parse(name) if "/" in name else Key("", name)
-    if not key.namespace or not key.name or "/" in key.name:
-        raise UsageError(f'"{name}" is no NAMESPACE/NAME, for example demo/pkg-demo')
-    return okey(GROUP, KIND, key.namespace, key.name)
+def install_named(words: Sequence[str], scope: Scope) -> tuple[str, str]:
+    """Return the okey of the PackageInstall that a command line names, and its name. Raises UsageError."""
+    key = named(words, (INSTALL,), scope).key
+    return okey(INSTALL.group, INSTALL.kind, *key), str(key)

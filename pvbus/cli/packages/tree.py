@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from pvbus.cli.objectnames import INSTALL, Scope, namespace_option, object_argument
 from pvbus.cli.output import FORMATS, emit
-from pvbus.cli.packages.input import input_options, is_install, okey_of, read_facts
+from pvbus.cli.packages.input import input_options, install_named, is_install, read_facts
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagerows import LockedDependency, LockRow
@@ -26,11 +27,19 @@ Examples:
   pvbus packages tree -f packages/ --output json
 """,
 )
-@click.argument("name", required=False, metavar="[NAMESPACE/NAME]")
+@object_argument("[[KIND] NAME]", (INSTALL,), required=False)
+@namespace_option
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @input_options
-def tree(name: str | None, output: str, files: tuple[Path, ...], kubeconfig: str | None, data: str) -> None:
-    """Show PackageInstalls with what they need: all that users made, or one.
+def tree(
+    words: tuple[str, ...],
+    namespace: str | None,
+    output: str,
+    files: tuple[Path, ...],
+    kubeconfig: str | None,
+    data: str,
+) -> None:
+    """Show PackageInstalls with what they need: all that users made, those of a namespace, or one.
 
     The state is what pvbus decides from what is there now; nothing is changed. What is marked with + does
     not exist yet, and is created. A dependency that is shown elsewhere already is not shown again. An install
@@ -39,16 +48,19 @@ def tree(name: str | None, output: str, files: tuple[Path, ...], kubeconfig: str
     Exit codes: 0 everything that is shown has what it needs; 1 something has not, or there is no such
     install; 2 bad usage.
     """
+    asked = install_named(words, Scope(namespace, data, kubeconfig)) if words else None
     read = read_facts(files, kubeconfig, data)
     facts = read.facts
     rows = decided_rows(facts)
     unread = {each.okey: unreadable(None, each) for each in read.problems if is_install(each)}
     rows |= unread
     roots = [okey for okey, row in rows.items() if not row.holders and row.status != "removed"]
-    if name is not None:
-        roots = [okey_of(name)]
+    if asked is not None:
+        roots = [asked[0]]
         if roots[0] not in rows:
-            raise PermanentError(f"there is no PackageInstall {name}: check namespace and name")
+            raise PermanentError(f"there is no PackageInstall {asked[1]}: check namespace and name")
+    elif namespace:
+        roots = [okey for okey in roots if ObjectKey.parse(okey).namespace == namespace]
     shown, there = _reached(rows, roots), frozenset((*facts.installs, *unread))
     if output == "text":
         for line in text_of(rows, roots, there):

@@ -1,20 +1,15 @@
 """The command itself: mistyped words, and readers that have seen enough."""
 
-import json
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
-import click
 import pytest
 
 from pvbus.cli.commands import COMMANDS, ELSEWHERE
-from pvbus.cli.main import pvbus, run
+from pvbus.cli.main import run
 from tests.e2e.cli.command import environment
 
 
@@ -148,142 +143,3 @@ def test_ctrl_c_while_the_program_is_read_shows_no_trace(tmp_path: Path) -> None
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == -signal.SIGINT
-
-
-ALL = [(name,) for name in COMMANDS] + [
-    (name, inner)
-    for name in COMMANDS
-    if isinstance(command := pvbus.get_command(click.Context(pvbus), name), click.Group)
-    for inner in command.commands
-]
-"""Every command, and every one of a group."""
-_ALONE = (
-    "explain",
-    "conditions",
-    "diff",
-    "wait",
-    "propose",
-    "approve",
-    "reject",
-    "confirm",
-    "hold",
-    "unhold",
-)
-NAMED = [
-    *((name,) for name in (*_ALONE, "retry")),
-    *(("condition", name) for name in ("get", "set")),
-    *(("task", name) for name in ("open", "answer")),
-]
-"""Those that take the name of an object."""
-REST = {
-    "set": ["A=True"],
-    "open": ["A", "--question", "?"],
-    "answer": ["A", "--status", "True"],
-    "confirm": ["--yes"],
-}
-"""What such a command needs beside the name."""
-ON_THE_BUS = {"explain", "conditions", "wait", "confirm"}
-PATIENT = {"condition", "task"}
-"""They try for 15 s to reach the server: another write may be under way."""
-
-
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """Run a command; return its exit code and all that it says, which never is Python's."""
-    try:
-        code = run(list(words))
-    except SystemExit as end:
-        code = int(end.code or 0)
-    captured = capsys.readouterr()
-    text = captured.out + captured.err
-    for trace in ("Traceback", " object at 0x", "\b", "\\u0008", "<class "):
-        assert trace not in text, words
-    return code, text
-
-
-@pytest.mark.parametrize("command", ALL, ids=" ".join)
-def test_every_command_has_help_and_refuses_what_it_does_not_know(
-    capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
-) -> None:
-    code, text = answer(capsys, *command, "--help")
-    assert code == 0
-    assert text.startswith(f"Usage: pvbus {' '.join(command)} ")
-    code, text = answer(capsys, *command, "--no-such-option")
-    assert (code, "No such option" in text) == (2, True)
-
-
-@pytest.mark.parametrize("command", NAMED, ids=" ".join)
-def test_every_command_on_an_object_reads_its_name_alike(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    """What names no object is exit code 2, with what to type, before a bus or a server is looked for."""
-    rest = [*REST.get(command[-1], []), "--data", str(tmp_path)]
-    for words in (["a/b/c"], ["/x"], ["x/"], ["default/x", "-n", "other"]):
-        code, text = answer(capsys, *command, *words, *rest)
-        assert (code, "names no object" in text or "name two namespaces" in text) == (2, True), text
-
-
-def write_kubeconfig(path: Path, server: str) -> str:
-    clusters = [{"name": "c", "cluster": {"server": server, "insecure-skip-tls-verify": True}}]
-    contexts = [{"name": "c", "context": {"cluster": "c", "user": "u"}}]
-    users = [{"name": "u", "user": {"token": "t"}}]
-    config = {"current-context": "c", "clusters": clusters, "contexts": contexts, "users": users}
-    path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
-    return str(path)
-
-
-@pytest.mark.parametrize("command", NAMED, ids=" ".join)
-def test_every_command_says_what_is_missing(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    """Neither a bus nor a kubeconfig is there; then the kubeconfig names a server that does not run."""
-    words = [*command, "pvs/x" if command[0] == "confirm" else "default/x", *REST.get(command[-1], [])]
-    code, text = answer(capsys, *words, "--data", str(tmp_path))
-    assert (code, "there is no " in text or "no bus at" in text) == (2, True), text
-    if command[0] in ON_THE_BUS | PATIENT:
-        return
-    away = write_kubeconfig(tmp_path / "away", "https://127.0.0.1:1")
-    code, text = answer(capsys, *words, "--data", str(tmp_path), "--kubeconfig", away)
-    assert (code, text.count("check that it runs")) == (1, 1), text
-    assert "no connection to https://127.0.0.1:1 (Connection refused)" in text
-
-
-class Forbidding(BaseHTTPRequestHandler):
-    """An API server that allows nothing."""
-
-    def do_GET(self) -> None:
-        status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden"}
-        body = json.dumps({**status, "code": 403, "message": "ann may not do that"}).encode()
-        self.send_response(403)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name is inherited
-        return
-
-
-@pytest.fixture(scope="module")
-def forbidding() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Forbidding) as server:
-        Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-@pytest.mark.parametrize("command", [each for each in NAMED if each[0] not in ON_THE_BUS], ids=" ".join)
-def test_a_refusal_of_the_server_is_shown(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, forbidding: str, command: tuple[str, ...]
-) -> None:
-    config = write_kubeconfig(tmp_path / "ann", forbidding)
-    words = [
-        *command,
-        "default/x",
-        *REST.get(command[-1], []),
-        "--data",
-        str(tmp_path),
-        "--kubeconfig",
-        config,
-    ]
-    code, text = answer(capsys, *words)
-    assert (code, "ann may not do that" in text) == (1, True), text

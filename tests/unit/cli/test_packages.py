@@ -108,7 +108,10 @@ def test_a_tree_of_what_lacks_something_fails(capsys: Captured, tmp_path: Path) 
     assert "db.test.dev  UnknownPackage: no package is known for db.test.dev" in out
     assert code("tree", "demo/other", "-f", str(path)) == 1
     assert "there is no PackageInstall demo/other" in capsys.readouterr().err
-    assert code("tree", "other", "-f", str(path)) == 2
+    assert code("tree", "pkgi", "other", "-n", "demo", "-f", str(path)) == 1
+    assert "there is no PackageInstall demo/other" in capsys.readouterr().err
+    assert code("tree", "-n", "elsewhere", "-f", str(path)) == 0
+    assert "there are no PackageInstalls" in capsys.readouterr().err
 
 
 def test_a_preview_of_files_lists_what_goes_and_what_stays(capsys: Captured, file: str) -> None:

@@ -58,7 +58,7 @@ def test_a_quarantine_is_listed_until_a_person_releases_it_with_a_reason(
     ("words", "code"),
     [
         (("release", "default/web-v6", "--reason", " "), 2),
-        (("release", "web-v6", "--reason", "x"), 2),
+        (("release", "a/b/web-v6", "--reason", "x"), 2),
         (("release", "default/web-v7", "--reason", "x"), 1),
     ],
 )

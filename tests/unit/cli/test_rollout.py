@@ -197,7 +197,7 @@ def test_of_two_policies_the_loser_says_so_and_unselected_packages_are_counted(
         ([], "nothing to plan"),
         (["--data", "a", "--kubeconfig", "b"], "two live systems"),
         (["default/x", "-f", "FILE"], "there is no RolloutPolicy default/x; there is default/edge"),
-        (["x", "-f", "FILE"], "is no NAMESPACE/POLICY"),
+        (["x", "-n", "a", "-f", "FILE"], "there is no RolloutPolicy a/x; there is default/edge"),
     ],
 )
 def test_bad_usage_says_what_to_give(

@@ -268,10 +268,16 @@ def test_what_has_changed_while_a_person_thought_is_not_ordered(
     assert terminal.annotations == {}
 
 
-@pytest.mark.parametrize("name", ["web", "default/web/x", "/web"])
-def test_a_bad_name_is_bad_usage(terminal: Terminal, capsys: Captured, name: str) -> None:
-    assert terminal.run("pause", name) == 2
-    assert "is no NAMESPACE/POLICY" in capsys.readouterr().err
+@pytest.mark.parametrize("words", ["web", "rollout/web", "rollout web", "rolloutpolicy/default/web"])
+def test_a_policy_is_named_as_for_kubectl(terminal: Terminal, words: str) -> None:
+    terminal.set("Rolling")
+    assert terminal.run("pause", *words.split()) == 0
+    assert terminal.annotations == {P + "pause": "true"}
+
+
+def test_an_excuse_without_a_canary_is_bad_usage(terminal: Terminal, capsys: Captured) -> None:
+    assert terminal.run("excuse", "default/web", "--reason", "closed") == 2
+    assert "default/web: name the canary, too" in capsys.readouterr().err
 
 
 def test_a_policy_that_does_not_exist_is_named(terminal: Terminal, capsys: Captured) -> None:
