@@ -10,6 +10,7 @@ import msgspec
 
 from pvbus.adapters.manifests import read_manifests
 from pvbus.cli.output import FORMATS, columns, emit
+from pvbus.cli.platforms import platform_option, platforms_of
 from pvbus.cli.resolvefiles import read_input
 from pvbus.core.errors import UsageError
 from pvbus.core.platform.solver.model import Outcome, Policy, Problem, Resolution, VersionPolicy
@@ -48,13 +49,7 @@ Examples:
 @click.option("--downgrades", is_flag=True, help="Allow versions below the installed ones.")
 @click.option("--search", is_flag=True, help="Install the only package that provides a needed API.")
 @click.option("--ignore-platforms", is_flag=True, help="Ignore the platform's versions that packages need.")
-@click.option(
-    "--platform",
-    "platforms",
-    multiple=True,
-    metavar="NAME=VERSION",
-    help="A platform's version: crossplane, kubernetes or kapp-controller.",
-)
+@platform_option
 @click.option(
     "--unneeded",
     type=click.Choice(["orphan", "delete"]),
@@ -100,7 +95,7 @@ def resolve(
         ignore_platforms=ignore_platforms,
         unneeded=unneeded,
     )
-    found = read_input(read_manifests(files), _platforms(platforms), chosen_policy)
+    found = read_input(read_manifests(files), platforms_of(platforms), chosen_policy)
     if found.problems:
         raise UsageError("the manifests have errors:\n" + "\n".join(map(str, found.problems)))
     resolution = resolved(found.problem)
@@ -112,16 +107,6 @@ def resolve(
     else:
         _print(found.problem, resolution, transaction, explain=explain)
     sys.exit(0 if all(each.status == "granted" for each in resolution.outcomes) else 1)
-
-
-def _platforms(texts: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        name, sign, version = text.partition("=")
-        if not sign or not name or not version:
-            raise UsageError(f"--platform {text}: write NAME=VERSION, for example crossplane=2.0.1")
-        found[name] = version
-    return found
 
 
 def _print(problem: Problem, resolution: Resolution, transaction: Transaction, *, explain: bool) -> None:

@@ -2,6 +2,7 @@
 
 import click
 
+from pvbus.cli.packages.compare import compare
 from pvbus.cli.packages.delete import delete
 from pvbus.cli.packages.pull import pull
 from pvbus.cli.packages.tree import tree
@@ -12,6 +13,7 @@ from pvbus.cli.packages.tree import tree
     epilog="""\b
 Examples:
   pvbus packages tree demo/pkg-demo
+  pvbus packages compare --kubeconfig ~/.kube/config
   pvbus packages pull registry.example.org/team/network:v1.2.0
   pvbus packages delete demo/pkg-demo --dependencies
 """,
@@ -20,5 +22,5 @@ def packages() -> None:
     """Show what packages need, read them, and delete them with what belongs to them."""
 
 
-for _each in (tree, pull, delete):
+for _each in (tree, compare, pull, delete):
     packages.add_command(_each)

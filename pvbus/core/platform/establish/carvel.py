@@ -16,12 +16,12 @@ from pvbus.core.errors import FORBIDDEN, PermanentError
 from pvbus.core.kernel.effects import Delete, Effect, KindRef, Update
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey
-from pvbus.core.kernel.objects import annotation
+from pvbus.core.kernel.objects import annotation, annotations_of
 from pvbus.core.kernel.packagerows import EstablishedRevision, EstablishedRow, LockRow
 from pvbus.core.platform.establish import applying
 from pvbus.core.platform.establish import objects as forms
 from pvbus.core.platform.establish.applying import Item, NotYetError, RefusedError
-from pvbus.core.platform.establish.fetching import fetch_content
+from pvbus.core.platform.establish.fetching import NOT_SUPPORTED, fetch_content
 from pvbus.core.platform.establish.objects import ADOPTED, CONTENT, Object, key_of, kind_of, title
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.owners import controller_of
@@ -46,6 +46,8 @@ REFUSED_SECONDS = 60.0
 DELETE_AGAIN_SECONDS = 20.0
 """Nobody watches the rights of accounts, nor namespaces: one that is deleted later is held for so long."""
 LOOK_SECONDS = 600.0
+EXTENSIONS = "ext.packaging.carvel.dev/"
+"""How the annotations begin with which an install changes the templates and logins of its package."""
 NO_VALUES = "spec.values has no effect: nothing in the package is a template"
 """One with templates is refused before."""
 
@@ -53,6 +55,21 @@ NO_VALUES = "spec.values has no effect: nothing in the package is a template"
 def user_of(install: Install) -> str:
     """Return the user in whose name an install's objects are written."""
     return f"system:serviceaccount:{ObjectKey.parse(install.okey).namespace}:{install.service_account}"
+
+
+def unsupported(obj: Mapping[str, Any]) -> str:
+    """Return what of an install's object would make another installation, in words; "" if nothing."""
+    if (obj.get("spec") or {}).get("cluster"):
+        return "spec.cluster has no effect here: it would be installed in this cluster"
+    changing = sorted(name for name in annotations_of(obj) if name.startswith(EXTENSIONS))
+    return f"the annotation {changing[0]} has no effect here" if changing else ""
+
+
+def ignored(obj: Mapping[str, Any]) -> list[str]:
+    """Return what of an install's object has no effect here, in words."""
+    spec = obj.get("spec") or {}
+    period = f"spec.syncPeriod has no effect: objects are compared every {LOOK_SECONDS / 60:g} minutes"
+    return [*([NO_VALUES] if spec.get("values") else []), *([period] if spec.get("syncPeriod") else [])]
 
 
 def reconcile_install(
@@ -72,12 +89,9 @@ def reconcile_install(
             raise RefusedError(
                 "NoServiceAccount", "spec.serviceAccountName is missing: nothing is written without"
             )
-        if (obj.get("spec") or {}).get("cluster"):
-            raise RefusedError(
-                "NotSupported",
-                "spec.cluster has no effect here: it would be installed in this cluster; remove it, or set "
-                "PVBUS_INSTALLER to others",
-            )
+        if refused := unsupported(obj):
+            text = f"{refused}; remove it, or set PVBUS_INSTALLER to others"
+            raise RefusedError(NOT_SUPPORTED, text)
         return (yield from _install(install, obj, row, former, package))
     except RefusedError as refusal:
         return _ended(row, former, "failed", refusal.reason, refusal.message)._replace(
@@ -93,7 +107,8 @@ def _install(
 ) -> Generator[Effect, Any, Carried]:
     name, user = ObjectKey.parse(install.okey), user_of(install)
     content = yield from fetch_content(package, name.namespace)
-    placed = yield from applying.with_namespaces(forms.in_order(content.objects), name.namespace)
+    where = str((obj.get("spec") or {}).get("defaultNamespace") or name.namespace)
+    placed = yield from applying.with_namespaces(forms.in_order(content.objects), where)
     keys = tuple(map(key_of, placed))
     items = yield from _compare(placed, name, user)
     yield from _check(items, user)
@@ -108,8 +123,8 @@ def _install(
     if left.refusals:
         raise RefusedError(left.reason, f"{_listed(left.refusals)}: the new version does not have it")
     entry = EstablishedRevision(name=row.version, state="established", objects=keys)
-    gaps = [*content.gaps, *([NO_VALUES] if (obj.get("spec") or {}).get("values") else [])]
-    return Carried((entry,), True, message="; ".join(gaps), again_after=LOOK_SECONDS)
+    message = "; ".join((*content.gaps, *ignored(obj)))
+    return Carried((entry,), True, message=message, again_after=LOOK_SECONDS)
 
 
 def _check(items: list[Item], user: str) -> Generator[Effect, Any, None]:

@@ -36,6 +36,8 @@ _SYSTEM_RULES: tuple[Object, ...] = (
 """What every provider needs beside them. Source: Crossplane, rulesSystemExtra."""
 _METRICS_PORT = 8080
 FUNCTION = "Function"
+DEFAULT_CONFIG = "default"
+"""What Crossplane's definitions name where a user names no DeploymentRuntimeConfig."""
 
 
 class Runtime(NamedTuple):
@@ -74,7 +76,7 @@ def runtime_of(
     if kind != "Provider":
         return Runtime()
     gaps = []
-    if install.runtime_config:
+    if install.runtime_config not in ("", DEFAULT_CONFIG):
         gaps.append(f"runtimeConfigRef {install.runtime_config} has no effect")
     image = str(controller.get("image") or image)
     if not image:

@@ -240,7 +240,7 @@ def _carvel_install(fields: Fields, obj: Mapping[str, Any]) -> Install | None:
         overrides=_overrides(fields, dependencies),
         service_account=fields.text(spec, "spec", "serviceAccountName"),
         downgrades=DOWNGRADABLE in annotations,
-        is_paused=fields.flag(spec, "spec", "paused") is True,
+        is_paused=any(fields.flag(spec, "spec", name) is True for name in ("paused", "canceled")),
         installed=fields.text(fields.mapping(obj, "", "status"), "status", "version"),
     )
     return install if name else None

@@ -508,3 +508,42 @@ def test_values_for_a_package_without_templates_have_no_effect_and_the_row_says_
         True,
         "spec.values has no effect: nothing in the package is a template",
     )
+
+
+def test_objects_without_a_namespace_are_in_the_default_one_of_the_install() -> None:
+    """spec.defaultNamespace counts before the namespace of the install."""
+    world = World()
+    add_install(world, defaultNamespace="shop")
+    add_package(world, "1.0.0", [config_map("settings", "1")])
+    order(world, "1.0.0")
+    world.settle()
+    assert world.done[KEY].revisions[0].objects == ("/ConfigMap|shop|settings",)
+    assert world.cluster.peek(CONFIG_MAP, "team", "settings") is None
+
+
+@pytest.mark.parametrize("name", ["ytt-paths-from-secret-name.1", "helm-template-values-from-secret-name"])
+def test_an_install_that_changes_its_package_is_refused_by_name(name: str) -> None:
+    """The package without the change is another one than the user asked for."""
+    world = World()
+    add_install(world)
+    obj = world.cluster.peek(INSTALL, "team", "app")
+    assert obj is not None
+    annotations = {f"ext.packaging.carvel.dev/{name}": "overlay"}
+    world.cluster.put({**obj, "metadata": {**obj["metadata"], "annotations": annotations}})
+    add_package(world, "1.0.0", [config_map("settings", "1")])
+    order(world, "1.0.0")
+    world.settle()
+    row = world.done[KEY]
+    assert (row.reason, name in row.message) == ("NotSupported", True)
+    assert data_of(world, "settings") is None
+
+
+def test_a_period_without_effect_is_said() -> None:
+    """The install is installed, and its message names the field."""
+    world = World()
+    add_install(world, syncPeriod="1h")
+    add_package(world, "1.0.0", [config_map("settings", "1")])
+    order(world, "1.0.0")
+    world.settle()
+    assert world.done[KEY].is_healthy
+    assert "spec.syncPeriod has no effect" in world.done[KEY].message

@@ -177,6 +177,7 @@ def test_a_field_of_a_crossplane_install_in_each_spelling(
         ),
         ({"serviceAccountName": "sa"}, {"service_account": "sa"}, "shipped"),
         ({"paused": True}, {"is_paused": True}, "shipped"),
+        ({"canceled": True}, {"is_paused": True}, "shipped: what goes on is ended, and nothing begins"),
     ],
 )
 def test_a_field_of_a_package_install_in_each_spelling(
