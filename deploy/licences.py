@@ -33,6 +33,10 @@ EXCEPTIONS: Mapping[str, tuple[str, str]] = {
         "MPL-2.0",
         "only changes of its own files would have to be published, and nobody changes them",
     ),
+    "axe-playwright-python": (
+        "MIT AND MPL-2.0",
+        "axe-core, which it carries, is as certifi; only tests use it",
+    ),
     "hypothesis": ("MPL-2.0", "as certifi; only tests use it"),
     "pathspec": ("MPL-2.0", "as certifi; only the build uses it"),
     "pygit2": (
@@ -57,6 +61,7 @@ WORDS: Mapping[str, str] = {
 }
 
 STATED: Mapping[str, str] = {
+    "axe-playwright-python": "MIT AND MPL-2.0",  # its own LICENSE, and the head of axe.min.js
     "cel-python": "Apache-2.0",
     "colorama": "BSD-3-Clause",  # its classifier says BSD only
     "google-re2": "BSD-3-Clause",  # as colorama

@@ -42,6 +42,10 @@ class Browser:
         """Run the body of a function in the page, with `arguments`; return what it returns."""
         return self._post("execute/sync", script=script, args=list(arguments))
 
+    def run_async(self, script: str, *arguments: Any) -> Any:
+        """Run a function's body that calls its last argument with the result; return that."""
+        return self._post("execute/async", script=script, args=list(arguments))
+
     def press(self, *keys: str) -> None:
         """Press keys, by the names of KEYS or as characters."""
         actions = []

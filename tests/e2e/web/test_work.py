@@ -1,33 +1,57 @@
-"""Working on the page in a browser: who may holds a variant, and who may not reads why."""
+"""The page at work, on the example fleet: as whom one acts, what one sees, and for everybody's eyes."""
 
+import asyncio
 import json
+import os
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from tests.e2e.cli.command import Running, pvbus, running
-from tests.e2e.cli.small_fleet import CLUSTERS, PACKAGES, write_manifests
+from tests.e2e.cli.command import REPOSITORY, pvbus, running
 from tests.e2e.web.test_page import address
+from tests.e2e.web.working_day import CLUSTERS, IN_CONFLICT, SIZE, begin, revision_of, variant_of
+from tests.tools.axe import violations
 from tests.tools.browser import Browser, BrowserUnavailableError, browser, programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
 
-NAME = f"default/web-edge-asia-{PACKAGES[0]}"
+CLUSTER = "africa-01"
+NAME = variant_of(CLUSTER)
 ACTIONS = "[aria-label^='Actions on']"
+PICTURES = "PVBUS_TEST_PICTURES"
+"""A folder of this repository to which the pictures of all views are written: docs for the documents."""
+PICTURE_BYTES_MAX = 150_000
 
 
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Running]:
+class Day(NamedTuple):
+    """A fleet that runs, and a browser with its page.
+
+    folder: where `pvbus up` runs
+    """
+
+    folder: Path
+    page: Browser
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
     try:
         programs()
     except BrowserUnavailableError as exc:
         pytest.skip(f"the page needs a browser: {exc}")
-    write_manifests(tmp_path)
-    with running("up", "manifests", cwd=tmp_path) as found:
-        found.wait_for(f"variants {CLUSTERS}/{CLUSTERS} ready")
-        yield found
+    folder = tmp_path_factory.mktemp("day")
+    words = ("up", "--example", "fleet", "--clusters", str(CLUSTERS), "--promote")
+    with running(*words, cwd=folder) as up, browser(folder) as page:
+        up.wait_for(f"variants {SIZE}/{SIZE} ready")
+        asyncio.run(begin(folder))
+        page.look()
+        page.open(address(up))
+        page.until_text("Live", "#connection")
+        yield Day(folder, page)
 
 
 def token_of(name: str, role: str, folder: Path) -> str:
@@ -55,63 +79,104 @@ def sign_in(page: Browser, token: str) -> None:
     press(page, "Sign in")
 
 
-def test_who_may_works_on_the_page_and_who_may_not_reads_why(tmp_path: Path, up: Running) -> None:
+def test_who_may_works_on_the_page_and_who_may_not_reads_why(day: Day) -> None:
     """Each action asks once, shows its command and its result, and the page then has it."""
-    ann, bob = token_of("ann", "editor", tmp_path), token_of("bob", "viewer", tmp_path)
-    with browser(tmp_path) as page:
-        page.look()
-        page.open(address(up))
-        page.until_text("Live", "#connection")
-        page.run("location.hash = arguments[0]", f"#/variant/{NAME}")
-        page.until_text("Hold", ACTIONS)
-        sign_in(page, "not-a-token-that-anybody-has")
-        page.until_text("does not know this token", "dialog")
-        fill(page, bob)
-        press(page, "Sign in")
-        page.until_text("bob", "#user")
-        press(page, "Hold", ACTIONS)
-        page.until_text(f"Put PackageVariant {NAME} on hold?", "dialog")
-        page.until_text(f"pvbus hold {NAME}", "dialog code")
-        press(page, "Do it")
-        page.until_text("You may not do this as bob", "dialog")
-        page.until_text('User "bob" cannot patch', "dialog")
-        press(page, "Close")
-        press(page, "Sign out", "#user")
-        sign_in(page, ann)
-        page.until_text("ann", "#user")
-        page.run("location.reload()")
-        page.until_text("ann", "#user")
-        page.until_text("Hold", ACTIONS)
-        press(page, "Hold", ACTIONS)
-        fill(page, "fair in town")
-        press(page, "Do it")
-        page.until_text("is on hold (fair in town)", "dialog")
-        page.until_text(f"pvbus hold {NAME} --reason 'fair in town'", "dialog code")
-        press(page, "Close")
-        page.until_text("on hold", "dl")
-        press(page, "Unhold", ACTIONS)
-        press(page, "Do it")
-        page.until_text("is no longer on hold", "dialog")
-        press(page, "Close")
-        press(page, "Propose", ACTIONS)
-        page.until_text(f"Propose 1 draft of {NAME}?", "dialog")
-        press(page, "Do it")
-        page.until_text(f"proposed 1 of 1 drafts of {NAME}", "dialog")
-        press(page, "Close")
-        page.until_text("Proposed", "dl")
-        page.until_text(f"edge-asia.{PACKAGES[0]}.packagevariant-1", "[aria-label=Revisions]")
-        page.until_text("git -C ", "[aria-label=Revisions]")
-        upstream = "[aria-label='Against the upstream']"
-        page.until_text(f"edge-asia.{PACKAGES[0]}.packagevariant-1 against blueprints", upstream)
-        page.until_text("Kptfile: changed", f"{upstream}")
-        page.run("document.querySelector(arguments[0]).open = true", f"{upstream} details")
-        page.until_text("upstreamLock", f"{upstream} table, {upstream} pre")
-        stored = page.run(
-            "const kept = [localStorage, sessionStorage].map(JSON.stringify);"
-            "return [document.cookie, location.href, ...kept].join()"
-        )
-        assert ann not in stored
-        assert bob not in stored
-        assert [each for each in page.errors() if "403" not in each] == []
-    explained = pvbus("explain", NAME, "-o", "json", cwd=tmp_path)
+    ann, bob = token_of("ann", "editor", day.folder), token_of("bob", "viewer", day.folder)
+    page = day.page
+    page.run("location.hash = arguments[0]", f"#/variant/{NAME}")
+    page.until_text("Hold", ACTIONS)
+    sign_in(page, "not-a-token-that-anybody-has")
+    page.until_text("does not know this token", "dialog")
+    fill(page, bob)
+    press(page, "Sign in")
+    page.until_text("bob", "#user")
+    press(page, "Hold", ACTIONS)
+    page.until_text(f"Put PackageVariant {NAME} on hold?", "dialog")
+    page.until_text(f"pvbus hold {NAME}", "dialog code")
+    press(page, "Do it")
+    page.until_text("You may not do this as bob", "dialog")
+    page.until_text('User "bob" cannot patch', "dialog")
+    press(page, "Close")
+    press(page, "Sign out", "#user")
+    sign_in(page, ann)
+    page.until_text("ann", "#user")
+    page.run("location.reload()")
+    page.until_text("ann", "#user")
+    page.until_text("Hold", ACTIONS)
+    press(page, "Hold", ACTIONS)
+    fill(page, "fair in town")
+    press(page, "Do it")
+    page.until_text("is on hold (fair in town)", "dialog")
+    page.until_text(f"pvbus hold {NAME} --reason 'fair in town'", "dialog code")
+    press(page, "Close")
+    page.until_text("on hold", "dl")
+    press(page, "Unhold", ACTIONS)
+    press(page, "Do it")
+    page.until_text("is no longer on hold", "dialog")
+    press(page, "Close")
+    press(page, "Propose", ACTIONS)
+    page.until_text(f"Propose 1 draft of {NAME}?", "dialog")
+    press(page, "Do it")
+    page.until_text(f"proposed 1 of 1 drafts of {NAME}", "dialog")
+    press(page, "Close")
+    page.until_text("Proposed", "dl")
+    page.until_text(revision_of(CLUSTER, 2), "[aria-label=Revisions]")
+    page.until_text("git -C ", "[aria-label=Revisions]")
+    upstream = "[aria-label='Against the upstream']"
+    page.until_text(f"{revision_of(CLUSTER, 2)} against blueprints", upstream)
+    page.until_text("Kptfile: changed", f"{upstream}")
+    page.run("document.querySelector(arguments[0]).open = true", f"{upstream} details")
+    page.until_text("upstreamLock", f"{upstream} table, {upstream} pre")
+    stored = page.run(
+        "const kept = [localStorage, sessionStorage].map(JSON.stringify);"
+        "return [document.cookie, location.href, ...kept].join()"
+    )
+    assert ann not in stored
+    assert bob not in stored
+    assert [each for each in page.errors() if "403" not in each] == []
+    explained = pvbus("explain", NAME, "-o", "json", cwd=day.folder)
     assert json.loads(explained.out)["known"]
+
+
+# ------------------------------------------------------------ what everybody sees
+
+VIEWS = {
+    "fleet": ("/", f"{SIZE} variants"),
+    "person": ("/person", "Conflicts of upgrades (2)"),
+    "variant": (f"/variant/{variant_of(IN_CONFLICT[0])}", "Events"),
+    "conflicts": ("/conflicts", "web:1.0.1"),
+    "rollouts": ("/rollouts", "It waits for:"),
+}
+"""The path of each view, and what it shows once it is whole."""
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_is_for_everybody(day: Day, view: str) -> None:
+    """WCAG 2 A and AA by axe, and no wider than the window, at 390 and 1280 px, light and dark."""
+    page, (path, words) = day.page, VIEWS[view]
+    if not page.text("#user").startswith("eve"):
+        if "Sign out" in page.text("#user"):
+            press(page, "Sign out", "#user")
+        sign_in(page, token_of("eve", "editor", day.folder))
+        page.until_text("eve", "#user")
+    page.run("location.hash = arguments[0]", f"#{path}")
+    page.until_text(words, "main")
+    for dark in (True, False):
+        for width in (390, 1280):
+            page.look(width=width, dark=dark)
+            fits = partial(page.run, f"return document.documentElement.scrollWidth <= {width}")
+            page.until(fits, f"{view} is not wider than {width}")
+            page.until_text(words, "main")
+            assert violations(page) == [], (view, width, dark)
+            if view == "variant":
+                page.run("document.querySelector('[aria-label=Revisions]').scrollIntoView()")
+            is_shown = width == 1280 and not dark  # in the documents
+            look = f"-{width}-{'dark' if dark else 'light'}"
+            keep_picture(page, f"web-{view}{'' if is_shown else look}")
+
+
+def keep_picture(page: Browser, name: str) -> None:
+    if folder := os.environ.get(PICTURES):
+        content = page.picture()
+        assert len(content) < PICTURE_BYTES_MAX, name
+        (REPOSITORY / folder / f"{name}.png").write_bytes(content)
