@@ -13,10 +13,10 @@ from functools import partial
 
 from pvbus.core.errors import FORBIDDEN, ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.backoff import Backoff, Jitter
+from pvbus.core.kernel.objectrows import STATIC_KINDS
 from pvbus.core.kernel.records import Coverage, Refusal
 from pvbus.core.kernel.rights import OBSERVED_VERBS
 from pvbus.core.variants.ingest.events import REPLAY_END
-from pvbus.core.variants.objectrows import STATIC_KINDS
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Reader, Resource, WatchEvent
 

@@ -17,9 +17,9 @@ from pvbus.cli.packagefolder import PackageHome, folder_key, folder_option
 from pvbus.cli.reading import data_option
 from pvbus.core.api.kptfile import STATUSES
 from pvbus.core.errors import PermanentError, PvbusError, UsageError
+from pvbus.core.kernel import gates, tasks
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import MESSAGE_CHARACTERS_MAX
-from pvbus.core.variants.revisions import gates, tasks
 from pvbus.core.variants.revisions.owning import lifecycle_of
 from pvbus.core.variants.revisions.validators import SET_BY, is_validators
 from pvbus.ports.cluster import Cluster, Object

@@ -36,9 +36,10 @@ from pvbus.cli.progress import SET
 from pvbus.cli.reading import bus_option, data_option, open_existing_bus
 from pvbus.core.api.variants import ObjectMeta, PackageVariant
 from pvbus.core.errors import PermanentError, PvbusError, UsageError
+from pvbus.core.kernel.conflicts import CONFLICTS, Conflict, annotation
 from pvbus.core.kernel.keys import Key
-from pvbus.core.promotion.proposals import conflicts_of
-from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict, MergeError, annotation
+from pvbus.core.promotion.protocol.proposals import conflicts_of
+from pvbus.core.variants.merge import MergeError
 from pvbus.core.variants.merge.resolving import unresolved
 from pvbus.core.variants.revisions.owning import lifecycle_of
 from pvbus.core.web.conflicts import Found, Group, found_in, group_id, groups_of, place_id, values_of

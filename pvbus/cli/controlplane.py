@@ -17,7 +17,7 @@ from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
 from pvbus.core.api.crds import crds
 from pvbus.core.errors import PermanentError
-from pvbus.core.variants.objectrows import REPOSITORY
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.runtime.process.settings import ApiServerConfig
 
 IN_USE_SECONDS = 15.0

@@ -29,10 +29,11 @@ from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import data_option
 from pvbus.controlplane.packages.upgrading import Names
 from pvbus.core.errors import ConflictError, PermanentError, UsageError
+from pvbus.core.kernel.conflicts import ABSENT, CONFLICTS, Conflict, shown
 from pvbus.core.kernel.keys import Key
-from pvbus.core.promotion.proposals import conflicts_of
+from pvbus.core.promotion.protocol.proposals import conflicts_of
 from pvbus.core.variants.inject.renderstatus import render_status
-from pvbus.core.variants.merge.conflicts import ABSENT, CONFLICTS, Conflict, MergeError, shown
+from pvbus.core.variants.merge import MergeError
 from pvbus.core.variants.merge.copies import upstream_texts
 from pvbus.core.variants.merge.taking import beside, chosen, value_of, with_value
 from pvbus.core.variants.revisions.owning import PUBLISHED, lifecycle_of

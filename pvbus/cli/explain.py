@@ -28,7 +28,9 @@ from pvbus.controlplane.packages.content import RENDER_IDEMPOTENT
 from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.cel import Budget, CelError, compile_expression, set_budget
 from pvbus.core.errors import UsageError
+from pvbus.core.kernel.conflicts import CONFLICTS
 from pvbus.core.kernel.keys import KEPT_LABEL, Key, sync_key
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.core.kernel.objects import annotation, timestamp
 from pvbus.core.kernel.records import (
     DESIRED,
@@ -58,8 +60,6 @@ from pvbus.core.kernel.rolloutrows import Rollout
 from pvbus.core.promotion.rollout.waiting import canary_waits
 from pvbus.core.variants.conditions.sets import confirm_command, dispute_text
 from pvbus.core.variants.expressions import expressions_of
-from pvbus.core.variants.merge.conflicts import CONFLICTS
-from pvbus.core.variants.objectrows import REPOSITORY
 from pvbus.core.variants.template import row_variables
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind, Object

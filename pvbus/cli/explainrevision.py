@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pvbus.cli.asking import task_lines
+from pvbus.core.kernel import gates, tasks
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE, Key
 from pvbus.core.kernel.objects import annotations_of
-from pvbus.core.variants.revisions import gates, signatures, tasks
+from pvbus.core.variants.revisions import signatures
 from pvbus.core.variants.revisions.owning import PUBLISHED, lifecycle_of
 from pvbus.ports.cluster import Object
 from pvbus.telemetry.terminal import one_line

@@ -15,12 +15,12 @@ from pvbus.cli.datafolder import DataPaths
 from pvbus.cli.progress import REPOSITORY, SET, VARIANT
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.errors import PermanentError, TransientError, UsageError
+from pvbus.core.kernel.objectrows import rows_of
 from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.records import OBJECTS
 from pvbus.core.variants.inject.locks import Lock, readers
 from pvbus.core.variants.inject.mutations import injection_points
 from pvbus.core.variants.inject.view import InjectView
-from pvbus.core.variants.objectrows import rows_of
 from pvbus.ports.cluster import Kind, Object, Resource
 
 if TYPE_CHECKING:

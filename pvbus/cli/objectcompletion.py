@@ -10,8 +10,8 @@ from pvbus.cli.reading import open_existing_bus, read_rows
 from pvbus.core.errors import PvbusError
 from pvbus.core.kernel.keys import Key, ObjectKey
 from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.objectrows import SET, VARIANT
 from pvbus.core.kernel.records import OBJECTS, SETS, VARIANTS
-from pvbus.core.variants.objectrows import SET, VARIANT
 from pvbus.ports.cluster import Kind
 
 SECONDS_MAX = 1.0

@@ -14,7 +14,7 @@ import click
 from pvbus.cli.datafolder import DataPaths
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import Key
-from pvbus.core.variants.objectrows import POLICY, QUARANTINE, REPOSITORY, REVISION, SET, VARIANT
+from pvbus.core.kernel.objectrows import POLICY, QUARANTINE, REPOSITORY, REVISION, SET, VARIANT
 from pvbus.core.yaml.reader import document
 from pvbus.ports.cluster import Kind
 

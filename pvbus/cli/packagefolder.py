@@ -23,10 +23,10 @@ from pvbus.controlplane.packages.layout import KPTFILE
 from pvbus.controlplane.packages.render import Rendering
 from pvbus.core.api.variants import PORCH_API
 from pvbus.core.errors import ConflictError, UsageError
+from pvbus.core.kernel import gates, tasks
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.objects import timestamp
 from pvbus.core.variants.merge.copies import edit_kptfile
-from pvbus.core.variants.revisions import gates, tasks
 from pvbus.core.yaml.rawtext import bytes_of, text_of
 from pvbus.ports.cluster import Cluster, Object, Resource
 

@@ -24,10 +24,10 @@ from pvbus.cli.quarantines import end_quarantine
 from pvbus.cli.rolloutorders import ORDERS, REASON_CHARACTERS_MAX, promote, read_order, write_order
 from pvbus.core.api.selectortext import parse_label_selector
 from pvbus.core.errors import PermanentError, UsageError
+from pvbus.core.kernel import tasks
 from pvbus.core.kernel.keys import HOLD, HOLD_REASON, Key, digest
-from pvbus.core.promotion.proposals import APPROVE, PROPOSE, REJECT
-from pvbus.core.variants.objectrows import QUARANTINE
-from pvbus.core.variants.revisions import tasks
+from pvbus.core.kernel.objectrows import QUARANTINE
+from pvbus.core.promotion.protocol.proposals import APPROVE, PROPOSE, REJECT
 from pvbus.core.web.conflicts import found_in, group_id, groups_of
 from pvbus.core.web.model import Model
 from pvbus.ports.bus import Bus

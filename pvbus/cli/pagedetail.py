@@ -16,7 +16,7 @@ from pvbus.cli.progress import VARIANT
 from pvbus.core.errors import PvbusError
 from pvbus.core.kernel.keys import EDITED_BY, Key
 from pvbus.core.kernel.objects import annotation
-from pvbus.core.promotion.proposals import conflicts_of
+from pvbus.core.promotion.protocol.proposals import conflicts_of
 from pvbus.core.variants.merge.objects import words_of
 from pvbus.core.variants.revisions.owning import lifecycle_of
 from pvbus.core.web.conflicts import HIDDEN, is_secret, values_of

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from pvbus.cli.plandocument import Document
-from pvbus.core.promotion.proposals import conflicts_of
-from pvbus.core.variants.revisions import gates
+from pvbus.core.kernel import gates
+from pvbus.core.promotion.protocol.proposals import conflicts_of
 from pvbus.ports.cluster import Object
 
 COMMITTING = ("create PackageRevision", "updateResources PackageRevisionResources", "delete PackageRevision")

@@ -18,7 +18,7 @@ from pvbus.controlplane.packages.layout import CAUSE
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.kernel.keys import CONFIRM_DELETION, EDITED_BY, FINALIZER, KEPT_FOR, SET_UID_LABEL, ObjectKey
 from pvbus.core.kernel.objects import annotations_of
-from pvbus.core.promotion.proposals import conflicts_of
+from pvbus.core.promotion.protocol.proposals import conflicts_of
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.run import Preview, PreviewChild
 

@@ -24,7 +24,7 @@ from pvbus.controlplane.packages.resources import resources_of
 from pvbus.controlplane.packages.revisions import Revision, to_object
 from pvbus.controlplane.packages.settings import Pins, RepositorySettings, credentials_in, settings_of
 from pvbus.core.errors import PermanentError
-from pvbus.core.variants.objectrows import REPOSITORY
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.ports.cluster import Kind, Object
 
 SECRET = Kind("", "Secret")

@@ -44,7 +44,15 @@ from pvbus.core.api.selectortext import parse_label_selector
 from pvbus.core.errors import PermanentError, PvbusError, UsageError
 from pvbus.core.kernel.holds import SetHold, hold_reason
 from pvbus.core.kernel.keys import Key
-from pvbus.core.promotion.proposals import APPROVE, PROPOSE, REJECT, Move, is_ready, labels_of, refusal
+from pvbus.core.promotion.protocol.proposals import (
+    APPROVE,
+    PROPOSE,
+    REJECT,
+    Move,
+    is_ready,
+    labels_of,
+    refusal,
+)
 from pvbus.core.variants.revisions.owning import lifecycle_of
 from pvbus.ports.cluster import Cluster, Kind, Object
 

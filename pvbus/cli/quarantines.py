@@ -15,8 +15,8 @@ from pvbus.cli.rolloutorders import REASON_CHARACTERS_MAX, user_name
 from pvbus.core.api.quarantines import Quarantine, QuarantineRelease
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.objectrows import QUARANTINE
 from pvbus.core.kernel.objects import timestamp
-from pvbus.core.variants.objectrows import QUARANTINE
 from pvbus.ports.cluster import Cluster, Object
 
 

@@ -36,7 +36,7 @@ from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import FORBIDDEN, ConflictError, PermanentError, UsageError
 from pvbus.core.kernel.keys import RETRY, Key
-from pvbus.core.promotion.proposals import has_failed, is_ready
+from pvbus.core.promotion.protocol.proposals import has_failed, is_ready
 from pvbus.core.variants.revisions.owning import lifecycle_of
 from pvbus.ports.cluster import Cluster, Kind, Object
 

@@ -27,11 +27,11 @@ from pvbus.cli.packagefolder import PackageHome, folder_option
 from pvbus.cli.reading import data_option
 from pvbus.core.api.packages import PLACEHOLDER_REVISION
 from pvbus.core.errors import PermanentError, UsageError
+from pvbus.core.kernel import gates, tasks
 from pvbus.core.kernel.keys import TASKS, Key
+from pvbus.core.kernel.tasks import Task
 from pvbus.core.variants.notices import LIFECYCLE_TYPE
-from pvbus.core.variants.revisions import gates, tasks
 from pvbus.core.variants.revisions.owning import is_terminating, lifecycle_of
-from pvbus.core.variants.revisions.tasks import Task
 from pvbus.ports.cluster import Cluster, Object
 
 OPEN_COLUMNS = ("REVISION", "TYPE", "STATUS", "OWNER", "TICKET", "DUE", "QUESTION")

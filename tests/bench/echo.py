@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from pvbus.core.kernel.keys import partition as partition_of
+from pvbus.core.kernel.objectrows import POLICY, VARIANT, rows_of, topics_of
 from pvbus.core.kernel.records import VARIANTS
 from pvbus.core.kernel.topics import partition_key
-from pvbus.core.variants.objectrows import POLICY, VARIANT, rows_of, topics_of
 from pvbus.ports.bus import Bus, Lease, Output
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.process.assembly import partition_count

@@ -10,8 +10,8 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
+from pvbus.core.kernel.objectrows import SET, rows_of
 from pvbus.core.kernel.records import SETS, TARGETS
-from pvbus.core.variants.objectrows import SET, rows_of
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.installation import ensure_installation

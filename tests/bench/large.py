@@ -13,8 +13,8 @@ from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.keys import sync_key
 from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.objectrows import REPOSITORY, REVISION, SET, VARIANT, rows_of, topics_of
 from pvbus.core.kernel.records import OBJECTS, SETS, VARIANTS, SyncMarker
-from pvbus.core.variants.objectrows import REPOSITORY, REVISION, SET, VARIANT, rows_of, topics_of
 from pvbus.ports.bus import Output
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.installation import ensure_installation

@@ -19,6 +19,15 @@ from pvbus.core.api.promotion import PROMOTION_API
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, ChildKey, TargetKey, is_child, sync_key
 from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.objectrows import (
+    POLICY,
+    QUARANTINE,
+    REVISION,
+    SPECIALIZER,
+    VARIANT,
+    rows_of,
+    topics_of,
+)
 from pvbus.core.kernel.records import (
     APPROVALS,
     OBJECTS,
@@ -33,15 +42,6 @@ from pvbus.core.kernel.records import (
 )
 from pvbus.core.kernel.rolloutrows import Rollout, Target
 from pvbus.core.kernel.rolloutstates import RolloutState
-from pvbus.core.variants.objectrows import (
-    POLICY,
-    QUARANTINE,
-    REVISION,
-    SPECIALIZER,
-    VARIANT,
-    rows_of,
-    topics_of,
-)
 from pvbus.ports.bus import Output, Record
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.installation import ensure_installation

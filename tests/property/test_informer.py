@@ -15,11 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from pvbus.core.kernel.keys import CHECK_PREFIX, parse_okey
 from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.objectrows import Emission
 from pvbus.core.kernel.records import OBJECTS, ObjectRow
 from pvbus.core.variants.ingest import events
 from pvbus.core.variants.ingest.commands import Operation
 from pvbus.core.variants.ingest.events import Event
-from pvbus.core.variants.objectrows import Emission
 from tests.unit.core.variants.informing import (
     FORBIDDEN,
     GONE,

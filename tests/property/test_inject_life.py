@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from pvbus.adapters.memory.cluster import RESOURCES, REVISION
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.core.kernel.conflicts import ABSENT, CONFLICTS, reported
 from pvbus.core.kernel.records import RESULTS
 from pvbus.core.variants.inject.later import MERGED, base_name
-from pvbus.core.variants.merge.conflicts import ABSENT, CONFLICTS, reported
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.packages import StoreRules

@@ -8,8 +8,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pvbus.core.variants.merge import fields, packages
-from pvbus.core.variants.merge.conflicts import ABSENT, MergeError
+from pvbus.core.kernel.conflicts import ABSENT
+from pvbus.core.variants.merge import MergeError, fields, packages
 from pvbus.core.variants.merge.schemas import Keyed, Schema, by, schema_of
 from pvbus.core.yaml import editor
 

@@ -19,6 +19,7 @@ from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.effects import CatchUp, Create, Delete, Get, Update
 from pvbus.core.kernel.keys import SET_UID_LABEL, colliding_variant_name, digest, sync_key
 from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.objectrows import rows_of, topics_of
 from pvbus.core.kernel.records import (
     OBJECTS,
     UNROLL,
@@ -29,7 +30,6 @@ from pvbus.core.kernel.records import (
     SyncMarker,
 )
 from pvbus.core.kernel.topics import partition_key
-from pvbus.core.variants.objectrows import rows_of, topics_of
 from pvbus.core.variants.render.controller import RenderController
 from pvbus.core.variants.unroll.controller import TURN_TARGETS, UnrollController
 from pvbus.core.variants.unroll.removal import RemovalLimits

@@ -16,6 +16,15 @@ from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.effects import Outcome, Put
 from pvbus.core.kernel.keys import FINALIZER, sync_key
 from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.objectrows import (
+    REPOSITORY,
+    REVISION,
+    VARIANT,
+    injectable_row,
+    presence_row,
+    rows_of,
+    topics_of,
+)
 from pvbus.core.kernel.records import (
     INJECTABLES,
     OBJECTS,
@@ -27,15 +36,6 @@ from pvbus.core.kernel.records import (
     WatchRequest,
 )
 from pvbus.core.variants.inject.controller import InjectController
-from pvbus.core.variants.objectrows import (
-    REPOSITORY,
-    REVISION,
-    VARIANT,
-    injectable_row,
-    presence_row,
-    rows_of,
-    topics_of,
-)
 from pvbus.core.variants.revisions.former import PROPOSED_BY, record_of
 from pvbus.ports.cluster import Object
 from pvbus.runtime.reconcile.effects import perform

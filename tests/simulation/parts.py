@@ -11,6 +11,7 @@ from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.effects import CatchUp, Outcome, Put
 from pvbus.core.kernel.keys import sync_key
 from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.objectrows import rows_of, topics_of
 from pvbus.core.kernel.records import (
     OBJECTS,
     SETRESULTS,
@@ -28,7 +29,6 @@ from pvbus.core.kernel.records import (
     TargetRow,
 )
 from pvbus.core.kernel.topics import child_of
-from pvbus.core.variants.objectrows import rows_of, topics_of
 from pvbus.core.variants.render.controller import SPEC_BYTES_MAX, RenderController
 from pvbus.core.variants.unroll.controller import CHUNK_PUTS, UnrollController
 from pvbus.core.variants.unroll.opinion import Opinions

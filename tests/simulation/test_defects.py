@@ -28,10 +28,10 @@ from pvbus.core.errors import ConflictError
 from pvbus.core.kernel.effects import WRITES, List, Outcome, Reconciliation
 from pvbus.core.kernel.keys import FINALIZER, partition, sync_key
 from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.objectrows import Emission, rows_of, topics_of
 from pvbus.core.kernel.records import OBJECTS, VARIANTS, ChildState, SyncMarker, WatchRequest
 from pvbus.core.variants.ingest.published import KindRows
 from pvbus.core.variants.inject.controller import InjectController
-from pvbus.core.variants.objectrows import Emission, rows_of, topics_of
 from pvbus.core.variants.unroll.controller import UnrollController
 from pvbus.core.variants.unroll.preparing import Preparing
 from pvbus.core.variants.unroll.removal import Removal, RemovalLimits

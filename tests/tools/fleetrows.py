@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition, Downstream
+from pvbus.core.kernel.conflicts import CONFLICTS, Conflict, annotation
 from pvbus.core.kernel.keys import okey, sync_key
 from pvbus.core.kernel.records import (
     LATEST,
@@ -30,7 +31,6 @@ from pvbus.core.kernel.records import (
     TargetRow,
 )
 from pvbus.core.variants.attention import ATTENTION
-from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict, annotation
 from tests.tools.bustables import Row
 
 REGIONS = ("africa", "america", "asia", "europe")

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pvbus.cli.demos.story import Fleet, Step, condition, counted, first_published, is_settled
 from pvbus.cli.live import REVISION
 from pvbus.cli.progress import SET, VARIANT
+from pvbus.core.kernel.conflicts import CONFLICTS
 from pvbus.core.kernel.objects import annotations_of
-from pvbus.core.variants.merge.conflicts import CONFLICTS
 from pvbus.core.variants.revisions.owning import lifecycle_of
 
 LOCAL, CONFLICTING, RETIRED = "asia-01", "europe-01", "africa-01"

@@ -12,9 +12,9 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.live import FILES, REVISION
 from pvbus.cli.progress import SET, VARIANT, Judged
 from pvbus.core.errors import PermanentError
-from pvbus.core.variants.revisions.gates import conditions_of
+from pvbus.core.kernel.gates import conditions_of
+from pvbus.core.kernel.tasks import status_of
 from pvbus.core.variants.revisions.owning import lifecycle_of
-from pvbus.core.variants.revisions.tasks import status_of
 from pvbus.ports.cluster import Kind, Object
 
 NAMESPACE = "default"

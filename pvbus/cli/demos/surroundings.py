@@ -19,8 +19,8 @@ from pvbus.cli.demos.rollout import ADDRESSED, LICENSED, is_canary
 from pvbus.cli.demos.story import LOOK_SECONDS, NAMESPACE
 from pvbus.cli.live import REVISION
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
+from pvbus.core.kernel import gates
 from pvbus.core.kernel.keys import Key
-from pvbus.core.variants.revisions import gates
 from pvbus.core.variants.revisions.owning import lifecycle_of
 
 START_SECONDS_MAX = 60.0

@@ -15,10 +15,10 @@ from pvbus.cli.live import REVISION
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.api.variants import PORCH_API, SET_API, VARIANT_API
 from pvbus.core.errors import PermanentError, TransientError
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.core.kernel.rights import PACKAGES as PACKAGES_SERVICE
 from pvbus.core.kernel.topics import PLATFORM, PROMOTION, SERVICES
 from pvbus.core.platform.establish.rivals import QUIET_SECONDS, last_mark
-from pvbus.core.variants.objectrows import REPOSITORY
 from pvbus.install.monitoring import EXPIRY_DAYS_MIN
 from pvbus.install.objects import service_name
 from pvbus.ports.cluster import Kind, Object, Resource

@@ -30,7 +30,7 @@ from pvbus.controlplane.packages.journal import Note
 from pvbus.controlplane.packages.settings import SECRET
 from pvbus.core.errors import ConflictError, InvariantError, PermanentError, TransientError
 from pvbus.core.kernel.backoff import Jitter
-from pvbus.core.variants.objectrows import REPOSITORY
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource, WatchEvent
 
 SHOWN_SECONDS_MAX = 3.0

@@ -20,10 +20,10 @@ from pvbus.controlplane.packages.revisions import Revision, lock_address, lock_o
 from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upgrading import Names, Upgraded, Upstream
 from pvbus.controlplane.packages.upstreams import Origin, Upstreams
+from pvbus.core.kernel.conflicts import Conflict
 from pvbus.core.kernel.keys import COPIED_CONDITIONS, revision_name
 from pvbus.core.kernel.packagepaths import label_problem, package_problem
-from pvbus.core.variants.merge import copies
-from pvbus.core.variants.merge.conflicts import Conflict, MergeError
+from pvbus.core.variants.merge import MergeError, copies
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 

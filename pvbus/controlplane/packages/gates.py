@@ -16,9 +16,9 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.identity import Asked, current
 from pvbus.controlplane.packages import answers, layout
 from pvbus.controlplane.packages.revisions import Revision, conditions_of
+from pvbus.core.kernel import tasks
+from pvbus.core.kernel.gates import Step, Unmet, gates_for, unmet_gates, words
 from pvbus.core.kernel.keys import OVERRIDE_GATES
-from pvbus.core.variants.revisions import tasks
-from pvbus.core.variants.revisions.gates import Step, Unmet, gates_for, unmet_gates, words
 
 RIGHT = "override"
 """The subresource whose `update` is the right to override. It is not served: only its right is asked for."""

@@ -16,7 +16,7 @@ from pvbus.controlplane.packages.settings import location_of, spec_of
 from pvbus.core.api.packages import GitPackage
 from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.errors import PermanentError
-from pvbus.core.variants.objectrows import REPOSITORY
+from pvbus.core.kernel.objectrows import REPOSITORY
 
 CLONE_ADDRESS = "clone-address"
 """The verb on packagerevisions. It says what it permits, and no verb of Kubernetes includes it: a role has it

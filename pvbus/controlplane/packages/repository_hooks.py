@@ -7,8 +7,8 @@ from pvbus.controlplane.packages.permits import LocalFolders
 from pvbus.controlplane.packages.settings import spec_of, spec_problem, url_of
 from pvbus.core.api.packages import RepositorySpec
 from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.core.kernel.packagepaths import label_problem
-from pvbus.core.variants.objectrows import REPOSITORY
 from pvbus.ports.cluster import Object
 
 

@@ -17,8 +17,8 @@ from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.revisions import Revision, lock_address
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import TransientError
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.core.kernel.objects import annotations_of
-from pvbus.core.variants.objectrows import REPOSITORY
 from pvbus.ports.cluster import Object
 
 REPOSITORIES = f"repositories.{CONFIG_GROUP}"

@@ -50,6 +50,8 @@ from pvbus.controlplane.packages.revisions import (
 from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upstreams import Upstreams
 from pvbus.core.api.kptfile import STATUSES
+from pvbus.core.kernel.conflicts import CONFLICTS, Conflict, annotation
+from pvbus.core.kernel.gates import merged, open_on_proposals
 from pvbus.core.kernel.keys import (
     DELETE_EDITS,
     EDITED_BY,
@@ -59,9 +61,7 @@ from pvbus.core.kernel.keys import (
 )
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.variants.merge import copies
-from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict, annotation
 from pvbus.core.variants.revisions import validators
-from pvbus.core.variants.revisions.gates import merged, open_on_proposals
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 

@@ -9,8 +9,8 @@ from pvbus.controlplane.packages import layout, leftovers, skipping
 from pvbus.controlplane.packages.clone import RepositoryClone
 from pvbus.controlplane.packages.settings import RepositorySettings
 from pvbus.controlplane.packages.timing import FullSyncs
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.core.kernel.objects import annotations_of, timestamp
-from pvbus.core.variants.objectrows import REPOSITORY
 from pvbus.ports.cluster import Object
 
 

@@ -37,7 +37,7 @@ from pvbus.controlplane.packages.upstreams import Upstreams
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.backoff import spread
 from pvbus.core.kernel.codec import prepare_types
-from pvbus.core.variants.objectrows import REPOSITORY
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.ports.cluster import Object
 
 THREADS_MAX = 8

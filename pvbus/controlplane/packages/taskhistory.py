@@ -11,10 +11,10 @@ from contextlib import suppress
 from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.content import KptfileFacts, facts_of
 from pvbus.controlplane.packages.render import Rendering
+from pvbus.core.kernel import tasks
 from pvbus.core.kernel.keys import TASK_HISTORY
 from pvbus.core.kernel.objects import timestamp
 from pvbus.core.variants.merge import copies
-from pvbus.core.variants.revisions import tasks
 from pvbus.core.yaml import editor
 
 _PATH = ("metadata", "annotations", TASK_HISTORY)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from pvbus.controlplane.packages.filesets import File, FileMode, Files, replaced, texts
 from pvbus.controlplane.packages.render import Rendering
+from pvbus.core.kernel.conflicts import Conflict
 from pvbus.core.variants.merge import copies, packages
-from pvbus.core.variants.merge.conflicts import Conflict
 from pvbus.core.variants.merge.output import made_again, put_back
 from pvbus.core.yaml.rawtext import bytes_of, text_of
 

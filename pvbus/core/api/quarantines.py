@@ -1,7 +1,7 @@
 """Quarantine of the group `promotion.pvbus.dev`: what failed, and is not to go out again.
 
 Same rules as `pvbus.core.api.variants`: frozen Structs, unknown fields ignored. What a quarantine covers is
-decided in `pvbus.core.promotion.quarantines`.
+decided in `pvbus.core.promotion.protocol.quarantines`.
 """
 
 from pvbus.core.api.promotion import PROMOTION_API

@@ -1,1 +1,1 @@
-"""What every controller stands on: effects, keys, rows, topics, markers, rights."""
+"""What every controller stands on, and what wings share: effects, keys, rows, topics, markers, gates."""

@@ -10,7 +10,7 @@ from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, RETURNED, Key
 from pvbus.core.kernel.messages import part
 from pvbus.core.kernel.records import EventTask
-from pvbus.core.variants.revisions.tasks import OPEN_STATES
+from pvbus.core.kernel.tasks import OPEN_STATES
 
 ATTENTION = "AttentionNeeded"
 SHOWN_MAX = 3  # more would not be read in a condition; `pvbus explain` has all

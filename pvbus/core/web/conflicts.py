@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from pvbus.core.kernel.conflicts import ABSENT, CONFLICTS, Conflict, reported, where
 from pvbus.core.kernel.keys import digest
 from pvbus.core.kernel.records import ObjectOwner
-from pvbus.core.variants.merge.conflicts import ABSENT, CONFLICTS, Conflict, reported, where
 
 OPEN = frozenset({"Draft", "Proposed"})
 VARIANT = "PackageVariant"

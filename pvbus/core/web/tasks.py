@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from pvbus.core.kernel import tasks
 from pvbus.core.kernel.messages import part
 from pvbus.core.kernel.records import ConditionEvent
-from pvbus.core.variants.revisions import tasks
-from pvbus.core.variants.revisions.tasks import ASKED, OPEN_STATES
+from pvbus.core.kernel.tasks import ASKED, OPEN_STATES
 
 
 class Question(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.backoff import Backoff, Jitter
-from pvbus.core.variants.objectrows import CRD
+from pvbus.core.kernel.objectrows import CRD
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import GoneError, Object, Reader, Resource
 from pvbus.telemetry.logs import get_logger

@@ -12,9 +12,9 @@ import msgspec
 
 from pvbus.core.kernel.keys import kind_of
 from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.objectrows import QUARANTINE
 from pvbus.core.kernel.records import INJECTABLES, INSTALLS, OBJECTS, SyncMarker
 from pvbus.core.variants.ingest.published import agreed
-from pvbus.core.variants.objectrows import QUARANTINE
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.reconcile.reader import StaleError, TableReader

@@ -12,6 +12,7 @@ from typing import Any
 from pvbus.core.errors import FORBIDDEN, ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.backoff import Jitter
 from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.objectrows import Emission, rows_of
 from pvbus.core.kernel.records import CheckRequest, SyncMarker
 from pvbus.core.variants.ingest import commands, events
 from pvbus.core.variants.ingest.checks import Batch
@@ -20,7 +21,6 @@ from pvbus.core.variants.ingest.events import Event, Fault, Reason
 from pvbus.core.variants.ingest.informer import Informer
 from pvbus.core.variants.ingest.published import Emit, Name
 from pvbus.core.variants.ingest.states import BackingOff
-from pvbus.core.variants.objectrows import Emission, rows_of
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import GoneError, Object, Reader, Resource, SilentError
 from pvbus.runtime.backoff import uniform

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from pvbus.core.kernel.keys import CHECK_PREFIX, SYNC_PREFIX
 from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.objectrows import POLICY, SET, VARIANT, Emission
 from pvbus.core.kernel.packagerows import SCOPE
 from pvbus.core.kernel.records import (
     DLQ,
@@ -17,7 +18,6 @@ from pvbus.core.kernel.records import (
     CheckRequest,
     WatchRequest,
 )
-from pvbus.core.variants.objectrows import POLICY, SET, VARIANT, Emission
 from pvbus.ports.bus import Lease
 from pvbus.ports.clock import Clock
 from pvbus.runtime.ingest.informer import InformerShell

@@ -22,6 +22,7 @@ from pvbus.core.kernel.keys import CHECK_PREFIX, sync_key
 from pvbus.core.kernel.keys import partition as partition_of
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.markers import marker_kind
+from pvbus.core.kernel.objectrows import CRD, STATIC_KINDS, Emission, topics_of
 from pvbus.core.kernel.records import (
     DLQ,
     INJECTABLES,
@@ -35,7 +36,6 @@ from pvbus.core.kernel.records import (
 )
 from pvbus.core.kernel.topics import row_partition
 from pvbus.core.variants.ingest.published import unwanted, withdrawal
-from pvbus.core.variants.objectrows import CRD, STATIC_KINDS, Emission, topics_of
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Reader

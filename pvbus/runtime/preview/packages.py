@@ -45,10 +45,10 @@ from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.controlplane.packages.upgrading import Names, Upstream
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import TransientError
+from pvbus.core.kernel.conflicts import CONFLICTS, annotation
 from pvbus.core.kernel.keys import sha1_head
 from pvbus.core.kernel.objects import annotations_of
-from pvbus.core.variants.merge import copies
-from pvbus.core.variants.merge.conflicts import CONFLICTS, MergeError, annotation
+from pvbus.core.variants.merge import MergeError, copies
 from pvbus.core.yaml import editor
 from pvbus.core.yaml.rawtext import bytes_of
 from pvbus.ports.cluster import Kind, Object

@@ -9,7 +9,7 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.proposals import Asked, Plan, plan_moves
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.keys import Key
-from pvbus.core.promotion.proposals import PROPOSE
+from pvbus.core.promotion.protocol.proposals import PROPOSE
 from tests.e2e.cli.command import pvbus, running
 from tests.e2e.cli.small_fleet import (
     CLUSTERS,

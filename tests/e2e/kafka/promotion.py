@@ -19,9 +19,9 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.manifests import Manifest
 from pvbus.cli.apply import apply
 from pvbus.cli.progress import VARIANT
+from pvbus.core.kernel.objectrows import QUARANTINE
 from pvbus.core.kernel.records import APPROVALS, CANDIDATES, ROLLOUTS
 from pvbus.core.kernel.topics import PROMOTION
-from pvbus.core.variants.objectrows import QUARANTINE
 from pvbus.examples import fleet
 from tests.e2e.cli.small_fleet import REVISION, Client, publish
 from tests.e2e.cli.test_rollout import POLICY, policy, variant

@@ -20,8 +20,8 @@ from pvbus.cli.planfile import PlanFile, PlanInputs, plan_file, read_plan, write
 from pvbus.cli.planpreview import Settings
 from pvbus.cli.planstanding import Standing
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
+from pvbus.core.kernel.conflicts import CONFLICTS
 from pvbus.core.kernel.keys import PLANNED_BY
-from pvbus.core.variants.merge.conflicts import CONFLICTS
 from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.run import Changes, ObjectName, World, preview

@@ -8,8 +8,8 @@ from typing import Any
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.progress import SET
 from pvbus.core.api.promotion import PROMOTION_GROUP
+from pvbus.core.kernel.conflicts import CONFLICTS
 from pvbus.core.kernel.objects import annotations_of
-from pvbus.core.variants.merge.conflicts import CONFLICTS
 from pvbus.ports.cluster import Kind
 from tests.e2e.cli.command import pvbus
 from tests.e2e.cli.small_fleet import FILES, REVISION, Client, publish

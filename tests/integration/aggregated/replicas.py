@@ -21,7 +21,7 @@ from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.render import render
 from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.core.api.crds import cluster_crds
-from pvbus.core.variants.objectrows import REPOSITORY
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.ports.cluster import Kind, Object
 from tests.integration.packages.support import NAMESPACE, repository
 

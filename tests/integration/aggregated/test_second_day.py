@@ -13,7 +13,7 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
 from pvbus.controlplane.apiserver.store import UnavailableError
 from pvbus.controlplane.packages.journal import Note
-from pvbus.core.variants.objectrows import REPOSITORY
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.ports.cluster import Kind
 from tests.integration.aggregated.replicas import PACKAGE_REV, Replica, World, embedded_cluster, until
 from tests.integration.packages.support import KPTFILE, NAMESPACE, bare, git, push_files, refs, revision

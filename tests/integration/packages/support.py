@@ -14,7 +14,7 @@ from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.render import RenderResult, render
 from pvbus.controlplane.packages.settings import SECRET, StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
-from pvbus.core.variants.objectrows import REPOSITORY
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.ports.cluster import Object
 from tests.kit.objects import MemoryObjects
 

@@ -6,7 +6,7 @@ import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.core.kernel.keys import COPIED_CONDITIONS
-from pvbus.core.variants.objectrows import REPOSITORY
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.ports.cluster import Object
 from tests.integration.packages.support import World, clone_of, revision
 

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import bounds
-from pvbus.core.variants.objectrows import REPOSITORY
+from pvbus.core.kernel.objectrows import REPOSITORY
 from tests.integration.packages.support import (
     KPTFILE,
     NAMESPACE,

@@ -8,7 +8,7 @@ from typing import Any
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import ConflictError, TransientError
 from pvbus.core.kernel.keys import EDITED_BY, FINALIZER, KEPT_FOR, KEPT_LABEL
-from pvbus.core.variants.objectrows import REPOSITORY, REVISION, VARIANT
+from pvbus.core.kernel.objectrows import REPOSITORY, REVISION, VARIANT
 from pvbus.ports.cluster import Kind, Object
 from tests.integration.apiserver.client import Api, eventually
 from tests.integration.packages.support import NAMESPACE, git

@@ -9,7 +9,7 @@ import pytest
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import leftovers
 from pvbus.core.kernel.keys import REMOVE_LAST_REVISION
-from pvbus.core.variants.objectrows import REPOSITORY
+from pvbus.core.kernel.objectrows import REPOSITORY
 from tests.integration.packages.support import (
     KPTFILE,
     NAMESPACE,

@@ -8,7 +8,7 @@ import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.layout import LATEST_LABEL
-from pvbus.core.variants.objectrows import REPOSITORY
+from pvbus.core.kernel.objectrows import REPOSITORY
 from tests.integration.packages.support import (
     CONFIG,
     KPTFILE,

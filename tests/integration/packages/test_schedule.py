@@ -8,7 +8,7 @@ import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.timing import FullSyncs
-from pvbus.core.variants.objectrows import REPOSITORY
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.ports.cluster import Object
 from tests.integration.packages.support import (
     KPTFILE,

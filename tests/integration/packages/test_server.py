@@ -18,7 +18,7 @@ from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
 from pvbus.core.api.crds import crds
 from pvbus.core.kernel.keys import EDITED_BY
-from pvbus.core.variants.objectrows import REPOSITORY
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.ports.cluster import Kind
 from tests.integration.apiserver.client import Api, eventually
 from tests.integration.packages.support import NAMESPACE, clone_of, git, refs, repository, revision, tree

@@ -8,10 +8,10 @@ import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.layout import CAUSE
+from pvbus.core.kernel import tasks
 from pvbus.core.kernel.keys import CONDITION_ORDER, SIGNATURES, SIGNED_CONTENT, SURVIVES, TASKS
-from pvbus.core.variants.revisions import tasks
+from pvbus.core.kernel.tasks import Task
 from pvbus.core.variants.revisions.signatures import signed_digest
-from pvbus.core.variants.revisions.tasks import Task
 from pvbus.ports.cluster import Object
 from tests.integration.packages.support import World, clone_of, push_files, revision
 

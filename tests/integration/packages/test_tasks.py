@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pvbus.core.kernel import tasks
 from pvbus.core.kernel.keys import TASK_HISTORY, TASKS
-from pvbus.core.variants.revisions import tasks
-from pvbus.core.variants.revisions.tasks import Task
+from pvbus.core.kernel.tasks import Task
 from pvbus.ports.cluster import Object
 from tests.integration.apiserver.test_access import RBAC, _add, _bound, _role
 from tests.integration.packages.support import World, clone_of, git, revision

@@ -12,10 +12,10 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.layout import parse_annotations
 from pvbus.controlplane.packages.resources import ResourcesKind
 from pvbus.core.errors import ConflictError
+from pvbus.core.kernel.conflicts import CONFLICTS
 from pvbus.core.kernel.effects import Create, Update
 from pvbus.core.kernel.records import RESULTS
 from pvbus.core.variants.following import FOLLOW
-from pvbus.core.variants.merge.conflicts import CONFLICTS
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
 from pvbus.runtime.reconcile.effects import perform

@@ -11,10 +11,10 @@ from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli import diff
 from pvbus.cli.conflicts import SETTLED
 from pvbus.cli.main import run
+from pvbus.core.kernel.conflicts import CONFLICTS, annotation
+from pvbus.core.kernel.objectrows import REVISION, rows_of
 from pvbus.core.kernel.records import OBJECTS
-from pvbus.core.variants.merge.conflicts import CONFLICTS, annotation
 from pvbus.core.variants.merge.objects import merge
-from pvbus.core.variants.objectrows import REVISION, rows_of
 from pvbus.ports.cluster import Object
 from tests.tools.bustables import write_tables
 from tests.tools.fleetrows import child, site, variant

@@ -16,8 +16,8 @@ from pvbus.controlplane.apiserver import certificates
 from pvbus.controlplane.apiserver.datafolder import DataFolder
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.objectrows import injectable_row, rows_of
 from pvbus.core.kernel.records import OBJECTS
-from pvbus.core.variants.objectrows import injectable_row, rows_of
 from tests.e2e.cli.command import environment
 
 SENTINEL = "s3ntinel"

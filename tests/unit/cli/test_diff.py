@@ -11,7 +11,7 @@ from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli import diff
 from pvbus.cli.main import run
 from pvbus.core.errors import ConflictError
-from pvbus.core.variants.merge.conflicts import Conflict, annotation
+from pvbus.core.kernel.conflicts import Conflict, annotation
 from pvbus.core.variants.merge.copies import UPSTREAM_IDENTIFIER, upgraded, upstream_texts
 from pvbus.core.variants.merge.objects import merge
 from pvbus.ports.cluster import Object

@@ -13,6 +13,7 @@ from pvbus.cli.explain_text import STATE_WORDS, repository_lines, variant_lines
 from pvbus.cli.main import run
 from pvbus.core.api.variants import Condition, Downstream
 from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.objectrows import rows_of
 from pvbus.core.kernel.records import (
     CONDITIONS,
     LATEST,
@@ -42,7 +43,6 @@ from pvbus.core.kernel.records import (
     Verdict,
 )
 from pvbus.core.kernel.rolloutrows import Rollout
-from pvbus.core.variants.objectrows import rows_of
 from tests.simulation.parts import REPOSITORY, REVISION, SITE, obj, site, site_set, upstream
 from tests.tools.bustables import Row, write_tables
 from tests.tools.fleetrows import event, task

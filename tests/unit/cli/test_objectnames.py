@@ -8,7 +8,7 @@ import yaml
 from pvbus.cli.objectnames import NAMED_KINDS, Named, Scope, kind_of, named
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import Key
-from pvbus.core.variants.objectrows import REPOSITORY, REVISION, SET, VARIANT
+from pvbus.core.kernel.objectrows import REPOSITORY, REVISION, SET, VARIANT
 from tests.e2e.cli.command import REPOSITORY as CHECKOUT
 
 WEB = Key("default", "web")

@@ -10,7 +10,7 @@ from pvbus.cli.packagefolder import PackageFolder, folder_key
 from pvbus.controlplane.packages import signing
 from pvbus.controlplane.packages.content import facts_of
 from pvbus.core.errors import ConflictError
-from pvbus.core.variants.objectrows import REVISION
+from pvbus.core.kernel.objectrows import REVISION
 
 Captured = pytest.CaptureFixture[str]
 KPTFILE = """\

@@ -8,7 +8,7 @@ import pytest
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli.main import run
-from pvbus.core.variants.objectrows import QUARANTINE
+from pvbus.core.kernel.objectrows import QUARANTINE
 from pvbus.ports.cluster import Resource
 from tests.unit.core.promotion.promoting import quarantine
 

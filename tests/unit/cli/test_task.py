@@ -10,9 +10,9 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.memory.cluster import REVISION, MemoryCluster
 from pvbus.cli.main import run
 from pvbus.core.errors import ConflictError, PermanentError
+from pvbus.core.kernel import tasks
 from pvbus.core.kernel.keys import TASK_HISTORY, TASKS
-from pvbus.core.variants.revisions import tasks
-from pvbus.core.variants.revisions.tasks import Change, State, Task
+from pvbus.core.kernel.tasks import Change, State, Task
 from pvbus.ports.cluster import Object, Resource
 
 Captured = pytest.CaptureFixture[str]

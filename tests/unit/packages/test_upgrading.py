@@ -12,9 +12,9 @@ from pvbus.controlplane.packages import content, upgrading
 from pvbus.controlplane.packages.filesets import File, Files
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.controlplane.packages.render import render
+from pvbus.core.kernel.conflicts import CONFLICTS_BYTES_MAX, Conflict, annotation
 from pvbus.core.kernel.keys import TASK_HISTORY
 from pvbus.core.variants.merge import copies
-from pvbus.core.variants.merge.conflicts import CONFLICTS_BYTES_MAX, Conflict, annotation
 from pvbus.core.yaml import editor
 from tests.unit.packages.support import CATALOG, package
 

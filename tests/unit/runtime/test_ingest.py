@@ -12,8 +12,8 @@ from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TransientError
 from pvbus.core.kernel.keys import partition, watch_key
 from pvbus.core.kernel.markers import SyncView, is_marker
+from pvbus.core.kernel.objectrows import Emission
 from pvbus.core.kernel.records import INJECTABLES, OBJECTS, POLICIES, SETS, WATCHES, SyncMarker, WatchRequest
-from pvbus.core.variants.objectrows import Emission
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingest.digests import PublishedDigests

@@ -11,6 +11,7 @@ from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TooLargeError, TransientError
 from pvbus.core.kernel.keys import CHECK_PREFIX, check_key, partition, watch_key
+from pvbus.core.kernel.objectrows import SET, Emission
 from pvbus.core.kernel.records import (
     DLQ,
     OBJECTS,
@@ -20,7 +21,6 @@ from pvbus.core.kernel.records import (
     ObjectRow,
     WatchRequest,
 )
-from pvbus.core.variants.objectrows import SET, Emission
 from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.ingest.lease import IngestLease
 from tests.simulation.world import PARTITIONS, SITE, World

@@ -12,9 +12,9 @@ from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TransientError
 from pvbus.core.kernel.keys import partition, watch_key
 from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.objectrows import Emission
 from pvbus.core.kernel.records import OBJECTS, WATCHES, WatchRequest
 from pvbus.core.kernel.topics import topic_specs
-from pvbus.core.variants.objectrows import Emission
 from pvbus.ports.bus import Output, TopicSpec
 from pvbus.runtime.ingest.digests import DIGEST_HEADER, PublishedDigests
 from pvbus.runtime.ingest.lease import IngestLease

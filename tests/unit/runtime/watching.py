@@ -11,6 +11,7 @@ from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 from pvbus.core.kernel.keys import CHECK_PREFIX, check_key, okey
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.objectrows import Emission, topics_of
 from pvbus.core.kernel.records import (
     INJECTABLES,
     OBJECTS,
@@ -20,7 +21,6 @@ from pvbus.core.kernel.records import (
     ObjectRow,
     SyncMarker,
 )
-from pvbus.core.variants.objectrows import Emission, topics_of
 from pvbus.ports.cluster import Listing, Object, Reader, Resource, WatchEvent
 from pvbus.runtime.ingest.informer import InformerShell
 

@@ -20,8 +20,8 @@ from pvbus.core.promotion.promote.policies import Policy
 from pvbus.core.promotion.promote.sources import evidence_source
 from pvbus.core.promotion.promote.verdicts import DELETED, PROPOSED, as_object
 from pvbus.core.promotion.promote.view import PublishedRevision
-from pvbus.core.promotion.proposals import hold_refusal, labels_of, unready
 from pvbus.core.promotion.protocol.evidence import READY
+from pvbus.core.promotion.protocol.proposals import hold_refusal, labels_of, unready
 from pvbus.core.promotion.protocol.selection import (
     NOT_SELECTED,
     LeftOut,

@@ -19,6 +19,7 @@ from pvbus.core.kernel.keys import PROPOSED_CONTENT, ChildKey, Key
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.messages import cut
+from pvbus.core.kernel.objectrows import POLICY, QUARANTINE, SPECIALIZER
 from pvbus.core.kernel.records import (
     CANDIDATES,
     DESIRED,
@@ -47,8 +48,7 @@ from pvbus.core.promotion.promote.policies import PolicyView
 from pvbus.core.promotion.promote.state import PromoteState
 from pvbus.core.promotion.promote.verdicts import REJECTED, Subject, as_object, judge, rejected, was_proposed
 from pvbus.core.promotion.promote.view import PromoteView
-from pvbus.core.promotion.proposals import labels_of
-from pvbus.core.variants.objectrows import POLICY, QUARANTINE, SPECIALIZER
+from pvbus.core.promotion.protocol.proposals import labels_of
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.holding import SET_KIND, holder_of
 from pvbus.core.variants.revisions.observed import ObservedRevision

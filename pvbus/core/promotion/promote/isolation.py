@@ -10,8 +10,8 @@ from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Effect, Get
 from pvbus.core.promotion.promote.view import PromoteView, PublishedRevision
-from pvbus.core.promotion.proposals import Refusal
-from pvbus.core.promotion.quarantines import (
+from pvbus.core.promotion.protocol.proposals import Refusal
+from pvbus.core.promotion.protocol.quarantines import (
     UNKNOWN,
     Content,
     QuarantineView,

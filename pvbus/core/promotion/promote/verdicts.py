@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from pvbus.core.api.variants import PackageVariant
+from pvbus.core.kernel import gates, tasks
 from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE, PROPOSED_CONTENT, Key
 from pvbus.core.kernel.records import Verdict
 from pvbus.core.promotion.promote.barrier import Opening
-from pvbus.core.promotion.proposals import Refusal, refusal
-from pvbus.core.variants.revisions import gates, tasks
+from pvbus.core.promotion.protocol.proposals import Refusal, refusal
 from pvbus.core.variants.revisions.observed import ObservedRevision
 
 PROPOSING = "Proposing"

@@ -13,8 +13,8 @@ from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.variants import CONFIG_GROUP, Downstream
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, ObjectKey
 from pvbus.core.kernel.markers import SyncView, is_marker, marker_kind
+from pvbus.core.kernel.objectrows import REVISION, SPECIALIZER
 from pvbus.core.kernel.records import ObjectOwner, ObjectRow
-from pvbus.core.variants.objectrows import REVISION, SPECIALIZER
 from pvbus.core.variants.revisions.former import PLACEHOLDER
 from pvbus.core.variants.revisions.observed import ObservedRevision
 

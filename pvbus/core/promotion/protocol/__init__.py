@@ -1,7 +1,8 @@
 """The rollout protocol: which proposed revisions are approved when. Pure.
 
 `selection` decides which revisions a policy is for, `rules` compiles a policy, `machine` takes a rollout one
-step, `rehearsal` runs it against an imagined fleet. `states` has the states and their transitions.
+step, `rehearsal` runs it against an imagined fleet. `proposals` says what may be proposed at all, and
+`quarantines` what may not. The states and their transitions are in the kernel.
 
 The rules of a rollout:
 

@@ -18,7 +18,14 @@ from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.messages import first_of
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.kernel.rolloutrows import TargetFacts
-from pvbus.core.promotion.proposals import Refusal, gate_refusal, hold_refusal, labels_of, refusal, unready
+from pvbus.core.promotion.protocol.proposals import (
+    Refusal,
+    gate_refusal,
+    hold_refusal,
+    labels_of,
+    refusal,
+    unready,
+)
 from pvbus.core.promotion.protocol.rules import seconds_of
 from pvbus.core.promotion.protocol.validation import never_opens, validate_policy
 

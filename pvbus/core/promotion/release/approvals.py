@@ -12,6 +12,7 @@ from collections.abc import Generator
 from typing import Any
 
 from pvbus.core.api.variants import Downstream
+from pvbus.core.kernel import gates
 from pvbus.core.kernel.effects import Effect, Get, Update
 from pvbus.core.kernel.keys import WITHDRAWN
 from pvbus.core.kernel.objects import annotations_of
@@ -30,7 +31,6 @@ from pvbus.core.promotion.release.orders import (
     write,
 )
 from pvbus.core.promotion.release.restoring import restored
-from pvbus.core.variants.revisions import gates
 from pvbus.core.variants.revisions.owning import (
     REVISION,
     Object,

@@ -30,7 +30,7 @@ from pvbus.core.kernel.records import (
     PromotionRow,
     ReleaseRow,
 )
-from pvbus.core.promotion.quarantines import QuarantineView
+from pvbus.core.promotion.protocol.quarantines import QuarantineView
 from pvbus.core.promotion.release import approvals, lifecycles
 from pvbus.core.promotion.release.orders import GONE, HELD, Order
 from pvbus.core.promotion.release.state import ReleaseState

@@ -15,10 +15,10 @@ from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.effects import Effect, Get, Update
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, RETURNED
 from pvbus.core.kernel.messages import cut
+from pvbus.core.kernel.objectrows import REVISION as REVISION_KIND
+from pvbus.core.kernel.objectrows import digest_of
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.kernel.records import Carried, Verdict
-from pvbus.core.variants.objectrows import REVISION as REVISION_KIND
-from pvbus.core.variants.objectrows import digest_of
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.owning import RESOURCES, REVISION, Object, lifecycle_of
 

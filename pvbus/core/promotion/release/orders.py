@@ -8,7 +8,7 @@ from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.effects import Effect, Get, Update
 from pvbus.core.kernel.messages import cut
 from pvbus.core.kernel.records import Approval, ApprovalRow
-from pvbus.core.promotion.quarantines import Content, QuarantineView, refusal_of, set_of, source_of
+from pvbus.core.promotion.protocol.quarantines import Content, QuarantineView, refusal_of, set_of, source_of
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.former import PLACEHOLDER
 from pvbus.core.variants.revisions.owning import PUBLISHED, RESOURCES, REVISION, Object, lifecycle_of

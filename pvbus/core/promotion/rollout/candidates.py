@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from pvbus.core.kernel.records import CandidateRow, EvidenceSource
 from pvbus.core.kernel.rolloutrows import Evidence, Target, TargetFacts
 from pvbus.core.kernel.rolloutstates import TargetState
+from pvbus.core.promotion.protocol.quarantines import QUARANTINED
 from pvbus.core.promotion.protocol.selection import NOT_SELECTED, lost_to
-from pvbus.core.promotion.quarantines import QUARANTINED
 
 _ON_ITS_WAY = (TargetState.ORDERED, TargetState.CANCELLING)
 

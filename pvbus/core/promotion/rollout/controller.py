@@ -25,8 +25,8 @@ from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import CANDIDATES, POLICIES, ROLLOUTS, CandidateRow
 from pvbus.core.kernel.rolloutrows import Answers, Ask, Isolate, Isolated, Rollout, Target
 from pvbus.core.promotion.protocol.machine import NO_SIGHTINGS, step
+from pvbus.core.promotion.protocol.quarantines import is_quarantine
 from pvbus.core.promotion.protocol.rules import Rules
-from pvbus.core.promotion.quarantines import is_quarantine
 from pvbus.core.promotion.rollout.checking import ask_checks
 from pvbus.core.promotion.rollout.evidence import evidence_of, look_at_evidence, next_look, touch_evidence
 from pvbus.core.promotion.rollout.orders import end_puts, step_puts

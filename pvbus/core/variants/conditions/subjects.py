@@ -17,8 +17,8 @@ from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR, ObjectKey, SubjectKey, maker_of, reconciled_partition
 from pvbus.core.kernel.markers import SyncView, marker_kind
 from pvbus.core.kernel.records import EventCause, EventTask, ObjectRow, RevisionFacts
+from pvbus.core.kernel.tasks import OPEN_STATES, asked
 from pvbus.core.variants.notices import KEPT_TYPE, LIFECYCLE_TYPE, REPOSITORY, REVISION
-from pvbus.core.variants.revisions.tasks import OPEN_STATES, asked
 
 POLICY = "RolloutPolicy"
 GROUPS = {REPOSITORY: CONFIG_GROUP, REVISION: PORCH_GROUP, POLICY: PROMOTION_GROUP}

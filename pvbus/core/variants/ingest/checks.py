@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sized
 import msgspec
 
 from pvbus.core.kernel.backoff import Jitter
+from pvbus.core.kernel.objectrows import Emission
 from pvbus.core.kernel.records import OBJECTS, CheckAnswer, CheckRequest
 from pvbus.core.variants.ingest.published import Name
-from pvbus.core.variants.objectrows import Emission
 
 CHECK_SECONDS = 10.0  # a removal waits longer than this anyway; a list of 100,000 objects takes seconds
 CHECK_RETRY_SECONDS = 60.0  # like the probe of a kind that is not served

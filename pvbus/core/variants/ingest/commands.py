@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from pvbus.core.kernel.objectrows import Emission
 from pvbus.core.variants.ingest.events import Purpose
 from pvbus.core.variants.ingest.published import Name
-from pvbus.core.variants.objectrows import Emission
 
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, gc=False):

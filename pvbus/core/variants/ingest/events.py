@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from pvbus.core.kernel.objectrows import Emission
 from pvbus.core.kernel.records import CheckRequest, Coverage
 from pvbus.core.variants.ingest.published import Name
-from pvbus.core.variants.objectrows import Emission
 
 REPLAY_END = "k8s.io/initial-events-end"
 """The annotation of the bookmark after the objects that a watch begins with."""

@@ -27,6 +27,7 @@ from typing import Any, Literal, assert_never
 
 from pvbus.core.errors import InvariantError
 from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.objectrows import WHOLE_KINDS
 from pvbus.core.kernel.records import SyncMarker
 from pvbus.core.variants.ingest import commands, events
 from pvbus.core.variants.ingest.checks import Batch, Checks, are_many, named_in, names_of, retry_seconds
@@ -50,7 +51,6 @@ from pvbus.core.variants.ingest.states import (
 )
 from pvbus.core.variants.ingest.view import KindView, coverage_notes, name_of, remedy_of
 from pvbus.core.variants.ingest.waits import ListTimes, ProbeTimes, WatchTimes
-from pvbus.core.variants.objectrows import WHOLE_KINDS
 
 REPLAY_SILENCE_SECONDS = 5.0  # this silence ends a replay that sends no bookmark
 REPLAY_RELIST_SECONDS = 600.0  # how long a deletion that was never sent can go unnoticed

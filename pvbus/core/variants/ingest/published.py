@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from pvbus.core.kernel.keys import parse_okey, sync_key
 from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.objectrows import Emission
 from pvbus.core.kernel.packagerows import SCOPE
 from pvbus.core.kernel.records import INSTALLS, OBJECTS, Coverage, SyncMarker
-from pvbus.core.variants.objectrows import Emission
 
 MarkerState = Literal["syncing", "ok", "unavailable", "unwatched"]
 

@@ -5,11 +5,7 @@ from typing import Any
 
 from pvbus.core.kernel.keys import okey
 from pvbus.core.kernel.kinds import Kind
-from pvbus.core.kernel.records import INJECTABLES, Coverage, SyncMarker
-from pvbus.core.kernel.rights import OBSERVED_LABEL, OBSERVED_VERBS
-from pvbus.core.variants.ingest.commands import Note
-from pvbus.core.variants.ingest.published import Emit, KindRows, Name
-from pvbus.core.variants.objectrows import (
+from pvbus.core.kernel.objectrows import (
     STATIC_KINDS,
     WHOLE_KINDS,
     Emission,
@@ -17,6 +13,10 @@ from pvbus.core.variants.objectrows import (
     presence_row,
     rows_of,
 )
+from pvbus.core.kernel.records import INJECTABLES, Coverage, SyncMarker
+from pvbus.core.kernel.rights import OBSERVED_LABEL, OBSERVED_VERBS
+from pvbus.core.variants.ingest.commands import Note
+from pvbus.core.variants.ingest.published import Emit, KindRows, Name
 
 
 class KindView:

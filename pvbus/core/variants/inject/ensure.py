@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, assert_never
 
 from pvbus.core.api.variants import Downstream, DownstreamTarget, PackageVariant
 from pvbus.core.errors import ConflictError, InvariantError
+from pvbus.core.kernel.conflicts import CONFLICTS, Conflict, annotation, joined, reported
 from pvbus.core.kernel.effects import Effect, Get, Update
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.variants.following import follows_saves, refuses_moved_tags
@@ -34,7 +35,6 @@ from pvbus.core.variants.inject.mutations import (
 from pvbus.core.variants.inject.rebasing import rebase, with_edit
 from pvbus.core.variants.inject.renderstatus import render_status
 from pvbus.core.variants.inject.view import InjectView
-from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict, annotation, joined, reported
 from pvbus.core.variants.merge.packages import PackageMerge
 from pvbus.core.variants.merge.resolving import carried, unresolved
 from pvbus.core.variants.revisions.making import CAUSE, Making, Written, cause, edit_task, upgrade_task

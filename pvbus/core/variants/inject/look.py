@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from pvbus.core.kernel.conflicts import CONFLICTS, Conflict, reported
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.variants.following import MOVED_TAGS, UPDATE
 from pvbus.core.variants.inject.later import Later
 from pvbus.core.variants.inject.locks import Lock, Old
 from pvbus.core.variants.inject.mutations import Mutation
-from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict, reported
 from pvbus.core.variants.revisions.owning import Object
 from pvbus.core.variants.revisions.states import DownstreamState, Finding
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from pvbus.core.errors import PermanentError
 from pvbus.core.variants.inject.locks import OPEN_REFS
-from pvbus.core.variants.merge import copies
-from pvbus.core.variants.merge.conflicts import MergeError
+from pvbus.core.variants.merge import MergeError, copies
 from pvbus.core.variants.merge.packages import RESOURCE_MERGE, PackageMerge, Texts
 from pvbus.core.yaml.editor import YamlError
 

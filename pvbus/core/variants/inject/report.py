@@ -9,6 +9,7 @@ import msgspec
 
 from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.variants import CONFIG_GROUP, Condition, PackageVariant, Upstream
+from pvbus.core.kernel.conflicts import CONFLICTS, Conflict, where
 from pvbus.core.kernel.holds import NEEDS_PLAN, why_held
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.records import InjectedObject, ResultRow
@@ -20,7 +21,6 @@ from pvbus.core.variants.inject.look import TAG_MOVED
 from pvbus.core.variants.inject.mutations import Injected, problem_of
 from pvbus.core.variants.inject.state import Pass
 from pvbus.core.variants.inject.view import InjectView
-from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict, where
 from pvbus.core.variants.revisions.observed import ObservedRevision
 from pvbus.core.variants.severity import FIELDS_DROPPED
 from pvbus.core.variants.versions import is_range

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Mapping
 from functools import reduce
 from typing import Any, Literal, NamedTuple
 
-from pvbus.core.variants.merge.conflicts import ABSENT, Conflict
+from pvbus.core.kernel.conflicts import ABSENT, Conflict
 from pvbus.core.variants.merge.schemas import Keyed, Schema, below
 from pvbus.core.yaml import editor
 from pvbus.core.yaml.editor import Document, Path, same

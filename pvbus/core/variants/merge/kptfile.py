@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.variants.merge import fields
-from pvbus.core.variants.merge.conflicts import MergeError
+from pvbus.core.variants.merge import MergeError, fields
 from pvbus.core.variants.merge.objects import FileMerge
 from pvbus.core.variants.merge.questions import Sides, with_questions
 from pvbus.core.variants.merge.schemas import KPTFILE

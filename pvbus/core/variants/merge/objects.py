@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.variants.merge import fields
-from pvbus.core.variants.merge.conflicts import ABSENT, Conflict, MergeError
+from pvbus.core.kernel.conflicts import ABSENT, Conflict
+from pvbus.core.variants.merge import MergeError, fields
 from pvbus.core.variants.merge.schemas import schema_of
 from pvbus.core.yaml import editor
 from pvbus.core.yaml.editor import Document, Path, same

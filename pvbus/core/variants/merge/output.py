@@ -9,7 +9,8 @@ set it.
 from collections.abc import Iterable
 from contextlib import suppress
 
-from pvbus.core.variants.merge.conflicts import ABSENT, Conflict, MergeError
+from pvbus.core.kernel.conflicts import ABSENT, Conflict
+from pvbus.core.variants.merge import MergeError
 from pvbus.core.variants.merge.objects import without_bookkeeping
 from pvbus.core.variants.merge.packages import Texts, changed_files
 from pvbus.core.variants.merge.taking import value_of, with_value

@@ -14,8 +14,8 @@ Source: kpt v1.0.0-beta.62.1, internal/util/update and its merge3.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pvbus.core.variants.merge import kptfile, objects
-from pvbus.core.variants.merge.conflicts import ABSENT, Conflict, MergeError
+from pvbus.core.kernel.conflicts import ABSENT, Conflict
+from pvbus.core.variants.merge import MergeError, kptfile, objects
 from pvbus.core.variants.merge.objects import FileMerge, NotObjectsError
 
 RESOURCE_MERGE = "resource-merge"

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.core.kernel.conflicts import ABSENT
 from pvbus.core.kernel.keys import TASKS
 from pvbus.core.variants.merge import fields
-from pvbus.core.variants.merge.conflicts import ABSENT
 from pvbus.core.yaml.editor import same
 
 Parts = Mapping[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.variants.merge.conflicts import ABSENT, Conflict, shown
+from pvbus.core.kernel.conflicts import ABSENT, Conflict, shown
 from pvbus.core.variants.merge.packages import Texts
 from pvbus.core.variants.merge.taking import beside, value_of
 from pvbus.core.yaml.editor import YamlError

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.variants.merge.conflicts import ABSENT, Conflict, MergeError
+from pvbus.core.kernel.conflicts import ABSENT, Conflict
+from pvbus.core.variants.merge import MergeError
 from pvbus.core.variants.merge.fields import element_name, field_name, tables
 from pvbus.core.variants.merge.kptfile import FILE as KPTFILE_NAME
 from pvbus.core.variants.merge.objects import appended, identity_of, words_of

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.objectrows import CRD, rows_of, topics_of
 from pvbus.core.kernel.packagekinds import MIRRORED
 from pvbus.core.kernel.records import INSTALLS, OBJECTS
-from pvbus.core.variants.objectrows import CRD, rows_of, topics_of
 
 PROVIDER = Kind("pkg.crossplane.io", "Provider")
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

@@ -9,6 +9,7 @@ import msgspec
 from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.effects import Create, Get, List, Outcome, Update
 from pvbus.core.kernel.keys import okey, sync_key
+from pvbus.core.kernel.objectrows import QUARANTINE
 from pvbus.core.kernel.records import (
     APPROVALS,
     DESIRED,
@@ -21,7 +22,6 @@ from pvbus.core.kernel.records import (
     SyncMarker,
 )
 from pvbus.core.promotion.release.controller import ReleaseController
-from pvbus.core.variants.objectrows import QUARANTINE
 from pvbus.core.variants.revisions.content import content_digest
 from tests.kit.deciding import Partition
 from tests.unit.core.promotion.promoting import FILES, KEY, NOW, Object, quarantine, variant

@@ -9,6 +9,15 @@ import msgspec
 from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.effects import Get, Outcome, Update
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE, sync_key
+from pvbus.core.kernel.objectrows import (
+    POLICY,
+    QUARANTINE,
+    REVISION,
+    SPECIALIZER,
+    VARIANT,
+    rows_of,
+    topics_of,
+)
 from pvbus.core.kernel.records import (
     DESIRED,
     OBJECTS,
@@ -24,15 +33,6 @@ from pvbus.core.kernel.records import (
 )
 from pvbus.core.promotion.promote.controller import PromoteController
 from pvbus.core.promotion.release.controller import ReleaseController
-from pvbus.core.variants.objectrows import (
-    POLICY,
-    QUARANTINE,
-    REVISION,
-    SPECIALIZER,
-    VARIANT,
-    rows_of,
-    topics_of,
-)
 from tests.kit.deciding import Partition
 
 Object = dict[str, Any]

@@ -7,7 +7,7 @@ import pytest
 
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.kernel.holds import SetHold
-from pvbus.core.promotion.proposals import labels_of, refusal
+from pvbus.core.promotion.protocol.proposals import labels_of, refusal
 
 
 def variant(*, annotations: Any = None, status: Any = None, ready: Any = None) -> PackageVariant:

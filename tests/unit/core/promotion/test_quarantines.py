@@ -8,9 +8,9 @@ import pytest
 
 from pvbus.core.api.quarantines import QuarantinedUpstream, QuarantineRelease, QuarantineSpec
 from pvbus.core.kernel.keys import okey
+from pvbus.core.kernel.objectrows import QUARANTINE
 from pvbus.core.kernel.records import APPROVALS, POLICIES, VARIANTS, SyncMarker
-from pvbus.core.promotion.quarantines import Content, covers
-from pvbus.core.variants.objectrows import QUARANTINE
+from pvbus.core.promotion.protocol.quarantines import Content, covers
 from pvbus.core.variants.revisions.content import content_digest, source_digest
 from tests.unit.core.promotion.approving import NEW, OLD, V1, V2, planned
 from tests.unit.core.promotion.approving import World as ReleaseWorld

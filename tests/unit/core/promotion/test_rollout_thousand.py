@@ -15,6 +15,15 @@ import pytest
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.effects import Create, Get, Outcome, Update
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, sync_key
+from pvbus.core.kernel.objectrows import (
+    POLICY,
+    QUARANTINE,
+    REVISION,
+    SPECIALIZER,
+    VARIANT,
+    rows_of,
+    topics_of,
+)
 from pvbus.core.kernel.records import (
     APPROVALS,
     CANDIDATES,
@@ -28,15 +37,6 @@ from pvbus.core.kernel.records import (
 )
 from pvbus.core.promotion.promote.controller import PromoteController
 from pvbus.core.promotion.rollout.controller import RolloutController
-from pvbus.core.variants.objectrows import (
-    POLICY,
-    QUARANTINE,
-    REVISION,
-    SPECIALIZER,
-    VARIANT,
-    rows_of,
-    topics_of,
-)
 from tests.kit.deciding import drive
 from tests.unit.core.promotion.promoting import NOW, Object, draft, variant
 

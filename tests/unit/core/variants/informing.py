@@ -8,6 +8,7 @@ import msgspec
 from pvbus.core.kernel.keys import CHECK_PREFIX, check_key
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.objectrows import Emission, topics_of
 from pvbus.core.kernel.records import (
     INJECTABLES,
     OBJECTS,
@@ -23,7 +24,6 @@ from pvbus.core.variants.ingest.events import REPLAY_END, Event, Fault
 from pvbus.core.variants.ingest.informer import Informer
 from pvbus.core.variants.ingest.published import Name
 from pvbus.core.variants.ingest.states import BackingOff, Unserved
-from pvbus.core.variants.objectrows import Emission, topics_of
 
 SITE = Kind("example.org", "Site")
 PARTITIONS = 2

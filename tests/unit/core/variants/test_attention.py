@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from pvbus.core.api.variants import Condition, PackageVariant
+from pvbus.core.kernel.conflicts import Conflict
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, RETURNED, TASKS, Key
 from pvbus.core.kernel.records import (
     APPROVALS,
@@ -21,7 +22,6 @@ from pvbus.core.variants.conditions.controller import ConditionsController
 from pvbus.core.variants.conditions.sets import set_conditions
 from pvbus.core.variants.inject.ensure import Ensured
 from pvbus.core.variants.inject.report import ensured_conditions
-from pvbus.core.variants.merge.conflicts import Conflict
 from pvbus.core.variants.render.variant import attention_of
 from pvbus.ports.cluster import Object
 from tests.simulation.inject_world import World, owner, package, upstream, variant

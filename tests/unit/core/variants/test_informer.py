@@ -8,11 +8,11 @@ import pytest
 from pvbus.core.errors import InvariantError
 from pvbus.core.kernel.keys import sync_key
 from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.objectrows import REVISION, SET
 from pvbus.core.kernel.records import INJECTABLES, OBJECTS, SETS, SyncMarker
 from pvbus.core.variants.ingest import events
 from pvbus.core.variants.ingest.published import agreed, unwanted, withdrawal
 from pvbus.core.variants.ingest.states import TRANSITIONS, Watching
-from pvbus.core.variants.objectrows import REVISION, SET
 from tests.unit.core.variants.informing import FORBIDDEN, GONE, SILENT, SITE, TRANSIENT, Informed, World
 
 # ---------------------------------------------------------------- lists and markers

@@ -10,8 +10,8 @@ import pytest
 from pvbus.core.api.variants import PackageVariantSpec
 from pvbus.core.errors import ConflictError
 from pvbus.core.kernel.keys import HOLD, digest
+from pvbus.core.kernel.objectrows import VARIANT, rows_of, topics_of
 from pvbus.core.kernel.records import DESIRED, DesiredRow
-from pvbus.core.variants.objectrows import VARIANT, rows_of, topics_of
 from pvbus.core.variants.revisions.former import MADE_BY, PROPOSED_BY
 from pvbus.ports.cluster import Kind
 from tests.simulation.inject_world import (

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pvbus.adapters.memory.cluster import REVISION
+from pvbus.core.kernel.conflicts import CONFLICTS, reported
 from pvbus.core.kernel.keys import RESTORES
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.variants.inject.later import MERGED
-from pvbus.core.variants.merge.conflicts import CONFLICTS, reported
 from pvbus.ports.cluster import Object
 from tests.kit.deciding import CrashedError
 from tests.simulation.inject_world import (

@@ -9,9 +9,9 @@ from pvbus.core.api.variants import Downstream, PackageVariant, Upstream
 from pvbus.core.kernel.effects import List
 from pvbus.core.kernel.keys import FINALIZER
 from pvbus.core.kernel.kinds import Kind
+from pvbus.core.kernel.objectrows import rows_of
 from pvbus.core.kernel.records import OBJECTS
 from pvbus.core.variants.inject.view import InjectView
-from pvbus.core.variants.objectrows import rows_of
 from pvbus.core.variants.revisions.owning import list_package, terminate
 from pvbus.ports.cluster import Object
 from tests.simulation.inject_world import World, owner, package, upstream, variant

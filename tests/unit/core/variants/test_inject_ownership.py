@@ -11,9 +11,9 @@ import pytest
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import ConflictError, PvbusError
 from pvbus.core.kernel.effects import Create, Delete, Get, Update
+from pvbus.core.kernel.objectrows import REVISION, VARIANT, rows_of, topics_of
 from pvbus.core.kernel.records import OBJECTS
 from pvbus.core.variants.inject.view import InjectView
-from pvbus.core.variants.objectrows import REVISION, VARIANT, rows_of, topics_of
 from pvbus.core.variants.revisions.former import MADE_BY
 from pvbus.core.variants.revisions.owning import RESOURCES, belongs_to
 from pvbus.ports.cluster import Kind, Object

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.variants.merge import fields, packages
-from pvbus.core.variants.merge.conflicts import ABSENT, Conflict, MergeError, annotation, reported
+from pvbus.core.kernel.conflicts import ABSENT, Conflict, annotation, reported
+from pvbus.core.variants.merge import MergeError, fields, packages
 from pvbus.core.variants.merge.packages import PackageMerge
 from pvbus.core.variants.merge.resolving import unresolved
 from pvbus.core.variants.merge.schemas import KPTFILE, schema_of

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.variants.merge import packages
-from pvbus.core.variants.merge.conflicts import ABSENT, Conflict, MergeError, annotation, reported
+from pvbus.core.kernel.conflicts import ABSENT, Conflict, annotation, reported
+from pvbus.core.variants.merge import MergeError, packages
 from pvbus.core.variants.merge.output import made_again, put_back
 from pvbus.core.variants.merge.packages import PackageMerge
 from pvbus.core.variants.merge.resolving import unresolved

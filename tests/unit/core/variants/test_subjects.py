@@ -18,10 +18,10 @@ from pvbus.core.kernel.keys import (
     sync_key,
 )
 from pvbus.core.kernel.keys import partition as partition_of
+from pvbus.core.kernel.objectrows import POLICY, REPOSITORY, REVISION, rows_of
 from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, EventCause, EventTask
+from pvbus.core.kernel.tasks import TASKS_MAX
 from pvbus.core.variants.conditions.controller import ConditionsController
-from pvbus.core.variants.objectrows import POLICY, REPOSITORY, REVISION, rows_of
-from pvbus.core.variants.revisions.tasks import TASKS_MAX
 from tests.simulation.parts import marker, obj
 
 PARTITIONS = 4

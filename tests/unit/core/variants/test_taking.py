@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.variants.merge.conflicts import ABSENT, Conflict, MergeError
+from pvbus.core.kernel.conflicts import ABSENT, Conflict
+from pvbus.core.variants.merge import MergeError
 from pvbus.core.variants.merge.objects import merge
 from pvbus.core.variants.merge.taking import chosen, value_of, with_value
 from pvbus.core.yaml import editor

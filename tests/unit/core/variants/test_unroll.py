@@ -8,8 +8,8 @@ import pytest
 
 from pvbus.core.api.variants import Downstream
 from pvbus.core.kernel.keys import HOLD, colliding_variant_name, variant_name
+from pvbus.core.kernel.objectrows import rows_of
 from pvbus.core.kernel.records import OBJECTS
-from pvbus.core.variants.objectrows import rows_of
 from pvbus.core.variants.template import CompiledTemplate, TargetInputs
 from tests.simulation.parts import (
     REPOSITORY,

@@ -3,11 +3,11 @@
 import pytest
 
 from pvbus.core.api.variants import Downstream, PackageVariantSetSpec, PackageVariantSpec, Upstream
+from pvbus.core.kernel.objectrows import REVISION, rows_of, topics_of
 from pvbus.core.kernel.records import OBJECTS, RevisionFacts
 from pvbus.core.variants import versions
 from pvbus.core.variants.inject.mutations import validate_variant
 from pvbus.core.variants.inject.view import InjectView
-from pvbus.core.variants.objectrows import REVISION, rows_of, topics_of
 from pvbus.core.variants.unroll.validation import validate_set
 from pvbus.core.variants.unroll.view import UnrollView
 from tests.simulation.inject_world import package

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from pvbus.core.kernel.kinds import Kind
-from pvbus.core.kernel.records import OBJECTS, SETS, VARIANTS, InjectableRow, ObjectRow
-from pvbus.core.variants.objectrows import (
+from pvbus.core.kernel.objectrows import (
     CRD,
     REPOSITORY,
     REVISION,
@@ -19,6 +18,7 @@ from pvbus.core.variants.objectrows import (
     rows_of,
     topics_of,
 )
+from pvbus.core.kernel.records import OBJECTS, SETS, VARIANTS, InjectableRow, ObjectRow
 
 SECRET = Kind("", "Secret")
 CONFIG_MAP = Kind("", "ConfigMap")

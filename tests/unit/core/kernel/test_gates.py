@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.gates import awaited, merged, predecessors, unmet_of
 from pvbus.core.kernel.keys import GATE_STEPS, TASKS
-from pvbus.core.variants.revisions.gates import awaited, merged, predecessors, unmet_of
 
 
 def revision(gates: tuple[str, ...], *conditions: tuple[str, Any]) -> Any:

@@ -22,10 +22,6 @@ VALUE_CHARACTERS_MAX = 1000
 """Of one value in the annotation; a longer one is still in git, in the revision that it is of."""
 
 
-class MergeError(ValueError):
-    """These packages cannot be merged. The message says where and why."""
-
-
 class Conflict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that local and upstream changed differently.
 

@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from pvbus.core.errors import PermanentError
+from pvbus.core.kernel import tasks
 from pvbus.core.kernel.keys import CONDITION_ORDER, GATE_STEPS
 from pvbus.core.kernel.messages import part
-from pvbus.core.variants.revisions import tasks
 
 Object = Mapping[str, Any]
 NO_QUESTIONS: Mapping[str, str] = {}

@@ -28,6 +28,8 @@ from pvbus.core.api.variants import (
     LabelSelector,
     LabelSelectorRequirement,
 )
+from pvbus.core.kernel import questions
+from pvbus.core.kernel.gates import steps_in
 from pvbus.core.kernel.keys import GATE_STEPS, okey
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.packagekinds import MIRRORED
@@ -44,8 +46,6 @@ from pvbus.core.kernel.records import (
     ObjectRow,
     RevisionFacts,
 )
-from pvbus.core.variants.revisions import questions
-from pvbus.core.variants.revisions.gates import steps_in
 
 _canonical = msgspec.json.Encoder(order="sorted")
 _COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")

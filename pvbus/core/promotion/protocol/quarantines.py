@@ -19,8 +19,8 @@ from pvbus.core.api.variants import PackageVariant
 from pvbus.core.kernel.keys import Key, ObjectKey
 from pvbus.core.kernel.markers import SyncView, is_marker, marker_kind
 from pvbus.core.kernel.messages import cut
-from pvbus.core.promotion.proposals import Refusal
-from pvbus.core.variants.objectrows import QUARANTINE
+from pvbus.core.kernel.objectrows import QUARANTINE
+from pvbus.core.promotion.protocol.proposals import Refusal
 
 QUARANTINED = "Quarantined"
 UNKNOWN = "QuarantinesUnknown"

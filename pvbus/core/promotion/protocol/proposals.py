@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.core.api.variants import PackageVariant
+from pvbus.core.kernel import gates, tasks
+from pvbus.core.kernel.conflicts import CONFLICTS, Conflict
 from pvbus.core.kernel.holds import SetHold, because, hold_reason, is_held
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import part
 from pvbus.core.kernel.objects import annotations_of
-from pvbus.core.variants.merge.conflicts import CONFLICTS, Conflict
-from pvbus.core.variants.revisions import gates, tasks
 
 Object = dict[str, Any]
 

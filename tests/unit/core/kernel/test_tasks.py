@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from pvbus.core.kernel import tasks
 from pvbus.core.kernel.keys import TASK_HISTORY, TASKS
-from pvbus.core.variants.revisions import tasks
+from pvbus.core.kernel.tasks import HISTORY_MAX, Change, State, Task
 from pvbus.core.variants.revisions.content import content_digest
-from pvbus.core.variants.revisions.tasks import HISTORY_MAX, Change, State, Task
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 QUESTION = '{"Certified": {"question": "Is it licensed?", "owner": "ann"}}'
