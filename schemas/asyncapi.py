@@ -15,6 +15,7 @@ _CRDS = {
     "PackageVariantSet": f"packagevariantsets.{variants.CONFIG_GROUP}",
     "RolloutPolicy": f"rolloutpolicies.{PROMOTION_GROUP}",
     "Quarantine": f"quarantines.{PROMOTION_GROUP}",
+    "RolloutStop": f"rolloutstops.{PROMOTION_GROUP}",
 }
 
 

@@ -23,6 +23,7 @@ from pvbus.core.api.crds import (
 )
 from pvbus.core.api.quarantines import Quarantine
 from pvbus.core.api.rollouts import RolloutPolicy
+from pvbus.core.api.stops import RolloutStop
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.kernel.topics import TOPICS, Topic, row_types
 from pvbus.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
@@ -30,7 +31,7 @@ from schemas import asyncapi, fleetapi, writing
 
 FOLDER = Path(__file__).parent
 HOUR_SECONDS = 3600
-API_TYPES = (PackageVariant, PackageVariantSet, RolloutPolicy, Quarantine)
+API_TYPES = (PackageVariant, PackageVariantSet, RolloutPolicy, Quarantine, RolloutStop)
 """Whole objects: their schemas are those of the CRDs."""
 GENERATED = (
     "crds/*.yaml",

@@ -14,7 +14,7 @@ import click
 from pvbus.cli.datafolder import DataPaths
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import Key
-from pvbus.core.kernel.objectrows import POLICY, QUARANTINE, REPOSITORY, REVISION, SET, VARIANT
+from pvbus.core.kernel.objectrows import POLICY, QUARANTINE, REPOSITORY, REVISION, SET, STOP, VARIANT
 from pvbus.core.yaml.reader import document
 from pvbus.ports.cluster import Kind
 
@@ -30,6 +30,7 @@ _WORDS = {
     POLICY: ("rolloutpolicy", "rolloutpolicies", "rollout"),
     INSTALL: ("packageinstall", "packageinstalls", "pkgi"),
     QUARANTINE: ("quarantine", "quarantines"),
+    STOP: ("rolloutstop", "rolloutstops"),
 }
 """The words of a kind, the last one the shortest."""
 

@@ -18,6 +18,7 @@ from pvbus.cli.quarantines import quarantines_command, release_command
 from pvbus.cli.rolloutdocument import POLICY, Document, document_of
 from pvbus.cli.rolloutorders import COMMANDS, policy_named
 from pvbus.cli.rolloutstatus import history, status
+from pvbus.cli.stops import lift_command, stop_command
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.kernel.messages import first_of
 from pvbus.ports.cluster import Object
@@ -39,7 +40,7 @@ def rollout() -> None:
     """Plan, follow and steer rollouts: the approval of a fleet's proposed revisions in waves, by policies."""
 
 
-for _each in (status, history, *COMMANDS, quarantines_command, release_command):
+for _each in (status, history, *COMMANDS, quarantines_command, release_command, stop_command, lift_command):
     rollout.add_command(_each)
 
 

@@ -14,8 +14,11 @@ from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import bus_option, data_option, open_existing_bus, read_rows
 from pvbus.cli.rolloutdocument import POLICY, Document
 from pvbus.cli.rolloutorders import policy_argument, policy_named
+from pvbus.cli.stops import lines_of as lines_of_stops
+from pvbus.cli.stops import read_stops
 from pvbus.core.api.rollouts import CanaryExcuse, PastAttempt, RolloutPolicy, TargetCounts
-from pvbus.core.errors import PvbusError, UsageError
+from pvbus.core.api.stops import RolloutStop
+from pvbus.core.errors import PermanentError, PvbusError, UsageError
 from pvbus.core.kernel.keys import ChildKey, Key, is_child
 from pvbus.core.kernel.messages import SEPARATOR
 from pvbus.core.kernel.records import CANDIDATES, ROLLOUTS, CandidateRow
@@ -147,7 +150,7 @@ def history(
 ) -> None:
     """Show when each of the last attempts began and ended, how, and with how many targets."""
     key = policy_named(words, Scope(namespace, data, kubeconfig))
-    attempts = asyncio.run(_policy(key, kubeconfig, data)).status.history
+    attempts = asyncio.run(_policy(key, kubeconfig, data))[0].status.history
     if output != "text":
         emit([msgspec.to_builtins(each) for each in attempts], output)
     elif attempts:
@@ -159,9 +162,13 @@ def history(
 # ------------------------------------------------------------ reading
 
 
-async def _policy(key: Key, kubeconfig: str | None, data: str) -> RolloutPolicy:
+async def _policy(key: Key, kubeconfig: str | None, data: str) -> tuple[RolloutPolicy, list[RolloutStop]]:
     async with api_server(data, kubeconfig) as cluster:
-        return msgspec.convert(await existing(cluster, POLICY, key), RolloutPolicy)
+        policy = msgspec.convert(await existing(cluster, POLICY, key), RolloutPolicy)
+        try:
+            return policy, await read_stops(cluster)
+        except PermanentError:  # whoever may not list them sees the stop in the policy's condition
+            return policy, []
 
 
 async def _read(
@@ -172,7 +179,7 @@ async def _read(
     wanted: frozenset[TargetState],
     limit: int,
 ) -> Document:
-    policy = await _policy(key, kubeconfig, data)
+    policy, stops = await _policy(key, kubeconfig, data)
     rows, missing = None, ""
     if kubeconfig and not bus_url:
         missing = "the targets are on the bus: name it with --bus"
@@ -182,7 +189,8 @@ async def _read(
                 rows = await _rows(bus, key)
         except (PvbusError, UsageError) as exc:
             missing = f"the targets are not known, as the bus cannot be read: {exc}"
-    return document_of(key, policy, rows, time.time(), wanted=wanted, limit=limit, missing=missing)
+    found = document_of(key, policy, rows, time.time(), wanted=wanted, limit=limit, missing=missing)
+    return {"stops": lines_of_stops(stops), **found}
 
 
 async def _rows(bus: Bus, key: Key) -> Rows:
@@ -314,6 +322,7 @@ def _print(document: Document) -> None:
 
 def lines_of(document: Document) -> Iterator[str]:
     """Yield the lines above the table of targets."""
+    yield from map(one_line, document.get("stops", ()))
     yield f"RolloutPolicy {document['policy']}: {document['standing']}"
     for problem in document["problems"]:
         yield f"  wrong: {one_line(problem)}"

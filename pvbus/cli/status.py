@@ -18,6 +18,7 @@ from pvbus.core.web.listing import URGENCY
 from pvbus.core.web.model import Model
 from pvbus.core.web.states import State
 from pvbus.runtime.web.reading import read_fleet
+from pvbus.telemetry.terminal import one_line
 
 NEEDED = 3
 """The exit code of --check while something needs a person."""
@@ -59,7 +60,7 @@ def status(check: bool, output: str, data: str, bus: str | None) -> int:
     """Count variants and sets by state, and say how rollouts stand, as the bus knows it.
 
     What needs a person comes with the command that shows it: conflicts, held removals, tasks, stalled
-    variants and sets, stopped rollouts, quarantines.
+    variants and sets, stopped rollouts, quarantines. A stop of all rollouts is the first line.
     """
     document = asyncio.run(_read(data, bus))
     if output == "text":
@@ -84,6 +85,7 @@ def document_of(model: Model, now: float, hints: str = "") -> dict[str, Any]:
     """
     running = [rollouts.document_of(Key.parse(name), row.policy, now) for name, row in model.rollouts.items()]
     return {
+        "stops": {name: row.why for name, row in model.stops.items()},
         "variants": _counted(row.state for _, row in model.variants.items()),
         "sets": _counted(row.state for _, row in model.sets.items()),
         "rollouts": {each["name"]: each["standing"] for each in running},
@@ -108,6 +110,11 @@ def needs_of(model: Model) -> Iterator[Need]:
     stopped = sum(bool(row.policy.status.phase == "Stopped") for _, row in model.rollouts.items())
     everywhere = "pvbus get variants -A --state"
     yield Need(
+        len(model.stops),
+        ("stop holds all rollouts", "stops hold all rollouts"),
+        "kubectl get rolloutstops.promotion.pvbus.dev -A",
+    )
+    yield Need(
         sets[State.HELD], ("set holds removals back", "sets hold removals back"), "pvbus get removals -A"
     )
     yield Need(stopped, ("rollout has stopped", "rollouts have stopped"), "pvbus rollout status")
@@ -127,6 +134,8 @@ def needs_of(model: Model) -> Iterator[Need]:
 
 def lines_of(document: dict[str, Any]) -> Iterator[str]:
     """Yield the status as text."""
+    for name, why in document["stops"].items():
+        yield f"ALL ROLLOUTS ARE STOPPED ({name}) by {one_line(why)}"
     for kind in ("sets", "variants"):
         counts = document[kind]
         words = ", ".join(f"{count} {state}" for state, count in counts.items())

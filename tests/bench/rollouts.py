@@ -24,6 +24,7 @@ from pvbus.core.kernel.objectrows import (
     QUARANTINE,
     REVISION,
     SPECIALIZER,
+    STOP,
     VARIANT,
     rows_of,
     topics_of,
@@ -113,7 +114,7 @@ async def write_world(writer: BusWriter, count: int) -> None:
     value = encode_row(SyncMarker(state="ok", epoch=1, versions=("v1", "v1alpha1")))
     assert value is not None
     markers: list[Output] = []
-    for kind in (REVISION, SPECIALIZER, VARIANT, POLICY, QUARANTINE):
+    for kind in (REVISION, SPECIALIZER, VARIANT, POLICY, QUARANTINE, STOP):
         for topic in {OBJECTS, *topics_of(kind, requested=False)}:
             markers += writer.to_everywhere(topic, sync_key(*kind), value)
     await writer.write(markers)

@@ -21,6 +21,7 @@ CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 SPECIALIZER = Kind("promotion.pvbus.dev", "PackageSpecializer")
 POLICY = Kind("promotion.pvbus.dev", "RolloutPolicy")
 QUARANTINE = Kind("promotion.pvbus.dev", "Quarantine")
+STOP = Kind("promotion.pvbus.dev", "RolloutStop")
 API_VERSIONS = {
     VARIANT: "config.porch.kpt.dev/v1alpha1",
     SET: "config.porch.kpt.dev/v1alpha2",
@@ -33,6 +34,7 @@ API_VERSIONS = {
     SPECIALIZER: "promotion.pvbus.dev/v1alpha1",
     POLICY: "promotion.pvbus.dev/v1alpha1",
     QUARANTINE: "promotion.pvbus.dev/v1alpha1",
+    STOP: "promotion.pvbus.dev/v1alpha1",
 }
 
 SETTINGS = """\

@@ -17,7 +17,7 @@ from pvbus.core.promotion.protocol.observing import IN_FLIGHT, OPEN
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object, Resource
-from tests.simulation.cluster import POLICY, QUARANTINE
+from tests.simulation.cluster import POLICY, QUARANTINE, STOP
 from tests.simulation.world import REPOSITORY, RESOURCES, REVISION, SITE, VARIANT, Running, World
 
 SITES = 5
@@ -68,7 +68,8 @@ class Rolling(World):
         self.approved: list[tuple[str, int]] = []
         self.proven: set[tuple[str, int]] = set()
         self.version = 0
-        for kind, plural in ((POLICY, "rolloutpolicies"), (QUARANTINE, "quarantines")):
+        plurals = {POLICY: "rolloutpolicies", QUARANTINE: "quarantines", STOP: "rolloutstops"}
+        for kind, plural in plurals.items():
             self.cluster.serve(Resource(PROMOTION_GROUP, "v1alpha1", kind.kind, plural, True))
 
     def wrote(self, verb: str, obj: Object, subresource: str) -> None:

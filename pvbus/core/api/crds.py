@@ -25,6 +25,7 @@ from pvbus.core.api.packages import (
 from pvbus.core.api.promotion import PROMOTION_GROUP, PackageSpecializer
 from pvbus.core.api.quarantines import Quarantine
 from pvbus.core.api.rollouts import RolloutPolicy
+from pvbus.core.api.stops import RolloutStop
 from pvbus.core.api.v1alpha1 import OldPackageVariantSet
 from pvbus.core.api.variants import (
     CONFIG_GROUP,
@@ -121,6 +122,12 @@ _QUARANTINE_COLUMNS = (
     ("Released by", "string", ".spec.released.by"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )
+_STOP_COLUMNS = (
+    ("By", "string", ".spec.entries[*].by"),
+    ("Reason", "string", ".spec.entries[*].reason"),
+    ("Lifted by", "string", ".spec.entries[*].lifted.by"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+)
 _PROMOTION_KINDS = (
     _Kind(
         "packagespecializers",
@@ -136,6 +143,11 @@ _PROMOTION_KINDS = (
     _Kind(
         "quarantines",
         (_Version("v1alpha1", Quarantine, columns=_QUARANTINE_COLUMNS),),
+        group=PROMOTION_GROUP,
+    ),
+    _Kind(
+        "rolloutstops",
+        (_Version("v1alpha1", RolloutStop, columns=_STOP_COLUMNS),),
         group=PROMOTION_GROUP,
     ),
 )
@@ -247,8 +259,8 @@ def _type(annotation: Any) -> Schema:
         return _type(inner)
     if origin is tuple:
         return {"type": "array", "items": _type(arguments[0])}
-    if arguments == (str, str):
-        return {"type": "object", "additionalProperties": {"type": "string"}}
+    if arguments in ((str, str), (str, int)):
+        return {"type": "object", "additionalProperties": _type(arguments[1])}
     return {"type": "object"}
 
 

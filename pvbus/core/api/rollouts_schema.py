@@ -1,4 +1,4 @@
-"""Descriptions and limits of the API types of `pvbus.core.api.rollouts` and `pvbus.core.api.quarantines`.
+"""Descriptions and limits of the API types of `pvbus.core.api.rollouts`, `quarantines` and `stops` beside it.
 
 `DESCRIPTIONS`, `SHAPES` and `TYPE_SHAPES` have the forms of `pvbus.core.api.descriptions` and
 `pvbus.core.api.constraints`.
@@ -9,6 +9,7 @@ from typing import Any
 
 from pvbus.core.api import quarantines as q
 from pvbus.core.api import rollouts as m
+from pvbus.core.api import stops as s
 
 _DURATION = "A duration such as `90s` or `1h30m`."
 
@@ -226,6 +227,32 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
     q.Quarantine: {
         "": "What failed in a rollout or was rolled back, and does not go out again before a person says so.",
     },
+    s.StopLift: {
+        "": "How an entry ended.",
+        "reason": "Why it was lifted.",
+        "by": "Who lifted it, as the API server knows the user.",
+        "at": "When that was.",
+    },
+    s.StopEntry: {
+        "": "A stop that one person wants.",
+        "name": "Its name, which no other entry has.",
+        "reason": "Why all rollouts stop.",
+        "by": "Who wants it, as the API server knows the user.",
+        "at": "Since when.",
+        "let_roll_backs": "Whether rollbacks go on. They do if every entry that lasts says so.",
+        "lifted": "Set when a person lifts it: it stops nothing any more.",
+    },
+    s.RolloutStopSpec: {
+        "entries": "Who wants the stop. It ends when the last of them is lifted, or the object is deleted.",
+    },
+    s.RolloutStopStatus: {
+        "partitions": "How many partitions of release have to confirm.",
+        "confirmed": "The last generation that each partition of release follows, by its number: it carries "
+        "out nothing more that this generation stops.",
+    },
+    s.RolloutStop: {
+        "": "Stops all rollouts of the installation, whichever namespace it is in.",
+    },
     m.RolloutPolicy: {
         "": "How proposed package revisions of a fleet are approved: in which waves, after which checks."
     },
@@ -287,6 +314,9 @@ SHAPES: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
     m.RolloutPolicyStatus: {"observed_generation": {"format": "int64"}},
     q.QuarantinedUpstream: {"revision": {"minLength": 1}},
     q.QuarantineRelease: {"reason": {"minLength": 1}},
+    s.StopLift: {"reason": {"minLength": 1}},
+    s.StopEntry: {"name": _NAMED, "reason": {"minLength": 1}},
+    s.RolloutStopSpec: {"entries": _ITEMS},
     q.QuarantineSpec: {"upstreams": {"maxItems": 1024}, "contents": {"maxItems": 16_384}},
 }
 
@@ -302,4 +332,7 @@ TYPE_SHAPES: Mapping[type, Mapping[str, Any]] = {
     q.QuarantinedUpstream: {"required": ["revision"]},
     q.QuarantineRelease: {"required": ["reason"]},
     q.Quarantine: {"required": ["spec"]},
+    s.StopLift: {"required": ["reason"]},
+    s.StopEntry: {"required": ["name", "reason"]},
+    s.RolloutStop: {"required": ["spec"]},
 }

@@ -84,6 +84,7 @@ ACKNOWLEDGED_PREFIX = "acknowledged.promotion.pvbus.dev/"
 """On a PackageRevision, with the name of a PackageSpecializer behind it. The value is the name of the very
 PackageRevision, so that a copied annotation acknowledges nothing."""
 SYNC_PREFIX = "!sync|"
+STOP_PREFIX = "stop|"
 CHECK_PREFIX = "check|"
 
 _INT64_MAX = 2**63 - 1
@@ -136,6 +137,21 @@ def okey(group: str, kind: str, namespace: str, name: str) -> str:
 
 
 parse_okey = ObjectKey.parse
+
+
+class StopKey(NamedTuple):
+    """A RolloutStop, of which every partition has the row: `stop|<namespace>|<name>`."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{STOP_PREFIX}{self.namespace}|{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> "StopKey":
+        namespace, name = text.removeprefix(STOP_PREFIX).split("|")
+        return cls(namespace, name)
 
 
 class ChildKey(NamedTuple):

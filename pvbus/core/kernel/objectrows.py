@@ -20,6 +20,7 @@ import msgspec
 
 from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.promotion import PROMOTION_GROUP, PackageSpecializerSpec
+from pvbus.core.api.stops import RolloutStopSpec, condition_of
 from pvbus.core.api.variants import (
     CONFIG_GROUP,
     PORCH_GROUP,
@@ -30,7 +31,7 @@ from pvbus.core.api.variants import (
 )
 from pvbus.core.kernel import questions
 from pvbus.core.kernel.gates import steps_in
-from pvbus.core.kernel.keys import GATE_STEPS, okey
+from pvbus.core.kernel.keys import GATE_STEPS, StopKey, okey
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.packagekinds import MIRRORED
 from pvbus.core.kernel.packagerows import SCOPE, ScopedKey
@@ -60,8 +61,9 @@ CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 SPECIALIZER = Kind(PROMOTION_GROUP, "PackageSpecializer")
 POLICY = Kind(PROMOTION_GROUP, "RolloutPolicy")
 QUARANTINE = Kind(PROMOTION_GROUP, "Quarantine")
+STOP = Kind(PROMOTION_GROUP, "RolloutStop")
 STATIC_KINDS = (CRD, REPOSITORY, REVISION, VARIANT, SET)
-WHOLE_KINDS = frozenset({*STATIC_KINDS, SPECIALIZER, POLICY, QUARANTINE, *MIRRORED})
+WHOLE_KINDS = frozenset({*STATIC_KINDS, SPECIALIZER, POLICY, QUARANTINE, STOP, *MIRRORED})
 UNREADABLE = PackageSpecializerSpec(
     selector=LabelSelector(match_expressions=(LabelSelectorRequirement(),)),
 )
@@ -89,7 +91,7 @@ def topics_of(kind: Kind, *, requested: bool) -> tuple[str, ...]:
         return (SETS, OBJECTS) if requested else (SETS,)
     if kind == VARIANT:
         return (VARIANTS, OBJECTS)
-    if kind == POLICY:
+    if kind in (POLICY, STOP):
         return (POLICIES, OBJECTS)
     if kind == QUARANTINE:
         return (POLICIES,)
@@ -114,9 +116,14 @@ def rows_of(kind: Kind, obj: Mapping[str, Any], topics: tuple[str, ...]) -> list
             if topic != VARIANTS and _LAST_APPLIED in _map(meta.get("annotations")):
                 written["annotations"] = _annotations(meta)
             value = _canonical.encode({**obj, "metadata": written})
-            key = okey(*kind, namespace, name) if kind == QUARANTINE else f"{namespace}/{name}"
-            rows.append(Emission(topic, key, value, _hash(value)))
+            rows.append(Emission(topic, _whole_key(kind, namespace, name), value, _hash(value)))
     return rows
+
+
+def _whole_key(kind: Kind, namespace: str, name: str) -> str:
+    if kind == QUARANTINE:
+        return okey(*kind, namespace, name)
+    return str(StopKey(namespace, name)) if kind == STOP else f"{namespace}/{name}"
 
 
 def _packaging_row(kind: Kind, obj: Mapping[str, Any], meta: Mapping[str, Any], key: str) -> Emission:
@@ -222,6 +229,8 @@ def _served(obj: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _reported(kind: Kind, obj: Mapping[str, Any]) -> tuple[Condition, ...]:
     """Return the conditions that have events, one of each type."""
+    if kind == STOP:
+        return _of_stop(obj)
     if kind not in (REPOSITORY, POLICY):
         return ()
     by_type: dict[str, Condition] = {}
@@ -238,6 +247,13 @@ def _reported(kind: Kind, obj: Mapping[str, Any]) -> tuple[Condition, ...]:
             observed_generation=generation if isinstance(generation, int) else 0,
         )
     return tuple(by_type.values())
+
+
+def _of_stop(obj: Mapping[str, Any]) -> tuple[Condition, ...]:
+    try:
+        return (condition_of(msgspec.convert(obj.get("spec") or {}, RolloutStopSpec)),)
+    except msgspec.ValidationError:
+        return ()
 
 
 def _specializer(obj: Mapping[str, Any]) -> PackageSpecializerSpec:

@@ -164,6 +164,7 @@ PROMOTION_RIGHTS: Mapping[str, tuple[Right, ...]] = {
             "propose drafts, and take proposals back; publish former content again in a rollback",
         ),
         Right(PORCH_GROUP, "packagerevisions/approval", ("update",), "approve what a RolloutPolicy orders"),
+        Right(PROMOTION_GROUP, "rolloutstops/status", ("patch",), "confirm that it keeps a stop"),
         Right(
             PORCH_GROUP,
             "packagerevisionresources",
@@ -178,6 +179,7 @@ PROMOTION_KINDS = (
     Right(PROMOTION_GROUP, "packagespecializers", ("list", "watch"), "mirror them for promote"),
     Right(PROMOTION_GROUP, "rolloutpolicies", ("list", "watch"), "mirror them for promote and rollout"),
     Right(PROMOTION_GROUP, "quarantines", ("list", "watch"), "mirror them for promote and release"),
+    Right(PROMOTION_GROUP, "rolloutstops", ("list", "watch"), "mirror them for rollout and release"),
 )
 """What ingest needs beside its own rights while promote runs."""
 

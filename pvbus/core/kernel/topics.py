@@ -15,9 +15,11 @@ import msgspec
 from pvbus.core.api.decoding import decode_set
 from pvbus.core.api.quarantines import Quarantine
 from pvbus.core.api.rollouts import RolloutPolicy
+from pvbus.core.api.stops import RolloutStop
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.kernel.keys import (
     CHECK_PREFIX,
+    STOP_PREFIX,
     SYNC_PREFIX,
     CheckKey,
     ChildKey,
@@ -25,6 +27,7 @@ from pvbus.core.kernel.keys import (
     Key,
     MarkerKey,
     ObjectKey,
+    StopKey,
     SubjectKey,
     TargetKey,
     WatchKey,
@@ -88,7 +91,7 @@ from pvbus.core.kernel.rolloutrows import Rollout, Target
 PARTITIONS = 12
 TOMBSTONE_SECONDS = 86_400  # a reader that was away for less than half of it still sees every deletion
 _DAY_SECONDS = 86_400
-_PREFIXES = (CHECK_PREFIX, SYNC_PREFIX)
+_PREFIXES = (CHECK_PREFIX, STOP_PREFIX, SYNC_PREFIX)
 
 SERVICES = ("ingest", "unroll", "render", "inject", "conditions")
 PROMOTION = ("promote", "rollout", "release")
@@ -123,9 +126,10 @@ class Rows:
     by: the part of the key that chooses the partition, "" for the whole key
     check: validates rows on arrival whose bytes controllers keep and decode later; None for other rows
     is_any: whether keys have any form
+    is_everywhere: whether every partition has each row
     """
 
-    __slots__ = ("by", "check", "chooser", "form", "is_any", "parse", "type")
+    __slots__ = ("by", "check", "chooser", "form", "is_any", "is_everywhere", "parse", "type")
 
     def __init__(
         self,
@@ -136,6 +140,7 @@ class Rows:
         by: str = "",
         keeps_bytes: bool = False,
         is_any: bool = False,
+        is_everywhere: bool = False,
     ) -> None:
         self.type = type_
         self.form = form
@@ -148,6 +153,7 @@ class Rows:
         elif keeps_bytes:
             self.check = msgspec.json.Decoder(type_).decode
         self.is_any = is_any
+        self.is_everywhere = is_everywhere
 
     def partition_key(self, key: str) -> str:
         """Return the part of a key that chooses its partition."""
@@ -185,15 +191,15 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """Describe the forms of the keys."""
         everywhere = " in every partition"
-        forms = [f"`{r.form}`{everywhere if r.type is SyncMarker else ''}" for r in self.rows]
+        forms = [f"`{r.form}`{everywhere if r.is_everywhere else ''}" for r in self.rows]
         return "; ".join(dict.fromkeys(forms))
 
     @property
     def partitioned_by(self) -> str:
-        """Describe the partition rule of the rows (a marker is in every partition)."""
+        """Describe the partition rule of the rows that are not in every partition."""
         if self.spec.partitions == 1:
             return "one partition"
-        rules = [f"`{r.by}`" if r.by else "the key" for r in self.rows if r.type is not SyncMarker]
+        rules = [f"`{r.by}`" if r.by else "the key" for r in self.rows if not r.is_everywhere]
         return "; ".join(dict.fromkeys(rules))
 
 
@@ -217,7 +223,7 @@ _SOKEY = f"{_SCOPE}|{_OKEY}"
 _WATCH = f"{_KIND}|<requester>"
 _NAME = "<namespace>/<name>"
 _CHECK = f"{CHECK_PREFIX}{_KIND}|{_SKEY}"
-_MARKERS = Rows(SyncMarker, f"{SYNC_PREFIX}{_KIND}", MarkerKey.parse)
+_MARKERS = Rows(SyncMarker, f"{SYNC_PREFIX}{_KIND}", MarkerKey.parse, is_everywhere=True)
 
 TOPICS: tuple[Topic, ...] = (
     Topic(
@@ -329,10 +335,17 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         spec=_compacted(POLICIES),
-        description="The cluster's RolloutPolicies and Quarantines, without managedFields.",
+        description="The cluster's RolloutPolicies, Quarantines and RolloutStops, without managedFields.",
         rows=(
             Rows(RolloutPolicy, _PKEY, Key.parse, by=_PKEY, keeps_bytes=True),
             Rows(Quarantine, _OKEY, ObjectKey.parse, keeps_bytes=True),
+            Rows(
+                RolloutStop,
+                f"{STOP_PREFIX}<namespace>|<name>",
+                StopKey.parse,
+                keeps_bytes=True,
+                is_everywhere=True,
+            ),
             _MARKERS,
         ),
         producers=("ingest",),
@@ -405,8 +418,9 @@ TOPICS: tuple[Topic, ...] = (
         spec=_kept_for(CONDITIONS, days=7),
         description=(
             "One event for each change of a condition of a PackageVariant, PackageVariantSet or "
-            "RolloutPolicy, of Ready of a Repository, of the lifecycle of a variant's PackageRevisions "
-            "(their condition Published), and of the conditions that are gates or tasks of these."
+            "RolloutPolicy, of Ready of a Repository, of Stopped of a RolloutStop, of the lifecycle of a "
+            "variant's PackageRevisions (their condition Published), and of the conditions that are gates or "
+            "tasks of these."
         ),
         rows=(Rows(ConditionEvent, f"<Kind>|{_NAME}", SubjectKey.parse, by=_NAME),),
         producers=("conditions",),

@@ -6,7 +6,8 @@ labels, warning, since]`, where hold is null or `[count, token]`, warning the ty
 since the seconds since 1970 at which its state began, 0 if that is not known. An open
 task is `[name, revision, type, variant, state, question, owner, ticket, due, due time in seconds since 1970
 or null, since, note, blocks, command]`; name is its key, blocks are numbers of gates. A draft that stayed
-when its variant went is `[name, variant, note]`, a quarantine that lasts `[name, covers, why]`. Rollouts are
+when its variant went is `[name, variant, note]`, a quarantine that lasts `[name, covers, why]`, a stop of all
+rollouts `[name, why]`. Rollouts are
 objects, see `pvbus.core.web.rollouts`. Of conflicts it says how many drafts have some, and at which version
 this changed last.
 """
@@ -17,7 +18,7 @@ from typing import Any
 from pvbus.core.kernel.keys import Key
 from pvbus.core.web import rollouts
 from pvbus.core.web.labels import Labels
-from pvbus.core.web.model import KeptRow, Model, QuarantineRow, RolloutRow, SetRow, VariantRow
+from pvbus.core.web.model import KeptRow, Model, QuarantineRow, RolloutRow, SetRow, StopRow, VariantRow
 from pvbus.core.web.states import reason_of
 from pvbus.core.web.tasks import Question, TaskRow
 
@@ -43,6 +44,7 @@ def whole(model: Model, now: float) -> Document:
         **_document(model.variants.items(), model.sets.items(), model.tasks.items()),
         "retained": _retained(model.retained.items()),
         "quarantines": _quarantines(model.quarantines.items()),
+        "stops": _stops(model.stops.items()),
         "rollouts": _rollouts(model.rollouts.items(), now),
         "conflicts": [len(model.conflicts), model.conflicts_changed],
         "whole": True,
@@ -52,7 +54,7 @@ def whole(model: Model, now: float) -> Document:
 def changes(model: Model, since: int, now: float) -> Document | None:
     """Return what changed after a version; None where that is not known, so the whole is needed."""
     tables = (model.variants, model.sets, model.rollouts, model.tasks, model.retained, model.quarantines)
-    floors = (table.floor for table in tables)
+    floors = (table.floor for table in (*tables, model.stops))
     if not max(floors) <= since <= model.version:
         return None
     return {
@@ -64,6 +66,8 @@ def changes(model: Model, since: int, now: float) -> Document | None:
         "retainedGone": model.retained.gone(since),
         "quarantines": _quarantines(model.quarantines.changed(since)),
         "quarantinesGone": model.quarantines.gone(since),
+        "stops": _stops(model.stops.changed(since)),
+        "stopsGone": model.stops.gone(since),
         "rollouts": _rollouts(model.rollouts.changed(since), now),
         "rolloutsGone": model.rollouts.gone(since),
         "conflicts": [len(model.conflicts), model.conflicts_changed],
@@ -80,6 +84,10 @@ def _retained(rows: Iterable[tuple[str, KeptRow]]) -> list[list[str]]:
 
 def _quarantines(rows: Iterable[tuple[str, QuarantineRow]]) -> list[list[str]]:
     return [[name, row.covers, row.why] for name, row in rows]
+
+
+def _stops(rows: Iterable[tuple[str, StopRow]]) -> list[list[str]]:
+    return [[name, row.why] for name, row in rows]
 
 
 def _document(

@@ -18,12 +18,15 @@ from msgspec.structs import astuple
 
 from pvbus.core.api.quarantines import Quarantine
 from pvbus.core.api.rollouts import RolloutPolicy
+from pvbus.core.api.stops import RolloutStop, words_of
 from pvbus.core.api.variants import CONFIG_GROUP, Condition, Downstream
 from pvbus.core.kernel.keys import (
+    STOP_PREFIX,
     ChildKey,
     ConditionKey,
     Key,
     ObjectKey,
+    StopKey,
     SubjectKey,
     is_check,
     is_child,
@@ -96,6 +99,7 @@ _rollup = msgspec.json.Decoder(_Rollup)
 _event = msgspec.json.Decoder(_Event)
 _policy = msgspec.json.Decoder(RolloutPolicy)
 _quarantine = msgspec.json.Decoder(Quarantine)
+_stop = msgspec.json.Decoder(RolloutStop)
 _asking = msgspec.json.Decoder(ConditionEvent)
 
 
@@ -192,6 +196,13 @@ class QuarantineRow(msgspec.Struct):
     version: int = 0
 
 
+class StopRow(msgspec.Struct):
+    """A stop of all rollouts. why: who wants it, and why."""
+
+    why: str
+    version: int = 0
+
+
 class KeptRow(msgspec.Struct):
     """A draft that stayed when its variant went.
 
@@ -223,6 +234,7 @@ class Model:
         self.tasks: Versioned[TaskRow] = Versioned()
         """By `<namespace>/<revision>|<condition type>`."""
         self.quarantines: Versioned[QuarantineRow] = Versioned()
+        self.stops: Versioned[StopRow] = Versioned()
         self.retained: Versioned[KeptRow] = Versioned()
         """By `<namespace>/<revision>`."""
         self.conflicts: Versioned[ConflictRow] = Versioned()
@@ -376,6 +388,9 @@ class Model:
             self._changed_set(name, row)
 
     def _load_policy(self, key: str, value: bytes | None) -> None:
+        if key.startswith(STOP_PREFIX):
+            self._load_stop(StopKey.parse(key), value)
+            return
         if "|" in key:
             self._load_quarantine(ObjectKey.parse(key), value)
             return
@@ -396,6 +411,15 @@ class Model:
             sets = ", ".join(spec.sets) or "every set"
             row = QuarantineRow(f"{', '.join(covers)} in {sets}", spec.message or spec.reason)
             self.quarantines.put(name, row, self.version + 1)
+        self._dirty = True
+
+    def _load_stop(self, key: StopKey, value: bytes | None) -> None:
+        name = f"{key.namespace}/{key.name}"
+        lasting = _stop.decode(value).spec.lasting if value is not None else ()
+        if lasting:
+            self.stops.put(name, StopRow("; ".join(map(words_of, lasting))), self.version + 1)
+        else:
+            self.stops.remove(name, self.version + 1)
         self._dirty = True
 
     def _load_task(self, name: str, value: bytes | None) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from pvbus.core.kernel.keys import kind_of
+from pvbus.core.kernel.keys import STOP_PREFIX, kind_of
 from pvbus.core.kernel.markers import is_marker
-from pvbus.core.kernel.objectrows import QUARANTINE
-from pvbus.core.kernel.records import INJECTABLES, INSTALLS, OBJECTS, SyncMarker
+from pvbus.core.kernel.objectrows import QUARANTINE, STOP
+from pvbus.core.kernel.records import INJECTABLES, INSTALLS, OBJECTS, POLICIES, SyncMarker
 from pvbus.core.variants.ingest.published import agreed
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
@@ -33,6 +33,7 @@ class PublishedDigests:
         self._table_reader = TableReader(bus, clock)
         self._digests: dict[str, dict[str, dict[str, str]]] = {topic: {} for topic in topics}
         self._markers: dict[tuple[str, str], dict[int, SyncMarker]] = {}
+        self._copies: dict[tuple[str, str], dict[int, str]] = {}
         self._count = partitions
 
     async def catch_up(self, progress: Callable[[int, int], None]) -> None:
@@ -58,6 +59,7 @@ class PublishedDigests:
     def _empty(self) -> None:
         self._table_reader.unassign(self._partitions)
         self._markers.clear()
+        self._copies.clear()
         for digests in self._digests.values():
             digests.clear()
 
@@ -67,14 +69,32 @@ class PublishedDigests:
     def _take(self, record: Record) -> None:
         key = record.key.decode(errors="replace")  # our own keys are UTF-8
         head = kind_of(key)
+        digest = next((v.decode() for k, v in record.headers if k == DIGEST_HEADER), "")
+        if key.startswith(STOP_PREFIX):
+            self._take_copy(record, key, digest if record.value is not None else None)
+            return
         if record.value is None:
             self._digests[record.topic].get(head, {}).pop(key, None)
             return
         if is_marker(key):
             self._markers.setdefault((record.topic, key), {})[record.partition] = _decoded(record.value)
             return
-        digest = next((v.decode() for k, v in record.headers if k == DIGEST_HEADER), "")
         self._digests[record.topic].setdefault(head, {})[key] = digest
+
+    def _take_copy(self, record: Record, key: str, digest: str | None) -> None:
+        """Take a row that every partition has. Where they differ, as a worker ended between two of its steps,
+        its digest is "", so it is written again or removed."""
+        copies = self._copies.setdefault((record.topic, key), {})
+        rows = self._digests[record.topic].setdefault(kind_of(key), {})
+        if digest is None:
+            copies.pop(record.partition, None)
+        else:
+            copies[record.partition] = digest
+        if not copies:
+            rows.pop(key, None)
+            return
+        is_agreed = len(copies) == self._count and len(set(copies.values())) == 1
+        rows[key] = next(iter(copies.values())) if is_agreed else ""
 
     def headed(self, topic: str, head: str) -> dict[str, str]:
         """Return key -> digest of the rows whose keys have this text before their first `|`."""
@@ -82,6 +102,8 @@ class PublishedDigests:
 
     def of_kind(self, topic: str, kind: str) -> dict[str, str]:
         """Return key -> digest of a kind's rows: all whose keys name no kind, where its own do not."""
+        if topic == POLICIES and kind == str(STOP):
+            return self.headed(topic, STOP_PREFIX.removesuffix("|"))
         if topic in (OBJECTS, INJECTABLES, INSTALLS) or kind == str(QUARANTINE):
             return self.headed(topic, kind)
         rows = (row for rows in self._digests[topic].values() for row in rows.items())

@@ -199,6 +199,10 @@ def test_what_needs_a_person_is_on_top(shown: Shown) -> None:
         "metadata": {"namespace": "default", "name": "q"},
         "spec": {**spec, "message": "it crashed"},
     }
+    stop = {
+        "metadata": {"namespace": "default", "name": "fleet"},
+        "spec": {"entries": [{"name": "1", "by": "ann", "reason": "payments are down"}]},
+    }
     reasons = ("UpgradeConflict", "DraftRejected", "RollbackStranded")
     shown.write(
         *(
@@ -208,12 +212,14 @@ def test_what_needs_a_person_is_on_top(shown: Shown) -> None:
         ask(names[3], "draft", "Is it licensed?"),
         rollout("default/web", "Stopped", 2, {"total": 9, "failing": 2}),
         ("pvbus.policies", key, msgspec.json.encode(quarantine)),
+        ("pvbus.policies", "stop|default|fleet", msgspec.json.encode(stop)),
     )
     page.until_text("Quarantined: 1", "#needs")
     page.click("#needs a")
     titles = "return [...document.querySelectorAll('#main h3')].map((e) => e.textContent.split(' (')[0])"
     page.until_text("Stalled variants", "#main")
     wanted = [
+        "All rollouts are stopped",
         "Conflicts of upgrades",
         "Rejected drafts",
         "Stranded by a rollback",
@@ -224,6 +230,8 @@ def test_what_needs_a_person_is_on_top(shown: Shown) -> None:
     page.until(lambda: page.run(titles) == wanted, str(wanted))
     page.until_text("pvbus rollout release default/q --reason TEXT", "#main")
     page.until_text("it crashed", "#main")
+    page.until_text("ann: payments are down", "#main")
+    page.until_text("pvbus rollout lift default/fleet --reason TEXT", "#main")
     assert re.search(r"\d+ d", page.text("time[data-since]"))
     shown.write((LATEST, f"{VARIANT}|{names[1]}|AttentionNeeded", None), ("pvbus.policies", key, None))
     page.until(

@@ -295,7 +295,8 @@ def test_promote_and_release_are_left_out_unless_they_are_added() -> None:
         assert not [name for name in names if "promot" in name or "release" in name]
     group = "promotion.pvbus.dev"
     observing = {
-        f"pvbus-observes-{kind}.{group}" for kind in ("packagespecializers", "rolloutpolicies", "quarantines")
+        f"pvbus-observes-{kind}.{group}"
+        for kind in ("packagespecializers", "rolloutpolicies", "quarantines", "rolloutstops")
     }
     for name in observing:
         assert kinds("ClusterRole")[name]["metadata"]["labels"][OBSERVED_LABEL] == "true"
@@ -308,12 +309,13 @@ def test_promote_and_release_are_left_out_unless_they_are_added() -> None:
 
 def test_with_porch_no_definition_of_porchs_is_applied() -> None:
     assert not [o for o in manifests.objects("with-porch", OPTIONS) if is_definition(o)]
-    assert len(kinds("CustomResourceDefinition")) == 10
+    assert len(kinds("CustomResourceDefinition")) == 11
     ours = [o for o in manifests.objects("with-porch", OPTIONS, ("promotion",)) if is_definition(o)]
     assert [o["metadata"]["name"] for o in ours] == [
         "packagespecializers.promotion.pvbus.dev",
         "rolloutpolicies.promotion.pvbus.dev",
         "quarantines.promotion.pvbus.dev",
+        "rolloutstops.promotion.pvbus.dev",
     ]
     ours = [o for o in manifests.objects("with-porch", OPTIONS, ("platform",)) if is_definition(o)]
     assert {o["spec"]["group"] for o in ours} == {"pkg.crossplane.io"}

@@ -18,7 +18,7 @@ from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingest.digests import PublishedDigests
 from pvbus.runtime.ingest.lease import IngestLease
-from tests.simulation.cluster import POLICY, QUARANTINE
+from tests.simulation.cluster import POLICY, QUARANTINE, STOP
 from tests.simulation.world import CONFIG_MAP, CRD, PARTITIONS, SET, SITE, World
 
 LEASE = Lease(group="g", partition=0, epoch=1)
@@ -269,6 +269,48 @@ def test_policies_and_quarantines_share_a_topic_and_a_list_of_one_removes_nothin
         await world.start(["ingest"])
         await world.converge(quiet=3)
         assert {key for key in world.table(POLICIES) if not is_marker(key)} == {"default/web"}
+
+    simulated(scenario)
+
+
+def test_every_partition_has_a_stop_and_a_partition_that_lost_it_gets_it_again() -> None:
+    """A worker that ends between two steps may leave the row, or its tombstone, in some partitions only."""
+
+    async def scenario(world: World) -> None:
+        key = "stop|default|fleet"
+
+        async def restart() -> None:
+            await world.start(["ingest"])
+            await world.converge(quiet=3)
+            await world.stop()
+
+        async def leave(number: int, value: bytes | None) -> None:
+            output = Output(POLICIES, number, key.encode(), value)
+            await world.bus._store.write(lambda: world.bus._store.append([output], 0))
+
+        def holders() -> list[int]:
+            records = (record for record in world.records(POLICIES) if record.key == key.encode())
+            last = {record.partition: record for record in records}
+            return sorted(number for number, record in last.items() if record.value is not None)
+
+        world.put(STOP, "fleet", spec={"entries": [{"name": "1", "reason": "x"}]})
+        await ask(world, WatchRequest(group=STOP.group, kind=STOP.kind, requester="promote-0"))
+        await world.converge(quiet=3)
+        await world.stop()
+        assert holders() == [0, 1, 2]
+        ends = await world.ends()
+        await restart()
+        assert await world.ends() == ends, "nothing is written anew"
+        await leave(1, None)
+        assert holders() == [0, 2]
+        await restart()
+        assert holders() == [0, 1, 2]
+        await world.delete(STOP, "fleet")
+        await restart()
+        assert holders() == []
+        await leave(2, b"{}")
+        await restart()
+        assert holders() == []
 
     simulated(scenario)
 

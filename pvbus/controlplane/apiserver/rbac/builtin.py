@@ -81,6 +81,7 @@ _APPROVED = (
     _rule(_CHANGE, PORCH_GROUP, "packagerevisions/approval"),
     _rule(("delete",), PORCH_GROUP, "packagerevisions"),
     _rule(_CHANGE, PROMOTION_GROUP, "quarantines"),
+    _rule(("create", *_CHANGE), PROMOTION_GROUP, "rolloutstops"),
 )
 _CLUSTER_VIEWED = (
     _rule(_READ, "", "namespaces", "configmaps", "events"),

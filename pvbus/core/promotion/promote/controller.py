@@ -19,7 +19,7 @@ from pvbus.core.kernel.keys import PROPOSED_CONTENT, ChildKey, Key
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.messages import cut
-from pvbus.core.kernel.objectrows import POLICY, QUARANTINE, SPECIALIZER
+from pvbus.core.kernel.objectrows import POLICY, QUARANTINE, SPECIALIZER, STOP
 from pvbus.core.kernel.records import (
     CANDIDATES,
     DESIRED,
@@ -55,7 +55,7 @@ from pvbus.core.variants.revisions.observed import ObservedRevision
 from pvbus.core.variants.revisions.owning import RESOURCES
 
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
-REQUESTED_KINDS: tuple[Kind, ...] = (SPECIALIZER, POLICY, QUARANTINE)
+REQUESTED_KINDS: tuple[Kind, ...] = (SPECIALIZER, POLICY, QUARANTINE, STOP)
 
 _variant = msgspec.json.Decoder(PackageVariant)
 _desired = msgspec.json.Decoder(DesiredRow)

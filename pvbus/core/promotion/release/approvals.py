@@ -25,9 +25,9 @@ from pvbus.core.promotion.release.orders import (
     RefusedError,
     digest_of_files,
     latest,
+    obstacle_of,
     publish,
     quarantined,
-    unknown_quarantines,
     write,
 )
 from pvbus.core.promotion.release.restoring import restored
@@ -55,8 +55,8 @@ def carried(order: Order, former: Approval | None) -> Ending:
         return GONE
     if order.is_held:
         return HELD
-    if unknown := unknown_quarantines(order):
-        return unknown
+    if obstacle := obstacle_of(order):
+        return obstacle
     try:
         return (yield from (_approved(order) if row.order == "approve" else restored(order)))
     except RefusedError as error:
@@ -90,8 +90,8 @@ def _approved(order: Order) -> Ending:
     if lifecycle_of(live) == "Proposed":
         if not order.is_current():
             return NOTICE
-        if unknown := unknown_quarantines(order):
-            return unknown
+        if obstacle := obstacle_of(order):
+            return obstacle
         if held := quarantined(order, live, order.row.files):
             return held
         yield from publish(live)

@@ -31,9 +31,11 @@ from pvbus.core.kernel.records import (
     ReleaseRow,
 )
 from pvbus.core.promotion.protocol.quarantines import QuarantineView
+from pvbus.core.promotion.protocol.stops import concerns_stops
 from pvbus.core.promotion.release import approvals, lifecycles
-from pvbus.core.promotion.release.orders import GONE, HELD, Order
+from pvbus.core.promotion.release.orders import GONE, HELD, Guards, Order
 from pvbus.core.promotion.release.state import ReleaseState
+from pvbus.core.promotion.release.stopping import StopGate
 from pvbus.core.variants.revisions.holding import Holder, holder_of, unheld, until_held
 
 REFUSED_RETRY_SECONDS = 60.0  # a write that the API server refuses may be allowed later (RBAC, webhooks)
@@ -74,6 +76,7 @@ class ReleaseController(KeyedController[ReleaseState]):
         """Create a controller without partitions. partitions: how many partitions the bus has."""
         super().__init__(lambda _: ReleaseState())
         self._quarantines = QuarantineView(partitions)
+        self._gate = StopGate(partitions)
 
     # ------------------------------------------------------------ records in
 
@@ -82,6 +85,9 @@ class ReleaseController(KeyedController[ReleaseState]):
         return state.is_asked
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
+        if topic == POLICIES and concerns_stops(key):
+            confirming, is_news = self._gate.load(partition, key, value)
+            return [*confirming, *(self._keys_with_orders(None) if is_news else ())]
         if topic == POLICIES:
             changed = self._quarantines.load(partition, key, value)
             return self._keys_with_orders(changed)
@@ -111,6 +117,9 @@ class ReleaseController(KeyedController[ReleaseState]):
             return ()
         return (key,) if seen.is_asked else ()
 
+    def keys(self, partition: int) -> Iterable[str]:
+        return [*super().keys(partition), self._gate.key(partition)]
+
     def _keys_with_orders(self, namespaces: Iterable[str] | None) -> list[str]:
         """Return the keys of these namespaces with an order of a rollout, None for all namespaces."""
         known = None if namespaces is None else set(namespaces)
@@ -130,6 +139,8 @@ class ReleaseController(KeyedController[ReleaseState]):
     # ------------------------------------------------------------ carrying out
 
     def reconcile(self, partition: int, key: str, now: float) -> Reconciliation:
+        if key == self._gate.key(partition):
+            return (yield from self._gate.confirm(partition))
         seen = self.state(partition, key)
         if seen is None:
             return Outcome()
@@ -137,12 +148,12 @@ class ReleaseController(KeyedController[ReleaseState]):
             return Outcome((Put(RELEASES, key, None),), "changed") if seen.row is not None else Outcome()
         if not seen.has_orders:
             return Outcome()
-        return (
-            yield from until_held(_carry_out(Key.parse(key), seen, self._quarantines), lambda: _holder(seen))
-        )
+        with self._gate.carrying(partition):
+            steps = _carry_out(Key.parse(key), seen, Guards(self._quarantines, self._gate.view))
+            return (yield from until_held(steps, lambda: _holder(seen)))
 
 
-def _carry_out(key: Key, seen: ReleaseState, quarantines: QuarantineView) -> Reconciliation:
+def _carry_out(key: Key, seen: ReleaseState, guards: Guards) -> Reconciliation:
     if seen.raw is None:
         return Outcome(result="waiting", waiting=(GONE,))
     variant = _variant.decode(seen.raw)
@@ -150,7 +161,7 @@ def _carry_out(key: Key, seen: ReleaseState, quarantines: QuarantineView) -> Rec
     if seen.row is not None and seen.row.uid == row.uid:
         row = seen.row
     proposals = yield from _proposals(key, seen, variant)
-    ended = yield from _approvals(seen, variant, row.approvals, quarantines)
+    ended = yield from _approvals(seen, variant, row.approvals, guards)
     row = msgspec.structs.replace(row, carried=proposals.done or row.carried, approvals=ended.done)
     wanted = row if row.carried or row.approvals else None
     puts = () if wanted == seen.row else (Put(RELEASES, str(key), wanted),)
@@ -187,7 +198,7 @@ def _proposals(key: Key, seen: ReleaseState, variant: PackageVariant) -> Generat
 
 
 def _approvals(
-    seen: ReleaseState, variant: PackageVariant, before: tuple[Approval, ...], quarantines: QuarantineView
+    seen: ReleaseState, variant: PackageVariant, before: tuple[Approval, ...], guards: Guards
 ) -> Generator[Effect, Any, _Part]:
     """Carry out the orders of rollouts. The outcome of a policy stays until its next order has one."""
     done: list[Approval] = []
@@ -195,7 +206,7 @@ def _approvals(
     again = None
     holder = _holder(seen)
     for policy, row in sorted(seen.orders.items()):
-        order = Order(policy, row, variant, bool(holder), partial(_stands, seen, policy, row), quarantines)
+        order = Order(policy, row, variant, bool(holder), partial(_stands, seen, policy, row), guards)
         former = next((each for each in before if each.policy == policy), None)
         ended = yield from approvals.carried(order, former)
         if isinstance(ended, str):

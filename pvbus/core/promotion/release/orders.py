@@ -9,6 +9,7 @@ from pvbus.core.kernel.effects import Effect, Get, Update
 from pvbus.core.kernel.messages import cut
 from pvbus.core.kernel.records import Approval, ApprovalRow
 from pvbus.core.promotion.protocol.quarantines import Content, QuarantineView, refusal_of, set_of, source_of
+from pvbus.core.promotion.protocol.stops import StopView
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.former import PLACEHOLDER
 from pvbus.core.variants.revisions.owning import PUBLISHED, RESOURCES, REVISION, Object, lifecycle_of
@@ -25,13 +26,23 @@ class RefusedError(Exception):
     """The API server refuses a write; the text says why."""
 
 
+class Guards(NamedTuple):
+    """What keeps all orders of rollouts but those that take one back.
+
+    quarantines, stops: those of the cluster
+    """
+
+    quarantines: QuarantineView
+    stops: StopView
+
+
 class Order(NamedTuple):
     """An order of a rollout, as it is to be carried out.
 
     policy: the name of the RolloutPolicy
     is_held: whether the variant is on hold
     is_current: tells whether the order still stands, as another one may arrive between two effects
-    quarantines: those of the cluster
+    guards: what else may keep it
     """
 
     policy: str
@@ -39,7 +50,7 @@ class Order(NamedTuple):
     variant: PackageVariant
     is_held: bool
     is_current: Callable[[], bool]
-    quarantines: QuarantineView
+    guards: Guards
 
     @property
     def namespace(self) -> str:
@@ -60,9 +71,13 @@ class Order(NamedTuple):
         )
 
 
-def unknown_quarantines(order: Order) -> str:
-    """Return what an order waits for before anything is published, "" if all quarantines are known."""
-    return order.quarantines.unlisted(order.namespace)
+def obstacle_of(order: Order) -> str:
+    """Return what an order waits for before anything is published, "" for nothing: that all quarantines are
+    known, and that no person has stopped all rollouts."""
+    standstill = order.guards.stops.standstill
+    if standstill.holds(is_rollback=order.row.order == "restore"):
+        return f"{standstill.reason}: {standstill.message}"
+    return order.guards.quarantines.unlisted(order.namespace)
 
 
 def quarantined(order: Order, live: Object, files: str | None) -> str:
@@ -74,7 +89,7 @@ def quarantined(order: Order, live: Object, files: str | None) -> str:
     git = ((live.get("status") or {}).get("upstreamLock") or {}).get("git") or {}
     source = source_of(order.variant, git.get("directory") or "", git.get("ref") or "")
     content = Content(set_of(order.variant), source, files, order.row.digest)
-    refused = refusal_of(order.namespace, order.quarantines.covering(order.namespace, content))
+    refused = refusal_of(order.namespace, order.guards.quarantines.covering(order.namespace, content))
     return refused.message if refused is not None else ""
 
 

@@ -19,6 +19,7 @@ from pvbus.core.promotion.release.orders import (
     RefusedError,
     digest_of_files,
     latest,
+    obstacle_of,
     publish,
     quarantined,
     write,
@@ -61,6 +62,8 @@ def restored(order: Order) -> Ending:
         return order.ended("done")
     if not order.is_current():
         return AGAIN
+    if obstacle := obstacle_of(order):
+        return obstacle
     workspace = workspace_of(order)
     source = next((obj for obj in live if obj["metadata"]["name"] == row.revision), None)
     if source is not None and (held := quarantined(order, source, None)):
@@ -94,6 +97,8 @@ def _released(order: Order, made: Object) -> Ending:
             made = yield from write(Update(REVISION, _proposal(order, made)))
         if not order.is_current():
             return AGAIN
+        if obstacle := obstacle_of(order):
+            return obstacle
         yield from publish(made)
     except RefusedError as error:
         message = f"{error}; PackageRevision {name} has the content: approve it by hand, or delete it"

@@ -27,6 +27,7 @@ from pvbus.core.kernel.rolloutrows import Answers, Ask, Isolate, Isolated, Rollo
 from pvbus.core.promotion.protocol.machine import NO_SIGHTINGS, step
 from pvbus.core.promotion.protocol.quarantines import is_quarantine
 from pvbus.core.promotion.protocol.rules import Rules
+from pvbus.core.promotion.protocol.stops import Standstill, StopView, concerns_stops
 from pvbus.core.promotion.rollout.checking import ask_checks
 from pvbus.core.promotion.rollout.evidence import evidence_of, look_at_evidence, next_look, touch_evidence
 from pvbus.core.promotion.rollout.orders import end_puts, step_puts
@@ -64,7 +65,12 @@ class RolloutController(KeyedController[RolloutData]):
 
     def __init__(self) -> None:
         super().__init__(lambda _: RolloutData())
+        self._stops: dict[int, StopView] = {}
         self.evaluations = 0
+
+    def open(self, partition: int) -> None:
+        super().open(partition)
+        self._stops[partition] = StopView(1)
 
     # ------------------------------------------------------------ records in
 
@@ -72,6 +78,8 @@ class RolloutController(KeyedController[RolloutData]):
         table = self._tables.get(partition)
         if table is None:
             return ()
+        if concerns_stops(key):
+            return self._touch_all(partition) if self._stops[partition].load(partition, key, value) else ()
         if is_marker(key):
             is_news = self._load_marker(topic, partition, key, value)
             return [each for each, data in table.items() if data.raw is None] if is_news else ()
@@ -97,6 +105,13 @@ class RolloutController(KeyedController[RolloutData]):
             table[name] = data
         return (name,)
 
+    def _touch_all(self, partition: int) -> list[str]:
+        """Note that all rollouts stand still, or go on."""
+        table = self._tables[partition]
+        for data in table.values():
+            data.is_touched = data.is_stale = True
+        return list(table)
+
     def store(self, partition: int, put: Put) -> Iterable[str]:
         table = self._tables.get(partition)
         if put.topic == ROLLOUTS and table is not None:
@@ -116,10 +131,11 @@ class RolloutController(KeyedController[RolloutData]):
         name = Key.parse(key)
         if data.wanted is None:
             return self._gone(partition, name, data)
-        puts = yield from self._take_step(name, data, now)
+        stops = self._stops[partition]
+        puts = yield from self._take_step(name, data, now, stops)
         if puts:
             return Outcome(puts, "changed", again_after=0)
-        result = yield from _report(data, now)
+        result = yield from _report(data, now, stops.standstill)
         return Outcome(result=result, again_after=_again_after(data, now))
 
     def _gone(self, partition: int, key: Key, data: RolloutData) -> Outcome:
@@ -131,7 +147,9 @@ class RolloutController(KeyedController[RolloutData]):
             return Outcome(result="waiting", waiting=("the list of RolloutPolicies",))
         return Outcome(puts, "changed")
 
-    def _take_step(self, key: Key, data: RolloutData, now: float) -> Generator[Effect, Any, tuple[Put, ...]]:
+    def _take_step(
+        self, key: Key, data: RolloutData, now: float, stops: StopView
+    ) -> Generator[Effect, Any, tuple[Put, ...]]:
         """Take a step if one is due; return what it changes. Look at the checks, or write a quarantine, if
         nothing else is to do."""
         if data.wanted is None or data.wanted.rules is None or now < _next_step(data, now):
@@ -139,7 +157,7 @@ class RolloutController(KeyedController[RolloutData]):
         is_seen = yield from look_at_evidence(key, data, now)
         if not is_seen or data.wanted is None or data.wanted.rules is None:
             return ()
-        puts, wishes = self._step(key, data, data.wanted.rules, now)
+        puts, wishes = self._step(key, data, data.wanted.rules, now, stops.standstill)
         if puts or not wishes:
             return puts
         answer: Answers | Isolated
@@ -149,10 +167,16 @@ class RolloutController(KeyedController[RolloutData]):
             answer = yield from ask_checks(wishes[0], now, namespace=key.namespace)
         if data.wanted is None or data.wanted.rules is None:  # changed meanwhile
             return ()
-        return self._step(key, data, data.wanted.rules, now, answer)[0]
+        return self._step(key, data, data.wanted.rules, now, stops.standstill, answer)[0]
 
     def _step(
-        self, key: Key, data: RolloutData, rules: Rules, now: float, answer: Answers | Isolated | None = None
+        self,
+        key: Key,
+        data: RolloutData,
+        rules: Rules,
+        now: float,
+        standstill: Standstill,
+        answer: Answers | Isolated | None = None,
     ) -> tuple[tuple[Put, ...], list[Ask | Isolate]]:
         """Take a step; return what it changes, and what it wants to know or have written."""
         assert data.wanted is not None
@@ -166,7 +190,7 @@ class RolloutController(KeyedController[RolloutData]):
             now=now,
             answers=answer if isinstance(answer, Answers) else None,
             isolated=answer if isinstance(answer, Isolated) else None,
-            commands=data.wanted.commands,
+            commands=standstill.obeyed(data.wanted.commands, rollout.state),
             words=data.candidates.words(rules.canaries),
             sightings=data.sightings.shown(now) if rules.evidence_seconds else NO_SIGHTINGS,
         )
@@ -222,7 +246,7 @@ def _again_after(data: RolloutData, now: float) -> float | None:
     return max(due - now, SOON_SECONDS) if due < math.inf else None
 
 
-def _report(data: RolloutData, now: float) -> Generator[Effect, Any, str]:
+def _report(data: RolloutData, now: float, standstill: Standstill) -> Generator[Effect, Any, str]:
     """Write the status if it differs and may be written; return the result of the reconciliation."""
     if not data.is_stale or data.wanted is None or data.reported_at <= now < data.report_at:
         return "unchanged"
@@ -231,7 +255,7 @@ def _report(data: RolloutData, now: float) -> Generator[Effect, Any, str]:
     assert stored is not None
     present = _policy.decode(stored).status
     rollout = data.shown or data.present
-    status = status_of(data.wanted, rollout, data.rows, data.candidates, now, present)
+    status = status_of(data.wanted, rollout, data.rows, data.candidates, now, present, standstill)
     data.is_stale, data.reported_at, data.report_at = False, now, now + STATUS_SECONDS
     if status == present:
         return "unchanged"

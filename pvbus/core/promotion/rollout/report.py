@@ -22,6 +22,7 @@ from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT
 from pvbus.core.promotion.protocol.proving import NO_EVIDENCE
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
 from pvbus.core.promotion.protocol.selection import Selection, conditions_of
+from pvbus.core.promotion.protocol.stops import MOVING, UNDOING, Standstill
 from pvbus.core.promotion.protocol.turn import ADVANCING, ENDED
 from pvbus.core.promotion.protocol.windows import DAYS_AHEAD, Calendar
 from pvbus.core.promotion.rollout.candidates import Candidates
@@ -81,13 +82,14 @@ def status_of(
     candidates: Candidates,
     now: float,
     stored: RolloutPolicyStatus,
+    standstill: Standstill = MOVING,
 ) -> RolloutPolicyStatus:
     """Return the status of a policy. stored: the present one."""
     counts = counts_of(rollout, rows.values())
     shown = msgspec.structs.replace(rollout, message=cut(rollout.message, MESSAGE_CHARACTERS_MAX))
     generation = wanted.policy.metadata.generation
     selection = Selection(wanted.policy, {}, [], candidates.lost, wanted.problems)
-    progress = progress_of(wanted, shown, counts, now)
+    progress = progress_of(wanted, shown, counts, now, standstill)
     going = Condition(
         type=PROGRESSING,
         status="True" if progress.is_going_on else "False",
@@ -167,12 +169,17 @@ def counts_of(rollout: Rollout, rows: Iterable[Target]) -> TargetCounts:
     return TargetCounts(total=states.total(), **found)
 
 
-def progress_of(wanted: Wanted, rollout: Rollout, counts: TargetCounts, now: float) -> Progress:
+def progress_of(
+    wanted: Wanted, rollout: Rollout, counts: TargetCounts, now: float, standstill: Standstill = MOVING
+) -> Progress:
     """Return whether a rollout goes on, and what it waits for."""
     rules = wanted.rules
+    is_stopped = rollout.state is RolloutState.STOPPED
+    if standstill.holds(is_rollback=rollout.state in UNDOING) and not is_stopped:
+        return Progress(False, standstill.reason, standstill.message)
     if rules is None:
         return Progress(False, "InvalidSpec", "nothing is ordered before the spec is valid")
-    if wanted.commands.paused and rollout.state is not RolloutState.STOPPED:
+    if wanted.commands.paused and not is_stopped:
         return Progress(False, "Paused", "nothing is ordered, and no time counts; what was ordered goes on")
     match rollout.state:
         case RolloutState.ROLLING:

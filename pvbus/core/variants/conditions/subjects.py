@@ -1,4 +1,5 @@
-"""Objects with events whose status others write: Repositories, RolloutPolicies, and variants' revisions.
+"""Objects with events whose status others write: Repositories, RolloutPolicies and RolloutStops, and
+variants' revisions.
 
 Their rows come from `pvbus.objects`, which every worker reads in full. The worker of the partition of
 `<namespace>/<name>` publishes an object's events, as for sets and variants. So each row of
@@ -21,7 +22,13 @@ from pvbus.core.kernel.tasks import OPEN_STATES, asked
 from pvbus.core.variants.notices import KEPT_TYPE, LIFECYCLE_TYPE, REPOSITORY, REVISION
 
 POLICY = "RolloutPolicy"
-GROUPS = {REPOSITORY: CONFIG_GROUP, REVISION: PORCH_GROUP, POLICY: PROMOTION_GROUP}
+STOP = "RolloutStop"
+GROUPS = {
+    REPOSITORY: CONFIG_GROUP,
+    REVISION: PORCH_GROUP,
+    POLICY: PROMOTION_GROUP,
+    STOP: PROMOTION_GROUP,
+}
 
 DUPLICATE = "Duplicate"
 """The reason of the event of a condition that is there more than once."""

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from pvbus.core.kernel.keys import parse_okey, sync_key
+from pvbus.core.kernel.keys import STOP_PREFIX, parse_okey, sync_key
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.objectrows import Emission
 from pvbus.core.kernel.packagerows import SCOPE
@@ -85,11 +85,19 @@ class KindRows:
         known = self._known[row.topic]
         if known.get(row.key) != row.digest:
             known[row.key] = row.digest
-            self._emit(row)
+            if row.key.startswith(STOP_PREFIX):
+                self._emit_everywhere(row)
+            else:
+                self._emit(row)
 
     def tombstone(self, topic: str, key: str) -> None:
         if self._known[topic].pop(key, None) is not None:
-            self._emit(Emission(topic, key, None, ""))
+            for row in _tombstones(topic, key, self._partitions):
+                self._emit(row)
+
+    def _emit_everywhere(self, row: Emission) -> None:
+        for number in range(self._partitions):
+            self._emit(row._replace(partition=number))
 
     def keys(self, topic: str) -> list[str]:
         return list(self._known[topic])
@@ -149,7 +157,14 @@ def withdrawal(
     after = SyncMarker(state="unwatched", epoch=marker.epoch + 1)
     yield from _to_all_partitions(topic, kind, after, partitions)
     for key in keys:
-        yield Emission(topic, key, None, "")
+        yield from _tombstones(topic, key, partitions)
+
+
+def _tombstones(topic: str, key: str, partitions: int) -> Iterator[Emission]:
+    """Yield the tombstones of a row: one, or one for each partition."""
+    is_everywhere = key.startswith(STOP_PREFIX)
+    for number in range(partitions) if is_everywhere else (None,):
+        yield Emission(topic, key, None, "", number)
 
 
 def _to_all_partitions(topic: str, kind: Kind, marker: SyncMarker, partitions: int) -> Iterator[Emission]:

@@ -24,6 +24,7 @@ function needsOf() {  // once for each version of the fleet: ten thousand varian
   }
   const sets = [...fleet.sets.values()].filter((set) => set.state === "stalled");
   const found = [
+    { kind: "stop", title: "All rollouts are stopped", href: "", hint: "", rows: [...fleet.stops.values()] },
     ...REASONS.map(([reason, title, href, hint]) => ({ kind: "variant", title, href, hint, rows: byReason.get(reason) })),
     { kind: "held", title: "Held removals", href: "#/removals", hint: "see and confirm them", rows: [...held].map(([name, count]) => ({ name, count })) },
     { kind: "task", title: "Open tasks", href: "#/tasks", hint: "all of them", rows: [...fleet.tasks.values()].sort(byDue) },
@@ -93,6 +94,11 @@ class NeedsView {
   quarantine(rows, hints) {
     return table(["Quarantine", "Covers", "Why", "To end it"], rows.map((row) => el("tr", {}, el("td", {}, row.name), el("td", {}, row.covers), el("td", {}, row.why),
       el("td", {}, ...releaseActions(row), command(`pvbus rollout release ${row.name} --reason TEXT${hints}`)))));
+  }
+
+  stop(rows, hints) {
+    return table(["Stop", "Who, and why", "To lift it"], rows.map((row) => el("tr", {}, el("td", {}, row.name), el("td", {}, row.why),
+      el("td", {}, command(`pvbus rollout lift ${row.name} --reason TEXT${hints}`)))));
   }
 
   rollout(rows) {

@@ -12,7 +12,7 @@ const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f
 const OF_SET = "set", OF_STATE = "state", OF_LIFECYCLE = "lifecycle", OF_NAMESPACE = "namespace";
 
 const fleet = {
-  variants: new Map(), names: null, sets: new Map(), rollouts: new Map(), tasks: new Map(), kept: new Map(), quarantines: new Map(), conflicts: 0, conflictsAt: 0, version: "", number: -1, loaded: false,
+  variants: new Map(), names: null, sets: new Map(), rollouts: new Map(), tasks: new Map(), kept: new Map(), quarantines: new Map(), stops: new Map(), conflicts: 0, conflictsAt: 0, version: "", number: -1, loaded: false,
 };
 const shown = { filter: "", states: new Set(), group: OF_SET, list: false, tasks: "", overdue: false };
 
@@ -163,6 +163,7 @@ function apply(message) {
     fleet.tasks.clear();
     fleet.kept.clear();
     fleet.quarantines.clear();
+    fleet.stops.clear();
     fleet.loaded = true;
   }
   const before = fleet.variants.size;
@@ -173,6 +174,8 @@ function apply(message) {
   for (const name of message.retainedGone || []) fleet.kept.delete(name);
   for (const name of message.quarantinesGone || []) fleet.quarantines.delete(name);
   for (const [name, covers, why] of message.quarantines || []) fleet.quarantines.set(name, { name, covers, why });
+  for (const name of message.stopsGone || []) fleet.stops.delete(name);
+  for (const [name, why] of message.stops || []) fleet.stops.set(name, { name, why });
   [fleet.conflicts, fleet.conflictsAt] = message.conflicts || [0, 0];
   for (const [name, variant, note] of message.retained || []) fleet.kept.set(name, { name, variant, note });
   for (const rollout of message.rollouts || []) fleet.rollouts.set(rollout.name, rollout);

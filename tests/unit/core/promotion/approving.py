@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
+from pvbus.core.api.stops import StopEntry
 from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.effects import Create, Get, List, Outcome, Update
-from pvbus.core.kernel.keys import okey, sync_key
-from pvbus.core.kernel.objectrows import QUARANTINE
+from pvbus.core.kernel.keys import StopKey, okey, sync_key
+from pvbus.core.kernel.objectrows import QUARANTINE, STOP
 from pvbus.core.kernel.records import (
     APPROVALS,
     DESIRED,
@@ -24,7 +25,7 @@ from pvbus.core.kernel.records import (
 from pvbus.core.promotion.release.controller import ReleaseController
 from pvbus.core.variants.revisions.content import content_digest
 from tests.kit.deciding import Partition
-from tests.unit.core.promotion.promoting import FILES, KEY, NOW, Object, quarantine, variant
+from tests.unit.core.promotion.promoting import FILES, KEY, NOW, Object, quarantine, stop, variant
 
 POLICY = "fleet"
 V1, V2 = "edge.web.packagevariant-1", "edge.web.packagevariant-2"
@@ -133,6 +134,7 @@ class World(Partition):
         self.package = Package()
         self.variant = {**variant(), **DOWNSTREAM}
         self.list_quarantines()
+        self.list_stops()
         self.write(VARIANTS, KEY, msgspec.json.encode(self.variant))
 
     def restart(self) -> None:
@@ -148,6 +150,14 @@ class World(Partition):
         """Say how complete the list of Quarantines is."""
         marker = SyncMarker(state=state, epoch=1, message=message)
         self.write(POLICIES, sync_key(*QUARANTINE), marker)
+
+    def list_stops(self, state: Any = "ok", message: str = "") -> None:
+        """Say how complete the list of RolloutStops is."""
+        marker = SyncMarker(state=state, epoch=1, message=message)
+        self.write(POLICIES, sync_key(*STOP), marker)
+
+    def stop(self, *entries: StopEntry) -> None:
+        self.write(POLICIES, str(StopKey("default", "fleet")), msgspec.json.encode(stop(*entries)))
 
     def quarantine(self, name: str, **spec: Any) -> None:
         self.write(

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from pvbus.core.api.stops import RolloutStop, RolloutStopSpec, StopEntry
+from pvbus.core.api.variants import ObjectMeta
 from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.effects import Get, Outcome, Update
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE, sync_key
@@ -14,6 +16,7 @@ from pvbus.core.kernel.objectrows import (
     QUARANTINE,
     REVISION,
     SPECIALIZER,
+    STOP,
     VARIANT,
     rows_of,
     topics_of,
@@ -36,7 +39,7 @@ from pvbus.core.promotion.release.controller import ReleaseController
 from tests.kit.deciding import Partition
 
 Object = dict[str, Any]
-KINDS = (REVISION, SPECIALIZER, VARIANT, POLICY, QUARANTINE)
+KINDS = (REVISION, SPECIALIZER, VARIANT, POLICY, QUARANTINE, STOP)
 OBSERVED = (OBJECTS, VARIANTS, POLICIES)
 KEY = "default/web-edge"
 NAME = "edge.web.packagevariant-1"
@@ -109,6 +112,12 @@ def quarantine(name: str = "q1", **spec: Any) -> Object:
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
         "spec": spec,
     }
+
+
+def stop(*entries: StopEntry) -> RolloutStop:
+    """Return a stop of all rollouts, of generation 1."""
+    meta = ObjectMeta(name="fleet", namespace="default", uid="uid-s", generation=1)
+    return RolloutStop(metadata=meta, spec=RolloutStopSpec(entries=entries))
 
 
 class Server:

@@ -10,6 +10,7 @@ from pvbus.core.api.rollouts import RolloutPolicyStatus
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Create, Get, Outcome, Put, Update
 from pvbus.core.kernel.keys import sync_key
+from pvbus.core.kernel.objectrows import STOP
 from pvbus.core.kernel.records import APPROVALS, CANDIDATES, POLICIES, ROLLOUTS, CandidateRow, SyncMarker
 from pvbus.core.promotion.rollout.controller import POLICY_KIND, RolloutController
 from tests.kit.deciding import Partition
@@ -73,6 +74,7 @@ class Bench(Partition):
         """Let the service see the policy as it is."""
         marker = SyncMarker(state="ok" if self.is_listed else "syncing", epoch=1)
         self.write(POLICIES, sync_key(*POLICY_KIND.rsplit("/", 1)), marker)
+        self.write(POLICIES, sync_key(*STOP), SyncMarker(state="ok", epoch=1))
         self.write(POLICIES, KEY, msgspec.json.encode(self.policy) if self.policy is not None else None)
 
     def candidate(self, target: str, **fields: Any) -> "Bench":

@@ -20,6 +20,7 @@ from pvbus.core.kernel.objectrows import (
     QUARANTINE,
     REVISION,
     SPECIALIZER,
+    STOP,
     VARIANT,
     rows_of,
     topics_of,
@@ -88,7 +89,7 @@ class Fleet:
         self.quarantine: Object | None = None
         for controller in (self.promote, self.rollout):
             controller.open(0)
-        for kind in (VARIANT, REVISION, SPECIALIZER, POLICY, QUARANTINE):
+        for kind in (VARIANT, REVISION, SPECIALIZER, POLICY, QUARANTINE, STOP):
             for topic in (OBJECTS, VARIANTS, POLICIES):
                 self._tell(topic, sync_key(*kind), encode_row(SyncMarker(state="ok", epoch=1)))
         self._observe(POLICY, self.policy)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pvbus.cli.status import document_of, lines_of
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.records import LATEST, POLICIES, SETS, UNROLL, VARIANTS, ChildState, Hold
 from pvbus.core.web import document, versioned
@@ -468,6 +469,29 @@ def test_a_state_is_so_since_its_last_condition_has_changed() -> None:
     for order in (events, events[::-1]):
         model = loaded([variant(NAME), *order])
         assert [row[-1] for row in whole(model)["variants"]] == [1767258000]
+
+
+def test_a_stop_of_all_rollouts_shows_until_its_last_entry_is_lifted() -> None:
+    """A page that reconnects has it, too, and `pvbus status` says it first."""
+    entries = [
+        {"name": "1", "by": "ann", "reason": "payments are down"},
+        {"name": "2", "reason": "bad release"},
+    ]
+    obj = {"metadata": {"namespace": "default", "name": "fleet"}, "spec": {"entries": entries}}
+    key = "stop|default|fleet"
+    model = loaded([(POLICIES, key, msgspec.json.encode(obj))])
+    why = "ann: payments are down; somebody: bad release"
+    assert whole(model)["stops"] == [["default/fleet", why]]
+    shown = {**document_of(model, 0.0), "incomplete": []}
+    assert next(iter(lines_of(shown))) == f"ALL ROLLOUTS ARE STOPPED (default/fleet) by {why}"
+    assert shown["needs"][0]["what"] == "1 stop holds all rollouts"
+    before = model.version
+    lifted = {"entries": [{**each, "lifted": {"reason": "over"}} for each in entries]}
+    loaded([(POLICIES, key, msgspec.json.encode({**obj, "spec": lifted}))], model)
+    news = changes(model, before)
+    assert news is not None
+    assert (news["stopsGone"], whole(model)["stops"]) == (["default/fleet"], [])
+    assert document_of(model, 0.0)["needs"] == []
 
 
 def test_a_quarantine_shows_until_a_person_ends_it() -> None:
