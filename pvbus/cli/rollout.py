@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -15,11 +16,15 @@ from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.planinput import admitted, read_input
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.quarantines import quarantines_command, release_command
-from pvbus.cli.rolloutdocument import POLICY, Document, document_of
+from pvbus.cli.reading import bus_option
+from pvbus.cli.rolloutdocument import NO_ROWS, POLICY, QUARANTINE, Document, document_of
+from pvbus.cli.rolloutmoves import identity_of, laid_over
 from pvbus.cli.rolloutorders import COMMANDS, policy_named
+from pvbus.cli.rolloutrows import Rows, rows_of
 from pvbus.cli.rolloutstatus import history, status
 from pvbus.cli.stops import lift_command, stop_command
 from pvbus.core.errors import PermanentError, UsageError
+from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import first_of
 from pvbus.ports.cluster import Object
 
@@ -70,6 +75,7 @@ Exit codes: 0 done; 1 a policy or a file is wrong; 2 bad usage.
 )
 @click.option("--data", help="Plan for the live `pvbus up` of this data folder.")
 @click.option("--kubeconfig", help="Plan for this cluster. It is only read.")
+@bus_option
 @click.option(
     "--failing",
     multiple=True,
@@ -83,13 +89,18 @@ def plan(
     files: tuple[Path, ...],
     data: str | None,
     kubeconfig: str | None,
+    bus: str | None,
     failing: tuple[str, ...],
     output: str,
 ) -> int:
     """Show which proposed revisions are in which wave, in which order, and what each wave waits for.
 
-    The plan is a rehearsal of the first attempt: every check passes, people approve as soon as it is their
-    turn, and what is approved proves good. Nothing is written, and nothing is approved.
+    The plan is a rehearsal from where the rollout is now, also in the middle of an attempt: every check
+    passes, people approve as soon as it is their turn, and what is approved proves good. What is quarantined,
+    on hold or was in vain before is left out, with the reason. A file may change a policy, or the upstream of
+    a set or of a PackageVariant: the plan is then that of the drafts that follow. Nothing is written.
+
+    What an attempt has done so far is on the bus: that of --data, or --bus.
     """
     wanted = policy_named(words, Scope(namespace, data or DEFAULT, kubeconfig)) if words else None
     if not files and not (data or kubeconfig):
@@ -103,7 +114,8 @@ def plan(
         click.echo(f"error: {error}", err=True)
     if errors:
         return 1
-    document = document_of(objects, time.time(), name=wanted, failing=failing)
+    rows = asyncio.run(_rows(objects, data, kubeconfig, bus)) if data or kubeconfig or bus else NO_ROWS
+    document = document_of(objects, time.time(), name=wanted, failing=failing, rows=rows)
     if output != "text":
         emit(document, output)
     else:
@@ -121,13 +133,18 @@ def _objects(
     if data or kubeconfig:
         has_policy = any(obj["kind"] == POLICY.kind for obj in objects)
         found += asyncio.run(_read(data, kubeconfig, has_policy=has_policy))
-    merged = {_identity(obj): obj for obj in [*found, *objects]}
-    return list(merged.values()), errors
+    return laid_over(found, objects), errors
 
 
-def _identity(obj: Object) -> tuple[str, str, str, str]:
-    meta = obj["metadata"]
-    return obj["apiVersion"].rpartition("/")[0], obj["kind"], meta.get("namespace") or "default", meta["name"]
+async def _rows(
+    objects: Sequence[Object], data: str | None, kubeconfig: str | None, bus: str | None
+) -> Mapping[Key, Rows | str]:
+    """Read what the bus has of each policy."""
+    names = [identity_of(obj) for obj in objects if obj["kind"] == POLICY.kind]
+    return {
+        Key(namespace, name): await rows_of(data, kubeconfig, bus, Key(namespace, name))
+        for _, _, namespace, name in names
+    }
 
 
 async def _read(data: str | None, kubeconfig: str | None, *, has_policy: bool) -> list[Object]:
@@ -137,9 +154,9 @@ async def _read(data: str | None, kubeconfig: str | None, *, has_policy: bool) -
     """
     found: list[Object] = []
     async with connect_live(data, kubeconfig) as cluster:
-        for kind in (POLICY, *READ):
+        for kind in (POLICY, QUARANTINE, *READ):
             resource = await cluster.resource(kind)
-            if resource is None and kind == POLICY and has_policy:
+            if resource is None and (kind == QUARANTINE or (kind == POLICY and has_policy)):
                 continue
             if resource is None:
                 hint = (
@@ -178,26 +195,47 @@ def policy_lines(policy: Document) -> Iterator[str]:
         yield f"[bold]RolloutPolicy {name}[/] is not accepted:"
         yield from (f"  [red]![/] {escape(problem)}" for problem in policy["problems"])
         return
-    waves = [wave for wave in policy["waves"] if wave["targets"]]
-    end = policy["end"]
     targets = _count(policy["targets"], "target")
-    yield f"[bold]RolloutPolicy {name}[/]: {targets}, approval {policy['approval']}"
+    attempt = f", attempt {policy['attempt']}" if policy["attempt"] > 1 else ""
+    standing = f" ({policy['before']} now)" if policy["before"] in _UNDER_WAY else ""
+    yield f"[bold]RolloutPolicy {name}[/]: {targets}, approval {policy['approval']}{attempt}{standing}"
+    if policy["missing"]:
+        yield f"  [yellow]i[/] as if no attempt were under way: {escape(policy['missing'])}"
     for condition in policy["conditions"]:
         if condition["type"] == "Overlapping" and condition["status"] == "True":
             yield f"  [yellow]i[/] {escape(condition['message'])}"
-    if policy["needsStart"] and waves:
+    if policy["paused"]:
+        yield f"  first: a person goes on, as it is paused: pvbus rollout resume {name}"
+    if policy["needsStart"] and any(wave["targets"] for wave in policy["waves"]):
         yield "  before wave 1: a person approves it"
-    placed = 0
-    for wave in waves:
-        placed += len(wave["targets"])
-        yield from _wave_lines(wave, f"{placed} of {policy['targets']}", is_last=wave is waves[-1])
-    for words in policy["waitsFor"]:
-        yield f"  [yellow]waits for[/] {escape(words)}"
+    yield from _attempt_lines(policy)
     for each in policy["leftOut"]:
         words = f"{each['target']} ({each['revision']}): {each['reason']}: {each['message']}"
         yield f"  [yellow]left out[/] {escape(words)}"
-    if waves:
-        why = f": {end['message']}" if end["message"] else f", after at least {_span(policy['seconds'])}"
+    yield from _end_lines(policy)
+    for each in policy["then"]:
+        yield f"  then attempt {each['attempt']}, {_count(each['targets'], 'target')}:"
+        yield from _attempt_lines(each)
+        yield from _end_lines(each)
+
+
+_UNDER_WAY = frozenset({"Rolling", "Holding", "Isolating", "Stopped", "RollingBack"})
+
+
+def _attempt_lines(attempt: Document) -> Iterator[str]:
+    placed = 0
+    waves = [wave for wave in attempt["waves"] if wave["targets"]]
+    for wave in waves:
+        placed += len(wave["targets"])
+        yield from _wave_lines(wave, f"{placed} of {attempt['targets']}", is_last=wave is waves[-1])
+    for words in attempt["waitsFor"]:
+        yield f"  [yellow]waits for[/] {escape(words)}"
+
+
+def _end_lines(attempt: Document) -> Iterator[str]:
+    if any(wave["targets"] for wave in attempt["waves"]):
+        end = attempt["end"]
+        why = f": {end['message']}" if end["message"] else f", after at least {_span(attempt['seconds'])}"
         yield f"  ends {end['state']}{escape(why)}"
 
 
@@ -205,6 +243,10 @@ def _wave_lines(wave: Document, placed: str, *, is_last: bool) -> Iterator[str]:
     share = f"{wave['percent']} %" if "percent" in wave else f"count {wave['count']}"
     names = [each["target"] for each in wave["targets"]]
     yield f"  wave {wave['number']} ({share}, {placed}): {escape(first_of(names, NAMES_MAX))}"
+    before = Counter(each["before"] for each in wave["targets"] if each["before"] not in ("", "planned"))
+    if before:
+        words = ", ".join(f"{count} {state}" for state, count in sorted(before.items()))
+        yield f"    now: {words}"
     for window in wave["windows"]:
         yield f"    only {escape(window)}"
     then = [f"hold {wave['hold']}"] if wave["hold"] else []

@@ -1,25 +1,32 @@
 """The document of `pvbus rollout plan`: the waves of each policy, as the rollout machine takes them."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from pvbus.cli.rolloutrows import Rows
+from pvbus.cli.rolloutstanding import stand_of
 from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.rollouts import RolloutPolicy, TimeWindow, Wave
 from pvbus.core.api.variants import PORCH_GROUP, PackageVariant
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.holds import SetHold, hold_reason, is_held
 from pvbus.core.kernel.keys import Key
-from pvbus.core.promotion.protocol.rehearsal import Rehearsal, rehearse
+from pvbus.core.kernel.rolloutrows import Target
+from pvbus.core.kernel.rolloutstates import RolloutState
+from pvbus.core.promotion.protocol.rehearsal import Rehearsal, Standing, rehearse_all
 from pvbus.core.promotion.protocol.rules import Rules, rules_of
-from pvbus.core.promotion.protocol.selection import Selection, conditions_of, packages_of, select
+from pvbus.core.promotion.protocol.selection import Package, Selection, conditions_of, packages_of, select
 from pvbus.core.promotion.rollout.waiting import canary_waits, described
 from pvbus.ports.cluster import Kind, Object
 
 Document = dict[str, Any]
 
 POLICY = Kind(PROMOTION_GROUP, "RolloutPolicy")
+QUARANTINE = Kind(PROMOTION_GROUP, "Quarantine")
+NO_ROWS: Mapping[Key, Rows | str] = MappingProxyType({})
 
 
 def document_of(
@@ -28,18 +35,17 @@ def document_of(
     *,
     name: tuple[str, str] | None = None,
     failing: Collection[str] = (),
+    rows: Mapping[Key, Rows | str] = NO_ROWS,
 ) -> Document:
     """Return the plan of every policy, or of one.
 
     name: namespace and name of the one policy, None for all
     failing: the targets that are to fail
+    rows: policy -> what the bus has of it, or why that is not known
     Raises UsageError if there is no such policy, or none at all, or no such target in the waves.
     """
-    found = [
-        (namespace, selection)
-        for namespace, group in _by_namespace(objects).items()
-        for selection in _selections(group, now)
-    ]
+    groups = _by_namespace(objects)
+    found = [(namespace, each) for namespace, group in groups.items() for each in _selections(group, now)]
     shown = [each for each in found if name in (None, (each[0], each[1].policy.metadata.name))]
     if not shown:
         raise UsageError(_no_policy(name, found))
@@ -49,10 +55,12 @@ def document_of(
     selected = {
         (namespace, target) for namespace, selection in found for target in (*selection.seen, *selection.lost)
     }
-    return {
-        "policies": [_policy(namespace, selection, now, failing) for namespace, selection in shown],
-        "unselected": _unselected(objects, selected),
-    }
+    policies = []
+    for namespace, selection in shown:
+        key = Key(namespace, selection.policy.metadata.name)
+        quarantines = _of(groups[namespace], QUARANTINE)
+        policies.append(_policy(key, selection, rows.get(key), quarantines, now, failing))
+    return {"policies": policies, "unselected": _unselected(groups, selected)}
 
 
 def _no_policy(name: tuple[str, str] | None, found: Sequence[tuple[str, Selection]]) -> str:
@@ -71,6 +79,10 @@ def _by_namespace(objects: Sequence[Object]) -> Mapping[str, list[Object]]:
 
 def _selections(objects: Sequence[Object], now: float) -> list[Selection]:
     policies = [msgspec.convert(obj, RolloutPolicy) for obj in _of(objects, POLICY)]
+    return select(policies, _packages(objects), now)
+
+
+def _packages(objects: Sequence[Object]) -> list[Package]:
     variants = [msgspec.convert(obj, PackageVariant) for obj in objects if obj["kind"] == "PackageVariant"]
     sets = [obj["metadata"] for obj in objects if obj["kind"] == "PackageVariantSet"]
     held = {
@@ -78,7 +90,7 @@ def _selections(objects: Sequence[Object], now: float) -> list[Selection]:
         for meta in sets
         if is_held(meta.get("annotations"))
     }
-    return select(policies, packages_of(_revisions(objects), variants, held), now)
+    return packages_of(_revisions(objects), variants, held)
 
 
 def _of(objects: Sequence[Object], kind: Kind) -> list[Object]:
@@ -89,46 +101,68 @@ def _revisions(objects: Sequence[Object]) -> list[Object]:
     return _of(objects, Kind(PORCH_GROUP, "PackageRevision"))
 
 
-def _unselected(objects: Sequence[Object], selected: Collection[tuple[str, str]]) -> int:
+def _unselected(groups: Mapping[str, Sequence[Object]], selected: Collection[tuple[str, str]]) -> int:
     """Return how many packages with a proposed revision no policy selects."""
     count = 0
-    for namespace, group in _by_namespace(objects).items():
-        variants = [msgspec.convert(obj, PackageVariant) for obj in group if obj["kind"] == "PackageVariant"]
-        packages = packages_of(_revisions(group), variants)
+    for namespace, group in groups.items():
+        packages = _packages(group)
         count += sum(p.proposed is not None and (namespace, p.name) not in selected for p in packages)
     return count
 
 
-def _policy(namespace: str, selection: Selection, now: float, failing: Collection[str]) -> Document:
+def _policy(
+    key: Key,
+    selection: Selection,
+    rows: Rows | str | None,
+    quarantines: Sequence[Object],
+    now: float,
+    failing: Collection[str],
+) -> Document:
     policy = selection.policy
+    known = rows if isinstance(rows, Rows) else None
     document: Document = {
-        "namespace": namespace,
-        "name": policy.metadata.name,
+        "namespace": key.namespace,
+        "name": key.name,
         "approval": policy.spec.approval or "Manual",
         "conditions": [msgspec.to_builtins(condition) for condition in conditions_of(selection, now)],
         "leftOut": [each._asdict() for each in selection.left_out],
         "problems": selection.problems,
+        "missing": rows if isinstance(rows, str) else "",
         "waves": [],
     }
     if selection.problems:
         return document
     rules = rules_of(policy.spec)
-    rehearsal = rehearse(rules, selection.seen, now, failing, selection.words)
-    document["waves"] = list(_waves(policy, selection, rules, rehearsal))
-    document["targets"] = len(rehearsal.rows)
-    document["needsStart"] = rules.needs_start
-    document["seconds"] = round(rehearsal.seconds)
-    document["end"] = {
-        "state": rehearsal.rollout.state.value,
-        "reason": rehearsal.rollout.reason,
-        "message": rehearsal.rollout.message,
+    standing, left_out = stand_of(selection, known, quarantines)
+    rehearsals = rehearse_all(rules, standing, now, failing)
+    first, *later = [_attempt(key, selection, rules, standing, each) for each in rehearsals]
+    document["leftOut"] = [each._asdict() for each in left_out]
+    document["needsStart"] = rules.needs_start and not standing.rollout.is_started
+    document["before"] = standing.rollout.state.value
+    document["paused"] = standing.commands.paused
+    return {**document, **first, "then": later}
+
+
+def _attempt(
+    key: Key, selection: Selection, rules: Rules, standing: Standing, rehearsal: Rehearsal
+) -> Document:
+    """Return what becomes of one attempt. standing: before all."""
+    rollout = rehearsal.rollout
+    waits = list(canary_waits(key, rollout))
+    if rollout.state is RolloutState.ROLLING and not rollout.canary_reason:
+        waits.append("a time window, and none opens in the next 90 days")
+    return {
+        "attempt": rehearsal.attempt,
+        "waves": list(_waves(selection.policy, rules, standing, rehearsal)),
+        "targets": len(rehearsal.rows),
+        "seconds": round(rehearsal.seconds),
+        "end": {"state": rollout.state.value, "reason": rollout.reason, "message": rollout.message},
+        "waitsFor": waits,
     }
-    document["waitsFor"] = list(canary_waits(Key(namespace, policy.metadata.name), rehearsal.rollout))
-    return document
 
 
 def _waves(
-    policy: RolloutPolicy, selection: Selection, rules: Rules, rehearsal: Rehearsal
+    policy: RolloutPolicy, rules: Rules, standing: Standing, rehearsal: Rehearsal
 ) -> Iterator[Document]:
     taken = {wave.number: wave for wave in rehearsal.waves}
     spec_waves = policy.spec.waves or (Wave(percent=100),)
@@ -138,23 +172,30 @@ def _waves(
         yield {
             "number": number,
             **({"count": wave.count} if wave.count else {"percent": wave.percent}),
-            "targets": [
-                {
-                    "target": row.target,
-                    "revision": row.revision,
-                    "published": selection.seen[row.target].published,
-                    "state": row.state.value,
-                }
-                for row in rows
-            ],
+            "targets": [_target(row, standing) for row in rows],
             "hold": wave.hold,
             "timeout": wave.timeout,
             "checks": [{"name": check.name, "waitsFor": described(check)} for check in wave.checks],
             "needsPerson": rule.needs_person,
             "windows": [_window(window) for window in wave.windows or policy.spec.windows],
             "startsSeconds": round(record.starts_seconds) if record else None,
+            "approved": record.approved if record else [],
             "restored": record.restored if record else [],
         }
+
+
+def _target(row: Target, standing: Standing) -> Document:
+    """before: its state when the rehearsal begins, "" if it is in no attempt then."""
+    former = standing.rows.get(row.target)
+    is_same = former is not None and former.attempt == row.attempt
+    seen = standing.seen.get(row.target)
+    return {
+        "target": row.target,
+        "revision": row.revision,
+        "published": seen.published if seen is not None else "",
+        "before": former.state.value if former is not None and is_same else "",
+        "state": row.state.value,
+    }
 
 
 def _window(window: TimeWindow) -> str:

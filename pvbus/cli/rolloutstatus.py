@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 import msgspec
@@ -11,44 +11,30 @@ import msgspec
 from pvbus.cli.fleet import api_server, existing, kubeconfig_option
 from pvbus.cli.objectnames import Scope, namespace_option
 from pvbus.cli.output import FORMATS, columns, emit
-from pvbus.cli.reading import bus_option, data_option, open_existing_bus, read_rows
+from pvbus.cli.reading import bus_option, data_option
 from pvbus.cli.rolloutdocument import POLICY, Document
 from pvbus.cli.rolloutorders import policy_argument, policy_named
+from pvbus.cli.rolloutrows import Rows, rows_of
 from pvbus.cli.stops import lines_of as lines_of_stops
 from pvbus.cli.stops import read_stops
 from pvbus.core.api.rollouts import CanaryExcuse, PastAttempt, RolloutPolicy, TargetCounts
 from pvbus.core.api.stops import RolloutStop
-from pvbus.core.errors import PermanentError, PvbusError, UsageError
-from pvbus.core.kernel.keys import ChildKey, Key, is_child
+from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import SEPARATOR
-from pvbus.core.kernel.records import CANDIDATES, ROLLOUTS, CandidateRow
-from pvbus.core.kernel.rolloutrows import Rollout, Target
+from pvbus.core.kernel.records import CandidateRow
+from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
-from pvbus.core.kernel.topics import partition_key
 from pvbus.core.promotion.protocol.validation import validate_policy
 from pvbus.core.promotion.rollout.commanding import commands_of
 from pvbus.core.promotion.rollout.report import standing_of
 from pvbus.core.promotion.rollout.waiting import waits_of
-from pvbus.ports.bus import Bus
 from pvbus.telemetry.terminal import one_line
 
 WATCH_SECONDS = 2.0
 LIMIT = 20
 TARGET_COLUMNS = ("TARGET", "WAVE", "STATE", "REVISION", "WHY")
 HISTORY_COLUMNS = ("ATTEMPT", "PHASE", "WAVE", "STARTED", "ENDED", "TARGETS", "WHY")
-
-
-class Rows(NamedTuple):
-    """What the bus has of one policy.
-
-    rollout: its rollout
-    targets: its targets, by the names of the variants
-    candidates: its candidates, by the names of the variants
-    """
-
-    rollout: Rollout
-    targets: Mapping[str, Target]
-    candidates: Mapping[str, CandidateRow]
 
 
 @click.command(
@@ -180,32 +166,10 @@ async def _read(
     limit: int,
 ) -> Document:
     policy, stops = await _policy(key, kubeconfig, data)
-    rows, missing = None, ""
-    if kubeconfig and not bus_url:
-        missing = "the targets are on the bus: name it with --bus"
-    else:
-        try:
-            async with open_existing_bus(data, bus_url) as bus:
-                rows = await _rows(bus, key)
-        except (PvbusError, UsageError) as exc:
-            missing = f"the targets are not known, as the bus cannot be read: {exc}"
+    known = await rows_of(data, kubeconfig, bus_url, key)
+    rows, missing = (None, known) if isinstance(known, str) else (known, "")
     found = document_of(key, policy, rows, time.time(), wanted=wanted, limit=limit, missing=missing)
     return {"stops": lines_of_stops(stops), **found}
-
-
-async def _rows(bus: Bus, key: Key) -> Rows:
-    rollout, targets, candidates = Rollout(), {}, {}
-    for name, value in (await read_rows(bus, ROLLOUTS, key=str(key))).items():
-        if partition_key(ROLLOUTS, name) != str(key):
-            continue
-        if is_child(name):
-            targets[ChildKey.parse(name).variant] = msgspec.json.decode(value, type=Target)
-        else:
-            rollout = msgspec.json.decode(value, type=Rollout)
-    for name, value in (await read_rows(bus, CANDIDATES, key=str(key))).items():
-        if partition_key(CANDIDATES, name) == str(key):
-            candidates[ChildKey.parse(name).variant] = msgspec.json.decode(value, type=CandidateRow)
-    return Rows(rollout, targets, candidates)
 
 
 # ------------------------------------------------------------ the document

@@ -14,6 +14,7 @@ from pvbus.ports.cluster import Resource
 
 Captured = pytest.CaptureFixture[str]
 WAVES = [{"count": 1, "hold": "10m"}, {"percent": 50, "checks": []}, {"percent": 100}]
+QUARANTINES = Resource("promotion.pvbus.dev", "v1alpha1", "Quarantine", "quarantines", namespaced=True)
 POLICIES = Resource("promotion.pvbus.dev", "v1alpha1", "RolloutPolicy", "rolloutpolicies", namespaced=True)
 
 
@@ -244,3 +245,83 @@ def test_a_file_replaces_the_live_policy_of_its_name(
     assert len(document(capsys)["policies"][0]["waves"]) == 1
     assert run([*arguments, "-f", write(file, policy())]) == 0
     assert len(document(capsys)["policies"][0]["waves"]) == 3
+
+
+def variant(name: str, **annotations: str) -> dict[str, Any]:
+    """Return a ready variant of the set web that is opted in."""
+    owners = [
+        {
+            "apiVersion": "config.porch.kpt.dev/v1alpha2",
+            "kind": "PackageVariantSet",
+            "name": "web",
+            "uid": "u",
+        }
+    ]
+    opted_in = {"config.porch.kpt.dev/auto-lifecycle-mgmt": "true"}
+    return {
+        "apiVersion": "config.porch.kpt.dev/v1alpha1",
+        "kind": "PackageVariant",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "ownerReferences": owners,
+            "annotations": {**opted_in, **annotations},
+        },
+        "spec": {
+            "upstream": {"repo": "blueprints", "package": "web", "revision": 1},
+            "downstream": {"repo": "edge", "package": name},
+        },
+        "status": {"conditions": [{"type": "Ready", "status": "True", "observedGeneration": 1}]},
+    }
+
+
+def set_of(number: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "config.porch.kpt.dev/v1alpha2",
+        "kind": "PackageVariantSet",
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {
+            "upstream": {"repo": "blueprints", "package": "web", "revision": number},
+            "targets": [{"repositories": [{"name": "edge"}]}],
+        },
+    }
+
+
+def test_a_file_with_another_upstream_shows_the_drafts_that_follow_and_what_keeps_them(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    live = Connection(tmp_path, monkeypatch)
+    live.cluster.serve(POLICIES)
+    for name in "abc":
+        live.cluster.put(variant(name, **({"pvbus.dev/hold": "true"} if name == "b" else {})))
+        published = revision(name, number=1, lifecycle="Published")
+        owner = {"kind": "PackageVariant", "name": name, "uid": f"uid-{name}"}
+        published["metadata"]["ownerReferences"] = [owner]
+        live.cluster.put(published)
+    live.cluster.put(set_of(1))
+    live.cluster.put(policy())
+    arguments = ["rollout", "plan", "--kubeconfig", str(live.kubeconfig)]
+    assert run(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "0 targets" in shown
+    assert "as if no attempt were under way: the targets are on the bus: name it with --bus" in shown
+    changed = write(file, set_of(2))
+    assert run([*arguments, "-f", changed]) == 0
+    shown = capsys.readouterr().out
+    assert "wave 1 (count 1, 1 of 2): a\n" in shown
+    assert "left out b (draft of web@v2 for b): OnHold" in shown
+    assert "ends Completed" in shown
+    spec = {"upstreams": [{"revision": "blueprints/web@v2"}], "reason": "TooManyFailing", "sets": ["web"]}
+    bad = {
+        "apiVersion": "promotion.pvbus.dev/v1alpha1",
+        "kind": "Quarantine",
+        "metadata": {"name": "web-1-1", "namespace": "default"},
+        "spec": spec,
+    }
+    live.cluster.serve(QUARANTINES)
+    live.cluster.put(bad)
+    assert run([*arguments, "-f", changed]) == 0
+    shown = capsys.readouterr().out
+    assert "0 targets" in shown
+    assert "left out a (draft of web@v2 for a): Quarantined: quarantine web-1-1 covers it" in shown

@@ -1,17 +1,22 @@
 """Rehearses a rollout: runs the machine over an imagined fleet, and records what it does in which order.
 
-The fleet does at once whatever is ordered. Every target proves good but those that are to fail, every check
-passes, people approve when nothing else is left to wait for. So the record is what the machine does if all
-goes well, with the least times.
+It begins where the rollout is: before its first attempt, or in the middle of one. The fleet does at once
+whatever is ordered. Every target proves good but those that are to fail or fail already, every check passes,
+people approve when nothing else is left to wait for. So the record is what the machine does if all goes well,
+with the least times. It ends with the attempt, or where that needs more than this.
 """
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
+from pvbus.core.api.quarantines import QuarantineSpec
 from pvbus.core.kernel.rolloutrows import (
     NO_COMMANDS,
+    NOTHING,
     Action,
     Answers,
     Approve,
@@ -25,12 +30,19 @@ from pvbus.core.kernel.rolloutrows import (
     Target,
     TargetFacts,
 )
-from pvbus.core.kernel.rolloutstates import RolloutState
+from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.core.promotion.protocol.machine import NO_WORDS, step
-from pvbus.core.promotion.protocol.rules import Rules
+from pvbus.core.promotion.protocol.observing import PUBLISHED, is_candidate
+from pvbus.core.promotion.protocol.rules import LOOK_SECONDS_MAX, Rules
+from pvbus.core.promotion.protocol.turn import ENDED
 
-ENDS = (RolloutState.COMPLETED, RolloutState.ROLLED_BACK, RolloutState.STOPPED)
+ATTEMPTS_MAX = 3
+"""Attempts of one rehearsal: the present one, that of who joined meanwhile, and one more."""
+WAITS_MAX = 100
+"""Waits in which nothing happens: a closed window is waited for a day at a time, and it has to open in 90."""
 _FOREVER = 1e12
+_OVER = (*ENDED, RolloutState.STOPPED)
+_QUARANTINE = "a quarantine of this attempt"
 
 
 class Wave(msgspec.Struct, rename="camel"):
@@ -46,33 +58,81 @@ class Wave(msgspec.Struct, rename="camel"):
     restored: list[str] = []
 
 
-class Rehearsal(NamedTuple):
-    """What a rollout comes to. rows: the rows of the targets at its end."""
+class Standing(NamedTuple):
+    """Where a rollout is.
 
-    rollout: Rollout
-    rows: dict[str, Target]
+    rollout, rows: its rows, by target
+    seen: target -> its facts, in the order of the rollout
+    evidence: target -> what its variant says of its published revision
+    words: canary -> what stands in its way
+    """
+
+    seen: Mapping[str, TargetFacts]
+    rollout: Rollout = Rollout()
+    rows: Mapping[str, Target] = MappingProxyType({})
+    evidence: Mapping[str, Evidence] = MappingProxyType({})
+    commands: Commands = NO_COMMANDS
+    words: Mapping[str, str] = NO_WORDS
+
+
+class Rehearsal(NamedTuple):
+    """What an attempt comes to.
+
+    attempt: its number. One that cannot begin has no rows
+    standing: where the rollout is at its end
+    seconds: how long it takes at least
+    """
+
+    attempt: int
+    standing: Standing
     waves: list[Wave]
     seconds: float
 
+    @property
+    def rollout(self) -> Rollout:
+        return self.standing.rollout
 
-def rehearse(
-    rules: Rules,
-    seen: Mapping[str, TargetFacts],
-    now: float,
-    failing: Collection[str] = (),
-    words: Mapping[str, str] = NO_WORDS,
-) -> Rehearsal:
-    """Rehearse the first attempt over these targets.
+    @property
+    def rows(self) -> Mapping[str, Target]:
+        """The targets of the attempt."""
+        return {name: row for name, row in self.standing.rows.items() if row.attempt == self.attempt}
+
+
+def rehearse_all(
+    rules: Rules, standing: Standing, now: float, failing: Collection[str] = ()
+) -> list[Rehearsal]:
+    """Rehearse the present attempt, or the next one, and those that follow from it."""
+    rehearsals: list[Rehearsal] = []
+    while not rehearsals or (len(rehearsals) < ATTEMPTS_MAX and _goes_on(rehearsals[-1])):
+        rehearsals.append(rehearse(rules, standing, now, failing))
+        standing, now = rehearsals[-1].standing, now + rehearsals[-1].seconds
+    is_next = len(rehearsals) > 1 and not rehearsals[-1].rows
+    return rehearsals[:-1] if is_next else rehearsals
+
+
+def _goes_on(rehearsal: Rehearsal) -> bool:
+    """Tell whether another attempt follows."""
+    seen, rows = rehearsal.standing.seen, rehearsal.standing.rows
+    restart = rehearsal.standing.commands.restart
+    is_over = rehearsal.rollout.state in ENDED and bool(rehearsal.rollout.attempt)
+    return is_over and any(is_candidate(rows.get(name), facts, restart) for name, facts in seen.items())
+
+
+def rehearse(rules: Rules, standing: Standing, now: float, failing: Collection[str] = ()) -> Rehearsal:
+    """Rehearse the present attempt, or the next one if none is under way.
 
     failing: targets whose new revision is not good
-    words: canary -> what stands in its way
     """
-    rules = rules._replace(look_seconds=_FOREVER, check_seconds=_FOREVER, evidence_seconds=0, is_weak=False)
-    fleet = _Fleet(seen, failing)
-    rollout, rows, clock, commands = Rollout(), dict[str, Target](), now, NO_COMMANDS
+    rules = rules._replace(look_seconds=_FOREVER, check_seconds=_FOREVER, is_weak=False)
+    fleet = _Fleet(standing, failing, has_more=bool(rules.evidence_seconds))
+    during = rules._replace(evidence_seconds=0, settle_seconds=_FOREVER)  # one attempt, and no further one
+    rollout, rows, clock = _begun(standing.rollout, now), dict(standing.rows), now
+    commands = standing.commands._replace(paused=False)
+    attempt = rollout.attempt + (rollout.state in ENDED)
+    waits = 0
     while True:
         taken = step(
-            rules,
+            during if rollout.attempt == attempt else rules._replace(evidence_seconds=0),
             rollout,
             rows,
             fleet.seen,
@@ -81,41 +141,49 @@ def rehearse(
             answers=fleet.answers,
             isolated=fleet.isolated,
             commands=commands,
-            words=words,
+            words=standing.words,
         )
         rollout = taken.rollout
         rows = {target: row for target, row in {**rows, **taken.rows}.items() if row is not None}
-        if rollout.state in ENDS or (not rollout.attempt and not rollout.candidates):
-            return Rehearsal(rollout, rows, list(fleet.waves.values()), clock - now)
         acted = [fleet.do(action, rows, clock - now) for action in taken.actions]
-        if any(acted):
+        waits = 0 if any(acted) else waits + 1
+        is_over = rollout.state in _OVER and rollout.attempt == attempt and not any(acted)
+        if not is_over and any(acted):
             continue
-        if taken.wait_seconds is not None and taken.wait_seconds < _FOREVER / 2:
-            clock += taken.wait_seconds
+        approved = _approved(rollout, commands)
+        wait = taken.wait_seconds or _FOREVER
+        if not is_over and wait < _FOREVER / 2 and waits < WAITS_MAX:
+            clock += wait
+        elif not is_over and wait >= _FOREVER / 2 and approved != commands:
+            commands = approved
         else:
-            commands = _person(rollout, commands)
+            end = standing._replace(
+                seen=fleet.seen, rollout=rollout, rows=rows, evidence=fleet.evidence, commands=commands
+            )
+            return Rehearsal(attempt, end, list(fleet.waves.values()), clock - now)
 
 
-def _person(rollout: Rollout, commands: Commands) -> Commands:
+def _begun(rollout: Rollout, now: float) -> Rollout:
+    """Return a rollout whose time since the last step counts as it does live."""
+    if not rollout.seen_at:
+        return rollout
+    return replace(rollout, seen_at=max(rollout.seen_at, now - LOOK_SECONDS_MAX))
+
+
+def _approved(rollout: Rollout, commands: Commands) -> Commands:
     """Let a person approve the wave that waits: nothing else is left that the machine may wait for."""
     wave = rollout.wave if rollout.state is RolloutState.HOLDING else 0
     return commands._replace(approve=(rollout.attempt, wave))
 
 
 class _Fleet:
-    """The imagined fleet. The content of a revision is its name: no server need say what is in it."""
+    """The imagined fleet."""
 
-    def __init__(self, seen: Mapping[str, TargetFacts], failing: Collection[str]) -> None:
-        self.seen = {
-            target: facts._replace(digest=facts.revision, published_digest=facts.published)
-            for target, facts in seen.items()
-        }
+    def __init__(self, standing: Standing, failing: Collection[str], *, has_more: bool) -> None:
+        """has_more: whether more than Ready counts as evidence: then who has failed is not judged by that."""
+        self.seen = dict(standing.seen)
         self.failing = failing
-        self.evidence = {
-            target: Evidence(facts.published, facts.published_digest, 0, True)
-            for target, facts in self.seen.items()
-            if facts.is_current
-        }
+        self.evidence = dict(_evidence_at(standing, failing, has_more=has_more))
         self.answers: Answers | None = None
         self.isolated: Isolated | None = None
         self.waves: dict[int, Wave] = {}
@@ -127,30 +195,69 @@ class _Fleet:
                 answers = Answers(action.attempt, action.wave, action.number, (True,) * len(action.checks))
                 is_new, self.answers = answers != self.answers, answers
                 return is_new
-            case Isolate():  # nobody joins an imagined fleet, so nothing need be covered
-                self.isolated = Isolated(action.attempt, action.number, is_lasting=False)
-                return True
+            case Isolate():
+                isolated = Isolated(action.attempt, action.number)
+                is_new, self.isolated = isolated != self.isolated, isolated
+                self.cover(action.spec)
+                return is_new
             case Approve():
                 row = rows[action.target]
                 self.wave(row.wave, seconds).approved.append(action.target)
-                facts = self.seen[action.target]
-                self.seen[action.target] = facts._replace(
-                    is_proposed=False, published=action.revision, published_digest=action.digest
-                )
+                self.publish(action.target, action.revision, action.digest, row.source)
                 self.evidence[action.target] = Evidence(
                     action.revision, action.digest, action.attempt, action.target not in self.failing
                 )
                 return True
             case Restore():
-                self.wave(rows[action.target].wave, seconds).restored.append(action.target)
-                facts = self.seen[action.target]
-                self.seen[action.target] = facts._replace(
-                    published=action.revision, published_digest=action.digest
-                )
+                row = rows[action.target]
+                self.wave(row.wave, seconds).restored.append(action.target)
+                self.publish(action.target, action.revision, action.digest, row.good_source)
                 return True
         # An order is taken back: it was not carried out, as this fleet does at once what it is told.
-        self.seen[action.target] = self.seen[action.target]._replace(withdrawn=action.attempt)
-        return True
+        facts = self.seen.get(action.target, NOTHING)
+        self.seen[action.target] = facts._replace(withdrawn=action.attempt)
+        return facts.withdrawn != action.attempt
+
+    def publish(self, target: str, revision: str, digest: str, source: str) -> None:
+        facts = self.seen.get(target, NOTHING)
+        is_open = facts.revision not in ("", revision) and not facts.is_proposed
+        self.seen[target] = facts._replace(
+            is_proposed=False,
+            is_current=not is_open,
+            published=revision,
+            published_digest=digest,
+            published_source=source,
+        )
+
+    def cover(self, spec: QuarantineSpec) -> None:
+        """Let each target see what is quarantined."""
+        sources = {each.revision for each in spec.upstreams}
+        for target, facts in self.seen.items():
+            is_open = facts.source in sources or facts.digest in spec.contents
+            is_run = facts.published_source in sources or facts.published_digest in spec.contents
+            self.seen[target] = facts._replace(
+                is_quarantined=facts.is_quarantined or is_open,
+                is_proposed=facts.is_proposed and not is_open,
+                runs=facts.runs or (_QUARANTINE if is_run else ""),
+            )
 
     def wave(self, number: int, seconds: float) -> Wave:
         return self.waves.setdefault(number, Wave(number, seconds, [], []))
+
+
+def _evidence_at(standing: Standing, failing: Collection[str], *, has_more: bool) -> Mapping[str, Evidence]:
+    """Return the evidence of what is published: who has none yet gets it at once, unless its variant is busy
+    with a newer revision."""
+    known = dict(standing.evidence)
+    for target, row in standing.rows.items():
+        if row.attempt != standing.rollout.attempt or row.state not in PUBLISHED:
+            continue
+        facts, said = standing.seen.get(target, NOTHING), standing.evidence.get(target)
+        is_said = said is not None and said[:2] == (row.revision, row.digest)
+        if not is_said and facts.revision not in ("", row.revision):
+            continue
+        is_bad = is_said and said is not None and not said.is_good
+        was_bad = row.state is TargetState.FAILED and (has_more or not is_said)
+        is_good = target not in failing and not is_bad and not was_bad
+        known[target] = Evidence(row.revision, row.digest, row.attempt, is_good)
+    return known

@@ -4,7 +4,7 @@ import pytest
 
 from pvbus.core.kernel.rolloutrows import Approve, Sighting
 from pvbus.core.kernel.rolloutstates import RolloutState
-from pvbus.core.promotion.protocol.rehearsal import rehearse
+from pvbus.core.promotion.protocol.rehearsal import Standing, rehearse
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
 from tests.unit.core.promotion.stepping import TWO, Fleet
 
@@ -122,7 +122,7 @@ def test_weak_evidence_needs_the_status_from_before_the_order() -> None:
 def test_a_rehearsal_takes_all_evidence_for_good() -> None:
     """It knows no status from before an approval, and waits for none."""
     fleet = Fleet()
-    result = rehearse(RULES._replace(is_weak=True), fleet.seen, fleet.now)
+    result = rehearse(RULES._replace(is_weak=True), Standing(fleet.seen), fleet.now)
     assert result.rollout.state is RolloutState.COMPLETED
     assert [wave.approved for wave in result.waves] == [["t0"], ["t1", "t2"]]
 

@@ -26,7 +26,7 @@ from pvbus.core.kernel.rolloutstates import (
     rollout_after,
     target_after,
 )
-from pvbus.core.promotion.protocol.rehearsal import rehearse
+from pvbus.core.promotion.protocol.rehearsal import Standing, rehearse
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
 from pvbus.core.promotion.protocol.windows import compiled
 from tests.unit.core.promotion.stepping import NOW, TWO, Fleet
@@ -425,18 +425,18 @@ def test_a_thousand_targets_go_in_waves_of_1_5_and_all_with_bounded_rows_and_bud
 
 
 def test_a_rehearsal_takes_every_target_once_and_tells_what_a_failure_does() -> None:
-    seen = {f"t{i}": TargetFacts(f"v2-{i}", "", True, f"v1-{i}", "") for i in range(10)}
+    seen = {f"t{i}": TargetFacts(f"v2-{i}", f"d{i}", True, f"v1-{i}", f"old{i}") for i in range(10)}
     rules = Rules(
         (WaveRules(10, hold_seconds=3600, checks=(CHECK,)), WaveRules(50, needs_person=True), WaveRules())
     )
-    result = rehearse(rules, seen, NOW)
+    result = rehearse(rules, Standing(seen), NOW)
     assert result.rollout.state is S.COMPLETED
     assert [len(wave.approved) for wave in result.waves] == [1, 4, 5]
     assert [wave.starts_seconds for wave in result.waves] == [0, 3600, 3600]
-    result = rehearse(rules._replace(rolls_back=True), seen, NOW, failing={"t3"})
+    result = rehearse(rules._replace(rolls_back=True), Standing(seen), NOW, failing={"t3"})
     assert result.rollout.state is S.ROLLED_BACK
     assert [sorted(wave.restored) for wave in result.waves] == [["t0"], ["t1", "t2", "t3", "t4"]]
-    assert rehearse(rules, {}, NOW).waves == []
+    assert rehearse(rules, Standing({}), NOW).waves == []
 
 
 @pytest.mark.parametrize(

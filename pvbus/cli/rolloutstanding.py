@@ -1,0 +1,155 @@
+"""Where a rollout is, from the objects of an API server and the rows on the bus: a rehearsal begins there.
+
+The objects say which targets a policy has, in which order, and what may be approved. The rows say what an
+attempt has done so far, which contents are quarantined, and which were in vain. Where a file changes an
+object, its row says nothing any more, and a revision stands for its content.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from pvbus.cli.rolloutrows import Rows
+from pvbus.core.api.quarantines import Quarantine
+from pvbus.core.kernel.records import CandidateRow
+from pvbus.core.kernel.rolloutrows import Evidence, TargetFacts
+from pvbus.core.promotion.promote.verdicts import DELETED
+from pvbus.core.promotion.protocol.observing import is_candidate
+from pvbus.core.promotion.protocol.quarantines import QUARANTINED, UNKNOWN, Content, covers, refusal_of
+from pvbus.core.promotion.protocol.rehearsal import Standing
+from pvbus.core.promotion.protocol.selection import LeftOut, Selection
+from pvbus.core.promotion.protocol.turn import ENDED
+from pvbus.core.promotion.rollout.candidates import Candidates
+from pvbus.core.promotion.rollout.commanding import commands_of
+from pvbus.core.promotion.rollout.recovery import recovered
+from pvbus.ports.cluster import Object
+
+UNTRIED = "NotTriedAgain"
+_OF_ROWS = frozenset({QUARANTINED, UNKNOWN, DELETED, "ContentUnknown"})
+"""What speaks against an approval and is in no object that a plan reads."""
+_OF_PUBLISHED = ("published_digest", "published_source", "runs", "refused", "withdrawn", "unrestored")
+_quarantines = list[Quarantine]
+
+
+class Stand(NamedTuple):
+    """A standing, and what is left out of it."""
+
+    standing: Standing
+    left_out: list[LeftOut]
+
+
+def stand_of(selection: Selection, rows: Rows | None, quarantines: Sequence[Object] = ()) -> Stand:
+    """Return where the rollout of a policy is.
+
+    rows: what the bus has of it, None if that is not known
+    quarantines: of the policy's namespace
+    """
+    policy = selection.policy
+    lasting = msgspec.convert(list(quarantines), _quarantines)
+    found = [_target(selection, name, rows, lasting) for name in selection.seen]
+    seen = {name: facts for name, (facts, _) in zip(selection.seen, found, strict=True)}
+    held = [left_out for _, left_out in found if left_out is not None]
+    standing = Standing(seen, recovered(policy.status) if rows is None else rows.rollout)
+    if rows is not None:
+        candidates = _candidates(rows)
+        orders = {name: f for name, f in candidates.seen(rows.targets).items() if name not in seen}
+        known = candidates.evidence(rows.rollout.attempt)
+        leaving = {name: facts for name, facts in orders.items() if name in rows.targets}
+        standing = standing._replace(
+            seen={**seen, **leaving},
+            rows=rows.targets,
+            evidence=dict(_said(known, seen)),
+            words={**selection.words, **_held_words(candidates.words(policy.spec.canaries), selection)},
+        )
+    else:
+        standing = standing._replace(evidence=dict(_imagined(seen)), words=selection.words)
+    standing = standing._replace(commands=commands_of(policy.metadata.annotations)[0])
+    named = {each.target for each in held}
+    left_out = [each for each in selection.left_out if each.target not in named]
+    return Stand(standing, [*held, *left_out, *_untried(standing)])
+
+
+def _said(known: Mapping[str, Evidence], seen: Mapping[str, TargetFacts]) -> Iterator[tuple[str, Evidence]]:
+    """Yield the evidence of what is published. The variant of an imagined draft speaks of that."""
+    for name, said in known.items():
+        facts = seen.get(name)
+        if facts is not None and (not facts.revision or facts.digest != facts.revision):
+            yield name, said
+
+
+def _candidates(rows: Rows) -> Candidates:
+    found = Candidates()
+    for name, row in rows.candidates.items():
+        found.load(name, row)
+    return found
+
+
+def _held_words(words: Mapping[str, str], selection: Selection) -> dict[str, str]:
+    """Return what promote says of canaries that the objects say nothing against."""
+    return {name: text for name, text in words.items() if text and name not in selection.words}
+
+
+def _imagined(seen: Mapping[str, TargetFacts]) -> Iterator[tuple[str, Evidence]]:
+    """Without rows, what is published and all that its variant wants counts as good."""
+    for name, facts in seen.items():
+        if facts.is_current:
+            yield name, Evidence(facts.published, facts.published_digest, 0, True)
+
+
+def _target(
+    selection: Selection, name: str, rows: Rows | None, quarantines: Sequence[Quarantine]
+) -> tuple[TargetFacts, LeftOut | None]:
+    """Return the facts of a target, and what the objects do not say against its approval."""
+    facts = selection.seen[name]
+    row = rows.candidates.get(name) if rows is not None else None
+    known = _known(name, row) if row is not None else None
+    if row is None or known is None or known.published != facts.published:
+        return _named(selection, name, quarantines)
+    if known.revision != facts.revision:
+        named, left_out = _named(selection, name, quarantines)
+        fields = {field: getattr(known, field) for field in _OF_PUBLISHED}
+        return named._replace(**fields), left_out
+    is_held = row.reason in _OF_ROWS
+    left_out = LeftOut(name, row.revision, row.reason, row.message) if is_held else None
+    is_proposed = facts.is_proposed and not is_held
+    return known._replace(is_proposed=is_proposed, is_current=facts.is_current), left_out
+
+
+def _known(name: str, row: CandidateRow) -> TargetFacts | None:
+    """Return the facts of a row, None if its policy does not have the target."""
+    live = Candidates()
+    live.load(name, row)
+    return live.seen({}).get(name)
+
+
+def _named(
+    selection: Selection, name: str, quarantines: Sequence[Quarantine]
+) -> tuple[TargetFacts, LeftOut | None]:
+    """Let the names of revisions stand for their contents: no server need say what is in them."""
+    facts = selection.seen[name]
+    source = facts.upstream if facts.revision else ""
+    named = facts._replace(digest=facts.revision, published_digest=facts.published, source=source)
+    if facts.is_current:
+        named = named._replace(published_source=facts.upstream)
+    content = Content(selection.sets.get(name, ""), source, None)
+    covering = [each for each in quarantines if source and covers(each.spec, content)]
+    refused = refusal_of(selection.policy.metadata.namespace or "default", covering)
+    if refused is None or not facts.revision:
+        return named, None
+    left_out = LeftOut(name, facts.revision, refused.reason, refused.message)
+    return named._replace(is_proposed=False, is_quarantined=True), left_out
+
+
+def _untried(standing: Standing) -> Iterator[LeftOut]:
+    """Yield what is proposed and was in vain in a former attempt."""
+    is_under_way = standing.rollout.state not in ENDED
+    for name, facts in standing.seen.items():
+        row = standing.rows.get(name)
+        if row is None or (is_under_way and row.attempt == standing.rollout.attempt):
+            continue
+        if facts.is_proposed and not is_candidate(row, facts, standing.commands.restart):
+            why = f"attempt {row.attempt} did not prove it, so it is not tried again before it changes"
+            yield LeftOut(
+                name, facts.revision, UNTRIED, f"{why}, or a person restarts it: pvbus rollout restart"
+            )
