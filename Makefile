@@ -139,6 +139,7 @@ check: setup-dev
 	.venv/bin/python -m deploy.generate --check
 	.venv/bin/python -m tests.tools.vocabulary
 	.venv/bin/python -m tests.tools.arrows
+	.venv/bin/python -m tests.tools.thinmodules
 	.venv/bin/python -m tests.tools.labelpath
 	.venv/bin/python -m docs.generate --check
 

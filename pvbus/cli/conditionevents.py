@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
@@ -15,7 +15,6 @@ from pvbus.cli.objectnames import NAMED_KINDS, Scope, named, namespace_option, o
 from pvbus.cli.output import columns
 from pvbus.cli.progress import KINDS, Judged, condition_of
 from pvbus.cli.reading import bus_option, data_option, open_existing_bus, read_rows, topic_on
-from pvbus.cli.since import is_since, since_of
 from pvbus.core.api.variants import Condition
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import KEPT_FOR, Key, ObjectKey, maker_of, okey
@@ -23,6 +22,7 @@ from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, ObjectRow
 from pvbus.core.kernel.topics import partition_key
+from pvbus.core.promotion.protocol.rules import seconds_of
 from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.conditions.subjects import GROUPS
 from pvbus.core.variants.notices import REVISION
@@ -32,6 +32,7 @@ from pvbus.ports.cluster import Kind
 
 COLUMNS = ("TIME", "OBJECT", "TYPE", "STATUS", "REASON", "MESSAGE")
 NOT_REPORTED = "NotReported"
+_SINCE_EXAMPLES = "all, now, a duration such as 10m or 1h30m, or a time such as 2026-11-27T12:00:00Z"
 _event = msgspec.json.Decoder(ConditionEvent)
 _object = msgspec.json.Decoder(ObjectRow)
 _REVISIONS = f"{GROUPS[REVISION]}/{REVISION}|"
@@ -111,7 +112,7 @@ def conditions(
     """
     now = datetime.now(UTC)
     default = "now" if follow and output == "text" else "all"
-    begin = since_of(default if since is None else since, now)
+    begin = _since_of(default if since is None else since, now)
     if begin == now and not follow:
         raise UsageError("nothing has changed since now: add --follow, or name an earlier time")
     only = Only(namespace)
@@ -183,7 +184,7 @@ async def _changes(
         return only.has(event) and (not not_ready or asks_for_attention(event))
 
     def recent(events: Iterable[ConditionEvent]) -> Iterable[ConditionEvent]:
-        late = [event for event in events if since is None or is_since(event.time, since)]
+        late = [event for event in events if since is None or _is_since(event.time, since)]
         return sorted(late, key=lambda event: event.time)
 
     async with open_existing_bus(data, bus_url) as bus:
@@ -363,3 +364,36 @@ def _fields(event: ConditionEvent) -> tuple[str, ...]:
     name = f"{event.kind}/{event.namespace}/{event.name}"
     time = event.time or condition.last_transition_time or ""
     return time, name, condition.type, change, condition.reason, condition.message
+
+
+def _since_of(text: str, now: datetime) -> datetime | None:
+    """Return the time that an option names, None for `all`. Raises UsageError.
+
+    now: the present time, with a time zone
+    """
+    if text == "all":
+        return None
+    since = now if text == "now" else _time_of(text, now)
+    if since is None:
+        raise UsageError(f'--since "{text}": give {_SINCE_EXAMPLES}')
+    if since.tzinfo is None:
+        raise UsageError(f'--since "{text}" has no time zone: end it with Z or an offset such as +02:00')
+    if since > now:
+        raise UsageError(f'--since "{text}" is in the future: leave it out to see what comes')
+    return since
+
+
+def _time_of(text: str, now: datetime) -> datetime | None:
+    try:
+        return now - timedelta(seconds=seconds_of(text)) if text else None
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _is_since(time: str, since: datetime) -> bool:
+    """Return whether the time of an event, "" if it has none, is not before another."""
+    return bool(time) and datetime.fromisoformat(time) >= since

@@ -1,6 +1,6 @@
 """The ValidatingAdmissionPolicy that protects PackageInstalls which were created for others.
 
-It says in CEL what `pvbus.core.platform.packaging.carvel.protection` says in Python. How often a package may
+It says in CEL what `pvbus.core.platform.packaging.protection` says in Python. How often a package may
 be installed cannot be said in it, as a policy sees one object only: the lock refuses what is one too many.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pvbus.core.kernel.installs import Install
-from pvbus.core.platform.packaging.carvel import Facts, KnownPackage
+from pvbus.core.platform.packaging.carvelfacts import Facts, KnownPackage
 from pvbus.core.platform.resolve.carvel import decided_rows
 from pvbus.core.platform.solver.languages import CARVEL
 from tests.unit.core.platform.packaging.carvelworld import (

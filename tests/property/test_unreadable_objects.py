@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pvbus.cli.packages.tree import text_of
-from pvbus.core.platform.packaging.carvel.objects import facts_of
+from pvbus.core.platform.packaging.carvelobjects import facts_of
 from pvbus.core.platform.packaging.reading import okey_of
 from pvbus.core.platform.resolve.carvel import decided_rows
 from pvbus.core.platform.resolve.state import ScopeState

@@ -23,7 +23,7 @@ from pvbus.core.platform.solver.connected import strongly_connected
 
 CHECKOUT = Path(__file__).parents[2]
 CORE = "pvbus.core"
-ARROWS_MAX = 42
+ARROWS_MAX = 37
 LAYERS = (("web",), ("platform", "promotion"), ("variants",), ("kernel",), ("api",), ("cel", "yaml"), ("",))
 """Folders of the core from the top; the last are its own modules, as `errors`."""
 FOUNDATION = ("kernel", "api", "")
@@ -53,13 +53,20 @@ def arrows_of(sources: Mapping[str, str], rooms: Mapping[str, str]) -> Arrows:
     """
     arrows: dict[Arrow, set[tuple[str, str]]] = defaultdict(set)
     for module, text in sources.items():
-        for imported in _imports(text, rooms):
+        for imported in imports_of(text, rooms):
             if rooms[module] != rooms[imported]:
                 arrows[Arrow(rooms[module], rooms[imported])].add((module, imported))
     return arrows
 
 
-def _imports(text: str, modules: Iterable[str]) -> Iterator[str]:
+def module_of(path: Path) -> str:
+    """Return the name of a file of this checkout, as imports have it."""
+    parts = path.relative_to(CHECKOUT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(text: str, modules: Iterable[str]) -> set[str]:
+    """Return those of the modules that a text imports, anywhere in it."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -70,7 +77,7 @@ def _imports(text: str, modules: Iterable[str]) -> Iterator[str]:
             names |= modules_inside
             if len(modules_inside) < len(inside):
                 names.add(node.module)
-    yield from names.intersection(modules)
+    return names.intersection(modules)
 
 
 def counted(arrows: Iterable[Arrow]) -> list[Arrow]:
@@ -121,8 +128,7 @@ def arrows_of_core() -> Arrows:
     """Return the arrows of this checkout."""
     sources, rooms = {}, {}
     for path in (CHECKOUT / "pvbus" / "core").rglob("*.py"):
-        parts = path.relative_to(CHECKOUT).with_suffix("").parts
-        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        module = module_of(path)
         sources[module] = path.read_text()
         rooms[module] = ".".join(path.parent.relative_to(CHECKOUT / "pvbus" / "core").parts)
     return arrows_of(sources, rooms)

@@ -34,7 +34,7 @@ from pvbus.core.platform.establish.applying import RefusedError
 from pvbus.core.platform.establish.carvel import ignored, unsupported
 from pvbus.core.platform.establish.fetching import NOT_SUPPORTED, fetch_content
 from pvbus.core.platform.establish.runtime import runtime_of
-from pvbus.core.platform.packaging.carvel.objects import GLOBAL_NAMESPACE
+from pvbus.core.platform.packaging.carvelobjects import GLOBAL_NAMESPACE
 from pvbus.core.platform.packaging.reading import install_of, okey_of
 from pvbus.core.platform.resolve.plans import Settings, shown
 from pvbus.ports.cluster import Cluster, Object

@@ -20,7 +20,7 @@ from pvbus.cli.packages.input import (
 )
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.keys import ObjectKey
-from pvbus.core.platform.packaging.carvel.objects import ReadObjects
+from pvbus.core.platform.packaging.carvelobjects import ReadObjects
 from pvbus.core.platform.resolve.removal import Going, RemovalPlan, Staying, removal_plan
 from pvbus.ports.cluster import Cluster, Resource
 

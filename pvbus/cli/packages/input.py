@@ -13,9 +13,9 @@ from pvbus.cli.objectnames import INSTALL, Scope, named
 from pvbus.cli.reading import data_option
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import ObjectKey, okey
-from pvbus.core.platform.packaging.carvel import Facts, facts_of
-from pvbus.core.platform.packaging.carvel.builtin import BUILTIN_OFFERS
-from pvbus.core.platform.packaging.carvel.objects import ReadObjects
+from pvbus.core.platform.packaging.builtin import BUILTIN_OFFERS
+from pvbus.core.platform.packaging.carvelfacts import Facts
+from pvbus.core.platform.packaging.carvelobjects import ReadObjects, facts_of
 from pvbus.core.platform.packaging.reading import Problem
 from pvbus.core.platform.solver.model import OfferNeed, flattened
 from pvbus.ports.cluster import Cluster, Kind, Object

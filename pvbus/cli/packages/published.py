@@ -1,7 +1,8 @@
 """Crossplane's packages among manifests: they are read in place of their sources.
 
 Such a manifest is the file `crossplane.yaml` of a version, with the annotations that `pvbus resolve` reads.
-It has none of the objects that the package brings.
+It has none of the objects that the package brings. Apart from `compare`: it stands in for the network,
+and knows no installs.
 """
 
 from collections.abc import Iterable

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.controlplane.packages import answers
 from pvbus.core.kernel.installs import Install
-from pvbus.core.platform.packaging.carvel import KnownPackage, admission, known_package
-from pvbus.core.platform.packaging.carvel.protection import edit_problem
+from pvbus.core.platform.packaging.carvelfacts import KnownPackage
+from pvbus.core.platform.packaging.carvelobjects import known_package
+from pvbus.core.platform.packaging.protection import edit_problem
 from pvbus.core.platform.packaging.reading import Problem, install_of
+from pvbus.core.platform.packaging.restrictions import admission
 from pvbus.ports.cluster import Kind, Object
 
 PACKAGE_INSTALL = Kind("packaging.carvel.dev", "PackageInstall")

@@ -46,7 +46,7 @@ from pvbus.core.platform.establish.objects import Object
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.state import InstallData
 from pvbus.core.platform.establish.states import InstallAction
-from pvbus.core.platform.packaging.carvel.objects import GLOBAL_NAMESPACE
+from pvbus.core.platform.packaging.carvelobjects import GLOBAL_NAMESPACE
 from pvbus.core.platform.packaging.reading import Problem, install_of
 from pvbus.core.platform.packaging.statuses import Status
 

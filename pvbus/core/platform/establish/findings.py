@@ -4,7 +4,8 @@ The questions stand in the order of `InstallFinding`, and the first answer count
 is there is handed to its present holder and gets the lock's template: no later question depends on that.
 """
 
-from collections.abc import Generator, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from pvbus.core.kernel.effects import Effect, Get
@@ -18,7 +19,7 @@ from pvbus.core.kernel.packagerows import (
     LockRow,
     ScopedKey,
 )
-from pvbus.core.platform.establish import carvel, installs, others, waiting
+from pvbus.core.platform.establish import carvel, installs, others
 from pvbus.core.platform.establish.families import FAMILIES, family_of, kind_of_key
 from pvbus.core.platform.establish.notices import trouble_of
 from pvbus.core.platform.establish.objects import Object
@@ -171,8 +172,45 @@ def _unmet(run: Pass) -> str:
         return [other for other in needed if not is_healthy(run.table, other)]
 
     rest = ScopedKey.parse(run.key).rest
-    unmet = waiting.unmet(rest, needs) if needs(rest) else ()
+    unmet = waited_for(rest, needs) if needs(rest) else ()
     return ", ".join(_title(each) + in_brackets(why_unhealthy(run.table, each)) for each in unmet)
+
+
+def waited_for(start: str, needs: Callable[[str], Iterable[str]]) -> list[str]:
+    """Return the installs that an install waits for: what it needs, but not what needs it in turn.
+
+    Packages that need each other in a cycle are one step: they wait for what any of them needs outside of the
+    cycle, and not for each other.
+
+    needs: returns what an install needs and is not healthy
+    """
+    needed: dict[str, list[str]] = {}
+    pending = [start]
+    while pending:
+        name = pending.pop()
+        if name not in needed:
+            needed[name] = list(dict.fromkeys(needs(name)))
+            pending += needed[name]
+    cycle = _needing(start, needed)
+    # What it needs itself comes first in a message.
+    ordered = [start, *sorted(cycle - {start})]
+    return list(dict.fromkeys(other for name in ordered for other in needed[name] if other not in cycle))
+
+
+def _needing(start: str, needed: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return an install and all that need it, be it through others."""
+    needing: dict[str, list[str]] = defaultdict(list)
+    for name, others_needed in needed.items():
+        for other in others_needed:
+            needing[other].append(name)
+    group: set[str] = set()
+    pending = [start]
+    while pending:
+        name = pending.pop()
+        if name not in group:
+            group.add(name)
+            pending += needing[name]
+    return group
 
 
 def why_unhealthy(table: Table, rest: str) -> str:

@@ -14,7 +14,7 @@ from pvbus.core.kernel.packagerows import LockRow, ScopedKey
 from pvbus.core.platform.establish.families import family_of, kind_of_key
 from pvbus.core.platform.establish.objects import CONTENT, Object, contains, with_annotations
 from pvbus.core.platform.establish.outcome import Carried
-from pvbus.core.platform.packaging.carvel.facts import ORPHANED
+from pvbus.core.platform.packaging.carvelfacts import ORPHANED
 from pvbus.core.platform.packaging.statuses import DELETING
 
 SOON_SECONDS = 2.0

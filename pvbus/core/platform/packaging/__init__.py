@@ -1,5 +1,7 @@
 """Packages that depend on each other, of both families: Crossplane's and Carvel's.
 
-`model` has what installs say, and `rows` what `resolve` and `establish` keep on the bus and say to each
-other.
+`reading` and `needs` read what installs say, `references` and `xpkg` name and read packages, `statuses` says
+what becomes of them. Of Carvel's alone, `carvelfacts` has what is known of its packages, `carvelobjects`
+reads its objects, `restrictions` has the installationType, `structure` the check of an API's fields. What
+`resolve` and `establish` keep on the bus and say to each other is in the kernel.
 """

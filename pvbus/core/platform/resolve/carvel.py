@@ -14,7 +14,7 @@ from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.keys import okey as object_key
 from pvbus.core.kernel.packagekinds import CARVEL_INSTALL, CARVEL_PACKAGE
 from pvbus.core.kernel.packagerows import LockRow, LockStatus
-from pvbus.core.platform.packaging.carvel.facts import (
+from pvbus.core.platform.packaging.carvelfacts import (
     GROUP,
     KIND,
     Catalogue,
@@ -23,7 +23,10 @@ from pvbus.core.platform.packaging.carvel.facts import (
     is_needed_again,
     presents_of,
 )
-from pvbus.core.platform.packaging.carvel.problem import (
+from pvbus.core.platform.packaging.reading import Problem as Unreadable
+from pvbus.core.platform.packaging.restrictions import refusals_of
+from pvbus.core.platform.packaging.statuses import refusal_words
+from pvbus.core.platform.resolve.carvelproblem import (
     Foreign,
     Question,
     may_install,
@@ -31,11 +34,8 @@ from pvbus.core.platform.packaging.carvel.problem import (
     question_of,
     stray_override,
 )
-from pvbus.core.platform.packaging.carvel.restrictions import refusals_of
-from pvbus.core.platform.packaging.naming import install_name
-from pvbus.core.platform.packaging.reading import Problem as Unreadable
-from pvbus.core.platform.packaging.statuses import refusal_words
 from pvbus.core.platform.resolve.decision import Need, decide
+from pvbus.core.platform.resolve.naming import install_name
 from pvbus.core.platform.resolve.plans import Plan, removed, unreadable
 from pvbus.core.platform.resolve.reporting import Provider, dependencies_open
 from pvbus.core.platform.resolve.solutions import ComponentCache

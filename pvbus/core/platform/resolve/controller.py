@@ -18,7 +18,7 @@ from pvbus.core.kernel.packagekinds import MIRRORED
 from pvbus.core.kernel.packagerows import SCOPE, ContentRow, EstablishedRow, LockRow, ScopedKey, SourceRow
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK, SOURCES, WATCHES
 from pvbus.core.kernel.requests import KindRequests
-from pvbus.core.platform.packaging.carvel import served_by
+from pvbus.core.platform.packaging.carvelobjects import served_by
 from pvbus.core.platform.resolve.deciding import Decider
 from pvbus.core.platform.resolve.observing import OBSERVE_SECONDS, observe_source
 from pvbus.core.platform.resolve.plans import Settings

@@ -18,12 +18,12 @@ from pvbus.core.kernel.packagerows import (
     WAITING,
     LockRow,
 )
-from pvbus.core.platform.packaging.naming import child_name
 from pvbus.core.platform.packaging.statuses import refusal_words
 from pvbus.core.platform.resolve.asking import Asking
 from pvbus.core.platform.resolve.children import child_kind, template_of
 from pvbus.core.platform.resolve.decision import Need, decide
 from pvbus.core.platform.resolve.groups import Link, Member, sources_of
+from pvbus.core.platform.resolve.naming import child_name
 from pvbus.core.platform.resolve.planning import in_order, locked, planned, with_children
 from pvbus.core.platform.resolve.plans import Decision, RevisionPlan, Settings, faulty, settles, shown
 from pvbus.core.platform.resolve.problem import Switches

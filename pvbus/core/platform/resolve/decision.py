@@ -13,7 +13,7 @@ import msgspec
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagerows import LockedDependency, LockRow, Removal
-from pvbus.core.platform.packaging.carvel.facts import ORPHANED
+from pvbus.core.platform.packaging.carvelfacts import ORPHANED
 from pvbus.core.platform.resolve.plans import Plan, removed
 from pvbus.core.platform.resolve.reporting import Provider, dependencies_met, dependencies_open
 from pvbus.core.platform.solver.model import Requirement

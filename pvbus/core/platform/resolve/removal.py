@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagerows import LockRow
-from pvbus.core.platform.packaging.carvel.facts import ORPHANED, Facts
+from pvbus.core.platform.packaging.carvelfacts import ORPHANED, Facts
 from pvbus.core.platform.resolve.carvel import decided_rows
 
 Cause = Literal["asked", "dependant", "dependency", "policy"]

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagerows import DependencyCondition, LockedDependency
-from pvbus.core.platform.packaging.carvel.problem import Leaf, described
 from pvbus.core.platform.packaging.statuses import DEPENDENCY_CONDITIONS
+from pvbus.core.platform.resolve.carvelproblem import Leaf, described
 from pvbus.core.platform.solver.model import (
     Chosen,
     Edge,

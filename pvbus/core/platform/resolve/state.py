@@ -25,7 +25,8 @@ from pvbus.core.kernel.packagerows import (
     LockRow,
     SourceRow,
 )
-from pvbus.core.platform.packaging.carvel import KnownPackage, known_package
+from pvbus.core.platform.packaging.carvelfacts import KnownPackage
+from pvbus.core.platform.packaging.carvelobjects import known_package
 from pvbus.core.platform.packaging.reading import Problem, install_of, split_reference
 from pvbus.core.platform.resolve.groups import Changes, Member
 from pvbus.core.platform.resolve.revisions import History, Request, RevisionObject, request_of

@@ -1,4 +1,4 @@
-"""The state that promote holds for one variant."""
+"""The state that promote holds for one variant, apart from `controller` as that of each service."""
 
 from collections.abc import Mapping
 

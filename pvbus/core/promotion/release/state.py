@@ -1,4 +1,4 @@
-"""The state that release holds for one variant."""
+"""The state that release holds for one variant, apart from `controller` as that of each service."""
 
 from msgspec.structs import replace
 

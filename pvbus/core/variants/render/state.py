@@ -1,4 +1,4 @@
-"""The state that render holds for one variant key, in `state.py` as that of each service."""
+"""The state that render holds for one variant key, apart from `controller` as that of each service."""
 
 import msgspec
 

@@ -6,7 +6,8 @@ from typing import Any
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey, okey
 from pvbus.core.kernel.packagerows import LockRow
-from pvbus.core.platform.packaging.carvel import Facts, KnownPackage, known_package
+from pvbus.core.platform.packaging.carvelfacts import Facts, KnownPackage
+from pvbus.core.platform.packaging.carvelobjects import known_package
 from pvbus.core.platform.packaging.reading import Problem, install_of
 from pvbus.core.platform.resolve.carvel import decided_rows
 

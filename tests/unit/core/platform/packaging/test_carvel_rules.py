@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from pvbus.core.cel import Program, compile_expression
-from pvbus.core.platform.packaging.carvel import admission, known_package, served_by
-from pvbus.core.platform.packaging.carvel.protection import edit_problem
-from pvbus.core.platform.packaging.carvel.structure import REQUIRED_FIELDS, missing_fields, required_fields
-from pvbus.core.platform.packaging.naming import NAME_BYTES_MAX, install_name
+from pvbus.core.platform.packaging.carvelobjects import known_package, served_by
+from pvbus.core.platform.packaging.protection import edit_problem
 from pvbus.core.platform.packaging.reading import Problem
+from pvbus.core.platform.packaging.restrictions import admission
+from pvbus.core.platform.packaging.structure import REQUIRED_FIELDS, missing_fields, required_fields
+from pvbus.core.platform.resolve.naming import NAME_BYTES_MAX, install_name
 from pvbus.install.admission import created_installs
 from pvbus.install.objects import Options
 from tests.unit.core.platform.packaging.carvelworld import (

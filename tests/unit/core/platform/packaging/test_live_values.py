@@ -6,7 +6,7 @@ from pvbus.core.kernel.effects import Update
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagerows import LockRow
 from pvbus.core.platform.establish import installs
-from pvbus.core.platform.packaging.carvel.objects import facts_of
+from pvbus.core.platform.packaging.carvelobjects import facts_of
 from pvbus.core.platform.packaging.reading import OWNER
 from pvbus.core.platform.resolve.carvel import decided_rows
 

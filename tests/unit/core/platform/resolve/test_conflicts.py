@@ -7,7 +7,7 @@ import pytest
 
 from pvbus.core.kernel.keys import okey
 from pvbus.core.kernel.packagerows import EstablishedRow
-from pvbus.core.platform.packaging.carvel.objects import GLOBAL_NAMESPACE
+from pvbus.core.platform.packaging.carvelobjects import GLOBAL_NAMESPACE
 from pvbus.core.platform.packaging.reading import INSTALL_GROUP
 from tests.unit.core.platform.resolve.world import PKG, REGISTRY, World, install_key, started
 

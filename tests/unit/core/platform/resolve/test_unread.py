@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.platform.packaging.naming import child_name
+from pvbus.core.platform.resolve.naming import child_name
 from tests.unit.core.platform.resolve.world import REGISTRY, World, started
 
 SHOP, DNS, NETWORK = (f"{REGISTRY}/{name}" for name in ("shop", "dns", "network"))

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 from pvbus.core.kernel.installs import Install, Override
-from pvbus.core.platform.packaging.carvel.facts import Catalogue, Facts, KnownPackage, Present
-from pvbus.core.platform.packaging.carvel.structure import missing_fields
+from pvbus.core.platform.packaging.carvelfacts import Catalogue, Facts, KnownPackage, Present
+from pvbus.core.platform.packaging.structure import missing_fields
 from pvbus.core.platform.solver.languages import CARVEL, VersionError
 from pvbus.core.platform.solver.model import (
     AnyOf,

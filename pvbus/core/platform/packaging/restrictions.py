@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey
-from pvbus.core.platform.packaging.carvel.facts import (
+from pvbus.core.platform.packaging.carvelfacts import (
     Catalogue,
     Facts,
     InstallationType,

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.core.kernel.installs import Install
-from pvbus.core.platform.packaging.carvel.builtin import BUILTIN_OFFERS
-from pvbus.core.platform.packaging.carvel.facts import GROUP, KIND, Facts, KnownPackage
-from pvbus.core.platform.packaging.carvel.structure import REQUIRED_FIELDS, RequiredFields, required_fields
+from pvbus.core.platform.packaging.builtin import BUILTIN_OFFERS
+from pvbus.core.platform.packaging.carvelfacts import GROUP, KIND, Facts, KnownPackage
 from pvbus.core.platform.packaging.fields import Fields
 from pvbus.core.platform.packaging.reading import (
     Problem,
@@ -17,6 +16,7 @@ from pvbus.core.platform.packaging.reading import (
     installation_type_of,
     okey_of,
 )
+from pvbus.core.platform.packaging.structure import REQUIRED_FIELDS, RequiredFields, required_fields
 from pvbus.core.platform.solver.model import api
 
 GLOBAL_NAMESPACE = "kapp-controller-packaging-global"
