@@ -37,6 +37,10 @@ FINALIZER = "pvbus.dev/installed-objects"
 """On a PackageInstall whose objects we wrote: it goes after them."""
 KAPP_LABEL = "kapp.k14s.io/app"
 """kapp's mark on an object: which app it belongs to. Source: kapp, pkg/kapp/app/labeled_app.go."""
+_APP_NAMES = ("{}.app.apps.k14s.io", "{}.app", "{}-ctrl.apps.k14s.io", "{}-ctrl")
+"""Of the ConfigMap in which kapp keeps what it knows of an install, the newest form first.
+Source: kapp-controller, pkg/deploy/kapp.go; kapp, pkg/kapp/app/recorded_app.go."""
+_CONFIG_MAP = KindRef("", "ConfigMap", "v1")
 PACKAGE = KindRef("data.packaging.carvel.dev", "Package", "v1alpha1")
 INSTALL = KindRef("packaging.carvel.dev", "PackageInstall", "v1alpha1")
 _NAMESPACE = KindRef("", "Namespace", "v1")
@@ -137,6 +141,7 @@ def _check(items: list[Item], user: str) -> Generator[Effect, Any, None]:
 def _compare(placed: Iterable[Object], name: ObjectKey, user: str) -> Generator[Effect, Any, list[Item]]:
     """Read what is there, and return what is to be written. Raises RefusedError for what others have."""
     items, foreign = [], []
+    app: str | None = None
     for given in placed:
         kind, meta = kind_of(given), given["metadata"]
         wanted = forms.with_annotations(given, {INSTALLED_BY: f"{name.namespace}/{name.name}"})
@@ -144,14 +149,17 @@ def _compare(placed: Iterable[Object], name: ObjectKey, user: str) -> Generator[
             live = yield from applying.read(kind, meta.get("namespace", ""), meta["name"], user)
         except PermanentError as error:
             raise RefusedError(error.reason, f"{title(key_of(given))}: {error}") from error
+        if app is None and live is not None and app_of(live):
+            app = yield from _read_own_app(name, user)
         if live is None:
             items.append(Item(kind, wanted, None, forms.wanted_object(wanted, [])))
-        elif stranger := _stranger_of(live, name):
+        elif stranger := _stranger_of(live, name, app or ""):
             foreign.append(f"{title(key_of(given))} belongs to {stranger}")
         elif live["metadata"].get("deletionTimestamp"):
             raise NotYetError(f"{title(key_of(given))} is being deleted")
         else:
-            is_adopted = bool(annotation(live, ADOPTED)) or not annotation(live, INSTALLED_BY)
+            is_own = bool(annotation(live, INSTALLED_BY) or (app and app_of(live) == app))
+            is_adopted = bool(annotation(live, ADOPTED)) or not is_own
             references = list(live["metadata"].get("ownerReferences") or ())
             new = forms.updated_object(live, wanted, references, is_adopted=is_adopted)
             items.append(Item(kind, wanted, live, new))
@@ -160,13 +168,34 @@ def _compare(placed: Iterable[Object], name: ObjectKey, user: str) -> Generator[
     return items
 
 
-def _stranger_of(live: Mapping[str, Any], name: ObjectKey) -> str:
-    """Return whom else an object belongs to, "" if it is this install's or nobody's."""
+def app_of(live: Mapping[str, Any]) -> str:
+    """Return kapp's mark on an object, "" without one."""
+    return str((live["metadata"].get("labels") or {}).get(KAPP_LABEL) or "")
+
+
+def _read_own_app(name: ObjectKey, user: str) -> Generator[Effect, Any, str]:
+    """Return kapp's mark on what kapp-controller has installed for an install, "" for nothing."""
+    for form in _APP_NAMES:
+        try:
+            found = yield from applying.read(_CONFIG_MAP, name.namespace, form.format(name.name), user)
+            spec = msgspec.json.decode(((found or {}).get("data") or {}).get("spec") or "{}")
+        except (PermanentError, msgspec.MsgspecError):
+            continue
+        if isinstance(spec, dict) and spec.get("labelKey") == KAPP_LABEL and spec.get("labelValue"):
+            return str(spec["labelValue"])
+    return ""
+
+
+def _stranger_of(live: Mapping[str, Any], name: ObjectKey, own_app: str) -> str:
+    """Return whom else an object belongs to, "" if it is this install's or nobody's.
+
+    own_app: kapp's mark on what kapp-controller has installed for this install, "" for nothing
+    """
     holder = annotation(live, INSTALLED_BY)
     if holder:
         return "" if holder == f"{name.namespace}/{name.name}" else f"PackageInstall {holder}"
-    if app := (live["metadata"].get("labels") or {}).get(KAPP_LABEL):
-        return f"kapp's app {app}"
+    if app := app_of(live):
+        return "" if app == own_app else f"kapp's app {app}"
     found = controller_of(live)
     return f"{found.get('kind')} {found.get('name')}" if found is not None else ""
 
@@ -254,6 +283,15 @@ def is_holding(live: Object) -> bool:
     """Return whether an install is being deleted and waits for the end of what it has."""
     meta = live["metadata"]
     return FINALIZER in (meta.get("finalizers") or ()) and bool(meta.get("deletionTimestamp"))
+
+
+def let_go(live: Object) -> Object:
+    """Return an install as it is once others install it: it does not wait for us when it is deleted."""
+    meta = live["metadata"]
+    finalizers = [each for each in meta.get("finalizers") or () if each != FINALIZER]
+    if meta.get("deletionTimestamp") or len(finalizers) == len(meta.get("finalizers") or ()):
+        return live
+    return forms.with_annotations({**live, "metadata": {**meta, "finalizers": finalizers}}, {NOTED: None})
 
 
 def remove_install(key: ObjectKey, live: Object, before: EstablishedRow) -> Generator[Effect, Any, Carried]:

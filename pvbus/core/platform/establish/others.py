@@ -3,8 +3,8 @@
 Two installers of one package undo each other's writes. So in the mode `pvbus` nothing is written to an
 install whose status another installer has written lately, by its mark in managedFields, as
 `pvbus.core.platform.establish.rivals` has it for Porch. In the mode `others` nothing is written but installs
-for dependencies and, for Crossplane, the switch that leaves dependencies to pvbus: a status of ours would be
-overwritten.
+for dependencies, the end of our finalizer and, for Crossplane, the switch that leaves dependencies to pvbus:
+a status of ours would be overwritten.
 """
 
 from collections.abc import Generator, Mapping
@@ -14,6 +14,7 @@ from typing import Any
 from pvbus.core.kernel.effects import Effect, KindRef, Update
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.packagerows import EstablishedRevision, LockRow
+from pvbus.core.platform.establish.carvel import let_go
 from pvbus.core.platform.establish.families import FAMILIES
 from pvbus.core.platform.establish.objects import Object
 from pvbus.core.platform.establish.outcome import Carried
@@ -57,8 +58,11 @@ def follow(install: Install, kind: KindRef, live: Object, row: LockRow) -> Gener
     """Leave an install to others, and report what they report. live: the install's object."""
     family, spec = FAMILIES[install.family], live.get("spec") or {}
     name = family.installer
+    wanted = let_go(live)
     if family.switch and spec.get(family.switch) is not True:
-        live = yield Update(kind, {**live, "spec": {**spec, family.switch: True}})
+        wanted = {**wanted, "spec": {**spec, family.switch: True}}
+    if wanted is not live:
+        live = yield Update(kind, wanted)
     is_healthy, message = _health(install, live, row)
     active = next((each for each in row.revisions if each.is_active), None)
     entry = EstablishedRevision(

@@ -1,12 +1,17 @@
 """Beside Crossplane and kapp-controller: who installs, how that is known, and what is left to them."""
 
+import json
 from typing import Any
 
+import pytest
+
 from pvbus.core.kernel.packagerows import LockRow
+from pvbus.core.platform.establish.carvel import FINALIZER, KAPP_LABEL, NOTED
 from pvbus.ports.cluster import Object
 from tests.unit.core.platform.establish.test_activation import active
 from tests.unit.core.platform.establish.test_carvel import (
     CHILD,
+    CONFIG_MAP,
     KEY,
     add_install,
     add_package,
@@ -124,3 +129,69 @@ def test_others_get_the_installs_of_dependencies() -> None:
     world.settle()
     assert world.done[CHILD].is_healthy
     assert isinstance(world.lock[CHILD], LockRow)
+
+
+APP_MAPS = ("app.app.apps.k14s.io", "app.app", "app-ctrl.apps.k14s.io", "app-ctrl")
+
+
+def installed_by_kapp(world: World, record: str, label: str = "1700") -> None:
+    """Have kapp's object, and its record of an app with the label 1700, in the cluster."""
+    live = config_map("settings", "theirs")
+    meta = {**live["metadata"], "namespace": "team", "labels": {KAPP_LABEL: label}}
+    world.cluster.put({**live, "metadata": meta})
+    known = config_map(record)
+    spec = json.dumps({"labelKey": KAPP_LABEL, "labelValue": "1700"})
+    meta = {**known["metadata"], "namespace": "team"}
+    world.cluster.put({**known, "metadata": meta, "data": {"spec": spec}})
+
+
+def install_app(world: World) -> None:
+    add_install(world)
+    add_package(world, "1.0.0", [config_map("settings", "1")])
+    order(world, "1.0.0")
+    world.settle()
+
+
+@pytest.mark.parametrize("record", APP_MAPS)
+def test_what_kapp_controller_installed_for_an_install_is_taken_over(record: str) -> None:
+    """kapp's own record says so. It keeps kapp's label, for the way back, and goes with its install."""
+    world = World()
+    installed_by_kapp(world, record)
+    install_app(world)
+    assert world.done[KEY].is_healthy, world.done[KEY].message
+    live = world.cluster.peek(CONFIG_MAP, "team", "settings")
+    assert live is not None
+    assert (live["data"]["text"], live["metadata"]["labels"]) == ("1", {KAPP_LABEL: "1700"})
+    world.cluster.terminate(INSTALL, "team", "app")
+    order(world, "1.0.0", status="removed")
+    world.settle()
+    assert world.cluster.peek(CONFIG_MAP, "team", "settings") is None
+
+
+@pytest.mark.parametrize(("record", "label"), [("other.app", "1700"), ("app.app", "1800")])
+def test_what_kapp_installed_for_another_one_is_left_alone(record: str, label: str) -> None:
+    """The record of another install, or an object that the record is not of."""
+    world = World()
+    installed_by_kapp(world, record, label)
+    install_app(world)
+    assert f"belongs to kapp's app {label}" in world.done[KEY].message
+    live = world.cluster.peek(CONFIG_MAP, "team", "settings")
+    assert live is not None
+    assert live["data"]["text"] == "theirs"
+
+
+def test_an_install_that_others_take_back_does_not_wait_for_us() -> None:
+    """In the mode `others` our finalizer and the list of its objects go, and the objects stay."""
+    world = World()
+    install_app(world)
+    obj = world.cluster.peek(INSTALL, "team", "app")
+    assert obj is not None
+    assert FINALIZER in obj["metadata"]["finalizers"]
+    world.installer = "others"
+    world.start()
+    world.settle()
+    obj = world.cluster.peek(INSTALL, "team", "app")
+    assert obj is not None
+    assert FINALIZER not in obj["metadata"].get("finalizers", [])
+    assert NOTED not in obj["metadata"]["annotations"]
+    assert world.cluster.peek(CONFIG_MAP, "team", "settings") is not None
