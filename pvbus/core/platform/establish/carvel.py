@@ -285,7 +285,7 @@ def is_holding(live: Object) -> bool:
     return FINALIZER in (meta.get("finalizers") or ()) and bool(meta.get("deletionTimestamp"))
 
 
-def let_go(live: Object) -> Object:
+def without_finalizer(live: Object) -> Object:
     """Return an install as it is once others install it: it does not wait for us when it is deleted."""
     meta = live["metadata"]
     finalizers = [each for each in meta.get("finalizers") or () if each != FINALIZER]

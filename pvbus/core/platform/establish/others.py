@@ -14,11 +14,12 @@ from typing import Any
 from pvbus.core.kernel.effects import Effect, KindRef, Update
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.packagerows import EstablishedRevision, LockRow
-from pvbus.core.platform.establish.carvel import let_go
+from pvbus.core.platform.establish.carvel import without_finalizer
 from pvbus.core.platform.establish.families import FAMILIES
-from pvbus.core.platform.establish.objects import Object
+from pvbus.core.platform.establish.objects import Object, with_annotations
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.rivals import Mark, mark_by, wait_seconds
+from pvbus.core.platform.packaging.reading import RESOLVES
 
 MANAGER = "pvbus"
 """What the names of our own programs begin with."""
@@ -58,9 +59,10 @@ def follow(install: Install, kind: KindRef, live: Object, row: LockRow) -> Gener
     """Leave an install to others, and report what they report. live: the install's object."""
     family, spec = FAMILIES[install.family], live.get("spec") or {}
     name = family.installer
-    wanted = let_go(live)
+    wanted = without_finalizer(live)
     if family.switch and spec.get(family.switch) is not True:
-        wanted = {**wanted, "spec": {**spec, family.switch: True}}
+        # The annotation tells it from a user's switch, which is for pvbus, too.
+        wanted = with_annotations({**wanted, "spec": {**spec, family.switch: True}}, {RESOLVES: "true"})
     if wanted is not live:
         live = yield Update(kind, wanted)
     is_healthy, message = _health(install, live, row)

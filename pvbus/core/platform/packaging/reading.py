@@ -54,6 +54,9 @@ DOWNGRADABLE = "packaging.carvel.dev/downgradable"
 """Carvel's permission of a version below the installed one, whatever its value."""
 DOWNGRADES = "pvbus.dev/downgrades"
 """The same for Crossplane's family, with the value "true"."""
+RESOLVES = "pvbus.dev/resolves-dependencies"
+"""On an install of Crossplane's family, with the value "true": its skipDependencyResolution is for
+Crossplane, and pvbus decides on its dependencies. pvbus writes both at once where Crossplane installs."""
 REMOVAL = "pvbus.dev/dependency-removal"
 STRATEGY = "pvbus.dev/dependency-strategy"
 _REMOVALS = {name: name for name in ("orphan", "delete", "keep-if-used")}
@@ -148,7 +151,8 @@ def _crossplane_install(fields: Fields, obj: Mapping[str, Any], namespace: str) 
         secrets=_secrets(fields, spec, namespace),
         is_manual=fields.choice(spec, "spec", "revisionActivationPolicy", _ACTIVATIONS) == "Manual",
         history_max=fields.number(spec, "spec", "revisionHistoryLimit", 1),
-        skips_dependencies=fields.flag(spec, "spec", "skipDependencyResolution") is True,
+        skips_dependencies=fields.flag(spec, "spec", "skipDependencyResolution") is True
+        and annotations.get(RESOLVES) != "true",
         ignores_platform=fields.flag(spec, "spec", "ignoreCrossplaneConstraints") is True,
         downgrades=annotations.get(DOWNGRADES) == "true",
         is_paused=annotations.get(PAUSED) == "true",

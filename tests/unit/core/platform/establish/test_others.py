@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.packagerows import LockRow
 from pvbus.core.platform.establish.carvel import FINALIZER, KAPP_LABEL, NOTED
+from pvbus.core.platform.packaging.reading import install_of
 from pvbus.ports.cluster import Object
 from tests.unit.core.platform.establish.test_activation import active
 from tests.unit.core.platform.establish.test_carvel import (
@@ -103,6 +105,9 @@ def test_others_install_what_the_lock_says() -> None:
     obj = world.cluster.peek(PROVIDER, "", "pa")
     assert obj is not None
     assert obj["spec"]["skipDependencyResolution"] is True
+    read = install_of(obj)
+    assert isinstance(read, Install)
+    assert not read.skips_dependencies, "it is for Crossplane, and pvbus goes on deciding"
     assert world.live(CRD, "ones.example.org") is None
     assert not world.row("pa").is_healthy
     report(world, Installed="True", Healthy="False")
@@ -195,3 +200,17 @@ def test_an_install_that_others_take_back_does_not_wait_for_us() -> None:
     assert FINALIZER not in obj["metadata"].get("finalizers", [])
     assert NOTED not in obj["metadata"]["annotations"]
     assert world.cluster.peek(CONFIG_MAP, "team", "settings") is not None
+
+
+def test_a_switch_of_the_user_is_left_as_it_is() -> None:
+    """It has no annotation of ours, so dependencies are left alone by both."""
+    world = World(installer="others")
+    world.add_install("pa", skipDependencyResolution=True)
+    world.order("pa", active(world.publish("d1", [crd("One")])))
+    world.settle()
+    assert world.changes == []
+    obj = world.cluster.peek(PROVIDER, "", "pa")
+    assert obj is not None
+    read = install_of(obj)
+    assert isinstance(read, Install)
+    assert read.skips_dependencies
