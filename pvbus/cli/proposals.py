@@ -34,11 +34,13 @@ from pvbus.cli.fleet import (
     variants_of,
     work_off,
 )
+from pvbus.cli.guarding import Guard, note_override, read_guard
 from pvbus.cli.live import REVISION
 from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument, typed
 from pvbus.cli.output import columns, emit
 from pvbus.cli.progress import SET, VARIANT, Judged, condition_of
 from pvbus.cli.reading import data_option
+from pvbus.cli.rolloutorders import REASON_CHARACTERS_MAX
 from pvbus.core.api.selectors import Requirements, matches
 from pvbus.core.api.selectortext import parse_label_selector
 from pvbus.core.errors import PermanentError, PvbusError, UsageError
@@ -75,6 +77,7 @@ class Asked(NamedTuple):
     yes: whether to write without a question
     hints: the options that another command needs to act on the same revisions
     kind: of what the key names
+    override: why quarantines and stops do not keep them, "" if they do
     """
 
     move: Move
@@ -85,6 +88,7 @@ class Asked(NamedTuple):
     yes: bool
     hints: str
     kind: Kind = SET
+    override: str = ""
 
     @property
     def arguments(self) -> str:
@@ -171,8 +175,12 @@ def _options(command: Command) -> Command:
 REFUSALS = """
     A draft is refused, and the others go on, when its variant is on hold or not ready (so its draft may not
     follow the upstream), its pipeline has failed, the conflicts of its upgrade are not settled
-    (`pvbus diff`), or its readiness gates are not met.
+    (`pvbus diff`), or its readiness gates are not met. A quarantine refuses it, too, and a stop of all
+    rollouts its approval, unless you say why it goes out all the same (--override).
 """
+OVERRIDE = click.option(
+    "--override", default="", metavar="REASON", help="Why, in spite of quarantines and stops; recorded."
+)
 EXIT_CODES = (
     "Exit codes: 0 done, or nothing to do; 1 something was refused or failed; 2 bad usage; 130 interrupted."
 )
@@ -191,6 +199,7 @@ Examples:
 """,
 )
 @_options
+@OVERRIDE
 def propose(**options: Any) -> int:
     return _run(PROPOSE, **options)
 
@@ -207,6 +216,7 @@ Examples:
 """,
 )
 @_options
+@OVERRIDE
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def approve(**options: Any) -> int:
     return _run(APPROVE, **options)
@@ -249,6 +259,7 @@ def _run(
     kubeconfig: str | None,
     data: str,
     yes: bool = True,
+    override: str = "",
 ) -> int:
     if bool(words) == bool(set_name):
         raise UsageError(
@@ -261,7 +272,10 @@ def _run(
         parsed = parse_label_selector(selector)
     except ValueError as exc:
         raise UsageError(f"-l {selector}: {exc}") from exc
-    asked = Asked(move, key, parsed, selector, dry_run, yes, _hints(selector, data, kubeconfig), kind or SET)
+    if len(override) > REASON_CHARACTERS_MAX:
+        raise UsageError(f"--override: say why, in at most {REASON_CHARACTERS_MAX} characters")
+    hints = _hints(selector, data, kubeconfig)
+    asked = Asked(move, key, parsed, selector, dry_run, yes, hints, kind or SET, override.strip())
 
     plan = asyncio.run(run_connected(data, kubeconfig, partial(plan_moves, asked=asked)))
     if dry_run:
@@ -314,7 +328,8 @@ async def plan_moves(cluster: Cluster, asked: Asked) -> Plan:
     set_on_hold = None
     if owner is not None and on_hold(owner):
         set_on_hold = SetHold(key_of(owner).name, hold_reason(owner["metadata"].get("annotations")))
-    judged = [(each, _judged(each, asked.move, set_on_hold)) for each in due]
+    guard = await read_guard(cluster, asked.key.namespace, asked.move)
+    judged = [(each, await _judge(each, asked, set_on_hold, guard)) for each in due]
     return Plan(
         [member for member, result in judged if result.outcome == "done"],
         [result for _, result in judged if result.outcome != "done"],
@@ -341,8 +356,10 @@ async def carry_out(
 ) -> tuple[list[Result], bool]:
     """Write all revisions of a plan; return the results, and whether a person has interrupted it."""
 
+    guard = await read_guard(cluster, asked.key.namespace, asked.move)
+
     async def one(member: Member) -> Result:
-        return await _move(cluster, member, asked.move, plan.set_on_hold)
+        return await _move(cluster, member, asked, plan.set_on_hold, guard)
 
     return await work_off(plan.due, one, f"{asked.move.verb} {asked.key}", progress)
 
@@ -376,16 +393,25 @@ def _selected(members: Sequence[Member], asked: Asked) -> list[Member]:
     return found
 
 
-def _judged(member: Member, move: Move, set_on_hold: SetHold | None) -> Result:
-    found = refusal(member.variant, member.revision, set_on_hold=set_on_hold) if move.is_checked else None
+async def _judge(member: Member, asked: Asked, set_on_hold: SetHold | None, guard: Guard) -> Result:
+    if not asked.move.is_checked:
+        return Result(str(member.key), member.name, "done")
+    found = refusal(member.variant, member.revision, set_on_hold=set_on_hold)
+    if found is None and not asked.override:
+        found = await guard.refusal(member)
+        more = f"; or say why it goes out all the same: pvbus {asked.move.verb} --override REASON"
+        found = found and found._replace(message=f"{found.message}{more}")
     if found is None:
         return Result(str(member.key), member.name, "done")
     return Result(str(member.key), member.name, "refused", *found)
 
 
-async def _move(cluster: Cluster, member: Member, move: Move, set_on_hold: SetHold | None) -> Result:
+async def _move(
+    cluster: Cluster, member: Member, asked: Asked, set_on_hold: SetHold | None, guard: Guard
+) -> Result:
     """Write one revision; after a conflict, look at it anew first."""
     latest: Member | None = member
+    move = asked.move
 
     async def attempt() -> Result:
         nonlocal latest
@@ -394,8 +420,12 @@ async def _move(cluster: Cluster, member: Member, move: Move, set_on_hold: SetHo
             return Result(str(member.key), member.name, "failed", "Gone", "it was deleted meanwhile")
         lifecycle = lifecycle_of(seen.revision)
         if lifecycle == move.before:
-            judged = _judged(seen, move, set_on_hold)
+            judged = await _judge(seen, asked, set_on_hold, guard)
             if judged.outcome == "done":
+                passed = await guard.refusal(seen) if asked.override and move.is_checked else None
+                if passed is not None:
+                    noted = await note_override(cluster, seen.revision, passed, asked.override)
+                    seen = seen._replace(revision={**seen.revision, **noted})
                 await _write(cluster, seen, move)
             return judged
         if lifecycle == move.after:
