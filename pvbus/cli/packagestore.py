@@ -29,7 +29,6 @@ from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.apiserver import ApiServerHealth
 from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.health import Endpoints
-from pvbus.runtime.process.hosting import relax_collector
 from pvbus.runtime.process.rights import AGENT, MissingRights
 from pvbus.runtime.process.settings import PackagesConfig, host_names, split_names
 from pvbus.runtime.process.signals import stop_on_signals
@@ -109,7 +108,6 @@ class PackagesHost(NamedTuple):
 async def packages_hosted(config: PackagesConfig) -> AsyncIterator[PackagesHost]:
     """Serve until the block ends. Raises UsageError, PermanentError: certificate, port."""
     read = _certificate(config)
-    relax_collector()
     kubeconfig = Path(config.kubeconfig) if config.kubeconfig else None
     connected = await HttpCluster.connect(kubeconfig, config.context or None)
     cluster = connected.named(AGENT + PACKAGES)

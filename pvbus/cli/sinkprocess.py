@@ -18,7 +18,7 @@ from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.health import HealthServer
-from pvbus.runtime.process.hosting import in_time, relax_collector
+from pvbus.runtime.process.hosting import in_time
 from pvbus.runtime.process.settings import ServiceConfig, SinkConfig, host_names
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.runtime.process.state import Observer
@@ -79,7 +79,6 @@ async def serve_sink(services: ServiceConfig, config: SinkConfig) -> None:
     configure_process(config)
     log = logs.get_logger("host")
     receiver = receiver_of(config)
-    relax_collector()
     stop = asyncio.Event()
     with stop_on_signals(stop) as begun:
         async with receiver, _open_bus(services) as (bus, partitions):

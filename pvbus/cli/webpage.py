@@ -23,7 +23,7 @@ from pvbus.ports.bus import Bus
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.buses import open_bus
-from pvbus.runtime.process.hosting import in_time, relax_collector
+from pvbus.runtime.process.hosting import in_time
 from pvbus.runtime.process.settings import ServiceConfig, WebConfig, host_names
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.runtime.web.feed import Feed
@@ -79,7 +79,6 @@ async def serve_web(services: ServiceConfig, config: WebConfig, say: Say) -> Non
     """Serve the page of a bus until a signal ends it, for `pvbus run web`. Raises UsageError."""
     configure_process(config)
     token = _token(config, "")
-    relax_collector()
     stop = asyncio.Event()
     with stop_on_signals(stop) as begun:
         bus = await in_time(services, lambda: open_bus(services, create=False))

@@ -237,9 +237,15 @@ class SimulatedClock:
 
 def run_simulated(main: Coroutine[Any, Any, T], *, context: Mapping[str, Any] | None = None) -> T:
     """Run a coroutine to its end in virtual time; an error gets a note with the virtual time."""
+    results: list[T] = []
+
+    async def run() -> None:  # a task without a result: at its end, `signal` prints it with all it holds
+        results.append(await main)
+
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         try:
-            return runner.run(main)
+            runner.run(run())
         except Exception as exc:
             exc.add_note(f"at virtual second {runner.get_loop().time():.3f}, {dict(context or {})}")
             raise
+    return results[0]

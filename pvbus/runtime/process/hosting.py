@@ -1,7 +1,6 @@
 """Runs services in one process: bus, installation, cluster, health, signals, orderly shutdown."""
 
 import asyncio
-import gc
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -57,17 +56,6 @@ from pvbus.telemetry import logs
 from pvbus.telemetry.guard import begin_process
 from pvbus.telemetry.loopwatch import run_watched
 from pvbus.telemetry.terminal import printable
-
-THRESHOLDS = (50_000, 50, 100)
-"""Python's defaults, (700, 10, 10), search for cycles every few variants: this takes a sixth of a service's
-CPU, also at start, and finds almost nothing, as tables are plain data. With higher values, the cycles that
-exceptions leave would stay for longer."""
-
-
-def relax_collector() -> None:
-    """Set the thresholds of this process."""
-    gc.set_threshold(*THRESHOLDS)
-
 
 INSTANCE_CHARACTERS_MAX = 128
 """The length of the name of a process in Kubernetes Events."""
@@ -140,7 +128,6 @@ async def host_services(
     if unknown or not names:
         known = ", ".join(ALL_SERVICES)
         raise UsageError(f"unknown service {', '.join(unknown)!r}: expected some of {known}")
-    relax_collector()
     is_client = any(ALL_RIGHTS[name] for name in names)
     async with (
         open_ground(config, is_client=is_client) as (bus, cluster, partitions, incarnation),

@@ -25,7 +25,7 @@ def run(code: str) -> str:
 @pytest.mark.parametrize("service", ["ingest", "render", "resolve"])
 def test_a_service_imports_no_library_that_it_does_not_use(service: str) -> None:
     """Kubernetes' generated models, and the client of registries, are for others."""
-    imported = run(f"import sys, services.{service}; print(*sys.modules)").split()
+    imported = run(f"import sys, services.{service}.__main__; print(*sys.modules)").split()
     assert "kubernetes_asyncio.config.kube_config" in imported
     assert [name for name in imported if name.startswith(UNUSED)] == []
 
