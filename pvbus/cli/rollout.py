@@ -26,10 +26,13 @@ from pvbus.cli.stops import lift_command, stop_command
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import first_of
+from pvbus.core.kernel.objectrows import STOP
 from pvbus.ports.cluster import Object
 
 NAMES_MAX = 8
 READ = (VARIANT, SET, REVISION)
+OPTIONAL = (QUARANTINE, STOP)
+"""Kinds of which there is nothing where the API server does not serve them."""
 
 
 @click.group(
@@ -154,9 +157,9 @@ async def _read(data: str | None, kubeconfig: str | None, *, has_policy: bool) -
     """
     found: list[Object] = []
     async with connect_live(data, kubeconfig) as cluster:
-        for kind in (POLICY, QUARANTINE, *READ):
+        for kind in (POLICY, *OPTIONAL, *READ):
             resource = await cluster.resource(kind)
-            if resource is None and (kind == QUARANTINE or (kind == POLICY and has_policy)):
+            if resource is None and (kind in OPTIONAL or (kind == POLICY and has_policy)):
                 continue
             if resource is None:
                 hint = (
@@ -178,6 +181,8 @@ def _print(document: Document) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
+    if document["stops"]:
+        console.print(f"[bold red]first[/]: {escape(document['stops'])}")
     for policy in document["policies"]:
         for line in policy_lines(policy):
             console.print(line)

@@ -10,15 +10,18 @@ from pvbus.cli.rolloutrows import Rows
 from pvbus.cli.rolloutstanding import stand_of
 from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.rollouts import RolloutPolicy, TimeWindow, Wave
+from pvbus.core.api.stops import RolloutStop
 from pvbus.core.api.variants import PORCH_GROUP, PackageVariant
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.holds import SetHold, hold_reason, is_held
 from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.objectrows import STOP
 from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutState
 from pvbus.core.promotion.protocol.rehearsal import Rehearsal, Standing, rehearse_all
 from pvbus.core.promotion.protocol.rules import Rules, rules_of
 from pvbus.core.promotion.protocol.selection import Package, Selection, conditions_of, packages_of, select
+from pvbus.core.promotion.protocol.stops import standstill_of
 from pvbus.core.promotion.rollout.waiting import canary_waits, described
 from pvbus.ports.cluster import Kind, Object
 
@@ -60,7 +63,12 @@ def document_of(
         key = Key(namespace, selection.policy.metadata.name)
         quarantines = _of(groups[namespace], QUARANTINE)
         policies.append(_policy(key, selection, rows.get(key), quarantines, now, failing))
-    return {"policies": policies, "unselected": _unselected(groups, selected)}
+    stops = [msgspec.convert(each, RolloutStop) for each in _of(objects, STOP)]
+    return {
+        "policies": policies,
+        "unselected": _unselected(groups, selected),
+        "stops": standstill_of(stops).message,
+    }
 
 
 def _no_policy(name: tuple[str, str] | None, found: Sequence[tuple[str, Selection]]) -> str:

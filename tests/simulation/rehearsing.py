@@ -21,7 +21,7 @@ from pvbus.core.kernel.records import APPROVALS, ROLLOUTS, ApprovalRow
 from pvbus.core.kernel.rolloutrows import Target
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Kind, Object, Resource
-from tests.simulation.cluster import API_VERSIONS, POLICY, QUARANTINE
+from tests.simulation.cluster import API_VERSIONS, POLICY, QUARANTINE, STOP
 from tests.simulation.world import RESOURCES, REVISION, SET, VARIANT, Running, World
 
 SPRING = 1_806_194_700.0
@@ -82,7 +82,8 @@ class Stage(World):
         self.steps: dict[str, list[Step]] = {case: [] for case in situations}
         self.is_well = False
         self._rows: dict[str, Target] = {}
-        for kind, plural in ((POLICY, "rolloutpolicies"), (QUARANTINE, "quarantines")):
+        plurals = {POLICY: "rolloutpolicies", QUARANTINE: "quarantines", STOP: "rolloutstops"}
+        for kind, plural in plurals.items():
             self.cluster.serve(Resource(PROMOTION_GROUP, "v1alpha1", kind.kind, plural, True))
         for case, situation in situations.items():
             self._begin(case, situation)

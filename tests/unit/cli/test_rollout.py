@@ -325,3 +325,15 @@ def test_a_file_with_another_upstream_shows_the_drafts_that_follow_and_what_keep
     shown = capsys.readouterr().out
     assert "0 targets" in shown
     assert "left out a (draft of web@v2 for a): Quarantined: quarantine web-1-1 covers it" in shown
+
+
+def test_a_plan_says_that_all_rollouts_are_stopped(file: Path, capsys: Captured) -> None:
+    stop = {
+        "apiVersion": "promotion.pvbus.dev/v1alpha1",
+        "kind": "RolloutStop",
+        "metadata": {"name": "fleet", "namespace": "default"},
+        "spec": {"entries": [{"name": "1", "by": "ann", "reason": "an incident"}]},
+    }
+    assert run(["rollout", "plan", "-f", write(file, policy(), stop, *FLEET)]) == 0
+    shown = capsys.readouterr().out
+    assert "first: all rollouts are stopped: ann: an incident (pvbus rollout lift default/fleet 1" in shown
