@@ -40,8 +40,8 @@ from pvbus.core.errors import AlreadyExistsError, ConflictError, PermanentError,
 from pvbus.core.kernel.keys import PLANNED_BY, SIGNED_PLAN
 from pvbus.core.kernel.objects import timestamp
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
+from pvbus.runtime.preview.changes import ObjectName, replaced
 from pvbus.runtime.preview.meaning import digest_of_object
-from pvbus.runtime.preview.run import ObjectName, replaced
 from pvbus.telemetry.logs import configure
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ from pvbus.core.kernel.keys import REQUIRE_PLAN
 from pvbus.core.kernel.objects import timestamp
 from pvbus.core.variants.unroll.signedplans import StatedSet, Statement, spec_digest, statement_text
 from pvbus.ports.cluster import Kind, Object
+from pvbus.runtime.preview.changes import ObjectName, replaced
 from pvbus.runtime.preview.meaning import ABSENT, digest_of_object
-from pvbus.runtime.preview.run import ObjectName, Preview, replaced
+from pvbus.runtime.preview.run import Preview
 
 API = "pvbus.dev/v1"
 KIND = "Plan"

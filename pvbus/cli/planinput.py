@@ -17,7 +17,7 @@ from pvbus.core.api.crds import crds
 from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.errors import UsageError
 from pvbus.ports.cluster import Kind, Object
-from pvbus.runtime.preview.run import ObjectName
+from pvbus.runtime.preview.changes import ObjectName
 
 _HEAD_BYTES = 200
 _export = msgspec.json.Decoder(Export)

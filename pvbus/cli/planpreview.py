@@ -29,7 +29,8 @@ from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.errors import UsageError
 from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.cluster import Object
-from pvbus.runtime.preview.run import Changes, Only, Preview, World, preview
+from pvbus.runtime.preview.changes import Changes
+from pvbus.runtime.preview.run import Only, Preview, World, preview
 from pvbus.runtime.process.settings import ApiServerConfig, UnrollConfig, load_config
 
 if TYPE_CHECKING:

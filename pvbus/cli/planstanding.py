@@ -10,8 +10,8 @@ from typing import NamedTuple
 from pvbus.cli.live import FILES, Export
 from pvbus.cli.planfile import PlanFile, PlannedObject, commit_of, key_of_object, name_of_key, uid_of
 from pvbus.ports.cluster import Object
+from pvbus.runtime.preview.changes import ObjectName
 from pvbus.runtime.preview.meaning import ABSENT, digest_of_object
-from pvbus.runtime.preview.run import ObjectName
 
 
 class Standing(NamedTuple):

@@ -30,6 +30,7 @@ from pvbus.core.kernel.objectrows import STOP
 from pvbus.ports.cluster import Object
 
 NAMES_MAX = 8
+LEFT_OUT_MAX = 20
 READ = (VARIANT, SET, REVISION)
 OPTIONAL = (QUARANTINE, STOP)
 """Kinds of which there is nothing where the API server does not serve them."""
@@ -214,9 +215,11 @@ def policy_lines(policy: Document) -> Iterator[str]:
     if policy["needsStart"] and any(wave["targets"] for wave in policy["waves"]):
         yield "  before wave 1: a person approves it"
     yield from _attempt_lines(policy)
-    for each in policy["leftOut"]:
+    for each in policy["leftOut"][:LEFT_OUT_MAX]:
         words = f"{each['target']} ({each['revision']}): {each['reason']}: {each['message']}"
         yield f"  [yellow]left out[/] {escape(words)}"
+    if len(policy["leftOut"]) > LEFT_OUT_MAX:
+        yield f"  [yellow]left out[/] {len(policy['leftOut']) - LEFT_OUT_MAX} more (-o json lists all)"
     yield from _end_lines(policy)
     for each in policy["then"]:
         yield f"  then attempt {each['attempt']}, {_count(each['targets'], 'target')}:"

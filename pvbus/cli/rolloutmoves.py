@@ -12,7 +12,7 @@ from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.ports.cluster import Object
-from pvbus.runtime.preview.run import replaced
+from pvbus.runtime.preview.changes import replaced
 
 Identity = tuple[str, str, str, str]
 _OPEN = ("Draft", "Proposed")

@@ -19,7 +19,7 @@ from pvbus.cli.stops import lines_of as lines_of_stops
 from pvbus.cli.stops import read_stops
 from pvbus.core.api.rollouts import CanaryExcuse, PastAttempt, RolloutPolicy, TargetCounts
 from pvbus.core.api.stops import RolloutStop
-from pvbus.core.errors import PermanentError
+from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import SEPARATOR
 from pvbus.core.kernel.records import CandidateRow
@@ -59,7 +59,8 @@ Exit codes: 0 shown; 1 there is no such policy; 2 bad usage.
     type=click.Choice([state.value for state in TargetState]),
     help="List the targets in this state. Repeatable. The default is those in flight and those that fail.",
 )
-@click.option("--limit", default=LIMIT, show_default=True, help="How many targets to list; 0 for all.")
+@click.option("--limit", default=LIMIT, show_default=True, help="Targets of a page; 0 for all.")
+@click.option("--continue", "token", default="", help="The token of the page before.")
 @click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @kubeconfig_option
@@ -70,6 +71,7 @@ def status(
     namespace: str | None,
     states: Sequence[str],
     limit: int,
+    token: str,
     watch: bool,
     output: str,
     kubeconfig: str | None,
@@ -86,7 +88,7 @@ def status(
 
     async def show() -> None:
         while True:
-            document = await _read(key, kubeconfig, data, bus, wanted, limit)
+            document = await _read(key, kubeconfig, data, bus, wanted, limit, token)
             if watch and output == "text":
                 click.clear()
             emit(document, output) if output != "text" else _print(document)
@@ -164,11 +166,14 @@ async def _read(
     bus_url: str | None,
     wanted: frozenset[TargetState],
     limit: int,
+    token: str,
 ) -> Document:
     policy, stops = await _policy(key, kubeconfig, data)
     known = await rows_of(data, kubeconfig, bus_url, key)
     rows, missing = (None, known) if isinstance(known, str) else (known, "")
-    found = document_of(key, policy, rows, time.time(), wanted=wanted, limit=limit, missing=missing)
+    found = document_of(
+        key, policy, rows, time.time(), wanted=wanted, limit=limit, token=token, missing=missing
+    )
     return {"stops": lines_of_stops(stops), **found}
 
 
@@ -183,6 +188,7 @@ def document_of(
     *,
     wanted: frozenset[TargetState] = SHOWN,
     limit: int = LIMIT,
+    token: str = "",
     missing: str = "",
 ) -> Document:
     """Return the progress of a rollout.
@@ -190,7 +196,9 @@ def document_of(
     rows: what the bus has of it, None without a bus
     wanted: the states of the targets to list
     limit: the most targets to list, 0 for all
+    token: of the page before, "" for the first page
     missing: why there is no bus, "" with one
+    Raises UsageError if the token is of another attempt.
     """
     status = policy.status
     commands, problems = commands_of(policy.metadata.annotations)
@@ -217,20 +225,38 @@ def document_of(
     }
     if rows is None:
         return document
+    after = _position_in(token, rows.rollout.attempt)
     targets = sorted(
-        (row for row in rows.targets.values() if row.attempt == rows.rollout.attempt and row.state in wanted),
+        (
+            row
+            for row in rows.targets.values()
+            if row.attempt == rows.rollout.attempt and row.state in wanted and row.position > after
+        ),
         key=lambda row: row.position,
     )
-    left_out = sorted((name, row) for name, row in rows.candidates.items() if row.reason and not row.winner)
     shown = limit or None
-    document["targets"] = [_target(row, rows.candidates.get(row.target)) for row in targets[:shown]]
-    document["targetsMore"] = len(targets) - len(document["targets"])
+    page = targets[:shown]
+    document["targets"] = [_target(row, rows.candidates.get(row.target)) for row in page]
+    document["targetsMore"] = len(targets) - len(page)
+    document["continue"] = f"{rows.rollout.attempt}.{page[-1].position}" if len(page) < len(targets) else ""
+    candidates = rows.candidates.items() if not token else ()
+    left_out = sorted((name, row) for name, row in candidates if row.reason and not row.winner)
     document["leftOut"] = [
         {"target": name, "revision": row.revision, "reason": row.reason, "message": row.message}
         for name, row in left_out[:shown]
     ]
     document["leftOutMore"] = len(left_out) - len(document["leftOut"])
     return document
+
+
+def _position_in(token: str, attempt: int) -> int:
+    """Return the position after which a page begins."""
+    if not token:
+        return -1
+    number, _, position = token.partition(".")
+    if number != str(attempt) or not position.isdecimal():
+        raise UsageError(f"--continue {token}: it is of no page of attempt {attempt}: begin without it")
+    return int(position)
 
 
 def _attempt(policy: RolloutPolicy) -> PastAttempt:
@@ -275,7 +301,10 @@ def _print(document: Document) -> None:
             ),
         )
         if document["targetsMore"]:
-            click.echo(f"and {document['targetsMore']} more (--limit 0 lists all)")
+            click.echo(
+                f"and {document['targetsMore']} more: the same command with --continue "
+                f"{document['continue']} (--limit 0 lists all)"
+            )
     for each in document.get("leftOut", ()):
         revision = each["revision"] and f" ({each['revision']})"
         words = f"{each['target']}{revision}: {each['reason']}: {each['message']}"

@@ -15,9 +15,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.cli.rolloutdocument import document_of as plan_of
+from pvbus.cli.rolloutrows import Rows
+from pvbus.cli.rolloutrows import rows_of as rollout_rows
+from pvbus.cli.rolloutstatus import document_of as status_of
 from pvbus.core.api.promotion import PROMOTION_API
+from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.kernel.codec import encode_row
-from pvbus.core.kernel.keys import PROPOSED_CONTENT, ChildKey, TargetKey, is_child, sync_key
+from pvbus.core.kernel.keys import PROPOSED_CONTENT, ChildKey, Key, TargetKey, is_child, sync_key
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.objectrows import (
     POLICY,
@@ -42,7 +47,7 @@ from pvbus.core.kernel.records import (
     SyncMarker,
 )
 from pvbus.core.kernel.rolloutrows import Rollout, Target
-from pvbus.core.kernel.rolloutstates import RolloutState
+from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.ports.bus import Output, Record
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.installation import ensure_installation
@@ -195,7 +200,8 @@ class Release:
 
 class Found(NamedTuple):
     """promote, rollout: CPU seconds. step: the longest step of the machine, in CPU seconds. sizes: of the
-    largest record of each topic."""
+    largest record of each topic. status, plan: CPU seconds of what these commands decide and read from the
+    bus."""
 
     seconds: float
     promote: float
@@ -206,6 +212,8 @@ class Found(NamedTuple):
     waves: Counter[int]
     sizes: dict[str, int]
     load: float
+    status: float = 0.0
+    plan: float = 0.0
 
 
 async def measure(folder: Path, count: int) -> Found:
@@ -220,9 +228,38 @@ async def measure(folder: Path, count: int) -> Found:
                 Child("tests.bench.services", "-", f"sqlite:{path}", "rollout") as rollout,
             ):
                 release = Release(bus, writer, count)
-                return await _rolled_out(bus, writer, (promote, rollout), release)
+                found = await _rolled_out(bus, writer, (promote, rollout), release)
+        status, plan = await _commands(path, count)
+        return found._replace(status=status, plan=plan)
     finally:
         await bus.close()
+
+
+async def _commands(path: Path, count: int) -> tuple[float, float]:
+    """Return the CPU seconds of `pvbus rollout status` and `plan`, without the request for the objects."""
+    key, policy = Key.parse(POLICY_KEY), observed(POLICY, OBJECT, 1)
+    typed = msgspec.convert(policy, RolloutPolicy)
+    began = time.process_time()
+    rows = await rollout_rows(None, None, f"sqlite:{path}", key)
+    assert isinstance(rows, Rows)
+    status = status_of(key, typed, rows, time.time(), wanted=frozenset(TargetState), limit=0)
+    seconds = time.process_time() - began
+    assert len(status["targets"]) == count
+    objects = [typed_object(VARIANT, variant(number)) for number in range(count)]
+    objects += [
+        typed_object(REVISION, revision(number, workspace, lifecycle))
+        for number in range(count)
+        for workspace, lifecycle in ((2, "Published"), (3, "Proposed"))
+    ]
+    began = time.process_time()
+    rows = await rollout_rows(None, None, f"sqlite:{path}", key)
+    plan = plan_of([typed_object(POLICY, policy), *objects], time.time(), rows={key: rows})
+    assert plan["policies"][0]["targets"] == count
+    return seconds, time.process_time() - began
+
+
+def typed_object(kind: Kind, obj: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": f"{kind.group}/v1alpha1", "kind": kind.kind, **obj}
 
 
 async def _rolled_out(
@@ -279,6 +316,7 @@ def rows_of_rollout(found: Found, count: int) -> list[Row]:
         found.waves[number + 1] != -(-count * percent // 100) - (-(-count * before // 100))
         for number, (before, percent) in enumerate(zip((0, *PERCENTS), PERCENTS, strict=False))
     )
+    commands = [2_000 * seconds / count for seconds in (found.status, found.plan)]
     twice = sum(times - 1 for times in found.orders.values())
     return [
         Row(NAME, f"{what}: until it is completed", found.seconds, "s"),
@@ -289,6 +327,10 @@ def rows_of_rollout(found: Found, count: int) -> list[Row]:
         Row(NAME, "promote: CPU per approval", 1000 * found.promote / count, "ms"),
         Row(NAME, "rollout: CPU per approval", 1000 * found.rollout / count, "ms"),
         Row(NAME, f"rollout: longest of {found.steps} steps, CPU", 1000 * found.step, "ms"),
+        Row(
+            NAME, "pvbus rollout status: CPU at 2,000 targets", 2_000 * found.status / count, "s", 1.0, "less"
+        ),
+        Row(NAME, "pvbus rollout plan: CPU at 2,000 targets", commands[1], "s", 1.0, "less"),
         Row(NAME, f"largest record (of {topic})", size, "bytes", OBJECT_BYTES_MAX, "less"),
         Row(NAME, "largest RolloutPolicy", found.sizes[POLICIES], "bytes", OBJECT_BYTES_MAX, "less"),
         Row(NAME, "largest PackageVariant", found.sizes[VARIANTS], "bytes", OBJECT_BYTES_MAX, "less"),

@@ -24,7 +24,8 @@ from pvbus.core.kernel.conflicts import CONFLICTS
 from pvbus.core.kernel.keys import PLANNED_BY
 from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.cluster import Kind, Object
-from pvbus.runtime.preview.run import Changes, ObjectName, World, preview
+from pvbus.runtime.preview.changes import Changes, ObjectName
+from pvbus.runtime.preview.run import World, preview
 from tests.e2e.plan.cases import CASES, CLUSTER, FILES, SITE, UPGRADE, Case, repository
 from tests.e2e.plan.world import (
     Line,

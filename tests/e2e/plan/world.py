@@ -26,7 +26,7 @@ from pvbus.cli.live import LiveReader
 from pvbus.cli.plandocument import Document
 from pvbus.core.kernel.topics import SERVICES, topic_specs
 from pvbus.ports.cluster import Kind, Object, Resource
-from pvbus.runtime.preview.run import replaced
+from pvbus.runtime.preview.changes import replaced
 from pvbus.runtime.process.assembly import Service, build_service, is_settled, run_all
 from pvbus.runtime.process.settings import ApiServerConfig
 

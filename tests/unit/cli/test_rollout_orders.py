@@ -341,6 +341,13 @@ def test_status_lists_other_states_and_says_how_many_more(terminal: Terminal, ca
     document = json.loads(capsys.readouterr().out)
     assert [each["target"] for each in document["targets"]] == ["c00", "c01"]
     assert document["targetsMore"] == 28
+    arguments = ("status", "default/web", "--state", "proven", "--limit", "28", "--continue")
+    assert terminal.run(*arguments, document["continue"], "-o", "json") == 0
+    following = json.loads(capsys.readouterr().out)
+    assert [each["target"] for each in following["targets"]] == [f"c{n:02}" for n in range(2, 30)]
+    assert following["continue"] == ""
+    assert terminal.run(*arguments, "2.1") == 2
+    assert "it is of no page of attempt 3: begin without it" in capsys.readouterr().err
     assert terminal.run("status", "default/web", "--state", "proven", "--limit", "0", "-o", "json") == 0
     assert len(json.loads(capsys.readouterr().out)["targets"]) == 30
 
