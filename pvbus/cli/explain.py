@@ -57,7 +57,7 @@ from pvbus.core.kernel.records import (
     TargetRow,
 )
 from pvbus.core.kernel.rolloutrows import Rollout
-from pvbus.core.promotion.rollout.waiting import canary_waits
+from pvbus.core.promotion.rollout.waiting import planning_waits
 from pvbus.core.variants.conditions.sets import confirm_command, dispute_text
 from pvbus.core.variants.expressions import expressions_of
 from pvbus.core.variants.template import row_variables
@@ -279,7 +279,9 @@ async def _canaries(bus: Bus, key: Key) -> list[str]:
         policy = Key(key.namespace, name)
         rollout = _decoded((await read_rows(bus, ROLLOUTS, key=str(policy))).get(str(policy)), Rollout)
         if rollout is not None:
-            found += [f"rollout {policy}, which waits for {words}" for words in canary_waits(policy, rollout)]
+            found += [
+                f"rollout {policy}, which waits for {words}" for words in planning_waits(policy, rollout)
+            ]
     return found
 
 

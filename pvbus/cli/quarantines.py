@@ -24,6 +24,7 @@ def row_of(quarantine: Quarantine) -> tuple[str, ...]:
     """Return what a quarantine covers, and how it stands, in cells."""
     meta, spec = quarantine.metadata, quarantine.spec
     covered = [each.revision for each in spec.upstreams]
+    covered += [" + ".join(each.upstreams) for each in spec.combinations]
     covered += [f"{len(spec.contents)} contents"] if spec.contents else []
     released = spec.released
     state = "lasts" if released is None else f"released by {released.by or 'unknown'}: {released.reason}"

@@ -22,7 +22,7 @@ from pvbus.core.promotion.protocol.rehearsal import Rehearsal, Standing, rehears
 from pvbus.core.promotion.protocol.rules import Rules, rules_of
 from pvbus.core.promotion.protocol.selection import Package, Selection, conditions_of, packages_of, select
 from pvbus.core.promotion.protocol.stops import standstill_of
-from pvbus.core.promotion.rollout.waiting import canary_waits, described
+from pvbus.core.promotion.rollout.waiting import described, planning_waits
 from pvbus.ports.cluster import Kind, Object
 
 Document = dict[str, Any]
@@ -156,7 +156,7 @@ def _attempt(
 ) -> Document:
     """Return what becomes of one attempt. standing: before all."""
     rollout = rehearsal.rollout
-    waits = list(canary_waits(key, rollout))
+    waits = list(planning_waits(key, rollout))
     if rollout.state is RolloutState.ROLLING and not rollout.canary_reason:
         waits.append("a time window, and none opens in the next 90 days")
     return {

@@ -25,6 +25,7 @@ from pvbus.core.kernel.messages import SEPARATOR
 from pvbus.core.kernel.records import CandidateRow
 from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
+from pvbus.core.promotion.protocol.units import units
 from pvbus.core.promotion.protocol.validation import validate_policy
 from pvbus.core.promotion.rollout.commanding import commands_of
 from pvbus.core.promotion.rollout.report import standing_of
@@ -226,14 +227,7 @@ def document_of(
     if rows is None:
         return document
     after = _position_in(token, rows.rollout.attempt)
-    targets = sorted(
-        (
-            row
-            for row in rows.targets.values()
-            if row.attempt == rows.rollout.attempt and row.state in wanted and row.position > after
-        ),
-        key=lambda row: row.position,
-    )
+    targets = [row for row in _listed(rows, wanted) if row.position > after]
     shown = limit or None
     page = targets[:shown]
     document["targets"] = [_target(row, rows.candidates.get(row.target)) for row in page]
@@ -259,6 +253,17 @@ def _position_in(token: str, attempt: int) -> int:
     return int(position)
 
 
+def _listed(rows: Rows, wanted: frozenset[TargetState]) -> list[Target]:
+    """Return the targets in a state, and of a train that has one all members, in the order of the rollout."""
+    current = (row for row in rows.targets.values() if row.attempt == rows.rollout.attempt)
+    return [
+        row
+        for members in units(current).values()
+        if any(member.state in wanted for member in members)
+        for row in members
+    ]
+
+
 def _attempt(policy: RolloutPolicy) -> PastAttempt:
     """Return the current attempt as the history has it."""
     history = policy.status.history
@@ -279,6 +284,8 @@ def _target(row: Target, candidate: CandidateRow | None) -> Document:
         why = SEPARATOR.join(filter(None, (candidate.verdict, row.evidence)))
     return {
         "target": row.target,
+        "unit": row.unit,
+        "rides": row.rides,
         "wave": row.wave,
         "state": row.state.value,
         "revision": row.revision,
@@ -296,7 +303,7 @@ def _print(document: Document) -> None:
         columns(
             TARGET_COLUMNS,
             (
-                [each["target"], str(each["wave"]), each["state"], each["revision"], each["why"] or "-"]
+                [_named(each), str(each["wave"]), each["state"], each["revision"], each["why"] or "-"]
                 for each in document["targets"]
             ),
         )
@@ -311,6 +318,12 @@ def _print(document: Document) -> None:
         click.echo(f"left out: {one_line(words)}")
     if document.get("leftOutMore"):
         click.echo(f"left out: {document['leftOutMore']} more (--limit 0 lists all)")
+
+
+def _named(target: Document) -> str:
+    """Return a target with the unit that it is a member of."""
+    rides = ", rides" if target["rides"] else ""
+    return f"{target['target']} (train {target['unit']}{rides})" if target["unit"] else str(target["target"])
 
 
 def lines_of(document: Document) -> Iterator[str]:

@@ -27,6 +27,7 @@ TABLES = (
     "families",
     "packages",
     "sources",
+    "trains",
     "platform",
     "porch",
 )

@@ -17,6 +17,12 @@ class QuarantinedUpstream(ApiStruct, frozen=True, kw_only=True):
     good: str = ""
 
 
+class QuarantinedCombination(ApiStruct, frozen=True, kw_only=True):
+    """upstreams: the revisions of all members of a train, each `REPOSITORY/PACKAGE@REVISION`."""
+
+    upstreams: tuple[str, ...] = ()
+
+
 class QuarantineRelease(ApiStruct, frozen=True, kw_only=True):
     """The end of a quarantine. by: "" if the user is not known. at: RFC 3339 in UTC."""
 
@@ -32,6 +38,7 @@ class QuarantineSpec(ApiStruct, frozen=True, kw_only=True):
     sets: tuple[str, ...] = ()
     upstreams: tuple[QuarantinedUpstream, ...] = ()
     contents: tuple[str, ...] = ()
+    combinations: tuple[QuarantinedCombination, ...] = ()
     policy: str = ""
     attempt: int = 0
     reason: str = ""

@@ -13,6 +13,8 @@ ON_FAILURE = ("Stop", "RollBack")
 WHEN_CANARY_IS_ABSENT = ("Wait", "Skip")
 BINDINGS = ("Commit", "Generation", "Weak")
 CONDITION_BINDINGS = ("Revision", "Weak")
+TRAIN_MODES = ("Together", "InOrder")
+WHEN_MEMBER_IS_ABSENT = ("Wait", "Skip")
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
@@ -128,6 +130,24 @@ class TargetEvidence(ApiStruct, frozen=True, kw_only=True):
     query: EvidenceQuery | None = None
 
 
+class TrainMember(ApiStruct, frozen=True, kw_only=True):
+    """upstream: `REPOSITORY/PACKAGE@REVISION`, "" if the policy does not say."""
+
+    set: str = ""
+    upstream: str = ""
+
+
+class Train(ApiStruct, frozen=True, kw_only=True):
+    """Packages that go as one. label: what names the site of a variant, "" for its downstream repository."""
+
+    mode: str = ""
+    members: tuple[TrainMember, ...] = ()
+    label: str = ""
+    annotation: str = ""
+    when_member_is_absent: str = ""
+    partial_timeout: str = ""
+
+
 class RolloutPolicySpec(ApiStruct, frozen=True, kw_only=True):
     revisions: RevisionsSelector = RevisionsSelector()
     approval: str = ""
@@ -143,6 +163,7 @@ class RolloutPolicySpec(ApiStruct, frozen=True, kw_only=True):
     windows: tuple[TimeWindow, ...] = ()
     deny_windows: tuple[DenyWindow, ...] = ()
     budgets: Budgets = Budgets()
+    train: Train | None = None
 
 
 class TargetCounts(ApiStruct, frozen=True, kw_only=True):
@@ -178,6 +199,7 @@ class PastAttempt(ApiStruct, frozen=True, kw_only=True):
     targets: TargetCounts | None = None
     excused: tuple[CanaryExcuse, ...] = ()
     quarantines: tuple[str, ...] = ()
+    combinations: tuple[str, ...] = ()
     not_quarantined: str = ""
 
 

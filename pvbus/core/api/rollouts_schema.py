@@ -129,6 +129,28 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "object": "An object that must be good.",
         "query": "A metric that must be good.",
     },
+    m.TrainMember: {
+        "": "One of the packages that go as one.",
+        "set": "Name of the PackageVariantSet whose variants are this member.",
+        "upstream": "The upstream revision that was verified with those of the other members, as "
+        "`REPOSITORY/PACKAGE@REVISION`. It is given for all members or for none.",
+    },
+    m.Train: {
+        "": "Packages that were verified together: on each site their revisions are planned, proven, "
+        "quarantined and rolled back as one unit.",
+        "mode": "`InOrder` approves the members one after the other, each when those before it are proven. "
+        "`Together` approves all in one step, which needs one repository for each site.",
+        "members": "The packages, in the order in which they are approved. A rollback goes in reverse.",
+        "label": "Key of the label that names the site of a variant: variants with one value are one unit. "
+        "None means the downstream repository.",
+        "annotation": "Annotation of the upstream PackageRevisions: those with the same value were verified "
+        "together. None means what is proposed when the waves are planned.",
+        "when_member_is_absent": "What happens on a site that has no variant of a member: `Wait` plans "
+        "nothing there, `Skip` goes without that member. A canary is never planned without one. The default "
+        "is `Wait`.",
+        "partial_timeout": "How long a unit may have some members approved and others not, before it is "
+        f"rolled back. {_DURATION} The default is `1h`.",
+    },
     m.RolloutPolicySpec: {
         "revisions": "The revisions that this policy is for.",
         "approval": "Which proposed revisions are approved: `Manual` none before a person approves the wave, "
@@ -155,9 +177,11 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "deny_windows": "Times in which nothing is approved, whatever windows and `pvbus rollout promote` "
         "say. Rollbacks do not wait for their end.",
         "budgets": "Limits on failing and unproven targets.",
+        "train": "Packages that go as one. Percentages and budgets count units then. None means that each "
+        "target goes alone.",
     },
     m.TargetCounts: {
-        "": "Numbers of the targets of the current attempt.",
+        "": "Numbers of the targets of the current attempt. A train on one site counts as one.",
         "total": "All targets of the plan.",
         "waiting": "Targets that wait for their approval.",
         "in_flight": "Targets that are approved, or ordered to be, and not yet proven good.",
@@ -186,6 +210,7 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "targets": "Numbers of its targets at its end.",
         "excused": "The canaries that it goes without, and who said so.",
         "quarantines": "Names of the Quarantines of what it brought, as it failed or was rolled back.",
+        "combinations": "The first combinations of upstream revisions that its trains were planned with.",
         "not_quarantined": "Why a person wanted no quarantine of what it brought.",
     },
     m.RolloutPolicyStatus: {
@@ -207,6 +232,10 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "files": "Digest of the files that it had. Another revision with the same files is covered, too.",
         "good": "The last good upstream revision of these targets, in the same form.",
     },
+    q.QuarantinedCombination: {
+        "": "Upstream revisions of a train that failed together.",
+        "upstreams": "The upstream revisions of its members, each as `REPOSITORY/PACKAGE@REVISION`.",
+    },
     q.QuarantineRelease: {
         "": "How the quarantine ended.",
         "reason": "Why it was ended.",
@@ -217,6 +246,8 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "sets": "Names of the PackageVariantSets whose variants are covered, whichever policy has them. None "
         "means every PackageVariant of the namespace.",
         "upstreams": "Upstream revisions of which nothing is proposed, approved or restored.",
+        "combinations": "Upstream revisions that do not go out together on one site. Each of them may with "
+        "others.",
         "contents": "Digests of packages that are not proposed, approved or restored.",
         "policy": "Name of the RolloutPolicy that wrote the quarantine. It lasts longer than the policy.",
         "attempt": "Number of the attempt that failed or was rolled back.",
@@ -301,6 +332,12 @@ SHAPES: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
     m.TargetEvidence: {
         "condition_binding": {"enum": list(m.CONDITION_BINDINGS), "default": "Revision"},
     },
+    m.TrainMember: {"set": {"minLength": 1}},
+    m.Train: {
+        "mode": {"enum": list(m.TRAIN_MODES)},
+        "members": {"minItems": 2, "maxItems": 16},
+        "when_member_is_absent": {"enum": list(m.WHEN_MEMBER_IS_ABSENT), "default": "Wait"},
+    },
     m.RolloutPolicySpec: {
         "approval": {"enum": list(m.APPROVALS), "default": "Manual"},
         "canaries": {"maxItems": 1024},
@@ -317,7 +354,12 @@ SHAPES: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
     s.StopLift: {"reason": {"minLength": 1}},
     s.StopEntry: {"name": _NAMED, "reason": {"minLength": 1}},
     s.RolloutStopSpec: {"entries": _ITEMS},
-    q.QuarantineSpec: {"upstreams": {"maxItems": 1024}, "contents": {"maxItems": 16_384}},
+    q.QuarantinedCombination: {"upstreams": {"minItems": 2, "maxItems": 16}},
+    q.QuarantineSpec: {
+        "combinations": {"maxItems": 1024},
+        "upstreams": {"maxItems": 1024},
+        "contents": {"maxItems": 16_384},
+    },
 }
 
 TYPE_SHAPES: Mapping[type, Mapping[str, Any]] = {
@@ -328,6 +370,9 @@ TYPE_SHAPES: Mapping[type, Mapping[str, Any]] = {
     m.EvidenceObject: {"required": ["apiVersion", "binding", "good", "kind", "name"]},
     m.EvidenceQuery: {"required": ["expression"]},
     m.Check: {"required": ["name"]},
+    m.TrainMember: {"required": ["set"]},
+    m.Train: {"required": ["members", "mode"]},
+    q.QuarantinedCombination: {"required": ["upstreams"]},
     m.TimeWindow: {"required": ["end", "start"]},
     q.QuarantinedUpstream: {"required": ["revision"]},
     q.QuarantineRelease: {"required": ["reason"]},

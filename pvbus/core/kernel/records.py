@@ -580,7 +580,9 @@ class CandidateRow(_Row, frozen=True, kw_only=True):
     outcome, 0 for none; failure: the words of the outcome. source, files: the upstream revision that the
     proposed one is made of, and the digest of its files; published_source: that of the published one. runs:
     the Quarantine that covers the published one, "" for none. evidence: what else proves the published one,
-    if the policy asks for that; is_good and verdict are of the variant's Ready alone.
+    if the policy asks for that; is_good and verdict are of the variant's Ready alone. unit, part, release,
+    published_release, banned: of a member of the policy's train, as in
+    `pvbus.core.kernel.rolloutrows.TargetFacts`.
     """
 
     uid: str
@@ -606,6 +608,11 @@ class CandidateRow(_Row, frozen=True, kw_only=True):
     files: str = ""
     published_source: str = ""
     runs: str = ""
+    unit: str = ""
+    part: int = 0
+    release: str = ""
+    published_release: str = ""
+    banned: tuple[tuple[str, ...], ...] = ()
     evidence: EvidenceSource | None = None
 
 
@@ -617,6 +624,7 @@ class ApprovalRow(_Row, frozen=True, kw_only=True):
     revision again, which has this digest. stranded: no order, but a note for the variant's conditions: the
     rollback is over, and this revision is still published, as no former one can be. files: with approve, the
     digest of the files of the upstream revision that it was made of, "" if they could not be read.
+    combination: with approve, the upstream revisions of the train that it goes with.
     """
 
     uid: str
@@ -625,6 +633,7 @@ class ApprovalRow(_Row, frozen=True, kw_only=True):
     revision: str
     digest: str
     files: str = ""
+    combination: tuple[str, ...] = ()
 
 
 class EventCause(_Row, frozen=True, kw_only=True):

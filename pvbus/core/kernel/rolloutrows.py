@@ -25,6 +25,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     `watched_seconds` of the rollout when it was last approved and not proven. published_at: the same when its
     publication was seen. evidence: what its evidence lacks. before: for weak evidence, pairs of a name and
     the digest of that status before its approval.
+
+    unit: the train that it is a member of, "" for a target that is a unit of its own. part: its position in
+    the train, from 1. rides: it has no new revision, and runs the one of the combination. combination: the
+    upstream revisions of all members in their order, each with `source`. partial_since: `train_seconds` of
+    the rollout since when its unit has been partial, noted at the first member; None if it is not.
     """
 
     target: str
@@ -45,6 +50,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     published_at: float = 0
     evidence: str = ""
     before: tuple[tuple[str, str], ...] = ()
+    unit: str = ""
+    part: int = 0
+    rides: bool = False
+    combination: tuple[str, ...] = ()
+    partial_since: float | None = None
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
@@ -59,11 +69,12 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     is_passed: what came of it. unmet: in a hold time, the checks that did not pass then, and why.
     needs_restart: what this attempt did not prove is not known any more; no other begins before a person
     restarts it. canary_reason, canary_message: why a named canary keeps others from their revision, "" for
-    nothing. excused: the canaries that this attempt goes without, and who said so. sizes: how many targets
+    nothing. excused: the canaries that this attempt goes without, and who said so. sizes: how many units
     were planned for each wave. watched_seconds: watched time of the attempt, by which evidence is overdue.
     isolations: how many quarantines this attempt has written. undoes: whether it rolls back after the one
     that is being written. refusal: why the API server refuses that one, "" if it does not. spared: why a
-    person wanted none, "" for nothing.
+    person wanted none, "" for nothing. train_seconds: watched time in which a train was partial.
+    train_message: which trains wait to be planned, and why.
     """
 
     state: RolloutState = RolloutState.IDLE
@@ -93,6 +104,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     undoes: bool = False
     refusal: str = ""
     spared: str = ""
+    train_seconds: float = 0
+    train_message: str = ""
 
 
 class TargetFacts(NamedTuple):
@@ -111,6 +124,10 @@ class TargetFacts(NamedTuple):
     published_source: the upstream revision that the published one is made of
     is_quarantined: whether a Quarantine covers the open revision
     runs: the Quarantine that covers the published one, "" for none
+    unit, part: as in `Target`
+    release, published_release: what the upstream revisions of the open and of the published one say that they
+        were verified with, "" for nothing
+    banned: the quarantined combinations with one of its upstream revisions, each after the Quarantine's name
     """
 
     revision: str = ""
@@ -128,6 +145,11 @@ class TargetFacts(NamedTuple):
     published_source: str = ""
     is_quarantined: bool = False
     runs: str = ""
+    unit: str = ""
+    part: int = 0
+    release: str = ""
+    published_release: str = ""
+    banned: tuple[tuple[str, ...], ...] = ()
 
 
 NOTHING = TargetFacts()

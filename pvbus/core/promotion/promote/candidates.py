@@ -30,6 +30,8 @@ from pvbus.core.promotion.protocol.selection import (
     is_for,
     not_selected,
     order_of,
+    owner_of,
+    seat_of,
     standing,
     upstream_of,
 )
@@ -180,7 +182,9 @@ def candidates(
     now: the time, in seconds since the epoch
     """
     rows, dues = {}, []
-    package, winner = subject.package, ""
+    package = subject.package
+    owner = owner_of([each.spec for each in policies], package) if package is not None else None
+    winner = policies[owner].name if owner is not None else ""
     for policy in policies:
         known = _known(subject, subject.outcomes.get(policy.name), contents)
         if package is None or not is_for(policy.spec, package):
@@ -188,10 +192,9 @@ def candidates(
                 rows[policy.name] = _unselected(policy.spec, package, subject, known)
             elif policy.name in subject.outcomes:
                 rows[policy.name] = replace(known, reason=NOT_SELECTED, message="it is not selected any more")
-        elif winner:
+        elif winner != policy.name:
             rows[policy.name] = replace(known, winner=winner)
         else:
-            winner = policy.name
             rows[winner], due = _won(subject, policy, package, contents, now)
             dues += [due] if due else []
     return Candidates(rows, min(dues, default=None))
@@ -239,6 +242,8 @@ def _won(
     is_settled = is_current(package)
     is_good, verdict = evidence(policy.spec.conditions, subject)
     canary, places, _ = order_of(policy.spec, package)
+    unit, part = seat_of(policy.spec, package)
+    annotation = policy.spec.train.annotation if policy.spec.train is not None and part else ""
     revision = subject.proposed.name if subject.proposed is not None else ""
     published = subject.published.name if subject.published is not None else ""
     if left_out is None and not revision and package.name in policy.spec.canaries:
@@ -262,6 +267,11 @@ def _won(
         files=subject.isolation.files,
         published_source=subject.isolation.published_source,
         runs=subject.isolation.runs,
+        unit=unit,
+        part=part,
+        release=subject.isolation.release(annotation),
+        published_release=subject.isolation.published_release(annotation),
+        banned=subject.isolation.banned if part else (),
         evidence=evidence_source(policy.spec, subject.variant, package.labels, subject.published),
         **_outcome(subject.outcomes.get(policy.name)),
     )
@@ -283,6 +293,8 @@ def _left_out(
     if not contents.get(name):
         return LeftOut(package.name, name, "ContentUnknown", "its files could not be read")
     if (held := subject.isolation.proposed) is not None:
+        return LeftOut(package.name, name, held.reason, held.message)
+    if not seat_of(policy.spec, package)[1] and (held := subject.isolation.member()) is not None:
         return LeftOut(package.name, name, held.reason, held.message)
     return standing(policy.spec, package, now)
 

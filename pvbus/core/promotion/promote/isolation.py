@@ -3,7 +3,7 @@
 An upstream revision is compared by its files, too: they are read once for each of its versions.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pvbus.core.api.variants import PackageVariant
@@ -12,9 +12,11 @@ from pvbus.core.kernel.effects import Effect, Get
 from pvbus.core.promotion.promote.view import PromoteView, PublishedRevision
 from pvbus.core.promotion.protocol.proposals import Refusal
 from pvbus.core.promotion.protocol.quarantines import (
+    QUARANTINED,
     UNKNOWN,
     Content,
     QuarantineView,
+    package_of,
     refusal_of,
     set_of,
     source_of,
@@ -22,6 +24,8 @@ from pvbus.core.promotion.protocol.quarantines import (
 from pvbus.core.variants.revisions.content import source_digest
 from pvbus.core.variants.revisions.observed import ObservedRevision
 from pvbus.core.variants.revisions.owning import RESOURCES
+
+NO_ANNOTATIONS: Mapping[str, str] = {}
 
 
 class Isolation(NamedTuple):
@@ -32,6 +36,8 @@ class Isolation(NamedTuple):
     published_source: the same of the published one
     runs: the quarantine that covers the published one, "" for none
     is_read: whether the files that could be read were
+    annotations, published_annotations: of the upstream revisions that both are made of
+    banned: as in `CandidateRow`
     """
 
     proposed: Refusal | None = None
@@ -40,6 +46,28 @@ class Isolation(NamedTuple):
     published_source: str = ""
     runs: str = ""
     is_read: bool = True
+    annotations: Mapping[str, str] = NO_ANNOTATIONS
+    published_annotations: Mapping[str, str] = NO_ANNOTATIONS
+    banned: tuple[tuple[str, ...], ...] = ()
+
+    def release(self, annotation: str) -> str:
+        """Return what the upstream revision of the proposed one says that it was verified with."""
+        return self.annotations.get(annotation, "")
+
+    def published_release(self, annotation: str) -> str:
+        return self.published_annotations.get(annotation, "")
+
+    def member(self) -> Refusal | None:
+        """Return why the proposed one may not go alone, None if it may. Only a train knows what else its
+        site runs."""
+        names = [name for name, *upstreams in self.banned if self.source in upstreams]
+        if not names:
+            return None
+        words = (
+            f"quarantine {names[0]} covers it together with other packages: a policy with `train` may "
+            "approve it with others, or a person ends the quarantine (pvbus rollout release)"
+        )
+        return Refusal(QUARANTINED, words)
 
 
 class Isolations:
@@ -93,7 +121,7 @@ class Isolations:
         contents: dict[str, str],
     ) -> Generator[Effect, Any, Isolation]:
         """Return what a rollout has to know. contents: revision name -> digest of its content."""
-        found, set_name = Isolation(), set_of(variant)
+        found, set_name, packages = Isolation(), set_of(variant), set[str]()
         if published is not None:
             source = source_of(variant, *published.lock)
             files: str | None = None
@@ -101,7 +129,12 @@ class Isolations:
                 files = yield from self._files_of(namespace, source)
             content = Content(set_name, source, files or None, contents.get(published.name, ""))
             runs = next(iter(self._table.covering(namespace, content)), None)
-            found = found._replace(published_source=source, runs=runs.metadata.name if runs else "")
+            found = found._replace(
+                published_source=source,
+                runs=runs.metadata.name if runs else "",
+                published_annotations=self._view.annotations_of(namespace, source),
+            )
+            packages.add(package_of(source))
         if proposed is not None:
             source = self._source(variant, proposed)
             known = yield from self._files_of(namespace, source)
@@ -109,7 +142,9 @@ class Isolations:
             held = self.refusal(namespace, content)
             is_read = bool(known) or self._view.upstream_named(namespace, source) is None
             found = found._replace(proposed=held, source=source, files=known, is_read=is_read)
-        return found
+            found = found._replace(annotations=self._view.annotations_of(namespace, source))
+            packages.add(package_of(source))
+        return found._replace(banned=tuple(self._table.combinations(namespace, set_name, packages)))
 
     @staticmethod
     def _source(variant: PackageVariant, revision: ObservedRevision) -> str:

@@ -53,6 +53,7 @@ class Upstream(NamedTuple):
     number: int
     workspace: str
     row_digest: str
+    annotations: Mapping[str, str]
 
 
 class PromoteView:
@@ -115,7 +116,7 @@ class PromoteView:
         if row is None or facts is None or facts.lifecycle not in PUBLISHED or facts.revision == PLACEHOLDER:
             return
         package = self._packages[key] = sys.intern(f"{facts.repository}/{facts.package}")
-        found = Upstream(name.name, facts.revision, facts.workspace, row.digest)
+        found = Upstream(name.name, facts.revision, facts.workspace, row.digest, row.annotations)
         self._upstreams.setdefault((name.namespace, package), {})[name.name] = found
 
     def upstream_named(self, namespace: str, source: str) -> Upstream | None:
@@ -123,6 +124,11 @@ class PromoteView:
         package, _, tail = source.rpartition("@")
         table = self._upstreams.get((namespace, package), {})
         return next((each for each in table.values() if tail in (f"v{each.number}", each.workspace)), None)
+
+    def annotations_of(self, namespace: str, source: str) -> Mapping[str, str]:
+        """Return the annotations of an upstream revision, none if it is not there."""
+        upstream = self.upstream_named(namespace, source) if source else None
+        return upstream.annotations if upstream is not None else {}
 
     def _drop(self, vkey: str, name: str) -> None:
         """Forget a revision of a variant."""

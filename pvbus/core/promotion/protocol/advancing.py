@@ -1,16 +1,17 @@
 """How an attempt goes on: orders approvals, waits, passes waves, or publishes former revisions again."""
 
-from msgspec.structs import replace
-
 from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutEvent, RolloutState, TargetEvent, TargetState
-from pvbus.core.promotion.protocol.canaries import admit_canaries, excused_in, obstacles_in_attempt
+from pvbus.core.promotion.protocol.canaries import admit_canaries, excused_targets, obstacles_in_attempt
 from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT, OPEN, PUBLISHED
+from pvbus.core.promotion.protocol.partials import restore_partials, undo_units
 from pvbus.core.promotion.protocol.proving import may_be_ordered, remember
+from pvbus.core.promotion.protocol.trains import orderable
 from pvbus.core.promotion.protocol.turn import ADVANCING, Turn
+from pvbus.core.promotion.protocol.units import LOST, count, is_begun, is_partial, unit_of, units
 
 _TRIED = (*PUBLISHED, *FAILING)
-_LOST = (TargetState.LEFT, TargetState.GONE, TargetState.SKIPPED)
+_PRESENT = frozenset(TargetState) - frozenset(LOST)
 
 
 def advance(turn: Turn) -> None:
@@ -28,7 +29,7 @@ def advance_once(turn: Turn) -> bool:
     match turn.rollout.state:
         case RolloutState.ROLLING:
             for row in fillers(turn):
-                turn.rows[row.target] = replace(row, wave=turn.rollout.wave)
+                turn.move_unit(row, turn.rollout.wave)
             order(turn)
             if is_waiting(turn):
                 return False
@@ -44,6 +45,8 @@ def advance_once(turn: Turn) -> bool:
         case RolloutState.HOLDING:
             order(turn)  # an excused canary that is back: no wave waits for it
             return hold(turn)
+        case RolloutState.STOPPED:
+            restore_partials(turn)
         case RolloutState.ROLLING_BACK:
             return undo(turn)
     return False
@@ -61,19 +64,28 @@ def order(turn: Turn) -> None:
     if any(row.wave > 1 for row in waiting) and obstacles_in_attempt(turn):
         waiting = [row for row in waiting if row.wave == 1 or row.target in turn.rules.canaries]
     known = [row for row in waiting if may_be_ordered(turn, row)]
-    for row in sorted(known, key=lambda row: row.position)[:free]:
+    for row in list(orderable(turn, sorted(known, key=lambda row: row.position), free)):
         turn.turn_target(remember(turn, row), TargetEvent.ORDER)
 
 
 def is_waiting(turn: Turn) -> bool:
     """Tell whether a wave is not over: a target of it is open, or another waits for a canary."""
-    excused = excused_in(turn)
-    if any(row.state in OPEN and row.target not in excused for row in turn.below(turn.rollout.wave)):
+    excused = excused_targets(turn)
+    rows = [row for row in turn.below(turn.rollout.wave) if row.target not in excused]
+    if any(row.state in OPEN and not row.rides for row in rows) or _is_any_incomplete(rows):
         return True
     is_any_left = any(
         row.state is TargetState.PLANNED and row.wave > turn.rollout.wave for row in turn.current
     )
     return is_any_left and bool(obstacles_in_attempt(turn))
+
+
+def _is_any_incomplete(rows: list[Target]) -> bool:
+    """Tell whether a train has begun, and is partial, or has a member that rides and is not proven now."""
+    return any(
+        is_partial(members) or (is_begun(members) and any(row.state in OPEN for row in members))
+        for members in units(row for row in rows if row.unit).values()
+    )
 
 
 def hold(turn: Turn) -> bool:
@@ -98,7 +110,7 @@ def pass_wave(turn: Turn) -> None:
     turn.move(RolloutEvent.PASSED, wave=turn.rollout.wave + 1, wave_seconds=0.0)
     for row in unproven:
         if row is not None:
-            turn.rows[row.target] = replace(row, wave=turn.rollout.wave)
+            turn.move_unit(row, turn.rollout.wave)
 
 
 def finish(turn: Turn) -> None:
@@ -130,22 +142,24 @@ def is_over(turn: Turn) -> bool:
 
 def has_tried(turn: Turn) -> bool:
     """Tell whether any target of the wave has got its revision, or was refused it."""
-    return any(row.wave == turn.rollout.wave and row.state in _TRIED for row in turn.current)
+    return any(
+        row.wave == turn.rollout.wave and row.state in _TRIED and not row.rides for row in turn.current
+    )
 
 
 def fillers(turn: Turn) -> list[Target]:
     """Return who takes the place of targets that the wave has lost: the next ones, in order. An excused
     canary counts as lost until it is proven, and nobody takes a place before an open canary."""
-    number, excused = turn.rollout.wave, excused_in(turn)
+    number, excused = turn.rollout.wave, excused_targets(turn)
     planned = turn.rollout.sizes[number - 1] if number <= len(turn.rollout.sizes) else 0
-    present = sum(
-        row.wave == number and row.state not in _LOST and (row.state not in OPEN or row.target not in excused)
-        for row in turn.current
-    )
+    here = (row for row in turn.current if row.wave == number)
+    counted = [row for row in here if row.state not in OPEN or row.target not in excused]
+    present = count(counted, _PRESENT)
     if present >= planned or obstacles_in_attempt(turn):
         return []
     later = (row for row in turn.current if row.state is TargetState.PLANNED and row.wave > number)
-    return sorted(later, key=lambda row: (row.wave, row.position))[: planned - present]
+    first = {unit_of(row): row for row in sorted(later, key=lambda row: (-row.wave, -row.position))}
+    return sorted(first.values(), key=lambda row: (row.wave, row.position))[: planned - present]
 
 
 def ask_again(turn: Turn) -> None:
@@ -161,16 +175,10 @@ def ask_again(turn: Turn) -> None:
 
 def undo(turn: Turn) -> bool:
     """Publish the last good revisions of the rollback's wave again; go on when all of it is done."""
-    wave = turn.below(turn.rollout.wave)
-    free = turn.free((TargetState.UNDOING,))
-    published = sorted((row for row in wave if row.state in PUBLISHED), key=lambda row: row.position)
-    stranded = [row for row in published if not row.good]
-    for row in stranded:
-        turn.turn_target(row, TargetEvent.STRAND)
-    for row in [row for row in published if row.good][:free]:
-        turn.turn_target(row, TargetEvent.UNDO)
+    wave = units(turn.below(turn.rollout.wave)).values()
+    undo_units(turn, wave, turn.free((TargetState.UNDOING,)))
     busy = (TargetState.CANCELLING, TargetState.UNDOING, *PUBLISHED)
-    if any(row.state in busy for row in turn.below(turn.rollout.wave)):
+    if any(row.state in busy and not row.rides for row in turn.below(turn.rollout.wave)):
         return False
     if any(row.wave > turn.rollout.wave for row in turn.current):
         turn.set(wave=turn.rollout.wave + 1)

@@ -7,18 +7,18 @@ when each is proven. A canary that a person has excused, or that `Skip` goes wit
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from pvbus.core.kernel.messages import SEPARATOR, cut
 from pvbus.core.kernel.rolloutrows import Target, TargetFacts
 from pvbus.core.kernel.rolloutstates import TargetState
 from pvbus.core.promotion.protocol.observing import FAILING, OPEN, is_candidate, is_good_now, planned
+from pvbus.core.promotion.protocol.trains import has_failed
 from pvbus.core.promotion.protocol.turn import Turn
 
 MISSING = "CanaryMissing"
 NOT_READY = "CanaryNotReady"
 FAILED = "CanaryFailed"
 UNKNOWN = "no PackageVariant of this name exists in the policy's namespace"
+NONE_HELD: Mapping[str, str] = {}
 MESSAGE_CHARACTERS_MAX = 1_000
 """A policy may name a thousand canaries: the row of a rollout stays small."""
 
@@ -45,12 +45,15 @@ def message_of(obstacles: Iterable[Obstacle]) -> tuple[str, str]:
     return reason, cut(words, MESSAGE_CHARACTERS_MAX)
 
 
-def obstacles_to_plan(turn: Turn, due: Mapping[str, TargetFacts]) -> list[Obstacle]:
-    """Return the canaries without which no attempt is planned. due: what is to be planned."""
+def obstacles_to_plan(
+    turn: Turn, due: Mapping[str, TargetFacts], held: Mapping[str, str] = NONE_HELD
+) -> list[Obstacle]:
+    """Return the canaries without which no attempt is planned. due: what is to be planned. held: target ->
+    why its train waits."""
     excused = {each.canary for each in turn.commands.excuses if each.attempt == turn.rollout.attempt + 1}
     upstreams = {facts.upstream for facts in due.values()}
     found = [
-        _to_plan(turn, canary, upstreams)
+        Obstacle(canary, NOT_READY, held[canary]) if canary in held else _to_plan(turn, canary, upstreams)
         for canary in turn.rules.canaries
         if canary not in due and canary not in excused
     ]
@@ -69,11 +72,21 @@ def excused_in(turn: Turn) -> set[str]:
     return {each.canary for each in turn.rollout.excused}
 
 
-def failed_canaries(turn: Turn) -> list[str]:
-    """Return the canaries that fail, and that no person has accepted."""
-    excused = excused_in(turn)
-    rows = ((canary, turn.current_row(canary)) for canary in turn.rules.canaries if canary not in excused)
-    return [canary for canary, row in rows if row is not None and row.state in FAILING]
+def excused_targets(turn: Turn) -> set[str]:
+    """Return the targets that the current attempt goes without: those canaries, with their trains."""
+    rows = ((canary, turn.current_row(canary)) for canary in excused_in(turn))
+    return {mate.target for _, row in rows if row is not None for mate in turn.mates(row)}
+
+
+def failed_canaries(turn: Turn) -> dict[str, Target]:
+    """Return the canaries that fail, or a member of their train does, and that no person has accepted; each
+    with the row that fails."""
+    excused, found = excused_in(turn), {}
+    for canary in turn.rules.canaries:
+        row = turn.current_row(canary)
+        if row is not None and canary not in excused and has_failed(turn, mates := turn.mates(row)):
+            found[canary] = next((mate for mate in mates if mate.state in FAILING), row)
+    return found
 
 
 def _without_skipped(turn: Turn, found: list[Obstacle], excused: Collection[str]) -> list[Obstacle]:
@@ -125,6 +138,8 @@ def _in_attempt(turn: Turn, canary: str) -> Obstacle | None:
             return _unless_running(turn, canary, facts, {each.upstream for each in turn.current})
         has_passed = turn.rollout.wave > 1
         return None if has_passed else _missing(turn, canary)
+    if row.state is TargetState.PROVEN:
+        row = next((mate for mate in turn.mates(row) if mate.state is not TargetState.PROVEN), row)
     if row.state is TargetState.PROVEN or _has_passed(turn, row):
         return None
     if row.state in (*OPEN, *FAILING):
@@ -160,7 +175,7 @@ def admit_canaries(turn: Turn) -> None:
     for canary in turn.rules.canaries:
         facts, row = turn.seen.get(canary), turn.current_row(canary)
         if row is not None and row.state is TargetState.PLANNED and row.wave > turn.rollout.wave:
-            turn.rows[canary] = replace(row, wave=turn.rollout.wave)
+            turn.move_unit(row, turn.rollout.wave)
         elif facts is not None and _may_join(turn, canary, facts, upstreams):
             turn.rows[canary] = planned(
                 canary,
@@ -176,5 +191,7 @@ def _may_join(turn: Turn, canary: str, facts: TargetFacts, upstreams: Collection
     row = turn.current_row(canary)
     if row is not None and row.state is not TargetState.LEFT:
         return False
+    if facts.part:
+        return False  # its train joins as a whole, with the next attempt
     is_new = is_candidate(turn.rows.get(canary), facts, turn.commands.restart)
     return is_new and facts.upstream in upstreams

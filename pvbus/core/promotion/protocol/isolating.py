@@ -12,10 +12,11 @@ resumed after it as if there were none. A person who wants no quarantine says wh
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from pvbus.core.api.quarantines import QuarantinedUpstream, QuarantineSpec
+from pvbus.core.api.quarantines import QuarantinedCombination, QuarantinedUpstream, QuarantineSpec
 from pvbus.core.kernel.rolloutrows import Isolate, Isolated, Target, TargetFacts
 from pvbus.core.kernel.rolloutstates import RolloutEvent, RolloutState, TargetEvent, TargetState
 from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT, is_good_now
+from pvbus.core.promotion.protocol.trains import banned_by
 from pvbus.core.promotion.protocol.turn import ENDED, Turn, observe_rows
 
 _BLAMED = (*IN_FLIGHT, TargetState.PROVEN, *FAILING)
@@ -83,7 +84,8 @@ def give_up(turn: Turn) -> None:
 
 def blamed_rows(turn: Turn) -> list[Target]:
     """Return the targets that got their revision, or may get it, in order."""
-    return sorted((row for row in turn.current if row.state in _BLAMED), key=lambda row: row.position)
+    blamed = (row for row in turn.current if row.state in _BLAMED and not row.rides)
+    return sorted(blamed, key=lambda row: row.position)
 
 
 def isolations_of(turn: Turn) -> Iterator[Isolate]:
@@ -97,18 +99,30 @@ def blame_of(turn: Turn) -> QuarantineSpec:
     """Return what an attempt is blamed for. Which sets that is about is the policy's to say."""
     elsewhere = _sources_elsewhere(turn)
     changed, same = list[Target](), set[str]()
+    combinations = set[tuple[str, ...]]()
     for row in blamed_rows(turn):
-        if _changes_upstream(row, elsewhere):
+        if _is_of_combination(turn, row, elsewhere):
+            combinations.add(row.combination)
+        elif _changes_upstream(row, elsewhere):
             changed.append(row)
         else:
             same.add(row.digest)
     return QuarantineSpec(
         upstreams=tuple(_upstreams(changed)),
         contents=tuple(sorted(same)),
+        combinations=tuple(QuarantinedCombination(upstreams=each) for each in sorted(combinations)),
         attempt=turn.rollout.attempt,
         reason=turn.rollout.reason,
         message=turn.rollout.message,
     )
+
+
+def _is_of_combination(turn: Turn, row: Target, elsewhere: set[str]) -> bool:
+    """Tell whether a member of a train is blamed with the others: any of them got another upstream revision,
+    and all revisions are known."""
+    mates = turn.mates(row)
+    is_known = bool(row.combination) and all(row.combination) and len(mates) > 1
+    return is_known and any(_changes_upstream(mate, elsewhere) for mate in mates if not mate.rides)
 
 
 def _changes_upstream(row: Target, elsewhere: set[str]) -> bool:
@@ -154,8 +168,9 @@ def _cover(row: Target, seen: TargetFacts | None) -> bool | None:
     be read counts as the planned one."""
     if seen is None:
         return None
+    is_combination = bool(row.combination) and bool(banned_by(row.combination, (seen,)))
     if seen.published == row.revision and seen.published_digest in (row.digest, ""):
-        return bool(seen.runs)
+        return bool(seen.runs) or is_combination
     if seen.revision == row.revision and seen.digest in (row.digest, ""):
-        return seen.is_quarantined
+        return seen.is_quarantined or is_combination
     return None

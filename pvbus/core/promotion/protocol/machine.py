@@ -50,13 +50,22 @@ from pvbus.core.promotion.protocol.isolating import (
     take_isolated,
 )
 from pvbus.core.promotion.protocol.observing import (
-    FAILING,
     IN_FLIGHT,
     is_candidate,
     planned,
 )
+from pvbus.core.promotion.protocol.partials import judge_partials
 from pvbus.core.promotion.protocol.proving import expire, note_evidence, silent_in, stop
 from pvbus.core.promotion.protocol.rules import Rules, wave_numbers
+from pvbus.core.promotion.protocol.trains import (
+    Gathered,
+    couple,
+    failing_units,
+    gather,
+    groups_of,
+    keep_together,
+    waiting_words,
+)
 from pvbus.core.promotion.protocol.turn import ABORTABLE, ADVANCING, ENDED, Turn, observe_rows
 
 UNMET_CHARACTERS_MAX = 1_000
@@ -69,6 +78,7 @@ NO_SIGHTINGS: Mapping[str, Sighting] = {}
 RETURNED = "CanaryReturned"
 BY_PERSON = "a person asked for it"
 
+_UNFINISHED = (TargetState.CANCELLING, TargetState.UNDOING)
 _UNDOABLE = (*ABORTABLE, RolloutState.ISOLATING, RolloutState.COMPLETED, RolloutState.ABORTED)
 
 
@@ -97,6 +107,7 @@ def step(
     """
     turn = Turn(rules, rollout, rows, seen, evidence, words, now, commands, sightings)
     observe(turn)
+    keep_together(turn)
     note_evidence(turn)
     expire(turn)
     obey(turn)
@@ -104,6 +115,7 @@ def step(
     if answers is not None:
         take(turn, answers)
     judge(turn)
+    judge_partials(turn)
     begin_again(turn)
     proceed(turn)
     note_canaries(turn)
@@ -124,12 +136,12 @@ def proceed(turn: Turn) -> None:
 
 
 def observe(turn: Turn) -> None:
-    """Bring the targets up to date. After the end of an attempt only orders that were taken back matter, and
-    while it is isolated nothing does."""
+    """Bring the targets up to date. After the end of an attempt only orders that are taken back and trains
+    that are undone matter, and while it is isolated nothing does."""
     if turn.rollout.state is RolloutState.ISOLATING:
         return
     is_over = turn.rollout.state in ENDED
-    observe_rows(turn, [row for row in turn.current if not is_over or row.state is TargetState.CANCELLING])
+    observe_rows(turn, [row for row in turn.current if not is_over or row.state in _UNFINISHED])
 
 
 def obey(turn: Turn) -> None:
@@ -144,7 +156,7 @@ def obey(turn: Turn) -> None:
         give_up(turn)
         turn.move(RolloutEvent.ABORTED, reason="Aborted", message=BY_PERSON, spared=wanted.abort_reason)
     elif is_resumed(turn):
-        failing = sum(row.state in FAILING for row in turn.current)
+        failing = len(failing_units(turn))
         turn.move(
             RolloutEvent.RESUMED,
             reason="",
@@ -209,15 +221,16 @@ def judge(turn: Turn) -> None:
     """Fail an attempt that is beyond its budget or its time."""
     if turn.rollout.state not in ADVANCING:
         return
-    silent = silent_in(turn)
+    units = failing_units(turn)
+    silent = silent_in(turn, units)
     overdue = {row.target for row in silent}
-    failed = [canary for canary in failed_canaries(turn) if canary not in overdue]
+    failed = {each: row for each, row in failed_canaries(turn).items() if row.target not in overdue}
     if failed:
-        whys = ((each, turn.words.get(each) or turn.rows[each].evidence) for each in failed)
+        whys = ((each, turn.words.get(each) or row.evidence) for each, row in failed.items())
         parts = (": ".join(filter(None, (f"canary {each} fails", why))) for each, why in whys)
         fail(turn, FAILED, cut(SEPARATOR.join(parts), UNMET_CHARACTERS_MAX))
         return
-    failing = sum(row.state in FAILING for row in turn.current)
+    failing = len(units)
     limit = max(turn.rules.failing_max, turn.rollout.tolerated)
     bad = failing - len(silent)
     if bad > limit:
@@ -264,13 +277,16 @@ def show(turn: Turn, obstacles: Iterable[Obstacle]) -> None:
 def settle(turn: Turn) -> None:
     """Begin an attempt when the proposed revisions are the same for the settle time."""
     is_held = turn.rollout.needs_restart and turn.commands.restart < turn.rollout.attempt
-    due = {
+    due: Mapping[str, TargetFacts] = {
         target: facts
         for target, facts in turn.seen.items()
         if not is_held and is_candidate(turn.rows.get(target), facts, turn.commands.restart)
     }
-    obstacles = obstacles_to_plan(turn, due)
-    show(turn, obstacles if due else [each for each in obstacles if each.reason == MISSING])
+    is_any_due, gathered = bool(due), gather(turn, due)
+    due = gathered.due
+    obstacles = obstacles_to_plan(turn, due, gathered.held)
+    show(turn, obstacles if is_any_due else [each for each in obstacles if each.reason == MISSING])
+    turn.set(train_message=waiting_words(gathered))
     if not due or obstacles:
         turn.set(candidates="", phase_seconds=0.0, wave_seconds=0.0)
         return
@@ -282,21 +298,22 @@ def settle(turn: Turn) -> None:
     waited = turn.rollout.wave_seconds >= turn.rules.settle_seconds * SETTLE_TIMES_MAX
     if turn.rollout.phase_seconds < turn.rules.settle_seconds and not waited:
         return
-    if not turn.commands.paused and not any(row.state is TargetState.CANCELLING for row in turn.current):
-        plan(turn, due)
+    if not turn.commands.paused and not any(row.state in _UNFINISHED for row in turn.current):
+        plan(turn, gathered)
 
 
-def plan(turn: Turn, due: Mapping[str, TargetFacts]) -> None:
+def plan(turn: Turn, gathered: Gathered) -> None:
     """Begin an attempt, with the canaries first. Rows of targets of which nothing is left go."""
     attempt = turn.rollout.attempt + 1
     former = {target: row for target, row in turn.rows.items() if target in turn.seen}
     turn.rows = dict(former)
-    canaries = [canary for canary in turn.rules.canaries if canary in due]
-    ordered = [*canaries, *(target for target in due if target not in canaries)]
-    waves = list(wave_numbers(turn.rules, len(due), len(canaries)))
-    for position, (target, wave) in enumerate(zip(ordered, waves, strict=True)):
+    groups = groups_of(turn, gathered)
+    canaries = sum(any(target in turn.rules.canaries for target in group) for group in groups)
+    waves = list(wave_numbers(turn.rules, len(groups), canaries))
+    ordered = ((target, wave) for group, wave in zip(groups, waves, strict=True) for target in group)
+    for position, (target, wave) in enumerate(ordered):
         turn.rows[target] = planned(
-            target, due[target], former.get(target), attempt=attempt, position=position, wave=wave
+            target, gathered.due[target], former.get(target), attempt=attempt, position=position, wave=wave
         )
     turn.rollout = Rollout(
         state=rollout_after(turn.rollout.state, RolloutEvent.PLANNED),
@@ -304,5 +321,7 @@ def plan(turn: Turn, due: Mapping[str, TargetFacts]) -> None:
         wave=1,
         ask=turn.rollout.ask,
         sizes=tuple(waves.count(number) for number in range(1, max(waves) + 1)),
+        train_message=turn.rollout.train_message,
     )
+    couple(turn, gathered)
     excuse(turn, (each for each in turn.commands.excuses if each.attempt == attempt))

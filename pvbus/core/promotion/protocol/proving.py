@@ -4,14 +4,18 @@ A target without evidence for the policy's deadline counts as failing. That says
 so an attempt that fails of it stops, and never rolls back.
 """
 
+from collections.abc import Iterable, Sequence
+
 from msgspec.structs import replace
 
 from pvbus.core.kernel.messages import SEPARATOR, cut, part
 from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutEvent, TargetEvent, TargetState
 from pvbus.core.promotion.protocol.observing import PUBLISHED
+from pvbus.core.promotion.protocol.trains import has_changed
 from pvbus.core.promotion.protocol.turn import ADVANCING, Turn
 
+_BAD = {TargetState.FAILED, TargetState.REFUSED}
 NO_EVIDENCE = "NoEvidence"
 SHOWN_MAX = 3
 
@@ -61,9 +65,14 @@ def remember(turn: Turn, row: Target) -> Target:
     return replace(row, before=sighting.statuses)
 
 
-def silent_in(turn: Turn) -> list[Target]:
-    """Return the targets that had no evidence in time."""
-    return [row for row in turn.current if row.state is TargetState.SILENT]
+def silent_in(turn: Turn, failing: Iterable[Sequence[Target]]) -> list[Target]:
+    """Return the first target without evidence of each unit that fails of nothing else."""
+    found = []
+    for members in failing:
+        states = {row.state for row in members}
+        if TargetState.SILENT in states and not states & _BAD and not has_changed(turn, members):
+            found.append(next(row for row in members if row.state is TargetState.SILENT))
+    return found
 
 
 def stop(turn: Turn, silent: list[Target]) -> None:

@@ -6,10 +6,11 @@ that wrote it ends it. It covers a package of the sets that it names
 - whose upstream revision has the name of a quarantined one, whatever is in it now;
 - whose upstream revision has the same files under another name;
 - whose upstream revision is another one of the same package, and its files cannot be read to compare them;
-- whose own content has a quarantined digest.
+- whose own content has a quarantined digest;
+- which is approved as a member of a train, with all upstream revisions of a quarantined combination.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Set
 from typing import NamedTuple
 
 import msgspec
@@ -38,18 +39,22 @@ class Content(NamedTuple):
     source: the upstream revision, `REPOSITORY/PACKAGE@REVISION`, "" if that is not known
     files: the digest of the upstream's files, "" if they cannot be read, None if they are not compared
     digest: of its own files, "" if they cannot be read
+    combination: the upstream revisions of the train that it is approved with
     """
 
     set_name: str
     source: str = ""
     files: str | None = ""
     digest: str = ""
+    combination: tuple[str, ...] = ()
 
 
 def covers(spec: QuarantineSpec, content: Content) -> bool:
     """Tell whether a quarantine keeps a package revision from going out."""
     if spec.released is not None or (spec.sets and content.set_name not in spec.sets):
         return False
+    if any(set(each.upstreams) <= {*content.combination} for each in spec.combinations if each.upstreams):
+        return True
     return content.digest in spec.contents or any(_is_of(each, content) for each in spec.upstreams)
 
 
@@ -99,7 +104,8 @@ def _words(namespace: str, quarantine: Quarantine) -> str:
     why = f" ({spec.message or spec.reason})" if spec.message or spec.reason else ""
     good = ", ".join(dict.fromkeys(each.good for each in spec.upstreams if each.good))
     pin = f", pin the set to the last good revision {good}" if good else ""
-    next_one = "follow another upstream revision" if spec.upstreams else "change its content"
+    is_named = spec.upstreams or spec.combinations
+    next_one = "follow another upstream revision" if is_named else "change its content"
     return (
         f"quarantine {name} covers it{why}: {next_one}{pin}, "
         f"or end it: pvbus rollout release {Key(namespace, name)} --reason TEXT"
@@ -140,6 +146,17 @@ class QuarantineView:
         """Return what covers a package revision, by name."""
         table = self._lasting.get(namespace, {})
         return [table[name] for name in sorted(table) if covers(table[name].spec, content)]
+
+    def combinations(self, namespace: str, set_name: str, packages: Set[str]) -> Iterator[tuple[str, ...]]:
+        """Yield the quarantined combinations of a set that concern packages, after the quarantine's name."""
+        table = self._lasting.get(namespace, {})
+        for name in sorted(table):
+            spec = table[name].spec
+            if spec.sets and set_name not in spec.sets:
+                continue
+            for each in spec.combinations:
+                if packages & {package_of(upstream) for upstream in each.upstreams}:
+                    yield name, *each.upstreams
 
     def has_any(self, namespace: str) -> bool:
         return bool(self._lasting.get(namespace))

@@ -6,7 +6,7 @@ people approve when nothing else is left to wait for. So the record is what the 
 with the least times. It ends with the attempt, or where that needs more than this.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -145,6 +145,7 @@ def rehearse(rules: Rules, standing: Standing, now: float, failing: Collection[s
         )
         rollout = taken.rollout
         rows = {target: row for target, row in {**rows, **taken.rows}.items() if row is not None}
+        fleet.prove_riders(taken.rows.values())
         acted = [fleet.do(action, rows, clock - now) for action in taken.actions]
         waits = 0 if any(acted) else waits + 1
         is_over = rollout.state in _OVER and rollout.attempt == attempt and not any(acted)
@@ -187,6 +188,13 @@ class _Fleet:
         self.answers: Answers | None = None
         self.isolated: Isolated | None = None
         self.waves: dict[int, Wave] = {}
+
+    def prove_riders(self, rows: Iterable[Target | None]) -> None:
+        """Say of members of trains that ride what is known of them, in the attempt that planned them."""
+        for row in rows:
+            known = self.evidence.get(row.target) if row is not None and row.rides else None
+            if row is not None and known is not None and known[:2] == (row.revision, row.digest):
+                self.evidence[row.target] = known._replace(attempt=row.attempt)
 
     def do(self, action: Action, rows: Mapping[str, Target], seconds: float) -> bool:
         """Carry out an action; return whether that changed anything."""

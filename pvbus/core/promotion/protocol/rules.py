@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pvbus.core.api.rollouts import Check, RolloutPolicySpec, Wave
+from pvbus.core.api.rollouts import Check, RolloutPolicySpec, Train, Wave
 from pvbus.core.cel import CelEvalError
 from pvbus.core.cel.conversions import to_duration
 from pvbus.core.cel.values import NANOS
@@ -14,6 +14,7 @@ from pvbus.core.promotion.protocol.windows import Calendar, Window, compiled
 SETTLE = "30s"
 QUERY_WINDOW = "5m"
 DEADLINE = "30m"
+PARTIAL_TIMEOUT = "1h"
 ALL_PERCENT = 100
 LOOK_SECONDS_MAX = 60.0
 """Watched time between two steps at most. Longer, and a jump of the clock ends a hold time; shorter, and
@@ -58,6 +59,25 @@ class WaveRules(NamedTuple):
         return tuple(check for check in self.checks if check.person is None)
 
 
+class TrainRules(NamedTuple):
+    """The packages that go as one on each site.
+
+    sets: the sets of its members, in their order
+    upstreams: the upstream revision of each that were verified together, () if the policy does not say
+    annotation: of upstream revisions; those with one value were verified together, "" for none
+    is_together: whether all members are ordered at once, and not one after the other on its evidence
+    skips_absent: whether a site goes without a member that it does not have
+    partial_seconds: how long a unit may be partial
+    """
+
+    sets: tuple[str, ...]
+    upstreams: tuple[str, ...] = ()
+    annotation: str = ""
+    is_together: bool = False
+    skips_absent: bool = False
+    partial_seconds: float = 3_600.0
+
+
 class Rules(NamedTuple):
     """A compiled policy.
 
@@ -69,6 +89,7 @@ class Rules(NamedTuple):
     check_seconds: watched time between two looks at the checks, in seconds
     evidence_seconds: how long a target may be without evidence, 0 for no limit as with nothing but Ready
     is_weak: whether a status from before the approval must be known
+    train: None if each target is a unit of its own
     """
 
     waves: tuple[WaveRules, ...] = (WaveRules(),)
@@ -83,6 +104,7 @@ class Rules(NamedTuple):
     skips_absent: bool = False
     evidence_seconds: float = 0
     is_weak: bool = False
+    train: TrainRules | None = None
 
 
 def rules_of(spec: RolloutPolicySpec) -> Rules:
@@ -116,15 +138,29 @@ def rules_of(spec: RolloutPolicySpec) -> Rules:
         rolls_back=spec.budgets.on_failure == "RollBack",
         evidence_seconds=seconds_of(spec.evidence.deadline or DEADLINE) if wants_evidence(spec) else 0,
         is_weak=is_weak(spec),
+        train=train_rules(spec.train) if spec.train is not None else None,
     )
 
 
-def wave_numbers(rules: Rules, targets: int, canaries: int = 0) -> Iterator[int]:
-    """Yield the wave of each target, from 1, in the order of the rollout. canaries: how many of the first
-    targets are canaries."""
+def train_rules(train: Train) -> TrainRules:
+    """Compile the train of a policy."""
+    upstreams = tuple(member.upstream for member in train.members)
+    return TrainRules(
+        sets=tuple(member.set for member in train.members),
+        upstreams=upstreams if all(upstreams) else (),
+        annotation=train.annotation,
+        is_together=train.mode == "Together",
+        skips_absent=train.when_member_is_absent == "Skip",
+        partial_seconds=seconds_of(train.partial_timeout or PARTIAL_TIMEOUT),
+    )
+
+
+def wave_numbers(rules: Rules, units: int, canaries: int = 0) -> Iterator[int]:
+    """Yield the wave of each unit, from 1, in the order of the rollout. canaries: how many of the first
+    units are canaries."""
     placed = 0
     for number, wave in enumerate(rules.waves, 1):
-        size = wave.size(targets)
+        size = wave.size(units)
         if number == 1:
             size = max(size, canaries)
         for _ in range(size - placed):

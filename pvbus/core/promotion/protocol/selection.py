@@ -35,6 +35,7 @@ NOT_SELECTED = "NotSelected"
 """The reason of a candidate that its policy does not select any more, but gave an order for."""
 SHOWN_MAX = 3
 NO_HOLDS: Mapping[str, SetHold] = {}
+_RANK_WORDS = "the highest priority wins, then the oldest policy; a train has its members before these"
 _LAST = "9999"  # a policy without creation time is of a file: any stored one is older
 
 Object = Mapping[str, Any]
@@ -91,19 +92,21 @@ class Selection(NamedTuple):
 
 
 def select(policies: Iterable[RolloutPolicy], packages: Sequence[Package], now: float) -> list[Selection]:
-    """Give each package to one policy of its namespace: highest priority, then the oldest, then by name.
+    """Give each package to one policy of its namespace: a train, then the highest priority, then the oldest,
+    then by name.
 
     A policy with problems has no packages, but keeps those it would have from others: a typing error must not
     hand a fleet over to a policy with other waves.
     """
     ranked = sorted(policies, key=rank)
-    owners: dict[str, RolloutPolicy] = {}
+    specs = [policy.spec for policy in ranked]
+    owners = {package.name: owner_of(specs, package) for package in packages}
     selections = []
-    for policy in ranked:
+    for number, policy in enumerate(ranked):
         wanted = [package for package in packages if is_for(policy.spec, package)]
-        lost = {each.name: owners[each.name].metadata.name for each in wanted if each.name in owners}
-        mine = [each for each in wanted if each.name not in owners]
-        owners |= {each.name: policy for each in mine}
+        mine = [each for each in wanted if owners[each.name] == number]
+        others = ((each.name, owners[each.name]) for each in wanted)
+        lost = {name: ranked[owner].metadata.name for name, owner in others if owner not in (None, number)}
         problems = validate_policy(policy.spec)
         seen, left_out = _seen(policy.spec, [] if problems else mine, now)
         words = dict(_words(policy.spec, packages, seen, left_out, lost))
@@ -140,7 +143,7 @@ def _words(
 
 def lost_to(winner: str) -> str:
     """Say which policy has a target instead."""
-    return f"policy {winner} has it: the highest priority wins, then the oldest policy"
+    return f"policy {winner} has it: {_RANK_WORDS}"
 
 
 def rank(policy: RolloutPolicy) -> tuple[int, str, str]:
@@ -156,6 +159,24 @@ def is_for(spec: RolloutPolicySpec, package: Package) -> bool:
         and (not wanted.repositories or package.repository in wanted.repositories)
         and matches(requirements_of(wanted.selector or LabelSelector()), package.labels)
     )
+
+
+def seat_of(spec: RolloutPolicySpec, package: Package) -> tuple[str, int]:
+    """Return the unit of a package in the policy's train, and its position there, from 1; ("", 0) if it is no
+    member. The unit is "" where the variant has no label that names its site."""
+    train = spec.train
+    sets = [member.set for member in train.members] if train is not None else []
+    if train is None or package.set_name not in sets:
+        return "", 0
+    site = package.labels.get(train.label, "") if train.label else package.repository
+    return f"{site}/{'+'.join(sets)}" if site else "", sets.index(package.set_name) + 1
+
+
+def owner_of(ranked: Sequence[RolloutPolicySpec], package: Package) -> int | None:
+    """Return the position of the policy that has a package, None for none: the first, but a train has its
+    members whatever the rank of another policy is."""
+    found = [number for number, spec in enumerate(ranked) if is_for(spec, package)]
+    return min(found, key=lambda number: not seat_of(ranked[number], package)[1], default=None)
 
 
 def not_selected(spec: RolloutPolicySpec, package: Package) -> str:
@@ -187,6 +208,7 @@ def _seen(
             why = standing(spec, package, now)
         if why is not None:
             left_out.append(why)
+        unit, part = seat_of(spec, package)
         seen[package.name] = TargetFacts(
             revision=_name(package.proposed),
             digest=content_of(package.proposed),
@@ -195,6 +217,8 @@ def _seen(
             published_digest=content_of(package.published),
             upstream=upstream_of(package.variant),
             is_current=is_current(package),
+            unit=unit,
+            part=part,
         )
     return seen, left_out
 
@@ -291,7 +315,7 @@ def conditions_of(selection: Selection, now: float) -> Iterator[Condition]:
         status="True" if lost else "False",
         reason="OtherPolicyWins" if lost else "NoOverlap",
         message=f"{len(lost)} of its targets ({first_of(sorted(lost), SHOWN_MAX)}) belong to "
-        f"{', '.join(winners)}: the highest priority wins, then the oldest policy"
+        f"{', '.join(winners)}: {_RANK_WORDS}"
         if lost
         else "",
         observed_generation=generation,

@@ -1,6 +1,6 @@
 """One step of a rollout in the making: copies of its rows, and how they change."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -27,6 +27,7 @@ from pvbus.core.kernel.rolloutstates import (
 )
 from pvbus.core.promotion.protocol.observing import IN_FLIGHT, is_refused, observed
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
+from pvbus.core.promotion.protocol.units import count
 from pvbus.core.promotion.protocol.windows import Calendar
 
 ENDED = (RolloutState.IDLE, RolloutState.COMPLETED, RolloutState.ABORTED, RolloutState.ROLLED_BACK)
@@ -63,12 +64,14 @@ class Turn:
         self.rows: dict[str, Target] = dict(rows)
         elapsed = min(max(0.0, now - rollout.seen_at), rules.look_seconds) if rollout.seen_at else 0.0
         self.elapsed = 0.0 if commands.paused else elapsed
+        self.rollout = rollout
         is_watched = rules.evidence_seconds and rollout.state in ADVANCING
         self.rollout = msgspec.structs.replace(
             rollout,
             phase_seconds=rollout.phase_seconds + self.elapsed,
             wave_seconds=rollout.wave_seconds + self.elapsed,
             watched_seconds=rollout.watched_seconds + (self.elapsed if is_watched else 0.0),
+            train_seconds=rollout.train_seconds + (self.elapsed if self.has_partial() else 0.0),
         )
 
     def set(self, **fields: object) -> None:
@@ -95,6 +98,21 @@ class Turn:
         row = self.rows.get(target)
         return row if row is not None and row.attempt == self.rollout.attempt else None
 
+    def mates(self, row: Target) -> list[Target]:
+        """Return the members of a target's unit in the current attempt, itself included."""
+        if not row.unit:
+            return [row]
+        return [mate for mate in self.current if mate.unit == row.unit]
+
+    def move_unit(self, row: Target, wave: int) -> None:
+        """Bring a target and its unit into a wave."""
+        for mate in self.mates(row):
+            self.rows[mate.target] = msgspec.structs.replace(mate, wave=wave)
+
+    def has_partial(self) -> bool:
+        """Tell whether a train of the current attempt is noted as partial."""
+        return any(row.partial_since is not None for row in self.current)
+
     @property
     def wave(self) -> WaveRules:
         """The rules of the current wave. A policy that lost waves in the middle keeps to its last one."""
@@ -105,11 +123,11 @@ class Turn:
         """The targets of the current attempt in this wave and earlier ones."""
         return [row for row in self.current if row.wave <= wave]
 
-    def free(self, busy: Iterable[TargetState]) -> int | None:
-        """Return how many more targets may be in flight, None for any number."""
+    def free(self, busy: Collection[TargetState]) -> int | None:
+        """Return how many more units may be in flight, None for any number."""
         if not self.rules.in_flight_max:
             return None
-        return max(0, self.rules.in_flight_max - sum(row.state in busy for row in self.current))
+        return max(0, self.rules.in_flight_max - count(self.current, busy))
 
     def next_ask(self) -> float:
         asked, hold = self.rollout.asked_seconds, self.wave.hold_seconds
@@ -160,18 +178,27 @@ class Turn:
             case RolloutState.ROLLING:
                 is_busy = any(row.state in IN_FLIGHT for row in self.current)
                 has_limit = self.wave.timeout_seconds > 0 or self.rules.evidence_seconds > 0
-                return is_busy and has_limit and self.calendar.is_open(self.now)
+                is_counted = (is_busy and has_limit) or self.has_partial()
+                return is_counted and self.calendar.is_open(self.now)
+            case RolloutState.STOPPED:
+                return self.has_partial()
         return self.rollout.state in ENDED and bool(self.rollout.candidates)
 
     def wait_seconds(self) -> float | None:
         """Return when time alone may change something, at most `look_seconds` ahead while it counts."""
-        rollout, dues = self.rollout, []
+        rollout, dues = self.rollout, list[float]()
+        limit = self.rules.train.partial_seconds if self.rules.train is not None else 0.0
         if self.is_timed():
             dues.append(self.rules.look_seconds)
             if rollout.state in ENDED:
                 dues.append(self.rules.settle_seconds - rollout.phase_seconds)
             elif self.wave.timeout_seconds:
                 dues.append(self.wave.timeout_seconds - rollout.wave_seconds)
+            dues.extend(
+                limit - (rollout.train_seconds - row.partial_since)
+                for row in self.current
+                if row.partial_since is not None
+            )
             if rollout.state is RolloutState.HOLDING:
                 dues.append(self.wave.hold_seconds - rollout.phase_seconds)
                 dues.append(self.next_ask() - rollout.phase_seconds)

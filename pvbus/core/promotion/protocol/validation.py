@@ -1,6 +1,7 @@
 """Validation of a RolloutPolicy's spec: everything that a schema cannot state, with all problems at once."""
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -8,6 +9,8 @@ from pvbus.core.api.names import invalid_value, key_error
 from pvbus.core.api.rollouts import (
     BINDINGS,
     CONDITION_BINDINGS,
+    TRAIN_MODES,
+    WHEN_MEMBER_IS_ABSENT,
     Check,
     DenyWindow,
     EvidenceObject,
@@ -18,6 +21,7 @@ from pvbus.core.api.rollouts import (
     RolloutPolicySpec,
     TargetEvidence,
     TimeWindow,
+    Train,
     Wave,
 )
 from pvbus.core.api.selectors import selector_problems
@@ -27,6 +31,7 @@ from pvbus.core.promotion.protocol.rules import ALL_PERCENT, rules_of, seconds_o
 from pvbus.core.promotion.protocol.windows import DAYS_AHEAD, Calendar, window_problems
 
 T = TypeVar("T")
+_UPSTREAM = re.compile(r"[^/@\s]+/[^@\s]+@[^@\s]+")
 
 
 def validate_policy(spec: RolloutPolicySpec) -> list[str]:
@@ -52,6 +57,8 @@ def _problems(spec: RolloutPolicySpec) -> Iterator[str]:
     yield from _evidence(spec.evidence, "spec.evidence")
     yield from _windows(spec.windows, "spec.windows")
     yield from _windows(spec.deny_windows, "spec.denyWindows")
+    if spec.train is not None:
+        yield from _train(spec.train, spec.revisions)
 
 
 def _selection(wanted: RevisionsSelector) -> Iterator[str]:
@@ -66,6 +73,46 @@ def _selection(wanted: RevisionsSelector) -> Iterator[str]:
             "spec.revisions must specify `set`, `selector` (with labels) or `repositories`; for every "
             "revision of the namespace write `revisions: {all: true}`"
         )
+
+
+def _train(train: Train, wanted: RevisionsSelector) -> Iterator[str]:
+    """A mode or a combination that is not understood is refused: the members would go one by one."""
+    field = "spec.train"
+    sets = [member.set for member in train.members]
+    if train.mode not in TRAIN_MODES:
+        yield f"{field}.mode must be one of {', '.join(TRAIN_MODES)}"
+    if train.mode == "Together" and train.label:
+        yield (
+            f"{field}.label is given with the mode Together, whose members have one repository on each "
+            "site: leave it out, or take InOrder"
+        )
+    if len(sets) < 2:
+        yield f"{field}.members must list two sets or more: a train of {len(sets)} is no train"
+    yield from _repeated(sets, f"{field}.members, sets")
+    for i, member in enumerate(train.members):
+        if not member.set:
+            yield f"{field}.members[{i}].set cannot be empty"
+        elif wanted.set and member.set != wanted.set:
+            yield (
+                f"{field}.members[{i}].set {member.set} is not selected: spec.revisions.set selects "
+                f"{wanted.set} alone; give `selector`, `repositories` or `all` instead"
+            )
+        if member.upstream and not _UPSTREAM.fullmatch(member.upstream):
+            yield f"{field}.members[{i}].upstream must be REPOSITORY/PACKAGE@REVISION"
+    given = [bool(member.upstream) for member in train.members]
+    if any(given) and not all(given):
+        yield f"{field}.members: give upstream for all of them or for none: a combination has all revisions"
+    if any(given) and train.annotation:
+        yield f"{field}.annotation is given together with the upstream of members: give one of them"
+    for name, why in (
+        ("label", train.label and key_error(train.label)),
+        ("annotation", train.annotation and key_error(train.annotation)),
+    ):
+        if why:
+            yield f"{field}.{name}: {why}"
+    if train.when_member_is_absent not in ("", *WHEN_MEMBER_IS_ABSENT):
+        yield f"{field}.whenMemberIsAbsent must be one of {', '.join(WHEN_MEMBER_IS_ABSENT)}"
+    yield from _refused(f"{field}.partialTimeout", seconds_of, train.partial_timeout)
 
 
 def never_opens(spec: RolloutPolicySpec, now: float) -> str:

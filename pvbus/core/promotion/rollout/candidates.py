@@ -80,6 +80,17 @@ class Candidates:
         """Return what stands in the way of targets, where promote says anything of them."""
         return {target: words_of(self._rows[target]) for target in targets if target in self._rows}
 
+    def resting_members(self) -> list[str]:
+        """Return the members of trains that want nothing but what they run."""
+        return [target for target, row in self._rows.items() if row.part and row.is_current]
+
+    def unready_members(self) -> list[str]:
+        """Return the members of trains that have no proposal, or do not run theirs well."""
+        rows = ((target, row) for target, row in self._rows.items() if row.part)
+        return [
+            target for target, row in rows if not row.is_proposed and not (row.is_current and row.is_good)
+        ]
+
     def seen(self, rows: Mapping[str, Target]) -> Mapping[str, TargetFacts]:
         """Return the live facts by target, in the order of the rollout.
 
@@ -149,4 +160,9 @@ def _facts(row: CandidateRow) -> TargetFacts:
         row.published_source,
         row.reason == QUARANTINED,
         row.runs,
+        row.unit,
+        row.part,
+        row.release,
+        row.published_release,
+        row.banned,
     )

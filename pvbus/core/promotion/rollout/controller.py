@@ -191,7 +191,7 @@ class RolloutController(KeyedController[RolloutData]):
             answers=answer if isinstance(answer, Answers) else None,
             isolated=answer if isinstance(answer, Isolated) else None,
             commands=standstill.obeyed(data.wanted.commands, rollout.state),
-            words=data.candidates.words(rules.canaries),
+            words=data.candidates.words({*rules.canaries, *data.candidates.unready_members()}),
             sightings=data.sightings.shown(now) if rules.evidence_seconds else NO_SIGHTINGS,
         )
         self.evaluations += len(data.rows)
@@ -219,7 +219,13 @@ def _remember(data: RolloutData, key: str, row: Any) -> None:
 
 def _only_counts_time(before: Rollout, after: Rollout, now: float) -> bool:
     """Tell whether a step has only counted time, so little that it need not be written."""
-    counted = {"phase_seconds": 0.0, "wave_seconds": 0.0, "watched_seconds": 0.0, "seen_at": 0.0}
+    counted = {
+        "phase_seconds": 0.0,
+        "wave_seconds": 0.0,
+        "watched_seconds": 0.0,
+        "train_seconds": 0.0,
+        "seen_at": 0.0,
+    }
     replace = msgspec.structs.replace
     return (
         bool(before.seen_at and after.seen_at)

@@ -52,9 +52,15 @@ def order_of(row: Target | None) -> ApprovalRow | None:
         return None
     order = ORDERS[row.state]
     content = (row.good, row.good_digest) if order == "restore" else (row.revision, row.digest)
-    files = row.files if order == "approve" else ""
+    is_approval = order == "approve"
     return ApprovalRow(
-        uid=row.uid, attempt=row.attempt, order=order, revision=content[0], digest=content[1], files=files
+        uid=row.uid,
+        attempt=row.attempt,
+        order=order,
+        revision=content[0],
+        digest=content[1],
+        files=row.files if is_approval else "",
+        combination=row.combination if is_approval else (),
     )
 
 

@@ -58,11 +58,15 @@ def write_quarantine(action: Isolate, policy: RolloutPolicy) -> Generator[Effect
 def parts_of(spec: QuarantineSpec, policy: RolloutPolicy) -> Iterator[QuarantineSpec]:
     """Yield a spec with the scope of its policy, the set that it names or every PackageVariant of the
     namespace, in as many parts as its contents need."""
-    name = policy.spec.revisions.set
-    whole = msgspec.structs.replace(spec, policy=policy.metadata.name, sets=(name,) if name else ())
+    name, train = policy.spec.revisions.set, policy.spec.train
+    sets: tuple[str, ...] = (name,) if name else ()
+    if spec.combinations and train is not None:
+        sets = tuple(member.set for member in train.members)
+    whole = msgspec.structs.replace(spec, policy=policy.metadata.name, sets=sets)
     for start in range(0, max(len(spec.contents), 1), CONTENTS_MAX):
         contents = spec.contents[start : start + CONTENTS_MAX]
-        yield msgspec.structs.replace(whole, contents=contents, upstreams=spec.upstreams if not start else ())
+        rest = {} if not start else {"upstreams": (), "combinations": ()}
+        yield msgspec.structs.replace(whole, contents=contents, **rest)
 
 
 def _body(policy: RolloutPolicy, name: str, spec: QuarantineSpec) -> dict[str, Any]:

@@ -19,11 +19,13 @@ from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.rolloutrows import Rollout, Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT
+from pvbus.core.promotion.protocol.partials import TRAIN_PARTIAL, partial_words
 from pvbus.core.promotion.protocol.proving import NO_EVIDENCE
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
 from pvbus.core.promotion.protocol.selection import Selection, conditions_of
 from pvbus.core.promotion.protocol.stops import MOVING, UNDOING, Standstill
 from pvbus.core.promotion.protocol.turn import ADVANCING, ENDED
+from pvbus.core.promotion.protocol.units import state_of, units
 from pvbus.core.promotion.protocol.windows import DAYS_AHEAD, Calendar
 from pvbus.core.promotion.rollout.candidates import Candidates
 from pvbus.core.promotion.rollout.quarantining import quarantine_name, quarantine_names
@@ -39,6 +41,8 @@ REFUSED = "QuarantineRefused"
 MESSAGE_CHARACTERS_MAX = 2_000
 """The history has a message of each attempt, and the status stays small."""
 FAILURES_SHOWN_MAX = 3
+COMBINATIONS_SHOWN_MAX = 3
+INCOMPLETE = "TrainIncomplete"
 EVIDENCED = (TargetState.PLANNED, TargetState.APPROVED)
 """A target in such a state may wait for its evidence."""
 
@@ -105,6 +109,7 @@ def status_of(
         going = _with_evidence(going, rollout, rows)
     desired = (*(_with_unread(each, wanted) for each in conditions_of(selection, now)), going)
     desired = (*desired, *_runs_quarantined(candidates.runs, stored, generation))
+    desired = (*desired, *_train_partial(rollout, rows, stored, generation))
     written = quarantine_names(wanted.policy, rollout.attempt, rollout.isolations)
     return RolloutPolicyStatus(
         conditions=merge(stored.conditions, desired, now),
@@ -115,7 +120,7 @@ def status_of(
         stops=rollout.stops,
         targets=counts,
         runs_quarantined=len(candidates.runs),
-        history=noted(stored.history, shown, counts, timestamp(now), written),
+        history=noted(stored.history, shown, counts, timestamp(now), written, _combinations(rollout, rows)),
     )
 
 
@@ -141,6 +146,29 @@ def _runs_quarantined(
     )
 
 
+def _train_partial(
+    rollout: Rollout, rows: Mapping[str, Target], stored: RolloutPolicyStatus, generation: int
+) -> Iterator[Condition]:
+    """Yield the condition that names the trains with only a part of their revisions, once there were any."""
+    words = partial_words(row for row in rows.values() if row.attempt == rollout.attempt)
+    if not words and all(each.type != TRAIN_PARTIAL for each in stored.conditions):
+        return
+    yield Condition(
+        type=TRAIN_PARTIAL,
+        status="True" if words else "False",
+        reason="PartOfTrain" if words else "NoTrainPartial",
+        message=cut(words, MESSAGE_CHARACTERS_MAX),
+        observed_generation=generation,
+    )
+
+
+def _combinations(rollout: Rollout, rows: Mapping[str, Target]) -> tuple[str, ...]:
+    """Return the combinations of an attempt, as many as a status shows."""
+    current = (row for row in rows.values() if row.attempt == rollout.attempt and row.combination)
+    found = {" + ".join(each or "unknown" for each in row.combination) for row in current}
+    return tuple(nsmallest(COMBINATIONS_SHOWN_MAX, found))
+
+
 def _with_unread(condition: Condition, wanted: Wanted) -> Condition:
     """Say which orders in the annotations cannot be read: their writer waits for something."""
     condition = msgspec.structs.replace(condition, message=cut(condition.message, MESSAGE_CHARACTERS_MAX))
@@ -161,8 +189,9 @@ def _with_failures(message: str, rollout: Rollout, rows: Mapping[str, Target], c
 
 
 def counts_of(rollout: Rollout, rows: Iterable[Target]) -> TargetCounts:
-    """Count the targets of the current attempt."""
-    states = Counter(row.state for row in rows if row.attempt == rollout.attempt)
+    """Count the units of the current attempt: targets, and trains as one."""
+    current = (row for row in rows if row.attempt == rollout.attempt)
+    states = Counter(map(state_of, units(current).values()))
     found: Counter[str] = Counter()
     for state, number in states.items():
         found[_COUNTED[state]] += number
@@ -227,6 +256,8 @@ def _over(wanted: Wanted, rules: Rules, rollout: Rollout) -> Progress:
         return Progress(False, LOST, f"{why}: a person has to restart it ({_command(wanted, 'restart')})")
     if rollout.canary_reason:
         return _held(wanted, rollout)
+    if rollout.train_message:
+        return Progress(False, INCOMPLETE, rollout.train_message)
     if rollout.state is RolloutState.IDLE:
         return Progress(False, "NothingProposed", "no revision that may be approved is proposed")
     return Progress(False, rollout.state.value, rollout.message)
@@ -326,6 +357,7 @@ def noted(
     targets: TargetCounts,
     now: str,
     quarantines: tuple[str, ...] = (),
+    combinations: tuple[str, ...] = (),
 ) -> tuple[PastAttempt, ...]:
     """Return the history with the current attempt as it is. now: RFC 3339 in UTC.
 
@@ -347,6 +379,7 @@ def noted(
         message=rollout.message,
         excused=rollout.excused,
         quarantines=quarantines,
+        combinations=combinations,
         not_quarantined=rollout.spared,
         ended_at=((former.ended_at if is_same else None) or now) if has_ended else None,
         targets=(former.targets if is_same and former.targets else targets) if has_ended else None,

@@ -120,7 +120,7 @@ def watched_targets(
 ) -> dict[str, tuple[str, str, int]]:
     """Return whom to look at, with the revision, content and attempt: who is published in the attempt, who is
     ordered next if a status from before must be known, and, while anything is
-    proposed, canaries that run what they have.
+    proposed, canaries that run what they have, and members of trains that may ride.
 
     The revision is "" for one that is not published yet.
     """
@@ -131,10 +131,11 @@ def watched_targets(
         found |= {row.target: ("", "", row.attempt) for row in _next(rules, rollout, current)}
     named = {row.target for row in current}
     is_planning = is_active or any(row.is_proposed for row in candidates.rows())
-    for canary in rules.canaries if is_planning else ():
-        content = candidates.published(canary)
-        if canary not in named and content[0]:
-            found[canary] = (*content, rollout.attempt)
+    resting = candidates.resting_members() if rules.train is not None else ()
+    for target in (*rules.canaries, *resting) if is_planning else ():
+        content = candidates.published(target)
+        if target not in named and content[0]:
+            found[target] = (*content, rollout.attempt)
     return found
 
 

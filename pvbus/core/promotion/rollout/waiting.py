@@ -27,7 +27,7 @@ def waits_of(key: Key, policy: RolloutPolicy, rollout: Rollout | None, now: floa
         yield f"a person, as it stopped: pvbus rollout resume, abort or roll-back {key}"
         yield from release_waits(key, policy)
     if rollout is not None:
-        yield from canary_waits(key, rollout)
+        yield from planning_waits(key, rollout)
     if status.phase not in (RolloutState.ROLLING, RolloutState.HOLDING):
         return
     rules = rules_of(policy.spec)
@@ -56,10 +56,12 @@ def release_waits(key: Key, policy: RolloutPolicy) -> Iterator[str]:
         )
 
 
-def canary_waits(key: Key, rollout: Rollout) -> Iterator[str]:
-    """Yield the canaries that a rollout waits for."""
+def planning_waits(key: Key, rollout: Rollout) -> Iterator[str]:
+    """Yield the canaries that a rollout waits for, and the trains that are not planned."""
     if rollout.canary_reason:
         yield f"its canaries ({rollout.canary_reason}): {rollout.canary_message}; {canary_advice(key)}"
+    if rollout.train_message:
+        yield f"what these trains lack, before they are planned: {rollout.train_message}"
 
 
 def canary_advice(key: Key) -> str:

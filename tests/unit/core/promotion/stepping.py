@@ -1,5 +1,7 @@
 """A small fleet around the rollout machine, driven step by step."""
 
+from typing import Self
+
 from pvbus.core.api.quarantines import QuarantineSpec
 from pvbus.core.kernel.rolloutrows import (
     NO_COMMANDS,
@@ -44,7 +46,7 @@ class Fleet:
         self.isolated: Isolated | None = None
         self.taken: Step
 
-    def go(self, seconds: float = 0) -> "Fleet":
+    def go(self, seconds: float = 0) -> Self:
         """Let time pass, and take a step; then as many as the quarantines need."""
         self.now += seconds
         self._step()
@@ -63,18 +65,22 @@ class Fleet:
             self.cover(*self.quarantines.values())
         return Isolated(action.attempt, action.number, is_lasting=self.is_lasting, refusal=self.refusal)
 
-    def cover(self, *specs: QuarantineSpec) -> "Fleet":
+    def cover(self, *specs: QuarantineSpec) -> Self:
         """Let every target see which quarantines last."""
         lasting = specs if self.is_lasting else ()
         sources = {each.revision for spec in lasting for each in spec.upstreams}
         contents = {each for spec in lasting for each in spec.contents}
+        banned = tuple(("q", *each.upstreams) for spec in lasting for each in spec.combinations)
         for target, facts in self.seen.items():
             is_open = facts.source in sources or facts.digest in contents
             is_run = facts.published_source in sources or facts.published_digest in contents
             was_open = facts.is_quarantined and facts.revision != facts.published
             is_proposed = not is_open and (facts.is_proposed or was_open)
             self.seen[target] = facts._replace(
-                is_quarantined=is_open, is_proposed=is_proposed, runs="q" if is_run else ""
+                is_quarantined=is_open,
+                is_proposed=is_proposed,
+                runs="q" if is_run else "",
+                banned=banned,
             )
         return self
 
@@ -99,7 +105,7 @@ class Fleet:
             else:
                 self.rows[target] = row
 
-    def publish(self, *targets: str, good: bool | None = True) -> "Fleet":
+    def publish(self, *targets: str, good: bool | None = True) -> Self:
         """Publish what is proposed. good: what its evidence says, None for no evidence yet."""
         for target in targets:
             facts = self.seen[target]
@@ -114,15 +120,15 @@ class Fleet:
                 self.evidence[target] = Evidence(facts.revision, facts.digest, self.rollout.attempt, good)
         return self.go()
 
-    def change(self, target: str, **fields: object) -> "Fleet":
+    def change(self, target: str, **fields: object) -> Self:
         self.seen[target] = self.seen[target]._replace(**fields)  # type: ignore[arg-type]  # of any field
         return self.go()
 
-    def command(self, **fields: object) -> "Fleet":
+    def command(self, **fields: object) -> Self:
         self.commands = self.commands._replace(**fields)  # type: ignore[arg-type]  # of any field
         return self.go()
 
-    def answer(self, *verdicts: bool | None, words: tuple[str, ...] = ()) -> "Fleet":
+    def answer(self, *verdicts: bool | None, words: tuple[str, ...] = ()) -> Self:
         rollout = self.rollout
         self.answers = Answers(rollout.attempt, rollout.wave, rollout.ask, verdicts, words)
         return self.go()

@@ -23,7 +23,32 @@ def checked(**check: Any) -> dict[str, Any]:
     return {"waves": [{**LAST, "checks": [{"name": "c", **check}]}]}
 
 
+A, B = {"set": "a"}, {"set": "b"}
+
+
+def train(**fields: Any) -> dict[str, Any]:
+    return {"train": {"mode": "InOrder", "members": [A, B], **fields}}
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
+    (train(members=[]), "spec.train.members must list two sets or more: a train of 0 is no train"),
+    (train(members=[A]), "spec.train.members must list two sets or more: a train of 1 is no train"),
+    (train(members=[A, B, A]), 'spec.train.members, sets: "a" is given more than once'),
+    (train(members=[A, {}]), "spec.train.members[1].set cannot be empty"),
+    (train() | {"revisions": {"set": "a"}}, "spec.train.members[1].set b is not selected"),
+    (train(mode="AtWill"), "spec.train.mode must be one of Together, InOrder"),
+    (train(mode=""), "spec.train.mode must be one of Together, InOrder"),
+    (train(mode="Together", label="site"), "spec.train.label is given with the mode Together"),
+    (train(label="a b"), "spec.train.label: name part must"),
+    (train(annotation="a b"), "spec.train.annotation: name part must"),
+    (train(members=[A | {"upstream": "r/a@v1"}, B]), "spec.train.members: give upstream for all of them"),
+    (train(members=[A | {"upstream": "a"}, B]), "spec.train.members[0].upstream must be REPOSITORY/PACKAGE"),
+    (
+        train(annotation="x", members=[A | {"upstream": "r/a@v1"}, B | {"upstream": "r/b@v1"}]),
+        "spec.train.annotation is given together with the upstream of members",
+    ),
+    (train(whenMemberIsAbsent="Go"), "spec.train.whenMemberIsAbsent must be one of Wait, Skip"),
+    (train(partialTimeout="soon"), 'spec.train.partialTimeout: "soon" is no duration'),
     ({"waves": [{"percent": 50}]}, "spec.waves[0].percent must be 100 in the last wave"),
     ({"waves": [{"percent": 60}, {"percent": 40}, LAST]}, "spec.waves[1].percent 40 does not exceed the 60"),
     ({"waves": [{"percent": 10}, {"percent": 10}, LAST]}, "spec.waves[1].percent 10 does not exceed the 10"),
