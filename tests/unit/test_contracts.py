@@ -88,6 +88,7 @@ def test_topics_and_record_types_are_declared_for_each_other() -> None:
         "Approval",
         "EventCause",
         "EventTask",
+        "EventRollout",
         "LockedRevision",
         "LockedDependency",
         "EstablishedRevision",

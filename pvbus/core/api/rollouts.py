@@ -166,6 +166,10 @@ class RolloutPolicySpec(ApiStruct, frozen=True, kw_only=True):
     train: Train | None = None
 
 
+PROGRESSING = "Progressing"
+"""The condition type that says whether a rollout goes on, and what it waits for."""
+
+
 class TargetCounts(ApiStruct, frozen=True, kw_only=True):
     total: int = 0
     waiting: int = 0

@@ -42,6 +42,7 @@ from pvbus.core.kernel.records import (
     POLICIES,
     SETS,
     VARIANTS,
+    EventRollout,
     InjectableRow,
     ObjectOwner,
     ObjectRow,
@@ -183,6 +184,7 @@ def _object_row(kind: Kind, obj: Mapping[str, Any], meta: Mapping[str, Any], key
         served=_served(obj) if kind == CRD else None,
         conditions=_reported(kind, obj),
         specializer=_specializer(obj) if kind == SPECIALIZER else None,
+        rollout=_rollout(obj) if kind == POLICY else None,
     )
     # Porch updates the time of a Repository's condition at each of its polls: that alone is no change.
     timeless = tuple(msgspec.structs.replace(c, last_transition_time=None) for c in row.conditions)
@@ -190,6 +192,8 @@ def _object_row(kind: Kind, obj: Mapping[str, Any], meta: Mapping[str, Any], key
     if row.revision is not None and _is_content_unnamed(row.revision):
         counted = msgspec.structs.replace(counted, resource_version=meta.get("resourceVersion", ""))
     digest = _hash(_canonical.encode(counted))
+    if row.rollout is not None:  # a target more or less is no change: it comes along with the next one
+        counted = msgspec.structs.replace(counted, rollout=msgspec.structs.replace(row.rollout, targets=None))
     full = msgspec.structs.replace(
         row,
         resource_version=meta.get("resourceVersion", ""),
@@ -247,6 +251,16 @@ def _reported(kind: Kind, obj: Mapping[str, Any]) -> tuple[Condition, ...]:
             observed_generation=generation if isinstance(generation, int) else 0,
         )
     return tuple(by_type.values())
+
+
+def _rollout(obj: Mapping[str, Any]) -> EventRollout | None:
+    spec, status = _map(obj.get("spec")), _map(obj.get("status"))
+    shown = {key: status[key] for key in ("phase", "attempt", "wave", "targets") if key in status}
+    try:
+        found = msgspec.convert({**shown, "waves": len(_maps(spec.get("waves"))) or 1}, EventRollout)
+    except msgspec.ValidationError:
+        return None
+    return found if found.attempt else None
 
 
 def _of_stop(obj: Mapping[str, Any]) -> tuple[Condition, ...]:

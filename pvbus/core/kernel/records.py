@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from pvbus.core.api.promotion import PackageSpecializerSpec
+from pvbus.core.api.rollouts import TargetCounts
 from pvbus.core.api.variants import Condition, Downstream, DownstreamTarget, Upstream, VariantTemplate
 
 META = "pvbus.meta"
@@ -127,6 +128,21 @@ class EventTask(_Row, frozen=True, kw_only=True):
     answered_at: str = ""
 
 
+class EventRollout(_Row, frozen=True, kw_only=True):
+    """How far a rollout was when a condition of its RolloutPolicy changed.
+
+    phase, attempt, wave: of its status; the wave from 1. waves: how many the policy has. targets: the numbers
+    of the targets of the attempt: all, those that wait, are in flight, proven, failing, rolled back, and that
+    left.
+    """
+
+    phase: str = ""
+    attempt: int = 0
+    wave: int = 0
+    waves: int = 0
+    targets: TargetCounts | None = None
+
+
 class RevisionFacts(_Row, frozen=True, kw_only=True):
     """Facts of a PackageRevision. `lock_*`: status.upstreamLock.git; `self_*`: status.selfLock.git. gates,
     tasks: types of the conditions that readiness gates name, and of those that ask people. questions: of
@@ -154,7 +170,8 @@ class RevisionFacts(_Row, frozen=True, kw_only=True):
 
 class ObjectRow(_Row, frozen=True, kw_only=True):
     """Metadata of an observed object, and a few facts of its kind that services need. conditions: Ready of a
-    Repository, all of a RolloutPolicy. specializer: the spec of a PackageSpecializer."""
+    Repository, all of a RolloutPolicy. specializer: the spec of a PackageSpecializer. rollout: how far that
+    of a RolloutPolicy is."""
 
     uid: str
     resource_version: str = ""
@@ -171,6 +188,7 @@ class ObjectRow(_Row, frozen=True, kw_only=True):
     served: tuple[str, ...] | None = None
     conditions: tuple[Condition, ...] = ()
     specializer: PackageSpecializerSpec | None = None
+    rollout: EventRollout | None = None
 
 
 class InjectableRow(_Row, frozen=True, kw_only=True):
@@ -663,7 +681,7 @@ class ConditionEvent(_Row, frozen=True, kw_only=True):
     `Published`, with the lifecycle as the reason. last: whether the object no longer has the condition.
     cause: what the event was derived from; if the object is gone, at most the set of a PackageVariant. The
     message of its last events says why it went. task: the question behind the condition, if it asks a person
-    and neither it nor its revision goes away.
+    and neither it nor its revision goes away. rollout: of a RolloutPolicy, how far it is.
     """
 
     kind: str
@@ -678,6 +696,7 @@ class ConditionEvent(_Row, frozen=True, kw_only=True):
     last: bool = False
     cause: EventCause = EventCause()
     task: EventTask = EventTask()
+    rollout: EventRollout = EventRollout()
 
 
 class DeadLetter(_Row, frozen=True, kw_only=True):

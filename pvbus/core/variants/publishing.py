@@ -12,11 +12,12 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from pvbus.core.api.rollouts import PROGRESSING
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.effects import Notice, Put
 from pvbus.core.kernel.keys import ConditionKey, Key, SubjectKey, sha1_head
 from pvbus.core.kernel.objects import timestamp
-from pvbus.core.kernel.records import CONDITIONS, LATEST, ConditionEvent, EventCause, EventTask
+from pvbus.core.kernel.records import CONDITIONS, LATEST, ConditionEvent, EventCause, EventRollout, EventTask
 from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.notices import COUNTS_TYPE, notice_of
 from pvbus.core.variants.severity import DISPUTED
@@ -76,6 +77,7 @@ LAST_REASONS: Mapping[str, str] = {
 NO_CAUSE = EventCause()
 NO_TASK = EventTask()
 NO_TASKS: Mapping[str, EventTask] = {}
+NO_ROLLOUT = EventRollout()
 
 COUNTING_TYPES = frozenset({"TargetsApplied", "Removing"})
 COUNTING_REASONS = frozenset({"Reconciling", "VariantsNotReady", "DeletionHeld"})
@@ -115,6 +117,7 @@ class Publisher:
         cause: EventCause = NO_CAUSE,
         tasks: Mapping[str, EventTask] = NO_TASKS,
         owner_uid: str = "",
+        rollout: EventRollout = NO_ROLLOUT,
     ) -> News:
         """Return the events of the conditions that changed.
 
@@ -122,12 +125,15 @@ class Publisher:
         latest: condition type -> the last published event
         tasks: condition type -> the question behind the condition
         variant, owner_uid: name and uid of the PackageVariant that owns a revision
+        rollout: how far the rollout of a policy is
         now: the time, in seconds since the epoch
         """
         waits: dict[str, float] = {}
         for condition in conditions:
             last, task = latest.get(condition.type), tasks.get(condition.type, NO_TASK)
             wait = _seconds_until_news(last, uid, condition, task, now)
+            if last is not None and condition.type == PROGRESSING and _has_moved(last.rollout, rollout):
+                wait = 0
             if wait is not None:
                 waits[condition.type] = wait
         if not waits or min(waits.values()) > 0:
@@ -140,7 +146,7 @@ class Publisher:
                 last = latest.get(condition.type)
                 event = self._event(key, uid, condition, last, time)
                 task = tasks.get(condition.type, NO_TASK)
-                event = replace(event, variant=variant, cause=cause, task=task)
+                event = replace(event, variant=variant, cause=cause, task=task, rollout=rollout)
                 notice = notice_of(event, last, owner_uid=owner_uid, is_stalled=is_stalled)
                 puts += self._sent(key, event, event, notice)
         return News(tuple(puts))
@@ -199,6 +205,7 @@ class Publisher:
                 last=True,
                 cause=cause,
                 task=NO_TASK,
+                rollout=NO_ROLLOUT,
             )
             puts += self._sent(key, event, None, notice_of(event, last))
         return tuple(puts)
@@ -243,6 +250,12 @@ def _seconds_until_news(
     if not _has_counts(new):
         return 0
     return min(max(_seconds(last.time) + COUNTING_SECONDS - now, 0), COUNTING_SECONDS)
+
+
+def _has_moved(before: EventRollout, after: EventRollout) -> bool:
+    """Tell whether a rollout is in another phase, attempt or wave: the numbers of its targets alone are no
+    news."""
+    return (before.phase, before.attempt, before.wave) != (after.phase, after.attempt, after.wave)
 
 
 def _has_counts(condition: Condition) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.core.api.rollouts import PastAttempt, RolloutPolicy, RolloutPolicyStatus, TargetCounts
+from pvbus.core.api.rollouts import PROGRESSING, PastAttempt, RolloutPolicy, RolloutPolicyStatus, TargetCounts
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import SEPARATOR, cut, part
@@ -34,7 +34,6 @@ from pvbus.core.promotion.rollout.state import Wanted
 from pvbus.core.promotion.rollout.waiting import canary_advice
 from pvbus.core.variants.publishing import merge
 
-PROGRESSING = "Progressing"
 RUNS_QUARANTINED = "RunsQuarantined"
 RUNS_SHOWN_MAX = 3
 REFUSED = "QuarantineRefused"

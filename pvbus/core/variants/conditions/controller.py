@@ -47,7 +47,7 @@ from pvbus.core.kernel.records import (
 from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.conditions.endings import DECIDED_TO_REMOVE, end_of
 from pvbus.core.variants.conditions.sets import set_conditions
-from pvbus.core.variants.conditions.subjects import GROUPS, ConditionSubject, Subjects
+from pvbus.core.variants.conditions.subjects import GROUPS, NO_ROLLOUT, ConditionSubject, Subjects
 from pvbus.core.variants.notices import REVISION
 from pvbus.core.variants.publishing import (
     DELETED,
@@ -235,6 +235,7 @@ class ConditionsController(KeyedController[ObjectState]):
             cause=cause,
             tasks=tasks,
             owner_uid=owner_uid,
+            rollout=NO_ROLLOUT if subject is None else subject.rollout,
         )
         types = {condition.type for condition in present}
         left = [event for type_, event in state.latest.items() if type_ not in types]

@@ -17,7 +17,7 @@ from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR, ObjectKey, SubjectKey, maker_of, reconciled_partition
 from pvbus.core.kernel.markers import SyncView, marker_kind
-from pvbus.core.kernel.records import EventCause, EventTask, ObjectRow, RevisionFacts
+from pvbus.core.kernel.records import EventCause, EventRollout, EventTask, ObjectRow, RevisionFacts
 from pvbus.core.kernel.tasks import OPEN_STATES, asked
 from pvbus.core.variants.notices import KEPT_TYPE, LIFECYCLE_TYPE, REPOSITORY, REVISION
 
@@ -38,6 +38,7 @@ _row = msgspec.json.Decoder(ObjectRow)
 
 
 NO_QUESTIONS: Mapping[str, EventTask] = {}
+NO_ROLLOUT = EventRollout()
 
 
 class ConditionSubject(NamedTuple):
@@ -47,6 +48,7 @@ class ConditionSubject(NamedTuple):
     cause: the cause of its events
     variant, owner_uid: name and uid of the PackageVariant that owns a revision
     questions: condition type -> the question to people behind it
+    rollout: how far the rollout of a policy is
     """
 
     uid: str
@@ -55,6 +57,7 @@ class ConditionSubject(NamedTuple):
     variant: str = ""
     questions: Mapping[str, EventTask] = NO_QUESTIONS
     owner_uid: str = ""
+    rollout: EventRollout = NO_ROLLOUT
 
 
 class Subjects:
@@ -103,7 +106,7 @@ _PREFIXES = tuple(f"{group}/{kind}|" for kind, group in GROUPS.items())
 def _subject(name: ObjectKey, row: ObjectRow) -> ConditionSubject:
     cause = EventCause(generation=row.generation, resource_version=row.resource_version)
     if name.kind != REVISION:
-        return ConditionSubject(row.uid, row.conditions, cause)
+        return ConditionSubject(row.uid, row.conditions, cause, rollout=row.rollout or NO_ROLLOUT)
     facts = row.revision
     if facts is not None:
         cause = replace(cause, commit=facts.self_commit)

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from pvbus.core.api.rollouts import TargetCounts
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.effects import Outcome
 from pvbus.core.kernel.keys import (
@@ -19,7 +20,15 @@ from pvbus.core.kernel.keys import (
 )
 from pvbus.core.kernel.keys import partition as partition_of
 from pvbus.core.kernel.objectrows import POLICY, REPOSITORY, REVISION, rows_of
-from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, EventCause, EventTask
+from pvbus.core.kernel.records import (
+    CONDITIONS,
+    LATEST,
+    OBJECTS,
+    ConditionEvent,
+    EventCause,
+    EventRollout,
+    EventTask,
+)
 from pvbus.core.kernel.tasks import TASKS_MAX
 from pvbus.core.variants.conditions.controller import ConditionsController
 from tests.simulation.parts import marker, obj
@@ -372,6 +381,33 @@ def test_a_gate_that_is_there_twice_is_unknown() -> None:
     twice = (("Tested", "True"), ("Tested", "True"))
     worker.see(REVISION, revision("Draft", gates=("Tested",), conditions=twice))
     assert worker.reported() == [("False", "Draft", ""), ("Unknown", "Duplicate", "")]
+
+
+def test_an_event_of_a_rollout_has_its_attempt_wave_and_counts_as_data() -> None:
+    """Counts alone are no event; a phase, an attempt or a wave is one, whatever the sentence says."""
+    worker = Worker()
+    worker.listed()
+
+    def see(phase: str, attempt: int, wave: int, **targets: int) -> list[EventRollout]:
+        before = len(worker.events)
+        seen = policy("it goes on")
+        seen["spec"] = {"waves": [{"count": 1}, {"percent": 100}]}
+        seen["status"] |= {"phase": phase, "attempt": attempt, "wave": wave, "targets": targets}
+        worker.see(POLICY, seen)
+        return [each.rollout for each in worker.events[before:] if each.condition.type == "Progressing"]
+
+    counts = TargetCounts(total=3, proven=1, in_flight=2)
+    first = EventRollout(phase="Rolling", attempt=1, wave=1, waves=2, targets=counts)
+    assert see("Rolling", 1, 1, total=3, proven=1, inFlight=2) == [first]
+    assert see("Rolling", 1, 1, total=3, proven=2, inFlight=1) == []
+    found = see("Rolling", 1, 2, total=3, proven=3)
+    assert found == [
+        EventRollout(phase="Rolling", attempt=1, wave=2, waves=2, targets=TargetCounts(total=3, proven=3))
+    ]
+    assert [each.attempt for each in see("Rolling", 2, 2, total=3)] == [2]
+    assert [each.phase for each in see("Completed", 2, 2, total=3)] == ["Completed"]
+    worker.see(POLICY, policy("it goes on"), gone=True)
+    assert worker.events[-1].rollout == EventRollout()
 
 
 def test_a_rollout_that_advances_is_an_event() -> None:
