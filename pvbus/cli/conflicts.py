@@ -1,8 +1,6 @@
 """`pvbus conflicts`: equal conflicts of many variants as one row, settled by one decision, and undone by one.
 
-The bus has the list. Each draft is read from the API server before its write, and settled only if it still
-has the conflict. The draft's annotation `pvbus.dev/settled-conflicts` records what was settled, by which
-resolution; who did it is in the draft's commit.
+The bus has the list; `settling` writes the drafts.
 """
 
 import asyncio
@@ -11,76 +9,47 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
-import msgspec
 
-from pvbus.cli.diff import put_side, texts_of, twice
 from pvbus.cli.explain_text import conflict_value
 from pvbus.cli.fleet import (
-    Member,
-    Progress,
-    counter,
-    existing,
     kubeconfig_option,
-    require_served,
     run_connected,
-    work_off,
 )
 from pvbus.cli.get import query_of
-from pvbus.cli.live import REVISION
 from pvbus.cli.objectnames import Scope, named
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.progress import SET
 from pvbus.cli.reading import bus_option, data_option, open_existing_bus
-from pvbus.core.api.variants import ObjectMeta, PackageVariant
-from pvbus.core.errors import PermanentError, PvbusError, UsageError
-from pvbus.core.kernel.conflicts import CONFLICTS, Conflict, annotation
-from pvbus.core.kernel.keys import Key
-from pvbus.core.promotion.protocol.proposals import conflicts_of
-from pvbus.core.variants.merge import MergeError
-from pvbus.core.variants.merge.resolving import unresolved
-from pvbus.core.variants.revisions.owning import lifecycle_of
-from pvbus.core.web.conflicts import Found, Group, found_in, group_id, groups_of, place_id, values_of
+from pvbus.cli.settling import (
+    Result,
+    read_all_settled,
+    read_settled,
+    resolutions_of,
+    settle_group,
+    undo_all,
+    undo_lines,
+)
+from pvbus.core.errors import PermanentError, UsageError
+from pvbus.core.kernel.conflicts import Conflict
+from pvbus.core.web.conflicts import (
+    Found,
+    Group,
+    by_draft,
+    found_in,
+    group_id,
+    groups_of,
+    place_id,
+    values_of,
+)
 from pvbus.core.web.listing import Query, entries_at
 from pvbus.core.web.model import Model
-from pvbus.core.yaml.editor import YamlError
-from pvbus.ports.cluster import Cluster, Object
 from pvbus.runtime.web.reading import read_fleet
 
-SETTLED = "pvbus.dev/settled-conflicts"
-"""On a draft: what was settled by resolutions, as JSON, so that `pvbus conflicts undo` finds it."""
-SETTLED_BYTES_MAX = 64 * 1024  # of 256 KiB for all annotations; the oldest go first
 SHOWN_MAX = 20
 INTERRUPTED = 130
-
-
-class Settled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A conflict that a resolution has settled.
-
-    resolution: its id
-    side: whose value the draft has since
-    """
-
-    resolution: str
-    side: str
-    conflict: Conflict
-
-
-class Result(NamedTuple):
-    """What became of one draft.
-
-    outcome: done, refused, or failed
-    """
-
-    variant: str
-    revision: str
-    outcome: str
-    message: str = ""
-
-
-_settled = msgspec.json.Decoder(tuple[Settled, ...])
 
 
 def _selecting(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -206,17 +175,21 @@ def take(
     short_help="Take a resolution back.",
     epilog="""\b
 Examples:
+  pvbus conflicts settled                           the resolutions, with their ids
+  pvbus conflicts undo 5b1e07c2a9d4 --dry-run
   pvbus conflicts undo 5b1e07c2a9d4
 
-Exit codes: 0 taken back; 1 some were refused or failed, or no draft has it; 2 bad usage; 130 interrupted.
+Exit codes: 0 taken back, or would be; 1 some were refused or failed, or no draft has it; 2 bad usage;
+130 interrupted.
 """,
 )
 @click.argument("resolution")
+@click.option("--dry-run", is_flag=True, help="Show what would be taken back, and write nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @kubeconfig_option
 @data_option
-def undo(resolution: str, yes: bool, output: str, kubeconfig: str | None, data: str) -> int:
+def undo(resolution: str, dry_run: bool, yes: bool, output: str, kubeconfig: str | None, data: str) -> int:
     """Give each draft the value that it had before a resolution, and have its conflict open again.
 
     A draft whose value was changed since, and one that is no draft any more, is refused.
@@ -226,10 +199,39 @@ def undo(resolution: str, yes: bool, output: str, kubeconfig: str | None, data: 
         raise PermanentError(
             f'no draft records the resolution "{resolution}": it is published, or was undone'
         )
-    _ask(f"Open the conflicts of {_drafts(len(drafts))} again?", yes=yes)
+    for line in undo_lines(drafts, resolution):
+        click.echo(line, err=not dry_run)
+    if dry_run:
+        return 0
+    _ask(f"Open the conflicts of {drafts_of(len(drafts))} again?", yes=yes)
     work = partial(undo_all, drafts=drafts, resolution=resolution)
     results, interrupted = asyncio.run(run_connected(data, kubeconfig, work))
     return _report(results, resolution, output, interrupted=interrupted, then="see pvbus conflicts list")
+
+
+@conflicts.command(
+    "settled",
+    short_help="List resolutions that can be taken back.",
+    epilog="""\b
+Examples:
+  pvbus conflicts settled
+
+Exit codes: 0 shown, also if there is none; 1 the API server does not answer; 2 bad usage.
+""",
+)
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+@kubeconfig_option
+@data_option
+def settled(output: str, kubeconfig: str | None, data: str) -> None:
+    """List what `take` settled in drafts, each decision as one row. A published draft's is final."""
+    found = resolutions_of(asyncio.run(run_connected(data, kubeconfig, read_all_settled)))
+    if output != "text":
+        emit([each._asdict() for each in found], output)
+    elif found:
+        rows = ((each.id, each.side, str(len(each.variants)), "; ".join(each.places)) for each in found)
+        columns(("RESOLUTION", "TAKEN", "VARIANTS", "WHERE"), rows)
+    else:
+        click.echo("no draft records a resolution", err=True)
 
 
 # ------------------------------------------------------------ what there is
@@ -274,12 +276,12 @@ def group_document(group: Group) -> dict[str, Any]:
 def _row(group: Group) -> tuple[str, ...]:
     values = values_of(group.example)
     sides = [conflict_value(values, side) for side in ("local", "upstream")]
-    return (group.id, str(len(_by_draft(group))), *sides, group.words)
+    return (group.id, str(len(by_draft(group))), *sides, group.words)
 
 
 def preview_lines(group: Group, side: str) -> Iterator[str]:
     """Yield what a decision would settle: how much of it, and one draft in full."""
-    yield f"{group.words}: {_drafts(len(_by_draft(group)))}"
+    yield f"{group.words}: {drafts_of(len(by_draft(group)))}"
     pairs = Counter(_sides(member.conflict) for member in group.members)
     for (local, upstream), count in pairs.most_common(SHOWN_MAX):
         value = local if side == "local" else upstream
@@ -293,7 +295,7 @@ def preview_lines(group: Group, side: str) -> Iterator[str]:
 
 
 def take_question(group: Group, side: str) -> str:
-    return f"Take {side}'s value in {_drafts(len(_by_draft(group)))}?"
+    return f"Take {side}'s value in {drafts_of(len(by_draft(group)))}?"
 
 
 def undo_words(resolution: str) -> str:
@@ -303,7 +305,7 @@ def undo_words(resolution: str) -> str:
 def changed_words(results: Sequence[Result], then: str) -> str:
     """Return how many drafts were changed, and what comes next."""
     done = sum(each.outcome == "done" for each in results)
-    return f"{done} of {_drafts(len(results))} changed; {then}"
+    return f"{done} of {drafts_of(len(results))} changed; {then}"
 
 
 def _sides(conflict: Conflict) -> tuple[str, str]:
@@ -311,13 +313,8 @@ def _sides(conflict: Conflict) -> tuple[str, str]:
     return conflict_value(values, "local"), conflict_value(values, "upstream")
 
 
-def _drafts(count: int) -> str:
+def drafts_of(count: int) -> str:
     return "1 draft" if count == 1 else f"{count} drafts"
-
-
-def _by_draft(group: Group) -> dict[str, str]:
-    """Return the variants of a group by their drafts."""
-    return {member.revision: member.variant for member in group.members}
 
 
 def _ask(question: str, *, yes: bool) -> None:
@@ -328,153 +325,6 @@ def _ask(question: str, *, yes: bool) -> None:
         raise UsageError("cannot ask here, as this is no terminal: add --yes, or --dry-run to look first")
     if not click.confirm(question, err=True):
         raise PermanentError("nothing was changed", reason="Declined")
-
-
-# ------------------------------------------------------------ settling
-
-
-async def settle_group(
-    cluster: Cluster,
-    group: Group,
-    side: str,
-    resolution: str,
-    id_of: Callable[[Conflict], str],
-    progress: Progress = counter,
-) -> tuple[list[Result], bool]:
-    """Settle a group, some drafts at a time; return the results, and whether a person has interrupted it."""
-
-    async def settle_draft(item: tuple[str, str]) -> Result:
-        revision, variant = item
-        work = partial(_settle_draft, cluster, Key.parse(variant), Key.parse(revision).name)
-        return await _report_draft(variant, revision, partial(work, side, resolution, group.id, id_of))
-
-    return await work_off(list(_by_draft(group).items()), settle_draft, "settle", progress)
-
-
-async def _report_draft(variant: str, revision: str, attempt: Callable[[], Any]) -> Result:
-    try:
-        return Result(variant, revision, "done", await twice(attempt))
-    except (MergeError, YamlError) as exc:
-        return Result(variant, revision, "refused", str(exc))
-    except PermanentError as exc:
-        return Result(variant, revision, "refused" if exc.reason == "Changed" else "failed", str(exc))
-    except PvbusError as exc:
-        return Result(variant, revision, "failed", str(exc))
-
-
-async def _settle_draft(
-    cluster: Cluster,
-    key: Key,
-    name: str,
-    side: str,
-    resolution: str,
-    group: str,
-    id_of: Callable[[Conflict], str],
-) -> str:
-    draft = await _draft_of(cluster, key, name)
-    due = [each for each in conflicts_of(draft.revision) if not each.is_warning and id_of(each) == group]
-    if not due:
-        raise PermanentError("it has no such conflict any more", reason="Changed")
-    for conflict in due:
-        if side != conflict.taken:
-            await put_side(cluster, draft, conflict, side)
-    done = tuple(Settled(resolution=resolution, side=side, conflict=each) for each in due)
-    await twice(partial(_rewrite, cluster, draft, remove=due, record=done))
-    return ""
-
-
-async def _draft_of(cluster: Cluster, key: Key, name: str) -> Member:
-    """Read a draft. Raises PermanentError if it is none any more."""
-    revision = await existing(cluster, REVISION, Key(key.namespace, name))
-    if lifecycle_of(revision) != "Draft":
-        raise PermanentError(f"it is {lifecycle_of(revision)}, and nothing changes it", reason="Changed")
-    owner = PackageVariant(metadata=ObjectMeta(namespace=key.namespace, name=key.name))
-    return Member(owner, revision)
-
-
-async def _rewrite(
-    cluster: Cluster,
-    draft: Member,
-    *,
-    remove: Sequence[Conflict] = (),
-    add: Sequence[Conflict] = (),
-    record: Sequence[Settled] = (),
-    forget: str = "",
-) -> None:
-    """Write a draft's list of conflicts, and what was settled. forget: a resolution that was undone."""
-    live = await existing(cluster, REVISION, Key(draft.key.namespace, draft.name))
-    annotations = live["metadata"].setdefault("annotations", {})
-    before = dict(annotations)
-    left = [each for each in conflicts_of(live) if each not in remove and each not in add]
-    _assign(annotations, CONFLICTS, annotation([*left, *add]) if left or add else "")
-    settled = [each for each in settled_of(live) if each.resolution != forget]
-    _assign(annotations, SETTLED, _within_limit([*settled, *record]))
-    if annotations != before:
-        await cluster.update(await require_served(cluster, REVISION), live)
-
-
-def _assign(annotations: dict[str, str], name: str, text: str) -> None:
-    if text:
-        annotations[name] = text
-    else:
-        annotations.pop(name, None)
-
-
-def _within_limit(settled: Sequence[Settled]) -> str:
-    """Return the record as text, "" for none. The oldest ones go where it would be too long."""
-    text = msgspec.json.encode(settled).decode()
-    if len(text.encode()) > SETTLED_BYTES_MAX:
-        return _within_limit(settled[1:])
-    return text if settled else ""
-
-
-def settled_of(revision: Object) -> tuple[Settled, ...]:
-    """Return what resolutions have settled in a draft; a record that cannot be read has nothing."""
-    try:
-        return _settled.decode((revision["metadata"].get("annotations") or {}).get(SETTLED) or "[]")
-    except msgspec.MsgspecError:
-        return ()
-
-
-# ------------------------------------------------------------ taking back
-
-
-async def read_settled(cluster: Cluster, resolution: str) -> list[Object]:
-    """List the package revisions that record a resolution."""
-    listing = await cluster.list(await require_served(cluster, REVISION))
-    return [obj for obj in listing.items if any(each.resolution == resolution for each in settled_of(obj))]
-
-
-async def undo_all(
-    cluster: Cluster, drafts: Sequence[Object], resolution: str, progress: Progress = counter
-) -> tuple[list[Result], bool]:
-    """Take a resolution back, some drafts at a time."""
-
-    async def undo_draft(obj: Object) -> Result:
-        meta = obj["metadata"]
-        owners = [
-            each["name"] for each in meta.get("ownerReferences") or () if each["kind"] == "PackageVariant"
-        ]
-        key = Key(meta["namespace"], owners[0] if owners else "")
-        work = partial(_undo_draft, cluster, key, meta["name"], resolution)
-        return await _report_draft(str(key), f"{key.namespace}/{meta['name']}", work)
-
-    return await work_off(drafts, undo_draft, "undo", progress)
-
-
-async def _undo_draft(cluster: Cluster, key: Key, name: str, resolution: str) -> str:
-    draft = await _draft_of(cluster, key, name)
-    due = [each for each in settled_of(draft.revision) if each.resolution == resolution]
-    texts = await texts_of(cluster, key.namespace, name)
-    settled = [msgspec.structs.replace(each.conflict, taken=each.side) for each in due]
-    if len(unresolved(settled, texts)) < len(due):
-        raise PermanentError("its value was changed since", reason="Changed")
-    for each in due:
-        if each.side != each.conflict.taken:
-            await put_side(cluster, draft, each.conflict, each.conflict.taken)
-    reopened = [each.conflict for each in due]
-    await twice(partial(_rewrite, cluster, draft, add=reopened, forget=resolution))
-    return ""
 
 
 # ------------------------------------------------------------ the answer

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from pvbus.cli import confirm, conflicts, proposals, retry, task
+from pvbus.cli import confirm, conflicts, proposals, retry, settling, task
 from pvbus.cli.condition import readiness_line
 from pvbus.cli.diff import settle
 from pvbus.cli.fleet import Target, counted, existing, silent, variants_of
@@ -55,10 +55,15 @@ class Desk(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What an action did. ok: whether all of it was done"""
+    """What an action did.
+
+    ok: whether all of it was done
+    resolution: what `Undo` takes back, "" if nothing does
+    """
 
     ok: bool
     lines: tuple[str, ...]
+    resolution: str = ""
 
 
 class Look(NamedTuple):
@@ -284,12 +289,12 @@ class Take(Action, frozen=True, kw_only=True, tag="take"):
 
         async def run() -> Outcome:
             resolution = secrets.token_hex(6)
-            work = conflicts.settle_group(desk.cluster, group, self.side, resolution, group_id, silent)
+            work = settling.settle_group(desk.cluster, group, self.side, resolution, group_id, silent)
             results, _ = await work
             trouble = sorted(each for each in results if each.outcome != "done")
             lines = [f"{each.variant}: {each.outcome}: {each.message}" for each in trouble[:LINES_MAX]]
             lines.append(conflicts.changed_words(results, conflicts.undo_words(resolution)))
-            return Outcome(not trouble, tuple(lines))
+            return Outcome(not trouble, tuple(lines), resolution if len(trouble) < len(results) else "")
 
         seen = digest([member.revision for member in group.members])
         lines = tuple(conflicts.preview_lines(group, self.side))
@@ -325,18 +330,21 @@ class Undo(Action, frozen=True, kw_only=True, tag="undo"):
         return ["conflicts", "undo", self.resolution]
 
     async def look(self, desk: Desk) -> Look:
-        drafts = await conflicts.read_settled(desk.cluster, self.resolution)
+        drafts = await settling.read_settled(desk.cluster, self.resolution)
         if not drafts:
             return Look("", None, ("No draft records this resolution: it is published, or was undone.",))
 
         async def run() -> Outcome:
-            results, _ = await conflicts.undo_all(desk.cluster, drafts, self.resolution, silent)
+            results, _ = await settling.undo_all(desk.cluster, drafts, self.resolution, silent)
             lines = [f"{each.variant}: {each.message}" for each in results if each.outcome != "done"]
             lines = [*lines[:LINES_MAX], conflicts.changed_words(results, "their conflicts are open again")]
             return Outcome(all(each.outcome == "done" for each in results), tuple(lines))
 
         seen = digest(sorted(str(each["metadata"]["name"]) for each in drafts))
-        return Look(f"Open the conflicts of {len(drafts)} drafts again?", run, (), seen)
+        names = sorted(map(settling.variant_of, drafts))
+        more = [f"and {len(names) - LINES_MAX} more"] if len(names) > LINES_MAX else []
+        lines = (*settling.undo_lines(drafts, self.resolution), *names[:LINES_MAX], *more)
+        return Look(f"Open the conflicts of {conflicts.drafts_of(len(drafts))} again?", run, lines, seen)
 
 
 # ------------------------------------------------------------ removals, rollouts, quarantines

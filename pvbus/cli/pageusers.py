@@ -4,8 +4,9 @@ A token is in memory only, for as long as its session lasts.
 """
 
 import re
+from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -14,6 +15,7 @@ from pvbus.cli.confirm import NothingHeldError
 from pvbus.cli.pageactions import Action, AnyAction, Desk, Look, carry_out
 from pvbus.cli.pagedetail import detail_of
 from pvbus.cli.rolloutorders import user_name
+from pvbus.cli.settling import read_all_settled, resolutions_of
 from pvbus.core.errors import FORBIDDEN, PermanentError, PvbusError, RejectedError, UsageError
 from pvbus.core.kernel.keys import Key
 from pvbus.ports.bus import Bus
@@ -25,6 +27,10 @@ AGENT = "pvbus-page"
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{8,16000}=*")
 """Source: RFC 6750, section 2.1. Nothing else may be in a header."""
 ENDED = "the API server does not take this token any more: sign in again"
+RESOLUTIONS_MAX, VARIANTS_MAX = 50, 100
+"""Shown on the page; `pvbus conflicts settled` lists all."""
+
+Read = TypeVar("Read")
 _FORBIDDEN = ": 403 Forbidden: "
 
 _action = msgspec.json.Decoder(AnyAction)
@@ -60,8 +66,19 @@ class PageUser:
         key = Key.parse(name)
         if not all(key) or "/" in key.name:
             raise UsageError("give name=NAMESPACE/NAME")
+        return await self._read(detail_of(self._cluster, key))
+
+    async def list_settled(self) -> dict[str, Any]:
+        """Return what resolutions have settled in drafts. Raises UsageError, SignedOutError."""
+        found = resolutions_of(await self._read(read_all_settled(self._cluster)))
+        shown = [{**each._asdict(), "count": len(each.variants)} for each in found[:RESOLUTIONS_MAX]]
+        for row in shown:
+            row["variants"] = row["variants"][:VARIANTS_MAX]
+        return {"resolutions": shown, "more": max(len(found) - RESOLUTIONS_MAX, 0)}
+
+    async def _read(self, work: Awaitable[Read]) -> Read:
         try:
-            return await detail_of(self._cluster, key)
+            return await work
         except RejectedError as exc:
             raise SignedOutError(ENDED) from exc
         except PvbusError as exc:

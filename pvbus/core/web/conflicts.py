@@ -135,6 +135,11 @@ class Group(NamedTuple):
         return where(replace(self.example, object=kind_of(self.example)))
 
 
+def by_draft(group: Group) -> dict[str, str]:
+    """Return the variants of a group by their drafts."""
+    return {member.revision: member.variant for member in group.members}
+
+
 def found_in(rows: Iterable[tuple[str, ConflictRow]]) -> Iterator[Found]:
     """Yield each conflict. rows: by the name of the revision."""
     for name, row in rows:

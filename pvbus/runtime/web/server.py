@@ -150,6 +150,7 @@ class PageServer:
         application.router.add_post(SESSION, self._begin_session)
         application.router.add_delete(SESSION, self._end_session)
         application.router.add_get("/api/detail", self._detail)
+        application.router.add_get("/api/settled", self._show_settled)
         application.router.add_post(LOOK, self._act)
         application.router.add_post(ACT, self._act)
         self._runner = QuietRunner(application, shutdown_timeout=0.5)
@@ -335,6 +336,9 @@ class PageServer:
     async def _detail(self, request: web.Request) -> web.Response:
         """Answer with what the person who is signed in may read of a variant."""
         return await self._run(request, lambda user: user.detail(request.query.get("name", "")))
+
+    async def _show_settled(self, request: web.Request) -> web.Response:
+        return await self._run(request, lambda user: user.list_settled())
 
     async def _run(
         self, request: web.Request, work: Callable[[User], Awaitable[dict[str, Any]]]

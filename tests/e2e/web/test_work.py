@@ -31,10 +31,12 @@ class Day(NamedTuple):
     """A fleet that runs, and a browser with its page.
 
     folder: where `pvbus up` runs
+    token: of eve, who may edit
     """
 
     folder: Path
     page: Browser
+    token: str
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
         page.look()
         page.open(address(up))
         page.until_text("Live", "#connection")
-        yield Day(folder, page)
+        yield Day(folder, page, token_of("eve", "editor", folder))
 
 
 def token_of(name: str, role: str, folder: Path) -> str:
@@ -83,6 +85,7 @@ def test_who_may_works_on_the_page_and_who_may_not_reads_why(day: Day) -> None:
     """Each action asks once, shows its command and its result, and the page then has it."""
     ann, bob = token_of("ann", "editor", day.folder), token_of("bob", "viewer", day.folder)
     page = day.page
+    sign_out(page)
     page.run("location.hash = arguments[0]", f"#/variant/{NAME}")
     page.until_text("Hold", ACTIONS)
     sign_in(page, "not-a-token-that-anybody-has")
@@ -114,6 +117,7 @@ def test_who_may_works_on_the_page_and_who_may_not_reads_why(day: Day) -> None:
     press(page, "Do it")
     page.until_text("is no longer on hold", "dialog")
     press(page, "Close")
+    page.until(lambda: "on hold" not in page.text("dl"), "the variant is off hold")
     press(page, "Propose", ACTIONS)
     page.until_text(f"Propose 1 draft of {NAME}?", "dialog")
     press(page, "Do it")
@@ -138,6 +142,46 @@ def test_who_may_works_on_the_page_and_who_may_not_reads_why(day: Day) -> None:
     assert json.loads(explained.out)["known"]
 
 
+def sign_out(page: Browser) -> None:
+    if "Sign out" in page.text("#user"):
+        press(page, "Sign out", "#user")
+        page.until_text("Sign in", "#user")
+
+
+def test_one_decision_settles_equal_conflicts_and_is_taken_back(day: Day) -> None:
+    """From the inbox: both sides are shown first, and what was settled is listed with its way back."""
+    page = day.page
+    as_eve(day)
+    page.run("location.hash = '#/conflicts'")
+    press(page, "Take local", "main")
+    page.until_text("2 x local 'registry.example.dev/web:1.0.1'", "dialog")
+    press(page, "Do it")
+    page.until_text("2 of 2 drafts changed", "dialog")
+    press(page, "Close")
+    page.until_text("Conflicts (0)", "nav")
+    press(page, "Show what was settled", "main")
+    page.until_text("2 drafts took local", "[aria-label=Settled]")
+    press(page, "Undo", "[aria-label=Settled]")
+    page.until_text("Open the conflicts of 2 drafts again?", "dialog")
+    page.until_text("has 'registry.example.dev/web:1.0.1', would have", "dialog .said")
+    page.until_text(variant_of(IN_CONFLICT[1]), "dialog .said")
+    press(page, "Do it")
+    page.until_text("2 of 2 drafts changed; their conflicts are open again", "dialog")
+    press(page, "Close")
+    page.until_text("Conflicts (2)", "nav")
+    page.until_text("No draft records a decision", "[aria-label=Settled]")
+
+
+def as_eve(day: Day) -> None:
+    """Be signed in as a user who may edit."""
+    page = day.page
+    if page.text("#user").startswith("eve"):
+        return
+    sign_out(page)
+    sign_in(page, day.token)
+    page.until_text("eve", "#user")
+
+
 # ------------------------------------------------------------ what everybody sees
 
 VIEWS = {
@@ -148,28 +192,36 @@ VIEWS = {
     "rollouts": ("/rollouts", "It waits for:"),
 }
 """The path of each view, and what it shows once it is whole."""
+WIDTH = "return document.documentElement.scrollWidth"
+
+
+ABOUT_THE_DRAFT = (
+    "const is = (e) => e.firstChild.textContent.startsWith('deployment.yaml');"
+    "for (const e of document.querySelectorAll('main details')) e.open = is(e);"
+    "document.querySelector('[aria-label^=\"Conflicts of\"]').scrollIntoView()"
+)
+"""Shows the conflict and what the draft changes in one file, for the picture."""
+
+
+def is_within(page: Browser, width: int) -> bool:
+    return int(page.run(WIDTH)) <= width
 
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_view_is_for_everybody(day: Day, view: str) -> None:
     """WCAG 2 A and AA by axe, and no wider than the window, at 390 and 1280 px, light and dark."""
     page, (path, words) = day.page, VIEWS[view]
-    if not page.text("#user").startswith("eve"):
-        if "Sign out" in page.text("#user"):
-            press(page, "Sign out", "#user")
-        sign_in(page, token_of("eve", "editor", day.folder))
-        page.until_text("eve", "#user")
+    as_eve(day)
     page.run("location.hash = arguments[0]", f"#{path}")
     page.until_text(words, "main")
     for dark in (True, False):
         for width in (390, 1280):
             page.look(width=width, dark=dark)
-            fits = partial(page.run, f"return document.documentElement.scrollWidth <= {width}")
-            page.until(fits, f"{view} is not wider than {width}")
+            page.until(partial(is_within, page, width), f"{view} is not wider than {width}")
             page.until_text(words, "main")
             assert violations(page) == [], (view, width, dark)
             if view == "variant":
-                page.run("document.querySelector('[aria-label=Revisions]').scrollIntoView()")
+                page.run(ABOUT_THE_DRAFT)
             is_shown = width == 1280 and not dark  # in the documents
             look = f"-{width}-{'dark' if dark else 'light'}"
             keep_picture(page, f"web-{view}{'' if is_shown else look}")

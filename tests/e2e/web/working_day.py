@@ -22,6 +22,7 @@ POLICY = Kind(PROMOTION_GROUP, "RolloutPolicy")
 SPEC = {
     "revisions": {"set": "web"},
     "approval": "Manual",
+    "settle": "1s",
     "canaries": ["web-edge-asia-asia-01-web"],
     "waves": [{"percent": 50, "hold": "10m"}, {"percent": 100}],
 }

@@ -9,8 +9,8 @@ import pytest
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli import diff
-from pvbus.cli.conflicts import SETTLED
 from pvbus.cli.main import run
+from pvbus.cli.settling import SETTLED
 from pvbus.core.kernel.conflicts import CONFLICTS, annotation
 from pvbus.core.kernel.objectrows import REVISION, rows_of
 from pvbus.core.kernel.records import OBJECTS
@@ -164,6 +164,35 @@ def test_a_resolution_is_taken_back(world: World, capsys: Captured) -> None:
     assert [n for n in range(COUNT) if SETTLED in world.of(n)["metadata"].get("annotations", {})] == [1]
     world.see()
     assert world.groups(capsys)[0]["id"] == group
+
+
+def test_what_was_settled_is_listed_until_it_is_taken_back(world: World, capsys: Captured) -> None:
+    """Each decision is a row with its id; a preview of taking it back writes nothing; published ones stay."""
+
+    def settled() -> Any:
+        capsys.readouterr()
+        assert world.run("settled", "-o", "json", on_bus=False) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert settled() == []
+    group = world.groups(capsys)[0]["id"]
+    assert world.run("take", "local", group, "--yes", "-o", "json") == 0
+    resolution = json.loads(capsys.readouterr().out)["resolution"]
+    published = world.of(0)
+    published["spec"]["lifecycle"] = "Published"
+    world.cluster.put(published)
+    (row,) = settled()
+    assert (row["id"], row["side"], row["variants"]) == (
+        resolution,
+        "local",
+        [f"default/v-{n}" for n in range(1, COUNT - 1)],
+    )
+    assert row["places"] == ["map.yaml ConfigMap data.image"]
+    before = world.images()
+    assert world.run("undo", resolution, "--dry-run", on_bus=False) == 0
+    said = capsys.readouterr().out
+    assert "data.image: has 'a:2', would have 'a:3', and be in conflict again" in said
+    assert (world.images(), world.in_conflict()) == (before, [OTHER])
 
 
 def test_what_changed_since_the_list_is_refused(world: World, capsys: Captured) -> None:

@@ -736,18 +736,39 @@ class RemovalsView {
 class ConflictsView {
   constructor() {
     this.list = el("div", {}, el("p", { class: "quiet" }, "Asking the server"));
-    this.node = el("div", {}, el("h2", {}, this.title()), this.list);
+    this.settled = el("section", { "aria-label": "Settled" });
+    this.node = el("div", {}, el("h2", {}, this.title()), this.list, this.settled);
   }
 
   title() { return "Conflicts"; }
 
   draw() {
+    this.drawSettled();
     const mark = `${fleet.conflictsAt} ${fleet.version.split("-")[0]} ${work.open}`;
     if (mark === this.mark) return;
     this.mark = mark;
     askServer(this.list, "/api/conflicts", ({ groups, more }) => (groups.length
       ? [...groups.map((each) => this.of(each)), ...(more ? [el("p", {}, `and ${plural(more, "more group")}: pvbus conflicts list`)] : [])]
       : [el("p", {}, "No upgrade left a conflict. What a package and its upstream both changed waits here for a person.")]));
+  }
+
+  drawSettled() {  // it reads every draft: once a person wants it
+    const mark = `${work.user} ${fleet.conflictsAt}`;
+    if (mark === this.settledMark) return;
+    this.settledMark = mark;
+    const show = () => askServer(this.settled, "/api/settled", ({ resolutions, more }) => [el("h3", {}, "Settled"),
+      ...(resolutions.length ? resolutions.map((each) => this.resolution(each)) : [el("p", {}, "No draft records a decision.")]),
+      ...(more ? [el("p", {}, `and ${plural(more, "more decision")}: pvbus conflicts settled`)] : [])]);
+    if (this.isOpen && work.user) return show();
+    this.settled.replaceChildren(...(work.user ? [el("button", { type: "button", onclick: () => { this.isOpen = true; show(); } }, "Show what was settled")] : []));
+  }
+
+  resolution(each) {
+    const rest = each.count - each.variants.length;
+    return el("section", { "aria-label": `Decision ${each.id}` }, el("h4", {}, each.places.join("; ")),
+      el("p", {}, `${plural(each.count, "draft")} took ${each.side}. Published ones keep it.`), ...undoActions(each.id), command(`pvbus conflicts undo ${each.id}`),
+      el("details", {}, el("summary", {}, plural(each.count, "variant")), el("ul", {}, ...each.variants.map((name) => el("li", {}, link("variant", name)))),
+        rest > 0 ? el("p", {}, `and ${plural(rest, "other")}`) : null));
   }
 
   of(group) {

@@ -118,8 +118,9 @@ async function act(request, fields = {}) {
 
   function show(words, done) {
     say(title, words);
+    const undo = done.resolution ? [el("button", { type: "button", onclick: () => { node.close(); act({ action: "undo", resolution: done.resolution }); } }, "Undo")] : [];
     body.replaceChildren(el("div", { role: "status", class: done.ok === false ? "refused" : "done" }, lines(done.lines)),
-      el("p", { class: "quiet" }, "The same on the command line:"), command(done.command), el("div", { class: "buttons" }, closer("Close")));
+      el("p", { class: "quiet" }, "The same on the command line:"), command(done.command), el("div", { class: "buttons" }, closer("Close"), ...undo));
     body.querySelector(".buttons button").focus();
   }
 
@@ -153,6 +154,7 @@ function taskActions(task) {
 }
 
 const conflictActions = (group) => actionsOf(`Settle ${group.where}`, ["local", "upstream"].map((side) => doing(`Take ${side}`, { action: "take", group: group.id, side })));
+const undoActions = (resolution) => actionsOf(`Undo ${resolution}`, [doing("Undo", { action: "undo", resolution })]);
 const removalActions = (held) => actionsOf(`Confirm the removals of ${held.set}`, held.confirm ? [doing("Confirm", { action: "confirm", name: held.set })] : []);
 
 const releaseActions = (row) => actionsOf(`End ${row.name}`, [doing("Release", { action: "release", name: row.name }, { reason: ["Why it ends", true] })]);
