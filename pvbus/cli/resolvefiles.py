@@ -23,12 +23,12 @@ from pvbus.core.platform.packaging.reading import (
     read_install,
     split_reference,
 )
+from pvbus.core.platform.packaging.xpkg import META_GROUP, META_KINDS, META_VERSIONS
 from pvbus.core.platform.solver.languages import CARVEL, VersionError
 from pvbus.core.platform.solver.model import Candidate, Installed, Package, Policy, Problem, Target, Wish, api
 
 __all__ = ["FileProblem", "ReadInput", "read_input", "split_reference"]
 
-META = "meta.pkg.crossplane.io/v1"
 CRD = "apiextensions.k8s.io/v1"
 SOURCE = "pvbus.dev/source"
 VERSION = "pvbus.dev/version"
@@ -209,7 +209,11 @@ class Reader:
 
 _Method = Callable[[Reader, Mapping[str, Any], Mapping[str, Any]], None]
 _READERS: dict[tuple[str, str], _Method] = {
-    **{(META, kind): Reader.crossplane_meta for kind in CROSSPLANE_KINDS},
+    **{
+        (f"{META_GROUP}/{version}", kind): Reader.crossplane_meta
+        for version in META_VERSIONS
+        for kind in META_KINDS
+    },
     **{(PKG, kind): Reader.crossplane_install for kind in CROSSPLANE_KINDS},
     (PKG_BETA, "Package"): Reader.crossplane_install,
     (PKG_BETA, "Lock"): Reader.crossplane_lock,

@@ -339,3 +339,21 @@ def test_a_reference_is_split_at_its_tag_not_at_a_port(
     reference: str, expected: tuple[str, str, str]
 ) -> None:
     assert split_reference(reference) == expected
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1", "v1alpha1"])
+def test_each_version_of_a_packages_own_manifest_is_read(
+    version: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """Of every kind that the services read, and with what it needs."""
+    network = {**meta("r.example/net", "v1.0.0"), "apiVersion": f"meta.pkg.crossplane.io/{version}"}
+    needy = meta("r.example/a", "v1.0.0", dependsOn=[{"provider": "r.example/net"}])
+    for kind in ("Provider", "Configuration", "Function"):
+        of_kind = {**needy, "apiVersion": network["apiVersion"], "kind": kind}
+        file = write(tmp_path, of_kind, network, wanted("r.example/a:v1.0.0"))
+        assert code("-f", file, "-o", "json") == 0
+        actions = json.loads(capsys.readouterr().out)["actions"]
+        assert [(each["package"], each["after"]) for each in actions] == [
+            ("r.example/net", "v1.0.0"),
+            ("r.example/a", "v1.0.0"),
+        ]

@@ -85,10 +85,10 @@ def package_status(install: Install, lock: LockRow | None, established: Establis
     """
     installed, healthy = _installed(install, lock, established), _healthy(lock, established)
     conditions = [installed, healthy]
-    newest = _newest(lock)
+    current = _asked(lock)
     found: Status = {}
-    if newest is not None:
-        found = {"currentRevision": newest.name, "currentIdentifier": _identifier(install, newest)}
+    if current is not None:
+        found = {"currentRevision": current.name, "currentIdentifier": _identifier(install, current)}
         found["resolvedPackage"] = found["currentIdentifier"]
     if ObjectKey.parse(install.okey).kind == "Package":
         is_ready = installed["status"] == healthy["status"] == "True"
@@ -319,6 +319,8 @@ def _dependency(dependency: LockedDependency, *, is_pending: bool) -> Status:
     if dependency.install:
         key = ObjectKey.parse(dependency.install)
         found["packageInstallRef"] = {"name": key.name, "namespace": key.namespace}
+    if dependency.version:
+        found["version"] = dependency.version
     conditions = [condition(dependency.condition, "True", message=dependency.message)]
     if is_pending and dependency.condition != "WaitingForDependencies":
         conditions.append(condition("WaitingForDependencies", "True"))
@@ -456,6 +458,12 @@ def _active(lock: LockRow | None) -> LockedRevision | None:
 
 def _newest(lock: LockRow | None) -> LockedRevision | None:
     return max(lock.revisions, key=lambda each: each.revision, default=None) if lock else None
+
+
+def _asked(lock: LockRow | None) -> LockedRevision | None:
+    """Return the revision of what an install asks for, as Crossplane's status has it; else the newest one."""
+    found = (each for each in lock.revisions if each.digest == lock.observed) if lock else ()
+    return next(iter(found), None) or _newest(lock)
 
 
 def _established(

@@ -192,7 +192,7 @@ def advanced(history: History, intent: Intent, request: Request) -> History:
                     objects=intent.objects,
                 )
             )
-    revisions = [_seen(each, request) for each in revisions]
+    revisions = [_seen(_named(each, intent), request) for each in revisions]
     known = history.of(target) is not None
     number = _next_number(revisions) if known else _next_number(history.revisions)
     held = intent.wanted if request.activate and request.activate != observed else ""
@@ -201,6 +201,14 @@ def advanced(history: History, intent: Intent, request: Request) -> History:
 
 def _next_number(revisions: Iterable[LockedRevision]) -> int:
     return max((each.revision for each in revisions), default=0) + 1
+
+
+def _named(revision: LockedRevision, intent: Intent) -> LockedRevision:
+    """Return a revision with the version and the source by which the install names its content now."""
+    version, source = intent.version or revision.version, intent.source or revision.source
+    if revision.digest != intent.digest or (version, source) == (revision.version, revision.source):
+        return revision
+    return msgspec.structs.replace(revision, version=version, source=source)
 
 
 def _seen(revision: LockedRevision, request: Request) -> LockedRevision:

@@ -504,3 +504,19 @@ def test_a_refusal_in_the_middle_gives_back_what_was_adopted() -> None:
     assert "what was written before was undone" in world.row("pa").message
     assert world.text_of("One") == "mine"
     assert world.owners_of("One") == []
+
+
+def test_a_revision_follows_the_name_of_its_content() -> None:
+    """Another tag or address of the same content is in the revision's image; nothing else is written."""
+    world = World()
+    world.add_install("pa")
+    revision = active(world.publish("d1", [crd("One")]))
+    world.order("pa", revision)
+    world.settle()
+    before = len(world.changes)
+    world.order("pa", msgspec.structs.replace(revision, version="v2", source="mirror.example.org/package"))
+    world.settle()
+    live = world.live(REVISION, "rev-d1")
+    assert live is not None
+    assert live["spec"]["image"] == "mirror.example.org/package:v2@d1"
+    assert {each.kind for each in world.changes[before:]} == {"ProviderRevision"}

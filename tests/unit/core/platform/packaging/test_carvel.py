@@ -709,7 +709,7 @@ def test_the_status_has_the_form_of_the_merged_proposal() -> None:
     ]
     owned = {"type": "OwnedPackageInstall", "status": "True"}
     waiting = {"type": "WaitingForDependencies", "status": "True"}
-    first = {"name": "store", "wantedPackageRef": wanted, "packageInstallRef": reference}
+    first = {"name": "store", "wantedPackageRef": wanted, "packageInstallRef": reference, "version": "1.0.0"}
     assert dependency_statuses(world.row("app"), set()) == [
         {**first, "conditions": [owned, waiting]},
         *others,

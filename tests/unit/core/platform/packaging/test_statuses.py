@@ -179,6 +179,20 @@ CURRENT = {
             "Manual: the former revision stays active",
         ),
         (
+            locked(revisions=(TWO, msgspec.structs.replace(ONE, revision=3)), observed=TWO.digest),
+            done(),
+            {
+                "conditions": [
+                    said("Installed", "True", "ActivePackageRevision"),
+                    said("Healthy", "True", "HealthyPackageRevision"),
+                ],
+                "currentRevision": "net-2",
+                "currentIdentifier": f"{SOURCE}:v2.0.0",
+                "resolvedPackage": f"{SOURCE}:v2.0.0",
+            },
+            "a user activated the former one again: current is what the spec asks for, as Crossplane says it",
+        ),
+        (
             LOCKED,
             done("pending", is_healthy=False, message="2 of 3 objects are written"),
             {

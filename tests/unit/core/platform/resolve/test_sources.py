@@ -359,3 +359,24 @@ def test_an_activation_of_what_the_spec_asks_for_ends_a_rollback() -> None:
     moved = world.registry.publish(AWS, "v2.0.0", salt="moved")
     world.pass_time(400)
     assert world.active("aws") == moved
+
+
+@pytest.mark.parametrize("package", [f"{AWS}:v1.0.1", "mirror.example.org/acme/aws:v1.0.0"])
+def test_another_name_of_the_same_content_is_followed(package: str) -> None:
+    """Another tag, or another address: the revision stays the same one, and has the new name."""
+    world = started()
+    for source in (AWS, "mirror.example.org/acme/aws"):
+        for tag in ("v1.0.0", "v1.0.1"):
+            world.registry.tags.setdefault(source, {})[tag] = world.registry.publish(AWS, "v1.0.0")
+    key = world.install("aws", f"{AWS}:v1.0.0")
+    world.run()
+    (before,) = world.row("aws").revisions
+    world.put_revision(before)
+    world.install("aws", package)
+    world.run()
+    row = world.row("aws")
+    (after,) = row.revisions
+    assert (after.name, after.revision, after.is_active) == (before.name, 1, True)
+    assert f"{after.source}:{after.version}" == package
+    assert f"{row.package}:{row.version}" == package
+    assert key in world.lock
