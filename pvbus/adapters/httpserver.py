@@ -5,6 +5,7 @@ of its fault: the parser quotes the line, which may hold a token.
 """
 
 import re
+import ssl
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
@@ -13,6 +14,8 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, InvalidURLError
 from aiohttp.web_protocol import RequestHandler
+
+from pvbus.core.errors import PermanentError
 
 HOST_MAX = 300
 """A DNS name has at most 253 characters; a port follows."""
@@ -117,3 +120,26 @@ class QuietRunner(web.AppRunner):
     async def _make_server(self) -> web.Server:
         server = await super()._make_server()
         return QuietServer(server.request_handler, request_factory=server.request_factory, **self._options)
+
+    async def listen(
+        self, host: str, port: int, *, serves: str, setting: str, tls: ssl.SSLContext | None = None
+    ) -> tuple[str, int]:
+        """Serve the application, and return the address and the port.
+
+        port: 0 takes any free one
+        serves: what it is for, in words
+        setting: the setting of the port
+        Raises PermanentError: port in use. Then nothing is left to clean up.
+        """
+        await self.setup()
+        try:
+            await web.TCPSite(self, host, port, ssl_context=tls).start()
+        except OSError as exc:
+            await self.cleanup()
+            raise PermanentError(
+                f"cannot bind port {port} on {host} for {serves}: {exc.strerror}; choose another one with "
+                f"{setting} (0 takes any free one)",
+                reason="PortInUse",
+            ) from exc
+        address = self.addresses[0]
+        return address[0], address[1]

@@ -8,12 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from pvbus.cli.controlplaneprocess import Address
-from pvbus.cli.functions import functions_of
+from pvbus.cli.functions import functions_of, store_options
 from pvbus.controlplane.apiserver.registry import PACKAGE_RESOURCES, PACKAGE_REVISION
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.controlplane.packages.install_hooks import PACKAGE_INSTALL, PackageInstallHooks
 from pvbus.controlplane.packages.render import render
-from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.controlplane.packages.store import PackageStore
 from pvbus.core.api.crds import crds
 from pvbus.core.errors import PermanentError
@@ -43,12 +42,7 @@ async def control_plane(
     """
     server = ApiServer(data, port, crds=crds(), advertise=advertise, namespaces=namespaces, accounts=accounts)
     registry = functions_of(config)
-    options = StoreOptions(
-        fetch_seconds=config.fetch_seconds,
-        poll_seconds=config.poll_seconds,
-        local_folders=config.local_folders,
-        functions=registry.digest,
-    )
+    options = store_options(config, registry)
     store = PackageStore(server.objects, data, render=partial(render, registry=registry), options=options)
     server.install_hooks(PACKAGE_REVISION, store.package_revisions)
     server.install_hooks(REPOSITORY, store.repositories)

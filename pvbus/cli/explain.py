@@ -16,7 +16,7 @@ import msgspec
 from pvbus.cli.asking import options_of, tasks_of
 from pvbus.cli.edits import kept_for
 from pvbus.cli.explain_text import repository_lines, set_lines, variant_lines
-from pvbus.cli.explainrevision import document_of, missing, revision_lines, variant_of
+from pvbus.cli.explainrevision import document_of, missing, revision_lines
 from pvbus.cli.failing import VariantFailure, failing_targets, grouped, unready_children
 from pvbus.cli.gone import read_gone
 from pvbus.cli.live import REVISION
@@ -31,7 +31,7 @@ from pvbus.core.errors import UsageError
 from pvbus.core.kernel.conflicts import CONFLICTS
 from pvbus.core.kernel.keys import KEPT_LABEL, Key, sync_key
 from pvbus.core.kernel.objectrows import REPOSITORY
-from pvbus.core.kernel.objects import annotation, timestamp
+from pvbus.core.kernel.objects import annotation, owner_name, timestamp
 from pvbus.core.kernel.records import (
     DESIRED,
     LATEST,
@@ -143,7 +143,7 @@ async def _revision(key: Key, kubeconfig: str | None, data: str, bus_url: str | 
     if not isinstance(live, dict):
         return missing(key, live)
     async with open_existing_bus(data, bus_url) as bus:
-        owner = variant_of(live)
+        owner = owner_name(live, VARIANT.kind)
         promotion = await _promotion(bus, Key(key.namespace, owner)) if owner else []
         asked = await tasks_of(bus, key.namespace, (key.name,), options_of(data, kubeconfig))
     return document_of(key, live, promotion, asked)

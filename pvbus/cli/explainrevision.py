@@ -10,7 +10,8 @@ from typing import Any
 from pvbus.cli.asking import task_lines
 from pvbus.core.kernel import gates, tasks
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE, Key
-from pvbus.core.kernel.objects import annotations_of
+from pvbus.core.kernel.objectrows import VARIANT
+from pvbus.core.kernel.objects import annotations_of, owner_name
 from pvbus.core.variants.revisions import signatures
 from pvbus.core.variants.revisions.owning import PUBLISHED, lifecycle_of
 from pvbus.ports.cluster import Object
@@ -18,13 +19,6 @@ from pvbus.telemetry.terminal import one_line
 
 Document = dict[str, Any]
 _NEXT = {"Draft": "Proposed", "Proposed": "Published"}
-
-
-def variant_of(revision: Object) -> str:
-    """Return the name of the PackageVariant that controls a revision, "" if none does."""
-    owners = revision["metadata"].get("ownerReferences") or ()
-    named = (str(owner.get("name")) for owner in owners if owner.get("kind") == "PackageVariant")
-    return next(named, "")
 
 
 def document_of(
@@ -36,7 +30,7 @@ def document_of(
     asked: the tasks of the revision
     """
     spec, annotations = revision["spec"], tasks.annotations_of(revision)
-    owner = variant_of(revision)
+    owner = owner_name(revision, VARIANT.kind)
     signed = signatures.signatures_in(annotations)
     return {
         "revision": str(key),

@@ -12,6 +12,7 @@ from pvbus.cli.live import LEFT_OUT
 from pvbus.cli.plan import progress_printer
 from pvbus.cli.planinput import admitted, read_input, write_export
 from pvbus.cli.planpreview import read_live
+from pvbus.cli.reading import files_option
 from pvbus.core.errors import PermanentError, UsageError
 
 
@@ -27,14 +28,7 @@ Examples:
 @click.option("-n", "--namespace", default="", help="Only this namespace; all if not given.")
 @click.option("--data", help="Data folder of the live `pvbus up`.")
 @click.option("--kubeconfig", help="Of a cluster. It is only read.")
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Changes that will be planned: also what these need is exported. Repeatable.",
-)
+@files_option("Changes that will be planned: also what these need is exported.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The file; stdout if not given.")
 def export(
     namespace: str, data: str | None, kubeconfig: str | None, files: tuple[Path, ...], output: Path | None

@@ -23,6 +23,7 @@ from pvbus.core.errors import ConflictError, PermanentError, TransientError, Usa
 from pvbus.core.kernel.backoff import Backoff
 from pvbus.core.kernel.holds import is_held
 from pvbus.core.kernel.keys import SET_UID_LABEL, Key
+from pvbus.core.kernel.objects import owner_name
 from pvbus.core.variants.revisions.owning import belongs_to, is_terminating
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 from pvbus.runtime.backoff import uniform
@@ -151,12 +152,10 @@ def key_of(obj: Object) -> Key:
 
 async def set_of(cluster: Cluster, variant: Object) -> Object | None:
     """Read the set that made a variant, None if none did or it is gone."""
-    for owner in variant["metadata"].get("ownerReferences") or ():
-        if owner.get("kind") == SET.kind:
-            return await cluster.get(
-                await require_served(cluster, SET), key_of(variant).namespace, owner["name"]
-            )
-    return None
+    name = owner_name(variant, SET.kind)
+    if not name:
+        return None
+    return await cluster.get(await require_served(cluster, SET), key_of(variant).namespace, name)
 
 
 # ------------------------------------------------------------ a set's variants

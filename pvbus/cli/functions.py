@@ -2,6 +2,7 @@
 
 from pvbus.controlplane.packages.functions.registry import BUILTIN_PREFIX, FunctionRegistry
 from pvbus.controlplane.packages.programs import isolation
+from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.runtime.process.settings import ApiServerConfig
 
 
@@ -13,6 +14,16 @@ def functions_of(config: ApiServerConfig) -> FunctionRegistry:
         isolated=config.isolate_functions,
         engine=config.function_engine,
         runner=config.function_runner,
+    )
+
+
+def store_options(config: ApiServerConfig, registry: FunctionRegistry) -> StoreOptions:
+    """Return the options of a package store with these functions."""
+    return StoreOptions(
+        fetch_seconds=config.fetch_seconds,
+        poll_seconds=config.poll_seconds,
+        local_folders=config.local_folders,
+        functions=registry.digest,
     )
 
 

@@ -16,7 +16,7 @@ from pvbus.cli.progress import REPOSITORY, SET, VARIANT
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.core.kernel.objectrows import rows_of
-from pvbus.core.kernel.objects import timestamp
+from pvbus.core.kernel.objects import owner_name, timestamp
 from pvbus.core.kernel.records import OBJECTS
 from pvbus.core.variants.inject.locks import Lock, readers
 from pvbus.core.variants.inject.mutations import injection_points
@@ -246,7 +246,7 @@ def _with_wanted_files(
     for obj in revisions:
         spec, meta = obj.get("spec") or {}, obj["metadata"]
         package = (meta.get("namespace", ""), spec.get("repository"), spec.get("packageName"))
-        owned = any(owner.get("kind") == "PackageVariant" for owner in meta.get("ownerReferences") or ())
+        owned = owner_name(obj, VARIANT.kind) != ""
         is_open = spec.get("lifecycle") not in ("Published", "DeletionProposed")
         if package in upstreams or (every_package and not owned) or (owned and is_open):
             yield meta.get("namespace", ""), meta["name"]
@@ -274,8 +274,7 @@ def _commits(revisions: Sequence[Object]) -> Iterator[tuple[str, str]]:
 
 def _draft_lock(obj: Object) -> Lock | None:
     """Return the lock on a draft upstream of a variant's revision."""
-    owners = obj["metadata"].get("ownerReferences") or ()
-    lock = Lock.of(obj) if any(owner.get("kind") == "PackageVariant" for owner in owners) else None
+    lock = Lock.of(obj) if owner_name(obj, VARIANT.kind) else None
     return lock if lock is not None and lock.is_open else None
 
 

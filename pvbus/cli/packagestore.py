@@ -13,7 +13,7 @@ from typing import NamedTuple
 import structlog
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.functions import functions_of, isolation_problem
+from pvbus.cli.functions import functions_of, isolation_problem, store_options
 from pvbus.controlplane.aggregated.apiservice import follow_authority, publish_command
 from pvbus.controlplane.aggregated.server import AggregatedServer
 from pvbus.controlplane.aggregated.serving import Serving, from_files, self_signed
@@ -21,7 +21,6 @@ from pvbus.controlplane.aggregated.state import AggregatedState
 from pvbus.controlplane.apiserver.kinds import ALL_VERBS
 from pvbus.controlplane.packages import programs
 from pvbus.controlplane.packages.render import render
-from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.core.errors import InvariantError, UsageError
 from pvbus.core.kernel.rights import PACKAGES
 from pvbus.runtime.backoff import uniform
@@ -146,12 +145,7 @@ def _count(verb: str, code: int) -> None:
 
 def _state(config: PackagesConfig, cluster: HttpCluster) -> AggregatedState:
     registry = functions_of(config)
-    options = StoreOptions(
-        fetch_seconds=config.fetch_seconds,
-        poll_seconds=config.poll_seconds,
-        local_folders=config.local_folders,
-        functions=registry.digest,
-    )
+    options = store_options(config, registry)
     folder = _folder(config)
     return AggregatedState(
         cluster, folder, render=partial(render, registry=registry), jitter=uniform, options=options

@@ -24,6 +24,7 @@ from pvbus.cli.planpreview import Plan, Progress, Request, plan_of_files, plan_o
 from pvbus.cli.planscreen import screen_lines
 from pvbus.cli.plantext import plan_lines, summary
 from pvbus.cli.progress import SET
+from pvbus.cli.reading import files_option
 from pvbus.core.api.selectortext import parse_label_selector
 from pvbus.core.errors import UsageError
 from pvbus.runtime.preview.run import Only
@@ -50,14 +51,9 @@ Exit codes: 0 done; 1 something failed or is missing; 2 bad usage.
 With --check: 0 nothing to do; 1 failed, stalled or held; 3 there are changes.
 """,
 )
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Manifests or exports: a file or a folder. With a live system or an export they are changes: each "
-    "object replaces the one of its kind, namespace and name. Repeatable.",
+@files_option(
+    "Manifests or exports: a file or a folder. With a live system or an export they are changes: each object "
+    "replaces the one of its kind, namespace and name."
 )
 @click.option("--data", help="Plan against the live `pvbus up` of this data folder.")
 @click.option("--kubeconfig", help="Plan against this cluster. It is only read.")

@@ -17,7 +17,8 @@ from pvbus.cli.plangroups import variant_keys, variant_of, variants_of
 from pvbus.controlplane.packages.layout import CAUSE
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.kernel.keys import CONFIRM_DELETION, EDITED_BY, FINALIZER, KEPT_FOR, SET_UID_LABEL, ObjectKey
-from pvbus.core.kernel.objects import annotations_of
+from pvbus.core.kernel.objectrows import SET, VARIANT
+from pvbus.core.kernel.objects import annotations_of, owner_name
 from pvbus.core.promotion.protocol.proposals import conflicts_of
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.run import Preview, PreviewChild
@@ -167,15 +168,13 @@ def _variant_reason(write: Write, child: PreviewChild | None) -> str:
 
 
 def _set_of(obj: Object) -> str:
-    meta = obj.get("metadata") or {}
-    for owner in meta.get("ownerReferences") or ():
-        if owner.get("kind") == "PackageVariantSet":
-            return str(owner.get("name"))
-    return str((meta.get("labels") or {}).get(SET_UID_LABEL, ""))
+    labels = (obj.get("metadata") or {}).get("labels") or {}
+    return owner_name(obj, SET.kind) or str(labels.get(SET_UID_LABEL, ""))
 
 
 def _revision_reason(write: Write) -> str:
-    owner = _variant_of(write.object or {}) or _variant_of(write.before or {})
+    before_owner, after_owner = (owner_name(obj or {}, VARIANT.kind) for obj in (write.before, write.object))
+    owner = after_owner or before_owner
     of = f"PackageVariant {owner}" if owner else "its PackageVariant"
     if write.verb == "delete":
         return f"a draft that {of} has no more use for"
@@ -198,21 +197,14 @@ def _revision_reason(write: Write) -> str:
     if mark and not mark_before:
         editors = annotations_of(write.object or {}).get(EDITED_BY, "somebody")
         return f"kept without an owner, as {editors} edited it: {of} goes"
-    if _variant_of(write.before or {}) != _variant_of(write.object or {}):
-        return f"adopted by {of}" if _variant_of(write.object or {}) else f"released by {of}"
+    if before_owner != after_owner:
+        return f"adopted by {of}" if after_owner else f"released by {of}"
     return of
 
 
 def _task(spec: Object) -> Object:
     tasks: Sequence[Object] = spec.get("tasks") or ()
     return next(iter(tasks), {})
-
-
-def _variant_of(obj: Object) -> str:
-    for owner in (obj.get("metadata") or {}).get("ownerReferences") or ():
-        if owner.get("kind") == "PackageVariant":
-            return str(owner.get("name"))
-    return ""
 
 
 # ------------------------------------------------------------ problems

@@ -19,6 +19,7 @@ from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.settings import ServiceConfig, load_config, split_names
 
 Result = TypeVar("Result")
+Command = TypeVar("Command", bound=Callable[..., object])
 
 data_option = click.option("--data", default=DEFAULT, show_default=True, help="Data folder of `pvbus up`.")
 bus_option = click.option(
@@ -27,6 +28,18 @@ bus_option = click.option(
     help="sqlite:PATH, where there is no data folder, or kafka://HOST:PORT[,HOST:PORT...][/PREFIX] "
     "[PVBUS_BUS; a Kafka's TLS and login are settings, PVBUS_KAFKA_*]",
 )
+
+
+def files_option(help_text: str) -> Callable[[Command], Command]:
+    """Return the option of files and folders of manifests."""
+    return click.option(
+        "-f",
+        "--filename",
+        "files",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help=f"{help_text} Repeatable.",
+    )
 
 
 def names_of(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...] | None:

@@ -16,7 +16,7 @@ from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.planinput import admitted, read_input
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.quarantines import quarantines_command, release_command
-from pvbus.cli.reading import bus_option
+from pvbus.cli.reading import bus_option, files_option
 from pvbus.cli.rolloutdocument import NO_ROWS, POLICY, QUARANTINE, Document, document_of
 from pvbus.cli.rolloutmoves import identity_of, laid_over
 from pvbus.cli.rolloutorders import COMMANDS, policy_named
@@ -68,14 +68,9 @@ Exit codes: 0 done; 1 a policy or a file is wrong; 2 bad usage.
 )
 @object_argument("[[KIND] NAME]", (POLICY,), required=False)
 @namespace_option
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Manifests or exports: a file or a folder. With a live system each object replaces the one of its "
-    "kind, namespace and name. Repeatable.",
+@files_option(
+    "Manifests or exports: a file or a folder. With a live system each object replaces the one of its kind, "
+    "namespace and name."
 )
 @click.option("--data", help="Plan for the live `pvbus up` of this data folder.")
 @click.option("--kubeconfig", help="Plan for this cluster. It is only read.")

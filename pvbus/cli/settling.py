@@ -20,6 +20,8 @@ from pvbus.core.api.variants import ObjectMeta, PackageVariant
 from pvbus.core.errors import PermanentError, PvbusError
 from pvbus.core.kernel.conflicts import CONFLICTS, Conflict, annotation, where
 from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.objectrows import VARIANT
+from pvbus.core.kernel.objects import owner_name
 from pvbus.core.promotion.protocol.proposals import conflicts_of
 from pvbus.core.variants.merge import MergeError
 from pvbus.core.variants.merge.resolving import unresolved
@@ -185,9 +187,7 @@ def settled_of(revision: Object) -> tuple[Settled, ...]:
 
 def variant_of(revision: Object) -> str:
     """Return the variant that owns a package revision, as `<namespace>/<name>`; no name if none does."""
-    meta = revision["metadata"]
-    owners = [each["name"] for each in meta.get("ownerReferences") or () if each["kind"] == "PackageVariant"]
-    return f"{meta['namespace']}/{owners[0] if owners else ''}"
+    return f"{revision['metadata']['namespace']}/{owner_name(revision, VARIANT.kind)}"
 
 
 def resolutions_of(revisions: Iterable[Object]) -> list[Resolution]:

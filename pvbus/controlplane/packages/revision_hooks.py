@@ -59,7 +59,7 @@ from pvbus.core.kernel.keys import (
     REMOVE_LAST_REVISION,
     SIGNED_CONTENT,
 )
-from pvbus.core.kernel.objects import annotations_of
+from pvbus.core.kernel.objects import annotations_of, owner_name
 from pvbus.core.variants.merge import copies
 from pvbus.core.variants.revisions import validators
 from pvbus.core.yaml import editor
@@ -345,8 +345,7 @@ def _uncollected(obj: Object, user: str) -> str:
     A foreground deletion collects what a variant owns before inject has released what people edited.
     """
     editors = annotations_of(obj).get(EDITED_BY)
-    owners = obj["metadata"].get("ownerReferences") or ()
-    if user not in GARBAGE_COLLECTORS or all(owner.get("kind") != "PackageVariant" for owner in owners):
+    if user not in GARBAGE_COLLECTORS or not owner_name(obj, "PackageVariant"):
         return ""
     if not editors or annotations_of(obj).get(DELETE_EDITS) == "true":
         return ""

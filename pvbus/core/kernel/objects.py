@@ -16,6 +16,12 @@ def annotation(obj: Mapping[str, Any], name: str) -> str:
     return str(value) if value is not None else ""
 
 
+def owner_name(obj: Mapping[str, Any], kind: str) -> str:
+    """Return the name of the first owner of a kind, "" for none."""
+    owners = (obj.get("metadata") or {}).get("ownerReferences") or ()
+    return next((str(owner.get("name")) for owner in owners if owner.get("kind") == kind), "")
+
+
 def timestamp(seconds: float) -> str:
     """Return a time as Kubernetes writes it: RFC 3339 in UTC, whole seconds. seconds: since 1970."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

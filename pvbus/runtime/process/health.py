@@ -20,7 +20,6 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from pvbus.adapters.httpserver import LOCAL_NAMES, QuietRunner, host_name, is_own_host
-from pvbus.core.errors import PermanentError
 from pvbus.runtime.process.assembly import Service
 from pvbus.runtime.process.state import Observation, Observer, defect_lines, defects_of
 from pvbus.telemetry import metrics
@@ -108,18 +107,10 @@ class Endpoints(ABC):
         application = web.Application(middlewares=[self._guard])
         self.add_routes(application.router)
         self._runner = QuietRunner(application, shutdown_timeout=0.5)
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, self._host, self._port).start()
-        except OSError as exc:
-            await self._runner.cleanup()
-            raise PermanentError(
-                f"cannot bind port {self._port} on {self._host} for metrics and health: {exc.strerror}; "
-                "choose another one with PVBUS_HEALTH_PORT (0 takes any free one)",
-                reason="PortInUse",
-            ) from exc
-        address = self._runner.addresses[0]
-        self.url = f"http://{_address(address[0])}:{address[1]}"
+        host, port = await self._runner.listen(
+            self._host, self._port, serves="metrics and health", setting="PVBUS_HEALTH_PORT"
+        )
+        self.url = f"http://{_address(host)}:{port}"
         return self
 
     async def __aexit__(

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from pvbus.adapters.httpserver import QuietRunner
 from pvbus.adapters.servingtls import ServingTls
-from pvbus.core.errors import PermanentError, PvbusError, TransientError, UsageError
+from pvbus.core.errors import PvbusError, TransientError, UsageError
 from pvbus.core.kernel.keys import Key
 from pvbus.core.variants.conditions.sets import confirm_command
 from pvbus.core.web.conflicts import found_in, groups_of, values_of
@@ -154,18 +154,10 @@ class PageServer:
         application.router.add_post(LOOK, self._act)
         application.router.add_post(ACT, self._act)
         self._runner = QuietRunner(application, shutdown_timeout=0.5)
-        await self._runner.setup()
         host, port, names, tls = self._address
-        try:
-            await web.TCPSite(self._runner, host, port, ssl_context=tls.context if tls else None).start()
-        except OSError as exc:
-            await self._runner.cleanup()
-            raise PermanentError(
-                f"cannot bind port {port} on {host} for the web page: {exc.strerror}; choose another one "
-                "with PVBUS_WEB_PORT (0 takes any free one)",
-                reason="PortInUse",
-            ) from exc
-        self.port = self._runner.addresses[0][1]
+        _, self.port = await self._runner.listen(
+            host, port, serves="the web page", setting="PVBUS_WEB_PORT", tls=tls.context if tls else None
+        )
         self._gate = Gate(self._token, self.port, names, is_tls=tls is not None)
         shown = f"[{host}]" if ":" in host else host
         scheme = "https" if tls else "http"

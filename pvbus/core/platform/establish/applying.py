@@ -220,23 +220,28 @@ def _undone(journal: list[tuple[Item, Object]], as_user: str) -> Generator[Effec
                 yield Update(item.kind, {**item.live, "metadata": before}, as_user=as_user)
 
 
+def _read_owned(key: str, owner: Owner) -> Generator[Effect, Any, tuple[KindRef, Object] | None]:
+    """Read an object with its kind; None if it is gone, or the owner does not own it."""
+    parsed = ObjectKey.parse(key)
+    kind = KindRef(parsed.group, parsed.kind)
+    live = yield from read(kind, parsed.namespace, parsed.name)
+    return (kind, live) if live is not None and owns(owner, live) else None
+
+
 def take_back(keys: Iterable[str], owner: Owner) -> Generator[Effect, Any, None]:
     """Take back what a revision has that never had all its objects.
 
     What only this revision owns and has made is deleted; of all else it loses its reference.
     """
     for key in keys:
-        parsed = ObjectKey.parse(key)
-        kind = KindRef(parsed.group, parsed.kind)
-        live = yield from read(kind, parsed.namespace, parsed.name)
-        if live is None or not owns(owner, live):
+        if (owned := (yield from _read_owned(key, owner))) is None:
             continue
+        kind, live = owned
         meta, others = live["metadata"], without(references_of(live), owner)
         if not others and not annotation(live, ADOPTED):
             if not meta.get("deletionTimestamp"):
-                yield Delete(
-                    kind, parsed.namespace, parsed.name, meta.get("uid", ""), meta.get("resourceVersion", "")
-                )
+                namespace, version = meta.get("namespace", ""), meta.get("resourceVersion", "")
+                yield Delete(kind, namespace, meta["name"], meta.get("uid", ""), version)
             continue
         left = forms.with_owners(live, others)
         yield Update(kind, left if others else forms.with_annotations(left, {ADOPTED: None, CONTENT: None}))
@@ -247,15 +252,13 @@ def release_objects(keys: Iterable[str], owner: Owner) -> Generator[Effect, Any,
 
     A reference with a former uid of the owner gets the present one.
     """
-    owned = []
+    keys_owned = []
     for key in keys:
-        parsed = ObjectKey.parse(key)
-        kind = KindRef(parsed.group, parsed.kind)
-        live = yield from read(kind, parsed.namespace, parsed.name)
-        if live is None or not owns(owner, live):
+        if (owned := (yield from _read_owned(key, owner))) is None:
             continue
-        owned.append(key)
+        kind, live = owned
+        keys_owned.append(key)
         references = released(references_of(live), owner)
         if references != references_of(live):
             yield Update(kind, forms.with_owners(live, references))
-    return tuple(owned)
+    return tuple(keys_owned)
