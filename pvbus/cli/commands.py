@@ -84,6 +84,7 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
         "size": Entry("pvbus.cli.size:size", "Compute what a fleet needs on Kafka and a cluster."),
         "doctor": Entry("pvbus.cli.doctor.command:doctor", "Find out what keeps the services from working."),
         "completion": Entry("pvbus.cli.completion:completion", "Print the completion script of a shell."),
+        "man": Entry("pvbus.cli.man:man", "Write manual pages of all commands."),
         "version": Entry("pvbus.cli.version:version", "Show the version."),
     },
 }

@@ -173,7 +173,7 @@ async def lift(cluster: Cluster, key: Key, name: str, end: StopLift) -> str:
     async def attempt() -> Object:
         found = await cluster.get(resource, *key)
         if found is None:
-            raise PermanentError(f"there is no RolloutStop {key}: nothing of that name stops rollouts")
+            raise PermanentError(f"there is no RolloutStop {key}: check namespace and name")
         spec = without_entry(msgspec.convert(found, RolloutStop), name, end)
         return await cluster.update(resource, {**found, "spec": msgspec.to_builtins(spec)})
 

@@ -70,6 +70,7 @@ MORE = {
     ("task", "answer"): ["A"],
     ("confirm",): ["--yes"],
     ("rollout", "excuse"): ["canary"],
+    ("rollout", "stop"): ["--all"],
 }
 """What a command wants and its parser does not say."""
 DOCUMENTS = {"apply": "plan.json", "sign": "plan.json"}
