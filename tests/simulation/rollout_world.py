@@ -29,8 +29,9 @@ from pvbus.core.kernel.rolloutrows import (
 )
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.core.promotion.protocol.machine import step
+from pvbus.core.promotion.protocol.partials import TRAIN_PARTIAL
 from pvbus.core.promotion.protocol.proving import NO_EVIDENCE
-from pvbus.core.promotion.protocol.rules import Rules, WaveRules
+from pvbus.core.promotion.protocol.rules import Rules, TrainRules, WaveRules
 
 NOW = 1_000_000.0
 CHECK = Check(name="check", object=ObjectCheck(expression="true"))
@@ -40,6 +41,7 @@ BAD = {TargetState.FAILED, TargetState.REFUSED}
 FAILING = {*BAD, TargetState.SILENT}
 OUT = {TargetState.LEFT, TargetState.GONE, TargetState.SKIPPED, *FAILING}
 TRIED = {TargetState.APPROVED, TargetState.PROVEN, *FAILING}
+UNRESTORED = {*TRIED, TargetState.UNDOING, TargetState.CANCELLING} - {TargetState.REFUSED}
 RULES = Rules(
     waves=(WaveRules(percent=0, number=1, hold_seconds=20, checks=(CHECK,)), WaveRules()),
     in_flight_max=1,
@@ -47,6 +49,9 @@ RULES = Rules(
 )
 WITH_EVIDENCE = RULES._replace(evidence_seconds=TICK_SECONDS)
 """Targets that nothing says anything of are given up after one tick."""
+TRAIN = RULES._replace(waves=(WaveRules(),), train=TrainRules(("a", "b"), partial_seconds=TICK_SECONDS))
+"""Each two targets are a unit. One that is partial is given up after one tick."""
+PATIENT_TRAIN = TRAIN._replace(train=TrainRules(("a", "b"), partial_seconds=20 * TICK_SECONDS))
 WITH_CANARY = RULES._replace(canaries=("t0",), in_flight_max=2)
 
 Rows = tuple[tuple[str, Target], ...]
@@ -116,10 +121,36 @@ def fresh(
         )
         for number in range(targets)
     )
+    if rules.train is not None:
+        real = tuple((target, _member(facts, number)) for number, (target, facts) in enumerate(real))
     world = World(rules, real, real, tricks=tricks, ticks=ticks, doomed=frozenset(doomed))
     if quarantined:
         world = world._replace(quarantines=((0, 0, _of_upstream(quarantined)),))
     return world._replace(view=tuple((target, shown(world, facts)) for target, facts in real))
+
+
+def _member(facts: TargetFacts, number: int) -> TargetFacts:
+    """Return the facts of a target as a member of a train, each member of another package."""
+    package = f"p/{'ab'[number % 2]}"
+    return facts._replace(
+        unit=f"u{number // 2}",
+        part=number % 2 + 1,
+        upstream=f"{package}@v2",
+        source=f"{package}@v2",
+        published_source=f"{package}@v1",
+    )
+
+
+def with_rider(world: World, target: str) -> World:
+    """Return a world in which a member wants nothing but v1, which is good."""
+    facts = dict(world.real)[target]
+    facts = facts._replace(
+        revision="", digest="", is_proposed=False, is_current=True, source="", upstream=facts.published_source
+    )
+    good = Evidence(facts.published, facts.published_digest, 0, True)
+    return _real(world, target, facts)._replace(
+        view=put(world.view, target, facts), evidence=put(world.evidence, target, good)
+    )
 
 
 def _of_upstream(revision: str) -> QuarantineSpec:
@@ -139,7 +170,16 @@ def shown(world: World, facts: TargetFacts) -> TargetFacts:
     is_open = is_covered(world, facts.source, facts.digest)
     runs = "q" if is_covered(world, facts.published_source, facts.published_digest) else ""
     is_proposed = facts.is_proposed and not is_open
-    return facts._replace(is_proposed=is_proposed, is_quarantined=is_open, runs=runs)
+    banned = tuple(
+        ("q", *each.upstreams) for _, _, spec in world.quarantines for each in spec.combinations if facts.part
+    )
+    return facts._replace(is_proposed=is_proposed, is_quarantined=is_open, runs=runs, banned=banned)
+
+
+def is_barred(world: World, row: Target) -> bool:
+    """Tell whether a quarantine that lasts covers the combination of a row."""
+    combinations = (each for _, _, spec in world.quarantines for each in spec.combinations)
+    return any(set(each.upstreams) <= set(row.combination) for each in combinations)
 
 
 def stepped(world: World) -> tuple[World, Step]:
@@ -206,9 +246,8 @@ def tricks(world: World) -> Iterator[tuple[Move, World]]:
         changed = left._replace(by_hand=left.by_hand | {target})
         if facts.is_proposed:
             yield ("withdraw", target), _real(left, target, facts._replace(is_proposed=False))
-            moved = facts._replace(
-                revision="v3", digest=f"{facts.digest}'", upstream="p/u@v3", source="p/u@v3"
-            )
+            newer = f"{facts.source.partition('@')[0]}@v3"
+            moved = facts._replace(revision="v3", digest=f"{facts.digest}'", upstream=newer, source=newer)
             yield ("new upstream", target), _real(left, target, moved)
             yield ("refuse", target), _real(left, target, facts._replace(refused=attempt))
             yield ("approve by hand", target), _real(changed, target, _published(facts))
@@ -262,7 +301,8 @@ def carried_out(world: World, action: Action) -> World:
     facts = dict(world.real)[action.target]
     match action:
         case Approve():
-            if is_covered(world, facts.source, facts.digest):
+            row = dict(world.rows).get(action.target)
+            if is_covered(world, facts.source, facts.digest) or (row is not None and is_barred(world, row)):
                 return world
             if not facts.is_proposed or (facts.revision, facts.digest) != (action.revision, action.digest):
                 return world
@@ -348,9 +388,15 @@ def _wrong_step(before: World, after: World) -> str:
         if unplanned := [each for each in after.rules.canaries if _is_unplanned_canary(before, after, each)]:
             return f"an attempt is planned without {unplanned}"
     limit = after.rules.in_flight_max
-    if ordered and limit and sum(row.state in IN_FLIGHT for row in rows.values()) > limit:
+    if (
+        ordered
+        and limit
+        and len({_unit(row) for row in rows.values() if row.state in IN_FLIGHT and not row.rides}) > limit
+    ):
         return "too many are in flight"
-    failing = sum(row.state in FAILING for row in rows.values())
+    if wrong := _wrong_train(after, rows, former, ordered):
+        return wrong
+    failing = len({_unit(row) for row in rows.values() if row.state in FAILING and not row.rides})
     if ordered and failing > max(after.rules.failing_max, after.rollout.tolerated):
         return "an approval is ordered beyond the failing budget"
     if ordered and before.commands.paused:
@@ -358,6 +404,38 @@ def _wrong_step(before: World, after: World) -> str:
     if wrong := _wrong_isolation(before, after, rows, ordered):
         return wrong
     return _wrong_judgment(before, after, rows) or _wrong_advance(before, after, rows)
+
+
+def _unit(row: Target) -> str:
+    return row.unit or row.target
+
+
+def _wrong_train(
+    after: World, rows: Mapping[str, Target], former: Mapping[str, Target], ordered: list[str]
+) -> str:
+    """Return what a step does to a part of a unit, "" for nothing."""
+    if barred := [target for target in ordered if rows[target].unit and _sees_barred(after, rows[target])]:
+        return f"the quarantined combination of {barred} is ordered"
+    for target, row in rows.items():
+        mates = [mate for mate in rows.values() if row.unit and mate.unit == row.unit and mate != row]
+        before = [mate for mate in mates if mate.part < row.part]
+        if target in ordered and any(mate.state is not TargetState.PROVEN for mate in before):
+            return f"{target} is ordered before those before it are proven"
+        if target in ordered and any(mate.state in OUT for mate in mates):
+            return f"{target} is ordered though its unit lost a member"
+        is_undone = row.state is TargetState.UNDOING and former[target].state is not row.state
+        later = [mate for mate in mates if mate.part > row.part and not mate.rides]
+        if is_undone and any(mate.state in UNRESTORED for mate in later):
+            return f"{target} is restored before those after it"
+        is_stuck = any(not mate.good and not mate.rides for mate in mates if mate.state in TRIED)
+        if is_undone and mates and is_stuck:
+            return f"{target} is restored, and a member of its unit cannot be"
+    return ""
+
+
+def _sees_barred(world: World, row: Target) -> bool:
+    banned = dict(world.view)[row.target].banned
+    return any(set(each[1:]) <= set(row.combination) for each in banned)
 
 
 def _wrong_judgment(before: World, after: World, rows: Mapping[str, Target]) -> str:
@@ -378,10 +456,20 @@ def _wrong_judgment(before: World, after: World, rows: Mapping[str, Target]) -> 
         begins
         and not is_asked
         and not is_failed
+        and not _was_partial(before, after)
         and not any(_was_bad(row, evidence, facts) for row in rows.values())
     ):
         return "an attempt is rolled back though nothing is bad"
     return ""
+
+
+def _was_partial(before: World, after: World) -> bool:
+    """Tell whether a unit had a part of its revisions for as long as that may be."""
+    limit = after.rules.train.partial_seconds if after.rules.train is not None else 0
+    noted = (row.partial_since for row in _current(before).values() if row.partial_since is not None)
+    return after.rollout.reason == TRAIN_PARTIAL and any(
+        after.rollout.train_seconds - since >= limit for since in noted
+    )
 
 
 def _was_bad(row: Target, evidence: Mapping[str, Evidence], facts: Mapping[str, TargetFacts]) -> bool:
@@ -419,7 +507,8 @@ def _wrong_isolation(before: World, after: World, rows: Mapping[str, Target], or
             row.revision,
             row.digest,
         )
-        if row.attempt == attempt and is_ours and not is_covered(before, row.source, row.digest):
+        is_free = not is_covered(before, row.source, row.digest) and not is_barred(before, row)
+        if row.attempt == attempt and is_ours and is_free and not row.rides:
             return f"{row.revision} of {target} failed or goes back, and is not quarantined"
     return ""
 
@@ -491,6 +580,10 @@ def _wrong_advance(before: World, after: World, rows: Mapping[str, Target]) -> s
         wanted = Evidence(row.revision, row.digest, row.attempt, True)
         if target in excused:
             continue
+        if row.rides and not any(
+            mate.unit == row.unit and mate.state in TRIED and not mate.rides for mate in rows.values()
+        ):
+            continue  # its unit has left
         if row.wave <= last and row.state not in OUT and evidence.get(target) != wanted:
             return f"a wave passed without evidence of {target}"
     return ""
@@ -506,8 +599,26 @@ def problems(world: World) -> Iterator[str]:
         for target, row in _current(world).items():
             facts = dict(world.real)[target]
             is_new = (facts.published, facts.published_digest) == (row.revision, row.digest)
-            if is_new and row.good and target not in world.by_hand:
+            mates = [mate for mate in _current(world).values() if row.unit and mate.unit == row.unit]
+            is_stranded = any(mate.state is TargetState.STRANDED for mate in mates)
+            if is_new and row.good and not row.rides and not is_stranded and target not in world.by_hand:
                 yield f"{target} is not rolled back"
+    if world.rollout.state in (RolloutState.COMPLETED, RolloutState.ROLLED_BACK):
+        yield from _halves(world)
+
+
+def _halves(world: World) -> Iterator[str]:
+    """Yield the units of an ended attempt in which a part has its revision, though no member is gone, and the
+    server restored what it had."""
+    rows = _current(world)
+    for unit in {row.unit for row in rows.values() if row.unit}:
+        states = {row.state for row in rows.values() if row.unit == unit and not row.rides}
+        is_part = bool(states & {*TRIED, TargetState.STRANDED}) and not states <= {
+            *TRIED,
+            TargetState.STRANDED,
+        }
+        if is_part and not states & {TargetState.GONE, TargetState.STRANDED}:
+            yield f"a part of {unit} has its revision"
 
 
 def settled(world: World, steps_max: int = 400) -> World:

@@ -301,10 +301,13 @@ def has_failed(turn: Turn, members: Sequence[Target]) -> bool:
 
 
 def has_changed(turn: Turn, members: Sequence[Target]) -> bool:
-    """Tell whether a member runs something else, while another has its revision of the combination. One that
-    is deleted changes nothing: the others may be on their way out, too."""
+    """Tell whether a member runs something else than before, while another has its revision of the
+    combination. One that is deleted changes nothing: the others may be on their way out, too."""
     is_any_new = any(row.state in HOLDING_NEW for row in changing(members))
-    return is_any_new and any(
-        row.state is TargetState.GONE and row.target in turn.seen and turn.seen[row.target].published
-        for row in members
-    )
+    return is_any_new and any(row.state is TargetState.GONE and _runs_another(turn, row) for row in members)
+
+
+def _runs_another(turn: Turn, row: Target) -> bool:
+    facts = turn.seen.get(row.target)
+    former = (row.good, row.good_digest)
+    return facts is not None and (facts.published, facts.published_digest) not in (former, ("", ""))

@@ -257,6 +257,13 @@ def test_a_member_that_fails_stops_its_unit_and_the_rest_is_taken_back() -> None
     assert fleet.states_at(0) == "failed gone"
 
 
+def test_no_member_is_ordered_while_another_of_its_unit_fails() -> None:
+    """A person has approved the last one by hand, and it is bad."""
+    rules = IN_ORDER._replace(waves=ALL, failing_max=2, in_flight_max=1)
+    fleet = TrainFleet(rules, 2).go().publish("b-1", good=False)
+    assert (fleet.states_at(1), whole(fleet, 0).ordered(Approve)) == ("planned failed", [])
+
+
 def test_a_train_that_is_refused_in_the_middle_is_partial_and_in_time_rolled_back() -> None:
     """67: it is named; past the limit it is quarantined, and what was published is undone. The rest stays."""
     fleet = TrainFleet(IN_ORDER._replace(failing_max=1)).go().publish("a-0")
