@@ -12,7 +12,7 @@ from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.packages.input import input_options, install_named, is_install, read_facts
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.keys import ObjectKey
-from pvbus.core.kernel.packagerows import LockedDependency, LockRow
+from pvbus.core.kernel.packagerows import DEPENDENCY_CYCLE, LockedDependency, LockRow
 from pvbus.core.platform.resolve.carvel import decided_rows
 from pvbus.core.platform.resolve.plans import unreadable
 from pvbus.telemetry.terminal import one_line
@@ -105,6 +105,8 @@ def _line(okey: str, row: LockRow, dependency: LockedDependency | None, is_there
         text += f"  {dependency.condition}" + (f" ({wanted})" if wanted else "")
     if row.status != "locked":
         text += f"  {row.status}: {row.message or row.reason}"
+    elif row.reason == DEPENDENCY_CYCLE and not again:
+        text += f"  {row.reason}: {row.message}"
     return f"{text}  (see above)" if again and row.dependencies else text
 
 

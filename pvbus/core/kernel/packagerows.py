@@ -49,6 +49,8 @@ WAITING = "Waiting"
 """The reason of an install that cannot be decided on yet. One that is locked stays so meanwhile."""
 ROLLED_BACK, STAYS_ACTIVE = "RolledBack", "StaysActive"
 """The reasons of an install whose active revision is not the one that is asked for."""
+DEPENDENCY_CYCLE = "DependencyCycle"
+"""The reason of an install that needs itself by what it needs. It is installed with the rest of the ring."""
 SOURCE_FAILS = "SourceFails"
 """The reason of an install without a version whose source, or that of a dependency, cannot be read."""
 

@@ -19,6 +19,7 @@ from pvbus.core.kernel.keys import ObjectKey, okey
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.objects import annotation
 from pvbus.core.kernel.packagerows import (
+    DEPENDENCY_CYCLE,
     SCOPE,
     WROTE,
     EstablishedRow,
@@ -287,7 +288,8 @@ class EstablishController(KeyedController[InstallData]):
                 return _repaired((yield from self._apply_lock(run, found.install, live, row)), row, before)
             case never:
                 assert_never(never)
-        return done._replace(message="; ".join(filter(None, (done.message, found.drift))))
+        ring = row.message if row.reason == DEPENDENCY_CYCLE else ""
+        return done._replace(message="; ".join(filter(None, (done.message, found.drift, ring))))
 
     def _apply_lock(
         self, run: Pass, install: Install, live: Object, row: LockRow

@@ -8,7 +8,7 @@ Source: Crossplane, internal/controller/pkg/manager and internal/controller/pkg/
 from pvbus.core.kernel.effects import Notice
 from pvbus.core.kernel.keys import ObjectKey, digest
 from pvbus.core.kernel.objects import timestamp
-from pvbus.core.kernel.packagerows import SOURCE_FAILS, WAITING, EstablishedRow, LockRow
+from pvbus.core.kernel.packagerows import DEPENDENCY_CYCLE, SOURCE_FAILS, WAITING, EstablishedRow, LockRow
 from pvbus.core.platform.establish.families import family_of, kind_of_key
 from pvbus.core.platform.packaging.statuses import DELETE_FAILED
 
@@ -36,7 +36,9 @@ def notice_of(
             return None
         reason, note = trouble
         reason = family.words.get(reason, reason)
-    elif done.is_healthy and (former is None or not former.is_healthy or _names(former) != _names(done)):
+    elif done.is_healthy and (
+        former is None or not former.is_healthy or _names(former) != _names(done) or _is_new_ring(row, former)
+    ):
         reason = family.installed
         note = f"{row.package} {row.version or row.digest} is installed"
         note += f"; {done.message}" if done.message else ""
@@ -68,6 +70,10 @@ def trouble_of(row: LockRow, done: EstablishedRow) -> tuple[str, str] | None:
     if failed is not None:
         return failed.reason or done.reason or "InstallFailed", failed.message or done.message
     return None
+
+
+def _is_new_ring(row: LockRow, former: EstablishedRow) -> bool:
+    return row.reason == DEPENDENCY_CYCLE and row.message not in former.message
 
 
 def _names(done: EstablishedRow) -> set[str]:

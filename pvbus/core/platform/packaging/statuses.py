@@ -14,6 +14,7 @@ import msgspec
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.packagerows import (
+    DEPENDENCY_CYCLE,
     ROLLED_BACK,
     STAYS_ACTIVE,
     WAITING,
@@ -143,7 +144,7 @@ def _health(type_: str, answer: Answer, message: str = "") -> Status:
     return condition(type_, answer, _HEALTH_REASONS[answer], message)
 
 
-_SHOWN = (WAITING, ROLLED_BACK, STAYS_ACTIVE)
+_SHOWN = (WAITING, ROLLED_BACK, STAYS_ACTIVE, DEPENDENCY_CYCLE)
 """Reasons of a locked install that a person has to know."""
 
 

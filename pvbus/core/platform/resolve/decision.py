@@ -16,6 +16,7 @@ from pvbus.core.kernel.packagerows import LockedDependency, LockRow, Removal
 from pvbus.core.platform.packaging.carvelfacts import ORPHANED
 from pvbus.core.platform.resolve.plans import Plan, removed
 from pvbus.core.platform.resolve.reporting import Provider, dependencies_met, dependencies_open
+from pvbus.core.platform.resolve.rings import with_rings
 from pvbus.core.platform.solver.model import Requirement
 
 P = TypeVar("P", bound=Plan)
@@ -84,7 +85,7 @@ def decide(family: Family[P]) -> None:
     2. Write the row of each install. Who comes first gets the objects that several of them bring.
     3. Lock an install for each chosen package that has none.
     4. Give the created installs their holders, and end those that nobody needs.
-    5. Report the dependencies, for which the holders are needed.
+    5. Report the dependencies, for which the holders are needed, and the rings of installs among them.
     """
     family.solve()
     for plan in family.in_order():
@@ -92,6 +93,7 @@ def decide(family: Family[P]) -> None:
     family.create()
     _settle_created(family)
     _report(family)
+    family.rows.update(with_rings(family.rows))
 
 
 def _still_orphaned(plan: Plan, row: LockRow) -> LockRow:

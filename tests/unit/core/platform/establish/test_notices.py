@@ -8,6 +8,7 @@ from pvbus.core.kernel.packagerows import EstablishedRevision, EstablishedRow, L
 from pvbus.core.platform.establish.notices import notice_of
 from pvbus.core.variants.conditions.recording import Recorder
 from tests.unit.core.platform.establish.test_activation import active
+from tests.unit.core.platform.establish.world import PROVIDER as PROVIDER_OBJECT
 from tests.unit.core.platform.establish.world import World, crd, okey_of
 
 PROVIDER = ObjectKey.parse(okey_of("pa"))
@@ -34,6 +35,9 @@ def done(
 HEALTHY = done(is_healthy=True)
 CONFLICT = row(status="refused", reason="Conflict", message="a needs b")
 
+RING = row(reason="DependencyCycle", message="a needs b, which needs a")
+REPORTED = done(message="a needs b, which needs a", is_healthy=True)
+
 
 @pytest.mark.parametrize(
     ("key", "lock", "before", "after", "reason", "why"),
@@ -43,6 +47,8 @@ CONFLICT = row(status="refused", reason="Conflict", message="a needs b")
         (PROVIDER, row(), HEALTHY, HEALTHY, "", "nothing is new"),
         (PROVIDER, row(), HEALTHY, done(is_healthy=True, name="v2"), "InstallPackageRevision", "an upgrade"),
         (PROVIDER, row(), done("Reconciling"), done("Pending"), "", "work goes on"),
+        (PROVIDER, RING, HEALTHY, REPORTED, "InstallPackageRevision", "a ring of what is installed"),
+        (PROVIDER, RING, REPORTED, REPORTED, "", "the ring is told already"),
         (
             PROVIDER,
             CONFLICT,
@@ -154,3 +160,22 @@ def test_an_installation_is_told_once() -> None:
         world.mirror()
         notices += [each.notice for each in world.reconcile(f"cluster|{okey_of('pa')}").puts if each.notice]
     assert [each.reason for each in notices] == ["InstallPackageRevision"]
+
+
+def test_a_ring_is_in_the_event_and_in_the_conditions() -> None:
+    """Of a healthy install, with the names of all that need each other."""
+    world = World()
+    world.add_install("pa")
+    said = "Provider pa needs Provider pb, which needs Provider pa"
+    world.order("pa", active(world.publish("d1", [crd("One")])), reason="DependencyCycle", message=said)
+    notices = []
+    for _ in range(6):
+        world.mirror()
+        notices += [each.notice for each in world.reconcile(f"cluster|{okey_of('pa')}").puts if each.notice]
+    assert [said in each.note for each in notices] == [True]
+    obj = world.cluster.peek(PROVIDER_OBJECT, "", "pa")
+    assert obj is not None
+    assert {each["type"]: each.get("message", "") for each in obj["status"]["conditions"]} == {
+        "Installed": said,
+        "Healthy": said,
+    }
