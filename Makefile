@@ -141,6 +141,7 @@ check: setup-dev
 	.venv/bin/python -m tests.tools.arrows
 	.venv/bin/python -m tests.tools.thinmodules
 	.venv/bin/python -m tests.tools.labelpath
+	.venv/bin/python -m tests.tools.language
 	.venv/bin/python -m docs.generate --check
 
 site: setup-dev

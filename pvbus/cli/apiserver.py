@@ -42,8 +42,8 @@ def apiserver(
       pvbus run render --bus sqlite:.pvbus/bus.db \\
           --kubeconfig .pvbus/services.kubeconfig --context pvbus-render
 
-    Only this machine is served, if there is no --advertise. Who has the token, in the kubeconfig of the
-    data folder, may do everything; `pvbus user` lets others in. In services.kubeconfig each service has a
+    Only this machine is served, if there is no --advertise. Anyone who has the token, in the kubeconfig of
+    the data folder, can do everything; `pvbus user` lets others in. In services.kubeconfig each service has a
     context, with the rights of its own; with --accounts it has a file of its own, to be the only one that a
     container of the service gets. `pvbus up` does both at once.
     """

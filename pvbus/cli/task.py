@@ -216,7 +216,7 @@ or the server refused; 2 bad usage.
 @namespace_option
 @folder_option
 @click.option("--question", required=True, help="What a person has to find out or decide.")
-@click.option("--owner", default="", help="Who should answer: a name for people. It gives no right.")
+@click.option("--owner", default="", help="The person to answer: a name for people. It gives no right.")
 @click.option("--ticket", default="", help="Where else it is discussed: a number or an address.")
 @click.option("--due", default="", help="Until when: 2030-12-01 (its end in UTC), or 2030-12-01T12:00:00Z.")
 @click.option(

@@ -59,7 +59,9 @@ Examples:
 @click.option("--register", "action", flag_value="register", help="Register the public topics' schemas.")
 @click.option("--role", "roles", multiple=True, type=click.Choice(ROLES), metavar="ROLE",
               help="Only of a service, operator, web or consumer (--acls; may be repeated).")  # fmt: skip
-@click.option("--principal", default=PRINCIPAL, show_default=True, help="Who a role is to Kafka (--acls).")
+@click.option(
+    "--principal", default=PRINCIPAL, show_default=True, help="The user that a role is to Kafka (--acls)."
+)
 @click.option("--command-config", metavar="FILE", help="As what kafka-acls.sh is to log in (--acls).")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @data_option
