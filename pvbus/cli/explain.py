@@ -17,6 +17,7 @@ from pvbus.cli.asking import options_of, tasks_of
 from pvbus.cli.edits import kept_for
 from pvbus.cli.explain_text import repository_lines, set_lines, variant_lines
 from pvbus.cli.explainrevision import document_of, missing, revision_lines
+from pvbus.cli.explainrollouts import rollouts_of
 from pvbus.cli.failing import VariantFailure, failing_targets, grouped, unready_children
 from pvbus.cli.gone import read_gone
 from pvbus.cli.live import REVISION
@@ -38,7 +39,6 @@ from pvbus.core.kernel.records import (
     PROMOTIONS,
     RELEASES,
     RESULTS,
-    ROLLOUTS,
     SETRESULTS,
     SETS,
     TARGETS,
@@ -56,8 +56,6 @@ from pvbus.core.kernel.records import (
     SyncMarker,
     TargetRow,
 )
-from pvbus.core.kernel.rolloutrows import Rollout
-from pvbus.core.promotion.rollout.waiting import planning_waits
 from pvbus.core.variants.conditions.sets import confirm_command, dispute_text
 from pvbus.core.variants.expressions import expressions_of
 from pvbus.core.variants.template import row_variables
@@ -258,6 +256,10 @@ async def _variant(bus: Bus, key: Key) -> Document:
         await _maker(bus, key, name, msgspec.json.decode(value, type=TargetRow))
         for name, value in targets.items()
     ]
+    rollouts = await rollouts_of(bus, key)
+    canaries = [
+        f"rollout {each['policy']}, which waits for {w}" for each in rollouts for w in each["waitsFor"]
+    ]
     return {
         "variant": str(key),
         "known": bool(makers or desired or result),
@@ -266,23 +268,10 @@ async def _variant(bus: Bus, key: Key) -> Document:
         "revisions": list(result.revisions) if result else [],
         "upstream": result.upstream if result else "",
         "injected": msgspec.to_builtins(result.injected) if result else [],
-        "waitsFor": [*(result.waiting if result else ()), *await _canaries(bus, key)],
+        "waitsFor": [*(result.waiting if result else ()), *canaries],
+        "rollouts": rollouts,
         "promotion": list(await _promotion(bus, key)),
     }
-
-
-async def _canaries(bus: Bus, key: Key) -> list[str]:
-    """Return the canaries that the rollouts of a variant wait for."""
-    row = _decoded((await read_rows(bus, PROMOTIONS, key=str(key))).get(str(key)), PromotionRow)
-    found: list[str] = []
-    for name in row.candidates if row is not None else ():
-        policy = Key(key.namespace, name)
-        rollout = _decoded((await read_rows(bus, ROLLOUTS, key=str(policy))).get(str(policy)), Rollout)
-        if rollout is not None:
-            found += [
-                f"rollout {policy}, which waits for {words}" for words in planning_waits(policy, rollout)
-            ]
-    return found
 
 
 async def _promotion(bus: Bus, key: Key) -> list[Document]:

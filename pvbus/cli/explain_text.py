@@ -7,6 +7,7 @@ import msgspec
 
 from pvbus.cli.asking import task_lines
 from pvbus.cli.edits import kept_lines
+from pvbus.cli.explainrollouts import rollout_lines
 from pvbus.cli.gone import gone_lines
 from pvbus.core.kernel.messages import first_of
 
@@ -44,6 +45,7 @@ def variant_lines(document: Document) -> Iterator[str]:
     for render in document.get("renders") or []:
         yield f"  render of {render['revision']}: {render['remark']}"
     yield from _promotion_lines(document.get("promotion") or [])
+    yield from rollout_lines(document.get("rollouts") or [])
     yield from task_lines(document.get("tasks") or [])
     yield from _injection_lines(document)
     conflicts = document.get("conflicts") or []

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -27,7 +28,7 @@ from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import first_of
 from pvbus.core.kernel.objectrows import STOP
-from pvbus.ports.cluster import Object
+from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 
 NAMES_MAX = 8
 LEFT_OUT_MAX = 20
@@ -168,9 +169,26 @@ async def _read(data: str | None, kubeconfig: str | None, *, has_policy: bool) -
                     f"{hint or 'check --kubeconfig'}",
                     reason="NoMatch",
                 )
-            listing = await cluster.list(resource)
-            found += [{"apiVersion": resource.api_version, "kind": kind.kind, **obj} for obj in listing.items]
+            found += await _read_kind(cluster, resource)
+        for kind in evidence_kinds(found):
+            resource = await cluster.resource(kind)
+            if resource is not None:
+                with suppress(PermanentError):  # who may not read them is told what is known without
+                    found += await _read_kind(cluster, resource)
     return found
+
+
+async def _read_kind(cluster: Cluster, resource: Resource) -> list[Object]:
+    listing = await cluster.list(resource)
+    return [{"apiVersion": resource.api_version, "kind": resource.kind, **obj} for obj in listing.items]
+
+
+def evidence_kinds(objects: Sequence[Object]) -> set[Kind]:
+    """Return the kinds of the objects that policies take as evidence."""
+    rules = [
+        (obj["spec"].get("evidence") or {}).get("object") for obj in objects if obj["kind"] == POLICY.kind
+    ]
+    return {Kind(rule["apiVersion"].rpartition("/")[0], rule["kind"]) for rule in rules if rule}
 
 
 def _print(document: Document) -> None:
@@ -205,6 +223,8 @@ def policy_lines(policy: Document) -> Iterator[str]:
     for condition in policy["conditions"]:
         if condition["type"] == "Overlapping" and condition["status"] == "True":
             yield f"  [yellow]i[/] {escape(condition['message'])}"
+    for words in policy["evidence"]:
+        yield f"  [yellow]evidence[/] {escape(words)}"
     if policy["paused"]:
         yield f"  first: a person goes on, as it is paused: pvbus rollout resume {name}"
     if policy["needsStart"] and any(wave["targets"] for wave in policy["waves"]):

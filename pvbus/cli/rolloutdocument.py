@@ -18,6 +18,7 @@ from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.objectrows import STOP
 from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutState
+from pvbus.core.promotion.protocol.evidencenames import evidence_warnings
 from pvbus.core.promotion.protocol.rehearsal import Rehearsal, Standing, rehearse_all
 from pvbus.core.promotion.protocol.rules import Rules, rules_of
 from pvbus.core.promotion.protocol.selection import Package, Selection, conditions_of, packages_of, select
@@ -48,21 +49,22 @@ def document_of(
     Raises UsageError if there is no such policy, or none at all, or no such target in the waves.
     """
     groups = _by_namespace(objects)
-    found = [(namespace, each) for namespace, group in groups.items() for each in _selections(group, now)]
-    shown = [each for each in found if name in (None, (each[0], each[1].policy.metadata.name))]
+    known = [(namespace, each) for namespace, group in groups.items() for each in _selections(group, now)]
+    shown = [each for each in known if name in (None, (each[0], each[1].policy.metadata.name))]
     if not shown:
-        raise UsageError(_no_policy(name, found))
+        raise UsageError(_no_policy(name, known))
     unknown = set(failing) - {target for _, selection in shown for target in selection.seen}
     if unknown:
         raise UsageError(f"--failing: {', '.join(sorted(unknown))}: no such target of these policies")
     selected = {
-        (namespace, target) for namespace, selection in found for target in (*selection.seen, *selection.lost)
+        (namespace, target) for namespace, selection in known for target in (*selection.seen, *selection.lost)
     }
     policies = []
     for namespace, selection in shown:
         key = Key(namespace, selection.policy.metadata.name)
         quarantines = _of(groups[namespace], QUARANTINE)
-        policies.append(_policy(key, selection, rows.get(key), quarantines, now, failing))
+        found = _policy(key, selection, rows.get(key), quarantines, now, failing)
+        policies.append({**found, "evidence": list(_evidence(selection, objects))})
     stops = [msgspec.convert(each, RolloutStop) for each in _of(objects, STOP)]
     return {
         "policies": policies,
@@ -149,6 +151,17 @@ def _policy(
     document["before"] = standing.rollout.state.value
     document["paused"] = standing.commands.paused
     return {**document, **first, "then": later}
+
+
+def _evidence(selection: Selection, objects: Sequence[Object]) -> Iterator[str]:
+    """Yield why the evidence of targets would never be known."""
+    rule = selection.policy.spec.evidence.object
+    if rule is None or selection.problems:
+        return
+    kind = Kind(rule.api_version.rpartition("/")[0], rule.kind)
+    targets = {name: package.labels for name, package in selection.packages.items()}
+    if targets:
+        yield from evidence_warnings(selection.policy.spec, targets, _of(objects, kind))
 
 
 def _attempt(

@@ -132,7 +132,7 @@ def _named(
     named = facts._replace(digest=facts.revision, published_digest=facts.published, source=source)
     if facts.is_current:
         named = named._replace(published_source=facts.upstream)
-    content = Content(selection.sets.get(name, ""), source, None)
+    content = Content(selection.packages[name].set_name, source, None)
     covering = [each for each in quarantines if source and covers(each.spec, content)]
     refused = refusal_of(selection.policy.metadata.namespace or "default", covering)
     if refused is None or not facts.revision:

@@ -20,6 +20,9 @@ from pvbus.core.api.promotion import PROMOTION_API
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.spellings import hint_of, meaning_of
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
+from pvbus.core.promotion.protocol.evidencenames import evidence_warnings
+from pvbus.core.promotion.protocol.quarantines import set_of
+from pvbus.core.promotion.protocol.selection import Package, is_for
 from pvbus.core.promotion.protocol.validation import canary_warnings, never_opens, validate_policy
 from pvbus.core.variants.expressions import expressions_of
 from pvbus.core.variants.inject.mutations.validation import validate_variant
@@ -147,6 +150,7 @@ def _of_canaries(obj: Object, objects: Sequence[Object]) -> Iterator[tuple[str, 
     yield from (split(warning) for warning in canary_warnings(policy.spec))
     if not validate_policy(policy.spec) and (never := never_opens(policy.spec, time.time())):
         yield split(never)
+    yield from (("spec.evidence.object", words) for words in _of_evidence(policy, objects))
     namespace = policy.metadata.namespace
     peers = [each for each in objects if each["metadata"].get("namespace", "") == namespace]
     variants = {each["metadata"]["name"] for each in peers if each["kind"] == "PackageVariant"}
@@ -157,6 +161,42 @@ def _of_canaries(obj: Object, objects: Sequence[Object]) -> Iterator[tuple[str, 
             hint = f': did you mean "{close[0]}"?' if close else ""
             message = f'"{canary}" is no PackageVariant of these files, so nothing would be approved{hint}'
             yield f"spec.canaries[{i}]", message
+
+
+def _of_evidence(policy: RolloutPolicy, objects: Sequence[Object]) -> Iterator[str]:
+    """Yield why the evidence of a policy would never be known, as far as the files say."""
+    rule = policy.spec.evidence.object
+    if rule is None or validate_policy(policy.spec):
+        return
+    packages = [package for package in map(_package, objects) if package is not None]
+    targets = {
+        package.name: package.labels
+        for package in packages
+        if package.variant is not None
+        and package.variant.metadata.namespace == policy.metadata.namespace
+        and is_for(policy.spec, package)
+    }
+    group = rule.api_version.rpartition("/")[0]
+    of_kind = [
+        each
+        for each in objects
+        if (each["apiVersion"].rpartition("/")[0], each["kind"]) == (group, rule.kind)
+    ]
+    yield from evidence_warnings(policy.spec, targets, of_kind)
+
+
+def _package(obj: Object) -> Package | None:
+    """Return the package of a variant in a file, None for any other object."""
+    if obj["kind"] != "PackageVariant":
+        return None
+    try:
+        variant: PackageVariant = _converted(obj, PackageVariant)
+    except msgspec.ValidationError:
+        return None  # the schema says so
+    downstream = variant.spec.downstream
+    repository = downstream.repo if downstream is not None else ""
+    name, labels = variant.metadata.name, variant.metadata.labels
+    return Package(name, repository, None, None, labels, variant, set_of(variant))
 
 
 def _second_opinion(text: str) -> str:

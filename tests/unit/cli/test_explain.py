@@ -15,6 +15,7 @@ from pvbus.core.api.variants import Condition, Downstream
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.objectrows import rows_of
 from pvbus.core.kernel.records import (
+    CANDIDATES,
     CONDITIONS,
     LATEST,
     META,
@@ -27,12 +28,14 @@ from pvbus.core.kernel.records import (
     SETS,
     TARGETS,
     UNROLL,
+    CandidateRow,
     Carried,
     ChildResult,
     ChildRow,
     ConditionEvent,
     Dispute,
     EventCause,
+    EvidenceSource,
     Hold,
     MetaRow,
     PromotionRow,
@@ -42,7 +45,8 @@ from pvbus.core.kernel.records import (
     TargetRow,
     Verdict,
 )
-from pvbus.core.kernel.rolloutrows import Rollout
+from pvbus.core.kernel.rolloutrows import Rollout, Target
+from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from tests.simulation.parts import REPOSITORY, REVISION, SITE, obj, site, site_set, upstream
 from tests.tools.bustables import Row, write_tables
 from tests.tools.fleetrows import event, task
@@ -298,6 +302,35 @@ def test_a_variant_that_waits_for_canaries_names_them(tmp_path: Path, capsys: Ca
     words = next(each for each in document["waitsFor"] if each.startswith("rollout "))
     assert "rollout default/fleet, which waits for its canaries (CanaryMissing): canary web-x" in words
     assert words in text
+
+
+def test_a_variant_shows_the_evidence_that_its_rollout_waits_for(tmp_path: Path, capsys: Captured) -> None:
+    source = EvidenceSource(commit="c" * 40, namespace="argocd", name="web-x", query="up", conditions=())
+    row = Target(
+        target="v",
+        revision="r.v2",
+        digest="d",
+        attempt=3,
+        position=0,
+        wave=2,
+        state=TargetState.APPROVED,
+        evidence="EvidenceStale: it is at commit 123",
+    )
+    rows: list[Row] = [
+        (TARGETS, "default/v|alpha", TargetRow(state="present", set_name="alpha", set_uid="u")),
+        (PROMOTIONS, "default/v", PromotionRow(uid="u", candidates={"fleet": "d"})),
+        (ROLLOUTS, "default/fleet", Rollout(state=RolloutState.ROLLING, attempt=3, wave=2)),
+        (ROLLOUTS, "default/fleet|v", row),
+        (CANDIDATES, "default/fleet|v", CandidateRow(uid="u", is_good=True, evidence=source)),
+    ]
+    document, text = explained(tmp_path, capsys, rows, "default/v")
+    assert document["rollouts"][0]["evidence"]["object"] == "argocd/web-x"
+    lines = [line.strip() for line in text.splitlines()]
+    assert "rollout default/fleet: approved in wave 2 of attempt 3" in lines
+    assert "evidence object: argocd/web-x" in lines
+    assert "evidence query: up" in lines
+    assert f"it has to be of commit {'c' * 12}" in lines
+    assert "it lacks: EvidenceStale: it is at commit 123" in lines
 
 
 FUTURE, PAST = "2999-01-01", "2020-01-01T00:00:00Z"

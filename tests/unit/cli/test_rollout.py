@@ -337,3 +337,82 @@ def test_a_plan_says_that_all_rollouts_are_stopped(file: Path, capsys: Captured)
     assert run(["rollout", "plan", "-f", write(file, policy(), stop, *FLEET)]) == 0
     shown = capsys.readouterr().out
     assert "first: all rollouts are stopped: ann: an incident (pvbus rollout lift default/fleet 1" in shown
+
+
+def application(namespace: str, name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Application",
+        "metadata": {"name": name, "namespace": namespace},
+    }
+
+
+def proven_by(name: str, namespace: str = "") -> dict[str, Any]:
+    """Return the fields of a policy whose targets are proven by an Application."""
+    rule = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Application",
+        "name": name,
+        "binding": "Commit",
+        "revision": "object.status.sync.revision",
+        "good": "object.status.health.status == 'Healthy'",
+    }
+    return {"evidence": {"object": {**rule, **({"namespace": namespace} if namespace else {})}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "objects", "words"),
+    [
+        (
+            proven_by("target.labels['site']"),
+            [],
+            "EvidenceShared: Application x is the evidence of 2 targets (a, b)",
+        ),
+        (
+            proven_by("'one'", "'argocd'"),
+            [],
+            "EvidenceShared: Application argocd/one is the evidence of 2 targets",
+        ),
+        (
+            proven_by("target.name"),
+            [application("east", "a"), application("west", "a")],
+            "EvidenceAmbiguous: Application a exists in several namespaces (east, west)",
+        ),
+        (
+            proven_by("target.labels['none']"),
+            [],
+            "EvidenceInvalid: a: spec.evidence.object.name cannot be evaluated",
+        ),
+        (proven_by("target.name"), [application("east", "a"), application("west", "c")], ""),
+        (proven_by("target.name", "'east'"), [application("east", "a"), application("west", "a")], ""),
+    ],
+)
+def test_evidence_that_would_never_be_known_is_said_before_a_rollout(
+    file: Path, capsys: Captured, spec: dict[str, Any], objects: list[dict[str, Any]], words: str
+) -> None:
+    """By plan and by validate: one object for two targets, or one name in several namespaces."""
+    fleet = []
+    for name in "ab":
+        found = variant(name)
+        found["metadata"]["labels"] = {"site": "x"}
+        del found["status"]
+        proposal = revision(name)
+        owner = {"kind": "PackageVariant", "name": name, "uid": f"uid-{name}"}
+        proposal["metadata"]["ownerReferences"] = [owner]
+        fleet += [found, proposal]
+    name = write(file, policy(**spec), *fleet, *objects)
+    assert run(["rollout", "plan", "-f", name]) == 0
+    shown = capsys.readouterr().out
+    assert words in shown
+    assert bool(words) == ("  evidence Evidence" in shown)
+    with pytest.raises(SystemExit) as end:
+        run(["validate", name])
+    assert end.value.code == 0
+    assert words in capsys.readouterr().out
+
+
+def test_an_object_that_does_not_depend_on_the_target_is_shared(file: Path, capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as end:
+        run(["validate", write(file, policy(**proven_by("'one'")), set_of(1))])
+    assert end.value.code == 0
+    assert "EvidenceShared: Application 'one' is the evidence of every target" in capsys.readouterr().out

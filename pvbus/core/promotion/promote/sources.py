@@ -1,21 +1,18 @@
-"""Where the evidence of one target is, as its policy says: in its conditions, an object, and a metric."""
+"""Where the evidence of one target is, as its policy says: in its conditions, an object, and a metric.
+
+Apart from `candidates`, as it alone knows the texts of conditions, and that module is long enough.
+"""
 
 from collections.abc import Mapping
 
 from pvbus.core.api.rollouts import RolloutPolicySpec
 from pvbus.core.api.variants import Condition, PackageVariant
-from pvbus.core.cel import CelError, compile_expression
 from pvbus.core.kernel.keys import digest
 from pvbus.core.kernel.messages import cut, part
 from pvbus.core.kernel.records import EvidenceSource, SeenCondition
 from pvbus.core.promotion.promote.view import PublishedRevision
-from pvbus.core.promotion.protocol.evidence import (
-    TARGET_VARIABLES,
-    Published,
-    names,
-    other_conditions,
-    wants_evidence,
-)
+from pvbus.core.promotion.protocol.evidence import Published, names, other_conditions, wants_evidence
+from pvbus.core.promotion.protocol.evidencenames import evidence_texts
 
 NOTHING_PUBLISHED = Published("")
 
@@ -32,17 +29,7 @@ def evidence_source(
     """
     if not wants_evidence(spec):
         return None
-    target = {"name": variant.metadata.name, "labels": dict(labels)}
-    texts, problems = {}, []
-    for field, expression in _expressions(spec).items():
-        try:
-            program = compile_expression(expression, variables=TARGET_VARIABLES)
-            texts[field] = program.evaluate({"target": target})
-        except CelError as exc:
-            problems.append(f"spec.evidence.{field} cannot be evaluated: {part(str(exc))}")
-            continue
-        if not texts[field]:
-            problems.append(f"spec.evidence.{field} gives an empty text")
+    texts, problems = evidence_texts(spec, variant.metadata.name, labels)
     revision = Published(published.name, published.commit) if published is not None else NOTHING_PUBLISHED
     wanted = other_conditions(spec)
     return EvidenceSource(
@@ -53,19 +40,6 @@ def evidence_source(
         problem=cut("; ".join(problems)),
         conditions=tuple(_seen(c, revision) for c in variant.status.conditions if c.type in wanted),
     )
-
-
-def _expressions(spec: RolloutPolicySpec) -> dict[str, str]:
-    """Return the expressions over the target, by field."""
-    found, query = spec.evidence.object, spec.evidence.query
-    texts = {}
-    if found is not None:
-        texts["object.name"] = found.name
-        if found.namespace:
-            texts["object.namespace"] = found.namespace
-    if query is not None:
-        texts["query.expression"] = query.expression
-    return texts
 
 
 def _seen(condition: Condition, revision: Published) -> SeenCondition:

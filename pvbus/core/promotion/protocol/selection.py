@@ -79,7 +79,7 @@ class Selection(NamedTuple):
     lost: target -> the policy that has it instead
     problems: what is wrong with the spec; if anything is, nothing is approved
     words: canary -> what stands in its way, where that is known
-    sets: target -> the name of its set, "" without one
+    packages: target -> its package
     """
 
     policy: RolloutPolicy
@@ -88,7 +88,7 @@ class Selection(NamedTuple):
     lost: dict[str, str]
     problems: list[str]
     words: dict[str, str] = {}  # noqa: RUF012 - nothing writes to it
-    sets: Mapping[str, str] = {}
+    packages: Mapping[str, Package] = {}
 
 
 def select(policies: Iterable[RolloutPolicy], packages: Sequence[Package], now: float) -> list[Selection]:
@@ -110,8 +110,8 @@ def select(policies: Iterable[RolloutPolicy], packages: Sequence[Package], now: 
         problems = validate_policy(policy.spec)
         seen, left_out = _seen(policy.spec, [] if problems else mine, now)
         words = dict(_words(policy.spec, packages, seen, left_out, lost))
-        sets = {package.name: package.set_name for package in mine}
-        selections.append(Selection(policy, seen, left_out, lost, problems, words, sets))
+        by_name = {package.name: package for package in mine}
+        selections.append(Selection(policy, seen, left_out, lost, problems, words, by_name))
     return selections
 
 
