@@ -78,8 +78,19 @@ def signed(
     )
     judged = signatures.judge(update)
     texts = _with_signatures(made.texts, after, judged)
-    lines = (f"Signature {type_}: void, as the content has changed" for type_ in judged.void)
+    lines = [f"Signature {type_}: void, as the content has changed" for type_ in judged.void]
+    if signatures.signed(before.conditions):
+        lines += [
+            f"Gate {type_}: removed by {user or 'a service'} from a signed draft"
+            for type_ in _removed(before, after)
+        ]
     return made._replace(texts=texts), tuple(map(layout.one_line, lines))
+
+
+def _removed(before: KptfileFacts, after: KptfileFacts) -> list[str]:
+    """Return the readiness gates that an update takes away."""
+    present = {gate["conditionType"] for gate in after.gates}
+    return sorted({gate["conditionType"] for gate in before.gates} - present)
 
 
 def bind(texts: Texts) -> Texts:

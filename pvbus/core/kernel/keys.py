@@ -84,7 +84,8 @@ REMOVE_LAST_REVISION = "pvbus.dev/remove-last-revision"
 """On a Repository: "true" removes the folder of a package with its last published revision."""
 ACKNOWLEDGED_PREFIX = "acknowledged.promotion.pvbus.dev/"
 """On a PackageRevision, with the name of a PackageSpecializer behind it. The value is the name of the very
-PackageRevision, so that a copied annotation acknowledges nothing."""
+PackageRevision, so that a copied annotation acknowledges nothing; `@` and the digest of the content that the
+program has looked at may follow."""
 SYNC_PREFIX = "!sync|"
 STOP_PREFIX = "stop|"
 CHECK_PREFIX = "check|"

@@ -498,7 +498,10 @@ class Verdict(_Row, frozen=True, kw_only=True):
 
     row_digest: digest of the ObjectRow that it was made on. reason: a word of a closed set
     (`pvbus.core.promotion.promote.verdicts`); message: for people. order: what release does to a revision
-    that still has this digest; "" for nothing.
+    that still has this digest; "" for nothing. content: digest of what a signature of its files is a
+    statement on, "" if it was not needed. acknowledged: by name of a PackageSpecializer without a gate on it,
+    the content that it has acknowledged. gates: its readiness gates. settles_at: a gate was removed from it
+    while it was signed, so it is not proposed before this time, in seconds since 1970.
     """
 
     revision: str
@@ -506,6 +509,10 @@ class Verdict(_Row, frozen=True, kw_only=True):
     reason: str
     message: str = ""
     order: Literal["", "propose", "return"] = ""
+    content: str = ""
+    acknowledged: Mapping[str, str] = {}
+    gates: tuple[str, ...] = ()
+    settles_at: float = 0
 
 
 class PromotionRow(_Row, frozen=True, kw_only=True):

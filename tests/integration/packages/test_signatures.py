@@ -13,7 +13,7 @@ from pvbus.core.kernel.keys import CONDITION_ORDER, SIGNATURES, SIGNED_CONTENT, 
 from pvbus.core.kernel.tasks import Task
 from pvbus.core.variants.revisions.signatures import signed_digest
 from pvbus.ports.cluster import Object
-from tests.integration.packages.support import World, clone_of, push_files, revision
+from tests.integration.packages.support import World, clone_of, git, push_files, revision
 
 NAME = "edge.app-1.ws"
 BRANCH = "drafts/app-1/ws"
@@ -110,6 +110,15 @@ async def test_what_is_no_content_voids_nothing(fleet: World) -> None:
     await fleet.put(await fleet.files(NAME), {"Kptfile": rewritten})
     assert condition(fleet.present(NAME))["status"] == "True"
     assert signatures(fleet.present(NAME))["Certified"]["by"] == "ann"
+
+
+async def test_who_removes_a_gate_of_a_signed_draft_is_in_its_commit(fleet: World, edge: Path) -> None:
+    gates = [{"conditionType": "Certified"}, {"conditionType": "Tested"}]
+    draft = await fleet.update(await certified(fleet), readinessGates=gates)
+    await fleet.update(draft, user="eve", readinessGates=gates[:1])
+    log = git(edge, "log", "--all", "--format=%B")
+    assert "Gate Tested: removed by eve from a signed draft" in log
+    assert "Gate Certified" not in log
 
 
 async def test_a_signature_runs_no_pipeline(fleet: World) -> None:

@@ -35,7 +35,18 @@ from pvbus.core.kernel.records import (
     Verdict,
 )
 from pvbus.core.kernel.requests import KindRequests
-from pvbus.core.promotion.promote.barrier import Opening, opening, served_types
+from pvbus.core.promotion.promote.barrier import (
+    Opening,
+    Signed,
+    bound,
+    is_draft,
+    opening,
+    served_types,
+    settled,
+    settles_at,
+    stale_in,
+    unguarded,
+)
 from pvbus.core.promotion.promote.candidates import (
     Revision,
     candidates,
@@ -53,6 +64,7 @@ from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.holding import SET_KIND, holder_of
 from pvbus.core.variants.revisions.observed import ObservedRevision
 from pvbus.core.variants.revisions.owning import RESOURCES
+from pvbus.core.variants.revisions.signatures import signed_digest
 
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
 REQUESTED_KINDS: tuple[Kind, ...] = (SPECIALIZER, POLICY, QUARANTINE, STOP)
@@ -188,10 +200,13 @@ class PromoteController(KeyedController[PromoteState]):
         verdicts, dues = [], []
         for revision in revisions:
             held = yield from self._isolations.of_open(namespace, variant, revision)
-            subject = self._subject(seen, variant, revision, now)._replace(quarantined=held)
+            signed = yield from self._sign(revision, seen.former(revision.name), now)
+            subject = self._subject(seen, variant, revision, now, signed)._replace(quarantined=held)
             self.evaluations += 1
             verdict = yield from self._compare(subject, seen.former(revision.name))
-            verdicts.append(msgspec.structs.replace(verdict, message=cut(verdict.message)))
+            verdicts.append(
+                msgspec.structs.replace(verdict, message=cut(verdict.message), **signed._asdict())
+            )
             if subject.opening.until is not None:
                 dues.append(max(subject.opening.until - now, 0.1))
         promoted = yield from self._promote(key, seen, variant, revisions, verdicts, now)
@@ -209,13 +224,35 @@ class PromoteController(KeyedController[PromoteState]):
         puts = (Put(CANDIDATES, _candidate_key(key, policy), None) for policy in seen.row.candidates)
         return Outcome((*puts, Put(PROMOTIONS, key, None)), "changed")
 
+    def _sign(
+        self, revision: ObservedRevision, former: Verdict | None, now: float
+    ) -> Generator[Effect, Any, Signed]:
+        """Return what the next decisions on a draft need to know of its content, which is read if an
+        acknowledgement depends on it."""
+        before = Signed.of(former)
+        named = unguarded(revision, self._view.specializers(revision.namespace)) if is_draft(revision) else {}
+        content = ""
+        if named and former is not None and former.row_digest == revision.row.digest:
+            content = before.content
+        if named and not content:
+            content = yield from _read_signed(revision)
+        acknowledged = bound(named, before.acknowledged, content)
+        return Signed(content, acknowledged, revision.facts.gates, settles_at(revision, before, now))
+
     def _subject(
-        self, seen: PromoteState, variant: PackageVariant, revision: ObservedRevision, now: float
+        self,
+        seen: PromoteState,
+        variant: PackageVariant,
+        revision: ObservedRevision,
+        now: float,
+        signed: Signed,
     ) -> Subject:
         specializers = self._view.specializers(revision.namespace)
         labels = labels_of(variant, as_object(revision))
         hidden = self._view.hidden()
-        opened = Opening(hidden) if hidden else opening(revision, labels, specializers, now)
+        stale = stale_in(signed.acknowledged, signed.content)
+        opened = Opening(hidden) if hidden else opening(revision, labels, specializers, now, stale)
+        opened = settled(opened, signed.settles_at, now)
         return Subject(
             variant,
             revision,
@@ -321,6 +358,15 @@ class PromoteController(KeyedController[PromoteState]):
                 contents=promoted.contents,
             )
         return () if row == seen.row else (Put(PROMOTIONS, key, row),)
+
+
+def _read_signed(revision: ObservedRevision) -> Generator[Effect, Any, str]:
+    """Return the digest of what a signature is a statement on, "" if the files cannot be read."""
+    try:
+        resources = yield Get(RESOURCES, revision.namespace, revision.name)
+    except PermanentError:
+        return ""
+    return signed_digest(resources["spec"].get("resources") or {}) if resources is not None else ""
 
 
 def _candidate_key(key: str, policy: str) -> str:

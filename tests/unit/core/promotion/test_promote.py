@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE, GATE_STEPS, HOLD, PROPOSED_CONTENT, RETURNED, TASKS
 from pvbus.core.kernel.records import PROMOTIONS, RELEASES, DesiredRow, SyncMarker
 from pvbus.core.variants.revisions.content import content_digest
+from pvbus.core.variants.revisions.signatures import signed_digest
 from tests.kit.deciding import CrashedError
 from tests.unit.core.promotion.promoting import (
     FILES,
@@ -500,6 +501,121 @@ def test_a_draft_waits_for_each_specializer_that_selects_it(
     if words:
         assert world.verdict.reason == "NotOpened"
         assert words in world.verdict.message
+
+
+ACKNOWLEDGEMENT = "acknowledged.promotion.pvbus.dev/ipam"
+CHANGED = "default/ipam acknowledged other content"
+
+
+def acknowledged(value: str = NAME, *, types: tuple[str, ...] = (), gates: tuple[str, ...] = ()) -> World:
+    """A draft that waits for the gate `tested`, and that a program has acknowledged and promote has seen."""
+    world = World(
+        draft(gates=("tested", *gates), annotations={ACKNOWLEDGEMENT: value}),
+        variant(),
+        specializer(conditionTypes=types),
+    )
+    world.settle()
+    assert world.server.moves == []
+    return world
+
+
+def change_files(world: World, text: str) -> None:
+    """Change the content, as a rebase, an edit or a push does; what the program tested is True of that."""
+    world.server.files["a.yaml"] = text
+    world.commit(text)
+    world.set_condition("tested", "True")
+    world.settle()
+
+
+@pytest.mark.parametrize(
+    ("reason", "types", "gates", "is_open"),
+    [
+        ("without a gate of the program it is of the content", (), (), False),
+        ("that it could add one is none", ("ip",), (), False),
+        ("its gate follows the content by itself", ("tested",), (), True),
+    ],
+)
+def test_an_acknowledgement_is_of_the_content_that_there_was(
+    reason: str, types: tuple[str, ...], gates: tuple[str, ...], is_open: bool
+) -> None:
+    world = acknowledged(types=types, gates=gates)
+    world.restart()
+    change_files(world, "a: other\n")
+    assert world.server.moves == (["Proposed"] if is_open else []), reason
+    if not is_open:
+        assert world.verdict.reason == "NotOpened", reason
+        assert CHANGED in world.verdict.message, reason
+        content = signed_digest(world.server.files)
+        value = f"{NAME}@{content}"
+        assert f"{ACKNOWLEDGEMENT}={value}" in world.verdict.message, "what to do"
+        world.annotate({ACKNOWLEDGEMENT: value})
+        world.settle()
+        assert world.server.moves == ["Proposed"], reason
+
+
+def test_conditions_gates_and_tasks_are_no_content_of_an_acknowledgement() -> None:
+    world = acknowledged()
+    world.set_condition("tested", "True")
+    world.settle()
+    assert world.server.moves == ["Proposed"]
+
+
+def test_an_acknowledgement_that_is_given_anew_is_of_the_content_then() -> None:
+    world = acknowledged()
+    world.annotate({ACKNOWLEDGEMENT: None})
+    change_files(world, "a: other\n")
+    assert world.server.moves == []
+    world.annotate({ACKNOWLEDGEMENT: NAME})
+    world.settle()
+    assert world.server.moves == ["Proposed"]
+
+
+def test_an_acknowledgement_may_name_the_content_and_counts_for_no_other() -> None:
+    files = signed_digest(FILES)
+    for content, moves in ((files, ["Proposed"]), ("0" * 32, [])):
+        world = World(draft(annotations={ACKNOWLEDGEMENT: f"{NAME}@{content}"}), variant(), specializer())
+        world.settle()
+        assert world.server.moves == moves
+
+
+def test_a_draft_whose_files_cannot_be_read_is_not_acknowledged() -> None:
+    world = World(draft(annotations={ACKNOWLEDGEMENT: NAME}), variant(), specializer())
+    world.server.unreadable = {NAME}
+    world.settle()
+    assert world.server.moves == []
+    assert CHANGED in world.verdict.message
+
+
+def test_files_are_read_once_for_an_acknowledgement() -> None:
+    world = acknowledged()
+    reads = len(world.server.gets)
+    world.settle()
+    assert len(world.server.gets) == reads
+
+
+@pytest.mark.parametrize(("status", "seconds"), [("True", 60.0), ("False", 0.0)])
+def test_a_draft_from_which_a_gate_is_removed_while_it_is_signed_settles_anew(
+    status: str, seconds: float
+) -> None:
+    """Who removed it is in git; others have a minute to see it. A restart does not shorten that."""
+    world = World(draft(gates=("tested", "ip")), variant())
+    world.set_condition("tested", status)
+    world.settle()
+    assert world.verdict.reason == "GateNotMet"
+    gates = [{"conditionType": "tested"}] if seconds else []
+    world.server.change(lambda obj: obj["spec"].update(readinessGates=gates))
+    world.settle()
+    if seconds:
+        assert world.server.moves == []
+        assert world.verdict.reason == "NotOpened"
+        assert "a readiness gate was removed from it while it was signed" in world.verdict.message
+        world.now += seconds - 1
+        world.restart()
+        world.settle()
+        assert world.server.moves == []
+        world.now += 2
+        world.settle()
+    assert world.server.moves == ["Proposed"]
 
 
 def test_the_next_decision_is_at_the_deadline() -> None:
