@@ -288,9 +288,16 @@ def test_a_policy_that_does_not_exist_is_named(terminal: Terminal, capsys: Captu
 # ------------------------------------------------------------ status
 
 
-def target(name: str, position: int, state: TargetState) -> Row:
+def target(name: str, position: int, state: TargetState, **fields: Any) -> Row:
     row = Target(
-        target=name, revision=f"{name}.v2", digest="d", attempt=3, position=position, wave=1, state=state
+        target=name,
+        revision=f"{name}.v2",
+        digest="d",
+        attempt=3,
+        position=position,
+        wave=1,
+        state=state,
+        **fields,
     )
     return ROLLOUTS, f"default/web|{name}", row
 
@@ -329,6 +336,28 @@ def test_status_shows_the_wave_its_targets_and_what_it_waits_for(
     ]
     assert "Ready is False: no image" in shown
     assert "left out: d (d.v2): OnHold: held" in shown
+
+
+def test_status_shows_a_unit_with_all_its_members_and_what_trains_lack(
+    terminal: Terminal, capsys: Captured
+) -> None:
+    terminal.set("Rolling")
+    terminal.write(
+        (
+            ROLLOUTS,
+            "default/web",
+            Rollout(state=RolloutState.ROLLING, attempt=3, wave=1, train_message="train s2/a+b waits"),
+        ),
+        target("a-1", 0, TargetState.PROVEN, unit="s1/a+b", part=1, rides=True),
+        target("b-1", 1, TargetState.ORDERED, unit="s1/a+b", part=2),
+        target("a-0", 2, TargetState.PROVEN, unit="s0/a+b", part=1),
+    )
+    assert terminal.run("status", "default/web") == 0
+    shown = capsys.readouterr().out
+    assert "waits for what these trains lack, before they are planned: train s2/a+b waits" in shown
+    assert "a-1 (train s1/a+b, rides)" in shown
+    assert "b-1 (train s1/a+b) " in shown
+    assert "a-0" not in shown
 
 
 def test_status_lists_other_states_and_says_how_many_more(terminal: Terminal, capsys: Captured) -> None:

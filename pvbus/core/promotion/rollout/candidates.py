@@ -7,6 +7,8 @@ from pvbus.core.kernel.rolloutrows import Evidence, Target, TargetFacts
 from pvbus.core.kernel.rolloutstates import TargetState
 from pvbus.core.promotion.protocol.quarantines import QUARANTINED
 from pvbus.core.promotion.protocol.selection import NOT_SELECTED, lost_to
+from pvbus.core.promotion.protocol.trains import banned_by
+from pvbus.core.promotion.protocol.units import units
 
 _ON_ITS_WAY = (TargetState.ORDERED, TargetState.CANCELLING)
 
@@ -79,6 +81,16 @@ class Candidates:
     def words(self, targets: Iterable[str]) -> dict[str, str]:
         """Return what stands in the way of targets, where promote says anything of them."""
         return {target: words_of(self._rows[target]) for target in targets if target in self._rows}
+
+    def runs_in(self, rows: Iterable[Target]) -> dict[str, str]:
+        """Return the quarantines that cover what targets run, by target: alone, or as a whole train."""
+        found = dict(self.runs)
+        for members in units(row for row in rows if row.combination).values():
+            seen = [self._seen[row.target] for row in members if row.target in self._seen]
+            is_whole = all(self.published(row.target) == (row.revision, row.digest) for row in members)
+            if is_whole and (name := banned_by(members[0].combination, seen)):
+                found |= dict.fromkeys((row.target for row in members), name)
+        return found
 
     def resting_members(self) -> list[str]:
         """Return the members of trains that want nothing but what they run."""

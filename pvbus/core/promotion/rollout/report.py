@@ -88,7 +88,7 @@ def status_of(
     standstill: Standstill = MOVING,
 ) -> RolloutPolicyStatus:
     """Return the status of a policy. stored: the present one."""
-    counts = counts_of(rollout, rows.values())
+    counts, runs = counts_of(rollout, rows.values()), candidates.runs_in(rows.values())
     shown = msgspec.structs.replace(rollout, message=cut(rollout.message, MESSAGE_CHARACTERS_MAX))
     generation = wanted.policy.metadata.generation
     selection = Selection(wanted.policy, {}, [], candidates.lost, wanted.problems)
@@ -107,7 +107,7 @@ def status_of(
     elif rollout.state in ADVANCING:
         going = _with_evidence(going, rollout, rows)
     desired = (*(_with_unread(each, wanted) for each in conditions_of(selection, now)), going)
-    desired = (*desired, *_runs_quarantined(candidates.runs, stored, generation))
+    desired = (*desired, *_runs_quarantined(runs, stored, generation))
     desired = (*desired, *_train_partial(rollout, rows, stored, generation))
     written = quarantine_names(wanted.policy, rollout.attempt, rollout.isolations)
     return RolloutPolicyStatus(
@@ -118,7 +118,7 @@ def status_of(
         wave=rollout.wave,
         stops=rollout.stops,
         targets=counts,
-        runs_quarantined=len(candidates.runs),
+        runs_quarantined=len(runs),
         history=noted(stored.history, shown, counts, timestamp(now), written, _combinations(rollout, rows)),
     )
 

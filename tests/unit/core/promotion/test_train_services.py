@@ -164,6 +164,17 @@ def test_a_partial_train_is_a_condition_until_it_is_rolled_back() -> None:
     assert bench.targets["a-0"] == "undone"
 
 
+def test_a_whole_train_that_runs_a_quarantined_combination_is_counted_until_a_member_is_restored() -> None:
+    bench = bench_of(1).go().publish("a-0").go().publish("b-0").go()
+    for target in ("a-0", "b-0"):
+        bench.candidate(target, banned=(("q1", "p/a@v2", "p/b@v2"),))
+    bench.go()
+    assert bench.status.runs_quarantined == 2
+    assert "a-0 (q1); b-0 (q1)" in bench.condition("RunsQuarantined").message
+    bench.candidate("b-0", published="r", published_digest="b1").go()
+    assert bench.status.runs_quarantined == 0
+
+
 def test_a_train_that_waits_says_what_it_lacks() -> None:
     """Also the member's own words, as promote has them."""
     bench = bench_of(1).candidate("b-0", is_proposed=False, reason="OnHold", message="it is on hold").go()
