@@ -171,7 +171,8 @@ class LockRow(_Row, frozen=True, kw_only=True):
     established; `waiting`: for its source, or an input; `refused`: it conflicts with what others have or
     need; `broken`: its package cannot be used; `removed`: the order to end it. reason, message: why, in a
     word and in words. removal: what a removal does with installs that only this one held. observed: the
-    digest that the install asked for, and that was acted on last.
+    digest that the install asked for, and that was acted on last. account_annotations: of the ServiceAccount
+    of what runs the package, as the owner has them; its own install has no field for them.
     """
 
     status: LockStatus
@@ -188,6 +189,7 @@ class LockRow(_Row, frozen=True, kw_only=True):
     message: str = ""
     removal: Removal = "orphan"
     observed: str = ""
+    account_annotations: Mapping[str, str] = {}
 
 
 def holders_of(install: Install | None, row: LockRow | None) -> tuple[str, ...]:

@@ -296,6 +296,9 @@ class EstablishController(KeyedController[InstallData]):
     ) -> Generator[Effect, Any, Carried]:
         """Compare the cluster with the row, or with what an install has that is refused, and write."""
         if install.family == "crossplane":
+            if not install.account_annotations:
+                account = tuple(sorted(row.account_annotations.items()))
+                install = install._replace(account_annotations=account)
             strays = sorted(each for each, is_stray in run.data.strays.items() if is_stray)
             return (
                 yield from crossplane.reconcile_install(

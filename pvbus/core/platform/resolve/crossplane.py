@@ -302,6 +302,7 @@ class CrossplaneFamily:
             observed=history.observed,
             holders=plan.holders,
             template=row.template if plan.is_created else {},
+            account_annotations=row.account_annotations if plan.is_created else {},
             removal=install.removal if install and not plan.is_created else row.removal,
         )
 
@@ -476,8 +477,13 @@ class CrossplaneFamily:
                         yield Need(plan.okey, self._by_package[package])
 
     def pass_on(self, plan: RevisionPlan, row: LockRow, owner: str) -> LockRow:
-        """Give a created install the pull secrets and policies of its owner, and its version."""
+        """Give a created install its version, and its owner's pull secrets, policies and account."""
         holder, parent = self.plans.get(owner), self.rows.get(owner)
         install = holder.install if holder is not None else None
         template = template_of(row, install, parent, is_there=plan.install is not None)
-        return msgspec.structs.replace(row, template=template)
+        account = row.account_annotations
+        if parent is not None and parent.holders:
+            account = parent.account_annotations
+        elif install is not None:
+            account = dict(install.account_annotations)
+        return msgspec.structs.replace(row, template=template, account_annotations=account)

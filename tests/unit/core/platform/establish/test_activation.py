@@ -520,3 +520,17 @@ def test_a_revision_follows_the_name_of_its_content() -> None:
     assert live is not None
     assert live["spec"]["image"] == "mirror.example.org/package:v2@d1"
     assert {each.kind for each in world.changes[before:]} == {"ProviderRevision"}
+
+
+def test_the_account_of_a_created_install_has_the_annotations_of_its_owner() -> None:
+    """The row has them, as a Provider has no field for them."""
+    world = World()
+    world.add_install("pa")
+    controller = {"controller": {"image": "example.org/c"}}
+    revision = active(world.publish("d1", [crd("One")], kind="Provider", spec=controller))
+    world.order("pa", revision)
+    world.settle()
+    world.order("pa", revision, account_annotations={"role": "x"})
+    world.settle()
+    (account,) = (each for each in world.cluster.objects() if each["kind"] == "ServiceAccount")
+    assert account["metadata"]["annotations"]["role"] == "x"

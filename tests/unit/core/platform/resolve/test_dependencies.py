@@ -356,3 +356,24 @@ def test_a_package_of_another_kind_than_its_install_is_refused(
     assert row.status == ("locked" if is_taken else "refused")
     assert bool(row.revisions) == is_taken
     assert is_taken or row.message == f"{AWS} is a {kind}: install it with kind {kind}"
+
+
+def test_the_annotations_of_an_account_pass_down_and_can_be_taken_back() -> None:
+    """To what was created for the install, and for that in turn, but not while it cannot be read."""
+    world = started()
+    for name, other in (("top", "middle"), ("middle", "leaf"), ("leaf", "")):
+        needs = ({"provider": f"{REGISTRY}/{other}", "version": ">=1.0.0"},) if other else ()
+        world.registry.publish(f"{REGISTRY}/{name}", "v1.0.0", depends=needs)
+    role = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/x"}
+    package = f"{REGISTRY}/top:v1.0.0"
+    world.install("top", package, "Package", serviceAccount={"annotations": role})
+    world.run()
+    created = ("acme-middle", "acme-leaf")
+    assert [dict(world.row(each).account_annotations) for each in created] == [role, role]
+    assert "serviceAccount" not in world.row("acme-middle").template
+    world.install("top", package, "Package", revisionHistoryLimit="many")
+    world.run()
+    assert [dict(world.row(each).account_annotations) for each in created] == [role, role]
+    world.install("top", package, "Package")
+    world.run()
+    assert [dict(world.row(each).account_annotations) for each in created] == [{}, {}]
