@@ -3,6 +3,7 @@
 It also lists inputs that the plan lacks, and how to get them.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ from pvbus.runtime.preview.run import Preview, PreviewChild
 
 Document = dict[str, Any]
 UNSHOWN = ("resourceVersion", "generation", "uid", "creationTimestamp", "managedFields")
+_TOKEN = re.compile(rf", or kubectl annotate [^;]* {re.escape(CONFIRM_DELETION)}=\S+ --overwrite")
+"""The second way to confirm that a set's condition names, beside `pvbus confirm`."""
 TROUBLE = (("Stalled", "True"), ("DeletionHeld", "True"), ("Ready", "False"))
 
 
@@ -35,7 +38,8 @@ def document_of(result: Preview, *, with_diffs: bool = False) -> Document:
     owners = variant_keys(result)
     conditions = {}
     packages = {}
-    for obj in result.objects:
+    objects = [without_token(obj) if obj["kind"] == "PackageVariantSet" else obj for obj in result.objects]
+    for obj in objects:
         key = name_of(obj)
         if obj["kind"] == "PackageRevisionResources":
             packages[key.partition("/")[2]] = _files(obj)
@@ -47,7 +51,7 @@ def document_of(result: Preview, *, with_diffs: bool = False) -> Document:
             for number, write in enumerate(writes)
         ],
         "variants": variants_of(result),
-        "objects": result.objects,
+        "objects": objects,
         "conditions": conditions,
         "packages": packages,
         "held": [_held(child) for child in result.children if child.state == "held"],
@@ -74,6 +78,17 @@ def _add_conflicts(document: Document) -> None:
         conflicts = conflicts_of(after) if after is not None else []
         if conflicts:
             action["conflicts"] = msgspec.to_builtins(conflicts)
+
+
+def without_token(obj: Object) -> Object:
+    """Return a set whose conditions do not offer the token of the preview: it confirms nothing anywhere."""
+    conditions = [
+        {**each, "message": _TOKEN.sub("", each["message"])} if isinstance(each.get("message"), str) else each
+        for each in _conditions(obj)
+    ]
+    if conditions == _conditions(obj):
+        return obj
+    return {**obj, "status": {**obj["status"], "conditions": conditions}}
 
 
 def _conditions(obj: Object) -> list[Object]:

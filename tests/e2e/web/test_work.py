@@ -142,6 +142,20 @@ def test_who_may_works_on_the_page_and_who_may_not_reads_why(day: Day) -> None:
     assert json.loads(explained.out)["known"]
 
 
+def test_the_filter_knows_the_labels_that_real_variants_have(day: Day) -> None:
+    """The example in the empty field finds the variants of asia; a label groups them."""
+    page = day.page
+    page.run("location.hash = '#/'")
+    page.until_text(f"{SIZE} variants", "main")
+    example = page.run("return document.querySelector('main input[type=search]').placeholder")
+    assert example == "web region=asia"
+    page.run("location.hash = arguments[0]", f"#/?filter={example}&group=label region")
+    page.until_text(f"{CLUSTERS} variants of {SIZE}", "main")
+    page.until_text("region=asia", "main h3")
+    page.run("location.hash = '#/'")
+    page.until_text(f"{SIZE} variants", "main")
+
+
 def sign_out(page: Browser) -> None:
     if "Sign out" in page.text("#user"):
         press(page, "Sign out", "#user")

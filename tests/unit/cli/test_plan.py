@@ -234,7 +234,9 @@ def test_a_held_removal_is_exit_code_1(folder: Path) -> None:
     assert actions(document) == []
     assert len(document["held"]) == 11
     assert exit_code(document, check=True) == 1
-    assert "11 held" in "\n".join(plan_lines(document))
+    said = "\n".join(plan_lines(document))
+    assert "11 held" in said
+    assert "confirm-deletion=" not in said + json.dumps(document), "the token of a preview confirms nothing"
     confirming = (wide % "p0").replace("name: s,", "name: s, annotations: {pvbus.dev/confirm-deletion: abc},")
     (folder / "set.yaml").write_text(confirming)
     document = plan_of(PlanInput((before,), tuple(read_input([folder / "set.yaml"]).manifests)))
