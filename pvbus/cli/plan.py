@@ -21,12 +21,13 @@ from pvbus.cli.planfile import PlanFile, plan_file, write_plan
 from pvbus.cli.plangroups import Selection, narrowed
 from pvbus.cli.planinput import read_input
 from pvbus.cli.planpreview import Plan, Progress, Request, plan_of_files, plan_of_live, settings
+from pvbus.cli.planrollouts import rollout_lines, rollouts_after
 from pvbus.cli.planscreen import screen_lines
 from pvbus.cli.plantext import plan_lines, summary
 from pvbus.cli.progress import SET
 from pvbus.cli.reading import files_option
 from pvbus.core.api.selectortext import parse_label_selector
-from pvbus.core.errors import UsageError
+from pvbus.core.errors import PermanentError, UsageError
 from pvbus.runtime.preview.run import Only
 from pvbus.telemetry.logs import configure
 
@@ -106,6 +107,9 @@ def plan(
     the services decide on it: nothing is ever written to the live system. Without, the files are the whole
     cluster: sets, the objects that they select, and Repositories. Upstream packages that are not among the
     files are read from the git repositories of those Repositories.
+
+    Of a live system or an export it also says which waves, holds, checks and windows of its RolloutPolicies
+    the changes pass, and what a quarantine, a hold or a stop keeps.
     """
     is_live = bool(data or kubeconfig)
     if not files and not is_live:
@@ -129,8 +133,14 @@ def plan(
     if out is not None:
         write_out(out, made)
     document = selected(made.document, selection) if selection is not None else made.document
+    if made.inputs is not None and selection is None and only is None:
+        try:
+            document["rollouts"] = rollouts_after(made.inputs, data, kubeconfig)
+        except PermanentError as exc:  # rights on these kinds are promotion's, which may be others'
+            document["notes"].append(f"what rollouts make of this is not known: {exc}")
     if output == "text":
         _print_text(plan_lines(document) if details else screen_lines(document))
+        _print_text(rollout_lines(document.get("rollouts", ())))
     elif output == "json":  # on one line: the document of a fleet is large
         json.dump(document, sys.stdout, ensure_ascii=False)
         sys.stdout.write("\n")
