@@ -31,6 +31,7 @@ from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.process.assembly import Service, Surroundings, build_service
 from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.reconcile.worker import Worker
+from tests.kit.busbeside import records_of, topics_of
 from tests.kit.clocks import ProcessClock
 from tests.kit.faults import Faults, FaultyBus, FaultyCluster
 from tests.kit.oracle import Expected, Thing
@@ -421,11 +422,7 @@ class World:
 
     def records(self, topic: str) -> list[Record]:
         """Return all records of a topic that are still there, partition by partition."""
-        store, found = self.bus._store, []
-        for partition in range(PARTITIONS):
-            lane = store.lane(topic, partition)
-            found += store.read(topic, partition, lane, 0, store.ends[lane], 1_000_000)
-        return found
+        return records_of(self.bus, topic, PARTITIONS)
 
     def children(self) -> dict[str, ChildRow]:
         return {k: msgspec.json.decode(v, type=ChildRow) for k, v in self.table(UNROLL).items()}
@@ -473,7 +470,7 @@ class World:
         writes = [
             f"{w.verb} {w.kind} {w.namespace}/{w.name} {w.subresource}" for w in self.cluster.writes[-4:]
         ]
-        names = [name for name in self.bus._store.topics if name != META]
+        names = [name for name in topics_of(self.bus) if name != META]
         records = sorted((r for name in names for r in self.records(name)), key=lambda r: r.timestamp_ms)
         return writes + [f"{r.topic} {r.key.decode()} {str(r.value)[:300]}" for r in records[-6:]]
 

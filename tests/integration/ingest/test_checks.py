@@ -31,6 +31,7 @@ from pvbus.ports.bus import Output
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingest.worker import IngestWorker
 from tests.integration.apiserver.client import crd
+from tests.kit.busbeside import records_of, write_beside
 
 PARTITIONS = 2
 WIDGETS = WatchRequest(group="example.com", kind="Widget", requester="unroll-0")
@@ -104,19 +105,14 @@ class Bench:
     async def write(self, key: str, row: msgspec.Struct) -> None:
         number = partition(partition_key(WATCHES, key), PARTITIONS)
         output = Output(WATCHES, number, key.encode(), msgspec.json.encode(row))
-        await self.bus._store.write(lambda: self.bus._store.append([output], 0))
+        await write_beside(self.bus, output)
 
     async def ask(self, nonce: str, *names: str) -> None:
         await self.write(KEY, CheckRequest(group="example.com", kind="Widget", nonce=nonce, names=names))
 
     def _value(self, key: str) -> bytes | None:
-        store, found = self.bus._store, None
-        for number in range(PARTITIONS):
-            lane = store.lane(OBJECTS, number)
-            for record in store.read(OBJECTS, number, lane, 0, store.ends[lane], 10_000):
-                if record.key.decode() == key:
-                    found = record.value
-        return found
+        values = [r.value for r in records_of(self.bus, OBJECTS, PARTITIONS) if r.key.decode() == key]
+        return values[-1] if values else None
 
     @property
     def answer(self) -> str:

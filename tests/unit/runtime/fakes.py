@@ -30,6 +30,7 @@ from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.ports.monitoring import Monitoring
 from pvbus.ports.sources import Sources
 from pvbus.runtime.reconcile.worker import Worker
+from tests.kit.busbeside import committed_of, records_of
 from tests.kit.clocks import FreezableClock
 
 PARTITIONS = 2
@@ -238,19 +239,14 @@ class FakeWorld:
         await self.bus.step(self._lease, [Output(topic, number, key.encode(), value)])
 
     def records(self, topic: str) -> list[Any]:
-        store, found = self.bus._store, []
-        for number in range(PARTITIONS):
-            lane = store.lane(topic, number)
-            found += store.read(topic, number, lane, 0, store.ends[lane], 100_000)
-        return found
+        return records_of(self.bus, topic, PARTITIONS)
 
     def out(self) -> dict[str, str]:
         rows = {r.key.decode(): msgspec.json.decode(r.value, type=Row).text for r in self.records(OUT)}
         return dict(sorted(rows.items()))
 
     def committed(self, key: str) -> int:
-        _, offsets = self.bus._store.committed("pvbus-toy", partition(key, PARTITIONS))
-        return offsets.get(IN, 0)
+        return committed_of(self.bus, "pvbus-toy", partition(key, PARTITIONS), IN)
 
     async def close(self) -> None:
         for worker in self.workers:

@@ -18,6 +18,7 @@ from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingest.digests import PublishedDigests
 from pvbus.runtime.ingest.lease import IngestLease
+from tests.kit.busbeside import write_beside
 from tests.simulation.cluster import POLICY, QUARANTINE, STOP
 from tests.simulation.world import CONFIG_MAP, CRD, PARTITIONS, SET, SITE, World
 
@@ -42,7 +43,7 @@ async def ask(world: World, request: WatchRequest | str, *, withdraw: bool = Fal
     value = None if withdraw or isinstance(request, str) else msgspec.json.encode(request)
     kind = key.partition("|")[0]
     output = Output(WATCHES, partition(kind, PARTITIONS), key.encode(), value)
-    await world.bus._store.write(lambda: world.bus._store.append([output], 0))
+    await write_beside(world.bus, output)
     await world.converge(quiet=3)
 
 
@@ -205,7 +206,6 @@ def test_a_restart_writes_nothing_though_steps_were_cut_anywhere() -> None:
         await ask(world, request)
         retained = world.table(OBJECTS)
         await world.stop()
-        store = world.bus._store
         rows = [r for r in world.records(OBJECTS) if "ConfigMap" in r.key.decode()]
         for cut in range(len(rows)):
             number, marker = rows[cut].partition, SyncMarker(state="syncing", epoch=50 + cut)
@@ -213,7 +213,7 @@ def test_a_restart_writes_nothing_though_steps_were_cut_anywhere() -> None:
             key = b"!sync|/ConfigMap"
             output = Output(OBJECTS, number, key, msgspec.json.encode(marker), headers)
             gone = Output(OBJECTS, number, rows[cut].key, None)
-            await store.write(lambda o=output, g=gone: store.append([o, g], 0))  # type: ignore[misc]
+            await write_beside(world.bus, output, gone)
             await world.start(["ingest"])
             await world.converge(quiet=3)
             assert state(world, CONFIG_MAP) == "ok"
@@ -286,7 +286,7 @@ def test_every_partition_has_a_stop_and_a_partition_that_lost_it_gets_it_again()
 
         async def leave(number: int, value: bytes | None) -> None:
             output = Output(POLICIES, number, key.encode(), value)
-            await world.bus._store.write(lambda: world.bus._store.append([output], 0))
+            await write_beside(world.bus, output)
 
         def holders() -> list[int]:
             records = (record for record in world.records(POLICIES) if record.key == key.encode())
@@ -366,7 +366,7 @@ def test_markers_that_disagree_are_no_completeness() -> None:
     async def main() -> None:
         world = World()
         await world.open()
-        store, key = world.bus._store, b"!sync|/ConfigMap"
+        key = b"!sync|/ConfigMap"
 
         def marker(number: int, marker: SyncMarker, header: bytes) -> Output:
             return Output(OBJECTS, number, key, msgspec.json.encode(marker), (("pvbus-digest", header),))
@@ -384,7 +384,7 @@ def test_markers_that_disagree_are_no_completeness() -> None:
             ([marker(1, outcome_unknown, b"no such header")], outcome_unknown),
             ([later], not_yet),
         ):
-            await store.write(lambda o=outputs: store.append(o, 0))  # type: ignore[misc]
+            await write_beside(world.bus, *outputs)
             await mirror.catch_up(lambda read, total: None)
             assert mirror.marker(OBJECTS, key.decode()) == expected
         await mirror.close()

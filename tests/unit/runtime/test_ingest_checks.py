@@ -23,6 +23,7 @@ from pvbus.core.kernel.records import (
 )
 from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.ingest.lease import IngestLease
+from tests.kit.busbeside import write_beside
 from tests.simulation.world import PARTITIONS, SITE, World
 
 KEY = check_key("example.org", "Site", "default/alpha")
@@ -49,7 +50,7 @@ async def write(world: World, key: str, row: Any) -> None:
     kind = key.removeprefix(CHECK_PREFIX).partition("|")[0]
     value = row if isinstance(row, bytes) or row is None else msgspec.json.encode(row)
     output = Output(WATCHES, partition(kind, PARTITIONS), key.encode(), value)
-    await world.bus._store.write(lambda: world.bus._store.append([output], 0))
+    await write_beside(world.bus, output)
 
 
 async def ask(world: World, nonce: str, *names: str, key: str = KEY) -> None:

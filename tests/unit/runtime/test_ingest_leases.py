@@ -20,6 +20,7 @@ from pvbus.runtime.ingest.digests import DIGEST_HEADER, PublishedDigests
 from pvbus.runtime.ingest.lease import IngestLease
 from pvbus.runtime.reconcile.holder import KEEP_SECONDS
 from pvbus.runtime.reconcile.leases import StepLimits, output_bytes
+from tests.kit.busbeside import cut_off, delete_records, end_sessions, write_beside
 from tests.simulation import world as world_module
 from tests.simulation.world import PARTITIONS, SITE, World
 
@@ -50,7 +51,7 @@ async def ask(world: World, request: WatchRequest, *, withdraw: bool = False) ->
     value = None if withdraw else msgspec.json.encode(request)
     key = watch_key(request)
     output = Output(WATCHES, partition(key.partition("|")[0], PARTITIONS), key.encode(), value)
-    await world.bus._store.write(lambda: world.bus._store.append([output], 0))
+    await write_beside(world.bus, output)
     await world.converge(quiet=3)
 
 
@@ -74,17 +75,7 @@ def markers(world: World) -> Counter[str]:
 
 async def lose_session(world: World, *, between: list[int]) -> None:
     """Let the worker's leases be lost; somebody else holds some of them for a moment."""
-    member = int(world.of("ingest")._holder.membership.member_id.rpartition("/")[2])
-    store = world.bus._store
-
-    def lose() -> None:
-        store.remove_member(member)
-        other = store.add_member("pvbus-ingest", "", "")
-        for number in between:
-            store.set_owner("pvbus-ingest", number, other)
-        store.remove_member(other)
-
-    await store.write(lose)
+    await end_sessions(world.bus, "pvbus-ingest", between)
     while world.of("ingest").leases():  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0.1)
 
@@ -228,18 +219,10 @@ def test_away_for_half_of_the_tombstones_time_ingest_reads_its_requests_anew(
         world.put(SITE, "a")
         await world.converge(quiet=3)
         await asyncio.sleep(150)
-        store = world.bus._store
-        refresh = store.refresh
-
-        def away() -> None:
-            raise TransientError("the bus is away")
-
-        monkeypatch.setattr(store, "refresh", away)
+        mend = cut_off(world.bus)
         await asyncio.sleep(TOMBSTONE_SECONDS / 2 + 10)
-        forgotten = (b"example.org/Site|unroll-0",)  # as if withdrawn a day ago
-        await store.write(lambda: store.db.execute("DELETE FROM log WHERE key = ?", forgotten))
-        store._tail.clear()
-        monkeypatch.setattr(store, "refresh", refresh)
+        await delete_records(world.bus, b"example.org/Site|unroll-0")  # as if withdrawn a day ago
+        mend()
         await world.converge(quiet=5)
         requests = [r for opened in world.of("ingest").leases().values() for r in opened.requests]
         assert requests == []
@@ -251,18 +234,15 @@ def test_away_for_half_of_the_tombstones_time_ingest_reads_its_requests_anew(
 @pytest.mark.slow
 def test_a_mirror_that_was_not_caught_up_for_too_long_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World) -> None:
-        store = world.bus._store
-
         async def write(name: str) -> None:
             header = ((DIGEST_HEADER, name.encode()),)
-            await store.write(lambda: store.append([Output(OBJECTS, 0, name.encode(), b"{}", header)], 0))
+            await write_beside(world.bus, Output(OBJECTS, 0, name.encode(), b"{}", header))
 
         mirror = PublishedDigests(world.bus, world.clock, (OBJECTS,), PARTITIONS)
         await write("x|a")
         await write("x|b")
         await mirror.catch_up(lambda read, total: None)
-        await store.write(lambda: store.db.execute("DELETE FROM log WHERE key = ?", (b"x|a",)))
-        store._tail.clear()
+        await delete_records(world.bus, b"x|a")
         await asyncio.sleep(TOMBSTONE_SECONDS / 2 - 200)
         await write("x|c")
         await mirror.catch_up(lambda read, total: None)

@@ -22,6 +22,7 @@ from pvbus.runtime.sink.bootstrap import read_beginning
 from pvbus.runtime.sink.lease import Entry, SinkLease
 from pvbus.runtime.sink.receiver import Receiver
 from pvbus.runtime.sink.worker import Limits, SinkWorker, Start
+from tests.kit.busbeside import delete_all_records
 from tests.tools.certificate import make_certificate
 from tests.tools.events import (
     PARTITIONS,
@@ -231,7 +232,7 @@ async def test_deleted_events_are_counted_and_passed_over(bus: SqliteBus) -> Non
             await arrived(receiver, {"PackageVariant|default/web": [first]})
         await events.change("web", "deleted")
         await events.change("web", "deleted, too")
-        bus._store.db.execute("DELETE FROM log")
+        await delete_all_records(bus)
         last = await events.change("web", "kept")
         before = REGISTRY.get_sample_value("pvbus_sink_deleted_events_total") or 0.0
         async with sinking(bus, receiver):

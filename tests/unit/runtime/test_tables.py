@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.reconcile import holder
 from pvbus.runtime.reconcile import worker as worker_module
 from pvbus.runtime.reconcile.leases import OpenLease
-from pvbus.runtime.reconcile.worker import Worker
+from tests.kit.busbeside import cut_off, delete_tombstones, end_sessions, hold_for_a_moment, write_beside
 from tests.unit.runtime.fakes import (
     IN,
     OUT,
@@ -51,27 +50,6 @@ def count_reads(bus: FakeBus) -> Counter[str]:
     return counted
 
 
-async def lose_session(world: FakeWorld, worker: Worker) -> None:
-    """Let the group believe that a worker is dead; it finds out at its next heartbeat."""
-    membership = worker._holder.membership
-    assert membership is not None
-    number = int(membership.member_id.rpartition("/")[2])
-    await world.bus._store.write(lambda: world.bus._store.remove_member(number))
-
-
-async def take_turn(world: FakeWorld, number: int, outputs: list[Output]) -> None:
-    """Be the holder of a free lease for a moment, and write something."""
-    store = world.bus._store
-
-    def turn() -> None:
-        member = store.add_member("pvbus-toy", "", "")
-        store.set_owner("pvbus-toy", number, member)
-        store.append(outputs, 0)
-        store.remove_member(member)
-
-    await store.write(turn)
-
-
 def rows(texts: dict[str, str], topic: str) -> list[Output]:
     return [
         Output(topic, partition(key, PARTITIONS), key.encode(), b'{"text":"%s"}' % text.encode())
@@ -91,7 +69,7 @@ def test_a_lease_that_comes_back_with_nobody_between_keeps_its_tables() -> None:
         before = {n: c.lease.epoch for n, c in worker.leases().items()}
         opened = list(fake.opened)
         counted = count_reads(bus)
-        await lose_session(world, worker)
+        await end_sessions(world.bus, "pvbus-toy")
         while worker.leases():  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.1)
         await world.send(KEYS[0], "b")  # while nobody holds the lease
@@ -114,13 +92,13 @@ def test_a_lease_that_somebody_else_held_meanwhile_is_restored_in_full() -> None
     async def scenario(world: FakeWorld) -> None:
         for key in KEYS:
             await world.send(key, "a")
-        worker, fake, _, bus = world.worker()
+        _, fake, _, bus = world.worker()
         await asyncio.sleep(5)
         opened = list(fake.opened)
         counted = count_reads(bus)
-        await lose_session(world, worker)
+        await end_sessions(world.bus, "pvbus-toy")
         number = partition(KEYS[0], PARTITIONS)
-        await take_turn(world, number, rows({KEYS[0]: "theirs"}, OUT))
+        await hold_for_a_moment(world.bus, "pvbus-toy", [number], rows({KEYS[0]: "theirs"}, OUT))
         await asyncio.sleep(5)
         mine = [key for key in KEYS if partition(key, PARTITIONS) == number]
         assert fake.opened == [*opened, number]  # this one, and the other lease kept its tables
@@ -137,7 +115,7 @@ def test_tables_that_are_ahead_of_the_bus_are_not_kept(reason: str) -> None:
             await asyncio.Event().wait()
 
         world.cluster.answer = forever
-        worker, fake, _, bus = world.worker()
+        _, fake, _, bus = world.worker()
         await asyncio.sleep(3)
         opened = list(fake.opened)
         number = partition(KEYS[0], PARTITIONS)
@@ -145,7 +123,7 @@ def test_tables_that_are_ahead_of_the_bus_are_not_kept(reason: str) -> None:
             bus.failures.append(("after", TransientError("no answer")))
         await world.send(KEYS[0], {"write": reason == "in flight"})
         await asyncio.sleep(0.1)
-        await lose_session(world, worker)
+        await end_sessions(world.bus, "pvbus-toy")
         world.cluster.answer = world.cluster._nothing
         await asyncio.sleep(12)
         assert number in fake.opened[len(opened) :]
@@ -173,29 +151,10 @@ def test_tables_of_a_lease_that_does_not_come_back_are_dropped() -> None:
 # ---------------------------------------------------------------- behind for too long
 
 
-def unreachable(bus: FakeBus) -> Callable[[], None]:
-    """Cut a worker's bus off; return how to mend it."""
-    refresh = bus._store.refresh
-
-    def fail() -> None:
-        raise TransientError("the bus is away")
-
-    bus._store.refresh = fail  # type: ignore[method-assign]
-
-    def mend() -> None:
-        bus._store.refresh = refresh  # type: ignore[method-assign]
-
-    return mend
-
-
 async def forget_tombstone(world: FakeWorld, key: str, topic: str) -> None:
     """Delete a row as compaction leaves it after a day: no record, and no tombstone either."""
-    store = world.bus._store
-    await store.write(
-        lambda: store.append([Output(topic, partition(key, PARTITIONS), key.encode(), None)], 0)
-    )
-    await store.write(lambda: store.db.execute("DELETE FROM log WHERE value IS NULL"))
-    store._tail.clear()
+    await write_beside(world.bus, Output(topic, partition(key, PARTITIONS), key.encode(), None))
+    await delete_tombstones(world.bus)
 
 
 @pytest.mark.slow
@@ -209,7 +168,7 @@ def test_away_for_half_of_the_tombstones_time_all_tables_are_read_anew(seconds: 
             await world.send(key, "seen", SEEN)
         worker, fake, *_ = world.worker()
         await asyncio.sleep(200)
-        mend = unreachable(world.bus)
+        mend = cut_off(world.bus)
         await asyncio.sleep(HALF_SECONDS + seconds)
         await forget_tombstone(world, KEYS[0], SEEN)
         await forget_tombstone(world, KEYS[1], IN)
@@ -319,11 +278,10 @@ def test_a_catch_up_ends_while_inputs_pause(monkeypatch: pytest.MonkeyPatch) -> 
     async def scenario(world: FakeWorld) -> None:
         worker, *_ = world.worker()
         await asyncio.sleep(3)
-        store = world.bus._store
         keys = [f"default/n{n}" for n in range(3000)]
         asking = dict.fromkeys(keys, '{\\"catch\\": true}')
         outputs = rows(asking, IN) + rows(dict.fromkeys(keys, "seen"), SEEN)
-        await store.write(lambda: store.append(outputs, 0))
+        await write_beside(world.bus, *outputs)
         await asyncio.sleep(60)
         assert world.out() == dict.fromkeys(sorted(keys), "seen")
         assert worker.idle

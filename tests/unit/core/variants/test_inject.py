@@ -85,9 +85,10 @@ async def test_the_finalizer_goes_only_after_a_live_list_without_revisions_of_ou
     world = await settled(*upstream(), variant())
     world.touch(FIRST)  # exists in the cluster; the controller is about to lose sight of it
     world.change(deleted=True)
-    world.restart()
-    for table in (world.controller.view._revisions, world.controller.view._at, world.controller.view._owned):
-        table.clear()
+    world.observe()
+    world.rows = {row: value for row, value in world.rows.items() if FIRST not in row[1]}
+    world.restart(observe=False)
+    assert world.controller.view.owned("default", (world.variant() or {})["metadata"]["uid"]) == []
     await world.run()
     assert world.revisions() == {}
     assert world.variant() is None
