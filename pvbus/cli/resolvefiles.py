@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pvbus.adapters.manifests import Manifest
-from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.installs import Install, Override
 from pvbus.core.kernel.objects import annotations_of
+from pvbus.core.platform.packaging.carvelfacts import KnownPackage
 from pvbus.core.platform.packaging.fields import Fields
 from pvbus.core.platform.packaging.needs import meta_requirements
 from pvbus.core.platform.packaging.reading import (
@@ -24,6 +25,7 @@ from pvbus.core.platform.packaging.reading import (
     split_reference,
 )
 from pvbus.core.platform.packaging.xpkg import META_GROUP, META_KINDS, META_VERSIONS
+from pvbus.core.platform.resolve.carvelproblem import may_install, stray_override, with_overrides
 from pvbus.core.platform.solver.languages import CARVEL, VersionError
 from pvbus.core.platform.solver.model import Candidate, Installed, Package, Policy, Problem, Target, Wish, api
 
@@ -77,6 +79,8 @@ class Reader:
         self.wishes: list[Wish] = []
         self.installed: dict[tuple[str, str], Installed] = {}
         self.offers: set[str] = set()
+        self._overriding: list[tuple[Manifest, Install]] = []
+        self._overridden: dict[tuple[str, str], tuple[Override, ...]] = {}
         self._manifest: Manifest
         self._fields = Fields(is_strict=True)
 
@@ -190,14 +194,41 @@ class Reader:
             self.add(found[0], "carvel", found[1])
 
     def carvel_install(self, obj: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
-        if "dependencies" in spec:
-            self.wrong("spec.dependencies", "has no meaning here: resolve reads no overrides from files")
         install = read_install(self._fields, obj, namespace="")
         if install is None:
             return
+        if "dependencies" in spec:
+            self._overriding.append((self._manifest, install))
+        if not all(may_install(install, each) for each in (None, *install.overrides)):
+            self.wrong("spec.dependencies", "resolve reads ranges, and `pvbus packages tree -f` all of it")
         self._wish(install, obj, install.range, is_pinned=_is_exact(install.range))
         if install.installed:
             self.install(install.target, install.package, install.installed)
+
+    def override(self) -> None:
+        """Give the versions of packages the ranges of the installs that override their dependencies.
+
+        A package has one list of versions for all namespaces, so two installs of it must say the same.
+        """
+        for manifest, install in self._overriding:
+            self._manifest = manifest
+            _, versions = self.candidates.get(install.package, ("", {}))
+            known = [KnownPackage("", install.package, each) for each in versions.values()]
+            others = {other for each, other in self._overridden.items() if each[1] == install.package}
+            wanted = sum(wish.package == install.package for wish in self.wishes)
+            self._overridden[install.target, install.package] = install.overrides
+            if stray := stray_override(install, known):
+                self.wrong("spec.dependencies", stray.removeprefix("spec.dependencies "))
+            elif others - {install.overrides} or (install.overrides and wanted > len(self._sharing(install))):
+                self.wrong(
+                    "spec.dependencies", f"overrides what another install of {install.package} does not"
+                )
+            elif not others:
+                for version, candidate in versions.items():
+                    versions[version] = with_overrides(candidate, install)
+
+    def _sharing(self, install: Install) -> list[Install]:
+        return [each for _, each in self._overriding if each.package == install.package and not each.owner]
 
     def crd(self, obj: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
         names = self._fields.mapping(spec, "spec", "names")
@@ -228,6 +259,7 @@ def read_input(manifests: Iterable[Manifest], platforms: Mapping[str, str], poli
     reader = Reader()
     for manifest in manifests:
         reader.read(manifest)
+    reader.override()
     targets = {wish.target for wish in reader.wishes} | {target for target, _ in reader.installed} | {""}
     packages = tuple(
         Package(name=name, language=language, candidates=tuple(versions.values()))

@@ -264,9 +264,9 @@ BOTH = {"gvk": {"apiVersion": "v1", "kind": "A"}, "package": {"refName": "b"}}
         (carvel("", "1.0.0"), "spec.refName", "not empty"),
         (install("a", "1.0.0 ||"), "spec.packageRef.versionSelection.constraints", "ends with ||"),
         (
-            install("a", spec={"packageRef": {"refName": "a"}, "dependencies": {}}),
+            install("a", spec={"packageRef": {"refName": "a"}, "dependencies": {"install": False}}),
             "spec.dependencies",
-            "no meaning",
+            "packages tree -f",
         ),
         (meta("r/a", "latest"), "metadata.annotations[pvbus.dev/version]", "no semantic version"),
         (
@@ -357,3 +357,47 @@ def test_each_version_of_a_packages_own_manifest_is_read(
             ("r.example/net", "v1.0.0"),
             ("r.example/a", "v1.0.0"),
         ]
+
+
+OVERRIDE = {"override": [{"name": "db", "versionSelection": {"constraints": "1.0.0"}}]}
+NEEDY = [{"name": "db", "packageRef": {"refName": "b"}}]
+
+
+def overriding(*installs: dict[str, Any]) -> list[dict[str, Any]]:
+    return [carvel("a", "1.0.0", dependencies=NEEDY), carvel("b", "1.0.0"), carvel("b", "2.0.0"), *installs]
+
+
+def dependent(namespace: str, dependencies: dict[str, Any] | None) -> dict[str, Any]:
+    obj = install("a")
+    obj["metadata"]["namespace"] = namespace
+    if dependencies is not None:
+        obj["spec"]["dependencies"] = dependencies
+    return obj
+
+
+@pytest.mark.parametrize(("dependencies", "version"), [(OVERRIDE, "1.0.0"), (None, "2.0.0")])
+def test_an_override_in_a_file_counts(
+    dependencies: Any, version: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """As it does in the cluster: the dependency gets the range that the install names."""
+    file = write(tmp_path, *overriding(dependent("demo", dependencies)))
+    assert code("-f", file, "-o", "json") == 0
+    actions = {each["package"]: each["after"] for each in json.loads(capsys.readouterr().out)["actions"]}
+    assert actions == {"a": "1.0.0", "b": version}
+
+
+@pytest.mark.parametrize(
+    ("installs", "words"),
+    [
+        ([dependent("demo", {"override": [{"name": "bd"}]})], "has an item with name bd"),
+        ([dependent("demo", {"managedBy": "User"})], "packages tree -f"),
+        ([dependent("demo", OVERRIDE), dependent("test", None)], "another install of a does not"),
+        ([dependent("demo", OVERRIDE), dependent("test", {})], "another install of a does not"),
+    ],
+)
+def test_an_override_that_resolve_cannot_apply_is_refused(
+    installs: list[dict[str, Any]], words: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """It is named with its field; nothing is resolved without it."""
+    assert code("-f", write(tmp_path, *overriding(*installs))) == 2
+    assert words in capsys.readouterr().err

@@ -276,10 +276,7 @@ class _Builder:
             return [OfferNeed(offer=_with_fields(leaf.offer, fields[leaf.offer]))]
         if not isinstance(leaf, PackageNeed):
             return [leaf]
-        if override is not None and override.range:
-            leaf = msgspec.structs.replace(leaf, range=override.range, language="carvel")
-        if override is not None and override.prereleases is not None:
-            leaf = msgspec.structs.replace(leaf, prereleases=override.prereleases)
+        leaf = _overridden(leaf, override)
         nodes = self._nodes.get(leaf.package, [leaf.package])
         return [msgspec.structs.replace(leaf, package=node) for node in nodes]
 
@@ -308,6 +305,34 @@ def override_of(install: Install | None, name: str, leaf: Leaf) -> Override | No
     for each in (*named, *others):
         found = each if found is None else _merged(found, each)
     return found
+
+
+def _overridden(leaf: PackageNeed, override: Override | None) -> PackageNeed:
+    if override is not None and override.range:
+        leaf = msgspec.structs.replace(leaf, range=override.range, language="carvel")
+    if override is not None and override.prereleases is not None:
+        leaf = msgspec.structs.replace(leaf, prereleases=override.prereleases)
+    return leaf
+
+
+def with_overrides(candidate: Candidate, install: Install) -> Candidate:
+    """Return a version with the ranges that an install gives to its dependencies."""
+    return msgspec.structs.replace(
+        candidate, requirements=tuple(_with_override(each, install) for each in candidate.requirements)
+    )
+
+
+def _with_override(requirement: Requirement, install: Install) -> Requirement:
+    original = flattened(requirement.need)
+    packages = sum(isinstance(leaf, PackageNeed) for leaf in original)
+    leaves: list[Need] = [
+        _overridden(leaf, override_of(install, requirement.name if packages == 1 else "", leaf))
+        if isinstance(leaf, PackageNeed)
+        else leaf
+        for leaf in original
+    ]
+    need = leaves[0] if len(leaves) == 1 else AnyOf(alternatives=tuple(leaves))
+    return msgspec.structs.replace(requirement, need=need)
 
 
 def stray_override(install: Install, known: Iterable[KnownPackage]) -> str:
