@@ -41,7 +41,13 @@ from pvbus.ports.cluster import Cluster, Kind, Object
 
 ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
 ABORTABLE = (*ADVANCING, RolloutState.STOPPED)
-UNDOABLE = (*ABORTABLE, RolloutState.ISOLATING, RolloutState.COMPLETED, RolloutState.ABORTED)
+UNDOABLE = (
+    *ABORTABLE,
+    RolloutState.ISOLATING,
+    RolloutState.COMPLETED,
+    RolloutState.ABORTED,
+    RolloutState.SUPERSEDED,
+)
 
 
 _WITHOUT = ", and nothing of it is quarantined"

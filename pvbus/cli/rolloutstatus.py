@@ -25,6 +25,8 @@ from pvbus.core.kernel.messages import SEPARATOR
 from pvbus.core.kernel.records import CandidateRow
 from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
+from pvbus.core.promotion.protocol.superseding import SUPERSEDED_MAX
+from pvbus.core.promotion.protocol.turn import ENDED
 from pvbus.core.promotion.protocol.units import units
 from pvbus.core.promotion.protocol.validation import validate_policy
 from pvbus.core.promotion.rollout.commanding import commands_of
@@ -222,6 +224,8 @@ def document_of(
         "quarantines": list(_attempt(policy).quarantines),
         "notQuarantined": _attempt(policy).not_quarantined,
         "runsQuarantined": status.runs_quarantined,
+        "superseded": status.superseded,
+        "newer": list(status.newer) if status.phase not in ENDED else [],
         "missing": missing,
     }
     if rows is None:
@@ -345,6 +349,14 @@ def lines_of(document: Document) -> Iterator[str]:
         yield f"  quarantined what it brought: {name}"
     if document["notQuarantined"]:
         yield f"  quarantined nothing: {one_line(document['notQuarantined'])}"
+    if document["superseded"]:
+        after = (
+            "this one finishes" if document["superseded"] >= SUPERSEDED_MAX else "after three one finishes"
+        )
+        yield f"  superseded in a row: {document['superseded']} ({after})"
+    if document["newer"]:
+        ends = f"pvbus rollout abort {document['policy']} ends it now"
+        yield f"  {', '.join(document['newer'])} waits for the end of attempt {document['attempt']}: {ends}"
     for words in document["waitsFor"]:
         yield f"  waits for {one_line(words)}"
     if document["missing"]:
@@ -357,6 +369,7 @@ _COUNTS = (
     ("proven", "proven"),
     ("failing", "failing"),
     ("rolledBack", "rolled back"),
+    ("unproven", "published and unproven"),
     ("left", "left the plan"),
 )
 
@@ -370,6 +383,7 @@ def _attempt_line(each: PastAttempt) -> Sequence[Any]:
     reasons = [f"{each.reason}: {each.message}"] if each.reason else []
     reasons += [f"quarantined: {', '.join(each.quarantines)}"] if each.quarantines else []
     reasons += [f"not quarantined: {each.not_quarantined}"] if each.not_quarantined else []
+    reasons += [f"skipped: {', '.join(each.skipped)}"] if each.skipped else []
     why = "; ".join([*reasons, *map(without, each.excused)]) or "-"
     return [
         str(each.attempt),

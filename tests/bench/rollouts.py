@@ -183,6 +183,7 @@ class Release:
     def _carried_out(self, key: str, order: ApprovalRow) -> list[Output]:
         vkey, policy = TargetKey.parse(key)
         assert order.order != "stranded"  # nothing is rolled back here
+        assert order.order != "freeze"  # nor frozen
         self.orders[f"{vkey} {order.order} {order.revision}"] += 1
         number = self._numbers[vkey.partition("/")[2]]
         approval = Approval(

@@ -32,6 +32,16 @@ from pvbus.core.promotion.protocol.machine import step
 from pvbus.core.promotion.protocol.partials import TRAIN_PARTIAL
 from pvbus.core.promotion.protocol.proving import NO_EVIDENCE
 from pvbus.core.promotion.protocol.rules import Rules, TrainRules, WaveRules
+from tests.simulation.rollout_upstream import (
+    drafts,
+    is_behind,
+    is_doubtful,
+    is_frozen,
+    keeps_proof,
+    released,
+    wrong_rollback,
+    wrong_superseding,
+)
 
 NOW = 1_000_000.0
 CHECK = Check(name="check", object=ObjectCheck(expression="true"))
@@ -52,6 +62,7 @@ WITH_EVIDENCE = RULES._replace(evidence_seconds=TICK_SECONDS)
 TRAIN = RULES._replace(waves=(WaveRules(),), train=TrainRules(("a", "b"), partial_seconds=TICK_SECONDS))
 """Each two targets are a unit. One that is partial is given up after one tick."""
 PATIENT_TRAIN = TRAIN._replace(train=TrainRules(("a", "b"), partial_seconds=20 * TICK_SECONDS))
+FINISHING = RULES._replace(finishes=True)
 WITH_CANARY = RULES._replace(canaries=("t0",), in_flight_max=2)
 
 Rows = tuple[tuple[str, Target], ...]
@@ -65,7 +76,7 @@ class World(NamedTuple):
     by_hand: targets that a person changed. passed: (canary, attempt) of those with which a wave passed.
     quarantines: (attempt, number, spec) of those that last, 0 for a person's; ended: those that do not.
     doomed: targets whose planned revision turns out bad. now: the clock. tricks, ticks: moves of their kind
-    that are left.
+    that are left. releases: newer upstream revisions that may come.
     """
 
     rules: Rules
@@ -89,6 +100,7 @@ class World(NamedTuple):
     now: float = NOW
     tricks: int = 0
     ticks: int = 0
+    releases: int = 0
     broken: str = ""
 
 
@@ -100,6 +112,7 @@ def fresh(
     ticks: int = 3,
     doomed: Collection[str] = (),
     quarantined: str = "",
+    releases: int = 0,
 ) -> World:
     """Return a world of targets with a published revision v1 and a proposed v2, which nobody has seen yet.
 
@@ -123,10 +136,11 @@ def fresh(
     )
     if rules.train is not None:
         real = tuple((target, _member(facts, number)) for number, (target, facts) in enumerate(real))
-    world = World(rules, real, real, tricks=tricks, ticks=ticks, doomed=frozenset(doomed))
+    world = World(rules, real, real, tricks=tricks, ticks=ticks, releases=releases)
+    world = world._replace(doomed=frozenset(doomed))
     if quarantined:
         world = world._replace(quarantines=((0, 0, _of_upstream(quarantined)),))
-    return world._replace(view=tuple((target, shown(world, facts)) for target, facts in real))
+    return world._replace(view=tuple((target, shown(world, target, facts)) for target, facts in real))
 
 
 def _member(facts: TargetFacts, number: int) -> TargetFacts:
@@ -165,11 +179,12 @@ def is_covered(world: World, source: str, digest: str) -> bool:
     )
 
 
-def shown(world: World, facts: TargetFacts) -> TargetFacts:
+def shown(world: World, target: str, facts: TargetFacts) -> TargetFacts:
     """Return the facts as promote reports them."""
     is_open = is_covered(world, facts.source, facts.digest)
     runs = "q" if is_covered(world, facts.published_source, facts.published_digest) else ""
-    is_proposed = facts.is_proposed and not is_open
+    is_outdated = is_behind(facts) and not is_frozen(world, target)
+    is_proposed = facts.is_proposed and not is_open and not is_outdated
     banned = tuple(
         ("q", *each.upstreams) for _, _, spec in world.quarantines for each in spec.combinations if facts.part
     )
@@ -224,14 +239,19 @@ def moves(world: World) -> Iterator[tuple[Move, World]]:
         if done != world:
             yield ("carry out", type(action).__name__, _object(action)), done
     for (target, seen), (_, facts) in zip(world.view, world.real, strict=True):
-        if seen != (current := shown(world, facts)):
+        if seen != (current := shown(world, target, facts)):
             yield ("see", target), world._replace(view=put(world.view, target, current))
+    for target, facts in drafts(world):
+        yield ("propose the newer", target), _real(_unsaid(world, target), target, facts)
     for target, row in world.rows:
-        if _is_ours(world, target, row):
+        if _is_ours(world, target, row) and not is_doubtful(world, target):
             found = Evidence(row.revision, row.digest, row.attempt, target not in world.doomed)
             if dict(world.evidence).get(target) not in (found, found._replace(is_good=not found.is_good)):
                 name = "good" if found.is_good else "bad"
                 yield (name, target), world._replace(evidence=put(world.evidence, target, found))
+    if world.releases:
+        left = world._replace(real=released(world.real), releases=world.releases - 1)
+        yield ("newer upstream",), left
     if world.ticks and world.rollout.seen_at:
         yield ("tick",), world._replace(now=world.now + TICK_SECONDS, ticks=world.ticks - 1)
 
@@ -354,6 +374,14 @@ def _published(facts: TargetFacts) -> TargetFacts:
     )
 
 
+def _unsaid(world: World, target: str) -> World:
+    """Return the world in which Ready says nothing of what a target runs, unless that is frozen."""
+    row = dict(world.rows).get(target)
+    if row is not None and row.is_frozen:
+        return world
+    return world._replace(evidence=tuple(each for each in world.evidence if each[0] != target))
+
+
 def _real(world: World, target: str, facts: TargetFacts) -> World:
     return world._replace(real=put(world.real, target, facts))
 
@@ -379,7 +407,7 @@ def _wrong_step(before: World, after: World) -> str:
     ordered = [
         target
         for target, row in rows.items()
-        if row.state is TargetState.ORDERED and former.get(target) != row
+        if row.state is TargetState.ORDERED and not _is_as(former.get(target), row)
     ]
     if any(rows[target].wave > 1 and target not in after.rules.canaries for target in ordered):
         if open_canaries := [each for each in after.rules.canaries if _is_open_canary(before, after, each)]:
@@ -402,6 +430,8 @@ def _wrong_step(before: World, after: World) -> str:
     if ordered and before.commands.paused:
         return "an approval is ordered in a pause"
     if wrong := _wrong_isolation(before, after, rows, ordered):
+        return wrong
+    if wrong := wrong_superseding(before, after, rows) or wrong_rollback(before, rows):
         return wrong
     return _wrong_judgment(before, after, rows) or _wrong_advance(before, after, rows)
 
@@ -438,11 +468,16 @@ def _sees_barred(world: World, row: Target) -> bool:
     return any(set(each[1:]) <= set(row.combination) for each in banned)
 
 
+def _is_as(former: Target | None, row: Target) -> bool:
+    """Tell whether nothing has happened to a target."""
+    return former is not None and (former.attempt, former.state) == (row.attempt, row.state)
+
+
 def _wrong_judgment(before: World, after: World, rows: Mapping[str, Target]) -> str:
     """A target is judged by evidence of its own content in this attempt, and the want of it is no failure."""
     evidence, former = dict(before.evidence), dict(before.rows)
     for target, row in rows.items():
-        if row.state not in (TargetState.PROVEN, TargetState.FAILED) or former.get(target) == row:
+        if row.state not in (TargetState.PROVEN, TargetState.FAILED) or _is_as(former.get(target), row):
             continue
         wanted = Evidence(row.revision, row.digest, row.attempt, row.state is TargetState.PROVEN)
         if evidence.get(target) != wanted:
@@ -578,7 +613,7 @@ def _wrong_advance(before: World, after: World, rows: Mapping[str, Target]) -> s
     excused = {each.canary for each in after.rollout.excused}
     for target, row in rows.items():
         wanted = Evidence(row.revision, row.digest, row.attempt, True)
-        if target in excused:
+        if target in excused or keeps_proof(before, row):
             continue
         if row.rides and not any(
             mate.unit == row.unit and mate.state in TRIED and not mate.rides for mate in rows.values()

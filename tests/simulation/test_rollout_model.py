@@ -9,6 +9,7 @@ import pytest
 
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from tests.simulation.rollout_world import (
+    FINISHING,
     PATIENT_TRAIN,
     RULES,
     TRAIN,
@@ -91,6 +92,40 @@ def test_no_order_of_moves_with_one_trick_breaks_a_promise(start: World) -> None
         assert is_held or end.rollout.state not in (RolloutState.ROLLING, RolloutState.HOLDING)
         assert is_paused or end.rollout.state is not RolloutState.ROLLING_BACK
         assert end.rollout.state is not RolloutState.ISOLATING
+
+
+@pytest.mark.parametrize(
+    ("start", "ends"),
+    [
+        pytest.param(fresh(2, releases=1, ticks=0), {RolloutState.COMPLETED}, id="supersedes"),
+        pytest.param(fresh(2, FINISHING, releases=1, ticks=0), {RolloutState.COMPLETED}, id="finishes"),
+        pytest.param(
+            fresh(2, releases=1, ticks=0, doomed=["t0"]),
+            {RolloutState.COMPLETED, RolloutState.ROLLED_BACK},
+            id="fails",
+        ),
+        pytest.param(
+            fresh(2, FINISHING, releases=1, ticks=0, doomed=["t1"]),
+            {RolloutState.COMPLETED, RolloutState.ROLLED_BACK},
+            id="fails and finishes",
+        ),
+    ],
+)
+def test_no_order_of_moves_with_a_newer_upstream_revision_breaks_a_promise(
+    start: World, ends: set[RolloutState]
+) -> None:
+    """No state is without exit: from everywhere the newer revision gets out, or what it ran into is rolled
+    back. A superseded attempt never approves, a failure comes before superseding, and a rollback touches only
+    what its attempt published."""
+    worlds = explored(start)
+    assert any(world.rollout.newer for world in worlds)
+    superseded = any(world.rollout.state is RolloutState.SUPERSEDED for world in worlds)
+    assert superseded is not start.rules.finishes
+    for world in worlds[::SETTLED_EVERY]:
+        end = settled(world)
+        assert not list(problems(end))
+        assert end.rollout.state in ends
+        assert start.doomed or all(facts.published == "v3" for _, facts in end.real)
 
 
 def test_no_order_of_moves_restores_what_is_quarantined() -> None:

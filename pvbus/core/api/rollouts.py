@@ -10,6 +10,7 @@ from pvbus.core.api.variants import ApiStruct, Condition, LabelSelector, ObjectM
 
 APPROVALS = ("Manual", "Initial", "Always")
 ON_FAILURE = ("Stop", "RollBack")
+ON_NEW_REVISION = ("Finish", "Supersede")
 WHEN_CANARY_IS_ABSENT = ("Wait", "Skip")
 BINDINGS = ("Commit", "Generation", "Weak")
 CONDITION_BINDINGS = ("Revision", "Weak")
@@ -164,6 +165,7 @@ class RolloutPolicySpec(ApiStruct, frozen=True, kw_only=True):
     deny_windows: tuple[DenyWindow, ...] = ()
     budgets: Budgets = Budgets()
     train: Train | None = None
+    on_new_revision: str = ""
 
 
 PROGRESSING = "Progressing"
@@ -178,6 +180,7 @@ class TargetCounts(ApiStruct, frozen=True, kw_only=True):
     failing: int = 0
     rolled_back: int = 0
     left: int = 0
+    unproven: int = 0
 
 
 class CanaryExcuse(ApiStruct, frozen=True, kw_only=True):
@@ -205,6 +208,7 @@ class PastAttempt(ApiStruct, frozen=True, kw_only=True):
     quarantines: tuple[str, ...] = ()
     combinations: tuple[str, ...] = ()
     not_quarantined: str = ""
+    skipped: tuple[str, ...] = ()
 
 
 class RolloutPolicyStatus(ApiStruct, frozen=True, kw_only=True):
@@ -218,6 +222,8 @@ class RolloutPolicyStatus(ApiStruct, frozen=True, kw_only=True):
     stops: int = 0
     targets: TargetCounts | None = None
     runs_quarantined: int = 0
+    superseded: int = 0
+    newer: tuple[str, ...] = ()
     history: tuple[PastAttempt, ...] = ()
 
 

@@ -179,6 +179,9 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "budgets": "Limits on failing and unproven targets.",
         "train": "Packages that go as one. Percentages and budgets count units then. None means that each "
         "target goes alone.",
+        "on_new_revision": "What a newer upstream revision does to an attempt that goes on: `Supersede` "
+        "ends it, and the next begins with its first wave; after three in a row one finishes. With `Finish` "
+        "it goes on as planned, and only the newest revision waits. The default is `Supersede`.",
     },
     m.TargetCounts: {
         "": "Numbers of the targets of the current attempt. A train on one site counts as one.",
@@ -189,6 +192,8 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "failing": "Targets whose planned revision is published and not good, or was refused.",
         "rolled_back": "Targets whose last good revision is published again.",
         "left": "Targets that left the plan: their revision was withdrawn, replaced or deleted.",
+        "unproven": "Targets whose planned revision is published, and whose attempt was superseded before "
+        "anything said whether it is good.",
     },
     m.CanaryExcuse: {
         "": "A canary that one attempt goes without.",
@@ -212,6 +217,7 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "quarantines": "Names of the Quarantines of what it brought, as it failed or was rolled back.",
         "combinations": "The first combinations of upstream revisions that its trains were planned with.",
         "not_quarantined": "Why a person wanted no quarantine of what it brought.",
+        "skipped": "Upstream revisions that came while it went on, and never went out: newer ones followed.",
     },
     m.RolloutPolicyStatus: {
         "conditions": "Whether the policy is accepted, and how its rollout goes.",
@@ -223,6 +229,8 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "the attempt and this number.",
         "targets": "Numbers of the targets.",
         "runs_quarantined": "How many of all targets of the policy run what is quarantined.",
+        "superseded": "How many attempts in a row ended as Superseded. After three the next one finishes.",
+        "newer": "The upstream revisions that wait for the end of the current attempt.",
         "history": "The last attempts, the oldest first.",
     },
     q.QuarantinedUpstream: {
@@ -342,6 +350,7 @@ SHAPES: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
         "approval": {"enum": list(m.APPROVALS), "default": "Manual"},
         "canaries": {"maxItems": 1024},
         "when_canary_is_absent": {"enum": list(m.WHEN_CANARY_IS_ABSENT), "default": "Wait"},
+        "on_new_revision": {"enum": list(m.ON_NEW_REVISION), "default": "Supersede"},
         "conditions": _ITEMS,
         "order": _ITEMS,
         "waves": _ITEMS,

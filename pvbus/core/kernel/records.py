@@ -608,6 +608,8 @@ class CandidateRow(_Row, frozen=True, kw_only=True):
     if the policy asks for that; is_good and verdict are of the variant's Ready alone. unit, part, release,
     published_release, banned: of a member of the policy's train, as in
     `pvbus.core.kernel.rolloutrows.TargetFacts`.
+    is_upstream_held: a Quarantine covers the upstream revision that the variant follows, or it is not known
+    that none does.
     """
 
     uid: str
@@ -639,6 +641,7 @@ class CandidateRow(_Row, frozen=True, kw_only=True):
     published_release: str = ""
     banned: tuple[tuple[str, ...], ...] = ()
     evidence: EvidenceSource | None = None
+    is_upstream_held: bool = False
 
 
 class ApprovalRow(_Row, frozen=True, kw_only=True):
@@ -649,16 +652,20 @@ class ApprovalRow(_Row, frozen=True, kw_only=True):
     revision again, which has this digest. stranded: no order, but a note for the variant's conditions: the
     rollback is over, and this revision is still published, as no former one can be. files: with approve, the
     digest of the files of the upstream revision that it was made of, "" if they could not be read.
-    combination: with approve, the upstream revisions of the train that it goes with.
+    combination: with approve, the upstream revisions of the train that it goes with. freeze: no order to
+    release, but one to promote: this revision stays proposed though a newer upstream revision is there, and
+    once it is published the newer one does not unsay that it is good. is_frozen: the same while an approval
+    is ordered.
     """
 
     uid: str
     attempt: int
-    order: Literal["approve", "withdraw", "restore", "stranded"]
+    order: Literal["approve", "withdraw", "restore", "stranded", "freeze"]
     revision: str
     digest: str
     files: str = ""
     combination: tuple[str, ...] = ()
+    is_frozen: bool = False
 
 
 class EventCause(_Row, frozen=True, kw_only=True):

@@ -30,6 +30,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     the train, from 1. rides: it has no new revision, and runs the one of the combination. combination: the
     upstream revisions of all members in their order, each with `source`. partial_since: `train_seconds` of
     the rollout since when its unit has been partial, noted at the first member; None if it is not.
+
+    is_frozen: whether its proposal stays as planned though a newer upstream revision is there, and once
+    published is proven by that. has_passed: whether it was proven when its wave passed. why: what keeps it
+    from going back, or who has published something else.
     """
 
     target: str
@@ -55,6 +59,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     rides: bool = False
     combination: tuple[str, ...] = ()
     partial_since: float | None = None
+    is_frozen: bool = False
+    has_passed: bool = False
+    why: str = ""
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
@@ -75,6 +82,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     that is being written. refusal: why the API server refuses that one, "" if it does not. spared: why a
     person wanted none, "" for nothing. train_seconds: watched time in which a train was partial.
     train_message: which trains wait to be planned, and why.
+    superseded: how many attempts in a row ended as superseded, until now.
+    newer: the upstream revisions that its targets follow by now. skipped: those that came and went meanwhile.
     """
 
     state: RolloutState = RolloutState.IDLE
@@ -106,6 +115,9 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     spared: str = ""
     train_seconds: float = 0
     train_message: str = ""
+    superseded: int = 0
+    newer: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
 
 class TargetFacts(NamedTuple):
@@ -128,6 +140,7 @@ class TargetFacts(NamedTuple):
     release, published_release: what the upstream revisions of the open and of the published one say that they
         were verified with, "" for nothing
     banned: the quarantined combinations with one of its upstream revisions, each after the Quarantine's name
+    is_upstream_held: whether a Quarantine covers the upstream revision that its variant follows, or may
     """
 
     revision: str = ""
@@ -150,6 +163,7 @@ class TargetFacts(NamedTuple):
     release: str = ""
     published_release: str = ""
     banned: tuple[tuple[str, ...], ...] = ()
+    is_upstream_held: bool = False
 
 
 NOTHING = TargetFacts()

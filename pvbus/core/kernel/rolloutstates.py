@@ -15,7 +15,7 @@ class RolloutState(StrEnum):
     """IDLE: no attempt yet. ROLLING: approves the targets of a wave. HOLDING: they are proven good; hold time
     and checks. ISOLATING: it failed or is to be rolled back, and a quarantine of what it brought is written
     first. STOPPED: it failed, a person decides. ROLLING_BACK: publishes the last good revisions again. The
-    others are ends of an attempt."""
+    others are ends of an attempt. SUPERSEDED: its targets follow a newer upstream revision."""
 
     IDLE = "Idle"
     ROLLING = "Rolling"
@@ -26,6 +26,7 @@ class RolloutState(StrEnum):
     COMPLETED = "Completed"
     ABORTED = "Aborted"
     ROLLED_BACK = "RolledBack"
+    SUPERSEDED = "Superseded"
 
 
 class RolloutEvent(StrEnum):
@@ -40,6 +41,7 @@ class RolloutEvent(StrEnum):
     FAILED: one of these, and it is quarantined
     RESTORED: no target is left to roll back
     RESUMED, ABORTED, ROLLED_BACK: a person orders it, or the policy rolls back
+    SUPERSEDED: a newer upstream revision ends it
     """
 
     PLANNED = "planned"
@@ -53,14 +55,16 @@ class RolloutEvent(StrEnum):
     ABORTED = "aborted"
     ROLLED_BACK = "rolled back"
     RESTORED = "all restored"
+    SUPERSEDED = "superseded"
 
 
 class TargetState(StrEnum):
     """PLANNED: waits for its wave. LEFT: not proposed as planned now. ORDERED: to be approved. CANCELLING:
     its order is taken back. APPROVED: published, not proven. PROVEN: published and good. FAILED: published
-    and not good. SILENT: published, without evidence for too long. REFUSED: its approval was. SKIPPED: the
-    attempt ended before its order. UNDOING: its last good revision is to be published. UNDONE: it is.
-    STRANDED: that cannot be. GONE: replaced or deleted."""
+    and not good. SILENT: published, without evidence for too long. UNPROVEN: published, and the attempt was
+    superseded before its evidence. REFUSED: its approval was. SKIPPED: the attempt ended before its order.
+    UNDOING: its last good revision is to be published. UNDONE: it is. STRANDED: that cannot be. GONE:
+    replaced or deleted."""
 
     PLANNED = "planned"
     LEFT = "left"
@@ -70,6 +74,7 @@ class TargetState(StrEnum):
     PROVEN = "proven"
     FAILED = "failed"
     SILENT = "silent"
+    UNPROVEN = "unproven"
     REFUSED = "refused"
     SKIPPED = "skipped"
     UNDOING = "undoing"
@@ -90,6 +95,7 @@ class TargetEvent(StrEnum):
     REFUSED: the server refused the approval
     CANCELLED: its order is certain never to be carried out
     RESTORED: its last good content is published
+    SUPERSEDE: its attempt ends for a newer upstream revision
     ORDER, CANCEL, UNDO, STRAND, SKIP: what follows from the rollout
     """
 
@@ -109,6 +115,7 @@ class TargetEvent(StrEnum):
     UNDO = "undo"
     RESTORED = "restored"
     STRAND = "strand"
+    SUPERSEDE = "supersede"
 
 
 ROLLOUT_TRANSITIONS: Mapping[RolloutState, Mapping[RolloutEvent, RolloutState]] = {
@@ -119,6 +126,7 @@ ROLLOUT_TRANSITIONS: Mapping[RolloutState, Mapping[RolloutEvent, RolloutState]] 
         RolloutEvent.FAILED: RolloutState.STOPPED,
         RolloutEvent.ABORTED: RolloutState.ABORTED,
         RolloutEvent.ROLLED_BACK: RolloutState.ROLLING_BACK,
+        RolloutEvent.SUPERSEDED: RolloutState.SUPERSEDED,
     },
     RolloutState.HOLDING: {
         RolloutEvent.REOPENED: RolloutState.ROLLING,
@@ -128,6 +136,7 @@ ROLLOUT_TRANSITIONS: Mapping[RolloutState, Mapping[RolloutEvent, RolloutState]] 
         RolloutEvent.FAILED: RolloutState.STOPPED,
         RolloutEvent.ABORTED: RolloutState.ABORTED,
         RolloutEvent.ROLLED_BACK: RolloutState.ROLLING_BACK,
+        RolloutEvent.SUPERSEDED: RolloutState.SUPERSEDED,
     },
     RolloutState.ISOLATING: {
         RolloutEvent.FAILED: RolloutState.STOPPED,
@@ -151,6 +160,11 @@ ROLLOUT_TRANSITIONS: Mapping[RolloutState, Mapping[RolloutEvent, RolloutState]] 
         RolloutEvent.ISOLATES: RolloutState.ISOLATING,
         RolloutEvent.ROLLED_BACK: RolloutState.ROLLING_BACK,
     },
+    RolloutState.SUPERSEDED: {
+        RolloutEvent.PLANNED: RolloutState.ROLLING,
+        RolloutEvent.ISOLATES: RolloutState.ISOLATING,
+        RolloutEvent.ROLLED_BACK: RolloutState.ROLLING_BACK,
+    },
     RolloutState.ROLLED_BACK: {RolloutEvent.PLANNED: RolloutState.ROLLING},
 }
 
@@ -161,6 +175,9 @@ _PUBLISHED: Mapping[TargetEvent, TargetState] = {
     TargetEvent.REPLACED: TargetState.GONE,
     TargetEvent.UNDO: TargetState.UNDOING,
     TargetEvent.STRAND: TargetState.STRANDED,
+}
+_DOUBTED: Mapping[TargetEvent, TargetState] = {
+    event: state for event, state in _PUBLISHED.items() if event is not TargetEvent.UNKNOWN
 }
 
 TARGET_TRANSITIONS: Mapping[TargetState, Mapping[TargetEvent, TargetState]] = {
@@ -186,12 +203,15 @@ TARGET_TRANSITIONS: Mapping[TargetState, Mapping[TargetEvent, TargetState]] = {
         TargetEvent.CANCELLED: TargetState.SKIPPED,
         TargetEvent.WITHDRAWN: TargetState.GONE,
     },
-    TargetState.APPROVED: {**_PUBLISHED, TargetEvent.OVERDUE: TargetState.SILENT},
+    TargetState.APPROVED: {
+        **_PUBLISHED,
+        TargetEvent.OVERDUE: TargetState.SILENT,
+        TargetEvent.SUPERSEDE: TargetState.UNPROVEN,
+    },
     TargetState.PROVEN: _PUBLISHED,
     TargetState.FAILED: _PUBLISHED,
-    TargetState.SILENT: {
-        event: state for event, state in _PUBLISHED.items() if event is not TargetEvent.UNKNOWN
-    },
+    TargetState.SILENT: _DOUBTED,
+    TargetState.UNPROVEN: _DOUBTED,
     TargetState.REFUSED: {
         TargetEvent.PUBLISHED: TargetState.APPROVED,
         TargetEvent.WITHDRAWN: TargetState.GONE,

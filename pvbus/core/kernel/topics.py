@@ -372,12 +372,12 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         spec=_compacted(APPROVALS),
         description=(
-            "The rollouts' orders: approve a revision, take that back, or restore a former one; and what a "
-            "rollback has left published."
+            "The rollouts' orders: approve a revision, take that back, or restore a former one; what stays "
+            "proposed as planned, and what a rollback has left published."
         ),
         rows=(Rows(ApprovalRow, f"{_VKEY}|<policy>", TargetKey.parse, by=_VKEY),),
         producers=("rollout",),
-        owners=("release", "inject"),
+        owners=("release", "inject", "promote"),
     ),
     Topic(
         spec=_compacted(INSTALLS),

@@ -14,7 +14,7 @@ from pvbus.core.api.variants import PackageVariant
 from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, digest
 from pvbus.core.kernel.messages import SEPARATOR, cut
-from pvbus.core.kernel.records import Approval, CandidateRow, Verdict
+from pvbus.core.kernel.records import Approval, ApprovalRow, CandidateRow, Verdict
 from pvbus.core.promotion.promote.isolation import Isolation
 from pvbus.core.promotion.promote.policies import Policy
 from pvbus.core.promotion.promote.sources import evidence_source
@@ -39,6 +39,7 @@ from pvbus.core.variants.readiness import readiness
 from pvbus.core.variants.revisions.observed import ObservedRevision
 
 NO_REVISION = "NoRevision"
+NO_FREEZES: Mapping[str, ApprovalRow] = {}
 _SET = "PackageVariantSet"
 
 
@@ -59,6 +60,7 @@ class Subject(NamedTuple):
     outcomes: policy -> the outcome of its last order
     draft: the verdict on its newest draft, None without one
     isolation: what is known of the quarantines that concern it
+    freezes: policy -> its order that a revision stays as planned
     """
 
     variant: PackageVariant
@@ -69,6 +71,12 @@ class Subject(NamedTuple):
     outcomes: Mapping[str, Approval]
     draft: Verdict | None = None
     isolation: Isolation = Isolation()
+    freezes: Mapping[str, ApprovalRow] = NO_FREEZES
+
+    def is_frozen(self, policy: str, revision: str) -> bool:
+        """Tell whether a newer upstream revision changes nothing for a revision of a policy."""
+        order = self.freezes.get(policy)
+        return self.isolation.is_upstream_held or (order is not None and order.revision == revision)
 
     def revisions(self, doubtful: Mapping[str, str]) -> Iterator[Revision]:
         """Yield the revisions whose content must be known. doubtful: see `doubtful_notes`."""
@@ -103,6 +111,7 @@ def subject_of(
     set_on_hold: SetHold | None = None,
     outcomes: Mapping[str, Approval],
     verdicts: Sequence[Verdict] = (),
+    freezes: Mapping[str, ApprovalRow] = NO_FREEZES,
 ) -> Subject:
     """Gather what is known of a variant. revisions: its open ones; those of a former downstream package are
     no part of it, as is the published one of such a package. verdicts: on the open ones."""
@@ -121,7 +130,7 @@ def subject_of(
     package = None
     if mine or published is not None:
         package = _package(variant, proposed, published, mine, set_on_hold)._replace(is_open=bool(mine))
-    return Subject(variant, package, proposed, published, bool(mine), outcomes, draft)
+    return Subject(variant, package, proposed, published, bool(mine), outcomes, draft, freezes=freezes)
 
 
 def _package(
@@ -238,14 +247,17 @@ def _won(
     subject: Subject, policy: Policy, package: Package, contents: Mapping[str, str], now: float
 ) -> tuple[CandidateRow, float]:
     """Return the row of the policy that has the target, and when its delay is over (0: it has none)."""
-    left_out = _left_out(subject, policy, package, contents, now)
-    is_settled = is_current(package)
-    is_good, verdict = evidence(policy.spec.conditions, subject)
-    canary, places, _ = order_of(policy.spec, package)
     unit, part = seat_of(policy.spec, package)
     annotation = policy.spec.train.annotation if policy.spec.train is not None and part else ""
     revision = subject.proposed.name if subject.proposed is not None else ""
     published = subject.published.name if subject.published is not None else ""
+    package = package._replace(is_frozen=subject.is_frozen(policy.name, revision))
+    left_out = _left_out(subject, policy, package, contents, now)
+    is_settled = is_current(package)
+    is_good, verdict = evidence(
+        policy.spec.conditions, subject, is_frozen=subject.is_frozen(policy.name, published)
+    )
+    canary, places, _ = order_of(policy.spec, package)
     if left_out is None and not revision and package.name in policy.spec.canaries:
         left_out = _unproposed(subject, package)
     row = CandidateRow(
@@ -272,6 +284,7 @@ def _won(
         release=subject.isolation.release(annotation),
         published_release=subject.isolation.published_release(annotation),
         banned=subject.isolation.banned if part else (),
+        is_upstream_held=subject.isolation.is_upstream_held,
         evidence=evidence_source(policy.spec, subject.variant, package.labels, subject.published),
         **_outcome(subject.outcomes.get(policy.name)),
     )
@@ -311,24 +324,25 @@ def _unproposed(subject: Subject, package: Package) -> LeftOut | None:
 # ------------------------------------------------------------ evidence
 
 
-def evidence(types: Sequence[str], subject: Subject) -> tuple[bool | None, str]:
+def evidence(types: Sequence[str], subject: Subject, *, is_frozen: bool = False) -> tuple[bool | None, str]:
     """Return whether the published revision is good as far as Ready goes, and why not: False if the variant
-    fails, None if it is not ready yet. types: of the policy's conditions; none stands for Ready."""
+    fails, None if it is not ready yet. types: of the policy's conditions; none stands for Ready. is_frozen:
+    whether a newer revision unsays nothing of it: then it is good by its publication."""
     if subject.published is None:
         return None, ""
     if READY not in (types or (READY,)):
         return True, ""
-    is_good, why = _ready(subject, subject.published)
+    is_good, why = _ready(subject, subject.published, is_frozen=is_frozen)
     return is_good, "" if is_good else why
 
 
-def _ready(subject: Subject, published: PublishedRevision) -> tuple[bool | None, str]:
+def _ready(subject: Subject, published: PublishedRevision, *, is_frozen: bool) -> tuple[bool | None, str]:
     """The variant's Ready says something of the published revision while that is the one it is about."""
     variant = subject.variant
     if subject.is_newer_open and published.name not in {
         target.name for target in variant.status.downstream_targets
     }:
-        return None, "Ready is of a newer revision"
+        return (True, "") if is_frozen else (None, "Ready is of a newer revision")
     ready = next((each for each in variant.status.conditions if each.type == READY), None)
     if ready is None or ready.observed_generation < variant.metadata.generation:
         return None, "Ready: the services have not done the variant's last change yet"

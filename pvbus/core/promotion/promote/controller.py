@@ -15,12 +15,13 @@ from pvbus.core.errors import PermanentError, PvbusError
 from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.effects import Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.kernel.holds import SetHold
-from pvbus.core.kernel.keys import PROPOSED_CONTENT, ChildKey, Key
+from pvbus.core.kernel.keys import PROPOSED_CONTENT, ChildKey, Key, TargetKey
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.messages import cut
 from pvbus.core.kernel.objectrows import POLICY, QUARANTINE, SPECIALIZER, STOP
 from pvbus.core.kernel.records import (
+    APPROVALS,
     CANDIDATES,
     DESIRED,
     OBJECTS,
@@ -29,6 +30,7 @@ from pvbus.core.kernel.records import (
     RELEASES,
     VARIANTS,
     WATCHES,
+    ApprovalRow,
     DesiredRow,
     PromotionRow,
     ReleaseRow,
@@ -59,7 +61,7 @@ from pvbus.core.promotion.promote.policies import PolicyView
 from pvbus.core.promotion.promote.state import PromoteState
 from pvbus.core.promotion.promote.verdicts import REJECTED, Subject, as_object, judge, rejected, was_proposed
 from pvbus.core.promotion.promote.view import PromoteView
-from pvbus.core.promotion.protocol.proposals import labels_of
+from pvbus.core.promotion.protocol.proposals import Refusal, labels_of
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.holding import SET_KIND, holder_of
 from pvbus.core.variants.revisions.observed import ObservedRevision
@@ -73,6 +75,7 @@ _variant = msgspec.json.Decoder(PackageVariant)
 _desired = msgspec.json.Decoder(DesiredRow)
 _promotion = msgspec.json.Decoder(PromotionRow)
 _release = msgspec.json.Decoder(ReleaseRow)
+_approval = msgspec.json.Decoder(ApprovalRow)
 
 UNREADABLE_RETRY_SECONDS = 60.0  # files that the API server does not give may be readable later
 
@@ -143,6 +146,9 @@ class PromoteController(KeyedController[PromoteState]):
         if is_marker(key):
             is_news = self._load_marker(topic, partition, key, value)
             return [each for each, seen in table.items() if seen.raw is None] if is_news else ()
+        policy, is_changed = "", True
+        if topic == APPROVALS:
+            key, policy = TargetKey.parse(key)
         seen = self._ensure_state(partition, key)
         if topic == VARIANTS:
             seen.raw = value
@@ -150,12 +156,14 @@ class PromoteController(KeyedController[PromoteState]):
             seen.desired = _desired.decode(value) if value is not None else None
         elif topic == RELEASES:
             is_changed = seen.take(_release.decode(value) if value is not None else None)
-            if not is_changed and not seen.is_empty:
-                return ()
+        elif topic == APPROVALS:
+            is_changed = seen.freeze(policy, _approval.decode(value) if value is not None else None)
         else:
             seen.row = _promotion.decode(value) if value is not None else None
         if seen.is_empty:
             del table[key]
+        elif not is_changed:
+            return ()
         return (key,)
 
     def _keys_in(self, namespaces: Iterable[str]) -> list[str]:
@@ -198,10 +206,13 @@ class PromoteController(KeyedController[PromoteState]):
         variant = _variant.decode(seen.raw)
         revisions = self._view.revisions_of(key, variant.metadata.uid)
         verdicts, dues = [], []
+        followed = yield from self._isolations.of_followed(namespace, variant)
         for revision in revisions:
             held = yield from self._isolations.of_open(namespace, variant, revision)
             signed = yield from self._sign(revision, seen.former(revision.name), now)
-            subject = self._subject(seen, variant, revision, now, signed)._replace(quarantined=held)
+            frozen = _why_frozen(seen, variant, revision, followed)
+            subject = self._subject(seen, variant, revision, now, signed)
+            subject = subject._replace(quarantined=held, frozen=frozen)
             self.evaluations += 1
             verdict = yield from self._compare(subject, seen.former(revision.name))
             verdicts.append(
@@ -311,6 +322,7 @@ class PromoteController(KeyedController[PromoteState]):
             set_on_hold=_set_on_hold(variant, seen),
             outcomes=seen.outcomes(uid),
             verdicts=verdicts,
+            freezes=seen.frozen(uid),
         )
         policies, contents, is_read = self._policies.of(namespace), {}, True
         doubtful = doubtful_notes(revisions, subject, read)
@@ -372,6 +384,23 @@ def _read_signed(revision: ObservedRevision) -> Generator[Effect, Any, str]:
 def _candidate_key(key: str, policy: str) -> str:
     namespace, variant = Key.parse(key)
     return str(ChildKey(str(Key(namespace, policy)), variant))
+
+
+def _why_frozen(
+    seen: PromoteState, variant: PackageVariant, revision: ObservedRevision, followed: Refusal | None
+) -> str:
+    """Say why a proposal stays as it is though a newer upstream revision is there, "" if it does not.
+    followed: why that one goes nowhere, None for nothing."""
+    if followed is not None:
+        return f"the upstream revision that its variant follows by now goes nowhere: {followed.message}"
+    for policy, row in seen.frozen(variant.metadata.uid).items():
+        if row.revision == revision.name:
+            key = Key(revision.namespace, policy)
+            return (
+                f"it stays as planned until attempt {row.attempt} of RolloutPolicy {key} is over "
+                f"(onNewRevision: Finish): pvbus rollout status {key}"
+            )
+    return ""
 
 
 def _set_on_hold(variant: PackageVariant, seen: PromoteState) -> SetHold | None:

@@ -21,6 +21,7 @@ from pvbus.core.promotion.protocol.quarantines import (
     set_of,
     source_of,
 )
+from pvbus.core.promotion.protocol.selection import upstream_of
 from pvbus.core.variants.revisions.content import source_digest
 from pvbus.core.variants.revisions.observed import ObservedRevision
 from pvbus.core.variants.revisions.owning import RESOURCES
@@ -38,6 +39,7 @@ class Isolation(NamedTuple):
     is_read: whether the files that could be read were
     annotations, published_annotations: of the upstream revisions that both are made of
     banned: as in `CandidateRow`
+    is_upstream_held: whether the upstream revision that the variant follows goes nowhere
     """
 
     proposed: Refusal | None = None
@@ -49,6 +51,7 @@ class Isolation(NamedTuple):
     annotations: Mapping[str, str] = NO_ANNOTATIONS
     published_annotations: Mapping[str, str] = NO_ANNOTATIONS
     banned: tuple[tuple[str, ...], ...] = ()
+    is_upstream_held: bool = False
 
     def release(self, annotation: str) -> str:
         """Return what the upstream revision of the proposed one says that it was verified with."""
@@ -101,6 +104,13 @@ class Isolations:
             files = yield from self._files_of(namespace, source)
         return self.refusal(namespace, Content(set_of(variant), source, files))
 
+    def of_followed(self, namespace: str, variant: PackageVariant) -> Generator[Effect, Any, Refusal | None]:
+        """Return why the upstream revision that a variant follows goes nowhere."""
+        source, files = upstream_of(variant), ""
+        if self._table.has_any(namespace):
+            files = yield from self._files_of(namespace, source)
+        return self.refusal(namespace, Content(set_of(variant), source, files))
+
     def of_files(
         self, namespace: str, variant: PackageVariant, revision: ObservedRevision, digest: str
     ) -> Refusal | None:
@@ -121,7 +131,9 @@ class Isolations:
         contents: dict[str, str],
     ) -> Generator[Effect, Any, Isolation]:
         """Return what a rollout has to know. contents: revision name -> digest of its content."""
-        found, set_name, packages = Isolation(), set_of(variant), set[str]()
+        followed = yield from self.of_followed(namespace, variant)
+        found = Isolation(is_upstream_held=followed is not None)
+        set_name, packages = set_of(variant), set[str]()
         if published is not None:
             source = source_of(variant, *published.lock)
             files: str | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from pvbus.core.kernel.records import Approval, DesiredRow, PromotionRow, ReleaseRow, Verdict
+from pvbus.core.kernel.records import Approval, ApprovalRow, DesiredRow, PromotionRow, ReleaseRow, Verdict
 
 
 class PromoteState:
@@ -12,19 +12,22 @@ class PromoteState:
     desired: the row of its set, for the hold
     row: the last decision
     release: outcomes of the rollouts' orders, None if there are none
+    freezes: policy -> its order that a revision stays proposed as planned
     """
 
-    __slots__ = ("desired", "raw", "release", "row")
+    __slots__ = ("desired", "freezes", "raw", "release", "row")
 
     def __init__(self) -> None:
         self.raw: bytes | None = None
         self.desired: DesiredRow | None = None
         self.row: PromotionRow | None = None
         self.release: ReleaseRow | None = None
+        self.freezes: dict[str, ApprovalRow] = {}
 
     @property
     def is_empty(self) -> bool:
-        return self.raw is None and self.desired is None and self.row is None and self.release is None
+        parts = (self.raw, self.desired, self.row, self.release)
+        return all(part is None for part in parts) and not self.freezes
 
     def take(self, row: ReleaseRow | None) -> bool:
         """Take the outcomes of release; return whether those of a rollout changed."""
@@ -32,6 +35,17 @@ class PromoteState:
         has_any = row is not None and bool(row.approvals)
         self.release = ReleaseRow(uid=row.uid, approvals=row.approvals) if row and has_any else None
         return self.release != before
+
+    def freeze(self, policy: str, row: ApprovalRow | None) -> bool:
+        """Take an order of a rollout; return whether that changes what stays proposed."""
+        before = self.freezes.pop(policy, None)
+        if row is not None and (row.order == "freeze" or row.is_frozen):
+            self.freezes[policy] = row
+        return self.freezes.get(policy) != before
+
+    def frozen(self, uid: str) -> Mapping[str, ApprovalRow]:
+        """Return by policy what stays proposed of this very variant."""
+        return {policy: row for policy, row in self.freezes.items() if row.uid == uid}
 
     def outcomes(self, uid: str) -> Mapping[str, Approval]:
         """Return the outcomes of orders for this very variant, by policy."""

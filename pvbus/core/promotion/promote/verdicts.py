@@ -16,7 +16,7 @@ from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE, PROPOSED_CONTENT, Key
 from pvbus.core.kernel.records import Verdict
 from pvbus.core.promotion.promote.barrier import Opening
-from pvbus.core.promotion.protocol.proposals import Refusal, refusal
+from pvbus.core.promotion.protocol.proposals import UPSTREAM_CHANGED, Refusal, is_outdated, refusal
 from pvbus.core.variants.revisions.observed import ObservedRevision
 
 PROPOSING = "Proposing"
@@ -29,10 +29,11 @@ NOT_CURRENT = "NotCurrent"
 NOT_OPENED = "NotOpened"
 DELETED = "Deleted"
 GATE_NOT_MET = "GateNotMet"
+WAITS_FOR_ROLLOUT = "WaitsForRollout"
 
 LOSSES = frozenset({GATE_NOT_MET, "NotRendered", "UpgradeConflict"})
 """Reasons of a `Refusal` for which a proposal goes back to Draft. A hold is none: it writes nothing."""
-BLOCKING = frozenset({"NotDraft", "UpstreamChanged", "LaterRevision"})
+BLOCKING = frozenset({"NotDraft", UPSTREAM_CHANGED, "LaterRevision"})
 """Reasons of a variant's Ready for which inject needs a draft, and finds a proposal."""
 
 
@@ -43,6 +44,7 @@ class Subject(NamedTuple):
     served: the condition types that a PackageSpecializer of the namespace reports
     returns: whether a proposal that loses its readiness goes back to Draft
     quarantined: what keeps it out of the fleet, None for nothing
+    frozen: why it stays proposed as it is though a newer upstream revision is there, "" if it does not
     """
 
     variant: PackageVariant
@@ -52,6 +54,7 @@ class Subject(NamedTuple):
     served: frozenset[str] = frozenset()
     returns: bool = True
     quarantined: Refusal | None = None
+    frozen: str = ""
 
 
 def judge(subject: Subject) -> Verdict:
@@ -102,6 +105,8 @@ def _proposal(subject: Subject, verdict: Verdict) -> Verdict:
         message = f"a person proposed it: {_waits(subject)}"
         return replace(verdict, reason=PROPOSED_BY_HAND, message=message)
     lost = _lost(subject)
+    if not lost and subject.frozen and is_outdated(subject.variant):
+        return replace(verdict, reason=WAITS_FOR_ROLLOUT, message=f"{_waits(subject)}; {subject.frozen}")
     if not lost:
         return replace(verdict, reason=PROPOSED, message=_waits(subject))
     if not subject.returns:
@@ -126,6 +131,7 @@ def _lost(subject: Subject) -> str:
     ready = next((c for c in subject.variant.status.conditions if c.type == "Ready"), None)
     if (
         refused.reason != "OnHold"
+        and not (subject.frozen and is_outdated(subject.variant))
         and ready is not None
         and ready.status == "False"
         and ready.reason in BLOCKING

@@ -14,8 +14,8 @@ The rules of a rollout:
 - **Evidence** counts only for the target, revision, digest and attempt that it names.
 - **Join.** A target that appears later, or whose revision is proposed later, waits for the next attempt,
   which begins with the canaries.
-- **New upstream revision.** A target whose planned revision is replaced before its approval leaves the
-  attempt; the new revision waits for the next attempt. An approved target stays, and proves what it got.
+- **New upstream revision.** It supersedes the attempt, or waits for its end: see `superseding`. A target
+  whose planned revision alone is replaced before its approval leaves the attempt.
 - **Withdrawn, vetoed or deleted.** A revision that goes back to Draft, loses its readiness, is on hold or is
   deleted before its approval was ordered leaves the attempt, and returns if it may be approved again
   unchanged. After the order it is gone for this attempt, and returns in the next one. Who left does not hold

@@ -1,5 +1,7 @@
 """How an attempt goes on: orders approvals, waits, passes waves, or publishes former revisions again."""
 
+from msgspec.structs import replace
+
 from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutEvent, RolloutState, TargetEvent, TargetState
 from pvbus.core.promotion.protocol.canaries import admit_canaries, excused_targets, obstacles_in_attempt
@@ -107,10 +109,18 @@ def pass_wave(turn: Turn) -> None:
     """Begin the next wave. A canary that is not proven, as nobody is left whom it guards, goes along: it
     guards who returns."""
     unproven = [turn.current_row(each.canary) for each in obstacles_in_attempt(turn)]
+    note_passed(turn)
     turn.move(RolloutEvent.PASSED, wave=turn.rollout.wave + 1, wave_seconds=0.0)
     for row in unproven:
         if row is not None:
             turn.move_unit(row, turn.rollout.wave)
+
+
+def note_passed(turn: Turn) -> None:
+    """Note which targets were proven when their wave passed: what they got stays good to go back to."""
+    for row in turn.below(turn.rollout.wave):
+        if row.state is TargetState.PROVEN and not row.has_passed:
+            turn.rows[row.target] = replace(row, has_passed=True)
 
 
 def finish(turn: Turn) -> None:
@@ -121,7 +131,8 @@ def finish(turn: Turn) -> None:
     for row in turn.current:
         if row.state is TargetState.PLANNED:
             turn.turn_target(row, TargetEvent.WITHDRAWN)
-    turn.move(RolloutEvent.FINISHED, phase_seconds=0.0, wave_seconds=0.0)
+    note_passed(turn)
+    turn.move(RolloutEvent.FINISHED, phase_seconds=0.0, wave_seconds=0.0, superseded=0)
 
 
 def is_over(turn: Turn) -> bool:
@@ -183,5 +194,5 @@ def undo(turn: Turn) -> bool:
     if any(row.wave > turn.rollout.wave for row in turn.current):
         turn.set(wave=turn.rollout.wave + 1)
         return True
-    turn.move(RolloutEvent.RESTORED, phase_seconds=0.0, wave_seconds=0.0)
+    turn.move(RolloutEvent.RESTORED, phase_seconds=0.0, wave_seconds=0.0, superseded=0)
     return False

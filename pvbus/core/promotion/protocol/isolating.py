@@ -19,7 +19,7 @@ from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT, is_good_
 from pvbus.core.promotion.protocol.trains import banned_by
 from pvbus.core.promotion.protocol.turn import ENDED, Turn, observe_rows
 
-_BLAMED = (*IN_FLIGHT, TargetState.PROVEN, *FAILING)
+_BLAMED = (*IN_FLIGHT, TargetState.PROVEN, TargetState.UNPROVEN, *FAILING)
 
 
 def fail(turn: Turn, reason: str, message: str) -> None:

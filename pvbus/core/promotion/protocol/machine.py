@@ -57,6 +57,7 @@ from pvbus.core.promotion.protocol.observing import (
 from pvbus.core.promotion.protocol.partials import judge_partials
 from pvbus.core.promotion.protocol.proving import expire, note_evidence, silent_in, stop
 from pvbus.core.promotion.protocol.rules import Rules, wave_numbers
+from pvbus.core.promotion.protocol.superseding import freeze, note_newer, supersede
 from pvbus.core.promotion.protocol.trains import (
     Gathered,
     couple,
@@ -79,7 +80,13 @@ RETURNED = "CanaryReturned"
 BY_PERSON = "a person asked for it"
 
 _UNFINISHED = (TargetState.CANCELLING, TargetState.UNDOING)
-_UNDOABLE = (*ABORTABLE, RolloutState.ISOLATING, RolloutState.COMPLETED, RolloutState.ABORTED)
+_UNDOABLE = (
+    *ABORTABLE,
+    RolloutState.ISOLATING,
+    RolloutState.COMPLETED,
+    RolloutState.ABORTED,
+    RolloutState.SUPERSEDED,
+)
 
 
 def step(
@@ -116,9 +123,12 @@ def step(
         take(turn, answers)
     judge(turn)
     judge_partials(turn)
+    note_newer(turn)
+    supersede(turn)
     begin_again(turn)
     proceed(turn)
     note_canaries(turn)
+    freeze(turn)
     turn.stop_clock()
     actions = (*turn.actions(), *isolations_of(turn))
     return Step(turn.rollout, turn.changes(rows), actions, turn.wait_seconds())
@@ -154,7 +164,13 @@ def obey(turn: Turn) -> None:
     elif wanted.abort == attempt and is_abortable(turn):
         observe_rows(turn, turn.current)
         give_up(turn)
-        turn.move(RolloutEvent.ABORTED, reason="Aborted", message=BY_PERSON, spared=wanted.abort_reason)
+        turn.move(
+            RolloutEvent.ABORTED,
+            reason="Aborted",
+            message=BY_PERSON,
+            spared=wanted.abort_reason,
+            superseded=0,
+        )
     elif is_resumed(turn):
         failing = len(failing_units(turn))
         turn.move(
@@ -320,6 +336,7 @@ def plan(turn: Turn, gathered: Gathered) -> None:
         attempt=attempt,
         wave=1,
         ask=turn.rollout.ask,
+        superseded=turn.rollout.superseded,
         sizes=tuple(waves.count(number) for number in range(1, max(waves) + 1)),
         train_message=turn.rollout.train_message,
     )

@@ -3,14 +3,28 @@
 from pvbus.core.kernel.rolloutrows import NOTHING, Evidence, Target, TargetFacts
 from pvbus.core.kernel.rolloutstates import TargetEvent, TargetState
 
-PUBLISHED = (TargetState.APPROVED, TargetState.PROVEN, TargetState.FAILED, TargetState.SILENT)
+PUBLISHED = (
+    TargetState.APPROVED,
+    TargetState.PROVEN,
+    TargetState.FAILED,
+    TargetState.SILENT,
+    TargetState.UNPROVEN,
+)
 """The planned revision is published."""
 OPEN = (TargetState.PLANNED, TargetState.ORDERED, TargetState.CANCELLING, TargetState.APPROVED)
 """A wave with such a target is not over."""
 IN_FLIGHT = (TargetState.ORDERED, TargetState.CANCELLING, TargetState.APPROVED)
 FAILING = (TargetState.FAILED, TargetState.SILENT, TargetState.REFUSED)
-_UNTRIED = (TargetState.PROVEN, TargetState.SILENT, TargetState.LEFT, TargetState.GONE)
+_UNTRIED = (
+    TargetState.PROVEN,
+    TargetState.SILENT,
+    TargetState.UNPROVEN,
+    TargetState.LEFT,
+    TargetState.GONE,
+)
 """States that say nothing against the content of the row."""
+_DOUBTED = (TargetState.SILENT, TargetState.UNPROVEN)
+"""What is unknown says nothing new of these."""
 _VERDICTS = {True: TargetEvent.GOOD, False: TargetEvent.BAD, None: TargetEvent.UNKNOWN}
 _AFTER = {
     TargetEvent.GOOD: TargetState.PROVEN,
@@ -45,9 +59,16 @@ def observed(row: Target, seen: TargetFacts | None, evidence: Evidence | None) -
             return _restored(row, seen, is_published)
         case state if state in PUBLISHED:
             event = _VERDICTS[verdict(row, evidence)] if is_published else TargetEvent.REPLACED
-            is_silent = state is TargetState.SILENT and event is TargetEvent.UNKNOWN
-            return None if is_silent or _AFTER.get(event) is state else event
+            is_kept = event is TargetEvent.UNKNOWN and (
+                state in _DOUBTED or (state is TargetState.PROVEN and moved_on(row, seen))
+            )
+            return None if is_kept or _AFTER.get(event) is state else event
     return None
+
+
+def moved_on(row: Target, seen: TargetFacts | None) -> bool:
+    """Tell whether the variant of a target follows another upstream revision than planned."""
+    return seen is not None and "" not in (row.upstream, seen.upstream) and seen.upstream != row.upstream
 
 
 def verdict(row: Target, evidence: Evidence | None) -> bool | None:
@@ -112,10 +133,15 @@ def planned(
 
 def good_of(row: Target | None, seen: TargetFacts) -> tuple[str, str, str]:
     """Return the name, digest and upstream revision of the last good revision: the published one, unless an
-    attempt published it and it was not proven, or it is quarantined."""
+    attempt published it and it was not proven, or it is quarantined. What was proven when its wave passed
+    stays good though its evidence went meanwhile."""
     is_ours = row is not None and (seen.published, seen.published_digest) == (row.revision, row.digest)
-    if row is not None and is_ours and (row.state is not TargetState.PROVEN or seen.runs):
+    if row is not None and is_ours and (not _was_good(row) or seen.runs):
         return row.good, row.good_digest, row.good_source
     if seen.runs:
         return "", "", ""
     return seen.published, seen.published_digest, seen.published_source
+
+
+def _was_good(row: Target) -> bool:
+    return row.state is TargetState.PROVEN or (row.has_passed and row.state not in FAILING)

@@ -46,6 +46,11 @@ APPROVE = Move("approve", "approved", "proposal", "Proposed", "Published", "appr
 REJECT = Move("reject", "rejected", "proposal", "Proposed", "Draft", "approval", is_checked=False)
 
 
+UPSTREAM_CHANGED = "UpstreamChanged"
+"""Reason of a variant's Ready: its proposal is made of another upstream revision than it follows now."""
+NOT_UP_TO_DATE = "NotUpToDate"
+
+
 class Refusal(NamedTuple):
     reason: str
     message: str
@@ -146,10 +151,20 @@ def unready(variant: PackageVariant) -> Refusal | None:
     A variant that is not ready may have a draft that does not follow its upstream."""
     ready = next((c for c in variant.status.conditions if c.type == "Ready"), None)
     if ready is None or ready.observed_generation < variant.metadata.generation:
-        return Refusal("NotUpToDate", "the services have not done its last change yet: try again in a moment")
+        return Refusal(
+            NOT_UP_TO_DATE, "the services have not done its last change yet: try again in a moment"
+        )
     if ready.status != "True":
-        return Refusal("NotUpToDate", f"its variant is not ready ({ready.reason}): {part(ready.message)}")
+        return Refusal(NOT_UP_TO_DATE, f"its variant is not ready ({ready.reason}): {part(ready.message)}")
     return None
+
+
+def is_outdated(variant: PackageVariant) -> bool:
+    """Tell whether nothing but a newer upstream revision keeps a variant with a proposal from being ready."""
+    ready = next((c for c in variant.status.conditions if c.type == "Ready"), None)
+    if ready is None or ready.observed_generation < variant.metadata.generation:
+        return False
+    return (ready.status, ready.reason) == ("False", UPSTREAM_CHANGED)
 
 
 def _conditions(revision: Object) -> Mapping[str, Object]:

@@ -90,6 +90,7 @@ class Rules(NamedTuple):
     evidence_seconds: how long a target may be without evidence, 0 for no limit as with nothing but Ready
     is_weak: whether a status from before the approval must be known
     train: None if each target is a unit of its own
+    finishes: whether an attempt goes on as planned when a newer upstream revision is there
     """
 
     waves: tuple[WaveRules, ...] = (WaveRules(),)
@@ -105,6 +106,7 @@ class Rules(NamedTuple):
     evidence_seconds: float = 0
     is_weak: bool = False
     train: TrainRules | None = None
+    finishes: bool = False
 
 
 def rules_of(spec: RolloutPolicySpec) -> Rules:
@@ -139,6 +141,7 @@ def rules_of(spec: RolloutPolicySpec) -> Rules:
         evidence_seconds=seconds_of(spec.evidence.deadline or DEADLINE) if wants_evidence(spec) else 0,
         is_weak=is_weak(spec),
         train=train_rules(spec.train) if spec.train is not None else None,
+        finishes=spec.on_new_revision == "Finish",
     )
 
 

@@ -19,9 +19,11 @@ from pvbus.core.kernel.messages import first_of
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.kernel.rolloutrows import TargetFacts
 from pvbus.core.promotion.protocol.proposals import (
+    NOT_UP_TO_DATE,
     Refusal,
     gate_refusal,
     hold_refusal,
+    is_outdated,
     labels_of,
     refusal,
     unready,
@@ -48,6 +50,7 @@ class Package(NamedTuple):
     set_name: the name of the variant's set, "" without one
     set_on_hold: the hold of that set, None without one
     is_open: whether it has a revision that is not published
+    is_frozen: whether its proposal stays as it is though a newer upstream revision is there
     """
 
     name: str
@@ -59,6 +62,7 @@ class Package(NamedTuple):
     set_name: str = ""
     set_on_hold: SetHold | None = None
     is_open: bool = False
+    is_frozen: bool = False
 
 
 class LeftOut(NamedTuple):
@@ -262,7 +266,9 @@ def standing(spec: RolloutPolicySpec, package: Package, now: float) -> LeftOut |
 def _refusal(package: Package, revision: Object) -> Refusal | None:
     if package.variant is None:
         return gate_refusal(dict(revision))
-    return refusal(package.variant, dict(revision), set_on_hold=package.set_on_hold)
+    refused = refusal(package.variant, dict(revision), set_on_hold=package.set_on_hold)
+    is_behind = refused is not None and refused.reason == NOT_UP_TO_DATE and is_outdated(package.variant)
+    return None if package.is_frozen and is_behind else refused
 
 
 def _of_policy(spec: RolloutPolicySpec, package: Package, revision: Object) -> Refusal | None:

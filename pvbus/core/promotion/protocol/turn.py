@@ -30,7 +30,13 @@ from pvbus.core.promotion.protocol.rules import Rules, WaveRules
 from pvbus.core.promotion.protocol.units import count
 from pvbus.core.promotion.protocol.windows import Calendar
 
-ENDED = (RolloutState.IDLE, RolloutState.COMPLETED, RolloutState.ABORTED, RolloutState.ROLLED_BACK)
+ENDED = (
+    RolloutState.IDLE,
+    RolloutState.COMPLETED,
+    RolloutState.ABORTED,
+    RolloutState.ROLLED_BACK,
+    RolloutState.SUPERSEDED,
+)
 ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
 ABORTABLE = (*ADVANCING, RolloutState.STOPPED)
 
@@ -216,7 +222,7 @@ def observe_rows(turn: Turn, rows: Iterable[Target]) -> None:
         while (event := observed(turn.rows[row.target], facts, found)) is not None:
             if (
                 event is TargetEvent.CANCELLED
-                and turn.rollout.state in ABORTABLE
+                and turn.rollout.state in (*ABORTABLE, RolloutState.SUPERSEDED)
                 and not is_refused(row, facts)
             ):
                 event = TargetEvent.WITHDRAWN  # by somebody else than the attempt: the next one may have it

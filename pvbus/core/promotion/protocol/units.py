@@ -25,6 +25,7 @@ _FIRST = (
     TargetState.CANCELLING,
     TargetState.ORDERED,
     TargetState.APPROVED,
+    TargetState.UNPROVEN,
     TargetState.UNDONE,
     TargetState.PROVEN,
     TargetState.LEFT,

@@ -44,6 +44,8 @@ LOOK_AGAIN_SECONDS = 10.0
 one again before that, the order stands, and no record comes."""
 OUTCOMES_MAX = 10
 """Of rollouts, in a row. A policy that is gone leaves its last one; more would only make the row longer."""
+NOTES = ("stranded", "freeze")
+"""Rows of rollouts that are no orders to release."""
 CHANGED = "promote to decide on the PackageVariant as it is now"
 
 _variant = msgspec.json.Decoder(PackageVariant)
@@ -108,7 +110,7 @@ class ReleaseController(KeyedController[ReleaseState]):
         elif topic == APPROVALS:
             seen.orders.pop(policy, None)
             row = _approval.decode(value) if value is not None else None
-            if row is not None and row.order != "stranded":
+            if row is not None and row.order not in NOTES:
                 seen.orders[policy] = row
         else:
             seen.row = _release.decode(value) if value is not None else None

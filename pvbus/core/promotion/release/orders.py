@@ -60,6 +60,7 @@ class Order(NamedTuple):
         self, outcome: Literal["done", "refused", "withdrawn", "unrestored"], message: str = ""
     ) -> Approval:
         assert self.row.order != "stranded"  # which is no order
+        assert self.row.order != "freeze"  # which is none to release
         return Approval(
             policy=self.policy,
             attempt=self.row.attempt,

@@ -177,4 +177,5 @@ def _facts(row: CandidateRow) -> TargetFacts:
         row.release,
         row.published_release,
         row.banned,
+        row.is_upstream_held,
     )

@@ -1,7 +1,8 @@
 """The rows of a step: of the rollout, of its targets, and the orders to release that follow from these.
 
-A target has an order, or the note that it is stranded, exactly while its state is in `ORDERS`. So the orders
-on the bus are known from the rows of the targets, and both are written together.
+A target has an order, or the note that it is stranded, exactly while its state is in `ORDERS`, and one that
+is frozen has a row for promote besides. So the orders on the bus are known from the rows of the targets, and
+both are written together.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,12 +17,18 @@ from pvbus.core.kernel.rolloutrows import Rollout, Step, Target
 from pvbus.core.kernel.rolloutstates import TargetState
 from pvbus.core.promotion.rollout.candidates import Candidates
 
-ORDERS: Mapping[TargetState, Literal["approve", "withdraw", "restore", "stranded"]] = {
+Order = Literal["approve", "withdraw", "restore", "stranded", "freeze"]
+ORDERS: Mapping[TargetState, Order] = {
     TargetState.ORDERED: "approve",
     TargetState.CANCELLING: "withdraw",
     TargetState.UNDOING: "restore",
     TargetState.STRANDED: "stranded",
 }
+
+
+def has_order(row: Target | None) -> bool:
+    """Tell whether a target has a row for others than its rollout."""
+    return row is not None and (row.state in ORDERS or row.is_frozen)
 
 
 def step_puts(
@@ -32,7 +39,7 @@ def step_puts(
         yield Put(ROLLOUTS, str(key), step.rollout)
     changed: dict[str, Target | None] = dict(step.rows)
     for target, row in rows.items():  # one of a PackageVariant that was made anew meanwhile
-        if row.state in ORDERS and target not in changed and _named(row, candidates.uid(target)) != row:
+        if has_order(row) and target not in changed and _named(row, candidates.uid(target)) != row:
             changed[target] = row
     for target, after in changed.items():
         yield from target_puts(key, target, rows.get(target), _named(after, candidates.uid(target)))
@@ -48,9 +55,9 @@ def target_puts(key: Key, target: str, before: Target | None, after: Target | No
 
 def order_of(row: Target | None) -> ApprovalRow | None:
     """Return the order that a target has, None for none."""
-    if row is None or row.state not in ORDERS:
+    if row is None or not has_order(row):
         return None
-    order = ORDERS[row.state]
+    order: Order = ORDERS.get(row.state, "freeze")
     content = (row.good, row.good_digest) if order == "restore" else (row.revision, row.digest)
     is_approval = order == "approve"
     return ApprovalRow(
@@ -61,6 +68,7 @@ def order_of(row: Target | None) -> ApprovalRow | None:
         digest=content[1],
         files=row.files if is_approval else "",
         combination=row.combination if is_approval else (),
+        is_frozen=row.is_frozen,
     )
 
 
@@ -79,6 +87,6 @@ def end_puts(key: Key, rollout: Rollout | None, rows: Mapping[str, Target]) -> I
 
 def _named(row: Target | None, uid: str) -> Target | None:
     """Name the PackageVariant that an order is for."""
-    if row is None or row.state not in ORDERS or not uid:
+    if row is None or not has_order(row) or not uid:
         return row
     return msgspec.structs.replace(row, uid=uid)

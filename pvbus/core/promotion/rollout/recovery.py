@@ -30,4 +30,5 @@ def recovered(status: RolloutPolicyStatus) -> Rollout:
         reason=reason,
         message=message,
         needs_restart=state is not RolloutState.COMPLETED,
+        superseded=status.superseded,
     )

@@ -49,6 +49,7 @@ _COUNTED: Mapping[TargetState, str] = {
     **dict.fromkeys((TargetState.PLANNED,), "waiting"),
     **dict.fromkeys(IN_FLIGHT, "in_flight"),
     TargetState.PROVEN: "proven",
+    TargetState.UNPROVEN: "unproven",
     **dict.fromkeys(FAILING, "failing"),
     TargetState.UNDOING: "failing",
     TargetState.STRANDED: "failing",
@@ -119,6 +120,8 @@ def status_of(
         stops=rollout.stops,
         targets=counts,
         runs_quarantined=len(runs),
+        superseded=rollout.superseded,
+        newer=rollout.newer,
         history=noted(stored.history, shown, counts, timestamp(now), written, _combinations(rollout, rows)),
     )
 
@@ -193,7 +196,8 @@ def counts_of(rollout: Rollout, rows: Iterable[Target]) -> TargetCounts:
     states = Counter(map(state_of, units(current).values()))
     found: Counter[str] = Counter()
     for state, number in states.items():
-        found[_COUNTED[state]] += number
+        is_left = state is TargetState.APPROVED and rollout.state in ENDED
+        found["unproven" if is_left else _COUNTED[state]] += number
     return TargetCounts(total=states.total(), **found)
 
 
@@ -380,6 +384,7 @@ def noted(
         quarantines=quarantines,
         combinations=combinations,
         not_quarantined=rollout.spared,
+        skipped=rollout.skipped,
         ended_at=((former.ended_at if is_same else None) or now) if has_ended else None,
         targets=(former.targets if is_same and former.targets else targets) if has_ended else None,
     )

@@ -787,7 +787,7 @@ class ConflictsView {
 // ------------------------------------------------------------------ rollouts
 
 const COUNTS = [["proven", "proven", "ready"], ["rolledBack", "rolled back", "on-hold"], ["failing", "failing", "stalled"],
-  ["inFlight", "in flight", "working"], ["waiting", "wait", "removing"], ["left", "left the plan", "line"]];
+  ["inFlight", "in flight", "working"], ["waiting", "wait", "removing"], ["left", "left the plan", "line"], ["unproven", "unproven", "line"]];
 
 class RolloutsView {
   constructor() {

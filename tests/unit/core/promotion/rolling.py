@@ -187,6 +187,11 @@ class Bench(Partition):
         return dict(sorted(found.items()))
 
     @property
+    def ordered(self) -> dict[str, str]:
+        """The orders to release: without the notes to promote of what stays proposed."""
+        return {target: order for target, order in self.orders.items() if not order.startswith("freeze ")}
+
+    @property
     def targets(self) -> dict[str, str]:
         """The states of the targets, as they are on the bus."""
         rows = {key: json.loads(value) for (topic, key), value in self.rows.items() if topic == ROLLOUTS}

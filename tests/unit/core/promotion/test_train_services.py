@@ -138,15 +138,15 @@ def bench_of(sites: int = 2, **train: Any) -> Bench:
 
 def test_orders_name_the_combination_and_the_status_counts_units() -> None:
     bench = bench_of().go()
-    assert bench.orders == {"a-0": "approve v2 1 uid-a-0"}
+    assert bench.ordered == {"a-0": "approve v2 1 uid-a-0"}
     assert json.loads(bench.rows[APPROVALS, "default/a-0|web"])["combination"] == ["p/a@v2", "p/b@v2"]
     assert bench.status.targets is not None
     assert (bench.status.targets.total, bench.status.targets.in_flight) == (2, 1)
     assert bench.status.history[-1].combinations == ("p/a@v2 + p/b@v2",)
     bench.publish("a-0").go()
-    assert bench.orders == {"b-0": "approve v2 1 uid-b-0"}
+    assert bench.ordered == {"b-0": "approve v2 1 uid-b-0"}
     bench.restart().publish("b-0").go()
-    assert bench.orders == {"a-1": "approve v2 1 uid-a-1"}
+    assert bench.ordered == {"a-1": "approve v2 1 uid-a-1"}
 
 
 def test_a_partial_train_is_a_condition_until_it_is_rolled_back() -> None:
@@ -158,7 +158,7 @@ def test_a_partial_train_is_a_condition_until_it_is_rolled_back() -> None:
     bench.go(700)
     bench.observe()
     assert (bench.status.phase, bench.status.history[-1].reason) == ("Stopped", "TrainPartial")
-    assert bench.orders["a-0"] == "restore v1 1 uid-a-0"
+    assert bench.ordered["a-0"] == "restore v1 1 uid-a-0"
     bench.candidate("a-0", published="r", published_digest="a1").go()
     assert bench.condition("TrainPartial").status == "False"
     assert bench.targets["a-0"] == "undone"
@@ -182,7 +182,7 @@ def test_a_train_that_waits_says_what_it_lacks() -> None:
     assert (progress.status, progress.reason) == ("False", "TrainIncomplete")
     assert progress.message == "train s0/a+b waits for member b-0: OnHold: it is on hold"
     bench.candidate("b-0", is_proposed=True, reason="", message="").go()
-    assert bench.orders == {"a-0": "approve v2 1 uid-a-0"}
+    assert bench.ordered == {"a-0": "approve v2 1 uid-a-0"}
 
 
 def test_the_example_of_the_documents_is_a_train_that_waits_for_its_combination() -> None:
