@@ -27,6 +27,8 @@ The rules of a rollout:
 - **Pause** orders nothing, approval or rollback, and stops the time. What was ordered goes on.
 - **Quarantine.** What an attempt brought is quarantined when it fails or is rolled back, before anything is
   undone: see `isolating`. Nothing is resumed while it lasts.
+- **Train.** The members of a train on one site are one unit: see `units`, `trains` and `partials`. It is
+  planned whole, leaves whole before its first order, and after it is made whole in time or undone in reverse.
 - **Stop.** Nothing more is ordered. Resuming accepts the targets that fail by then; one more stops it again.
 - **Abort** and **roll back** take orders back first, and wait until each is carried out or confirmed as not.
 - **Roll back** publishes the last good revision of each target again, in the same waves and with the same
