@@ -23,7 +23,7 @@ from pvbus.core.platform.solver.connected import strongly_connected
 
 CHECKOUT = Path(__file__).parents[2]
 CORE = "pvbus.core"
-ARROWS_MAX = 37
+ARROWS_MAX = 36
 LAYERS = (("web",), ("platform", "promotion"), ("variants",), ("kernel",), ("api",), ("cel", "yaml"), ("",))
 """Folders of the core from the top; the last are its own modules, as `errors`."""
 FOUNDATION = ("kernel", "api", "")
