@@ -6,16 +6,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.controlplane import control_plane
 from pvbus.cli.progress import SET, VARIANT
-from pvbus.cli.stops import unconfirmed
-from pvbus.core.api.stops import RolloutStop
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE
-from pvbus.core.kernel.objectrows import STOP
 from pvbus.core.kernel.rights import OBSERVED_VERBS, PROMOTION_KINDS, Request, requests_of, rights_of
 from pvbus.core.kernel.topics import PROMOTION, SERVICES
 from pvbus.core.promotion.rollout.commanding import ROLL_BACK
@@ -30,6 +26,7 @@ from tests.e2e.cli.small_fleet import (
     follow_second_revision,
     manifests,
     name_of,
+    stop_rollouts,
 )
 from tests.tools.authorizer import Authorizer, authorizing
 
@@ -51,12 +48,6 @@ QUARANTINE = {
     "spec": {"sets": ["none"], "contents": ["none"]},
 }
 """An object that rollout may read, and that covers nothing: it reports a commit other than the published."""
-ROLLOUT_STOP = {
-    "apiVersion": QUARANTINE["apiVersion"],
-    "kind": "RolloutStop",
-    "metadata": {"name": "fleet", "namespace": "default"},
-    "spec": {"entries": [{"name": "1", "reason": "a rehearsal"}]},
-}
 EVIDENCE = {
     "object": {
         "apiVersion": QUARANTINE["apiVersion"],
@@ -189,21 +180,6 @@ async def promotion_job(client: Client) -> None:
     assert ended["targets"] == {"total": 1, "rolledBack": 1}
 
 
-async def stop_job(client: Client) -> None:
-    """A person stops all rollouts; each partition of release confirms it; the person deletes the stop."""
-    await create_all(client, [ROLLOUT_STOP])
-    for _ in range(SECONDS_MAX * 10):
-        stop = msgspec.convert(await client.get(STOP, "fleet"), RolloutStop)
-        if unconfirmed(stop) == []:
-            assert stop.status.partitions == len(stop.status.confirmed)
-            resource = await client.cluster.resource(STOP)
-            assert resource is not None
-            await client.cluster.delete(resource, "default", "fleet")
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"{stop} after {SECONDS_MAX} s")
-
-
 async def until_stale(client: Client) -> None:
     """Wait until rollout has looked whether the commit that the evidence reports is a later one."""
     for _ in range(SECONDS_MAX * 10):
@@ -285,7 +261,7 @@ async def test_the_main_job_uses_each_right_and_no_other(tmp_path: Path, namespa
         async with served("ingest", configs["ingest"], bus, namespaces):
             await main_job(client, tmp_path)
             await promotion_job(client)
-            await stop_job(client)
+            await stop_rollouts(client)
         await delete(
             client, REVISION, name_of(PACKAGES[2], 2)
         )  # while ingest is away: it asks for it by name

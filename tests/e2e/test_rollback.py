@@ -30,6 +30,7 @@ from tests.e2e.cli.small_fleet import (
     follow_second_revision,
     manifests,
     name_of,
+    stop_rollouts,
 )
 from tests.e2e.test_rights import create_all, until
 from tests.tools.authorizer import Authorizer, authorizing
@@ -164,6 +165,7 @@ async def test_a_rollback_is_published_and_its_variant_makes_one_draft_and_is_qu
             assert await rollout.is_quiet()
             assert len(await rollout.revisions()) == 5  # two, the rollback, the new draft, the branch's
             versions = await rollout.versions()
+            await stop_rollouts(client)
         async with running(WITH_PROMOTE, address.kubeconfig, bus), running(["release"], config, bus):
             assert await rollout.is_quiet()
             assert await rollout.versions() == versions

@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.progress import SET
+from pvbus.cli.stops import unconfirmed
+from pvbus.core.api.stops import RolloutStop
 from pvbus.core.errors import ConflictError, TransientError
+from pvbus.core.kernel.objectrows import STOP
 from pvbus.examples import fleet
 from pvbus.ports.cluster import Kind, Object
 from tests.e2e.cli.command import git
@@ -128,3 +132,26 @@ async def edit_locally(client: Client) -> None:
 async def follow_second_revision(client: Client, folder: Path) -> None:
     publish(folder / "repositories" / "blueprints.git", folder / "clone")
     await client.edit(SET, "web", lambda found: found["spec"]["upstream"].update(revision=2))
+
+
+async def stop_rollouts(client: Client) -> None:
+    """Stop all rollouts, wait until each partition of release has confirmed it, and delete the stop."""
+    resource = await client.cluster.resource(STOP)
+    assert resource is not None
+    entry = {"name": "1", "reason": "a rehearsal"}
+    meta = {"name": "fleet", "namespace": "default"}
+    body = {
+        "apiVersion": resource.api_version,
+        "kind": STOP.kind,
+        "metadata": meta,
+        "spec": {"entries": [entry]},
+    }
+    await client.cluster.create(resource, body)
+    for _ in range(SECONDS_MAX * 10):
+        stop = msgspec.convert(await client.get(STOP, "fleet"), RolloutStop)
+        if unconfirmed(stop) == []:
+            assert stop.status.partitions == len(stop.status.confirmed)
+            await client.cluster.delete(resource, "default", "fleet")
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{stop} after {SECONDS_MAX} s")
