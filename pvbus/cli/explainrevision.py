@@ -42,7 +42,9 @@ def document_of(
         "number": spec.get("revision", 0),
         "variant": str(Key(key.namespace, owner)) if owner else "",
         "conditions": gates.conditions_of(revision),
-        "signedBy": {type_: signed[type_].by for type_ in sorted(signed) if signed[type_].by},
+        "signedBy": {
+            type_: signed[type_].by for type_ in sorted(signed) if signed[type_].content and signed[type_].by
+        },
         "unmetGates": [unmet._asdict() for unmet in gates.unmet_of(revision)],
         "promotion": [each for each in promotion if each["revision"] == key.name],
         "tasks": list(asked),

@@ -11,7 +11,7 @@ themselves, and are no signatures.
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -25,6 +25,10 @@ from pvbus.core.yaml.rawtext import bytes_of
 
 INPUTS_CHANGED = "InputsChanged"
 NOT_REPRODUCIBLE = "NotReproducible"
+SIGNATURE_LOOP = "SignatureLoop"
+ROUNDS_MAX = 3
+"""So often another signer may undo a signature that its signer gives anew, each with other content. Programs
+that depend on each other settle in two; more would only write more commits."""
 INJECTION_PREFIX = "config.injection."
 """Of the conditions that inject derives from a package's injection points. Source: Porch's name."""
 FILES_SHOWN_MAX = 5
@@ -47,13 +51,25 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a condition was found on.
 
     content: the digest of the files, without those that it survives
+    content: "" of a condition that is void, as another signer changed the content
     by: the user who set the condition, "" if it was copied, or set before there were signatures
     survives: the files and fields whose changes do not void it, as said when it was set
+    undone_by, rounds: the signer who has changed the content after it last, and how often in a row
     """
 
     content: str
     by: str = ""
     survives: tuple[str, ...] = ()
+    undone_by: str = ""
+    rounds: int = 0
+
+    def undone(self, user: str) -> Self:
+        """Return what is remembered when another signer has changed the content."""
+        rounds = self.rounds + 1 if self.undone_by == user else 1
+        return msgspec.structs.replace(self, content="", undone_by=user, rounds=rounds)
+
+
+NOT_SIGNED = Signature(content="")
 
 
 def is_signature(type_: str) -> bool:
@@ -210,23 +226,59 @@ class Judged(NamedTuple):
 
 def judge(update: Update) -> Judged:
     """Return what an update leaves of the conditions. Raises: ValueError, as `survives_of`."""
-    present = signed(update.present)
+    present, wanted = signed(update.present), signed(update.conditions)
     stored = signatures_in(update.annotations)
-    signatures: dict[str, Signature] = {}
+    given = {type_ for type_ in wanted if update.may_sign and wanted[type_] != present.get(type_)}
+    signatures = _undone(stored, update)
     void: dict[str, Condition] = {}
-    for type_, condition in signed(update.conditions).items():
-        if condition != present.get(type_) and update.may_sign:
-            survives = survives_of(update.annotations, type_, update.after)
-            content = signed_digest(update.after, survives)
-            signatures[type_] = Signature(content=content, by=update.user, survives=survives)
-            continue
+    for type_, condition in wanted.items():
         former = stored.get(type_) or Signature(content=signed_digest(update.before))
-        if condition == present.get(type_) and holds(former, update.after):
-            signatures[type_] = former
+        if type_ in given:
+            found, loop = _sign(type_, condition, stored.get(type_, NOT_SIGNED), update)
+        elif condition == present.get(type_) and holds(former, update.after):
+            found, loop = former, None
+        elif given and former.by not in ("", update.user):
+            found = former.undone(update.user)
+            loop = _void(condition, former, update)
+            if found.rounds >= ROUNDS_MAX:
+                loop = _looped(condition, found, changed_files(update.before, update.after, former.survives))
         else:
             void[type_] = _void(condition, former, update)
+            continue
+        signatures[type_] = found
+        void |= {type_: loop} if loop is not None else {}
     conditions = [void.get(str(each["type"]), each) for each in update.conditions]
     return Judged(conditions, signatures, tuple(void))
+
+
+def _undone(stored: Mapping[str, Signature], update: Update) -> dict[str, Signature]:
+    """Return what is remembered of signatures that others have undone, and that were not given anew."""
+    waiting = {str(each["type"]) for each in update.conditions if each.get("status") == "Unknown"}
+    return {type_: each for type_, each in stored.items() if type_ in waiting and not each.content}
+
+
+def _sign(
+    type_: str, condition: Condition, earlier: Signature, update: Update
+) -> tuple[Signature, Condition | None]:
+    """Return the signature that an update gives, and its condition if it goes on with a loop: its signer
+    changes the content again, after another signer has changed it."""
+    survives = survives_of(update.annotations, type_, update.after)
+    found = Signature(content=signed_digest(update.after, survives), by=update.user, survives=survives)
+    changed = changed_files(update.before, update.after, survives)
+    if earlier.by != update.user or not changed:
+        return found, None
+    if earlier.rounds >= ROUNDS_MAX:
+        return earlier, _looped(condition, earlier, changed)
+    return msgspec.structs.replace(found, undone_by=earlier.undone_by, rounds=earlier.rounds), None
+
+
+def _looped(condition: Condition, undone: Signature, changed: Sequence[str]) -> Condition:
+    """Return a condition that two signers make void in turns: a person has to decide what is right."""
+    why = (
+        f"{undone.by} and {undone.undone_by} undo each other, {undone.rounds} times now: correct one of "
+        "them, and let somebody else set it when the content is right"
+    )
+    return voided(condition, undone.by, SIGNATURE_LOOP, why, changed)
 
 
 def holds(signature: Signature, files: Texts) -> bool:

@@ -10,6 +10,8 @@ from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.signatures import (
     INPUTS_CHANGED,
     NOT_REPRODUCIBLE,
+    ROUNDS_MAX,
+    SIGNATURE_LOOP,
     Signature,
     Update,
     annotation_of,
@@ -191,6 +193,79 @@ def test_what_an_update_leaves_of_a_condition(
     assert (condition["status"], condition.get("reason")) == (status, reason), why
     assert judged.signatures.get("A") == signature, why
     assert judged.void == (() if status == "True" else ("A",))
+
+
+class Draft:
+    """A draft that signers change and sign, one update after another. Its content is one number."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {**FILES, "app.yaml": "size: 0"}
+        self.conditions: list[dict[str, str]] = []
+        self.record = ""
+
+    def sign(self, type_: str, user: str, size: int | None = None) -> dict[str, str]:
+        """Set a condition, with other content if it is given; return the condition as it is stored."""
+        after = self.files if size is None else {**self.files, "app.yaml": f"size: {size}"}
+        present = self.conditions
+        others = [each for each in present if each["type"] != type_]
+        wanted = [*others, {"type": type_, "status": "True", "message": f"by {user}: {size}"}]
+        judged = judge(
+            update(
+                before=self.files,
+                asked=after,
+                after=after,
+                present=present,
+                conditions=wanted,
+                annotations={SIGNATURES: self.record},
+                user=user,
+            )
+        )
+        self.files, self.record = after, annotation_of(judged.signatures)
+        self.conditions = [dict(each) for each in judged.conditions]
+        return self.of(type_)
+
+    def of(self, type_: str) -> dict[str, str]:
+        return next(each for each in self.conditions if each["type"] == type_)
+
+    def dispute(self, rounds: int) -> None:
+        """Two signers want different sizes, each anew when the other one has changed it."""
+        for number in range(rounds):
+            self.sign("Small", "ann", 2 * number + 1)
+            self.sign("Large", "bob", 2 * number + 2)
+
+
+def test_two_signers_that_undo_each_other_are_named_after_three_rounds() -> None:
+    draft = Draft()
+    draft.dispute(2)
+    assert draft.of("Small")["reason"] == INPUTS_CHANGED
+    assert draft.of("Large")["status"] == "True"
+    draft.dispute(1)
+    small = draft.of("Small")
+    assert (small["status"], small["reason"]) == ("Unknown", SIGNATURE_LOOP)
+    assert "ann and bob undo each other, 3 times now" in small["message"]
+    assert small["message"].endswith("app.yaml")
+    again = draft.sign("Small", "ann", 99)
+    assert (again["status"], again["reason"]) == ("Unknown", SIGNATURE_LOOP), "it waits for a person"
+    assert draft.of("Large")["status"] == "Unknown"
+
+
+@pytest.mark.parametrize(
+    ("reason", "user", "size"),
+    [("somebody else decides", "eve", 7), ("its signer accepts the content as it is", "ann", None)],
+)
+def test_a_loop_ends_when_a_person_decides(reason: str, user: str, size: int | None) -> None:
+    draft = Draft()
+    draft.dispute(3)
+    assert draft.sign("Small", user, size)["status"] == "True", reason
+    assert draft.sign("Small", user, 8)["status"] == "True", reason
+
+
+def test_a_signer_who_looks_again_at_what_another_one_changes_is_in_no_loop() -> None:
+    draft = Draft()
+    for number in range(2 * ROUNDS_MAX):
+        assert draft.sign("Tested", "ann")["status"] == "True"
+        draft.sign("Large", "bob", number + 1)
+        assert draft.of("Tested")["reason"] == INPUTS_CHANGED
 
 
 @pytest.mark.parametrize(
