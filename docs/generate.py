@@ -117,7 +117,6 @@ _SETTINGS: tuple[tuple[str, type[settings.ProcessConfig]], ...] = (
     ("`resolve` and `establish`: where packages are read from", settings.SourcesConfig),
     ("`resolve` and `establish`", settings.PlatformConfig),
     ("`resolve`", settings.ResolveConfig),
-    ("`establish`", settings.EstablishConfig),
     ("The embedded API server with its package store, and `packages`", settings.ApiServerConfig),
     ("`packages`: the package store as an aggregated API", settings.PackagesConfig),
     ("`web`: the page of the fleet", settings.WebConfig),

@@ -6,9 +6,9 @@ It makes the cluster equal to the lock of `resolve`.
 import sys
 
 from pvbus.runtime.process.hosting import service_main
-from pvbus.runtime.process.settings import EstablishConfig
+from pvbus.runtime.process.settings import PlatformConfig
 
-main = service_main("establish", EstablishConfig, __doc__)
+main = service_main("establish", PlatformConfig, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -94,7 +94,10 @@ def compare(
     config = load_config(ServicesConfig)
     named = platforms_of(platforms)
     settings = config.resolving
-    settings = settings._replace(platforms=tuple(sorted({**dict(settings.platforms), **named}.items())))
+    settings = settings._replace(
+        platforms=tuple(sorted({**dict(settings.platforms), **named}.items())),
+        is_verified_beside=installer == "others",
+    )
     if files and kubeconfig:
         raise UsageError("-f excludes --kubeconfig: read from files or from an API server")
     compared = asyncio.run(_compare(files, kubeconfig, data, config, settings, installer))

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import okey
-from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP, INSTALLS
+from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP, IMAGE_CONFIG, INSTALLS
 from pvbus.core.kernel.packagerows import PARENT_LABEL, LockRow
 from pvbus.core.platform.packaging.reading import install_of, okey_of, split_reference
 from pvbus.core.platform.resolve.plans import shown
@@ -17,9 +17,8 @@ from pvbus.ports.cluster import Kind, Object
 LOCK = Kind(CROSSPLANE_GROUP, "Lock")
 APP = Kind("kappctrl.k14s.io", "App")
 REPOSITORY = Kind("packaging.carvel.dev", "PackageRepository")
-IMAGE_CONFIG = Kind(CROSSPLANE_GROUP, "ImageConfig")
 RUNTIME_CONFIG = Kind(CROSSPLANE_GROUP, "DeploymentRuntimeConfig")
-BESIDE = (LOCK, APP, REPOSITORY, IMAGE_CONFIG, RUNTIME_CONFIG)
+BESIDE = (LOCK, APP, REPOSITORY, RUNTIME_CONFIG)
 """Kinds of both projects that say what is installed, or that change how."""
 DIGEST_CHARACTERS = 12
 """Of a digest, at the end of the name of a revision. Source: Crossplane, internal/xpkg, FriendlyID."""
@@ -202,7 +201,9 @@ def unsupported_beside(objects: Iterable[Object]) -> Iterator[Unsupported]:
         kind, spec = kind_of(obj), obj.get("spec") or {}
         name, meta = shown(_key(obj)), obj["metadata"]
         if kind == IMAGE_CONFIG:
-            yield Unsupported(name, kind.kind, "its pull secrets, rewrites and signatures have no effect")
+            yield Unsupported(
+                name, kind.kind, "pull secrets and rewrites have no effect, and verified images are refused"
+            )
         elif kind == RUNTIME_CONFIG and spec and meta["name"] == "default":
             yield Unsupported(name, kind.kind, "providers are started without what it says")
         elif kind == REPOSITORY:

@@ -43,6 +43,7 @@ DependencyCondition = Literal[
 
 
 OBJECT_OWNED = "ObjectOwned"
+UNVERIFIED = "SignatureNotVerified"
 """The reason of an install that is refused, as another one has one of its objects."""
 
 WAITING = "Waiting"

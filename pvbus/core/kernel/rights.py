@@ -290,7 +290,7 @@ PLATFORM_KINDS = (
         Right(
             PKG_GROUP, name, ("list", "watch"), "mirror them for resolve and establish", is_namespaced=False
         )
-        for name in (*_INSTALLS, *_REVISIONS)
+        for name in (*_INSTALLS, *_REVISIONS, "imageconfigs")
     ),
     Right(
         "packaging.carvel.dev", "packageinstalls", ("list", "watch"), "mirror them for resolve and establish"

@@ -218,9 +218,11 @@ Platforms = Annotated[str, msgspec.Meta(pattern=r"^$|^[a-z0-9-]+=[^,=\s]+(, *[a-
 
 class PlatformConfig(SourcesConfig, frozen=True, kw_only=True, rename="camel"):
     """What resolve and establish have in common. package_namespace: of the pull secrets and runtimes of
-    Crossplane's packages."""
+    Crossplane's packages. installer: `pvbus`, or `others` where Crossplane and kapp-controller run: then
+    pvbus decides, and they verify signatures and install."""
 
     package_namespace: str = "crossplane-system"
+    installer: Installer = "pvbus"
 
 
 class ResolveConfig(PlatformConfig, frozen=True, kw_only=True, rename="camel"):
@@ -236,21 +238,14 @@ class ResolveConfig(PlatformConfig, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def resolving(self) -> ResolveSettings:
-        return resolve_settings(self.version_policy, self.platforms)
+        return resolve_settings(self.version_policy, self.platforms, self.installer)
 
 
-class EstablishConfig(PlatformConfig, frozen=True, kw_only=True, rename="camel"):
-    """installer: `pvbus`, or `others` where Crossplane and kapp-controller run: then pvbus decides, and they
-    install."""
-
-    installer: Installer = "pvbus"
-
-
-def resolve_settings(version_policy: VersionPolicy, platforms: str) -> ResolveSettings:
+def resolve_settings(version_policy: VersionPolicy, platforms: str, installer: Installer) -> ResolveSettings:
     """Return how resolve chooses. platforms: NAME=VERSION, separated by commas."""
     named = (each.strip().partition("=") for each in platforms.split(",") if each.strip())
     pairs = tuple(sorted((name, version) for name, _, version in named))
-    return ResolveSettings(Policy(versions=version_policy), pairs)
+    return ResolveSettings(Policy(versions=version_policy), pairs, is_verified_beside=installer == "others")
 
 
 class ServicesConfig(UnrollConfig, frozen=True, kw_only=True, rename="camel"):
@@ -278,7 +273,7 @@ class ServicesConfig(UnrollConfig, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def resolving(self) -> ResolveSettings:
-        return resolve_settings(self.version_policy, self.platforms)
+        return resolve_settings(self.version_policy, self.platforms, self.installer)
 
 
 class WebConfig(ProcessConfig, frozen=True, kw_only=True, rename="camel"):
@@ -404,7 +399,7 @@ SERVICE_CONFIGS: Mapping[str, type[ServiceConfig]] = {
     "rollout": RolloutConfig,
     "release": ServiceConfig,
     "resolve": ResolveConfig,
-    "establish": EstablishConfig,
+    "establish": PlatformConfig,
 }
 _ALL: tuple[type[ProcessConfig], ...] = (
     *SERVICE_CONFIGS.values(),

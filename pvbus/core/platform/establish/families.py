@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pvbus.core.kernel.effects import KindRef
 from pvbus.core.kernel.keys import ObjectKey
-from pvbus.core.kernel.packagerows import OBJECT_OWNED, SOURCE_FAILS, WAITING
+from pvbus.core.kernel.packagerows import OBJECT_OWNED, SOURCE_FAILS, UNVERIFIED, WAITING
 from pvbus.core.platform.packaging.reading import CROSSPLANE_OWNER, INSTALL_GROUP, OWNER, PKG_GROUP
 
 
@@ -56,6 +56,7 @@ CROSSPLANE = InstallFamily(
         **dict.fromkeys(("InvalidPackage", "InvalidContent"), "ParsePackage"),
         **dict.fromkeys((WAITING, SOURCE_FAILS, "UnknownContent"), "UnpackPackage"),
         OBJECT_OWNED: "SyncPackage",
+        UNVERIFIED: "VerifySignature",
     },
     switch="skipDependencyResolution",
     has_revisions=True,

@@ -15,9 +15,11 @@ from pvbus.core.kernel.packagerows import (
     ROLLED_BACK,
     SOURCE_FAILS,
     STAYS_ACTIVE,
+    UNVERIFIED,
     WAITING,
     LockRow,
 )
+from pvbus.core.platform.packaging.imageconfigs import unverified_words
 from pvbus.core.platform.packaging.statuses import refusal_words
 from pvbus.core.platform.resolve.asking import Asking
 from pvbus.core.platform.resolve.children import child_kind, template_of
@@ -28,7 +30,7 @@ from pvbus.core.platform.resolve.planning import in_order, locked, planned, with
 from pvbus.core.platform.resolve.plans import Decision, RevisionPlan, Settings, faulty, settles, shown
 from pvbus.core.platform.resolve.problem import Switches
 from pvbus.core.platform.resolve.reporting import Provider
-from pvbus.core.platform.resolve.revisions import History, Intent, advanced, is_new, next_digest
+from pvbus.core.platform.resolve.revisions import History, Intent, advanced, is_new, new_contents, next_digest
 from pvbus.core.platform.resolve.solutions import Asked, Part, Solver, kinds_of, needs_of
 from pvbus.core.platform.resolve.state import ScopeState
 from pvbus.core.platform.solver.model import Chosen, Requirement, Wish
@@ -388,6 +390,11 @@ class CrossplaneFamily:
             if outcome.status == "undecided":
                 return "SearchLimit", refusal_words(outcome.explanation)
             return "Conflict", refusal_words(outcome.explanation, "ignoreCrossplaneConstraints: true")
+        if not self._settings.is_verified_beside:
+            configs = self._state.image_configs.values()
+            for digest, version in new_contents(plan.history, intent, target).items():
+                if words := unverified_words(configs, plan.package, version, digest):
+                    return UNVERIFIED, words
         content = self._state.content(plan.package, target) if target else None
         if target and (active is None or target != active.digest) and content is None:
             return "UnknownContent", f"the content {target} was not read"

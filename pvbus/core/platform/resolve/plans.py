@@ -28,10 +28,15 @@ from pvbus.core.platform.solver.states import DependencyReport
 
 
 class Settings(NamedTuple):
-    """How to choose, and what the cluster runs: names of platforms with their versions."""
+    """How to choose, and what the cluster runs.
+
+    platforms: names of platforms with their versions
+    is_verified_beside: whether another installer verifies signatures; else what needs one is refused
+    """
 
     policy: Policy = Policy(versions="minimal-change")
     platforms: tuple[tuple[str, str], ...] = ()
+    is_verified_beside: bool = False
 
 
 class Decision(NamedTuple):

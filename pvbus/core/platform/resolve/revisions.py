@@ -156,6 +156,18 @@ def is_held(history: History, wanted: str) -> bool:
     return history.active is not None and history.active.held == wanted != ""
 
 
+def new_contents(history: History, intent: Intent, target: str) -> dict[str, str]:
+    """Return what a step would make active, or a revision of, and is not active: digest -> version.
+
+    target: see `next_digest`
+    """
+    active, former = history.active, history.of(target)
+    contents = {target: former.version} if former is not None and former != active else {}
+    if is_new(history, intent) and (active is None or intent.digest != active.digest):
+        contents[intent.digest] = intent.version
+    return contents
+
+
 def is_new(history: History, intent: Intent) -> bool:
     """Tell whether the install asks for another content than the one that was acted on.
 

@@ -13,6 +13,7 @@ from pvbus.core.kernel.packagekinds import (
     CARVEL_PACKAGE,
     CRD,
     CROSSPLANE_REVISIONS,
+    IMAGE_CONFIG,
     INSTALLS,
     MIRRORED,
 )
@@ -27,6 +28,7 @@ from pvbus.core.kernel.packagerows import (
 )
 from pvbus.core.platform.packaging.carvelfacts import KnownPackage
 from pvbus.core.platform.packaging.carvelobjects import known_package
+from pvbus.core.platform.packaging.imageconfigs import ImageConfig, image_config_of
 from pvbus.core.platform.packaging.reading import Problem, install_of, split_reference
 from pvbus.core.platform.resolve.groups import Changes, Member
 from pvbus.core.platform.resolve.revisions import History, Request, RevisionObject, request_of
@@ -63,6 +65,7 @@ class ScopeState:
         self.revisions: dict[tuple[str, str], dict[str, RevisionObject]] = {}
         self.definitions: dict[str, frozenset[str]] = {}
         self.packages: dict[str, KnownPackage] = {}
+        self.image_configs: dict[str, ImageConfig] = {}
         self.schemas: dict[str, Mapping[str, Mapping[str, Any]]] = {}
         self.sources: dict[str, SourceRow] = {}
         self.contents: dict[str, dict[str, ContentRow]] = {}
@@ -97,7 +100,17 @@ class ScopeState:
             self.changes.is_carvel = True
         elif kind == CRD:
             return self._observe_definition(okey, obj), set()
+        elif kind == IMAGE_CONFIG:
+            return self._observe_image_config(okey, obj), set()
         return True, set()
+
+    def _observe_image_config(self, okey: str, obj: Mapping[str, Any] | None) -> bool:
+        before = self.image_configs.pop(okey, None)
+        after = image_config_of(obj) if obj is not None else None
+        if after is not None:
+            self.image_configs[okey] = after
+        self.changes.is_all |= before != after  # its prefixes may be of any image
+        return before != after
 
     def _observe_install(self, kind: Kind, okey: str, obj: Mapping[str, Any] | None) -> tuple[bool, set[str]]:
         before, after = self.installs.pop(okey, None), None
