@@ -281,7 +281,7 @@ def without(excuse: CanaryExcuse) -> str:
 
 
 def _target(row: Target, candidate: CandidateRow | None) -> Document:
-    why = ""
+    why = row.why
     if candidate is not None and row.state in (TargetState.REFUSED, TargetState.STRANDED):
         why = candidate.failure
     elif candidate is not None and row.state in UNPROVEN:

@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from pvbus.core.kernel.messages import SEPARATOR, cut
 from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutEvent, RolloutState, TargetEvent, TargetState
 from pvbus.core.promotion.protocol.canaries import admit_canaries, excused_targets, obstacles_in_attempt
@@ -14,6 +15,8 @@ from pvbus.core.promotion.protocol.units import LOST, count, is_begun, is_partia
 
 _TRIED = (*PUBLISHED, *FAILING)
 _PRESENT = frozenset(TargetState) - frozenset(LOST)
+
+REPLACED_SHOWN_MAX = 3
 
 
 def advance(turn: Turn) -> None:
@@ -184,6 +187,14 @@ def ask_again(turn: Turn) -> None:
         )
 
 
+def replaced_words(turn: Turn) -> str:
+    """Name the targets that a rollback leaves alone, as they run what the attempt did not publish."""
+    rows = sorted((row for row in turn.current if row.why), key=lambda row: row.position)
+    more = f" and {len(rows) - REPLACED_SHOWN_MAX} more" if len(rows) > REPLACED_SHOWN_MAX else ""
+    words = SEPARATOR.join(f"{row.target}: {row.why}" for row in rows[:REPLACED_SHOWN_MAX])
+    return cut(f"{words}{more}")
+
+
 def undo(turn: Turn) -> bool:
     """Publish the last good revisions of the rollback's wave again; go on when all of it is done."""
     wave = units(turn.below(turn.rollout.wave)).values()
@@ -194,5 +205,11 @@ def undo(turn: Turn) -> bool:
     if any(row.wave > turn.rollout.wave for row in turn.current):
         turn.set(wave=turn.rollout.wave + 1)
         return True
-    turn.move(RolloutEvent.RESTORED, phase_seconds=0.0, wave_seconds=0.0, superseded=0)
+    turn.move(
+        RolloutEvent.RESTORED,
+        phase_seconds=0.0,
+        wave_seconds=0.0,
+        superseded=0,
+        message=SEPARATOR.join(filter(None, (turn.rollout.message, replaced_words(turn)))),
+    )
     return False

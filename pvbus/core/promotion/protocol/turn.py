@@ -227,3 +227,7 @@ def observe_rows(turn: Turn, rows: Iterable[Target]) -> None:
             ):
                 event = TargetEvent.WITHDRAWN  # by somebody else than the attempt: the next one may have it
             turn.turn_target(turn.rows[row.target], event)
+            if event is TargetEvent.REPLACED and facts is not None and facts.published:
+                gone = turn.rows[row.target]
+                why = f"Replaced: {facts.published} is published"
+                turn.rows[row.target] = msgspec.structs.replace(gone, why=why)

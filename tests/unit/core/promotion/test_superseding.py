@@ -230,6 +230,20 @@ def test_a_content_that_was_proven_through_its_wave_stays_the_restore_point() ->
     assert (row.attempt, row.good, row.good_digest) == (2, "v2", "d0")
 
 
+def test_a_rollback_touches_only_what_its_attempt_published_and_names_the_others() -> None:
+    """Rollback while v7 is on some targets: only targets whose published revision is the attempt's are
+    touched; the others are Replaced, named."""
+    fleet = fleet_of(Rules(TWO, failing_max=1, rolls_back=True))
+    fleet.go().publish("t0").publish("t1", "t2")
+    fleet.seen["t1"] = fleet.seen["t1"]._replace(published="v3", published_digest="d3")
+    fleet.command(roll_back=1)
+    assert fleet.ordered(Restore) == ["t0"]
+    fleet.change("t0", published="back", published_digest="old0")
+    fleet.change("t2", published="back", published_digest="old2")
+    assert fleet.states == "undone gone undone"
+    assert "t1: Replaced: v3 is published" in fleet.rollout.message
+
+
 # ------------------------------------------------------------ finishing
 
 
