@@ -17,7 +17,7 @@ from pvbus.core.kernel.topics import PROMOTION, SERVICES
 from pvbus.install import manifests
 from pvbus.install.objects import NAMESPACE, Options
 from pvbus.install.roles import observing
-from tests.e2e.cli.small_fleet import PACKAGES, REVISION, Client, name_of
+from tests.e2e.cli.small_fleet import PACKAGES, REVISION, Client, name_of, stop_rollouts
 from tests.e2e.test_rights import delete, main_job, promotion_job, until
 from tests.tools.packagestore import Replica, create, route, wait_until_available
 from tests.tools.realcluster import RealCluster, real_cluster_of
@@ -138,6 +138,7 @@ async def test_the_main_job_uses_each_right_and_no_other(cluster: RealCluster, t
         async with running(services["ingest"]):
             await main_job(client, tmp_path)
             await promotion_job(client)
+            await stop_rollouts(client)
         await delete(client, REVISION, name_of(PACKAGES[2], 2))  # while ingest is away: it asks for its name
         async with running(services["ingest"]):
             await client.until_there(name_of(PACKAGES[2], 2))
