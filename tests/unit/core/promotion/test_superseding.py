@@ -239,6 +239,7 @@ def test_a_rollback_touches_only_what_its_attempt_published_and_names_the_others
     fleet.command(roll_back=1)
     assert fleet.ordered(Restore) == ["t0"]
     fleet.change("t0", published="back", published_digest="old0")
+    assert fleet.ordered(Restore) == ["t2"]
     fleet.change("t2", published="back", published_digest="old2")
     assert fleet.states == "undone gone undone"
     assert "t1: Replaced: v3 is published" in fleet.rollout.message
