@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from pvbus.cli import confirm, conflicts, proposals, retry, settling, task
+from pvbus.cli import confirm, conflicts, proposalmoves, proposals, retry, settling, task
 from pvbus.cli.condition import readiness_line
 from pvbus.cli.diff import settle
 from pvbus.cli.fleet import Target, counted, existing, silent, variants_of
@@ -201,27 +201,27 @@ class Move(_OnTarget, frozen=True, kw_only=True, tag="move"):
         named = ["--set", self.name] if self.kind == "set" else [typed(VARIANT, Key.parse(self.name))]
         return [self.move, *named, *(["-l", self.selector] if self.selector else [])]
 
-    def asked(self, hints: Hints) -> proposals.Asked:
+    def asked(self, hints: Hints) -> proposalmoves.Asked:
         move = {each.verb: each for each in (PROPOSE, APPROVE, REJECT)}[self.move]
         try:
             parsed = parse_label_selector(self.selector)
         except ValueError as exc:
             raise UsageError(f"{self.selector}: {exc}") from exc
-        return proposals.Asked(
+        return proposalmoves.Asked(
             move, self.target.key, parsed, self.selector, False, True, hints.cluster, self.target.kind
         )
 
     async def look(self, desk: Desk) -> Look:
         asked = self.asked(desk.hints)
-        plan = await proposals.plan_moves(desk.cluster, asked)
+        plan = await proposalmoves.plan_moves(desk.cluster, asked)
         refused = _result_lines(plan.refused)
         if not plan.due:
-            summary = proposals.summary_of(plan, [], interrupted=False)
+            summary = proposalmoves.summary_of(plan, [], interrupted=False)
             return Look("", None, (*refused, *proposals.summary_lines(asked, summary, 0)))
 
         async def run() -> Outcome:
-            written, interrupted = await proposals.carry_out(desk.cluster, asked, plan, silent)
-            summary = proposals.summary_of(plan, written, interrupted=interrupted)
+            written, interrupted = await proposalmoves.carry_out(desk.cluster, asked, plan, silent)
+            summary = proposalmoves.summary_of(plan, written, interrupted=interrupted)
             done = sum(each.outcome == "done" for each in summary.results)
             lines = (*_result_lines(summary.results), *proposals.summary_lines(asked, summary, done))
             return Outcome(proposals.exit_code(summary) == 0, lines)
@@ -230,7 +230,7 @@ class Move(_OnTarget, frozen=True, kw_only=True, tag="move"):
         return Look(proposals.question_of(asked, plan), run, refused, seen)
 
 
-def _result_lines(results: Sequence[proposals.Result]) -> tuple[str, ...]:
+def _result_lines(results: Sequence[proposalmoves.Result]) -> tuple[str, ...]:
     """Return a line for each of some revisions that were refused or failed."""
     left = sorted(each for each in results if each.outcome != "done")
     lines = [f"{each.variant}: {each.outcome}: {each.message}" for each in left[:LINES_MAX]]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.proposals import Asked, Plan, plan_moves
+from pvbus.cli.proposalmoves import Asked, Plan, plan_moves
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.keys import Key
 from pvbus.core.promotion.protocol.proposals import PROPOSE

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pvbus.cli.fleet import silent
-from pvbus.cli.proposals import Asked, carry_out, plan_moves
+from pvbus.cli.proposalmoves import Asked, carry_out, plan_moves
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.keys import OVERRIDE_QUARANTINE, Key
 from pvbus.core.kernel.objectrows import QUARANTINE, STOP
