@@ -7,6 +7,9 @@ import msgspec
 from pvbus.core.kernel.keys import SYNC_PREFIX
 from pvbus.core.kernel.records import SyncMarker
 
+NOT_SERVED = "no matches"
+"""Begins the API's words for a kind that it does not know: such a kind has no objects."""
+
 _marker = msgspec.json.Decoder(SyncMarker)
 
 
@@ -66,6 +69,14 @@ class SyncView:
         """Return why a namespace of a listed kind is not covered, "" if it is, or nothing is known."""
         marker = self._known.get(kind)
         return marker.coverage.problem(namespace) if marker is not None and marker.state == "ok" else ""
+
+    def hidden(self, kind: str) -> str:
+        """Return why the objects of a kind cannot be read, in the API's words; "" if they can, or if there
+        are none, as the kind is not served."""
+        marker = self._known.get(kind)
+        if marker is None or marker.state != "unavailable" or marker.message.startswith(NOT_SERVED):
+            return ""
+        return marker.message or "they cannot be listed"
 
     def kinds(self) -> Iterator[tuple[str, SyncMarker]]:
         for kind, marker in self._known.items():

@@ -54,6 +54,14 @@ def references_of(source: str, version: str, digest: str) -> tuple[str, ...]:
     return (f"{tagged}@{digest}", f"{source}@{digest}") if digest else (tagged,)
 
 
+def unread_words(why: str) -> str:
+    """Return what to do while the ImageConfigs cannot be read. why: in the API's words"""
+    return (
+        f"it is not known whether an ImageConfig demands a verified signature, as ingest cannot list them "
+        f"({why}): pvbus doctor says what it lacks"
+    )
+
+
 def unverified_words(configs: Iterable[ImageConfig], source: str, version: str, digest: str) -> str:
     """Return why an image must not be installed: its signature is demanded, and not checked here. Else ""."""
     demanding = (config for config in configs if config.is_verifying)

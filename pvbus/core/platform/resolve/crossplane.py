@@ -19,7 +19,6 @@ from pvbus.core.kernel.packagerows import (
     WAITING,
     LockRow,
 )
-from pvbus.core.platform.packaging.imageconfigs import unverified_words
 from pvbus.core.platform.packaging.statuses import refusal_words
 from pvbus.core.platform.resolve.asking import Asking
 from pvbus.core.platform.resolve.children import child_kind, template_of
@@ -391,9 +390,8 @@ class CrossplaneFamily:
                 return "SearchLimit", refusal_words(outcome.explanation)
             return "Conflict", refusal_words(outcome.explanation, "ignoreCrossplaneConstraints: true")
         if not self._settings.is_verified_beside:
-            configs = self._state.image_configs.values()
             for digest, version in new_contents(plan.history, intent, target).items():
-                if words := unverified_words(configs, plan.package, version, digest):
+                if words := self._state.unverified(plan.package, version, digest):
                     return UNVERIFIED, words
         content = self._state.content(plan.package, target) if target else None
         if target and (active is None or target != active.digest) and content is None:

@@ -28,7 +28,12 @@ from pvbus.core.kernel.packagerows import (
 )
 from pvbus.core.platform.packaging.carvelfacts import KnownPackage
 from pvbus.core.platform.packaging.carvelobjects import known_package
-from pvbus.core.platform.packaging.imageconfigs import ImageConfig, image_config_of
+from pvbus.core.platform.packaging.imageconfigs import (
+    ImageConfig,
+    image_config_of,
+    unread_words,
+    unverified_words,
+)
 from pvbus.core.platform.packaging.reading import Problem, install_of, split_reference
 from pvbus.core.platform.resolve.groups import Changes, Member
 from pvbus.core.platform.resolve.revisions import History, Request, RevisionObject, request_of
@@ -281,6 +286,12 @@ class ScopeState:
             marker = self.sync.marker(str(kind))
             if marker is None or marker.state not in ("ok", "unavailable"):
                 yield str(kind)
+
+    def unverified(self, source: str, version: str, digest: str) -> str:
+        """Return why an image may not be installed unless its signature is verified, "" if it may."""
+        if why := self.sync.hidden(str(IMAGE_CONFIG)):
+            return unread_words(why)
+        return unverified_words(self.image_configs.values(), source, version, digest)
 
     def is_gone(self, okey: str) -> bool:
         """Tell whether an object that has no row does not exist."""

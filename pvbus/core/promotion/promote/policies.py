@@ -7,9 +7,8 @@ import msgspec
 
 from pvbus.core.api.rollouts import RolloutPolicy, RolloutPolicySpec
 from pvbus.core.kernel.keys import Key
-from pvbus.core.kernel.markers import SyncView, is_marker, marker_kind
+from pvbus.core.kernel.markers import NOT_SERVED, SyncView, is_marker, marker_kind
 from pvbus.core.kernel.objectrows import POLICY
-from pvbus.core.promotion.promote.view import NOT_SERVED
 from pvbus.core.promotion.protocol.quarantines import is_quarantine
 from pvbus.core.promotion.protocol.selection import rank
 from pvbus.core.promotion.protocol.validation import validate_policy

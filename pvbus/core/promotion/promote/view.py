@@ -21,7 +21,6 @@ from pvbus.core.variants.revisions.observed import ObservedRevision
 REVISION_KIND = f"{REVISION.group}/{REVISION.kind}"
 SPECIALIZER_KIND = f"{SPECIALIZER.group}/{SPECIALIZER.kind}"
 LIFECYCLES = ("Draft", "Proposed")
-NOT_SERVED = "no matches"  # begins the API's words for a kind that it does not know
 
 _row = msgspec.json.Decoder(ObjectRow)
 
@@ -183,12 +182,8 @@ class PromoteView:
 
     def hidden(self) -> str:
         """Return why the PackageSpecializers may not be read, "" if they may, or are not installed."""
-        marker = self._sync.marker(SPECIALIZER_KIND)
-        if marker is None or marker.state != "unavailable" or marker.message.startswith(NOT_SERVED):
-            return ""
-        return (
-            f"ingest cannot list the PackageSpecializers ({marker.message}): pvbus doctor says what it lacks"
-        )
+        why = self._sync.hidden(SPECIALIZER_KIND)
+        return why and f"ingest cannot list the PackageSpecializers ({why}): pvbus doctor says what it lacks"
 
 
 def _problem(kinds: str, why: str) -> str:

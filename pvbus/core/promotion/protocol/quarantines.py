@@ -25,7 +25,6 @@ from pvbus.core.promotion.protocol.proposals import Refusal
 
 QUARANTINED = "Quarantined"
 UNKNOWN = "QuarantinesUnknown"
-NOT_SERVED = "no matches"  # begins the API's words for a kind that it does not know
 MESSAGE_CHARACTERS_MAX = 1_500
 _KIND = str(QUARANTINE)
 _SET = "PackageVariantSet"
@@ -173,8 +172,7 @@ class QuarantineView:
 
     def is_served(self) -> bool:
         """Tell whether the kind may have objects: one that is not installed has none."""
-        marker = self._sync.marker(_KIND)
-        return not (self.is_away() and marker is not None and marker.message.startswith(NOT_SERVED))
+        return not self.is_away() or bool(self._sync.hidden(_KIND))
 
     def unlisted(self, namespace: str) -> str:
         """Return why a missing quarantine may exist, in words, "" if it does not."""

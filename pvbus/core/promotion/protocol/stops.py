@@ -11,12 +11,11 @@ import msgspec
 
 from pvbus.core.api.stops import RolloutStop, words_of
 from pvbus.core.kernel.keys import STOP_PREFIX, Key
-from pvbus.core.kernel.markers import SyncView, is_marker, marker_kind
+from pvbus.core.kernel.markers import NOT_SERVED, SyncView, is_marker, marker_kind
 from pvbus.core.kernel.messages import SEPARATOR, cut
 from pvbus.core.kernel.objectrows import STOP
 from pvbus.core.kernel.rolloutrows import Commands
 from pvbus.core.kernel.rolloutstates import RolloutState
-from pvbus.core.promotion.protocol.quarantines import NOT_SERVED
 
 FLEET_STOPPED = "FleetStopped"
 STOP_UNKNOWN = "StopUnknown"

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pvbus.core.kernel.keys import okey
+from pvbus.core.kernel.packagekinds import IMAGE_CONFIG
 from pvbus.core.kernel.packagerows import UNVERIFIED
 from pvbus.core.platform.packaging.imageconfigs import best_match, image_config_of, references_of
 from pvbus.core.platform.resolve.plans import Settings
@@ -82,6 +83,31 @@ def test_a_dependency_that_needs_a_signature_is_not_made() -> None:
     world.run()
     (child,) = (row for row in world.lock.values() if row.package == PB)
     assert (child.reason, child.revisions) == (UNVERIFIED, ())
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("imageconfigs.pkg.crossplane.io is forbidden: User ingest cannot list", UNVERIFIED),
+        ("", UNVERIFIED),
+        ('no matches for kind "ImageConfig" in group "pkg.crossplane.io"', ""),
+    ],
+)
+def test_configs_that_cannot_be_read_may_demand_a_signature(message: str, reason: str) -> None:
+    """A kind that is not served has no objects. What is active stays, and what is new waits for the list."""
+    world = started()
+    first = world.registry.publish(PA, "v1.0.0")
+    world.install("pa", f"{PA}:v1.0.0")
+    world.run()
+    world.sync("unavailable", [IMAGE_CONFIG], message)
+    second = world.registry.publish(PA, "v1.1.0", salt="second")
+    world.install("pa", f"{PA}:v1.1.0")
+    world.run()
+    assert (world.row("pa").reason, world.active("pa")) == (reason, first if reason else second)
+    assert (message in world.row("pa").message) is bool(reason)
+    world.sync("ok", [IMAGE_CONFIG])
+    world.run()
+    assert (world.row("pa").status, world.active("pa")) == ("locked", second)
 
 
 def test_other_images_and_other_concerns_are_left_alone() -> None:

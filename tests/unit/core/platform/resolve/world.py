@@ -132,9 +132,9 @@ class World:
             controller.load(INSTALLS, 0, f"cluster|{key}", msgspec.json.encode(obj))
         return controller
 
-    def sync(self, state: str = "ok", kinds: Iterable[Kind] = MIRRORED) -> None:
+    def sync(self, state: str = "ok", kinds: Iterable[Kind] = MIRRORED, message: str = "") -> None:
         for kind in kinds:
-            marker = SyncMarker(state=state, epoch=1)  # type: ignore[arg-type]
+            marker = SyncMarker(state=state, epoch=1, message=message)  # type: ignore[arg-type]
             self.markers[sync_key(*kind)] = marker
             self._load(INSTALLS, sync_key(*kind), marker)
 
