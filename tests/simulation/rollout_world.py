@@ -635,7 +635,8 @@ def problems(world: World) -> Iterator[str]:
             facts = dict(world.real)[target]
             is_new = (facts.published, facts.published_digest) == (row.revision, row.digest)
             mates = [mate for mate in _current(world).values() if row.unit and mate.unit == row.unit]
-            is_stranded = any(mate.state is TargetState.STRANDED for mate in mates)
+            is_named = row.state is TargetState.STRANDED and row.target in world.rollout.message
+            is_stranded = is_named or any(mate.state is TargetState.STRANDED for mate in mates)
             if is_new and row.good and not row.rides and not is_stranded and target not in world.by_hand:
                 yield f"{target} is not rolled back"
     if world.rollout.state in (RolloutState.COMPLETED, RolloutState.ROLLED_BACK):

@@ -12,6 +12,7 @@ from tests.simulation.rollout_world import (
     FINISHING,
     PATIENT_TRAIN,
     RULES,
+    TICK_SECONDS,
     TRAIN,
     WITH_CANARY,
     WITH_EVIDENCE,
@@ -63,6 +64,10 @@ def test_without_bad_luck_every_order_of_moves_ends_completed() -> None:
     [
         pytest.param(fresh(3, tricks=1, ticks=1), id="rolls back"),
         pytest.param(fresh(3, RULES._replace(rolls_back=False), tricks=1, ticks=1), id="stops"),
+        pytest.param(
+            fresh(2, RULES._replace(restore_seconds=TICK_SECONDS), tricks=1, ticks=1, doomed=["t1"]),
+            id="rolls back with little patience",
+        ),
         pytest.param(fresh(3, WITH_CANARY, tricks=1, ticks=1), id="canary"),
         pytest.param(fresh(3, WITH_EVIDENCE, tricks=1, ticks=1), id="evidence"),
         pytest.param(fresh(2, tricks=1, ticks=1, doomed=["t1"]), id="fails and rolls back"),

@@ -22,9 +22,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     the digest of its files, "" if they are not known. position: its position in the order of the attempt.
     wave: from 1. good, good_digest, good_source: what a rollback publishes again, "" for none, and the
     upstream revision of that. uid: of the PackageVariant that its order was given for, "" before. since:
-    `watched_seconds` of the rollout when it was last approved and not proven. published_at: the same when its
-    publication was seen. evidence: what its evidence lacks. before: for weak evidence, pairs of a name and
-    the digest of that status before its approval.
+    `watched_seconds` of the rollout when it was last approved and not proven, or began to go back.
+    published_at: the same when its publication was seen. evidence: what its evidence lacks. before: for weak
+    evidence, pairs of a name and the digest of that status before its approval.
 
     unit: the train that it is a member of, "" for a target that is a unit of its own. part: its position in
     the train, from 1. rides: it has no new revision, and runs the one of the combination. combination: the
@@ -77,11 +77,11 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     needs_restart: what this attempt did not prove is not known any more; no other begins before a person
     restarts it. canary_reason, canary_message: why a named canary keeps others from their revision, "" for
     nothing. excused: the canaries that this attempt goes without, and who said so. sizes: how many units
-    were planned for each wave. watched_seconds: watched time of the attempt, by which evidence is overdue.
-    isolations: how many quarantines this attempt has written. undoes: whether it rolls back after the one
-    that is being written. refusal: why the API server refuses that one, "" if it does not. spared: why a
-    person wanted none, "" for nothing. train_seconds: watched time in which a train was partial.
-    train_message: which trains wait to be planned, and why.
+    were planned for each wave. watched_seconds: watched time of the attempt, by which evidence or a former
+    revision is overdue. isolations: how many quarantines this attempt has written. undoes: whether it rolls
+    back after the one that is being written. refusal: why the API server refuses that one, "" if it does
+    not. spared: why a person wanted none, "" for nothing. train_seconds: watched time in which a train
+    was partial. train_message: which trains wait to be planned, and why.
     superseded: how many attempts in a row ended as superseded, until now.
     newer: the upstream revisions that its targets follow by now. skipped: those that came and went meanwhile.
     """

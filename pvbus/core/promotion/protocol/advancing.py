@@ -188,7 +188,7 @@ def ask_again(turn: Turn) -> None:
 
 
 def replaced_words(turn: Turn) -> str:
-    """Name the targets that a rollback leaves alone, as they run what the attempt did not publish."""
+    """Name the targets that a rollback left alone: they run what it did not publish, or were held."""
     rows = sorted((row for row in turn.current if row.why), key=lambda row: row.position)
     more = f" and {len(rows) - REPLACED_SHOWN_MAX} more" if len(rows) > REPLACED_SHOWN_MAX else ""
     words = SEPARATOR.join(f"{row.target}: {row.why}" for row in rows[:REPLACED_SHOWN_MAX])

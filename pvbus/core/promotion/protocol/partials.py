@@ -10,6 +10,8 @@ is: all are stranded. Where that shows only after others were restored, the unit
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from pvbus.core.kernel.messages import SEPARATOR, cut
 from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetEvent, TargetState
@@ -69,8 +71,19 @@ def _is_answered(turn: Turn) -> bool:
     return turn.rollout.reason == TRAIN_PARTIAL or is_isolated(turn)
 
 
+def strand_overdue(turn: Turn) -> None:
+    """Give up on targets whose former revision is not published in time, as of one that a person holds."""
+    limit = turn.rules.restore_seconds
+    for row in turn.current:
+        if row.state is TargetState.UNDOING and turn.rollout.watched_seconds - row.since >= limit:
+            turn.turn_target(row, TargetEvent.STRAND)
+            why = f"Stranded: {row.good} was not published again within {limit:g} s"
+            turn.rows[row.target] = replace(turn.rows[row.target], why=why)
+
+
 def undo_units(turn: Turn, members: Iterable[Sequence[Target]], free: int | None) -> None:
     """Restore the members of units whose turn it is, in at most so many units; strand who cannot be."""
+    strand_overdue(turn)
     for unit in members:
         for row in to_strand(turn, unit):
             turn.turn_target(row, TargetEvent.STRAND)

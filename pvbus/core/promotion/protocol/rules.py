@@ -23,6 +23,10 @@ CHECK_SECONDS = 30.0
 """Watched time between two looks at the checks of a wave: a few Prometheus scrapes."""
 
 
+RESTORE_SECONDS = 1_800.0
+"""How long a rollback waits for one target, as one that a person holds: then it is stranded, and named."""
+
+
 class WaveRules(NamedTuple):
     """The rules of one wave.
 
@@ -91,6 +95,7 @@ class Rules(NamedTuple):
     is_weak: whether a status from before the approval must be known
     train: None if each target is a unit of its own
     finishes: whether an attempt goes on as planned when a newer upstream revision is there
+    restore_seconds: how long a rollback waits for the former revision of a target
     """
 
     waves: tuple[WaveRules, ...] = (WaveRules(),)
@@ -107,6 +112,7 @@ class Rules(NamedTuple):
     is_weak: bool = False
     train: TrainRules | None = None
     finishes: bool = False
+    restore_seconds: float = RESTORE_SECONDS
 
 
 def rules_of(spec: RolloutPolicySpec) -> Rules:

@@ -40,6 +40,9 @@ ENDED = (
 ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
 ABORTABLE = (*ADVANCING, RolloutState.STOPPED)
 
+_WAITED_FOR = (TargetState.APPROVED, TargetState.UNDOING)
+"""Of these it counts since when they are: their evidence, or their former revision, may never come."""
+
 ISOLATION_SECONDS = 10.0
 """Between two looks at a quarantine that is not seen on all targets: a person may have ended it, or mended
 what the API server refused. Longer, and a rollback begins as much later."""
@@ -71,7 +74,7 @@ class Turn:
         elapsed = min(max(0.0, now - rollout.seen_at), rules.look_seconds) if rollout.seen_at else 0.0
         self.elapsed = 0.0 if commands.paused else elapsed
         self.rollout = rollout
-        is_watched = rules.evidence_seconds and rollout.state in ADVANCING
+        is_watched = (rules.evidence_seconds and rollout.state in ADVANCING) or self.is_undoing()
         self.rollout = msgspec.structs.replace(
             rollout,
             phase_seconds=rollout.phase_seconds + self.elapsed,
@@ -88,7 +91,7 @@ class Turn:
 
     def turn_target(self, row: Target, event: TargetEvent) -> None:
         state, now = target_after(row.state, event), self.rollout.watched_seconds
-        since = now if state is TargetState.APPROVED and row.state is not state else row.since
+        since = now if state in _WAITED_FOR and row.state is not state else row.since
         published_at = now if event is TargetEvent.PUBLISHED else row.published_at
         self.rows[row.target] = msgspec.structs.replace(
             row, state=state, since=since, published_at=published_at
@@ -118,6 +121,10 @@ class Turn:
     def has_partial(self) -> bool:
         """Tell whether a train of the current attempt is noted as partial."""
         return any(row.partial_since is not None for row in self.current)
+
+    def is_undoing(self) -> bool:
+        """Tell whether the former revision of a target of the current attempt is to be published."""
+        return any(row.state is TargetState.UNDOING for row in self.current)
 
     @property
     def wave(self) -> WaveRules:
@@ -187,7 +194,9 @@ class Turn:
                 is_counted = (is_busy and has_limit) or self.has_partial()
                 return is_counted and self.calendar.is_open(self.now)
             case RolloutState.STOPPED:
-                return self.has_partial()
+                return self.has_partial() or self.is_undoing()
+            case RolloutState.ROLLING_BACK:
+                return self.is_undoing()
         return self.rollout.state in ENDED and bool(self.rollout.candidates)
 
     def wait_seconds(self) -> float | None:
@@ -204,6 +213,11 @@ class Turn:
                 limit - (rollout.train_seconds - row.partial_since)
                 for row in self.current
                 if row.partial_since is not None
+            )
+            dues.extend(
+                self.rules.restore_seconds - (rollout.watched_seconds - row.since)
+                for row in self.current
+                if row.state is TargetState.UNDOING
             )
             if rollout.state is RolloutState.HOLDING:
                 dues.append(self.wave.hold_seconds - rollout.phase_seconds)

@@ -245,6 +245,21 @@ def test_a_rollback_touches_only_what_its_attempt_published_and_names_the_others
     assert "t1: Replaced: v3 is published" in fleet.rollout.message
 
 
+def test_a_target_that_is_held_during_a_rollback_is_stranded_in_time_and_the_rollback_ends() -> None:
+    """Time in which the rollout is paused does not count."""
+    fleet = fleet_of(Rules(TWO, failing_max=1, rolls_back=True, restore_seconds=90))
+    fleet.go().publish("t0").publish("t1", "t2").command(roll_back=1)
+    fleet.change("t0", published="back", published_digest="old0")
+    fleet.change("t2", published="back", published_digest="old2")
+    fleet.go(60)
+    assert (fleet.states, fleet.taken.wait_seconds) == ("undone undoing undone", 30)
+    fleet.command(paused=True).go(60).command(paused=False)
+    assert fleet.rollout.state is S.ROLLING_BACK
+    fleet.go(30)
+    assert (fleet.rollout.state, fleet.states) == (S.ROLLED_BACK, "undone stranded undone")
+    assert "t1: Stranded: v1 was not published again within 90 s" in fleet.rollout.message
+
+
 # ------------------------------------------------------------ finishing
 
 
