@@ -82,7 +82,7 @@ async def test_the_status_is_a_subresource_of_every_install_and_revision(package
     """Columns, categories, scope and short names are those that users know."""
     for (group, kind), definition in PLURALS.items():
         (version,) = definition["spec"]["versions"]
-        has_status = kind not in ("PackageMetadata",) and (group, kind) != (
+        has_status = kind not in ("PackageMetadata", "ImageConfig") and (group, kind) != (
             "data.packaging.carvel.dev",
             "Package",
         )

@@ -66,7 +66,8 @@ def test_the_schema_is_closed_and_knows_every_field() -> None:
     assert sorted(schema["properties"]) == sorted(names)
     parts = [schema, *schema["definitions"].values()]
     assert [part["additionalProperties"] for part in parts] == [False] * len(parts)
-    assert set(schema["definitions"]) == {"Condition", "EventCause", "EventTask"}
+    definitions = {"Condition", "EventCause", "EventRollout", "EventTask", "TargetCounts"}
+    assert set(schema["definitions"]) == definitions
 
 
 async def test_what_is_no_registry_is_named() -> None:
