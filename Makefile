@@ -77,10 +77,11 @@ demo-rollout: setup-run
 # 5 is pytest's code for a selection that is empty, as TESTS may make one of what is left out. None of what is left
 # out is in tests/unit, which has most of the tests: each phase would take half a minute to look through it.
 # The tests of all phases wait a third to half of the time: for processes, rollouts, restarts, sessions and
-# rebalances. So there is one more at a time than there are cores, and two more of those that wait the longest.
+# rebalances. So there are two more at a time than there are cores.
 PYTEST = .venv/bin/python -m pytest $(if $(CI),-q --durations=30)
-WAITING = -n $$(($(WORKERS) + 1)) --dist loadgroup
-BY_FILE = -n $$(($(WORKERS) + 2)) --dist loadfile --no-loadscope-reorder --randomly-dont-reorganize
+AT_ONCE = -n $$(($(WORKERS) + 2))
+BY_GROUP = $(AT_ONCE) --dist loadgroup
+BY_FILE = $(AT_ONCE) --dist loadfile --no-loadscope-reorder --randomly-dont-reorganize
 OFTEN = not kafka and not cluster and not long
 LONG = long and not kafka and not cluster
 REAL = (cluster or kafka) and not campaign
@@ -92,14 +93,14 @@ PHASE = phase() { \
 	}
 
 test: setup-dev
-	$(PYTEST) $(WAITING) -m "$(OFTEN)" $(ARGS) $(TESTS)
+	$(PYTEST) $(BY_GROUP) -m "$(OFTEN)" $(ARGS) $(TESTS)
 
 test-fast: setup-dev
 	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "$(OFTEN) and not slow" $(ARGS) tests/unit tests/property
 
 test-rest: setup-dev
 	@$(PHASE); \
-	phase "long tests" $(PYTEST) $(WAITING) -m "$(LONG)" $(REST) $(ARGS) $(TESTS); \
+	phase "long tests" $(PYTEST) $(BY_GROUP) -m "$(LONG)" $(REST) $(ARGS) $(TESTS); \
 	phase "tests on a real API server and a real Kafka" $(PYTEST) $(BY_FILE) -m "$(REAL)" $(REST) $(ARGS) $(TESTS)
 
 test-all: setup-dev
