@@ -157,7 +157,7 @@ def what_only_a_removed_package_owned_is_collected(platform: Platform) -> None:
     platform.kubectl("annotate", "configuration", "shop", "pvbus.dev/dependency-removal=delete")
     platform.kubectl("delete", "configuration", "shop", "--timeout=60s")
     left = {"legacy", "portal", "ingress", "certs", "metrics"}
-    platform.until(lambda: set(platform.installs()) == left)
+    platform.until(lambda: set(platform.installs()) == left, seconds=COLLECTED_SECONDS)
     gone = ("Composition/shops", "Composition/shops-express", "Composition/clusters")
     definitions = ("networks.network", "databases.database", "zones.dns", "sizes.sizes.fn")
     names = {*gone, *(f"CustomResourceDefinition/{each}.example.dev" for each in definitions)}
