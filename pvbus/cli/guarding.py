@@ -39,7 +39,7 @@ RESOURCES = Kind(REVISION.group, "PackageRevisionResources")
 class Guard(NamedTuple):
     """What was read before revisions are moved.
 
-    quarantines: those that last, of one namespace
+    quarantines: those of one namespace that nobody has released
     general: why none may be moved, None for nothing
     """
 

@@ -173,7 +173,7 @@ async def _read(data: str | None, kubeconfig: str | None, *, has_policy: bool) -
         for kind in evidence_kinds(found):
             resource = await cluster.resource(kind)
             if resource is not None:
-                with suppress(PermanentError):  # who may not read them is told what is known without
+                with suppress(PermanentError):  # a user without the right gets a plan without them
                     found += await _read_kind(cluster, resource)
     return found
 

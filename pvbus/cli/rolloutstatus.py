@@ -158,7 +158,7 @@ async def _policy(key: Key, kubeconfig: str | None, data: str) -> tuple[RolloutP
         policy = msgspec.convert(await existing(cluster, POLICY, key), RolloutPolicy)
         try:
             return policy, await read_stops(cluster)
-        except PermanentError:  # whoever may not list them sees the stop in the policy's condition
+        except PermanentError:  # the condition of the policy names the stop to a user without the right
             return policy, []
 
 

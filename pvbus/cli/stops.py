@@ -57,7 +57,9 @@ def without_entry(stop: RolloutStop, name: str, lift: StopLift) -> RolloutStopSp
     key = Key(stop.metadata.namespace, stop.metadata.name)
     if not matching:
         lasts = ", ".join(each.name for each in lasting) or "none"
-        raise PermanentError(f"{key} has no entry {name or 'that lasts'}: those that last are {lasts}")
+        raise PermanentError(
+            f"{key} has no entry {name or 'to lift'}: the entries that are not lifted are {lasts}"
+        )
     if len(matching) > 1:
         entries = "; ".join(f"{each.name}: {words_of(each)}" for each in lasting)
         raise PermanentError(f"{key} has several entries, name the one to lift: {entries}")
@@ -115,7 +117,7 @@ async def read_stops(cluster: Cluster, namespace: str | None = None) -> list[Rol
 
 
 async def write_stop(cluster: Cluster, namespace: str | None, entry: StopEntry) -> Written:
-    """Add an entry to the stop that there is, or create one."""
+    """Add an entry to an existing stop, or create one."""
     resource = await require_served(cluster, STOP)
 
     async def attempt() -> Object:

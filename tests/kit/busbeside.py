@@ -77,9 +77,9 @@ def cut_off(bus: SqliteBus) -> Callable[[], None]:
         raise TransientError("the bus is away")
 
     def mend() -> None:
-        bus._store.refresh = refresh  # type: ignore[method-assign]
+        bus._store.refresh = refresh  # type: ignore[method-assign]  # the bus has no switch for this
 
-    bus._store.refresh = fail  # type: ignore[method-assign]
+    bus._store.refresh = fail  # type: ignore[method-assign]  # as above
     return mend
 
 

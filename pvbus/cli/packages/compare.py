@@ -182,11 +182,12 @@ def _performer(objects: Sequence[Object], cluster: Cluster | None, sources: Sour
     there = {okey_of(each): each for each in objects}
 
     async def perform(effect: Effect) -> Any:
-        if isinstance(effect, Observe | Pull):
-            if effect.source in published:
-                return published.read(effect)
-            read = sources.observe if isinstance(effect, Observe) else sources.pull
-            return await read(effect.source, effect[1], effect.secrets)  # type: ignore[arg-type]
+        if isinstance(effect, Observe | Pull) and effect.source in published:
+            return published.read(effect)
+        if isinstance(effect, Observe):
+            return await sources.observe(effect.source, effect.tags, effect.secrets)
+        if isinstance(effect, Pull):
+            return await sources.pull(effect.source, effect.digest, effect.secrets)
         assert isinstance(effect, Get), effect
         if cluster is not None:
             return await perform_on(cluster, effect)

@@ -15,7 +15,7 @@ def row(*needs: str, status: str = "locked", reason: str = "", message: str = ""
         LockedDependency(condition="FoundPackageInstall", install=PKG + each) for each in needs
     )
     fields = {"status": status, "reason": reason, "message": message}
-    return LockRow(**fields, dependencies=dependencies)  # type: ignore[arg-type]
+    return LockRow(**fields, dependencies=dependencies)  # type: ignore[arg-type]  # one of the statuses
 
 
 SAID = "they are installed and removed as one"
