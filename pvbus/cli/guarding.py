@@ -63,7 +63,7 @@ class Guard(NamedTuple):
             files = await self._files(member, source)
         content = Content(set_name, source, files, digest)
         covering = [each for each in self.quarantines if covers(each.spec, content)]
-        return refusal_of(member.key.namespace, covering)
+        return refusal_of(member.key.namespace, covering, member.variant.metadata.name, set_name)
 
     async def _digest(self, member: Member, name: str) -> str:
         return content_digest(await self._resources(member.key.namespace, name))

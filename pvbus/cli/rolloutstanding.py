@@ -132,9 +132,10 @@ def _named(
     named = facts._replace(digest=facts.revision, published_digest=facts.published, source=source)
     if facts.is_current:
         named = named._replace(published_source=facts.upstream)
-    content = Content(selection.packages[name].set_name, source, None)
+    set_name, namespace = selection.packages[name].set_name, selection.policy.metadata.namespace or "default"
+    content = Content(set_name, source, None)
     covering = [each for each in quarantines if source and covers(each.spec, content)]
-    refused = refusal_of(selection.policy.metadata.namespace or "default", covering)
+    refused = refusal_of(namespace, covering, name, set_name)
     if refused is None or not facts.revision:
         return named, None
     left_out = LeftOut(name, facts.revision, refused.reason, refused.message)

@@ -9,7 +9,7 @@ from pvbus.controlplane.apiserver.rbac.policy import CLUSTER_ROLE, CLUSTER_ROLE_
 from pvbus.controlplane.apiserver.rbac.rules import Rule, permits, rules_of, uncovered
 from pvbus.core.kernel.rights import RIGHTS, requests_of
 
-PORCH = "porch.kpt.dev"
+PORCH, PROMOTION = "porch.kpt.dev", "promotion.pvbus.dev"
 READ = Rule(("get",), (PORCH,), ("packagerevisions",))
 
 
@@ -88,11 +88,11 @@ def test_the_services_have_the_rights_of_their_table_and_no_more() -> None:
         ("pvbus-viewer", {"get"}),
         ("pvbus-proposer", {"get", "update"}),
         ("pvbus-editor", {"get", "update", "create", "delete", "save"}),
-        ("pvbus-approver", {"get", "update", "delete", "approve"}),
+        ("pvbus-approver", {"get", "update", "delete", "approve", "release", "stop", "lift"}),
     ],
 )
 def test_what_the_roles_of_people_may_do(role: str, may: set[str]) -> None:
-    """Only an approver approves, and only an editor changes what is in a package."""
+    """Only an approver approves, ends a quarantine and stops the fleet; only an editor changes a package."""
     (found,) = (each for each in cluster_roles() if each["metadata"]["name"] == role)
     asked = {
         verb: Attributes(verb, PORCH, "", "packagerevisions")
@@ -100,6 +100,9 @@ def test_what_the_roles_of_people_may_do(role: str, may: set[str]) -> None:
     }
     asked["approve"] = Attributes("update", PORCH, "", "packagerevisions", "approval")
     asked["save"] = Attributes("update", PORCH, "", "packagerevisionresources")
+    asked["release"] = Attributes("update", PROMOTION, "", "quarantines")
+    asked["stop"] = Attributes("create", PROMOTION, "", "rolloutstops")
+    asked["lift"] = Attributes("update", PROMOTION, "", "rolloutstops")
     permitted = {what for what, each in asked.items() if any(permits(rule, each) for rule in rules_of(found))}
     assert permitted == may
 

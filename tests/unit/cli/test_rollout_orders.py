@@ -401,6 +401,19 @@ def test_status_of_a_paused_rollout_names_the_way_on(terminal: Terminal, capsys:
     assert "waits for a person, to begin: pvbus rollout approve default/web" in shown
 
 
+@pytest.mark.parametrize(("phase", "is_shown"), [("Rolling", True), ("Stopped", True), ("Completed", False)])
+def test_status_names_the_newer_revision_that_waits_and_what_lets_it_go(
+    terminal: Terminal, capsys: Captured, phase: str, *, is_shown: bool
+) -> None:
+    terminal.set(phase)
+    (policy,) = terminal.cluster.objects()
+    policy["status"]["newer"] = ["blueprints/web@v7"]
+    terminal.cluster = cluster_of(policy)
+    assert terminal.run("status", "default/web") == 0
+    words = "blueprints/web@v7 waits for the end of attempt 3: pvbus rollout abort default/web ends it now"
+    assert (words in capsys.readouterr().out) is is_shown
+
+
 def test_history_shows_the_attempts(terminal: Terminal, capsys: Captured) -> None:
     assert terminal.run("history", "default/web") == 0
     assert "there was no attempt of default/web yet" in capsys.readouterr().out

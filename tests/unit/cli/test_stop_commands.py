@@ -79,6 +79,15 @@ def test_two_people_stop_with_their_reasons_and_it_ends_when_the_last_entry_is_l
     assert [each["lifted"]["reason"] for each in entries(cluster)] == ["over", "fixed"]
 
 
+def test_where_pvbus_sees_some_namespaces_the_object_is_in_the_one_that_is_named(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    assert call(tmp_path, "stop", "--all", "--reason", "x", "-n", "team-a") == 0
+    assert call(tmp_path, "stop", "--all", "--reason", "y", "-n", "team-a") == 0
+    assert [each["reason"] for each in entries(cluster, "team-a")] == ["x", "y"]
+    assert cluster.peek(STOP, "default", "fleet") is None
+
+
 def test_the_command_fails_unless_each_release_confirms(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -155,67 +155,6 @@ FAULTS: dict[str, tuple[str, ...]] = {
 }
 
 
-CANARY_TESTS = f"{CORE}/promotion/test_rollout_canaries.py"
-HELD = f"{CANARY_TESTS}::test_nothing_is_planned_before_each_canary_is_proposed_or_runs_it"
-CANARIES: dict[str, tuple[str, ...]] = {
-    "has a revision that may be approved": (
-        f"{CORE}/promotion/test_rollout_thousand.py"
-        "::test_a_thousand_proposals_are_approved_in_four_waves_with_the_canaries_first",
-        f"{CANARY_TESTS}::test_a_canary_that_is_unproven_again_keeps_the_rest_of_the_fleet_waiting",
-    ),
-    "runs what is planned already, and is good": (
-        f"{CANARY_TESTS}::test_a_canary_that_runs_the_revision_counts_by_its_evidence_of_now",
-        f"{CANARY_TESTS}::test_a_canary_that_ran_it_and_is_no_longer_good_holds_the_later_waves",
-    ),
-    "does not exist, or its name is misspelt": (
-        f"{CANARY_TESTS}::test_a_misspelt_canary_is_missing_from_the_beginning",
-        f"{CANARY_TESTS}::test_scenario_1_a_canary_that_is_deleted_holds_until_its_wave_has_passed",
-        HELD,
-    ),
-    "is of another policy, or is not selected any more": (
-        f"{CANARY_TESTS}::test_scenario_8_a_canary_that_another_policy_takes_holds_and_names_it",
-        f"{CORE}/promotion/test_candidates.py::test_what_stands_in_the_way_of_a_canary_is_said",
-        f"{CORE}/promotion/test_candidates.py::test_a_canary_that_another_policy_has_names_it",
-    ),
-    "is on hold, has an unmet gate, is vetoed, not proposed or not ready": (
-        f"{CANARY_TESTS}::test_scenario_3_canaries_on_hold_wait_for_a_person_and_no_time_runs",
-        f"{SIMULATION}/test_vetoes.py"
-        "::test_a_canary_on_hold_keeps_the_fleet_waiting_and_goes_first_when_it_is_back",
-        f"{CORE}/promotion/test_candidates.py::test_what_stands_in_the_way_of_a_canary_is_said",
-        HELD,
-    ),
-    "follows another revision of the upstream package": (
-        f"{CANARY_TESTS}::test_a_canary_that_comes_back_with_another_revision_is_not_given_it_in_this_attempt",
-        HELD,
-    ),
-    "has content that an attempt did not prove": (
-        f"{CANARY_TESTS}::test_a_canary_that_was_tried_in_vain_is_not_left_out_of_the_next_attempt",
-    ),
-    "is given back after its order was taken back": (
-        f"{CANARY_TESTS}::test_an_order_for_a_canary_that_was_taken_back_begins_the_attempt_again",
-    ),
-    "turns out bad, or the server refuses it": (
-        f"{CANARY_TESTS}::test_scenario_5_a_canary_that_fails_or_is_refused_fails_the_attempt",
-        f"{CANARY_TESTS}::test_scenario_6_resume_accepts_a_failed_canary_for_this_attempt",
-    ),
-    "is excused by a person": (
-        f"{CANARY_TESTS}::test_scenario_2_an_excuse_for_this_attempt_is_recorded",
-        f"{CANARY_TESTS}::test_scenario_9_an_excused_canary_that_comes_back_is_approved_and_holds_nothing",
-        f"{CORE}/promotion/test_rollout_service.py::test_an_excused_canary_is_in_the_history_with_who_said_so",
-    ),
-    "is named by an edit in the middle": (
-        f"{CANARY_TESTS}::test_scenario_2_an_edit_of_the_canaries_counts_at_once",
-    ),
-}
-
-
-def test_every_row_of_the_table_of_canaries_has_its_tests() -> None:
-    section = (ROOT.parent / "docs" / "rollouts.md").read_text().partition("\n## Canaries\n")[2]
-    table = section.partition("\n## ")[0].partition("| --- | --- | --- |\n")[2]
-    rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")]
-    assert rows == list(CANARIES)
-
-
 @cache
 def names_in(path: Path) -> frozenset[str]:
     """Return the names of the tests that pytest collects from a file."""
@@ -224,9 +163,9 @@ def names_in(path: Path) -> frozenset[str]:
     return frozenset(each.name for each in functions if each.name.startswith("test_"))
 
 
-@pytest.mark.parametrize("fault", [*FAULTS, *CANARIES])
+@pytest.mark.parametrize("fault", list(FAULTS))
 def test_the_tests_of_a_fault_exist(fault: str) -> None:
-    tests = {**FAULTS, **CANARIES}[fault]
+    tests = FAULTS[fault]
     assert tests
     for name in tests:
         file, _, function = name.partition("::")

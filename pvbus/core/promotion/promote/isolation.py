@@ -89,11 +89,11 @@ class Isolations:
         """Return what is not listed yet, in words, "" if all is, or will not be soon: see `refusal`."""
         return "" if self._table.is_away() else self._table.unlisted(namespace)
 
-    def refusal(self, namespace: str, content: Content) -> Refusal | None:
+    def refusal(self, namespace: str, content: Content, variant: str) -> Refusal | None:
         """Return why a revision goes nowhere. A kind that is not installed has no objects."""
         if self._table.is_served() and (unlisted := self._table.unlisted(namespace)):
             return Refusal(UNKNOWN, f"it is not known what is quarantined: {unlisted}")
-        return refusal_of(namespace, self._table.covering(namespace, content))
+        return refusal_of(namespace, self._table.covering(namespace, content), variant, content.set_name)
 
     def of_open(
         self, namespace: str, variant: PackageVariant, revision: ObservedRevision
@@ -102,21 +102,21 @@ class Isolations:
         source, files = self._source(variant, revision), ""
         if self._table.has_any(namespace):
             files = yield from self._files_of(namespace, source)
-        return self.refusal(namespace, Content(set_of(variant), source, files))
+        return self.refusal(namespace, Content(set_of(variant), source, files), variant.metadata.name)
 
     def of_followed(self, namespace: str, variant: PackageVariant) -> Generator[Effect, Any, Refusal | None]:
         """Return why the upstream revision that a variant follows goes nowhere."""
         source, files = upstream_of(variant), ""
         if self._table.has_any(namespace):
             files = yield from self._files_of(namespace, source)
-        return self.refusal(namespace, Content(set_of(variant), source, files))
+        return self.refusal(namespace, Content(set_of(variant), source, files), variant.metadata.name)
 
     def of_files(
         self, namespace: str, variant: PackageVariant, revision: ObservedRevision, digest: str
     ) -> Refusal | None:
         """Return why an open revision goes nowhere, by its own files."""
         content = Content(set_of(variant), self._source(variant, revision), None, digest)
-        return self.refusal(namespace, content)
+        return self.refusal(namespace, content, variant.metadata.name)
 
     def compares_files(self, namespace: str, variant: PackageVariant) -> bool:
         """Tell whether a quarantine covers contents of a variant's set."""
@@ -151,7 +151,7 @@ class Isolations:
             source = self._source(variant, proposed)
             known = yield from self._files_of(namespace, source)
             content = Content(set_name, source, known, contents.get(proposed.name, ""))
-            held = self.refusal(namespace, content)
+            held = self.refusal(namespace, content, variant.metadata.name)
             is_read = bool(known) or self._view.upstream_named(namespace, source) is None
             found = found._replace(proposed=held, source=source, files=known, is_read=is_read)
             found = found._replace(annotations=self._view.annotations_of(namespace, source))

@@ -10,6 +10,7 @@ that wrote it ends it. It covers a package of the sets that it names
 - which is approved as a member of a train, with all upstream revisions of a quarantined combination.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Set
 from typing import NamedTuple
 
@@ -91,24 +92,40 @@ def source_of(variant: PackageVariant, directory: str, ref: str) -> str:
     return f"{upstream.repo}/{package}@{tail or followed}"
 
 
-def refusal_of(namespace: str, covering: Iterable[Quarantine]) -> Refusal | None:
-    """Return why a revision goes nowhere, None if nothing covers it."""
-    words = [_words(namespace, each) for each in covering]
+def refusal_of(namespace: str, covering: Iterable[Quarantine], variant: str, set_name: str) -> Refusal | None:
+    """Return why a revision of a variant goes nowhere, None if nothing covers it. set_name: "" for none."""
+    follower = f"packagevariantset {set_name}" if set_name else f"packagevariant {variant}"
+    words = [_words(namespace, each, follower) for each in covering]
     return Refusal(QUARANTINED, cut("; ".join(words), MESSAGE_CHARACTERS_MAX)) if words else None
 
 
-def _words(namespace: str, quarantine: Quarantine) -> str:
-    """Say what keeps a revision, and each way on."""
+def _words(namespace: str, quarantine: Quarantine, follower: str) -> str:
+    """Say what keeps a revision, and each way on. follower: whose spec names the upstream revision."""
     name, spec = quarantine.metadata.name, quarantine.spec
     why = f" ({spec.message or spec.reason})" if spec.message or spec.reason else ""
-    good = ", ".join(dict.fromkeys(each.good for each in spec.upstreams if each.good))
-    pin = f", pin the set to the last good revision {good}" if good else ""
+    good = dict.fromkeys(each.good for each in spec.upstreams if each.good)
+    pin = "".join(
+        f", go back to the last good revision {each}: {_pin(namespace, each, follower)}" for each in good
+    )
     is_named = spec.upstreams or spec.combinations
     next_one = "follow another upstream revision" if is_named else "change its content"
     return (
         f"quarantine {name} covers it{why}: {next_one}{pin}, "
         f"or end it: pvbus rollout release {Key(namespace, name)} --reason TEXT"
     )
+
+
+def _pin(namespace: str, source: str, follower: str) -> str:
+    """Return the command by which targets follow an upstream revision, as for a change of their
+    configuration that cannot wait."""
+    where, _, name = source.rpartition("@")
+    repo, _, package = where.partition("/")
+    number = name.removeprefix("v")
+    is_number = name.startswith("v") and number.isdecimal()
+    revision = {"revision": int(number)} if is_number else {"workspaceName": name, "revision": None}
+    upstream = {"repo": repo, "package": package, "workspaceName": None, **revision}
+    patch = json.dumps({"spec": {"upstream": upstream}}, separators=(",", ":"))
+    return f"kubectl patch -n {namespace} {follower} --type merge -p '{patch}'"
 
 
 def is_quarantine(key: str) -> bool:

@@ -90,7 +90,8 @@ def quarantined(order: Order, live: Object, files: str | None) -> str:
     git = ((live.get("status") or {}).get("upstreamLock") or {}).get("git") or {}
     source = source_of(order.variant, git.get("directory") or "", git.get("ref") or "")
     content = Content(set_of(order.variant), source, files, order.row.digest, order.row.combination)
-    refused = refusal_of(order.namespace, order.guards.quarantines.covering(order.namespace, content))
+    covering = order.guards.quarantines.covering(order.namespace, content)
+    refused = refusal_of(order.namespace, covering, order.variant.metadata.name, content.set_name)
     return refused.message if refused is not None else ""
 
 

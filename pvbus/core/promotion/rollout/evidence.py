@@ -39,8 +39,9 @@ def look_at_evidence(key: Key, data: RolloutData, now: float) -> Generator[Effec
         wanted, rollout = data.wanted, data.present
         if wanted is None:
             return False
+        first = data.sightings.first(target, watched[target])
         subject = subject_of(
-            target, watched[target], rollout, data.rows.get(target), data.candidates, sharers
+            target, watched[target], rollout, data.rows.get(target), data.candidates, sharers, first
         )
         look = yield from look_at(wanted.policy.spec, subject, now, key.namespace)
         unanswered += not look.is_answered

@@ -33,13 +33,18 @@ _JUDGED = (TargetState.PROVEN, TargetState.FAILED, TargetState.SILENT)
 
 
 class LastLook(NamedTuple):
-    """What was seen of a target. bad_at: when bad evidence was first seen, 0 for none."""
+    """What was seen of a target.
+
+    bad_at: when bad evidence was first seen, 0 for none
+    first: its statuses as they were first seen with this revision and content
+    """
 
     content: tuple[str, str, int]
     at: float
     proof: Proof
     statuses: tuple[tuple[str, str], ...]
     bad_at: float = 0.0
+    first: tuple[tuple[str, str], ...] = ()
 
 
 class Sightings:
@@ -62,7 +67,15 @@ class Sightings:
             if not bad_at or now - bad_at < TWICE_SECONDS:
                 proof = proof._replace(verdict=None, words=f"{proof.words} (it counts when it is seen twice)")
             bad_at = bad_at or now
-        self._seen[target] = LastLook(content, now, proof, tuple(sorted(look.statuses.items())), bad_at)
+        statuses = tuple(sorted(look.statuses.items()))
+        first = tuple(self.first(target, content).items()) or statuses
+        self._seen[target] = LastLook(content, now, proof, statuses, bad_at, first)
+
+    def first(self, target: str, content: tuple[str, str, int]) -> dict[str, str]:
+        """Return the statuses that were first seen of a published revision, {} if none were."""
+        seen = self._seen.get(target)
+        is_same = seen is not None and seen.content[:2] == content[:2] and content[0]
+        return dict(seen.first) if seen is not None and is_same else {}
 
     def due(self, watched: Mapping[str, tuple[str, str, int]], proven: set[str], now: float) -> list[str]:
         """Return the targets to look at now, never looked at ones first."""
@@ -175,8 +188,13 @@ def subject_of(
     row: Target | None,
     candidates: Candidates,
     sharers: Mapping[tuple[str, str], int],
+    first: Mapping[str, str],
 ) -> Subject:
-    """Return what is looked at for a target."""
+    """Return what is looked at for a target.
+
+    first: its statuses at the first look. They count as those from before the approval where no attempt has
+    noted these, as of a canary that runs the revision and whose row was lost with the bus.
+    """
     source = candidates.source(target)
     if content[0] and candidates.published(target) != content[:2]:
         source = None  # it is of another revision
@@ -188,7 +206,7 @@ def subject_of(
         source=source,
         published=content[0],
         digest=content[1],
-        before=dict(row.before) if row is not None and is_of_row else {},
+        before=(dict(row.before) if row is not None and is_of_row else {}) or first,
         seconds=seconds,
         sharers=sharers.get((source.namespace, source.name), 1) if source is not None else 1,
     )

@@ -211,6 +211,15 @@ def test_an_object_proves_only_the_revision_that_it_is_bound_to(
     assert (proof.verdict, proof.reason) == (verdict, word), (reason, proof.words)
 
 
+@pytest.mark.parametrize("year", ["1999", "2026", "2199"])
+def test_no_clock_of_another_machine_counts(year: str) -> None:
+    """Times of one object are compared with each other alone: it may be of a cluster an age away."""
+    good = application(finished=f"{year}-01-01T00:00:00Z", reconciled=f"{year}-01-01T00:00:05Z")
+    assert object_proof(ARGO, good, REVISION).verdict is True
+    late = application(finished=f"{year}-01-01T00:00:05Z", reconciled=f"{year}-01-01T00:00:00Z")
+    assert object_proof(ARGO, late, REVISION).reason == "EvidenceStale"
+
+
 def test_exact_bindings_never_fall_back_to_the_weak_one() -> None:
     """A status that has changed proves nothing where the policy wants the commit."""
     found = application(OLD)

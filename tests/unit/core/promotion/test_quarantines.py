@@ -101,7 +101,7 @@ def test_a_draft_of_a_quarantined_revision_is_not_proposed_and_says_each_way_on(
     for words in (
         "quarantine web-3-1 covers it (attempt 3 failed)",
         "follow another upstream revision",
-        f"pin the set to the last good revision {V5}",
+        f"go back to the last good revision {V5}: kubectl patch -n default packagevariantset web ",
         "pvbus rollout release default/web-3-1 --reason TEXT",
     ):
         assert words in world.verdict.message
