@@ -14,9 +14,6 @@ import yaml
 
 from pvbus.core.errors import PermanentError, UsageError
 
-PRIVATE_UMASK = 0o077
-"""Only the owner can access the files that our processes create: databases, mirrors and logs hold Secrets."""
-
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",

@@ -10,12 +10,12 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 
-import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, InvalidURLError
 from aiohttp.web_protocol import RequestHandler
 
 from pvbus.core.errors import PermanentError
+from pvbus.telemetry.structured import structlog
 
 HOST_MAX = 300
 """A DNS name has at most 253 characters; a port follows."""

@@ -6,7 +6,6 @@ A subcommand's module is loaded on demand, so small ones start fast.
 
 import os
 import sys
-from difflib import get_close_matches
 from importlib import import_module
 from io import StringIO
 from typing import Any
@@ -80,6 +79,8 @@ def _meant(name: str) -> str:
     """Return a hint: what does it here, else the most similar command, or all commands."""
     if name.lower() in ELSEWHERE:
         return f" {ELSEWHERE[name.lower()]}"
+    from difflib import get_close_matches
+
     close = get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.6)
     close = close or [command for command in COMMANDS if command.startswith(name.lower())]
     return f" Did you mean '{close[0]}'?" if close else f" There are {', '.join(COMMANDS)}."

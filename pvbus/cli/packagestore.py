@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
-
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.functions import functions_of, isolation_problem, store_options
 from pvbus.controlplane.aggregated.apiservice import follow_authority, publish_command
@@ -33,6 +31,7 @@ from pvbus.runtime.process.settings import PackagesConfig, host_names, split_nam
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.telemetry import metrics
 from pvbus.telemetry.loopwatch import loop_problem
+from pvbus.telemetry.structured import structlog
 from pvbus.telemetry.terminal import printable
 
 REPLICA_SECONDS = 25.0

@@ -3,12 +3,11 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 import msgspec
 
-from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.datafolder import DEFAULT, DataPaths
 from pvbus.core.errors import TransientError, UsageError
 from pvbus.core.kernel.keys import partition
@@ -17,6 +16,9 @@ from pvbus.ports.bus import Bus, Record, TopicSpec
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.settings import ServiceConfig, load_config, split_names
+
+if TYPE_CHECKING:
+    from pvbus.adapters.kubernetes.cluster import HttpCluster
 
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -107,7 +109,7 @@ async def read_rows(bus: Bus, topic: str, *, key: str | None = None) -> dict[str
 async def live_object(data: str, kubeconfig: str | None, kind: Kind, key: tuple[str, str]) -> Object | str:
     """Read an object from the API server; return a message instead if there is no response or object."""
 
-    async def read(cluster: HttpCluster, resource: Resource) -> Object | None:
+    async def read(cluster: "HttpCluster", resource: Resource) -> Object | None:
         return await cluster.get(resource, *key)
 
     found = await _live(data, kubeconfig, kind, read)
@@ -119,7 +121,7 @@ async def live_objects(
 ) -> list[Object]:
     """List the objects with a label from the API server; [] if it does not answer."""
 
-    async def read(cluster: HttpCluster, resource: Resource) -> list[Object]:
+    async def read(cluster: "HttpCluster", resource: Resource) -> list[Object]:
         return (await cluster.list(resource, namespace, label_selector=label)).items
 
     found = await _live(data, kubeconfig, kind, read)
@@ -130,12 +132,14 @@ async def _live(
     data: str,
     kubeconfig: str | None,
     kind: Kind,
-    read: Callable[[HttpCluster, Resource], Awaitable[Result]],
+    read: Callable[["HttpCluster", Resource], Awaitable[Result]],
 ) -> Result | str | None:
     """Return the result of a read, or a message if nothing was read.
 
     None if the API server does not serve the kind.
     """
+    from pvbus.adapters.kubernetes.cluster import HttpCluster  # most commands read the bus only
+
     path = Path(kubeconfig) if kubeconfig else DataPaths(Path(data)).kubeconfig
     if not path.exists():
         return f"there is no {path}: the live object was not looked at"

@@ -13,9 +13,11 @@ import warnings
 from types import TracebackType
 from typing import TextIO
 
-from pvbus.adapters.files import PRIVATE_UMASK
 from pvbus.core.redaction import without_secrets
 from pvbus.telemetry.terminal import printable, unfiltered
+
+PRIVATE_UMASK = 0o077
+"""Only the owner can access the files that our processes create: databases, mirrors and logs hold Secrets."""
 
 CHARACTERS_MAX = 32 * 1024
 """The length of one value in a line: a long trace has 10,000. More of a message is foreign text that somebody

@@ -13,12 +13,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import structlog
-
 from pvbus.core.errors import NO_MEMORY, lacks_memory
 from pvbus.core.redaction import HIDDEN, is_secret_name
 from pvbus.telemetry.guard import StderrHandler, filtered_text
 from pvbus.telemetry.repeats import Repeats, without_numbers
+from pvbus.telemetry.structured import structlog
 from pvbus.telemetry.terminal import unfiltered
 
 LogFormat = Literal["auto", "json", "console"]

@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
-import structlog
+from pvbus.telemetry.structured import structlog
 
 INTERVAL_SECONDS = (60.0, 3600.0)
 """The time between two lines of one failure: the first interval and the longest; each is twice the last."""

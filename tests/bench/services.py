@@ -64,7 +64,7 @@ async def against_api_server(
     config = ServicesConfig(bus=bus, kubeconfig=kubeconfig, log_level="warning")
     async with hosting.host_services(names, config) as host:
         # Before the first look of one nothing is written, and sets wait for the opinion of the other.
-        beside = [asyncio.create_task(each.run()) for each in (host.beside, host.opinions)]
+        beside = [asyncio.create_task(each.run()) for each in (host.beside, host.opinions) if each]
         try:
             yield list(host.services.values()), host.bus
         finally:

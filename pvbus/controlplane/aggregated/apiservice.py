@@ -7,13 +7,12 @@ import asyncio
 import base64
 from collections.abc import Callable
 
-import structlog
-
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.controlplane.aggregated.serving import Serving, joined
 from pvbus.core.api.variants import PORCH_API, PORCH_GROUP
 from pvbus.core.errors import ConflictError, PermanentError, PvbusError
 from pvbus.ports.cluster import Object, Resource
+from pvbus.telemetry.structured import structlog
 
 NAME = f"{PORCH_API.rpartition('/')[2]}.{PORCH_GROUP}"
 LOOK_SECONDS = 10.0

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import structlog
 from aiohttp import web
 
 from pvbus.adapters.kubernetes.access import Creates
@@ -25,6 +24,7 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.identity import AUTHENTICATED_GROUP, User
 from pvbus.core.errors import PvbusError
 from pvbus.ports.cluster import Resource
+from pvbus.telemetry.structured import structlog
 
 REMEMBERED_SECONDS = 10.0
 """How long the review of a token holds, as in Kubernetes: a token that is revoked works for so long."""

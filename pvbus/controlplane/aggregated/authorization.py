@@ -8,14 +8,13 @@ import asyncio
 import json
 from typing import Any, NamedTuple
 
-import structlog
-
 from pvbus.adapters.kubernetes.access import Creates
 from pvbus.controlplane.aggregated.authentication import unavailable
 from pvbus.controlplane.aggregated.caching import Recent
 from pvbus.controlplane.apiserver.identity import ADMINS_GROUP, Attributes, User, denial
 from pvbus.core.errors import PvbusError
 from pvbus.ports.cluster import Resource
+from pvbus.telemetry.structured import structlog
 
 REMEMBERED_SECONDS = 10.0
 """How long an answer holds, yes or no, as in Kubernetes: a role that changes is heeded after so long."""

@@ -8,11 +8,10 @@ version for a while, must not delete anything here.
 import asyncio
 from collections.abc import Callable, Sequence
 
-import structlog
-
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.backoff import Backoff, Jitter
 from pvbus.ports.cluster import Cluster, GoneError, Kind, Object, Resource, WatchEvent
+from pvbus.telemetry.structured import structlog
 
 RETRY_SECONDS = (0.2, 15.0)
 """Shortest and longest wait after a failure: a restarting API server is away for seconds, and each replica

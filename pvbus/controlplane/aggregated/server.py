@@ -9,8 +9,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import structlog
-
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.controlplane.aggregated.authentication import DelegatedAuthenticator
 from pvbus.controlplane.aggregated.authorization import DelegatedAuthorizer
@@ -24,6 +22,7 @@ from pvbus.controlplane.apiserver.resources import Resources
 from pvbus.controlplane.apiserver.store import Store
 from pvbus.core.errors import PermanentError, PvbusError
 from pvbus.ports.cluster import Resource
+from pvbus.telemetry.structured import structlog
 
 LOOK_SECONDS = 10.0
 """How often the ConfigMap and the files of the certificate are read again. Kubernetes' own servers take up to

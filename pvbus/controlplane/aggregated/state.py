@@ -22,8 +22,6 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
-import structlog
-
 from pvbus.controlplane.aggregated import packagerevs
 from pvbus.controlplane.aggregated.notes import ClusterNotes
 from pvbus.controlplane.aggregated.store import ABANDONED_SECONDS, ClusterStore
@@ -40,6 +38,7 @@ from pvbus.controlplane.packages.store import PackageStore
 from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.kernel.backoff import Jitter
 from pvbus.ports.cluster import Cluster, WatchEvent
+from pvbus.telemetry.structured import structlog
 
 SETTLE_SECONDS = 1.0
 

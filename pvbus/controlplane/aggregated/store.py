@@ -17,8 +17,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-import structlog
-
 from pvbus.controlplane.aggregated import packagerevs
 from pvbus.controlplane.aggregated.following import Follower
 from pvbus.controlplane.aggregated.ownwrites import OwnWrites
@@ -32,6 +30,7 @@ from pvbus.core.errors import ConflictError, InvariantError, PermanentError, Tra
 from pvbus.core.kernel.backoff import Jitter
 from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource, WatchEvent
+from pvbus.telemetry.structured import structlog
 
 SHOWN_SECONDS_MAX = 3.0
 """How long a request waits for the watch to show what the cluster already has: milliseconds as a rule.

@@ -11,9 +11,8 @@ import ssl
 import time
 from contextlib import suppress
 
-import structlog
-
 from pvbus.controlplane.apiserver.connections import Connections
+from pvbus.telemetry.structured import structlog
 
 BACKLOG = 1024
 """Connections that may wait to be accepted, without a descriptor. Further ones try again after a second."""

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-import structlog
-
 from pvbus.controlplane.apiserver.identity import Attributes, User
 from pvbus.core.api.variants import PORCH_GROUP
+from pvbus.telemetry.structured import structlog
 
 REFUSALS_MAX = 10
 REFUSALS_SECONDS = 60.0

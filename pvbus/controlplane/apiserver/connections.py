@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
@@ -25,6 +24,7 @@ from pvbus.controlplane.apiserver.entries import encode
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.identity import User
 from pvbus.controlplane.apiserver.shares import too_many
+from pvbus.telemetry.structured import structlog
 
 CONNECTIONS_MAX = 14_000
 """10,000 watches of users and 2,000 of services, with some room for other requests. Each connection costs

@@ -10,11 +10,10 @@ from datetime import UTC, datetime
 from itertools import islice, takewhile
 from typing import Any
 
-import structlog
-
 from pvbus.controlplane.apiserver.entries import Change, ObjectKey
 from pvbus.controlplane.apiserver.store import Store, StoreError
 from pvbus.ports.cluster import Kind
+from pvbus.telemetry.structured import structlog
 
 EVENT = Kind("", "Event")
 EVENT_SECONDS = 3600.0

@@ -13,7 +13,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import structlog
 from aiohttp import web
 from multidict import CIMultiDict
 
@@ -55,6 +54,7 @@ from pvbus.controlplane.apiserver.store import Store, StoreError, UnavailableErr
 from pvbus.core.errors import NO_MEMORY, lacks_memory
 from pvbus.core.redaction import without_secrets
 from pvbus.core.yaml.writer import dump
+from pvbus.telemetry.structured import structlog
 
 LINE_BYTES_MAX = 64 * 1024
 """Longest request line: label selectors over hundreds of names are part of it."""

@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import structlog
-
 from pvbus.controlplane.apiserver.entries import Change, Entry, ObjectKey, Owner
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.registry import Registry
@@ -23,6 +21,7 @@ from pvbus.controlplane.apiserver.store import Store
 from pvbus.controlplane.apiserver.writes import Writer
 from pvbus.core.kernel.backoff import Backoff
 from pvbus.ports.cluster import Kind, Object
+from pvbus.telemetry.structured import structlog
 
 Item = TypeVar("Item", bound=Hashable)
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pygit2
-import structlog
 
 from pvbus.controlplane.packages import answers, operations
 from pvbus.controlplane.packages.bounds import ContentError
@@ -27,6 +26,7 @@ from pvbus.controlplane.packages.gitrepo import DAMAGE, Author, BareMirror
 from pvbus.controlplane.packages.operations import Build, commit_all
 from pvbus.controlplane.packages.revisions import Revision, RevisionKey, name_of
 from pvbus.controlplane.packages.settings import Pins, RepositorySettings
+from pvbus.telemetry.structured import structlog
 
 MIRROR = "mirror.git"
 CATALOG = "catalog"

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
-import structlog
 
 from pvbus.controlplane.packages.revisions import Revision
 from pvbus.ports.cluster import Object
+from pvbus.telemetry.structured import structlog
 
 _log = structlog.get_logger(__name__)
 

@@ -14,8 +14,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-import structlog
-
 from pvbus.controlplane.apiserver.hooks import Objects, StatusError
 from pvbus.controlplane.apiserver.store import StoreError, UnavailableError
 from pvbus.controlplane.packages import answers, layout
@@ -36,6 +34,7 @@ from pvbus.controlplane.packages.shown import ERROR_CHARACTERS_MAX, ShownRevisio
 from pvbus.controlplane.packages.status import RepositoryStatus
 from pvbus.core.errors import NO_MEMORY, lacks_memory
 from pvbus.core.kernel.backoff import Backoff
+from pvbus.telemetry.structured import structlog
 
 JOURNAL = "creating"
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-import structlog
 
 from pvbus.controlplane.apiserver import audit
 from pvbus.controlplane.apiserver.garbage import USER as GARBAGE_COLLECTOR
@@ -64,6 +63,7 @@ from pvbus.core.variants.merge import copies
 from pvbus.core.variants.revisions import validators
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Object
+from pvbus.telemetry.structured import structlog
 
 GARBAGE_COLLECTORS = (GARBAGE_COLLECTOR, "system:kube-controller-manager")
 """The second one is its name in a cluster whose controllers share their credentials."""

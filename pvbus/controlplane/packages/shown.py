@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import structlog
-
 from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
 from pvbus.controlplane.apiserver.store import StaleError, StoreError
@@ -20,6 +18,7 @@ from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.journal import IsAncestor, Notes
 from pvbus.controlplane.packages.revisions import RepositoryFacts, Revision, to_object
 from pvbus.ports.cluster import Object
+from pvbus.telemetry.structured import structlog
 
 PENDING_SECONDS = 5.0
 """How long after a request's response its object may be stored; after that, git decides."""

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import structlog
-
 from pvbus.controlplane.apiserver.hooks import Objects
 from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
 from pvbus.controlplane.apiserver.store import StoreError
@@ -39,6 +37,7 @@ from pvbus.core.kernel.backoff import spread
 from pvbus.core.kernel.codec import prepare_types
 from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.ports.cluster import Object
+from pvbus.telemetry.structured import structlog
 
 THREADS_MAX = 8
 """Threads mostly wait for git; more would only queue at the interpreter's lock."""

@@ -30,6 +30,9 @@ WROTE = "pvbus.dev/wrote-desired-state"
 """On a revision's object: the desiredState that establish wrote last, in the same request. A desiredState
 that differs from it is a user's."""
 
+Installer = Literal["pvbus", "others"]
+"""Who installs: pvbus, or Crossplane and kapp-controller, for which pvbus decides."""
+
 DependencyCondition = Literal[
     "OwnedPackageInstall",
     "FoundPackageInstall",

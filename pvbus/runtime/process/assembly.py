@@ -4,23 +4,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.backoff import Jitter
 from pvbus.core.kernel.effects import Controller, Notice
 from pvbus.core.kernel.records import CONDITIONS, META
 from pvbus.core.kernel.topics import ALL_SERVICES, SINK, inputs_of, topic_specs
-from pvbus.core.platform.establish.controller import EstablishController
-from pvbus.core.platform.resolve.controller import ResolveController
-from pvbus.core.promotion.promote.controller import PromoteController
-from pvbus.core.promotion.release.controller import ReleaseController
-from pvbus.core.promotion.rollout.controller import RolloutController
-from pvbus.core.variants.conditions.controller import ConditionsController
-from pvbus.core.variants.inject.controller import InjectController
-from pvbus.core.variants.render.controller import SPEC_SHARE, RenderController
-from pvbus.core.variants.unroll.controller import CHUNK_PUTS, UnrollController
-from pvbus.core.variants.unroll.opinion import Opinions
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import Cluster
@@ -32,6 +22,10 @@ from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.reconcile.holder import HeldLease
 from pvbus.runtime.reconcile.worker import Worker
 from pvbus.telemetry import metrics
+
+if TYPE_CHECKING:
+    from pvbus.core.variants.conditions.controller import ConditionsController
+    from pvbus.core.variants.unroll.opinion import Opinions
 
 INPUTS: Mapping[str, tuple[str, ...]] = {
     **{service: inputs_of(service) for service in ALL_SERVICES},
@@ -81,7 +75,7 @@ class Surroundings(NamedTuple):
     """Answers the queries of rollouts; None if no Prometheus is set."""
     sources: Sources | None = None
     """Of packages, for resolve and establish."""
-    opinions: Opinions | None = None
+    opinions: "Opinions | None" = None
     """Second ones, for unroll."""
     tell: Callable[[Notice], None] | None = None
     """Takes notices for people."""
@@ -119,38 +113,11 @@ def build_service(
         return IngestWorker(
             bus, cluster, clock, partitions=count, jitter=around.jitter, namespaces=config.namespace_names
         )
-    makers: dict[str, Callable[[], Controller]] = {
-        "unroll": lambda: UnrollController(
-            partitions=count,
-            elapsed=clock.monotonic,
-            nonce=around.nonce,
-            limits=config.limits,
-            chunk_puts=min(CHUNK_PUTS, bus.step_records_max),
-            opinions=around.opinions,
-            plans=config.plans._replace(is_checked=around.checks_plans),
-        ),
-        "render": lambda: RenderController(spec_bytes_max=int(bus.record_bytes_max * SPEC_SHARE)),
-        "inject": lambda: InjectController(partitions=count, elapsed=clock.monotonic),
-        "conditions": lambda: _measured(
-            ConditionsController(
-                source=config.source or "/pvbus", partitions=count, children_report=children_report
-            )
-        ),
-        "promote": lambda: PromoteController(partitions=count, returns=config.promote_returns),
-        "rollout": RolloutController,
-        "release": lambda: ReleaseController(partitions=count),
-        "resolve": lambda: ResolveController(
-            partitions=count,
-            settings=config.resolving,
-            observe_seconds=config.observe_seconds,
-            namespace=config.package_namespace,
-        ),
-        "establish": lambda: EstablishController(config.installer, namespace=config.package_namespace),
-    }
-    if name not in makers:
+    if name not in _MAKERS:
         raise UsageError(f'unknown service "{name}": expected one of {", ".join(ALL_SERVICES)}')
+    make = _MAKERS[name](_Making(bus, clock, config, around, count, children_report))
     return Worker(
-        lambda: around.observe(makers[name]()),
+        lambda: around.observe(make()),
         bus,
         cluster,
         clock,
@@ -160,6 +127,107 @@ def build_service(
         tell=around.tell,
         jitter=around.jitter,
     )
+
+
+class _Making(NamedTuple):
+    """What the controllers of a service are made from: see `build_service`."""
+
+    bus: Bus
+    clock: Clock
+    config: ServicesConfig
+    around: Surroundings
+    partitions: int
+    children_report: bool
+
+
+_Maker = Callable[[], Controller]
+
+
+def _make_unroll(making: _Making) -> _Maker:
+    from pvbus.core.variants.unroll.controller import CHUNK_PUTS, UnrollController
+
+    return lambda: UnrollController(
+        partitions=making.partitions,
+        elapsed=making.clock.monotonic,
+        nonce=making.around.nonce,
+        limits=making.config.limits,
+        chunk_puts=min(CHUNK_PUTS, making.bus.step_records_max),
+        opinions=making.around.opinions,
+        plans=making.config.plans._replace(is_checked=making.around.checks_plans),
+    )
+
+
+def _make_render(making: _Making) -> _Maker:
+    from pvbus.core.variants.render.controller import SPEC_SHARE, RenderController
+
+    return lambda: RenderController(spec_bytes_max=int(making.bus.record_bytes_max * SPEC_SHARE))
+
+
+def _make_inject(making: _Making) -> _Maker:
+    from pvbus.core.variants.inject.controller import InjectController
+
+    return lambda: InjectController(partitions=making.partitions, elapsed=making.clock.monotonic)
+
+
+def _make_conditions(making: _Making) -> _Maker:
+    from pvbus.core.variants.conditions.controller import ConditionsController
+
+    return lambda: _measured(
+        ConditionsController(
+            source=making.config.source or "/pvbus",
+            partitions=making.partitions,
+            children_report=making.children_report,
+        )
+    )
+
+
+def _make_promote(making: _Making) -> _Maker:
+    from pvbus.core.promotion.promote.controller import PromoteController
+
+    return lambda: PromoteController(partitions=making.partitions, returns=making.config.promote_returns)
+
+
+def _make_rollout(_: _Making) -> _Maker:
+    from pvbus.core.promotion.rollout.controller import RolloutController
+
+    return RolloutController
+
+
+def _make_release(making: _Making) -> _Maker:
+    from pvbus.core.promotion.release.controller import ReleaseController
+
+    return lambda: ReleaseController(partitions=making.partitions)
+
+
+def _make_resolve(making: _Making) -> _Maker:
+    from pvbus.core.platform.resolve.controller import ResolveController
+
+    return lambda: ResolveController(
+        partitions=making.partitions,
+        settings=making.config.resolving,
+        observe_seconds=making.config.observe_seconds,
+        namespace=making.config.package_namespace,
+    )
+
+
+def _make_establish(making: _Making) -> _Maker:
+    from pvbus.core.platform.establish.controller import EstablishController
+
+    return lambda: EstablishController(making.config.installer, namespace=making.config.package_namespace)
+
+
+_MAKERS: Mapping[str, Callable[[_Making], _Maker]] = {
+    "unroll": _make_unroll,
+    "render": _make_render,
+    "inject": _make_inject,
+    "conditions": _make_conditions,
+    "promote": _make_promote,
+    "rollout": _make_rollout,
+    "release": _make_release,
+    "resolve": _make_resolve,
+    "establish": _make_establish,
+}
+"""Each imports its own controller: the nine of them take longer to import than a service takes to start."""
 
 
 def partition_count() -> int:
@@ -182,7 +250,7 @@ async def is_settled(services: Iterable[Service], bus: Bus, *, horizon_seconds: 
     return all(service.idle for service in services)
 
 
-def _measured(controller: ConditionsController) -> ConditionsController:
+def _measured(controller: "ConditionsController") -> "ConditionsController":
     """Read the metrics from this controller. A worker makes a new one when its tables are emptied."""
     for kind in ("PackageVariant", "PackageVariantSet"):
         metrics.ATTENTION.labels(kind).set_function(partial(controller.needing, kind))

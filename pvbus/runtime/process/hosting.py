@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,7 +23,6 @@ from pvbus.ports.monitoring import Monitoring
 from pvbus.runtime.backoff import uniform
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.failures import causes
-from pvbus.runtime.opinion.asking import OpinionProcess
 from pvbus.runtime.process.apiserver import ApiServerHealth
 from pvbus.runtime.process.assembly import (
     Service,
@@ -57,6 +56,9 @@ from pvbus.telemetry.guard import begin_process
 from pvbus.telemetry.loopwatch import run_watched
 from pvbus.telemetry.terminal import printable
 
+if TYPE_CHECKING:
+    from pvbus.runtime.opinion.asking import OpinionProcess
+
 INSTANCE_CHARACTERS_MAX = 128
 """The length of the name of a process in Kubernetes Events."""
 
@@ -83,7 +85,7 @@ class Host(NamedTuple):
     rights: the missing rights
     beside: Porch's controllers
     events: writes notices as Kubernetes Events
-    opinions: gives second opinions on expressions
+    opinions: gives second opinions on expressions, None without unroll
     """
 
     services: Mapping[str, Service]
@@ -95,7 +97,7 @@ class Host(NamedTuple):
     rights: MissingRights
     beside: BesidePorch
     events: EventWriter
-    opinions: OpinionProcess
+    opinions: "OpinionProcess | None"
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, then drain. Raises a failing service's error."""
@@ -107,7 +109,7 @@ class Host(NamedTuple):
 
         async with asyncio.TaskGroup() as tasks:
             beside = (self.api_server, self.rights, self.beside, self.events, self.opinions)
-            loops = (wait(), *(each.run() for each in beside))
+            loops = (wait(), *(each.run() for each in beside if each is not None))
             others = [tasks.create_task(loop) for loop in loops]
             try:
                 await run_all(list(self.services.values()))
@@ -146,7 +148,7 @@ async def host_services(
             clock,
             instance=socket.gethostname()[:INSTANCE_CHARACTERS_MAX] or "pvbus",
         )
-        opinions = OpinionProcess()
+        opinions = _opinions() if "unroll" in names else None
         around = Surroundings(monitoring, sources, opinions, events.tell)
         services = {
             name: build_service(
@@ -177,6 +179,13 @@ async def host_services(
             yield Host(
                 services, bus, cluster, health.url, observer, api_server, rights, beside, events, opinions
             )
+
+
+def _opinions() -> "OpinionProcess":
+    """Return what gives second opinions. Only unroll asks, so only its process imports the expressions."""
+    from pvbus.runtime.opinion.asking import OpinionProcess
+
+    return OpinionProcess()
 
 
 def whole_config(config: ServiceConfig, source: str) -> ServicesConfig:

@@ -3,6 +3,9 @@
 A field `log_level` is the variable `PVBUS_LOG_LEVEL` and the key `logLevel` of the YAML file that
 `PVBUS_CONFIG` names; a variable overrides the file. All problems are reported at once, including misspelt
 names. Several services may share one file: each takes its own fields.
+
+What a service makes of its settings is imported where it is made: every command and process reads settings,
+and few need the core of unroll or resolve, which takes a tenth of a second.
 """
 
 import os
@@ -10,18 +13,20 @@ import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
 from pvbus.adapters.files import open_plain
 from pvbus.core.errors import UsageError
-from pvbus.core.platform.establish.findings import Installer
-from pvbus.core.platform.resolve.plans import Settings as ResolveSettings
+from pvbus.core.kernel.packagerows import Installer
 from pvbus.core.platform.solver.model import Policy, VersionPolicy
-from pvbus.core.variants.unroll.removal import RemovalLimits
-from pvbus.core.variants.unroll.signedplans import PlanPolicy, policy_of
 from pvbus.core.yaml.reader import YamlError, document
+
+if TYPE_CHECKING:
+    from pvbus.core.platform.resolve.plans import Settings as ResolveSettings
+    from pvbus.core.variants.unroll.removal import RemovalLimits
+    from pvbus.core.variants.unroll.signedplans import PlanPolicy
 
 FILE_BYTES_MAX = 1 << 20  # a thousand times the size of usual settings
 CONFIG_VARIABLE = "PVBUS_CONFIG"
@@ -140,11 +145,15 @@ class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
     plan_signers: Annotated[str, msgspec.Meta(pattern=SIGNERS)] = ""
 
     @property
-    def plans(self) -> PlanPolicy:
+    def plans(self) -> "PlanPolicy":
+        from pvbus.core.variants.unroll.signedplans import policy_of
+
         return policy_of(self.plan_required, self.plan_signers)
 
     @property
-    def limits(self) -> RemovalLimits:
+    def limits(self) -> "RemovalLimits":
+        from pvbus.core.variants.unroll.removal import RemovalLimits
+
         return RemovalLimits(self.removal_quiet_seconds, self.removals_max, self.removals_share)
 
 
@@ -237,12 +246,16 @@ class ResolveConfig(PlatformConfig, frozen=True, kw_only=True, rename="camel"):
     observe_seconds: Annotated[float, msgspec.Meta(ge=1)] = 300.0
 
     @property
-    def resolving(self) -> ResolveSettings:
+    def resolving(self) -> "ResolveSettings":
         return resolve_settings(self.version_policy, self.platforms, self.installer)
 
 
-def resolve_settings(version_policy: VersionPolicy, platforms: str, installer: Installer) -> ResolveSettings:
+def resolve_settings(
+    version_policy: VersionPolicy, platforms: str, installer: Installer
+) -> "ResolveSettings":
     """Return how resolve chooses. platforms: NAME=VERSION, separated by commas."""
+    from pvbus.core.platform.resolve.plans import Settings as ResolveSettings
+
     named = (each.strip().partition("=") for each in platforms.split(",") if each.strip())
     pairs = tuple(sorted((name, version) for name, _, version in named))
     return ResolveSettings(Policy(versions=version_policy), pairs, is_verified_beside=installer == "others")
@@ -272,7 +285,7 @@ class ServicesConfig(UnrollConfig, frozen=True, kw_only=True, rename="camel"):
     installer: Installer = "pvbus"
 
     @property
-    def resolving(self) -> ResolveSettings:
+    def resolving(self) -> "ResolveSettings":
         return resolve_settings(self.version_policy, self.platforms, self.installer)
 
 

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from kubernetes_asyncio.client import Configuration
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
+from pvbus.adapters.kubernetes.library import Configuration
 from pvbus.controlplane.apiserver.server import ApiServer
 from tests.integration.establish import scenarios
 from tests.integration.establish.world import (

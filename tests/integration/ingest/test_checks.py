@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
-from kubernetes_asyncio.client import Configuration
 
 from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.kubernetes import transport as adapter
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
+from pvbus.adapters.kubernetes.library import Configuration
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.core.kernel.keys import check_key, okey, partition, watch_key

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
-from kubernetes_asyncio.client import Configuration
 from structlog.testing import capture_logs
 
 from pvbus.adapters.kubernetes import transport as adapter
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
+from pvbus.adapters.kubernetes.library import Configuration
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.ports.cluster import GoneError, Kind, Resource, SilentError
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from kubernetes_asyncio.config import incluster_config
 
 from pvbus.adapters.kubernetes import tls as tls_module
 from pvbus.adapters.kubernetes.connection import Connection
@@ -19,6 +18,7 @@ from pvbus.adapters.kubernetes.credentials import (
     RenewedCredentials,
     TokenFile,
 )
+from pvbus.adapters.kubernetes.library import incluster_config
 from pvbus.adapters.kubernetes.tls import LOOK_SECONDS, TlsContext, TlsFiles
 from pvbus.core.errors import RejectedError, TransientError
 from tests.unit.adapters.http_servers import (

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from kubernetes_asyncio.client import Configuration
 
 from pvbus.adapters.kubernetes.connection import Connection
+from pvbus.adapters.kubernetes.library import Configuration
 from pvbus.adapters.kubernetes.proxy import proxy_of_environment
 
 PROXY = "http://proxy:3128"

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import structlog
 from aiohttp import web
 
 from pvbus.adapters.files import check_seal, open_lock, own_file, sealed, write_private
@@ -26,6 +25,7 @@ from pvbus.controlplane.apiserver.identity import ADMIN, AUTHENTICATED_GROUP, Us
 from pvbus.controlplane.apiserver.rbac.builtin import NAMESPACE_ADMIN, PEOPLE
 from pvbus.controlplane.apiserver.rbac.policy import Binding, Subject
 from pvbus.core.errors import PermanentError, UsageError
+from pvbus.telemetry.structured import structlog
 
 FILE, LOCK = "users.json", "users.lock"
 TOKEN_BYTES = 32

@@ -23,6 +23,7 @@ from pvbus.core.kernel.packagerows import (
     SCOPE,
     WROTE,
     EstablishedRow,
+    Installer,
     LockedRevision,
     LockRow,
     ScopedKey,
@@ -33,7 +34,6 @@ from pvbus.core.platform.establish.families import family_of, kind_of_key
 from pvbus.core.platform.establish.findings import (
     WAITS,
     Found,
-    Installer,
     Pass,
     Table,
     established_before,

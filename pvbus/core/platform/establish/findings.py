@@ -6,7 +6,7 @@ is there is handed to its present holder and gets the lock's template: no later 
 
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from pvbus.core.kernel.effects import Effect, Get
 from pvbus.core.kernel.installs import Install
@@ -16,6 +16,7 @@ from pvbus.core.kernel.packagerows import (
     SCOPE,
     EstablishedRevision,
     EstablishedRow,
+    Installer,
     LockRow,
     ScopedKey,
 )
@@ -26,9 +27,6 @@ from pvbus.core.platform.establish.objects import Object
 from pvbus.core.platform.establish.state import InstallData
 from pvbus.core.platform.establish.states import InstallFinding, InstallState
 from pvbus.core.platform.packaging.reading import Problem, install_of
-
-Installer = Literal["pvbus", "others"]
-"""Who installs: pvbus, or Crossplane and kapp-controller, for which pvbus decides."""
 
 Table = Mapping[str, InstallData]
 

@@ -9,10 +9,9 @@ import yaml
 from pvbus.adapters.memory.cluster import MemoryCluster, Write
 from pvbus.core.errors import PermanentError, PvbusError
 from pvbus.core.kernel.effects import WRITES, Content, Effect, Outcome, Pull, Put
-from pvbus.core.kernel.packagerows import EstablishedRow, LockedRevision, LockRow
+from pvbus.core.kernel.packagerows import EstablishedRow, Installer, LockedRevision, LockRow
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
 from pvbus.core.platform.establish.controller import EstablishController
-from pvbus.core.platform.establish.findings import Installer
 from pvbus.core.platform.establish.objects import key_of
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.reconcile.effects import perform
