@@ -35,6 +35,7 @@ from pvbus.core.platform.establish.carvel import ignored, unsupported
 from pvbus.core.platform.establish.fetching import NOT_SUPPORTED, fetch_content
 from pvbus.core.platform.establish.runtime import runtime_of
 from pvbus.core.platform.packaging.carvelobjects import GLOBAL_NAMESPACE
+from pvbus.core.platform.packaging.imageconfigs import SECRET
 from pvbus.core.platform.packaging.reading import install_of, okey_of
 from pvbus.core.platform.resolve.plans import Settings, shown
 from pvbus.ports.cluster import Cluster, Object
@@ -191,6 +192,8 @@ def _performer(objects: Sequence[Object], cluster: Cluster | None, sources: Sour
         assert isinstance(effect, Get), effect
         if cluster is not None:
             return await perform_on(cluster, effect)
+        if effect.kind == SECRET:
+            return {}  # files have none: sources are read without
         return there.get(okey(effect.kind.group, effect.kind.kind, effect.namespace, effect.name))
 
     return perform

@@ -10,6 +10,7 @@ from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import okey
 from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP, IMAGE_CONFIG, INSTALLS
 from pvbus.core.kernel.packagerows import PARENT_LABEL, LockRow
+from pvbus.core.platform.packaging.imageconfigs import image_config_of
 from pvbus.core.platform.packaging.reading import install_of, okey_of, split_reference
 from pvbus.core.platform.resolve.plans import shown
 from pvbus.ports.cluster import Kind, Object
@@ -200,10 +201,8 @@ def unsupported_beside(objects: Iterable[Object]) -> Iterator[Unsupported]:
     for obj in objects:
         kind, spec = kind_of(obj), obj.get("spec") or {}
         name, meta = shown(_key(obj)), obj["metadata"]
-        if kind == IMAGE_CONFIG:
-            yield Unsupported(
-                name, kind.kind, "pull secrets and rewrites have no effect, and verified images are refused"
-            )
+        if kind == IMAGE_CONFIG and image_config_of(obj).is_verifying:
+            yield Unsupported(name, kind.kind, "no signatures are verified: its images are refused")
         elif kind == RUNTIME_CONFIG and spec and meta["name"] == "default":
             yield Unsupported(name, kind.kind, "providers are started without what it says")
         elif kind == REPOSITORY:

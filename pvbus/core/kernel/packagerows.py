@@ -98,7 +98,8 @@ class SourceRow(_Row, frozen=True, kw_only=True):
     not known; all these contents are read. observed_at: seconds since 1970, 0 to observe it at once.
     message: why it could not be observed or pulled, "" if it was. refusals: by digest, why a content could
     not be pulled. failures: in a row. secrets: the pull secrets with which that was, so that others are tried
-    at once. is_refused: the source said no, or has not answered for long.
+    at once. address: where that was, if not at the source itself. is_refused: the source said no, or has not
+    answered for long.
     """
 
     tags: tuple[str, ...] = ()
@@ -108,6 +109,7 @@ class SourceRow(_Row, frozen=True, kw_only=True):
     refusals: Mapping[str, str] = {}
     failures: int = 0
     secrets: tuple[str, ...] = ()
+    address: str = ""
     is_refused: bool = False
 
 

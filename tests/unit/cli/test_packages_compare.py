@@ -218,6 +218,7 @@ IMAGE_CONFIG = {
     "apiVersion": "pkg.crossplane.io/v1beta1",
     "kind": "ImageConfig",
     "metadata": {"name": "ours"},
+    "spec": {"matchImages": [{"prefix": "r.example.org/"}], "verification": {"provider": "Cosign"}},
 }
 REPOSITORY = {
     "apiVersion": "packaging.carvel.dev/v1alpha1",

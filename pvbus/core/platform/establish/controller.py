@@ -16,8 +16,9 @@ from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.effects import Effect, Outcome, Put, Reconciliation
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey, okey
-from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.markers import SyncView, is_marker
 from pvbus.core.kernel.objects import annotation
+from pvbus.core.kernel.packagekinds import IMAGE_CONFIG
 from pvbus.core.kernel.packagerows import (
     DEPENDENCY_CYCLE,
     SCOPE,
@@ -48,6 +49,7 @@ from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.state import InstallData
 from pvbus.core.platform.establish.states import InstallAction
 from pvbus.core.platform.packaging.carvelobjects import GLOBAL_NAMESPACE
+from pvbus.core.platform.packaging.imageconfigs import Access, ImageConfigs
 from pvbus.core.platform.packaging.reading import Problem, install_of
 from pvbus.core.platform.packaging.statuses import Status
 
@@ -75,6 +77,8 @@ class EstablishController(KeyedController[InstallData]):
         self._installer = installer
         self._namespace = namespace
         self._busy: dict[int, dict[str, frozenset[str]]] = {}
+        self._images: dict[int, ImageConfigs] = {}
+        self._syncs: dict[int, SyncView] = {}
         self._needed_by: dict[int, dict[str, set[str]]] = {}
         self._paged_at = 0.0
         self._is_page_due = False
@@ -84,12 +88,15 @@ class EstablishController(KeyedController[InstallData]):
     def open(self, partition: int) -> None:
         super().open(partition)
         self._busy[partition] = {}
+        self._images[partition] = ImageConfigs(self._namespace)
+        self._syncs[partition] = SyncView(1)
         self._needed_by[partition] = {}
         self._is_page_due = False
 
     def close(self, partition: int) -> None:
         super().close(partition)
-        self._busy.pop(partition, None)
+        for tables in (self._busy, self._images, self._syncs):
+            tables.pop(partition, None)
         self._needed_by.pop(partition, None)
 
     def keys(self, partition: int) -> Iterable[str]:
@@ -102,8 +109,12 @@ class EstablishController(KeyedController[InstallData]):
 
     def load(self, topic: str, partition: int, key: str, value: bytes | None) -> Iterable[str]:
         table = self._tables.get(partition)
-        if table is None or is_marker(key):
+        if table is None:
             return ()
+        if is_marker(key):
+            return self._note_marker(partition, key, value) if topic == INSTALLS else ()
+        if topic == INSTALLS and object_key(key).kind == IMAGE_CONFIG.kind:
+            return self._observe_image_config(partition, key, value)
         data = table.setdefault(key, InstallData())
         edited: list[str] = []
         is_news = True
@@ -120,6 +131,26 @@ class EstablishController(KeyedController[InstallData]):
         if topic == LOCK and key.startswith(_CROSSPLANE) and not self._is_page_due:
             dirty.append(PAGES)
         return [*dirty, *self._waiting_for(partition, key)] if topic == ESTABLISHED else dirty
+
+    def _note_marker(self, partition: int, key: str, value: bytes | None) -> list[str]:
+        """Apply how complete a kind is; return the installs for which that matters."""
+        images, sync = self._images[partition], self._syncs[partition]
+        sync.load(0, key, value)
+        former, images.hidden = images.hidden, sync.hidden(str(IMAGE_CONFIG))
+        return self._look_at_all(partition) if former != images.hidden else []
+
+    def _observe_image_config(self, partition: int, key: str, value: bytes | None) -> list[str]:
+        obj = msgspec.json.decode(value, type=dict[str, Any]) if value is not None else None
+        is_news = self._images[partition].observe(key, obj)
+        return self._look_at_all(partition) if is_news else []
+
+    def _look_at_all(self, partition: int) -> list[str]:
+        """Compare all installs of Crossplane's family again; return their keys."""
+        table = self._tables[partition]
+        found = [key for key, data in table.items() if key.startswith(_CROSSPLANE) and data.row is not None]
+        for key in found:
+            table[key].look_again()
+        return found
 
     def _observe(
         self, table: dict[str, InstallData], key: str, data: InstallData, value: bytes | None
@@ -199,7 +230,9 @@ class EstablishController(KeyedController[InstallData]):
         busy[key] = wanted
         before = established_before(object_key(key), data)
         needed_by = self._waiting_for(partition, key)
-        run = Pass(table, key, data, data.row, before, needed_by, now, self._installer, self._namespace)
+        run = Pass(
+            partition, table, key, data, data.row, before, needed_by, now, self._installer, self._namespace
+        )
         try:
             return (yield from self._reconcile_install(run))
         finally:
@@ -302,7 +335,7 @@ class EstablishController(KeyedController[InstallData]):
             strays = sorted(each for each, is_stray in run.data.strays.items() if is_stray)
             return (
                 yield from crossplane.reconcile_install(
-                    install, live, row, run.before, self._namespace, strays
+                    install, live, row, run.before, self._namespace, self._images[run.partition], strays
                 )
             )
         if row.status != "locked":
@@ -326,7 +359,12 @@ class EstablishController(KeyedController[InstallData]):
         found = {need.install for need in row.dependencies if need.install}
         healthy = {each for each in found if is_healthy(table, each)}
         troubles = {each: why for each in found - healthy if (why := why_unhealthy(table, each))}
-        wanted = reporting.install_status(install, row, data.done, healthy, troubles)
+        images = self._images[run.partition]
+
+        def access(source: str) -> Access:
+            return images.access(source, install.secrets)
+
+        wanted = reporting.install_status(install, row, data.done, healthy, troubles, access)
         family, kind = family_of(name), kind_of_key(name)
         if data.reported is not None and not reporting.is_shown({"status": data.reported}, wanted):
             data.reported = None  # its echo is to come, and has to be put right
@@ -339,7 +377,7 @@ class EstablishController(KeyedController[InstallData]):
             return
         kind = revisions.kind_of_revisions(install)
         uids = {each.name: each.uid for each in data.done.revisions} if data.done is not None else {}
-        statuses = reporting.revision_statuses(row, data.done, data.runtime, data.references)
+        statuses = reporting.revision_statuses(row, data.done, data.runtime, data.references, access)
         for locked in row.revisions:
             name_of, uid = okey(kind.group, kind.kind, "", locked.name), uids.get(locked.name)
             if uid and not _is_shown(table, name_of, locked, statuses[locked.name]):

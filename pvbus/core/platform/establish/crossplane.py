@@ -15,12 +15,20 @@ from pvbus.core.errors import FORBIDDEN, PermanentError
 from pvbus.core.kernel.effects import Content, Effect, Pull
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.objects import annotation
-from pvbus.core.kernel.packagerows import WROTE, EstablishedRevision, EstablishedRow, LockedRevision, LockRow
+from pvbus.core.kernel.packagerows import (
+    UNVERIFIED,
+    WROTE,
+    EstablishedRevision,
+    EstablishedRow,
+    LockedRevision,
+    LockRow,
+)
 from pvbus.core.platform.establish import applying, revisions, runtime
 from pvbus.core.platform.establish.applying import NotYetError, RefusedError
 from pvbus.core.platform.establish.objects import Object, key_of, title
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.owners import Owner
+from pvbus.core.platform.packaging.imageconfigs import Access, ImageConfigs, check_access
 from pvbus.core.platform.packaging.statuses import Runtime
 from pvbus.core.platform.packaging.xpkg import Packaged, packaged
 
@@ -43,6 +51,7 @@ class _Run(NamedTuple):
     before: EstablishedRow
     namespace: str
     live: dict[str, Object]
+    images: ImageConfigs
 
     @property
     def kind(self) -> Any:
@@ -71,6 +80,7 @@ def reconcile_install(
     row: LockRow,
     before: EstablishedRow,
     namespace: str,
+    images: ImageConfigs,
     strays: Iterable[str] = (),
 ) -> Generator[Effect, Any, Carried]:
     """Carry out the lock's row of a Crossplane install.
@@ -78,10 +88,11 @@ def reconcile_install(
     obj: the install's object
     before: what establish did so far for this install
     namespace: where the runtimes of packages are created
+    images: what is demanded of images, and how they are read
     strays: names of revisions that may have lost the label by hand, see `revisions.list_revisions`
     """
     live = yield from revisions.list_revisions(install, Owner.of(obj), strays)
-    run = _Run(install, obj, row, before, namespace, live)
+    run = _Run(install, obj, row, before, namespace, live, images)
     for locked in sorted(row.revisions, key=lambda each: (each.is_active, each.revision)):
         live[locked.name] = yield from revisions.ensure_revision(install, obj, locked, live.get(locked.name))
     active = next((each for each in row.revisions if each.is_active), None)
@@ -145,11 +156,23 @@ def _health_of(workloads: Iterable[applying.Item]) -> Runtime | None:
 def _make_whole(run: _Run, locked: LockedRevision) -> Generator[Effect, Any, _Whole]:
     """Check all objects of a revision, then write them. Raises RefusedError or NotYetError."""
     owner = run.owner(locked.name)
-    content = yield from content_of(run.install, locked)
+    source = locked.source or run.install.package
+    is_new = run.former(locked.name).state != "established"  # what runs stays, whatever is demanded later
+    if is_new and (words := run.images.unverified(source, locked.version, locked.digest)):
+        raise RefusedError(UNVERIFIED, words)
+    access = run.images.access(source, run.install.secrets)
+    content = yield from content_of(locked, access)
     given = list(content.objects.values())
-    image = image_of(locked)
+    image = image_of(locked, access.address)
     ran = yield from runtime.startable(
-        runtime.runtime_of(run.install, content.meta, given, locked.name, image, run.namespace)
+        runtime.runtime_of(
+            run.install._replace(secrets=access.secrets),
+            content.meta,
+            given,
+            locked.name,
+            image,
+            run.namespace,
+        )
     )
     objects = [_labelled(run.install, each) for each in given]
     try:
@@ -183,11 +206,11 @@ def _switch_on(
     return done
 
 
-def image_of(locked: LockedRevision) -> str:
-    """Return the image of a package, "" if it is a folder of git."""
-    if not locked.source or locked.source.startswith("git+"):
+def image_of(locked: LockedRevision, address: str) -> str:
+    """Return the image of a package, "" if it is a folder of git. address: where it is read"""
+    if not address or address.startswith("git+"):
         return ""
-    return f"{locked.source}@{locked.digest}"
+    return f"{address}@{locked.digest}"
 
 
 def _labelled(install: Install, obj: Object) -> Object:
@@ -200,16 +223,18 @@ def _labelled(install: Install, obj: Object) -> Object:
     return {**obj, "metadata": meta}
 
 
-def content_of(install: Install, locked: LockedRevision) -> Generator[Effect, Any, Packaged]:
+def content_of(locked: LockedRevision, access: Access) -> Generator[Effect, Any, Packaged]:
     """Pull the content of a revision, and return it with those objects that the lock names.
 
     Raises RefusedError if it cannot be read, or lacks an object that the lock names.
     """
     try:
-        content: Content = yield Pull(locked.source or install.package, locked.digest, install.secrets)
+        yield from check_access(access)
+        content: Content = yield Pull(access.address, locked.digest, access.secrets)
         found = packaged(content.files)
     except PermanentError as error:
-        raise RefusedError(error.reason, str(error)) from error
+        note = f" ({access.note})" if access.note and access.note not in str(error) else ""
+        raise RefusedError(error.reason, f"{error}{note}") from error
     missing = [key for key in locked.objects if key not in found.objects]
     if missing:
         raise RefusedError(

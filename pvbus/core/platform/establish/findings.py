@@ -40,12 +40,14 @@ REASON_CHARACTERS = 300
 class Pass(NamedTuple):
     """One pass over an install, with what is known as it begins.
 
+    partition: that has the install
     before: what is established of the install
     needed_by: keys of the installs that depend on it
     now: the time, in seconds since 1970
     namespace: where runtimes and pull secrets of Crossplane's family are
     """
 
+    partition: int
     table: Table
     key: str
     data: InstallData

@@ -15,6 +15,7 @@ from pvbus.core.kernel.packagerows import EstablishedRow, LockedRevision, LockRo
 from pvbus.core.platform.establish.families import FAMILIES
 from pvbus.core.platform.establish.objects import Object, contains
 from pvbus.core.platform.establish.revisions import is_users
+from pvbus.core.platform.packaging.imageconfigs import APPLIED, Accesses
 from pvbus.core.platform.packaging.statuses import (
     RUNTIME_HEALTHY,
     Runtime,
@@ -39,14 +40,16 @@ def install_status(
     done: EstablishedRow | None,
     healthy: Collection[str],
     troubles: Mapping[str, str],
+    access: Accesses,
 ) -> Status:
     """Return the status of an install, without times. A healthy one says what was not done, if anything.
 
     troubles: okey of an install that is needed -> what keeps it from being healthy
+    access: returns how a source is read
     """
     family = FAMILIES[install.family]
     if family.has_revisions:
-        status = package_status(install, row, done)
+        status = package_status(install, row, done, access)
     else:
         status = carvel_status(install, row, done, healthy, troubles)
     if done is None or not done.is_healthy or not done.message:
@@ -65,16 +68,23 @@ def revision_statuses(
     done: EstablishedRow | None,
     runtime: Runtime | None,
     references: Iterable[Mapping[str, Any]],
+    access: Accesses,
 ) -> dict[str, Status]:
-    """Return the status of every revision by name. references: to the active one's objects."""
+    """Return the status of every revision by name.
+
+    references: to the active one's objects
+    access: returns how a source is read
+    """
     found = {}
     for each in row.revisions:
-        known = list(references) if each.is_active else []
-        found[each.name] = revision_status(each, row, done, runtime=runtime, references=known)
+        known, way = list(references) if each.is_active else [], access(each.source or row.package)
+        found[each.name] = revision_status(
+            each, row, done, runtime=runtime, references=known, access=way if way.applied else None
+        )
     return found
 
 
-OPTIONAL = ("dependencies", "usefulErrorMessage")
+OPTIONAL = ("dependencies", "usefulErrorMessage", "resolvedImage", APPLIED)
 """Fields of a status that are ours and not always there: without a value now, a former one goes."""
 
 

@@ -25,6 +25,7 @@ from pvbus.core.kernel.packagerows import (
     LockedRevision,
     LockRow,
 )
+from pvbus.core.platform.packaging.imageconfigs import Access, Accesses
 from pvbus.core.platform.packaging.references import reference_of
 from pvbus.core.platform.solver.model import Explanation
 from pvbus.core.platform.solver.states import DependencyState
@@ -79,9 +80,12 @@ class Runtime(NamedTuple):
 # ---------------------------------------------------------------- Crossplane
 
 
-def package_status(install: Install, lock: LockRow | None, established: EstablishedRow | None) -> Status:
+def package_status(
+    install: Install, lock: LockRow | None, established: EstablishedRow | None, access: Accesses | None = None
+) -> Status:
     """Return the status of a Package, Provider, Configuration or Function.
 
+    access: returns how a source is read, None if there are no ImageConfigs
     Its conditions speak of the generation that the lock has decided on, which may be behind the object's.
     """
     installed, healthy = _installed(install, lock, established), _healthy(lock, established)
@@ -91,6 +95,11 @@ def package_status(install: Install, lock: LockRow | None, established: Establis
     if current is not None:
         found = {"currentRevision": current.name, "currentIdentifier": _identifier(install, current)}
         found["resolvedPackage"] = found["currentIdentifier"]
+    source = (current.source if current is not None else "") or install.package
+    way = access(source) if access is not None else None
+    if current is not None and way is not None:
+        found["resolvedPackage"] = way.resolved(found["currentIdentifier"], source)
+    found.update(way.references if way is not None else {})
     if ObjectKey.parse(install.okey).kind == "Package":
         is_ready = installed["status"] == healthy["status"] == "True"
         conditions.append(
@@ -162,11 +171,13 @@ def revision_status(
     *,
     runtime: Runtime | None = None,
     references: Sequence[Mapping[str, Any]] = (),
+    access: Access | None = None,
 ) -> Status:
     """Return the status of a revision.
 
     runtime: the state of an active revision's controller, None without one
     references: references to its objects, each with apiVersion, kind, name and perhaps uid
+    access: how its source is read, None if no ImageConfig says so
     """
     done = _established(revision, established)
     conditions = [_revision_health(revision, done)]
@@ -185,6 +196,9 @@ def revision_status(
         found["invalidDependencies"] = len(wrong)
     if references:
         found["objectRefs"] = [dict(each) for each in references]
+    if access is not None:
+        found["resolvedImage"] = access.resolved(_image(lock, revision), revision.source or lock.package)
+        found.update(access.references)
     return found
 
 

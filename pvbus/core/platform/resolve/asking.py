@@ -5,7 +5,13 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from pvbus.core.kernel.packagerows import SourceRow
-from pvbus.core.platform.resolve.state import Demand, ScopeState
+from pvbus.core.platform.packaging.imageconfigs import Access
+from pvbus.core.platform.resolve.state import ScopeState
+
+
+def way_of(access: Access, source: str) -> tuple[tuple[str, ...], str]:
+    """Return the pull secrets and the address of an access as the row of its source has them."""
+    return access.secrets, "" if access.address == source else access.address
 
 
 class Asking:
@@ -35,8 +41,8 @@ class Asking:
         if row is None or digest not in row.digests.values():
             asked[digest] = digest
 
-    def demands(self) -> dict[str, Demand]:
-        return {source: Demand(tuple(secrets)) for source, secrets in self._secrets.items()}
+    def demands(self) -> dict[str, Access]:
+        return {source: self._state.access(source, secrets) for source, secrets in self._secrets.items()}
 
     def rows(self, known: Iterable[str]) -> dict[str, SourceRow | None]:
         """Return the rows of sources that change; None removes the row of a source without a question.
@@ -50,8 +56,8 @@ class Asking:
         for source, wanted in self._secrets.items():
             row = self._state.sources.get(source) or SourceRow()
             asked = {t: d for t, d in self._tags.get(source, {}).items() if t not in row.digests}
-            secrets = tuple(wanted)
-            is_late = row.observed_at > 0 and secrets != row.secrets
+            way = way_of(self._state.access(source, wanted), source)
+            is_late = row.observed_at > 0 and way != (row.secrets, row.address)
             is_new = row.observed_at == 0 and source not in (self._state.demands or ())
             if asked or is_late or is_new:
                 digests = {**row.digests, **asked}

@@ -5,12 +5,13 @@ from collections.abc import Iterable
 from pvbus.core.kernel.packagerows import (
     LockRow,
 )
+from pvbus.core.platform.packaging.imageconfigs import Access
 from pvbus.core.platform.resolve.carvel import carvel_rows
 from pvbus.core.platform.resolve.crossplane import CrossplaneFamily
 from pvbus.core.platform.resolve.groups import Changes, Groups, Member, installs_of, sources_of
 from pvbus.core.platform.resolve.plans import Decision, Settings
 from pvbus.core.platform.resolve.solutions import ComponentCache, Solver
-from pvbus.core.platform.resolve.state import Demand, ScopeState
+from pvbus.core.platform.resolve.state import ScopeState
 
 
 class Decider:
@@ -22,7 +23,7 @@ class Decider:
         self.carvel = ComponentCache()
         self._groups = Groups()
         self._offers: frozenset[str] = frozenset()
-        self._demands: dict[str, Demand] = {}
+        self._demands: dict[str, Access] = {}
         self._waits: dict[str, Member] = {}
         self._disowned: set[str] = set()
         self._is_recovering = False

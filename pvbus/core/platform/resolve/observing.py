@@ -9,7 +9,9 @@ from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.kernel.effects import Content, Observation, Observe, Outcome, Pull, Put, Reconciliation
 from pvbus.core.kernel.packagerows import ContentRow, ScopedKey, SourceRow
 from pvbus.core.kernel.records import SOURCES
+from pvbus.core.platform.packaging.imageconfigs import Access, check_access
 from pvbus.core.platform.packaging.reading import package_meta
+from pvbus.core.platform.resolve.asking import way_of
 from pvbus.core.platform.resolve.state import ScopeState
 
 OBSERVE_SECONDS = 300.0
@@ -48,29 +50,30 @@ def observe_source(state: ScopeState, key: ScopedKey, now: float, seconds: float
         return Outcome()
     if state.demands is None:
         return Outcome(again_after=UNKNOWN_SECONDS)
-    demand = state.demands.get(key.rest)
-    if demand is None:
+    access = state.demands.get(key.rest)
+    if access is None:
         return Outcome()
     due = due_at(key, row, seconds)
     if now < due:
         return Outcome(again_after=due - now)
     try:
-        answer: Observation = yield Observe(key.rest, tuple(_tags(row)), demand.secrets)
+        yield from check_access(access)
+        answer: Observation = yield Observe(access.address, tuple(_tags(row)), access.secrets)
     except (PermanentError, TransientError) as exc:
-        failed = _failed(row, exc, demand.secrets, now)
+        failed = _way(_failed(row, exc, access.note, now), access, key.rest)
         return Outcome((Put(SOURCES, str(key), failed),), "changed")
-    row, puts = _seen(row, answer, demand.secrets, now), []
+    row, puts = _way(_seen(row, answer, now), access, key.rest), []
     failures = state.sources[key.rest].failures if key.rest in state.sources else 0
     for digest in list(_missing(state, key.rest, row))[:ASKED_MAX]:
         try:
-            content: Content = yield Pull(key.rest, digest, demand.secrets)
+            content: Content = yield Pull(access.address, digest, access.secrets)
         except PermanentError as exc:
             if exc.reason in RETRIED:
-                row = _unpulled(row, digest, exc, failures, demand.secrets, now)
+                row = _unpulled(row, digest, exc, failures, access.note, now)
             else:
                 puts.append(Put(SOURCES, f"{key}|{digest}", ContentRow(defect=str(exc))))
         except TransientError as exc:
-            row = _unpulled(row, digest, exc, failures, demand.secrets, now)
+            row = _unpulled(row, digest, exc, failures, access.note, now)
         else:
             puts.append(Put(SOURCES, f"{key}|{digest}", package_meta(content.files)))
     current = state.sources.get(key.rest)
@@ -101,7 +104,13 @@ def _tags(row: SourceRow) -> Iterator[str]:
     return (tag for tag, digest in row.digests.items() if tag != digest)
 
 
-def _seen(row: SourceRow, answer: Observation, secrets: tuple[str, ...], now: float) -> SourceRow:
+def _way(row: SourceRow, access: Access, source: str) -> SourceRow:
+    """Return the row of a source with the way in which it was read, or would have been."""
+    secrets, address = way_of(access, source)
+    return msgspec.structs.replace(row, secrets=secrets, address=address)
+
+
+def _seen(row: SourceRow, answer: Observation, now: float) -> SourceRow:
     digests = {
         tag: tag if tag == digest else answer.digests.get(tag, "") for tag, digest in row.digests.items()
     }
@@ -111,7 +120,6 @@ def _seen(row: SourceRow, answer: Observation, secrets: tuple[str, ...], now: fl
         digests=digests,
         observed_at=now,
         message="" if has_any else "it has no versions",
-        secrets=secrets,
         is_refused=not has_any,
     )
 
@@ -126,27 +134,26 @@ def _unpulled(
     digest: str,
     error: PermanentError | TransientError,
     failures: int,
-    secrets: tuple[str, ...],
+    note: str,
     now: float,
 ) -> SourceRow:
     """Return the row of a source after a content could not be pulled.
 
     failures: how many looks in a row failed before; all failed contents of one look count as one more
+    note: see `_failed`
     """
     row = msgspec.structs.replace(row, failures=failures, refusals={**row.refusals, digest: str(error)})
-    return _failed(row, error, secrets, now)
+    return _failed(row, error, note, now)
 
 
-def _failed(
-    row: SourceRow, error: PermanentError | TransientError, secrets: tuple[str, ...], now: float
-) -> SourceRow:
+def _failed(row: SourceRow, error: PermanentError | TransientError, note: str, now: float) -> SourceRow:
+    """Return the row of a source after a failure. note: what ImageConfigs change, "" without one"""
     failures = row.failures + 1
     is_refused = isinstance(error, PermanentError) or failures >= REFUSED_AFTER
     return msgspec.structs.replace(
         row,
         observed_at=now,
-        message=str(error),
+        message=f"{error} ({note})" if note and note not in str(error) else str(error),
         failures=failures,
-        secrets=secrets,
         is_refused=is_refused,
     )

@@ -15,6 +15,7 @@ from pvbus.core.kernel.packagerows import (
     SourceRow,
     holders_of,
 )
+from pvbus.core.platform.packaging.imageconfigs import Access
 from pvbus.core.platform.packaging.reading import Problem
 from pvbus.core.platform.resolve.revisions import (
     History,
@@ -22,7 +23,7 @@ from pvbus.core.platform.resolve.revisions import (
     is_held,
 )
 from pvbus.core.platform.resolve.solutions import Part
-from pvbus.core.platform.resolve.state import Demand, ScopeState
+from pvbus.core.platform.resolve.state import ScopeState
 from pvbus.core.platform.solver.model import Chosen, Outcome, Policy, Requirement, Wish
 from pvbus.core.platform.solver.states import DependencyReport
 
@@ -45,7 +46,7 @@ class Decision(NamedTuple):
     rows: okey -> the lock's row; None ends it
     sources: source -> its row; None ends it
     contents: `<source>|<digest>` of each content that nobody needs any more
-    demands: source -> what is asked of it
+    demands: source -> how it is read
     waiting: what some install waits for, in words
     is_settled: whether it is certain that a decision on the stored result changes nothing
     """
@@ -53,7 +54,7 @@ class Decision(NamedTuple):
     rows: Mapping[str, LockRow | None]
     sources: Mapping[str, SourceRow | None]
     contents: tuple[str, ...]
-    demands: Mapping[str, Demand]
+    demands: Mapping[str, Access]
     waiting: tuple[str, ...] = ()
     is_settled: bool = False
 

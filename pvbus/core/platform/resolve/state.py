@@ -1,6 +1,6 @@
 """The tables of one scope: what is in the cluster, at the sources, and in the lock."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,12 +28,7 @@ from pvbus.core.kernel.packagerows import (
 )
 from pvbus.core.platform.packaging.carvelfacts import KnownPackage
 from pvbus.core.platform.packaging.carvelobjects import known_package
-from pvbus.core.platform.packaging.imageconfigs import (
-    ImageConfig,
-    image_config_of,
-    unread_words,
-    unverified_words,
-)
+from pvbus.core.platform.packaging.imageconfigs import Access, ImageConfigs
 from pvbus.core.platform.packaging.reading import Problem, install_of, split_reference
 from pvbus.core.platform.resolve.groups import Changes, Member
 from pvbus.core.platform.resolve.revisions import History, Request, RevisionObject, request_of
@@ -54,12 +49,6 @@ class InstallObject(NamedTuple):
     current: str
 
 
-class Demand(NamedTuple):
-    """What is asked of a source. secrets: the pull secrets to try, in order."""
-
-    secrets: tuple[str, ...]
-
-
 class ScopeState:
     """The rows of one scope, with what was read of them. A change forgets what rests on it."""
 
@@ -70,14 +59,14 @@ class ScopeState:
         self.revisions: dict[tuple[str, str], dict[str, RevisionObject]] = {}
         self.definitions: dict[str, frozenset[str]] = {}
         self.packages: dict[str, KnownPackage] = {}
-        self.image_configs: dict[str, ImageConfig] = {}
+        self._image_configs = ImageConfigs(namespace)
         self.schemas: dict[str, Mapping[str, Mapping[str, Any]]] = {}
         self.sources: dict[str, SourceRow] = {}
         self.contents: dict[str, dict[str, ContentRow]] = {}
         self.lock: dict[str, LockRow] = {}
         self.established: dict[str, EstablishedRow] = {}
         self.sync = SyncView(1)
-        self.demands: Mapping[str, Demand] | None = None
+        self.demands: Mapping[str, Access] | None = None
         self.touched: set[str] = set()
         self.owners: dict[str, dict[str, None]] = {}
         self.changes = Changes()
@@ -110,12 +99,9 @@ class ScopeState:
         return True, set()
 
     def _observe_image_config(self, okey: str, obj: Mapping[str, Any] | None) -> bool:
-        before = self.image_configs.pop(okey, None)
-        after = image_config_of(obj) if obj is not None else None
-        if after is not None:
-            self.image_configs[okey] = after
-        self.changes.is_all |= before != after  # its prefixes may be of any image
-        return before != after
+        is_news = self._image_configs.observe(okey, obj)
+        self.changes.is_all |= is_news  # its prefixes may be of any image
+        return is_news
 
     def _observe_install(self, kind: Kind, okey: str, obj: Mapping[str, Any] | None) -> tuple[bool, set[str]]:
         before, after = self.installs.pop(okey, None), None
@@ -289,9 +275,12 @@ class ScopeState:
 
     def unverified(self, source: str, version: str, digest: str) -> str:
         """Return why an image may not be installed unless its signature is verified, "" if it may."""
-        if why := self.sync.hidden(str(IMAGE_CONFIG)):
-            return unread_words(why)
-        return unverified_words(self.image_configs.values(), source, version, digest)
+        self._image_configs.hidden = self.sync.hidden(str(IMAGE_CONFIG))
+        return self._image_configs.unverified(source, version, digest)
+
+    def access(self, source: str, secrets: Iterable[str]) -> Access:
+        """Return how a source is read. secrets: the pull secrets of its installs"""
+        return self._image_configs.access(source, secrets)
 
     def is_gone(self, okey: str) -> bool:
         """Tell whether an object that has no row does not exist."""

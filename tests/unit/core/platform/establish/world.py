@@ -79,6 +79,8 @@ class World:
         self.effects = 0
         self.installer: Installer = installer
         self.requests = 0
+        self.pulls: list[Pull] = []
+        self.image_configs: dict[str, Object] = {}
         self.during: list[Callable[[], None]] = []
         self.start()
 
@@ -126,7 +128,21 @@ class World:
             self.controller.load(ESTABLISHED, PARTITION, key, msgspec.json.encode(done))
         for key, row in self.lock.items():
             self.controller.load(LOCK, PARTITION, key, msgspec.json.encode(row))
+        for key, config in self.image_configs.items():
+            self.controller.load(INSTALLS, PARTITION, key, msgspec.json.encode(config))
         self.mirror()
+
+    def configure(self, name: str, prefix: str, **spec: Any) -> None:
+        """Create an ImageConfig, or change it."""
+        obj = {
+            "apiVersion": f"{PKG}/v1beta1",
+            "kind": "ImageConfig",
+            "metadata": {"name": name},
+            "spec": {"matchImages": [{"prefix": prefix}], **spec},
+        }
+        key = f"cluster|{PKG}/ImageConfig||{name}"
+        self.image_configs[key] = obj
+        self.controller.load(INSTALLS, PARTITION, key, msgspec.json.encode(obj))
 
     def mirror(self) -> None:
         """Tell the controller of what ingest would mirror."""
@@ -141,6 +157,7 @@ class World:
 
     async def perform(self, effect: Effect) -> Any:
         if isinstance(effect, Pull):
+            self.pulls.append(effect)
             if effect.digest in self.refusals:
                 raise self.refusals[effect.digest]
             if effect.digest not in self.contents:

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 
 from pvbus.core.errors import PermanentError, TransientError
-from pvbus.core.kernel.effects import Content, Effect, Observation, Observe, Outcome, Pull, Put
+from pvbus.core.kernel.effects import Content, Effect, Get, Observation, Observe, Outcome, Pull, Put
 from pvbus.core.kernel.keys import okey, parse_okey, sync_key
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.packagekinds import MIRRORED
 from pvbus.core.kernel.packagerows import DIGEST, WROTE, EstablishedRow, LockedRevision, LockRow, SourceRow
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK, SOURCES, SyncMarker
+from pvbus.core.platform.packaging.imageconfigs import SECRET
 from pvbus.core.platform.resolve.controller import ResolveController
 from pvbus.core.platform.resolve.plans import Settings
 from tests.kit.deciding import drive
@@ -33,7 +34,8 @@ def install_key(name: str, kind: str = "Provider") -> str:
 
 class Registry:
     """Images by repository and tag. down, refusing: repositories that do not answer, or say no, until their
-    entry goes. A refusing one lets in who has the secret of its entry."""
+    entry goes. A refusing one lets in who has the secret of its entry. secrets, hidden_secrets: names of
+    Secrets of the cluster, and of those that resolve may not read."""
 
     def __init__(self) -> None:
         self.tags: dict[str, dict[str, str]] = {}
@@ -41,6 +43,8 @@ class Registry:
         self.down: set[str] = set()
         self.refusing: dict[str, str] = {}
         self.broken: set[str] = set()
+        self.secrets: set[str] = set()
+        self.hidden_secrets: set[str] = set()
         self.pulls: list[tuple[str, str]] = []
         self.observations: list[str] = []
 
@@ -74,6 +78,10 @@ class Registry:
         return digest
 
     def answer(self, effect: Effect) -> Any:
+        if isinstance(effect, Get) and effect.kind == SECRET:
+            if effect.name in self.hidden_secrets:
+                raise PermanentError(f"secrets {effect.name} is forbidden", reason="Forbidden")
+            return {} if effect.name in self.secrets else None
         assert isinstance(effect, Observe | Pull), effect
         if effect.source in self.down:
             raise TransientError("the registry does not answer")
