@@ -56,6 +56,7 @@ from pvbus.core.kernel.records import (
     SyncMarker,
     TargetRow,
 )
+from pvbus.core.promotion.protocol.unowned import unowned_key
 from pvbus.core.variants.conditions.sets import confirm_command, dispute_text
 from pvbus.core.variants.expressions import expressions_of
 from pvbus.core.variants.template import row_variables
@@ -142,7 +143,8 @@ async def _revision(key: Key, kubeconfig: str | None, data: str, bus_url: str | 
         return missing(key, live)
     async with open_existing_bus(data, bus_url) as bus:
         owner = owner_name(live, VARIANT.kind)
-        promotion = await _promotion(bus, Key(key.namespace, owner)) if owner else []
+        at = str(Key(key.namespace, owner)) if owner else unowned_key(*key)
+        promotion = await _promotion(bus, at)
         asked = await tasks_of(bus, key.namespace, (key.name,), options_of(data, kubeconfig))
     return document_of(key, live, promotion, asked)
 
@@ -270,16 +272,17 @@ async def _variant(bus: Bus, key: Key) -> Document:
         "injected": msgspec.to_builtins(result.injected) if result else [],
         "waitsFor": [*(result.waiting if result else ()), *canaries],
         "rollouts": rollouts,
-        "promotion": list(await _promotion(bus, key)),
+        "promotion": list(await _promotion(bus, str(key))),
     }
 
 
-async def _promotion(bus: Bus, key: Key) -> list[Document]:
-    """Return why each open revision is not proposed, or what becomes of it; [] where promote does not run."""
-    row = _decoded((await read_rows(bus, PROMOTIONS, key=str(key))).get(str(key)), PromotionRow)
+async def _promotion(bus: Bus, key: str) -> list[Document]:
+    """Return why each open revision is not proposed, or what becomes of it; [] where promote does not run.
+    key: the variant's, or that of a revision which no variant owns"""
+    row = _decoded((await read_rows(bus, PROMOTIONS, key=key)).get(key), PromotionRow)
     if row is None:
         return []
-    done = _decoded((await read_rows(bus, RELEASES, key=str(key))).get(str(key)), ReleaseRow)
+    done = _decoded((await read_rows(bus, RELEASES, key=key)).get(key), ReleaseRow)
     carried = {(each.revision, each.row_digest): each for each in (done.carried if done is not None else ())}
     found = []
     for verdict in row.verdicts:

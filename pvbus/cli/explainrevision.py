@@ -1,7 +1,7 @@
 """`pvbus explain` of a PackageRevision: who made it, what it waits for, and who moves it on.
 
 The revision is read from the API server, and what promote and people say of it from the bus. One without a
-PackageVariant is no concern of promote: that is said, with the command that proposes it.
+PackageVariant is proposed if it opts in, and approved by a person.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,9 +68,12 @@ def next_step(key: Key, revision: Object, owner: str) -> str:
     resource = "packagerevisions/approval" if wanted == "Published" else "packagerevisions"
     flag = " --subresource approval" if resource.endswith("/approval") else ""
     by_hand = f"kubectl patch packagerevision {key.name} -n {key.namespace}{flag} --type merge -p '{patch}'"
-    is_opted_in = annotations_of(revision).get(AUTO_LIFECYCLE) == "true"
-    annotation = f"{AUTO_LIFECYCLE} has no effect on it: " if is_opted_in else ""
-    return f"{annotation}no PackageVariant has it, and promote moves only those of variants: {by_hand}"
+    if lifecycle == "Proposed":
+        return f"no PackageVariant has it, so no RolloutPolicy approves it: {by_hand}"
+    if annotations_of(revision).get(AUTO_LIFECYCLE) == "true":
+        return f"promote proposes it once it is ready, if it runs; or by hand: {by_hand}"
+    opt_in = f"kubectl annotate packagerevision {key.name} -n {key.namespace} {AUTO_LIFECYCLE}=true"
+    return f"no PackageVariant has it, and it is not opted in: {opt_in}; or by hand: {by_hand}"
 
 
 def missing(key: Key, note: str) -> Document:

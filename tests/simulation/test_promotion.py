@@ -87,6 +87,15 @@ async def fleet(seed: int = 0, services: tuple[str, ...] = ALL_SERVICES) -> Prom
     return world
 
 
+def draft_by_hand(world: World) -> None:
+    """Make a draft as a person does, which no variant owns and which opts in itself."""
+    spec = {"repository": "r1", "packageName": "hand", "workspaceName": "v1", "lifecycle": "Draft"}
+    name = "r1.hand.v1"
+    world.put(REVISION, name, spec=spec, metadata={"annotations": {AUTO_LIFECYCLE: "true"}})
+    files = {"Kptfile": "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: hand\n"}
+    world.put(RESOURCES, name, spec={**spec, "resources": files})
+
+
 def act(world: Promoting) -> None:
     """Do one thing that a person or a program does to a revision, in one write."""
     name = world.random.choice(world.drafts())["metadata"]["name"]
@@ -121,6 +130,7 @@ def annotate(world: World, obj: Object, annotations: dict[str, str]) -> None:
 def test_under_faults_and_kills_each_attempt_is_proposed_once_and_never_unready(seed: int) -> None:
     async def main() -> None:
         world = await fleet(seed)
+        draft_by_hand(world)
         world.storm()
         for _ in range(STEPS):
             act(world)
@@ -133,6 +143,7 @@ def test_under_faults_and_kills_each_attempt_is_proposed_once_and_never_unready(
         await world.calm()
         await world.converge(quiet=70.0)
         assert world.moves, "nothing was proposed at all"
+        assert "r1.hand.v1" in {name for name, _ in world.moves}, "the one made by hand is served, too"
         for obj in world.drafts():  # the last state of each is the one that the rules say
             content = content_digest(world.files(obj["metadata"]["name"]))
             noted = (obj["metadata"].get("annotations") or {}).get(PROPOSED_CONTENT)

@@ -215,6 +215,8 @@ def _kept_for(name: str, days: int) -> TopicSpec:
 
 _SKEY = "<namespace>/<set>"
 _VKEY = "<namespace>/<variant>"
+_RKEY = "<namespace>/<revision>"
+_REVISION = f"<Kind>|{_RKEY}"
 _PKEY = "<namespace>/<policy>"
 _OKEY = "<group>/<kind>|<namespace>|<name>"
 _KIND = "<group>/<kind>"
@@ -321,15 +323,22 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         spec=_compacted(PROMOTIONS),
-        description="The decision on each open revision of a variant: why it is not proposed, or the order.",
-        rows=(Rows(PromotionRow, _VKEY, Key.parse, by=_VKEY),),
+        description="The decision on each open revision of a variant, or one that no variant owns: why it "
+        "is not proposed, or the order.",
+        rows=(
+            Rows(PromotionRow, _VKEY, Key.parse, by=_VKEY),
+            Rows(PromotionRow, _REVISION, SubjectKey.parse, by=_RKEY),
+        ),
         producers=("promote",),
         owners=("promote", "release"),
     ),
     Topic(
         spec=_compacted(RELEASES),
         description="The outcome of each order to propose, take back, approve or restore a revision.",
-        rows=(Rows(ReleaseRow, _VKEY, Key.parse, by=_VKEY),),
+        rows=(
+            Rows(ReleaseRow, _VKEY, Key.parse, by=_VKEY),
+            Rows(ReleaseRow, _REVISION, SubjectKey.parse, by=_RKEY),
+        ),
         producers=("release",),
         owners=("promote", "release"),
     ),

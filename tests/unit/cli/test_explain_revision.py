@@ -37,9 +37,14 @@ def text_of(found: Object, promotion: list[dict[str, Any]] | None = None) -> str
     [
         (
             revision(),
-            f"next: no PackageVariant has it, and promote moves only those of variants: {DRAFT_PATCH}",
+            "next: no PackageVariant has it, and it is not opted in: kubectl annotate packagerevision "
+            f"edge.web.v1 -n default {AUTO_LIFECYCLE}=true; or by hand: {DRAFT_PATCH}",
         ),
-        (revision(**OPTED_IN), f"next: {AUTO_LIFECYCLE} has no effect on it: no PackageVariant has it"),
+        (
+            revision(**OPTED_IN),
+            f"next: promote proposes it once it is ready, if it runs; or by hand: {DRAFT_PATCH}",
+        ),
+        (revision("Proposed"), "next: no PackageVariant has it, so no RolloutPolicy approves it: kubectl"),
         (
             revision("Proposed"),
             '--subresource approval --type merge -p \'{"spec": {"lifecycle": "Published"}}\'',

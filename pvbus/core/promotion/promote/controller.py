@@ -1,11 +1,13 @@
-"""Promote: from PackageVariants and their revisions to verdicts and candidates, one decision per variant.
+"""Promote: from PackageVariants and their revisions to verdicts and candidates, one decision per variant, and
+per revision that no variant owns (`unowned`).
 
 It writes nothing to the cluster. A verdict with an order is carried out by release, if that runs and the
 revision still is what the verdict was made on. Candidates are what the rollouts of RolloutPolicies know of a
 variant. They stay as they are while the policies are not known completely; no verdict waits for these.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -37,6 +39,7 @@ from pvbus.core.kernel.records import (
     Verdict,
 )
 from pvbus.core.kernel.requests import KindRequests
+from pvbus.core.promotion.promote import unowned
 from pvbus.core.promotion.promote.barrier import (
     Opening,
     Signed,
@@ -59,9 +62,17 @@ from pvbus.core.promotion.promote.candidates import (
 from pvbus.core.promotion.promote.isolation import Isolations
 from pvbus.core.promotion.promote.policies import PolicyView
 from pvbus.core.promotion.promote.state import PromoteState
-from pvbus.core.promotion.promote.verdicts import REJECTED, Subject, as_object, judge, rejected, was_proposed
+from pvbus.core.promotion.promote.verdicts import (
+    REJECTED,
+    Subject,
+    as_object,
+    judge_held,
+    rejected,
+    was_proposed,
+)
 from pvbus.core.promotion.promote.view import PromoteView
 from pvbus.core.promotion.protocol.proposals import Refusal, labels_of
+from pvbus.core.promotion.protocol.unowned import address_of, is_unowned
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.holding import SET_KIND, holder_of
 from pvbus.core.variants.revisions.observed import ObservedRevision
@@ -166,14 +177,19 @@ class PromoteController(KeyedController[PromoteState]):
             return ()
         return (key,)
 
+    def keys(self, partition: int) -> Iterable[str]:
+        return {*super().keys(partition), *self._view.unowned.keys_of(partition)}
+
     def _keys_in(self, namespaces: Iterable[str]) -> list[str]:
-        heads = tuple(f"{namespace}/" for namespace in namespaces)
-        return [key for key in self._all_keys() if key.startswith(heads)] if heads else []
+        known = {*namespaces}
+        return [key for key in self._all_keys() if address_of(key).namespace in known] if known else []
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
         if put.topic == PROMOTIONS and partition in self._tables:
             seen = self._ensure_state(partition, put.key)
             seen.row = put.row if isinstance(put.row, PromotionRow) else None
+            if seen.is_empty:
+                del self._tables[partition][put.key]
         return ()
 
     def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
@@ -195,6 +211,8 @@ class PromoteController(KeyedController[PromoteState]):
         return outcome._replace(puts=(*requests, *outcome.puts), result=result)
 
     def _decide(self, partition: int, key: str, now: float) -> Reconciliation:
+        if is_unowned(key):
+            return (yield from self._decide_unowned(partition, key, now))
         seen, namespace = self.state(partition, key), Key.parse(key).namespace
         if seen is None or not (seen.row or self._view.has_open(key) or self._is_target(key, seen)):
             return Outcome()
@@ -214,7 +232,8 @@ class PromoteController(KeyedController[PromoteState]):
             subject = self._subject(seen, variant, revision, now, signed)
             subject = subject._replace(quarantined=held, frozen=frozen)
             self.evaluations += 1
-            verdict = yield from self._compare(subject, seen.former(revision.name))
+            judged = partial(judge_held, subject)
+            verdict = yield from self._compare(revision, variant, judged, seen.former(revision.name))
             verdicts.append(
                 msgspec.structs.replace(verdict, message=cut(verdict.message), **signed._asdict())
             )
@@ -225,6 +244,33 @@ class PromoteController(KeyedController[PromoteState]):
             dues.append(promoted.again_after)
         puts = (*promoted.puts, *self._changes(key, seen, variant, tuple(verdicts), promoted))
         return Outcome(puts, "changed" if puts else "unchanged", min(dues, default=None))
+
+    def _decide_unowned(self, partition: int, key: str, now: float) -> Reconciliation:
+        """Decide on a revision that no variant owns. Its row ends when a variant adopts it, too."""
+        seen, revision = self.state(partition, key), self._view.unowned.get(partition, key)
+        before = seen.row if seen is not None else None
+        if before is None and revision is None:
+            return Outcome()
+        namespace = address_of(key).namespace
+        unlisted = self._view.unlisted(namespace) or self._isolations.unlisted(namespace)
+        if unlisted:
+            return Outcome(result="waiting", waiting=(unlisted,))
+        if revision is None:
+            return Outcome((Put(PROMOTIONS, key, None),), "changed")
+        former = seen.former(revision.name) if seen is not None else None
+        signed = yield from self._sign(revision, former, now)
+        opened = self._opening(revision, revision.row.labels, signed, now)
+        served = served_types(self._view.specializers(namespace))
+        held = yield from self._isolations.of_unowned(revision)
+        subject = unowned.Subject(revision, opened, served, self._returns, held)
+        self.evaluations += 1
+        judged = partial(unowned.judge_held, subject)
+        verdict = yield from self._compare(revision, None, judged, former)
+        verdict = msgspec.structs.replace(verdict, message=cut(verdict.message), **signed._asdict())
+        row = PromotionRow(uid=revision.row.uid, verdicts=(verdict,))
+        due = max(opened.until - now, 0.1) if opened.until is not None else None
+        puts = () if row == before else (Put(PROMOTIONS, key, row),)
+        return Outcome(puts, "changed" if puts else "unchanged", due)
 
     def _gone(self, partition: int, key: str, seen: PromoteState) -> Outcome:
         """Withdraw the rows of a variant that is gone, once the list of variants is complete."""
@@ -258,26 +304,35 @@ class PromoteController(KeyedController[PromoteState]):
         now: float,
         signed: Signed,
     ) -> Subject:
-        specializers = self._view.specializers(revision.namespace)
         labels = labels_of(variant, as_object(revision))
-        hidden = self._view.hidden()
-        stale = stale_in(signed.acknowledged, signed.content)
-        opened = Opening(hidden) if hidden else opening(revision, labels, specializers, now, stale)
-        opened = settled(opened, signed.settles_at, now)
         return Subject(
             variant,
             revision,
-            opened,
+            self._opening(revision, labels, signed, now),
             set_on_hold=_set_on_hold(variant, seen),
-            served=served_types(specializers),
+            served=served_types(self._view.specializers(revision.namespace)),
             returns=self._returns,
         )
 
-    def _compare(self, subject: Subject, former: Verdict | None) -> Generator[Effect, Any, Verdict]:
+    def _opening(
+        self, revision: ObservedRevision, labels: Mapping[str, str], signed: Signed, now: float
+    ) -> Opening:
+        specializers, hidden = self._view.specializers(revision.namespace), self._view.hidden()
+        stale = stale_in(signed.acknowledged, signed.content)
+        opened = Opening(hidden) if hidden else opening(revision, labels, specializers, now, stale)
+        return settled(opened, signed.settles_at, now)
+
+    def _compare(
+        self,
+        revision: ObservedRevision,
+        variant: PackageVariant | None,
+        judged: Callable[[Refusal | None], Verdict],
+        former: Verdict | None,
+    ) -> Generator[Effect, Any, Verdict]:
         """Judge a revision; compare a draft that was proposed before with what was proposed then, and with
-        the contents that are quarantined."""
-        verdict, revision = judge(subject), subject.revision
-        is_compared = self._isolations.compares_files(revision.namespace, subject.variant)
+        the contents that are quarantined. judged: returns the verdict, given what its own files say."""
+        verdict = judged(None)
+        is_compared = self._isolations.compares_files(revision.namespace, variant)
         if verdict.order != "propose" or not (was_proposed(revision) or is_compared):
             return verdict
         if former is not None and (former.row_digest, former.reason) == (verdict.row_digest, REJECTED):
@@ -287,8 +342,8 @@ class PromoteController(KeyedController[PromoteState]):
         found = content_digest(files)
         if found == revision.row.annotations.get(PROPOSED_CONTENT):
             return rejected(verdict, revision.namespace)
-        held = self._isolations.of_files(revision.namespace, subject.variant, revision, found)
-        return judge(subject._replace(quarantined=held)) if held is not None else verdict
+        held = self._isolations.of_files(revision.namespace, variant, revision, found)
+        return judged(held) if held is not None else verdict
 
     # ------------------------------------------------------------ candidates
 

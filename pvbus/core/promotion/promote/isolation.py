@@ -20,6 +20,7 @@ from pvbus.core.promotion.protocol.quarantines import (
     refusal_of,
     set_of,
     source_of,
+    sources_at,
 )
 from pvbus.core.promotion.protocol.selection import upstream_of
 from pvbus.core.variants.revisions.content import source_digest
@@ -111,16 +112,33 @@ class Isolations:
             files = yield from self._files_of(namespace, source)
         return self.refusal(namespace, Content(set_of(variant), source, files), variant.metadata.name)
 
+    def of_unowned(self, revision: ObservedRevision) -> Generator[Effect, Any, Refusal | None]:
+        """Return why an open revision that no variant owns goes nowhere, by what it is made of."""
+        namespace, facts = revision.namespace, revision.facts
+        sources: set[str] = set()
+        if self._table.has_any(namespace) and facts.lock_directory:
+            tail = facts.lock_ref.rpartition("/")[2]
+            names = (f"{package}@{tail}" for package in self._view.packages(namespace))
+            known = {*names, *self._table.upstreams(namespace)}
+            sources = {*sources_at(facts.lock_directory, facts.lock_ref, known)}
+        for source in sorted(sources):
+            files = yield from self._files_of(namespace, source)
+            if held := self.refusal(namespace, Content(None, source, files), ""):
+                return held
+        return self.refusal(namespace, Content(None), "")
+
     def of_files(
-        self, namespace: str, variant: PackageVariant, revision: ObservedRevision, digest: str
+        self, namespace: str, variant: PackageVariant | None, revision: ObservedRevision, digest: str
     ) -> Refusal | None:
         """Return why an open revision goes nowhere, by its own files."""
+        if variant is None:
+            return self.refusal(namespace, Content(None, digest=digest), "")
         content = Content(set_of(variant), self._source(variant, revision), None, digest)
         return self.refusal(namespace, content, variant.metadata.name)
 
-    def compares_files(self, namespace: str, variant: PackageVariant) -> bool:
-        """Tell whether a quarantine covers contents of a variant's set."""
-        return self._table.has_contents(namespace, set_of(variant))
+    def compares_files(self, namespace: str, variant: PackageVariant | None) -> bool:
+        """Tell whether a quarantine covers contents of a variant's set, or without one of any."""
+        return self._table.has_contents(namespace, set_of(variant) if variant is not None else None)
 
     def of_target(
         self,

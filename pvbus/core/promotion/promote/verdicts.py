@@ -67,6 +67,11 @@ def judge(subject: Subject) -> Verdict:
     return _draft(subject, verdict)
 
 
+def judge_held(subject: Subject, held: Refusal | None) -> Verdict:
+    """As `judge`. held: the quarantine of the revision's own files, None without one."""
+    return judge(subject if held is None else subject._replace(quarantined=held))
+
+
 def was_proposed(revision: ObservedRevision) -> bool:
     """Return whether promote has proposed a revision, and has not taken it back."""
     return bool(revision.row.annotations.get(PROPOSED_CONTENT))
@@ -90,7 +95,7 @@ def _draft(subject: Subject, verdict: Verdict) -> Verdict:
         return replace(verdict, reason=NOT_OPTED_IN, message=_how_to_opt_in(variant, revision))
     refused = refusal(variant, as_object(revision), set_on_hold=subject.set_on_hold)
     if refused is not None:
-        note = _unserved(subject) if refused.reason == GATE_NOT_MET else ""
+        note = unserved(revision, subject.served) if refused.reason == GATE_NOT_MET else ""
         return replace(verdict, reason=refused.reason, message=f"{refused.message}{note}")
     if revision.name not in {target.name for target in variant.status.downstream_targets}:
         message = f"{Key(revision.namespace, variant.metadata.name)} does not report it as its revision"
@@ -158,11 +163,11 @@ def _how_to_opt_in(variant: PackageVariant, revision: ObservedRevision) -> str:
     return f"it is not opted in: {annotate}"
 
 
-def _unserved(subject: Subject) -> str:
-    """Name the gates that nothing has reported, and no program says it will."""
-    facts = subject.revision.facts
+def unserved(revision: ObservedRevision, served: frozenset[str]) -> str:
+    """Name the gates that nothing has reported, and no program says it will. served: as in `Subject`."""
+    facts = revision.facts
     reported = {condition.type for condition in facts.conditions}
-    known = {*reported, *subject.served, *facts.tasks}  # of a task the question says who is waited for
+    known = {*reported, *served, *facts.tasks}  # of a task the question says who is waited for
     missing = [gate for gate in facts.gates if gate not in known]
     if not missing:
         return ""

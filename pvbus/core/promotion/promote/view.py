@@ -15,6 +15,7 @@ from pvbus.core.kernel.keys import PROPOSED_CONTENT, ObjectKey
 from pvbus.core.kernel.markers import SyncView, is_marker, marker_kind
 from pvbus.core.kernel.objectrows import REVISION, SPECIALIZER
 from pvbus.core.kernel.records import ObjectOwner, ObjectRow
+from pvbus.core.promotion.promote.unowned import UnownedView
 from pvbus.core.variants.revisions.former import PLACEHOLDER
 from pvbus.core.variants.revisions.observed import ObservedRevision
 
@@ -56,9 +57,13 @@ class Upstream(NamedTuple):
 
 
 class PromoteView:
-    """Revisions by the key of their variant, and specializers by namespace and name."""
+    """Revisions by the key of their variant, and specializers by namespace and name.
+
+    unowned: the revisions that no variant owns
+    """
 
     def __init__(self, partitions: int) -> None:
+        self.unowned = UnownedView(partitions)
         self._sync = SyncView(partitions)
         self._open: dict[str, dict[str, ObservedRevision]] = {}
         self._published: dict[str, tuple[PublishedRevision, ...]] = {}
@@ -68,9 +73,9 @@ class PromoteView:
         self._packages: dict[str, str] = {}
 
     def load(self, partition: int, key: str, value: bytes | None) -> Iterable[str] | None:
-        """Apply a record of `pvbus.objects`; return the variants that it concerns, None for all.
+        """Apply a record of `pvbus.objects`; return the keys that it concerns, None for all.
 
-        A specializer concerns every variant of its namespace: these change rarely.
+        A specializer concerns every key of its namespace: these change rarely.
         """
         if is_marker(key):
             known = marker_kind(key) in (REVISION_KIND, SPECIALIZER_KIND)
@@ -84,7 +89,8 @@ class PromoteView:
                 table.pop(name.name, None)
             else:
                 table[name.name] = _row.decode(value)
-            return [vkey for vkey in self._open if vkey.startswith(f"{name.namespace}/")]
+            of_variants = [vkey for vkey in self._open if vkey.startswith(f"{name.namespace}/")]
+            return [*of_variants, *self.unowned.keys_in(name.namespace)]
         return ()
 
     def _load_revision(self, key: str, row: ObjectRow | None) -> Iterable[str]:
@@ -94,8 +100,9 @@ class PromoteView:
             self._drop(before, name.name)
         owner = _owner_of(row) if row is not None else None
         self._note_published(name, row)
+        alone = self.unowned.load(name.namespace, name.name, row)
         if row is None or row.revision is None or owner is None:
-            return (before,) if before else ()
+            return (before, *alone) if before else alone
         after = sys.intern(f"{name.namespace}/{owner.name}")
         self._owners[key] = after
         if row.revision.lifecycle in PUBLISHED:
@@ -104,7 +111,7 @@ class PromoteView:
         else:
             revision = ObservedRevision(name.namespace, name.name, row, row.revision)
             self._open.setdefault(after, {})[name.name] = revision
-        return {vkey for vkey in (before, after) if vkey}
+        return {key for key in (before, after, *alone) if key}
 
     def _note_published(self, name: ObjectKey, row: ObjectRow | None) -> None:
         """Take a published revision up into the table of its package, or out of it."""
@@ -117,6 +124,10 @@ class PromoteView:
         package = self._packages[key] = sys.intern(f"{facts.repository}/{facts.package}")
         found = Upstream(name.name, facts.revision, facts.workspace, row.digest, row.annotations)
         self._upstreams.setdefault((name.namespace, package), {})[name.name] = found
+
+    def packages(self, namespace: str) -> list[str]:
+        """Return the packages of a namespace with a published revision, `REPOSITORY/PACKAGE`."""
+        return [package for at, package in self._upstreams if at == namespace]
 
     def upstream_named(self, namespace: str, source: str) -> Upstream | None:
         """Return the upstream revision of a name, `REPOSITORY/PACKAGE@REVISION`; None if it is not there."""

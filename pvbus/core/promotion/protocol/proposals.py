@@ -87,6 +87,11 @@ def refusal(
     return next(filter(None, found), None)
 
 
+def refusal_alone(revision: Object) -> Refusal | None:
+    """Return why a revision that no variant owns may be neither proposed nor approved, None if it may."""
+    return _in_conflict(None, revision) or _unrendered(None, revision) or gate_refusal(revision)
+
+
 def hold_refusal(variant: PackageVariant, set_on_hold: SetHold | None) -> Refusal | None:
     """Return the hold of a variant or of its set, None without one."""
     key = Key(variant.metadata.namespace, variant.metadata.name)
@@ -99,22 +104,24 @@ def hold_refusal(variant: PackageVariant, set_on_hold: SetHold | None) -> Refusa
     return None
 
 
-def _in_conflict(variant: PackageVariant, revision: Object) -> Refusal | None:
+def _in_conflict(variant: PackageVariant | None, revision: Object) -> Refusal | None:
     count = sum(not each.is_warning for each in conflicts_of(revision))
     if not count:
         return None
     words = "1 conflict" if count == 1 else f"{count} conflicts"
-    key = Key(variant.metadata.namespace, variant.metadata.name)
-    return Refusal("UpgradeConflict", f"{words} of its upgrade to settle: pvbus diff {key}")
+    way = f"see its annotation {CONFLICTS}, and remove that once it is settled"
+    if variant is not None:
+        way = f"pvbus diff {Key(variant.metadata.namespace, variant.metadata.name)}"
+    return Refusal("UpgradeConflict", f"{words} of its upgrade to settle: {way}")
 
 
-def _unrendered(variant: PackageVariant, revision: Object) -> Refusal | None:
+def _unrendered(variant: PackageVariant | None, revision: Object) -> Refusal | None:
     """Porch's own server has no condition Rendered on a revision: the variant reports the error."""
     rendered = _conditions(revision).get("Rendered")
     if rendered is not None and rendered.get("status") != "True":
         why = rendered.get("message") or rendered.get("reason") or "its pipeline has not run"
         return Refusal("NotRendered", part(str(why)))
-    for target in variant.status.downstream_targets:
+    for target in variant.status.downstream_targets if variant is not None else ():
         error = (target.render_status or {}).get("error")
         if target.name == revision["metadata"]["name"] and rendered is None and error:
             return Refusal("NotRendered", part(str(error)))

@@ -35,14 +35,15 @@ _quarantine = msgspec.json.Decoder(Quarantine)
 class Content(NamedTuple):
     """What a package revision is made of.
 
-    set_name: the set of its variant, "" without one
+    set_name: the set of its variant, "" without one; None for a revision without a variant, as what it is for
+        is not known: a quarantine of any sets covers it
     source: the upstream revision, `REPOSITORY/PACKAGE@REVISION`, "" if that is not known
     files: the digest of the upstream's files, "" if they cannot be read, None if they are not compared
     digest: of its own files, "" if they cannot be read
     combination: the upstream revisions of the train that it is approved with
     """
 
-    set_name: str
+    set_name: str | None
     source: str = ""
     files: str | None = ""
     digest: str = ""
@@ -51,11 +52,15 @@ class Content(NamedTuple):
 
 def covers(spec: QuarantineSpec, content: Content) -> bool:
     """Tell whether a quarantine keeps a package revision from going out."""
-    if spec.released is not None or (spec.sets and content.set_name not in spec.sets):
+    if spec.released is not None or not _is_of_set(spec, content.set_name):
         return False
     if any(set(each.upstreams) <= {*content.combination} for each in spec.combinations if each.upstreams):
         return True
     return content.digest in spec.contents or any(_is_of(each, content) for each in spec.upstreams)
+
+
+def _is_of_set(spec: QuarantineSpec, set_name: str | None) -> bool:
+    return not spec.sets or set_name is None or set_name in spec.sets
 
 
 def _is_of(upstream: QuarantinedUpstream, content: Content) -> bool:
@@ -92,20 +97,37 @@ def source_of(variant: PackageVariant, directory: str, ref: str) -> str:
     return f"{upstream.repo}/{package}@{tail or followed}"
 
 
-def refusal_of(namespace: str, covering: Iterable[Quarantine], variant: str, set_name: str) -> Refusal | None:
-    """Return why a revision of a variant goes nowhere, None if nothing covers it. set_name: "" for none."""
+def sources_at(directory: str, ref: str, names: Iterable[str]) -> list[str]:
+    """Return which upstream revisions of these names an upstreamLock may mean. It has no Repository's name,
+    so packages of one path in several repositories all count.
+
+    directory, ref: of the lock
+    """
+    tail, path = ref.rpartition("/")[2], f"/{directory.strip('/')}"
+    return [
+        name
+        for name in names
+        if name.rpartition("@")[2] == tail and path.endswith(f"/{package_of(name).partition('/')[2]}")
+    ]
+
+
+def refusal_of(
+    namespace: str, covering: Iterable[Quarantine], variant: str, set_name: str | None
+) -> Refusal | None:
+    """Return why a revision goes nowhere, None if nothing covers it. set_name: as in `Content`."""
     follower = f"packagevariantset {set_name}" if set_name else f"packagevariant {variant}"
-    words = [_words(namespace, each, follower) for each in covering]
+    words = [_words(namespace, each, follower if set_name is not None else "") for each in covering]
     return Refusal(QUARANTINED, cut("; ".join(words), MESSAGE_CHARACTERS_MAX)) if words else None
 
 
 def _words(namespace: str, quarantine: Quarantine, follower: str) -> str:
-    """Say what keeps a revision, and each way on. follower: whose spec names the upstream revision."""
+    """Say what keeps a revision, and each way on. follower: whose spec names the upstream
+    revision, "" for nobody's."""
     name, spec = quarantine.metadata.name, quarantine.spec
     why = f" ({spec.message or spec.reason})" if spec.message or spec.reason else ""
     good = dict.fromkeys(each.good for each in spec.upstreams if each.good)
     pin = "".join(
-        f", go back to the last good revision {each}: {_pin(namespace, each, follower)}" for each in good
+        f", go back to the last good revision {each}{_pin(namespace, each, follower)}" for each in good
     )
     is_named = spec.upstreams or spec.combinations
     next_one = "follow another upstream revision" if is_named else "change its content"
@@ -116,8 +138,10 @@ def _words(namespace: str, quarantine: Quarantine, follower: str) -> str:
 
 
 def _pin(namespace: str, source: str, follower: str) -> str:
-    """Return the command by which targets follow an upstream revision, as for a change of their
-    configuration that cannot wait."""
+    """Return ": " and the command by which targets follow an upstream revision, as for a change of their
+    configuration that cannot wait; "" without a follower."""
+    if not follower:
+        return ""
     where, _, name = source.rpartition("@")
     repo, _, package = where.partition("/")
     number = name.removeprefix("v")
@@ -125,7 +149,7 @@ def _pin(namespace: str, source: str, follower: str) -> str:
     revision = {"revision": int(number)} if is_number else {"workspaceName": name, "revision": None}
     upstream = {"repo": repo, "package": package, "workspaceName": None, **revision}
     patch = json.dumps({"spec": {"upstream": upstream}}, separators=(",", ":"))
-    return f"kubectl patch -n {namespace} {follower} --type merge -p '{patch}'"
+    return f": kubectl patch -n {namespace} {follower} --type merge -p '{patch}'"
 
 
 def is_quarantine(key: str) -> bool:
@@ -168,7 +192,7 @@ class QuarantineView:
         table = self._lasting.get(namespace, {})
         for name in sorted(table):
             spec = table[name].spec
-            if spec.sets and set_name not in spec.sets:
+            if not _is_of_set(spec, set_name):
                 continue
             for each in spec.combinations:
                 if packages & {package_of(upstream) for upstream in each.upstreams}:
@@ -177,10 +201,16 @@ class QuarantineView:
     def has_any(self, namespace: str) -> bool:
         return bool(self._lasting.get(namespace))
 
-    def has_contents(self, namespace: str, set_name: str) -> bool:
-        """Tell whether any quarantine of a set's packages is by their own content."""
+    def has_contents(self, namespace: str, set_name: str | None) -> bool:
+        """Tell whether any quarantine of a set's packages is by their own content. set_name: as in
+        `Content`."""
         specs = (each.spec for each in self._lasting.get(namespace, {}).values())
-        return any(spec.contents and (not spec.sets or set_name in spec.sets) for spec in specs)
+        return any(spec.contents and _is_of_set(spec, set_name) for spec in specs)
+
+    def upstreams(self, namespace: str) -> Iterator[str]:
+        """Yield the names of the quarantined upstream revisions of a namespace."""
+        for quarantine in self._lasting.get(namespace, {}).values():
+            yield from (upstream.revision for upstream in quarantine.spec.upstreams)
 
     def is_away(self) -> bool:
         """Tell whether the kind will not be listed soon."""

@@ -5,7 +5,7 @@ carried out at most once, whatever is repeated, and whenever a process ends. The
 variant; the last outcome of each policy stays, as its rollout reports why a target failed.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,9 +29,11 @@ from pvbus.core.kernel.records import (
     DesiredRow,
     PromotionRow,
     ReleaseRow,
+    Verdict,
 )
 from pvbus.core.promotion.protocol.quarantines import QuarantineView
 from pvbus.core.promotion.protocol.stops import concerns_stops
+from pvbus.core.promotion.protocol.unowned import address_of, is_unowned
 from pvbus.core.promotion.release import approvals, lifecycles
 from pvbus.core.promotion.release.orders import GONE, HELD, Guards, Order
 from pvbus.core.promotion.release.state import ReleaseState
@@ -129,7 +131,7 @@ class ReleaseController(KeyedController[ReleaseState]):
             key
             for table in self._tables.values()
             for key, seen in table.items()
-            if seen.orders and (known is None or Key.parse(key).namespace in known)
+            if seen.orders and (known is None or address_of(key).namespace in known)
         ]
 
     def store(self, partition: int, put: Put) -> Iterable[str]:
@@ -151,11 +153,14 @@ class ReleaseController(KeyedController[ReleaseState]):
         if not seen.has_orders:
             return Outcome()
         with self._gate.carrying(partition):
-            steps = _carry_out(Key.parse(key), seen, Guards(self._quarantines, self._gate.view))
+            steps = _carry_out(key, seen, Guards(self._quarantines, self._gate.view))
             return (yield from until_held(steps, lambda: _holder(seen)))
 
 
-def _carry_out(key: Key, seen: ReleaseState, guards: Guards) -> Reconciliation:
+def _carry_out(address: str, seen: ReleaseState, guards: Guards) -> Reconciliation:
+    if is_unowned(address):
+        return (yield from _carry_out_unowned(address, seen))
+    key = Key.parse(address)
     if seen.raw is None:
         return Outcome(result="waiting", waiting=(GONE,))
     variant = _variant.decode(seen.raw)
@@ -173,6 +178,20 @@ def _carry_out(key: Key, seen: ReleaseState, guards: Guards) -> Reconciliation:
     return Outcome(puts, result, again_after=again, waiting=waiting)
 
 
+def _carry_out_unowned(key: str, seen: ReleaseState) -> Reconciliation:
+    """Carry out promote's order on a revision that no variant owns. One that has an owner by now is not what
+    the order was made on."""
+    promotion = seen.promotion
+    if promotion is None:
+        return Outcome()
+    orders = [verdict for verdict in promotion.verdicts if verdict.order]
+    part = yield from _carry_orders(address_of(key).namespace, orders)
+    row = ReleaseRow(uid=promotion.uid, carried=part.done) if part.done else seen.row
+    puts = () if row == seen.row else (Put(RELEASES, key, row),)
+    result = part.result or ("waiting" if part.waiting else "changed" if puts else "unchanged")
+    return Outcome(puts, result, again_after=part.again_after, waiting=part.waiting)
+
+
 def _holder(seen: ReleaseState) -> Holder | None:
     return holder_of(_variant.decode(seen.raw), seen.desired) if seen.raw is not None else None
 
@@ -187,9 +206,13 @@ def _proposals(key: Key, seen: ReleaseState, variant: PackageVariant) -> Generat
         return _Part(waiting=(CHANGED,))
     if holder := _holder(seen):
         return _Part(waiting=(unheld(holder),))
+    return (yield from _carry_orders(key.namespace, orders))
+
+
+def _carry_orders(namespace: str, orders: Sequence[Verdict]) -> Generator[Effect, Any, _Part]:
     done: list[Carried] = []
     for verdict in orders:
-        carried = yield from lifecycles.carry_out(key.namespace, verdict)
+        carried = yield from lifecycles.carry_out(namespace, verdict)
         done += [carried] if carried is not None else []
     if any(one.outcome == "refused" for one in done):
         return _Part(tuple(done), (), "failed", REFUSED_RETRY_SECONDS)

@@ -108,6 +108,10 @@ KEYS: Sequence[tuple[str, str, object, str]] = [
     ),
     (PROMOTIONS, "default/v", Key("default", "v"), "default/v"),
     (RELEASES, "default/v", Key("default", "v"), "default/v"),
+    *(
+        (topic, "PackageRevision|default/r", SubjectKey("PackageRevision", "default/r"), "default/r")
+        for topic in (PROMOTIONS, RELEASES)
+    ),
     (POLICIES, "default/p", Key("default", "p"), "default/p"),
     (POLICIES, "stop|default|fleet", StopKey("default", "fleet"), "stop|default|fleet"),
     (POLICIES, OKEY, ObjectKey("example.org", "Site", "default", "edge"), OKEY),
