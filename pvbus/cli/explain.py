@@ -56,7 +56,7 @@ from pvbus.core.kernel.records import (
     SyncMarker,
     TargetRow,
 )
-from pvbus.core.promotion.protocol.unowned import unowned_key
+from pvbus.core.promotion.protocol.unowned import address_of, unowned_key
 from pvbus.core.variants.conditions.sets import confirm_command, dispute_text
 from pvbus.core.variants.expressions import expressions_of
 from pvbus.core.variants.template import row_variables
@@ -279,10 +279,11 @@ async def _variant(bus: Bus, key: Key) -> Document:
 async def _promotion(bus: Bus, key: str) -> list[Document]:
     """Return why each open revision is not proposed, or what becomes of it; [] where promote does not run.
     key: the variant's, or that of a revision which no variant owns"""
-    row = _decoded((await read_rows(bus, PROMOTIONS, key=key)).get(key), PromotionRow)
+    at = str(address_of(key))
+    row = _decoded((await read_rows(bus, PROMOTIONS, key=at)).get(key), PromotionRow)
     if row is None:
         return []
-    done = _decoded((await read_rows(bus, RELEASES, key=key)).get(key), ReleaseRow)
+    done = _decoded((await read_rows(bus, RELEASES, key=at)).get(key), ReleaseRow)
     carried = {(each.revision, each.row_digest): each for each in (done.carried if done is not None else ())}
     found = []
     for verdict in row.verdicts:

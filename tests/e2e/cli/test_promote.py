@@ -40,16 +40,22 @@ SPECIALIZER = {
 
 
 class Story:
-    """A person and a program; `explains` waits until `pvbus explain` has these words."""
+    """A person and a program.
+
+    name: the revision that is written
+    explained: what `pvbus explain` is asked; `explains` waits until the answer has these words
+    """
 
     def __init__(self, folder: Path, client: Client) -> None:
         self.folder = folder
         self.client = client
+        self.name = NAME
+        self.explained = [f"default/{VARIANT_NAME}"]
 
     async def explains(self, words: str) -> None:
         said = ""
         for _ in range(SECONDS_MAX):
-            done = await asyncio.to_thread(pvbus, "explain", f"default/{VARIANT_NAME}", cwd=self.folder)
+            done = await asyncio.to_thread(pvbus, "explain", *self.explained, cwd=self.folder)
             said = done.out
             if words in said:
                 return
@@ -70,15 +76,41 @@ class Story:
             status["conditions"] = [*others, *conditions]
             revision["spec"] |= spec
 
-        await self.client.edit(REVISION, NAME, edit)
+        await self.client.edit(REVISION, self.name, edit)
 
     async def becomes(self, lifecycle: str) -> Any:
         for _ in range(SECONDS_MAX * 5):
-            revision = await self.client.get(REVISION, NAME)
+            revision = await self.client.get(REVISION, self.name)
             if revision["spec"]["lifecycle"] == lifecycle:
                 return revision["metadata"].get("annotations") or {}
             await asyncio.sleep(0.2)
-        raise AssertionError(f"{NAME} does not become {lifecycle}")
+        raise AssertionError(f"{self.name} does not become {lifecycle}")
+
+
+HAND = "edge-asia.hand.v1"
+BY_HAND: dict[str, Any] = {
+    "repository": "edge-asia",
+    "packageName": "hand",
+    "workspaceName": "v1",
+    "lifecycle": "Draft",
+    "readinessGates": [{"conditionType": GATE}],
+    "tasks": [{"type": "init", "init": {"description": "made by hand"}}],
+}
+
+
+async def make_by_hand(folder: Path, client: Client) -> None:
+    """A draft that no variant owns is served by the same rules, and a person approves it."""
+    await client.create(REVISION, BY_HAND)
+    story = Story(folder, client)
+    story.name, story.explained = HAND, ["packagerevision", HAND]
+    await story.explains("no PackageVariant has it, and it is not opted in: kubectl annotate packagerevision")
+    await story.change(annotations={AUTO_LIFECYCLE: "true"})
+    await story.explains("promotion: GateNotMet: unmet readiness gates: example.dev/IPAllocated")
+    await story.change(conditions=[{"type": GATE, "status": "True"}])
+    await story.explains("promotion: NotOpened: PackageSpecializer default/ipam has not acknowledged it yet")
+    await story.change(annotations={f"{ACKNOWLEDGED_PREFIX}ipam": HAND})
+    assert PROPOSED_CONTENT in await story.becomes("Proposed")
+    await story.explains("promotion: Proposed: it waits for the approval of a person, as no rollout has it")
 
 
 async def test_a_draft_is_acknowledged_gated_proposed_rejected_and_proposed_again(tmp_path: Path) -> None:
@@ -107,6 +139,7 @@ async def test_a_draft_is_acknowledged_gated_proposed_rejected_and_proposed_agai
             await story.client.put(REVISION, await published(story.client), "approval")
             others = [await story.client.get(REVISION, name_of(package, 1)) for package in PACKAGES[1:]]
             assert {each["spec"]["lifecycle"] for each in others} == {"Draft"}
+            await make_by_hand(tmp_path, story.client)
             assert up.end() == 0
         finally:
             await cluster.close()
