@@ -178,7 +178,7 @@ class PromoteController(KeyedController[PromoteState]):
         return (key,)
 
     def keys(self, partition: int) -> Iterable[str]:
-        return {*super().keys(partition), *self._view.unowned.keys_of(partition)}
+        return dict.fromkeys((*super().keys(partition), *self._view.unowned.keys_of(partition)))
 
     def _keys_in(self, namespaces: Iterable[str]) -> list[str]:
         known = {*namespaces}
