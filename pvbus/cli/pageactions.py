@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from pvbus.cli import confirm, conflicts, proposalmoves, proposals, retry, settling, task
+from pvbus.cli import confirm, conflicts, proposalmoves, proposals, retry, settling, stops, task
 from pvbus.cli.condition import readiness_line
 from pvbus.cli.diff import settle
 from pvbus.cli.fleet import Target, counted, existing, silent, variants_of
@@ -23,10 +23,11 @@ from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.quarantines import end_quarantine
 from pvbus.cli.rolloutorders import ORDERS, REASON_CHARACTERS_MAX, promote, read_order, write_order
 from pvbus.core.api.selectortext import parse_label_selector
+from pvbus.core.api.stops import RolloutStop, words_of
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.kernel import tasks
 from pvbus.core.kernel.keys import HOLD, HOLD_REASON, Key, digest
-from pvbus.core.kernel.objectrows import QUARANTINE
+from pvbus.core.kernel.objectrows import QUARANTINE, STOP
 from pvbus.core.promotion.protocol.proposals import APPROVE, PROPOSE, REJECT
 from pvbus.core.web.conflicts import found_in, group_id, groups_of
 from pvbus.core.web.model import Model
@@ -192,14 +193,21 @@ async def _no_text(*_: Any) -> str:
 
 
 class Move(_OnTarget, frozen=True, kw_only=True, tag="move"):
-    """A change of lifecycle of a variant's revision, or of those of a set."""
+    """A change of lifecycle of a variant's revision, or of those of a set.
+
+    overrides: whether the person says, after the question, why quarantines and stops do not keep them
+    override: why
+    """
 
     move: Literal["propose", "approve", "reject"]
     selector: Text = ""
+    overrides: bool = False
+    override: Reason = ""
 
     def words(self) -> Sequence[str]:
         named = ["--set", self.name] if self.kind == "set" else [typed(VARIANT, Key.parse(self.name))]
-        return [self.move, *named, *(["-l", self.selector] if self.selector else [])]
+        passes = ["--override", self.override or "REASON"] if self.overrides else []
+        return [self.move, *named, *(["-l", self.selector] if self.selector else []), *passes]
 
     def asked(self, hints: Hints) -> proposalmoves.Asked:
         move = {each.verb: each for each in (PROPOSE, APPROVE, REJECT)}[self.move]
@@ -207,19 +215,27 @@ class Move(_OnTarget, frozen=True, kw_only=True, tag="move"):
             parsed = parse_label_selector(self.selector)
         except ValueError as exc:
             raise UsageError(f"{self.selector}: {exc}") from exc
-        return proposalmoves.Asked(
-            move, self.target.key, parsed, self.selector, False, True, hints.cluster, self.target.kind
-        )
+        options = (parsed, self.selector, False, True, hints.cluster, self.target.kind)
+        return proposalmoves.Asked(move, self.target.key, *options, override=self.override.strip())
 
     async def look(self, desk: Desk) -> Look:
+        if self.override and not self.overrides:
+            raise UsageError("a reason is for what a quarantine or a stop keeps")
         asked = self.asked(desk.hints)
+        refused: tuple[str, ...] = ()
+        if self.overrides:
+            first = await proposalmoves.plan_moves(desk.cluster, asked._replace(override=""))
+            refused = _result_lines(first.refused)
+            asked = asked._replace(override=asked.override or "asked")
         plan = await proposalmoves.plan_moves(desk.cluster, asked)
-        refused = _result_lines(plan.refused)
+        refused = refused or _result_lines(plan.refused)
         if not plan.due:
             summary = proposalmoves.summary_of(plan, [], interrupted=False)
             return Look("", None, (*refused, *proposals.summary_lines(asked, summary, 0)))
 
         async def run() -> Outcome:
+            if self.overrides and not self.override.strip():
+                raise UsageError("say why it goes out all the same; nothing was done")
             written, interrupted = await proposalmoves.carry_out(desk.cluster, asked, plan, silent)
             summary = proposalmoves.summary_of(plan, written, interrupted=interrupted)
             done = sum(each.outcome == "done" for each in summary.results)
@@ -408,6 +424,33 @@ def _order_digest(annotations: Any) -> str:
     return digest(sorted((name, str(value).partition(":")[0]) for name, value in annotations.items()))
 
 
+class Lift(Action, frozen=True, kw_only=True, tag="lift"):
+    """The end of one entry of a stop of all rollouts."""
+
+    name: ObjectName
+    entry: Annotated[str, msgspec.Meta(pattern=r"\A\w[\w.-]{0,252}\Z")]
+    reason: Reason = ""
+
+    def words(self) -> Sequence[str]:
+        return ["rollout", "lift", self.name, self.entry, "--reason", self.reason or "TEXT"]
+
+    async def look(self, desk: Desk) -> Look:
+        key = Key.parse(self.name)
+        stop = msgspec.convert(await existing(desk.cluster, STOP, key), RolloutStop)
+        lifted = next((each for each in stop.spec.lasting if each.name == self.entry), None)
+        if lifted is None:
+            return Look("", None, (f"{key} has no entry {self.entry} any more: it was lifted.",))
+
+        async def run() -> Outcome:
+            if not self.reason.strip():
+                raise UsageError("say why the stop ends; nothing was done")
+            words = await stops.lift_as_user(desk.cluster, key, self.entry, self.reason.strip())
+            return Outcome(True, (words,))
+
+        question = f"Lift the stop {key}? Rollouts go on when the last one is lifted."
+        return Look(question, run, (f"Of {words_of(lifted)}",), digest(words_of(lifted)))
+
+
 class Release(Action, frozen=True, kw_only=True, tag="release"):
     """The end of a quarantine."""
 
@@ -415,7 +458,7 @@ class Release(Action, frozen=True, kw_only=True, tag="release"):
     reason: Reason = ""
 
     def words(self) -> Sequence[str]:
-        return ["rollout", "release", self.name, "--reason", self.reason]
+        return ["rollout", "release", self.name, "--reason", self.reason or "TEXT"]
 
     async def look(self, desk: Desk) -> Look:
         key = Key.parse(self.name)
@@ -429,4 +472,4 @@ class Release(Action, frozen=True, kw_only=True, tag="release"):
         return Look(f"End the quarantine {key}? What it covers may go out again.", run)
 
 
-AnyAction = Hold | Unhold | Retry | Move | Answer | Take | TakeField | Undo | Confirm | Order | Release
+AnyAction = Hold | Unhold | Retry | Move | Answer | Take | TakeField | Undo | Confirm | Order | Lift | Release

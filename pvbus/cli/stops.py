@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 import click
@@ -187,6 +188,12 @@ async def lift(cluster: Cluster, key: Key, name: str, end: StopLift) -> str:
     return f"{key}: lifted; rollouts go on"
 
 
+async def lift_as_user(cluster: Cluster, key: Key, name: str, reason: str) -> str:
+    """Lift an entry as the user of the API server, now; return the message."""
+    by = await user_name(cluster)
+    return await lift(cluster, key, name, StopLift(reason=reason, by=by, at=timestamp(time.time())))
+
+
 # ------------------------------------------------------------ commands
 
 
@@ -261,12 +268,7 @@ def lift_command(
     The object stays, and has the reason, who gave it, and when. Whoever deletes it lifts all entries.
     """
     stop = named(words, (STOP,), Scope(namespace, data, kubeconfig), rest_max=1)
-    end = StopLift(reason=_checked(reason), at=timestamp(time.time()))
-
-    async def work(cluster: Cluster) -> str:
-        by = await user_name(cluster)
-        return await lift(cluster, stop.key, "".join(stop.rest), msgspec.structs.replace(end, by=by))
-
+    work = partial(lift_as_user, key=stop.key, name="".join(stop.rest), reason=_checked(reason))
     click.echo(asyncio.run(run_connected(data, kubeconfig, work)))
 
 

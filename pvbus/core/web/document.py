@@ -86,8 +86,8 @@ def _quarantines(rows: Iterable[tuple[str, QuarantineRow]]) -> list[list[str]]:
     return [[name, row.covers, row.why] for name, row in rows]
 
 
-def _stops(rows: Iterable[tuple[str, StopRow]]) -> list[list[str]]:
-    return [[name, row.why] for name, row in rows]
+def _stops(rows: Iterable[tuple[str, StopRow]]) -> list[list[Any]]:
+    return [[name, row.why, row.entries] for name, row in rows]
 
 
 def _document(

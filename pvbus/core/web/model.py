@@ -197,9 +197,14 @@ class QuarantineRow(msgspec.Struct):
 
 
 class StopRow(msgspec.Struct):
-    """A stop of all rollouts. why: who wants it, and why."""
+    """A stop of all rollouts.
+
+    why: who wants it, and why
+    entries: the name of each entry that lasts, and the same of it
+    """
 
     why: str
+    entries: tuple[tuple[str, str], ...] = ()
     version: int = 0
 
 
@@ -417,7 +422,9 @@ class Model:
         name = f"{key.namespace}/{key.name}"
         lasting = _stop.decode(value).spec.lasting if value is not None else ()
         if lasting:
-            self.stops.put(name, StopRow("; ".join(map(words_of, lasting))), self.version + 1)
+            entries = tuple((entry.name, words_of(entry)) for entry in lasting)
+            row = StopRow("; ".join(words for _, words in entries), entries)
+            self.stops.put(name, row, self.version + 1)
         else:
             self.stops.remove(name, self.version + 1)
         self._dirty = True

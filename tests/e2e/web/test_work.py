@@ -11,7 +11,11 @@ from typing import NamedTuple
 
 import pytest
 
+from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.core.api.promotion import PROMOTION_GROUP
+from pvbus.ports.cluster import Kind
 from tests.e2e.cli.command import REPOSITORY, pvbus, running
+from tests.e2e.cli.small_fleet import Client
 from tests.e2e.web.test_page import address
 from tests.e2e.web.working_day import CLUSTERS, IN_CONFLICT, SIZE, begin, revision_of, variant_of
 from tests.tools.axe import violations
@@ -184,6 +188,70 @@ def test_one_decision_settles_equal_conflicts_and_is_taken_back(day: Day) -> Non
     press(page, "Close")
     page.until_text("Conflicts (2)", "nav")
     page.until_text("No draft records a decision", "[aria-label=Settled]")
+
+
+def test_who_may_ends_what_keeps_proposals(day: Day) -> None:
+    """A stop is lifted, one proposal goes out in spite of it, and a quarantine ends: by approvers alone."""
+    page, target = day.page, variant_of("africa-02")
+    for words in (f"propose pv/{target}", "rollout stop --all --reason maintenance"):
+        done = pvbus(*words.split(), cwd=day.folder)
+        assert done.code == 0, done.err
+    asyncio.run(quarantine(day.folder))
+    page.run("location.hash = '#/rollouts'")
+    stop, bad, one = (
+        "[aria-label^='Lift default/fleet']",
+        "[aria-label='End default/bad']",
+        f"Approve {target}",
+    )
+    page.until_text("blueprints/web@v9", "[aria-label=Quarantined]")
+    page.until_text(target, "[aria-label='Proposals that these may keep']")
+    sign_out(page)
+    sign_in(page, token_of("hal", "viewer", day.folder))
+    page.until_text("hal", "#user")
+    refusals = ((stop, "Lift"), (bad, "Release"), (f"[aria-label='{one}']", "Approve all the same"))
+    for selector, button in refusals:
+        press(page, button, selector)
+        fill(page, "I want to")
+        press(page, "Do it")
+        page.until_text('User "hal" cannot', "dialog")
+        press(page, "Close")
+    sign_out(page)
+    sign_in(page, token_of("fay", "approver", day.folder))
+    page.until_text("fay", "#user")
+    assert violations(page) == []
+    press(page, "Approve all the same", f"[aria-label='{one}']")
+    page.until_text("all rollouts are stopped", "dialog .said")
+    fill(page, "the site is down")
+    press(page, "Do it")
+    page.until_text(f"approved 1 of 1 proposals of {target}", "dialog")
+    page.until_text("--override 'the site is down'", "dialog code")
+    press(page, "Close")
+    page.until(lambda: target not in page.text("main"), "it is no proposal any more")
+    for selector, button, words in (
+        (stop, "Lift", "lifted; rollouts go on"),
+        (bad, "Release", "is released"),
+    ):
+        press(page, button, selector)
+        fill(page, "it is over")
+        press(page, "Do it")
+        page.until_text(words, "dialog")
+        press(page, "Close")
+        page.until(partial(is_gone, page, selector), f"{selector} is gone")
+
+
+def is_gone(page: Browser, selector: str) -> bool:
+    return not page.run("return Boolean(document.querySelector(arguments[0]))", selector)
+
+
+async def quarantine(folder: Path) -> None:
+    """Quarantine a revision that nobody has."""
+    cluster = await HttpCluster.connect(folder / ".pvbus" / "kubeconfig")
+    try:
+        kind = Kind(PROMOTION_GROUP, "Quarantine")
+        spec = {"upstreams": [{"revision": "blueprints/web@v9"}], "message": "it leaks"}
+        await Client(cluster).create(kind, spec, "bad")
+    finally:
+        await cluster.close()
 
 
 def as_eve(day: Day) -> None:

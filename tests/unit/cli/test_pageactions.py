@@ -19,7 +19,7 @@ from pvbus.cli.main import run
 from pvbus.cli.pageactions import Action, AnyAction
 from pvbus.cli.pageusers import PageUsers
 from pvbus.core.errors import PermanentError, RejectedError
-from pvbus.core.kernel.keys import CONFIRM_DELETION
+from pvbus.core.kernel.keys import CONFIRM_DELETION, OVERRIDE_QUARANTINE
 from pvbus.core.kernel.records import SETRESULTS, SetResult
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.web.feed import Feed
@@ -36,6 +36,7 @@ REVIEW = Resource("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubje
 SET, VARIANT = (Kind("config.porch.kpt.dev", f"PackageVariant{end}") for end in ("Set", ""))
 REVISION = Kind("porch.kpt.dev", "PackageRevision")
 POLICY = Kind("promotion.pvbus.dev", "RolloutPolicy")
+STOP = Kind("promotion.pvbus.dev", "RolloutStop")
 HELD_BY_WEB = (SETRESULTS, "default/web", SetResult(uid="set", generation=1, hold=test_confirm.HOLD))
 DRAFT = "default/edge.a.packagevariant-1"
 
@@ -52,6 +53,7 @@ EXAMPLES = {
     "field": "f",
     "resolution": "ab",
     "order": "pause",
+    "entry": "1",
 }
 
 
@@ -101,7 +103,13 @@ def objects() -> list[Object]:
         "spec": {"revisions": {"all": True}, "approval": "Always", "waves": test_rollout_orders.WAVES},
         "status": {"phase": "Rolling", "attempt": 3, "wave": 1, "targets": test_rollout_orders.COUNTS},
     }
-    return [*found, policy, test_task.asking(test_task.revision())]
+    stop = {
+        "apiVersion": "promotion.pvbus.dev/v1alpha1",
+        "kind": STOP.kind,
+        "metadata": {"name": "fleet", "namespace": "default", "uid": "s"},
+        "spec": {"entries": [{"name": "1", "reason": "payments", "by": "eve"}, {"name": "2", "reason": "z"}]},
+    }
+    return [*found, policy, stop, test_task.asking(test_task.revision())]
 
 
 class Page:
@@ -159,7 +167,8 @@ async def serving(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *, is_open: bool = True
 ) -> AsyncIterator[Page]:
     cluster = Account(objects(), now=lambda: "2026-01-01T00:00:00Z")
-    for resource in (REVIEW, test_rollout_orders.POLICIES):
+    stops = Resource(STOP.group, "v1alpha1", STOP.kind, "rolloutstops", namespaced=True)
+    for resource in (REVIEW, test_rollout_orders.POLICIES, stops):
         cluster.serve(resource)
 
     async def connect(token: str, kubeconfig: Path, context: str | None) -> Account:
@@ -249,6 +258,12 @@ ACTIONS: list[tuple[dict[str, Any], dict[str, str], str, str]] = [
         "attempt 3 approves the rest at once, in denied times, too: the fix is urgent",
         "pvbus rollout promote default/web --reason 'the fix is urgent' --data d",
     ),
+    (
+        {"action": "lift", "name": "default/fleet", "entry": "1"},
+        {"reason": "they are back"},
+        "lifted; rollouts stay stopped by somebody: z",
+        "pvbus rollout lift default/fleet 1 --reason 'they are back' --data d",
+    ),
 ]
 
 
@@ -299,6 +314,44 @@ async def test_what_is_confirmed_is_what_was_seen(page: Page) -> None:
     assert "changed meanwhile" in refused["lines"][0]
     assert page.peek(REVISION, "edge.a.packagevariant-1")["spec"]["lifecycle"] == "Draft"
     assert CONFIRM_DELETION not in page.annotations(SET, "web")
+
+
+async def test_what_a_stop_keeps_goes_out_with_a_reason_alone(page: Page) -> None:
+    """The question says what keeps it; the revision has who passed that, and why; nothing else passes."""
+    await page.sign_in(ANN)
+    await page.do({"action": "move", "move": "propose", "kind": "variant", "name": "default/a"})
+    approve = {"action": "move", "move": "approve", "kind": "variant", "name": "default/a"}
+    refusal = await page.do(approve)
+    assert "all rollouts are stopped: eve: payments" in refusal["lines"][0]
+    _, refused = await page.send("/api/look", {**approve, "override": "a fix"})
+    assert "a reason is for what a quarantine or a stop keeps" in refused["lines"][0]
+    request = {**approve, "overrides": True}
+    _, look = await page.send("/api/look", request)
+    assert "all rollouts are stopped: eve: payments" in look["lines"][0]
+    assert look["command"] == "pvbus approve pv/default/a --override REASON --data d"
+    done = await page.do(request)
+    assert "say why it goes out all the same" in done["lines"][0]
+    assert page.peek(REVISION, "edge.a.packagevariant-1")["spec"]["lifecycle"] == "Proposed"
+    done = await page.do(request, override="a fix")
+    assert done["command"] == "pvbus approve pv/default/a --override 'a fix' --data d"
+    revision = page.peek(REVISION, "edge.a.packagevariant-1")
+    assert revision["spec"]["lifecycle"] == "Published"
+    assert "ann at 20" in revision["metadata"]["annotations"][OVERRIDE_QUARANTINE]
+    assert ": a fix (in spite of FleetStopped" in revision["metadata"]["annotations"][OVERRIDE_QUARANTINE]
+
+
+async def test_a_lift_is_of_the_entry_that_was_seen(page: Page) -> None:
+    """Without a reason nothing is done, and what is lifted already needs nothing."""
+    await page.sign_in(ANN)
+    lift = {"action": "lift", "name": "default/fleet", "entry": "2"}
+    assert "say why the stop ends" in (await page.do(lift, reason=" "))["lines"][0]
+    assert (await page.do(lift, reason="over"))["ok"]
+    entries = page.peek(STOP, "fleet")["spec"]["entries"]
+    assert [(each["name"], each.get("lifted", {}).get("by")) for each in entries] == [
+        ("1", None),
+        ("2", "ann"),
+    ]
+    assert "has no entry 2 any more" in (await page.do(lift))["lines"][0]
 
 
 async def test_nothing_to_do_is_said_at_once(page: Page) -> None:

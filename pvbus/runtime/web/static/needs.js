@@ -51,6 +51,21 @@ function showNeeds(place) {  // a line on top of the fleet
     el("ul", {}, ...found.map((each) => el("li", {}, `${each.title}: ${each.rows.length.toLocaleString("en")}`))));
 }
 
+function quarantineTable(rows, hints) {
+  return table(["Quarantine", "Covers", "Why", "To end it"], rows.map((row) => el("tr", {}, el("td", {}, row.name), el("td", {}, row.covers), el("td", {}, row.why),
+    el("td", {}, ...releaseActions(row), command(`pvbus rollout release ${row.name} --reason TEXT${hints}`)))));
+}
+
+function stopTable(rows, hints) {  // a row for each entry: each is lifted by itself
+  return table(["Stop", "Who, and why", "To lift it"], rows.flatMap((row) => row.entries.map(([entry, words]) => el("tr", {}, el("td", {}, `${row.name} ${entry}`), el("td", {}, words),
+    el("td", {}, ...liftActions(row, entry), command(`pvbus rollout lift ${row.name} ${entry} --reason TEXT${hints}`))))));
+}
+
+function overrideTable(rows, hints) {
+  return table(["Variant", "In spite of it"], rows.map((row) => el("tr", {}, el("td", {}, link("variant", row.name)),
+    el("td", {}, ...overrideActions(row), command(`pvbus approve pv/${row.name} --override REASON${hints}`)))));
+}
+
 class NeedsView {
   constructor() {
     this.list = el("div");
@@ -91,15 +106,9 @@ class NeedsView {
       el("td", {}, isOverdue(row) ? `\u26a0 overdue: ${row.due}` : row.due || "none"), el("td", {}, link("variant", row.variant)))));
   }
 
-  quarantine(rows, hints) {
-    return table(["Quarantine", "Covers", "Why", "To end it"], rows.map((row) => el("tr", {}, el("td", {}, row.name), el("td", {}, row.covers), el("td", {}, row.why),
-      el("td", {}, ...releaseActions(row), command(`pvbus rollout release ${row.name} --reason TEXT${hints}`)))));
-  }
+  quarantine(rows, hints) { return quarantineTable(rows, hints); }
 
-  stop(rows, hints) {
-    return table(["Stop", "Who, and why", "To lift it"], rows.map((row) => el("tr", {}, el("td", {}, row.name), el("td", {}, row.why),
-      el("td", {}, command(`pvbus rollout lift ${row.name} --reason TEXT${hints}`)))));
-  }
+  stop(rows, hints) { return stopTable(rows, hints); }
 
   rollout(rows) {
     return table(["Rollout", "Stands", "Waits for"], rows.map((row) => el("tr", {}, el("td", {}, row.name), el("td", {}, row.standing), el("td", {}, row.waits.join("; ")))));

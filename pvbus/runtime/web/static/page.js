@@ -175,7 +175,7 @@ function apply(message) {
   for (const name of message.quarantinesGone || []) fleet.quarantines.delete(name);
   for (const [name, covers, why] of message.quarantines || []) fleet.quarantines.set(name, { name, covers, why });
   for (const name of message.stopsGone || []) fleet.stops.delete(name);
-  for (const [name, why] of message.stops || []) fleet.stops.set(name, { name, why });
+  for (const [name, why, entries] of message.stops || []) fleet.stops.set(name, { name, why, entries });
   [fleet.conflicts, fleet.conflictsAt] = message.conflicts || [0, 0];
   for (const [name, variant, note] of message.retained || []) fleet.kept.set(name, { name, variant, note });
   for (const rollout of message.rollouts || []) fleet.rollouts.set(rollout.name, rollout);
@@ -789,16 +789,35 @@ class ConflictsView {
 const COUNTS = [["proven", "proven", "ready"], ["rolledBack", "rolled back", "on-hold"], ["failing", "failing", "stalled"],
   ["inFlight", "in flight", "working"], ["waiting", "wait", "removing"], ["left", "left the plan", "line"], ["unproven", "unproven", "line"]];
 
+const KEPT_MAX = 50;
+
 class RolloutsView {
   constructor() {
     this.list = el("div");
     this.sections = new Map();
-    this.node = el("div", {}, el("h2", {}, this.title()), this.list);
+    this.kept = el("div");
+    this.node = el("div", {}, el("h2", {}, this.title()), this.kept, this.list);
   }
 
   title() { return "Rollouts"; }
 
+  drawKept() {  // what keeps proposals from going out, and its end by a person
+    const [stops, quarantines] = [fleet.stops, fleet.quarantines].map((all) => [...all.values()].sort(byName));
+    const proposed = stops.length || quarantines.length ? sorted().filter((row) => row.lifecycle === "Proposed") : [];
+    const rest = proposed.length - KEPT_MAX, hints = (connection.status && connection.status.hints) || "";
+    const mark = JSON.stringify([stops, quarantines, proposed.slice(0, KEPT_MAX).map((row) => row.name), rest, hints, work.open]);
+    if (mark === this.keptMark) return;
+    this.keptMark = mark;
+    const part = (title, rows, content, note) => (rows.length ? [el("section", { "aria-label": title }, el("h3", {}, title), el("div", { class: "wide" }, content), note || null)] : []);
+    replaceActions(this.kept, [
+      ...part("All rollouts are stopped", stops, stopTable(stops, hints)),
+      ...part("Quarantined", quarantines, quarantineTable(quarantines, hints)),
+      ...part("Proposals that these may keep", proposed, overrideTable(proposed.slice(0, KEPT_MAX), hints), rest > 0 ? el("p", { class: "quiet" }, `and ${plural(rest, "other")}`) : null),
+    ]);
+  }
+
   draw() {
+    this.drawKept();
     const rollouts = [...fleet.rollouts.values()].sort(byName);
     const hints = (connection.status && connection.status.hints) || "";
     const before = this.sections;

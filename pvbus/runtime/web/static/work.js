@@ -159,6 +159,10 @@ const removalActions = (held) => actionsOf(`Confirm the removals of ${held.set}`
 
 const releaseActions = (row) => actionsOf(`End ${row.name}`, [doing("Release", { action: "release", name: row.name }, { reason: ["Why it ends", true] })]);
 
+const liftActions = (row, entry) => actionsOf(`Lift ${row.name} ${entry}`, [doing("Lift", { action: "lift", name: row.name, entry }, { reason: ["Why it ends", true] })]);
+const overrideActions = (row) => actionsOf(`Approve ${row.name}`, [doing("Approve all the same", { action: "move", move: "approve", kind: "variant", name: row.name, overrides: true },
+  { override: ["Why it goes out all the same", true] })]);
+
 function rolloutActions(rollout) {
   return actionsOf(`Steer ${rollout.name}`, rollout.verbs.map((order) => doing(order[0].toUpperCase() + order.slice(1).replace("-", " "),
     { action: "rollout", name: rollout.name, order }, order === "promote" ? { reason: ["Why in a denied time, too", false] } : {})));

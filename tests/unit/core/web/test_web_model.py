@@ -481,7 +481,8 @@ def test_a_stop_of_all_rollouts_shows_until_its_last_entry_is_lifted() -> None:
     key = "stop|default|fleet"
     model = loaded([(POLICIES, key, msgspec.json.encode(obj))])
     why = "ann: payments are down; somebody: bad release"
-    assert whole(model)["stops"] == [["default/fleet", why]]
+    each = (("1", "ann: payments are down"), ("2", "somebody: bad release"))
+    assert whole(model)["stops"] == [["default/fleet", why, each]]
     shown = {**document_of(model, 0.0), "incomplete": []}
     assert next(iter(lines_of(shown))) == f"ALL ROLLOUTS ARE STOPPED (default/fleet) by {why}"
     assert shown["needs"][0]["what"] == "1 stop holds all rollouts"
