@@ -2,7 +2,7 @@
 # make run     the main job: everything on this machine, with an example fleet (ARGS=--once to end by itself)
 # make run-kafka   the same over a Kafka, each service as two processes (Java 17 and Maven)
 # make run-cluster   the services on a real Kubernetes API server, with the example fleet (Go)
-# make demo-rollout   a release of 200 variants in waves, and its rollback (kubectl, git; Debian's prometheus)
+# make demo-rollout   a canary that fails, a train, a quarantine, a joiner, waves (kubectl, git; Debian's prometheus)
 # make test    all tests but those of a real Kafka or API server and the long campaigns: a quarter of an hour
 # make test-fast   the unit and property tests but the slow ones: a minute and a half
 # make test-rest   what `make test` leaves out: first the long, then those of a real API server and a real Kafka

@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ import click
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.datafolder import DEFAULT, DataPaths, held
-from pvbus.cli.demos import day2, deploying, rollout, story, surroundings
+from pvbus.cli.demos import day2, deploying, mishaps, rollout, story, surroundings, train
 from pvbus.controlplane.packages.functions.starlark import require_interpreter
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.examples.fleet import CLUSTERS_PER_REGION, CLUSTERS_PER_REGION_MAX
 
+ROLLOUT_CLUSTERS = 6
+"""In each region: as few as show waves, so that each station is over when its clocks are."""
 TOOLS = ("git", "kubectl", "sed")
 START_SECONDS_MAX = 600.0
 LINES_MAX = 12  # of a command's output
@@ -35,7 +37,8 @@ Examples:
   pvbus demo day2 --pause               waits for Enter before each step
   pvbus demo day2 --data /tmp/fleet     in a fresh data folder
   pvbus demo day2 --data /tmp/small --clusters 10
-  pvbus demo rollout --clusters 10      waves, a metric that turns bad, and the rollback
+  pvbus demo rollout                    a canary that fails, a quarantine, a joiner, a train, waves
+  pvbus demo rollout --station train    one station, and what it needs
 
 Exit codes: 0 told, 1 a step failed, or this fleet had its story already, 2 bad usage.
 """,
@@ -49,9 +52,17 @@ Exit codes: 0 told, 1 a step failed, or this fleet had its story already, 2 bad 
 @click.option(
     "--clusters",
     type=click.IntRange(6, CLUSTERS_PER_REGION_MAX),
-    help=f"In each region of a fleet that is started.  [default: {CLUSTERS_PER_REGION}]",
+    help=f"In each region of a fleet that is started.  [default: {CLUSTERS_PER_REGION}, "
+    f"of rollout {ROLLOUT_CLUSTERS}]",
 )
-def demo(name: str, data: str | None, pause: bool, clusters: int | None) -> None:
+@click.option(
+    "--station",
+    "stations",
+    multiple=True,
+    type=click.Choice(list(rollout.STATIONS)),
+    help="Of rollout: tell this station alone, with those that it needs. Repeatable.",
+)
+def demo(name: str, data: str | None, pause: bool, clusters: int | None, stations: tuple[str, ...]) -> None:
     """Tell a story with the example fleet, in steps: each command is printed, run, and its outcome measured.
 
     \b
@@ -59,8 +70,14 @@ def demo(name: str, data: str | None, pause: bool, clusters: int | None) -> None
     cluster that goes and comes back, and a slip that the guard holds.
 
     \b
-    rollout: a new revision whose drafts wait for programs, a validator and a person, and go out in waves;
-    in the third a metric of Prometheus turns bad, and all is rolled back.
+    rollout: a policy approves what Applications shaped as Argo CD's prove, in these stations:
+      canary      a bad revision reaches one cluster, whose Application lags, then fails: it is rolled back
+      train       two packages of two sites go as one, in their order, and not one without the other
+      quarantine  nobody gets the bad revision again, also by hand
+      joiner      a cluster that joins gets nothing of it
+      gates       the next drafts wait for programs, a validator and a person
+      waves       they go out in waves; in the second a metric turns bad, and all is rolled back
+    It takes a minute and a half, and ends with code 1 if a station turns out otherwise.
 
     day2 uses the fleet that runs in the data folder (`make run`). If none runs there, it starts one in a data
     folder of its own, and ends it. rollout always does: it needs the services of promotion. Without the
@@ -76,8 +93,10 @@ def demo(name: str, data: str | None, pause: bool, clusters: int | None) -> None
             raise UsageError(
                 f"a fleet runs in {own.root}, and this story starts its own: choose a fresh --data"
             )
-        _run_story(_rollout(own, pause, clusters or CLUSTERS_PER_REGION))
+        _run_story(_rollout(own, pause, clusters or ROLLOUT_CLUSTERS, stations))
         return
+    if stations:
+        raise UsageError("--station is for the story rollout")
     folder = DataPaths(Path(data or DEFAULT))
     runs = _is_running(folder)
     if not runs and data is None:
@@ -132,29 +151,52 @@ async def _day2(folder: DataPaths, pause: bool, clusters: int | None) -> None:
         await _tell(folder, day2.steps(*_places(folder)), pause)
 
 
-async def _rollout(folder: DataPaths, pause: bool, clusters: int) -> None:
+async def _rollout(folder: DataPaths, pause: bool, clusters: int, stations: Collection[str]) -> None:
     folder.make()
     work = folder.root / "prometheus"
-    errors = work / "errors"
-    async with surroundings.open_monitoring(work, errors) as url:
-        click.echo(
-            f"Prometheus: {url}"
-            if url
-            else "prometheus is not on PATH (Debian's package prometheus): the checks look at an object"
-        )
-        async with _run_up(folder, clusters, "--promote", PVBUS_PROMETHEUS_URL=url):
-            steps = rollout.steps(*_places(folder), shlex.quote(str(errors)) if url else "")
-            async with _programs(folder):
-                await _tell(folder, steps, pause)
+    names = rollout.with_needed(stations)
+    is_wanted = "waves" in names
+    async with surroundings.open_monitoring(work, work / "errors") if is_wanted else _no_monitoring() as url:
+        if is_wanted:
+            click.echo(
+                f"Prometheus: {url}"
+                if url
+                else "prometheus is not on PATH (Debian's package prometheus): the checks look at an object"
+            )
+        errors = work / "errors" if url else None
+        running = _run_up(folder, clusters, "--promote", PVBUS_PROMETHEUS_URL=url)
+        async with running, _programs(folder, errors):
+            await _tell(folder, _stations(folder, names, has_metric=bool(url)), pause)
 
 
 @asynccontextmanager
-async def _programs(folder: DataPaths) -> AsyncIterator[None]:
-    """Run the programs of the story within the block."""
+async def _no_monitoring() -> AsyncIterator[str]:
+    yield ""
+
+
+def _stations(folder: DataPaths, names: Collection[str], *, has_metric: bool) -> Iterator[story.Step]:
+    """Yield the steps of these stations. The train goes while the canary's evidence is waited for."""
+    options, example, work = _places(folder)
+    scene = rollout.Scene(options, example, work, has_metric)
+    begins, ends = mishaps.canary(scene) if "canary" in names else ((), ())
+    number = mishaps.NUMBER + ("canary" in names)
+    yield from rollout.begin(scene)
+    yield from begins
+    yield from train.train(scene) if "train" in names else ()
+    yield from ends
+    yield from mishaps.quarantine(scene) if "quarantine" in names else ()
+    yield from mishaps.joiner(scene) if "joiner" in names else ()
+    yield from rollout.gates(scene, number) if "gates" in names else ()
+    yield from rollout.waves(scene, number) if "waves" in names else ()
+
+
+@asynccontextmanager
+async def _programs(folder: DataPaths, errors: Path | None) -> AsyncIterator[None]:
+    """Run the programs of the story within the block. errors: the file of the metric, if there is one"""
     cluster = await HttpCluster.connect(folder.kubeconfig)
     running = {
         asyncio.create_task(surroundings.answer_gates(cluster), name="gates"),
-        asyncio.create_task(deploying.deploy(cluster), name="deploying"),
+        asyncio.create_task(deploying.deploy(cluster, errors), name="deploying"),
     }
     try:
         yield
@@ -166,11 +208,10 @@ async def _programs(folder: DataPaths) -> AsyncIterator[None]:
 
 
 def _places(folder: DataPaths) -> tuple[str, str, str]:
-    """Return the options of pvbus, the repository of the blueprints, and a folder for its clone."""
+    """Return the options of pvbus, the folder of the fleet's repositories, and one for a clone."""
     data = str(folder.root)
     options = "" if data == DEFAULT else f" --data {shlex.quote(data)}"
-    blueprints = shlex.quote(str(folder.root / "example" / "blueprints.git"))
-    return options, blueprints, shlex.quote(str(folder.root / "demo-work"))
+    return options, shlex.quote(str(folder.root / "example")), shlex.quote(str(folder.root / "demo-work"))
 
 
 @asynccontextmanager
@@ -219,7 +260,7 @@ async def _tell(folder: DataPaths, steps: Iterable[story.Step], pause: bool) -> 
         click.echo(f"now: {await fleet.size()} variants are ready, after {seconds:.0f} s")
         click.echo(f"$ export KUBECONFIG={shlex.quote(str(folder.kubeconfig))}")
         for number, step in enumerate(steps, 1):
-            await _do(fleet, number, step, _environment(folder), pause)
+            await tell_step(fleet, number, step, _environment(folder), pause=pause)
     except TransientError as exc:
         raise TransientError(f"the API server does not answer: {exc}") from exc
     finally:
@@ -230,19 +271,22 @@ def _environment(folder: DataPaths) -> Mapping[str, str]:
     return {**os.environ, "KUBECONFIG": str(folder.kubeconfig), "PVBUS_PYTHON": sys.executable}
 
 
-async def _do(
-    fleet: story.Fleet, number: int, step: story.Step, environment: Mapping[str, str], pause: bool
+async def tell_step(
+    fleet: story.Fleet, number: int, step: story.Step, environment: Mapping[str, str], *, pause: bool
 ) -> None:
     """Print a step, run its commands, wait for their effect and say it. Raises PermanentError."""
     click.echo(f"\n{number}. {step.title}")
-    for line in _as_typed(step.commands):
+    commands = step.commands if isinstance(step.commands, str) else await step.commands(fleet)
+    for line in _as_typed(commands):
         click.echo(line)
     if pause:
         click.prompt("[Enter]", default="", show_default=False, prompt_suffix=" ")
     fleet.began = time.monotonic()
-    code = await _run(PVBUS + step.commands, environment)
+    code, output = await _run(PVBUS + commands, environment)
     if code not in step.codes:
         raise PermanentError(f"step {number} ended with code {code}; its output is above")
+    if step.shows not in output:
+        raise PermanentError(f'step {number} turned out otherwise: its output does not have "{step.shows}"')
     click.echo(f"now: {await step.outcome(fleet)}")
 
 
@@ -254,18 +298,18 @@ def _as_typed(commands: str) -> Iterator[str]:
         is_document = line != "END" if is_document else line.endswith("<<'END'")
 
 
-async def _run(script: str, environment: Mapping[str, str]) -> int:
-    """Run a script and show the first lines of its output; return its exit code."""
+async def _run(script: str, environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run a script and show the first lines of its output; return its exit code, and all of the output."""
     pipe, both = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
     process = await asyncio.create_subprocess_exec(
         "sh", "-euc", script, stdout=pipe, stderr=both, env=environment
     )
     assert process.stdout is not None
-    count = 0
+    lines: list[str] = []
     async for line in process.stdout:
-        count += 1
-        if count <= LINES_MAX:
-            click.echo(f"  {line.decode(errors='replace').rstrip()}")
-    if count > LINES_MAX:
-        click.echo(f"  ... {count - LINES_MAX} lines more")
-    return await process.wait()
+        lines.append(line.decode(errors="replace").rstrip())
+        if len(lines) <= LINES_MAX:
+            click.echo(f"  {lines[-1]}")
+    if len(lines) > LINES_MAX:
+        click.echo(f"  ... {len(lines) - LINES_MAX} lines more")
+    return await process.wait(), "\n".join(lines)

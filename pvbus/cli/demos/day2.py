@@ -18,14 +18,14 @@ LOCAL, CONFLICTING, RETIRED = "asia-01", "europe-01", "africa-01"
 IMAGE = "spec.template.spec.containers[name=web].image"
 
 
-def steps(options: str, blueprints: str, work: str) -> Iterable[Step]:
+def steps(options: str, example: str, work: str) -> Iterable[Step]:
     """Return the steps of the day.
 
     options: the options for pvbus
-    blueprints: the repository of the blueprints
+    example: the folder of the fleet's repositories
     work: a folder for its clone
     """
-    return *_upgrade(options, blueprints, work), *_accidents(options)
+    return *_upgrade(options, f"{example}/blueprints.git", work), *_accidents(options)
 
 
 def _upgrade(options: str, blueprints: str, work: str) -> Iterable[Step]:

@@ -27,15 +27,17 @@ class Step(NamedTuple):
     """One step of a story.
 
     title: its title
-    commands: the commands, for a shell
+    commands: the commands, for a shell; a function returns those that name what is there by then
     outcome: waits until the commands have had their effect, and returns what is now true
     codes: the exit codes that the commands may have
+    shows: words that their output has to have
     """
 
     title: str
-    commands: str
+    commands: str | Callable[["Fleet"], Awaitable[str]]
     outcome: Callable[["Fleet"], Awaitable[str]]
     codes: tuple[int, ...] = (0,)
+    shows: str = ""
 
 
 class Fleet:
