@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools import kafka
 from tests.tools.installation import CHECKOUT
 
 TOOL = (sys.executable, "-m", "tests.tools.kafka", "run", "--")
@@ -94,3 +95,19 @@ def test_the_broker_is_there_for_the_command_and_gone_after_it() -> None:
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", port))
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("content", [b"", b"no archive"])
+def test_an_archive_of_classes_that_java_cannot_use_is_left_aside(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's tools work, and print nothing else."""
+    jars, made = kafka.libraries(), kafka.archive()
+    (tmp_path / jars.name).symlink_to(jars)
+    (tmp_path / made.name).write_bytes(content)
+    monkeypatch.setenv("PVBUS_CACHE", str(tmp_path))
+    command = kafka.tool("TopicCommand", "--version")
+    assert any(str(tmp_path / made.name) in word for word in command)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout.strip(), done.stderr) == (kafka.VERSION, "")

@@ -23,12 +23,13 @@ from pvbus.runtime.process.kafka_access import OPERATOR, WEB
 from tests.e2e.cli.small_fleet import Client
 from tests.e2e.proposing import Turns, apply_fleet, proposed_through_kills
 from tests.integration.kafka.access import PASSWORD, Guarded
-from tests.tools.installation import environment, pvbus
-from tests.tools.kafka import tool
+from tests.tools.installation import CHECKOUT, environment, pvbus
+from tests.tools.kafka import java_command
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
 PATIENCE_SECONDS = 180.0
+TOOLS = CHECKOUT / "tests" / "tools"
 
 
 class Process:
@@ -77,24 +78,32 @@ def running_processes() -> Iterator[list[Process]]:
             process.kill()
 
 
+NOTE_CALL = """#!/bin/sh
+for word; do printf '\\0%s' "$word"; done >> "$CALLS"
+echo >> "$CALLS"
+"""
+"""kafka-acls.sh that notes its arguments: a line for each call, a NUL before each argument."""
+
+
 def give_rights(bus: str, folder: Path) -> None:
-    """Run the script that `pvbus topics --acls` prints, as a shell runs it."""
-    script = folder / "kafka-acls.sh"
-    script.write_text("#!/bin/sh\nexec " + " ".join(f"'{word}'" for word in tool("AclCommand")) + ' "$@"\n')
+    """Run the script that `pvbus topics --acls` prints: in a shell, and then all of its calls in one Java."""
+    script, calls = folder / "kafka-acls.sh", folder / "calls"
+    script.write_text(NOTE_CALL)
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     printed = pvbus("topics", "--acls", "--bus", bus)
     assert printed.returncode == 0, printed.stderr
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    environ = {**environment(), "PATH": path, "CALLS": str(calls)}
+    subprocess.run(["sh", "-e"], input=printed.stdout, env=environ, text=True, timeout=60, check=True)
     done = subprocess.run(
-        ["sh", "-e"],
-        input=printed.stdout,
-        env={**environment(), "PATH": path},
+        java_command(str(TOOLS / "AclCommands.java"), str(calls)),
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("Adding ACLs for resource") >= len(calls.read_text().splitlines()) > 20
 
 
 def login(guarded: Guarded, prefix: str, role: str, folder: Path) -> dict[str, str]:
