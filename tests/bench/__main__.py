@@ -3,8 +3,8 @@
     python -m tests.bench [NAME...] [--small] [--json FILE] [--coefficients]
 
 Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, resolve, proposals, rollouts,
-deletions, packages, page, cluster, tables, kafka, kafka-events, kafka-large, kafka-workers. Those of Kafka
-start one, `cluster` a kube-apiserver, and `page` a browser; they are left out where that cannot be had.
+churn, deletions, packages, page, cluster, tables, kafka, kafka-events, kafka-large, kafka-workers. Those of
+Kafka start one, `cluster` a kube-apiserver, and `page` a browser; they are left out where that cannot be had.
 --small does the same with few objects, to see that it works: its times mean nothing. --coefficients updates
 what `pvbus size` computes with.
 """
@@ -20,6 +20,7 @@ from typing import Protocol
 
 from tests.bench.affected import affected
 from tests.bench.cel import cel
+from tests.bench.churn import churn
 from tests.bench.cluster import cluster
 from tests.bench.coefficients import write_coefficients
 from tests.bench.deletions import deletions
@@ -70,6 +71,7 @@ SCENARIOS: dict[str, Scenario] = {
     "resolve": resolving,
     "proposals": proposals,
     "rollouts": rollouts,
+    "churn": churn,
     "deletions": deletions,
     "packages": packages,
     "page": page,

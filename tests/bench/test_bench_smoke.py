@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.bench.affected import affected
+from tests.bench.churn import churn
 from tests.bench.kafka import kafka_fleet
 from tests.bench.kafka_events import kafka_events
 from tests.bench.kafka_large import kafka_large
@@ -23,7 +24,7 @@ from tests.tools.kafka import KafkaCluster
 
 COUNTED = (
     *("writes", "records", "sets", "variants", "renders", "documents"),
-    *("proposals", "drafts", "moves", "approvals", "waves", "bytes", "rows"),
+    *("proposals", "drafts", "moves", "approvals", "waves", "bytes", "rows", "targets"),
 )
 
 
@@ -56,6 +57,13 @@ async def test_a_small_run_proposes_and_approves_each_revision_once() -> None:
     ]
     counted = [row for row in rows if row.unit in COUNTED and row.goal is not None]
     assert len(counted) == 9
+    assert not missed(counted), table(missed(counted))
+
+
+async def test_a_small_run_with_leavers_and_joiners_skips_no_canary_and_orders_nobody_twice() -> None:
+    rows = await churn(small=True)
+    counted = [row for row in rows if row.unit in COUNTED and row.goal is not None]
+    assert len(counted) == 2
     assert not missed(counted), table(missed(counted))
 
 

@@ -1,4 +1,4 @@
-"""Runs mutations: `python -m tests.mutants [--workers N] [--list] [NAME...]`.
+"""Runs mutations: `python -m tests.mutants [--workers N] [--list] [NAME...]`. A NAME may be that of a table.
 
 The code is copied to a scratch folder per worker, never changed in the checkout. There a mutation is put
 in, its tests run, and it is taken out again. Exits with 1 when a mutation survives, when the text that one
@@ -165,16 +165,20 @@ class Run:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="mutations to run; all by default")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="mutations, or tables of them, to run; all by default"
+    )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--list", action="store_true", help="print the names, and run nothing")
     options = parser.parse_args(arguments)
     known = {mutation.name: mutation for mutation in read_tables()}
-    unknown = [name for name in options.names if name not in known]
+    tables = {mutation.table for mutation in known.values()}
+    unknown = [name for name in options.names if name not in known and name not in tables]
     if unknown:
         print(f"no such mutation: {', '.join(unknown)}; see --list")
         return 1
-    chosen = [known[name] for name in options.names] or list(known.values())
+    named = set(options.names) or tables
+    chosen = [mutation for name, mutation in known.items() if name in named or mutation.table in named]
     if options.list:
         print("\n".join(f"{m.name:40} {m.file}" for m in chosen))
         return 0

@@ -28,6 +28,7 @@ TABLES = (
     "packages",
     "sources",
     "trains",
+    "model",
     "platform",
     "porch",
 )
@@ -38,7 +39,7 @@ class Mutation(NamedTuple):
 
     killed_by: tests, as pytest names them, relative to `tests/`; each alone need not find it, together
     they must. equivalent: why no test can find it; then nothing is run. pending: the code that it changes
-    is not there yet; then it is only listed.
+    is not there yet; then it is only listed. table: where it stands.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Mutation(NamedTuple):
     killed_by: tuple[str, ...] = ()
     equivalent: str = ""
     pending: str = ""
+    table: str = ""
 
 
 def read_tables(folder: Path = Path(__file__).parent) -> list[Mutation]:
@@ -55,10 +57,11 @@ def read_tables(folder: Path = Path(__file__).parent) -> list[Mutation]:
     found: list[Mutation] = []
     for table in TABLES:
         for entry in tomllib.loads((folder / f"{table}.toml").read_text()).get("mutation", []):
-            unknown = set(entry) - set(Mutation._fields)
+            unknown = set(entry) - {*Mutation._fields} | {*entry} & {"table"}
             if unknown:
                 raise ValueError(f"{table}.toml: {entry.get('name')}: unknown fields {sorted(unknown)}")
-            found.append(Mutation(**{**entry, "killed_by": tuple(entry.get("killed_by", ()))}))
+            killed_by = tuple(entry.get("killed_by", ()))
+            found.append(Mutation(**{**entry, "killed_by": killed_by, "table": table}))
     names = [mutation.name for mutation in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -483,6 +483,10 @@ def _wrong_judgment(before: World, after: World, rows: Mapping[str, Target]) -> 
         if evidence.get(target) != wanted:
             return f"{target} is {row.state} by evidence of something else"
     facts = dict(after.view)
+    bad = len({_unit(row) for row in rows.values() if row.state in BAD and not row.rides})
+    is_stop = after.rollout.state is RolloutState.STOPPED and before.rollout.state is not RolloutState.STOPPED
+    if is_stop and after.rollout.reason == NO_EVIDENCE and bad > after.rules.failing_max:
+        return "an attempt that fails stops as one without evidence"
     back = (RolloutState.ISOLATING, RolloutState.ROLLING_BACK)
     begins = after.rollout.undoes and after.rollout.state in back and before.rollout.state not in back
     is_asked = after.commands.roll_back == after.rollout.attempt

@@ -10,6 +10,7 @@ from tests.mutants.mutation import Mutation, read_tables
 
 TESTS = tool.ROOT / "tests"
 MUTATIONS_MIN = 60
+MODEL_MUTATIONS_MIN = 10
 
 CODE = "def is_even(number):\n    return number % 2 == 0\n"
 GOOD = "from pvbus import is_even\n\n\ndef test_even():\n    assert is_even(2) and not is_even(3)\n"
@@ -95,6 +96,17 @@ def test_tests_that_fail_by_themselves_prove_nothing(
 ) -> None:
     code, text = run(monkeypatch, capsys, mutation("m", test))
     assert (code, "the tests fail without any mutation" in text) == (1, True)
+
+
+def test_the_name_of_a_table_stands_for_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """The model check finds each of its table alone: those are no row for a slower or a narrower test."""
+    assert tool.main(["--list", "model"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    mutations = [mutation for mutation in read_tables() if mutation.table == "model"]
+    assert listed == [mutation.name for mutation in mutations]
+    assert len(listed) >= MODEL_MUTATIONS_MIN
+    files = {test.partition("::")[0] for mutation in mutations for test in mutation.killed_by}
+    assert files == {"simulation/test_rollout_model.py"}
 
 
 def test_an_unknown_name_is_told(capsys: pytest.CaptureFixture[str]) -> None:
