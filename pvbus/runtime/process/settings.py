@@ -120,7 +120,8 @@ class ServiceConfig(KafkaConfig, frozen=True, kw_only=True, rename="camel"):
         return split_names(self.namespaces)
 
 
-_SIGNER = r"[A-Za-z0-9._@-]+ ssh-ed25519 [A-Za-z0-9+/]{68}( [^,\n]*)?"
+_KEY = r"(ssh-ed25519 [A-Za-z0-9+/]{68}|RW[A-Za-z0-9+/]{54})"
+_SIGNER = rf"[A-Za-z0-9._@-]+ {_KEY}( [^,\n]*)?"
 SIGNERS = rf"^\s*$|^\s*{_SIGNER}(\s*[,\n]\s*{_SIGNER})*\s*$"
 
 
@@ -133,9 +134,9 @@ class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
     confirmation.
 
     plan_required: patterns of NAMESPACE/NAME, separated by commas, of the sets that are followed only with a
-    signed plan, whatever their annotations say. plan_signers: who may sign, `NAME ssh-ed25519 KEY`, separated
-    by commas; in a cluster from a ConfigMap that only operators write. Without signers, a set that needs a
-    signed plan is on hold.
+    signed plan, whatever their annotations say. plan_signers: who may sign, `NAME ssh-ed25519 KEY`, or
+    `NAME KEY` with a key of minisign, separated by commas; in a cluster from a ConfigMap that only operators
+    write. Without signers, a set that needs a signed plan is on hold.
     """
 
     removal_quiet_seconds: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0

@@ -18,12 +18,29 @@ from typing import NamedTuple
 import msgspec
 
 from pvbus.core.api.variants import PackageVariantSet, PackageVariantSetSpec
+from pvbus.core.kernel import minisign, sshsig
 from pvbus.core.kernel.holds import NEEDS_PLAN
 from pvbus.core.kernel.keys import REQUIRE_PLAN, SIGNED_PLAN
-from pvbus.core.kernel.sshsig import BEGIN, SignatureError, is_signed, parse_key, parse_signature
+from pvbus.core.kernel.minisign import (
+    Minisignature,
+    is_minisigned,
+    may_be_of,
+    parse_minisign_key,
+    parse_minisignature,
+)
+from pvbus.core.kernel.sshsig import (
+    Signature,
+    SignatureError,
+    is_signed,
+    parse_key,
+    parse_signature,
+)
 
 NAMESPACE = b"pvbus-plan"
-"""Of the signature: `ssh-keygen -Y sign -n pvbus-plan`. One for another purpose counts for nothing."""
+"""Of the signature: `ssh-keygen -Y sign -n pvbus-plan`,
+or the trusted comment of `minisign -S`. One for another purpose counts for nothing."""
+SIGNATURE_BEGINS = (sshsig.BEGIN, minisign.BEGIN)
+SSH_KEY = "ssh-"
 STATEMENT_BYTES_MAX = 64 << 10
 _encoder = msgspec.json.Encoder(order="sorted")
 
@@ -58,7 +75,7 @@ class PlanPolicy(NamedTuple):
     """The installation's settings.
 
     required: patterns of `namespace/name` of the sets that need a signed plan, whatever they say
-    signers: the public keys by the names of their owners
+    signers: the public keys by the names of their owners: 32 bytes of an SSH key, 42 of one of minisign
     is_checked: False lets everything pass, for a preview of what a signed plan would do
     """
 
@@ -90,12 +107,13 @@ def policy_of(required: str, signers: str) -> PlanPolicy:
     """Return the policy of two settings. Raises ValueError.
 
     required: patterns, separated by commas
-    signers: `NAME ssh-ed25519 AAAA...`, separated by commas or line ends
+    signers: `NAME ssh-ed25519 AAAA...` or `NAME RW...` of minisign, separated by commas or line ends
     """
     keys: dict[str, frozenset[bytes]] = {}
     for line in filter(None, (part.strip() for part in signers.replace("\n", ",").split(","))):
         name, _, key = line.partition(" ")
-        keys[name] = keys.get(name, frozenset()) | {parse_key(key)}
+        parsed = parse_key(key) if key.strip().startswith(SSH_KEY) else parse_minisign_key(key)
+        keys[name] = keys.get(name, frozenset()) | {parsed}
     return PlanPolicy(tuple(filter(None, (part.strip() for part in required.split(",")))), keys)
 
 
@@ -130,13 +148,13 @@ def _check(obj: PackageVariantSet, policy: PlanPolicy, says: str) -> None:
     meta = obj.metadata
     if not policy.signers:
         raise ValueError("the installation knows no signers (PVBUS_PLAN_SIGNERS)")
-    text, begin, rest = meta.annotations.get(SIGNED_PLAN, "").partition(BEGIN)
-    if not begin:
+    text, armored = split_signed(meta.annotations.get(SIGNED_PLAN, ""))
+    if not armored:
         raise ValueError("it has none; pvbus plan --out, pvbus sign and pvbus apply bring one")
     if len(text) > STATEMENT_BYTES_MAX:
         raise ValueError("the statement of its plan is too long")
     message = text.strip().encode()
-    _check_signature(message, begin + rest, policy, says)
+    _check_signature(message, armored, policy, says)
     try:
         statement = _statement.decode(message)
     except msgspec.MsgspecError as exc:
@@ -154,14 +172,44 @@ def _check(obj: PackageVariantSet, policy: PlanPolicy, says: str) -> None:
 
 def _check_signature(message: bytes, armored: str, policy: PlanPolicy, says: str) -> None:
     try:
-        signature = parse_signature(armored)
+        signature = parsed_signature(armored)
     except SignatureError as exc:
         raise ValueError(f"its signature cannot be used ({exc})") from exc
-    owners = {name for name, keys in policy.signers.items() if signature.key in keys}
-    if not owners:
+    known = {name: [key for key in keys if _names(signature, key)] for name, keys in policy.signers.items()}
+    if not any(known.values()):
         raise ValueError("its signature is of a key that the installation does not know")
+    owners = {name for name, keys in known.items() if any(is_by(signature, key, message) for key in keys)}
+    if not owners:
+        raise ValueError("its signature is not of this plan")
     named = {name.strip() for name in says.split(",")} - {"true", ""}
     if named and not owners & named:
         raise ValueError(f"it was signed by {', '.join(sorted(owners))}, and {says} must sign")
-    if not is_signed(signature, NAMESPACE, message):
-        raise ValueError("its signature is not of this plan")
+
+
+def split_signed(annotation: str) -> tuple[str, str]:
+    """Return the statement in the annotation of a signed plan, and its signature, "" if it has none."""
+    for begin in SIGNATURE_BEGINS:
+        text, found, rest = annotation.partition(begin)
+        if found:
+            return text, found + rest
+    return annotation, ""
+
+
+def parsed_signature(armored: str) -> Signature | Minisignature:
+    """Decode a signature of ssh-keygen or minisign. Raises SignatureError."""
+    is_minisign = armored.strip().startswith(minisign.BEGIN)
+    return parse_minisignature(armored) if is_minisign else parse_signature(armored)
+
+
+def is_by(signature: Signature | Minisignature, key: bytes, message: bytes) -> bool:
+    """Return whether a signature of a statement is by this key, and for plans."""
+    if isinstance(signature, Minisignature):
+        return is_minisigned(signature, key, NAMESPACE, message)
+    return signature.key == key and is_signed(signature, NAMESPACE, message)
+
+
+def _names(signature: Signature | Minisignature, key: bytes) -> bool:
+    """Return whether a signature says that it is by this key."""
+    if isinstance(signature, Minisignature):
+        return may_be_of(signature, key)
+    return signature.key == key

@@ -19,6 +19,7 @@ from pvbus.core.variants.unroll.signedplans import (
     statement_text,
 )
 from tests.simulation.parts import SET, UnrollPart, site_set
+from tests.tools.minisigning import minisign_text, minisignature
 from tests.tools.sshsigning import public_text, ssh_signature
 from tests.unit.core.variants.unrolling import change, part
 
@@ -66,6 +67,40 @@ def standing(found: UnrollPart) -> str:
     assert found.rollup.plan_required
     assert all(row.on_hold for row in found.targets.values())
     return found.rollup.hold_reason
+
+
+def minisigned(key: Ed25519PrivateKey = ALICE, *, comment: str = "pvbus-plan", **statement: Any) -> str:
+    """Return the annotation of a plan that is signed with a key of minisign."""
+    text = signed(**statement).partition("\n")[0]
+    return f"{text}\n{minisignature(key, comment, text.encode())}"
+
+
+MINISIGNERS = policy_of(
+    "", f"alice {minisign_text(ALICE)}, bob {minisign_text(BOB)}, carol {public_text(EVE)}"
+)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "words"),
+    [
+        (NEEDS | {SIGNED_PLAN: minisigned()}, ""),
+        ({REQUIRE_PLAN: "bob", SIGNED_PLAN: minisigned(BOB, requires="bob")}, ""),
+        (
+            {REQUIRE_PLAN: "bob", SIGNED_PLAN: minisigned(requires="bob")},
+            "signed by alice, and bob must sign",
+        ),
+        (NEEDS | {SIGNED_PLAN: minisigned(EVE)}, "of a key that the installation does not know"),
+        (NEEDS | {SIGNED_PLAN: minisigned(comment="for git")}, "its signature is not of this plan"),
+        (NEEDS | {SIGNED_PLAN: minisigned(up=NEW)}, "it was changed since its plan was signed"),
+        (NEEDS | {SIGNED_PLAN: minisigned().replace("uid-alpha", "uid_alpha")}, "is not of this plan"),
+        (NEEDS | {SIGNED_PLAN: minisigned()[:-60]}, "its signature cannot be used"),
+        (NEEDS | {SIGNED_PLAN: signed(key=EVE)}, ""),
+    ],
+)
+def test_keys_of_minisign_sign_beside_those_of_ssh(annotations: dict[str, str], words: str) -> None:
+    found = standing(fleet(annotations, MINISIGNERS))
+    assert words in found
+    assert bool(found) == bool(words)
 
 
 @pytest.mark.parametrize(
