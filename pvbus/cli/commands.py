@@ -27,6 +27,7 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
         "conditions": Entry(
             "pvbus.cli.conditionevents:conditions", "Show every object's conditions, and changes."
         ),
+        "history": Entry("pvbus.cli.spechistory:history", "List the former specs of a set."),
         "diff": Entry("pvbus.cli.diff:diff", "Show what a variant's draft changes; settle conflicts."),
         "wait": Entry("pvbus.cli.wait:wait", "Wait until a change has arrived everywhere."),
         "lag": Entry("pvbus.cli.lag:lag", "Show each partition's owner, lag and progress."),
@@ -35,7 +36,8 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
         "validate": Entry("pvbus.cli.validate:validate", "Check manifests without a cluster."),
         "plan": Entry("pvbus.cli.plan:plan", "Preview every write of some manifests."),
         "apply": Entry("pvbus.cli.planapply:apply", "Carry out a plan, exactly as it was made."),
-        "sign": Entry("pvbus.cli.plansign:sign", "Sign a plan with an SSH key."),
+        "undo": Entry("pvbus.cli.undo:undo", "Give a set the spec that it had before."),
+        "sign": Entry("pvbus.cli.plansign:sign", "Sign a plan with a key of SSH or minisign."),
         "conflicts": Entry(
             "pvbus.cli.conflicts:conflicts", "Settle equal conflicts of many variants at once."
         ),
@@ -112,7 +114,7 @@ ELSEWHERE: Mapping[str, str] = {
     ),
     **dict.fromkeys(("start", "serve"), "pvbus up runs everything, and pvbus run single services."),
     "stop": "Ctrl-C ends pvbus up; pvbus hold NAME stops the writes for a variant or a set.",
-    **dict.fromkeys(("rollback", "undo"), "pvbus rollout --help says how to roll back a rollout."),
+    "rollback": "pvbus undo gives a set its former spec, and pvbus rollout roll-back takes a rollout back.",
     "help": "pvbus --help lists the commands, and pvbus COMMAND --help explains one.",
 }
 """Words that other command lines have, and what to type here instead."""

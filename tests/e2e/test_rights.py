@@ -15,6 +15,7 @@ from pvbus.core.kernel.keys import AUTO_LIFECYCLE
 from pvbus.core.kernel.rights import OBSERVED_VERBS, PROMOTION_KINDS, Request, requests_of, rights_of
 from pvbus.core.kernel.topics import PROMOTION, SERVICES
 from pvbus.core.promotion.rollout.commanding import ROLL_BACK
+from pvbus.core.variants.conditions.specretention import REVISIONS_MAX, Author, revision_body
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.process.hosting import Host, host_services
 from pvbus.runtime.process.settings import SERVICE_CONFIGS, ApiServerConfig
@@ -144,6 +145,7 @@ async def main_job(client: Client, folder: Path) -> None:
     """A set makes variants, these make drafts, upstream changes, one cluster goes and returns."""
     await create_all(client, list(manifests(folder / "repositories")))
     await until(client, SET, "web", Ready="True")
+    await fill_history(client)
     for package in PACKAGES:
         await client.until_there(name_of(package, 1))
         await client.approve(name_of(package, 1))
@@ -160,6 +162,13 @@ async def main_job(client: Client, folder: Path) -> None:
     await asyncio.sleep(2.0)  # inject withdraws its request for the content once it sees that
     await relabel(client, "asia-02", "production")  # its content is asked for anew
     await until(client, VARIANT, variant, Ready="True")
+
+
+async def fill_history(client: Client) -> None:
+    """Give the set as many former specs as are kept: the next one lets the oldest go."""
+    owner = await client.get(SET, "web")
+    revisions = [revision_body(owner, number, Author(), 0.0) for number in range(2, REVISIONS_MAX + 2)]
+    await create_all(client, [{**each, "data": {"spec": {}}} for each in revisions])
 
 
 async def promotion_job(client: Client) -> None:

@@ -41,7 +41,7 @@ HISTORY_EVENTS = 10_000
 
 BUILT_IN = {
     "": ("v1", ("Namespace", "ConfigMap", "Secret", "Event", "Pod", "Service", "ServiceAccount", "Node")),
-    "apps": ("v1", ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")),
+    "apps": ("v1", ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ControllerRevision")),
     "batch": ("v1", ("Job", "CronJob")),
     "rbac.authorization.k8s.io": ("v1", ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")),
     "networking.k8s.io": ("v1", ("NetworkPolicy", "Ingress")),

@@ -97,7 +97,7 @@ def _stored(
         f"{kind.lower()}s",
         kind_schema(description, **fields),
         short_names=tuple(short_names),
-        categories=("all",) if kind != "ServiceAccount" else (),
+        categories=("all",) if kind not in ("ServiceAccount", "ControllerRevision") else (),
         subresources=frozenset({"status"}) if "status" in fields else frozenset(),
     )
 
@@ -163,6 +163,13 @@ DEPLOYMENT = _stored(
     ),
     status=_STATUS,
 )
+CONTROLLER_REVISION = _stored(
+    "apps",
+    "ControllerRevision",
+    "ControllerRevision keeps a former state of its owner, such as the spec of a PackageVariantSet.",
+    revision=integer("Its number: a later state has a higher one."),
+    data=open_object("The state."),
+)
 JOB = _stored(
     "batch",
     "Job",
@@ -184,4 +191,4 @@ JOB = _stored(
     status=_STATUS,
 )
 
-STORED_KINDS = (SERVICE_ACCOUNT, SERVICE, DEPLOYMENT, JOB)
+STORED_KINDS = (SERVICE_ACCOUNT, SERVICE, DEPLOYMENT, CONTROLLER_REVISION, JOB)

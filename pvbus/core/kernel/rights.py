@@ -132,8 +132,21 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "conditions": (
         Right(CONFIG_GROUP, "packagevariants/status", ("update",), "report conditions"),
         Right(CONFIG_GROUP, "packagevariantsets/status", ("update",), "report conditions"),
+        Right(
+            "apps",
+            "controllerrevisions",
+            ("list", "create", "delete"),
+            "keep the former specs of sets, for pvbus history and pvbus undo",
+            is_needed=False,
+        ),
         _EVENTS,
-        *_BESIDE.values(),
+        _BESIDE["packagevariants"],
+        Right(
+            CONFIG_GROUP,
+            "packagevariantsets",
+            ("get", "list", "watch"),
+            "read who changed a spec; see whether Porch's controllers write, too",
+        ),
     ),
 }
 

@@ -189,7 +189,7 @@ class _Run:
                 self._cluster,
                 self._clock,
                 self._config,
-                Surroundings(observe=self._observed, checks_plans=False),
+                Surroundings(observe=self._observed, checks_plans=False, keeps_specs=False),
                 children_report=self._only != "sets",
             )
             for name in SERVICES_OF[self._only]

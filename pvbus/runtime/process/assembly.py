@@ -66,6 +66,7 @@ class Surroundings(NamedTuple):
     opinions: gives second opinions on expressions, None for none
     tell: takes the notices of rows that were written, None to drop them
     checks_plans: whether unroll holds a set that needs a signed plan and has none
+    keeps_specs: whether conditions keeps the former specs of sets
     observe: wraps a controller
     nonce: returns a random text, which nobody can guess
     jitter: the source of the randomness of all waits
@@ -81,6 +82,8 @@ class Surroundings(NamedTuple):
     """Takes notices for people."""
     checks_plans: bool = True
     """Whether unroll holds a set that needs a signed plan; a preview shows what such a plan would do."""
+    keeps_specs: bool = True
+    """Whether conditions keeps the former specs of sets; a preview shows what follows for variants alone."""
     observe: Callable[[Controller], Controller] = lambda controller: controller
     """Wraps the controller, to see its decisions."""
     nonce: Callable[[], str] = token_hex
@@ -177,6 +180,7 @@ def _make_conditions(making: _Making) -> _Maker:
             source=making.config.source or "/pvbus",
             partitions=making.partitions,
             children_report=making.children_report,
+            keeps_specs=making.around.keeps_specs,
         )
     )
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -68,6 +69,40 @@ def test_a_plan_against_a_live_system_and_its_export(tmp_path: Path) -> None:
         assert "delete PackageVariant default/web-edge-one by the garbage collector" in gone.out
         again = pvbus("plan", "--data", "d", "--check", cwd=tmp_path)
         assert (again.code, again.out) == (0, "Plan: no changes.\n")
+        undo_the_change(tmp_path)
+
+
+def undo_the_change(folder: Path) -> None:
+    """Apply the change and take it back by the history: the plan is shown, and nothing is written unasked."""
+
+    def call(*words: str, code: int = 0) -> str:
+        done = pvbus(*words, "--data", "d", cwd=folder)
+        assert done.code == code, done.err
+        return done.out + done.err
+
+    def revisions() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(call("history", "pvs/web", "-o", "json"))["revisions"]
+        return found
+
+    assert "first that is kept" in call("history", "packagevariantset/web")
+    assert "only ever had this spec" in call("undo", "pvs/web", "--yes", code=1)
+    call("plan", "-f", "change.yaml", "--out", "p.json")
+    call("apply", "p.json", "--yes")
+    assert "packageNames: (1 items) -> (2 items)" in call("history", "web")
+    asked = call("undo", "pvs/web", code=2)
+    assert "delete PackageVariant default/web-edge-two" in asked
+    assert "add --yes" in asked
+    assert [each["isCurrent"] for each in revisions()] == [False, True]
+    assert "revision 7 of PackageVariantSet default/web is not kept; those that are: 1, 2" in call(
+        "undo", "pvs/web", "--to-revision", "7", "--yes", code=1
+    )
+    assert "the spec of revision 1 again" in call("undo", "pvs/web", "--yes", "--reason", "too many")
+    call("wait", "pvs/web")
+    (*_, last) = revisions()
+    assert (last["revision"], last["isCurrent"]) == (3, True)
+    assert last["why"].endswith(": too many")
+    assert "of revision 1 already" in call("undo", "pvs/web", "--to-revision", "1", "--yes")
+    assert "- one\n" in call("history", "web", "--revision", "3")
 
 
 def writes(document: str) -> list[str]:

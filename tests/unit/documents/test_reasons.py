@@ -36,7 +36,7 @@ SOURCES = (
 CAMEL_CASE = re.compile(r"[A-Z][a-z]+([A-Z][a-z]+)*")
 NO_REASONS = {
     *("ConfigMap", "PackageRevision", "PackageRevisionResources", "PackageVariant", "PackageVariantSet"),
-    *("FunctionResultList", "Repository", "RolloutPolicy", "RolloutStop"),
+    *("ControllerRevision", "FunctionResultList", "Repository", "RolloutPolicy", "RolloutStop"),
     *("True", "False", "Unknown"),
     *("DoesNotExist", "Exists", "In", "NotIn"),
     *("Event", "Reconcile", "Normal", "Warning"),  # the kind of an Event, the action and the types of ours

@@ -9,7 +9,7 @@ Other programs write the status of Repositories and of variants' package revisio
 events (see `pvbus.core.variants.conditions.subjects`). Foreign conditions stay as they are.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ from pvbus.core.api.variants import (
 )
 from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.echo import ObservedObject
-from pvbus.core.kernel.effects import KindRef, Outcome, Put, Reconciliation, Update
+from pvbus.core.kernel.effects import Effect, KindRef, Outcome, Put, Reconciliation, Update
 from pvbus.core.kernel.keys import ConditionKey, Key, SubjectKey, is_child
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.messages import cut
@@ -47,6 +47,7 @@ from pvbus.core.kernel.records import (
 from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.conditions.endings import DECIDED_TO_REMOVE, end_of
 from pvbus.core.variants.conditions.sets import set_conditions
+from pvbus.core.variants.conditions.specretention import SpecRetention
 from pvbus.core.variants.conditions.subjects import GROUPS, NO_ROLLOUT, ConditionSubject, Subjects
 from pvbus.core.variants.notices import REVISION
 from pvbus.core.variants.publishing import (
@@ -102,18 +103,22 @@ class ConditionsController(KeyedController[ObjectState]):
     listed = (VARIANTS, SETS)
     evaluations = 0
 
-    def __init__(self, *, source: str, partitions: int, children_report: bool = True) -> None:
+    def __init__(
+        self, *, source: str, partitions: int, children_report: bool = True, keeps_specs: bool = True
+    ) -> None:
         """Create a controller without partitions.
 
         source: the `ce_source` of the installation's events
         partitions: how many partitions the bus has
         children_report: see `pvbus.core.variants.conditions.sets.set_conditions`
+        keeps_specs: whether the former specs of sets are kept
         """
         super().__init__(lambda _: ObjectState())
         self._publisher = Publisher(source)
         self._children_report = children_report
         self._subjects = Subjects(partitions)
         self._needing: dict[int, set[str]] = {}
+        self._specs = SpecRetention() if keeps_specs else None
 
     def needing(self, kind: str) -> int:
         """Return how many objects of a kind wait for a person, for metrics."""
@@ -209,10 +214,22 @@ class ConditionsController(KeyedController[ObjectState]):
         if state is None:
             return Outcome()
         if state.raw is None:
+            if self._specs is not None:
+                self._specs.forget(key)
             return self._gone(partition, kind, key, state, now)
+        specs_after = (yield from self._retain(key, state, now)) if kind == SET.kind else None
         outcome = yield from self._publish(kind, Key.parse(name), state, now)
-        times = [time for time in (state.echo_seconds(now), outcome.again_after) if time is not None]
+        waits = (state.echo_seconds(now), outcome.again_after, specs_after)
+        times = [time for time in waits if time is not None]
         return outcome._replace(again_after=min(times, default=None))
+
+    def _retain(self, key: str, state: ObjectState, now: float) -> Generator[Effect, Any, float | None]:
+        """Keep a set's spec; return the seconds until the next attempt, None if none is due."""
+        if self._specs is None:
+            return None
+        raw = state.raw or b""
+        meta = decode_set(raw)[0].metadata
+        return (yield from self._specs.retain(key, meta.uid, meta.generation, raw, now))
 
     def _observe(self, partition: int, kind: str, key: str, now: float) -> Outcome:
         """Publish the conditions that other programs wrote, and their ends."""

@@ -7,7 +7,7 @@ import pytest
 
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.codec import encode_row
-from pvbus.core.kernel.effects import Update
+from pvbus.core.kernel.effects import List, Update
 from pvbus.core.kernel.keys import sync_key
 from pvbus.core.kernel.records import (
     CONDITIONS,
@@ -226,7 +226,8 @@ class Part:
             steps, dirty = self.controller.reconcile(0, key, self.now), False
             try:
                 effect = next(steps)
-                assert isinstance(effect, Update)
+                while not isinstance(effect, Update):  # the specs of sets are kept: see test_specretention
+                    effect = steps.send([] if isinstance(effect, List) else getattr(effect, "object", None))
                 assert effect.subresource == "status"
                 written = effect.object
                 steps.send(written)

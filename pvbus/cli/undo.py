@@ -1,0 +1,167 @@
+"""`pvbus undo`: gives a set a former spec again, after the plan of it and a question."""
+
+import asyncio
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.markup import render
+
+from pvbus.adapters.manifests import Manifest
+from pvbus.cli.fleet import kubeconfig_option, require_served
+from pvbus.cli.live import connect_live
+from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
+from pvbus.cli.plan import progress_printer
+from pvbus.cli.planinput import PlanInput
+from pvbus.cli.planpreview import Request, plan_on, settings
+from pvbus.cli.planscreen import screen_lines
+from pvbus.cli.progress import SET
+from pvbus.cli.reading import data_option
+from pvbus.cli.spechistory import former_of, read_history, revision_numbered
+from pvbus.core.errors import PermanentError, UsageError
+from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.objects import annotation
+from pvbus.core.variants.conditions.specretention import CHANGE_CAUSE, CHANGED_AT, spec_of
+from pvbus.ports.cluster import Object
+from pvbus.telemetry.logs import configure
+
+if TYPE_CHECKING:
+    from pvbus.adapters.kubernetes.cluster import HttpCluster
+
+GITOPS_MANAGERS: Mapping[str, str] = {
+    "argocd-controller": "Argo CD",
+    "argocd-application-controller": "Argo CD",
+    "kustomize-controller": "Flux",
+    "helm-controller": "Flux",
+    "fleetagent": "Fleet",
+}
+"""The names under which such programs write, as managedFields has them, and how people call them."""
+GITOPS_MARKS: Mapping[str, str] = {
+    "argocd.argoproj.io/tracking-id": "Argo CD",
+    "kustomize.toolkit.fluxcd.io/name": "Flux",
+    "helm.toolkit.fluxcd.io/name": "Flux",
+    "objectset.rio.cattle.io/id": "Fleet",
+}
+"""Labels and annotations of what they manage."""
+
+
+@click.command(
+    short_help="Give a set the spec that it had before.",
+    epilog="""\b
+Examples:
+  pvbus history packagevariantset/web                        which specs there were
+  pvbus undo packagevariantset/web                           the one before the current one
+  pvbus undo pvs web --to-revision 3 --reason "asia is down"
+
+Exit codes: 0 done, or the set has this spec already; 1 there is no such set or revision, Argo CD, Flux or
+Fleet manages the set, or nothing was changed; 2 bad usage.
+""",
+)
+@object_argument("[KIND] NAME", (SET,))
+@namespace_option
+@click.option("--to-revision", type=click.IntRange(min=1), help="The revision, as in pvbus history.")
+@click.option("--reason", help="Why, for the history and those who read it.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@kubeconfig_option
+@data_option
+def undo(
+    words: tuple[str, ...],
+    namespace: str | None,
+    to_revision: int | None,
+    reason: str | None,
+    yes: bool,
+    kubeconfig: str | None,
+    data: str,
+) -> None:
+    """Give a PackageVariantSet a former spec again: show the plan, ask, and write it.
+
+    Without --to-revision it is the newest spec that differs from the current one. The write is refused if the
+    set has changed since the plan was made. A set that Argo CD, Flux or Fleet manages is refused: they would
+    put the current spec back.
+    """
+    configure("error")
+    key = named(words, (SET,), Scope(namespace, data, kubeconfig)).key
+
+    async def run() -> str:
+        async with connect_live(None if kubeconfig else data, kubeconfig) as cluster:
+            return await _undo(cluster, key, to_revision, reason, yes)
+
+    click.echo(asyncio.run(run()))
+
+
+async def _undo(
+    cluster: "HttpCluster", key: Key, to_revision: int | None, reason: str | None, yes: bool
+) -> str:
+    """Undo a set's spec; return the message."""
+    owner, retained = await read_history(cluster, key)
+    if manager := gitops_manager(owner):
+        raise PermanentError(
+            f"{manager} manages {SET.kind} {key} and would put the current spec back: revert the change in "
+            f"the git repository that {manager} reads",
+            reason="Managed",
+        )
+    spec = owner.get("spec") or {}
+    chosen = (
+        former_of(retained, spec) if to_revision is None else revision_numbered(retained, to_revision, key)
+    )
+    if chosen is None:
+        raise PermanentError(f"{SET.kind} {key} has only ever had this spec, as far as it is kept")
+    number = chosen.get("revision")
+    if spec_of(chosen) == spec:
+        return f"{SET.kind} {key} has the spec of revision {number} already"
+    wanted = with_spec(owner, chosen, reason)
+    await _show_plan(cluster, wanted)
+    if not (yes or sys.stdin.isatty()):
+        raise UsageError("cannot ask here, as this is no terminal: add --yes to undo it")
+    if not yes and not click.confirm(f"Give {SET.kind} {key} the spec of revision {number} again?"):
+        raise PermanentError("nothing was changed", reason="Declined")
+    await cluster.update(await require_served(cluster, SET), wanted)
+    return f"{SET.kind} {key} has the spec of revision {number} again; to wait for it: pvbus wait pvs/{key}"
+
+
+async def _show_plan(cluster: "HttpCluster", wanted: Object) -> None:
+    """Print what follows from a set's spec. Raises PermanentError if it cannot be planned."""
+    meta = {name: value for name, value in wanted["metadata"].items() if name != "managedFields"}
+    manifest = Manifest(Path("history"), 1, {**wanted, "metadata": meta})
+    request = Request(PlanInput((), (manifest,)), settings(), progress=progress_printer("undo"))
+    document = (await plan_on(cluster, request)).document
+    for line in screen_lines(document):
+        click.echo(render(line).plain)
+    if document.get("errors"):
+        raise PermanentError(f"nothing was changed: {document['errors'][0]}")
+
+
+def with_spec(owner: Object, revision: Object, reason: str | None) -> Object:
+    """Return a set with the spec of a revision; its resourceVersion is the precondition of the write."""
+    meta = owner["metadata"]
+    undone = f"undo to revision {revision.get('revision')} of {annotation(revision, CHANGED_AT)}"
+    cause = f"{undone}: {reason}" if reason else undone
+    return {
+        "apiVersion": "config.porch.kpt.dev/v1alpha2",
+        "kind": SET.kind,
+        **owner,
+        "metadata": {**meta, "annotations": {**(meta.get("annotations") or {}), CHANGE_CAUSE: cause}},
+        "spec": spec_of(revision),
+    }
+
+
+def gitops_manager(owner: Object) -> str:
+    """Return the program that keeps a set as a git repository has it, "" if none does."""
+    meta: dict[str, Any] = owner["metadata"]
+    for mark, program in GITOPS_MARKS.items():
+        if mark in {**(meta.get("labels") or {}), **(meta.get("annotations") or {})}:
+            return program
+    return next(filter(None, map(_program, _managers(meta))), "")
+
+
+def _managers(meta: Mapping[str, Any]) -> Iterable[str]:
+    """Yield the names of those who own fields, but not of those who write the status alone."""
+    for entry in meta.get("managedFields") or ():
+        if not entry.get("subresource"):
+            yield str(entry.get("manager") or "")
+
+
+def _program(manager: str) -> str:
+    return GITOPS_MANAGERS.get(manager, "Argo CD" if manager.startswith("argocd") else "")

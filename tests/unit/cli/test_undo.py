@@ -1,0 +1,78 @@
+"""What an undo refuses, and what the history says of each revision."""
+
+from typing import Any
+
+import pytest
+
+from pvbus.cli.spechistory import change_words, entries_of, former_of
+from pvbus.cli.undo import gitops_manager, with_spec
+from pvbus.core.variants.conditions.specretention import CHANGE_CAUSE, CHANGED_AT
+
+
+def revision(number: int, spec: dict[str, Any], **annotations: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"r{number}", "annotations": annotations},
+        "revision": number,
+        "data": {"spec": spec},
+    }
+
+
+@pytest.mark.parametrize(
+    ("metadata", "program", "reason"),
+    [
+        ({}, "", "nobody's"),
+        ({"managedFields": [{"manager": "kubectl-edit"}]}, "", "a person's"),
+        ({"managedFields": [{"manager": "argocd-controller"}]}, "Argo CD", "Argo CD, server-side apply"),
+        ({"managedFields": [{"manager": "argocd-eu"}]}, "Argo CD", "Argo CD under another name"),
+        ({"managedFields": [{"manager": "kustomize-controller"}]}, "Flux", "a Kustomization of Flux"),
+        ({"managedFields": [{"manager": "helm-controller"}]}, "Flux", "a HelmRelease of Flux"),
+        (
+            {"managedFields": [{"manager": "argocd-controller", "subresource": "status"}]},
+            "",
+            "the status alone",
+        ),
+        ({"annotations": {"argocd.argoproj.io/tracking-id": "x"}}, "Argo CD", "tracked by an annotation"),
+        ({"labels": {"kustomize.toolkit.fluxcd.io/name": "x"}}, "Flux", "labelled by Flux"),
+        ({"annotations": {"objectset.rio.cattle.io/id": "x"}}, "Fleet", "a bundle of Fleet"),
+    ],
+)
+def test_who_would_put_the_spec_back(metadata: dict[str, Any], program: str, reason: str) -> None:
+    assert gitops_manager({"metadata": metadata}) == program, reason
+
+
+def test_the_former_spec_is_the_newest_other_one() -> None:
+    """After an undo that is the spec which was undone: twice is no change, as kubectl has it."""
+    first, second, third = revision(1, {"a": 1}), revision(2, {"a": 2}), revision(3, {"a": 1})
+    assert former_of([first, second], {"a": 2}) == first
+    assert former_of([first, second, third], {"a": 1}) == second
+    assert former_of([first], {"a": 1}) is None
+
+
+def test_an_undo_has_the_version_that_was_read_and_keeps_all_but_the_spec() -> None:
+    owner = {
+        "metadata": {"name": "web", "resourceVersion": "7", "annotations": {"mine": "yes"}},
+        "spec": {"a": 2},
+    }
+    wanted = with_spec(owner, revision(1, {"a": 1}, **{CHANGED_AT: "then"}), "too many")
+    assert wanted["spec"] == {"a": 1}
+    assert wanted["metadata"]["resourceVersion"] == "7"
+    assert wanted["metadata"]["annotations"] == {
+        "mine": "yes",
+        CHANGE_CAUSE: "undo to revision 1 of then: too many",
+    }
+
+
+def test_the_history_says_which_spec_is_the_current_one_and_what_each_changed() -> None:
+    retained = [revision(1, {"a": 1}), revision(2, {"a": 2})]
+    first, second = entries_of(retained, {"spec": {"a": 2}})
+    assert (first["changes"], first["isCurrent"], second["isCurrent"]) == ([], False, True)
+    assert list(change_words(second["changes"])) == ["spec.a: 1 -> 2"]
+    assert not any(entry["isCurrent"] for entry in entries_of(retained, {"spec": {"a": 3}}))
+
+
+def test_many_changes_are_counted() -> None:
+    changes = [{"path": f"p{number}", "before": None, "after": [1, 2]} for number in range(5)]
+    assert list(change_words(changes)) == [
+        *(f"p{number}: nothing -> (2 items)" for number in range(3)),
+        "and 2 more",
+    ]
