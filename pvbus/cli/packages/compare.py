@@ -28,12 +28,13 @@ from pvbus.core.errors import PvbusError, UsageError
 from pvbus.core.kernel.effects import Effect, Get, Observe, Pull
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey, okey
-from pvbus.core.kernel.packagekinds import CARVEL_PACKAGE, MIRRORED
+from pvbus.core.kernel.packagekinds import CARVEL_PACKAGE, MIRRORED, RUNTIME_CONFIG
 from pvbus.core.kernel.packagerows import LockRow
 from pvbus.core.platform.establish.applying import RefusedError
 from pvbus.core.platform.establish.carvel import ignored, unsupported
 from pvbus.core.platform.establish.fetching import NOT_SUPPORTED, fetch_content
-from pvbus.core.platform.establish.runtime import runtime_of
+from pvbus.core.platform.establish.runtime import RUN, RuntimeIdentity, runtime_of
+from pvbus.core.platform.establish.runtimeconfigs import RuntimeConfigs
 from pvbus.core.platform.packaging.carvelobjects import GLOBAL_NAMESPACE
 from pvbus.core.platform.packaging.imageconfigs import SECRET
 from pvbus.core.platform.packaging.reading import install_of, okey_of
@@ -207,13 +208,17 @@ async def _gaps(
 ) -> AsyncIterator[Unsupported]:
     """Yield what of each install that gets a version the service establish refuses, or leaves out."""
     packages = {okey_of(each): each for each in objects if kind_of(each) == CARVEL_PACKAGE}
+    configs = RuntimeConfigs()
+    for obj in objects:
+        if kind_of(obj) == RUNTIME_CONFIG:
+            configs.observe(obj["metadata"]["name"], obj)
     for obj in objects:
         install = install_of(obj) if okey_of(obj) in decided.rows else None
         if not isinstance(install, Install):
             continue
         row = decided.rows[install.okey]
         if row.status == "locked" and install.family == "crossplane":
-            for text in _crossplane_gaps(install, row, decided, namespace):
+            for text in _crossplane_gaps(install, row, decided, configs, namespace):
                 yield _unsupported(install, text)
         elif row.status == "locked":
             package = _package_of(packages, install, row)
@@ -230,10 +235,17 @@ def _unsupported(install: Install, text: str) -> Unsupported:
     return Unsupported(shown(install.okey), match[1] if match else "kind", text)
 
 
-def _crossplane_gaps(install: Install, row: LockRow, decided: DecidedLock, namespace: str) -> Sequence[str]:
+def _crossplane_gaps(
+    install: Install, row: LockRow, decided: DecidedLock, configs: RuntimeConfigs, namespace: str
+) -> Sequence[str]:
     content = decided.contents.get(f"{row.package}|{row.digest}")
     meta: Mapping[str, Any] = content.meta if content else {}
-    gap = runtime_of(install, meta, (), ObjectKey.parse(install.okey).name, row.package, namespace).gap
+    name = ObjectKey.parse(install.okey).name
+    try:
+        config = configs.spec_of(install.runtime_config) if meta.get("kind") in RUN else {}
+    except RefusedError as refusal:
+        return [f"runtimeConfigRef: {refusal.message}"]
+    gap = runtime_of(install, meta, (), RuntimeIdentity(name, "", name, namespace), row.package, config).gap
     return [gap] if gap else []
 
 

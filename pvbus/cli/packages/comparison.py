@@ -18,8 +18,7 @@ from pvbus.ports.cluster import Kind, Object
 LOCK = Kind(CROSSPLANE_GROUP, "Lock")
 APP = Kind("kappctrl.k14s.io", "App")
 REPOSITORY = Kind("packaging.carvel.dev", "PackageRepository")
-RUNTIME_CONFIG = Kind(CROSSPLANE_GROUP, "DeploymentRuntimeConfig")
-BESIDE = (LOCK, APP, REPOSITORY, RUNTIME_CONFIG)
+BESIDE = (LOCK, APP, REPOSITORY)
 """Kinds of both projects that say what is installed, or that change how."""
 DIGEST_CHARACTERS = 12
 """Of a digest, at the end of the name of a revision. Source: Crossplane, internal/xpkg, FriendlyID."""
@@ -199,12 +198,9 @@ def _packages(lock: Object) -> list[Mapping[str, Any]]:
 def unsupported_beside(objects: Iterable[Object]) -> Iterator[Unsupported]:
     """Yield the objects of both projects that the installer pvbus does not read."""
     for obj in objects:
-        kind, spec = kind_of(obj), obj.get("spec") or {}
-        name, meta = shown(_key(obj)), obj["metadata"]
+        kind, name, meta = kind_of(obj), shown(_key(obj)), obj["metadata"]
         if kind == IMAGE_CONFIG and image_config_of(obj).is_verifying:
             yield Unsupported(name, kind.kind, "no signatures are verified: its images are refused")
-        elif kind == RUNTIME_CONFIG and spec and meta["name"] == "default":
-            yield Unsupported(name, kind.kind, "providers are started without what it says")
         elif kind == REPOSITORY:
             yield Unsupported(name, kind.kind, "is not fetched: Packages stay as they are in the cluster")
         elif kind == APP and not meta.get("ownerReferences"):

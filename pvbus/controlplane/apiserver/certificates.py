@@ -18,10 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from pvbus.adapters.certificates import builder, usage
 from pvbus.adapters.files import write_private
 
-VALID_DAYS = 3650
-VALID_BEFORE_DAYS = 1  # a clock that is set back by hours finds them valid while the server runs
 RENEW_DAYS = 60
 """A start renews certificates that expire within this time: a server rarely runs longer without a restart."""
 
@@ -81,18 +80,18 @@ def _make(authority: Path, certificate: Path, key: Path, names: Sequence[x509.Ge
     ca_key = ec.generate_private_key(ec.SECP256R1())
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pvbus embedded API server CA")])
     ca = (
-        _builder(ca_name, ca_name, ca_key.public_key())
+        builder(ca_name, ca_name, ca_key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(sign_certificates=True), critical=True)
+        .add_extension(usage(sign_certificates=True), critical=True)
         .sign(ca_key, hashes.SHA256())
     )
     server_key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pvbus embedded API server")])
     server = (
-        _builder(name, ca_name, server_key.public_key())
+        builder(name, ca_name, server_key.public_key())
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(sign_certificates=False), critical=True)
+        .add_extension(usage(sign_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
@@ -103,31 +102,3 @@ def _make(authority: Path, certificate: Path, key: Path, names: Sequence[x509.Ge
     write_private(authority, ca.public_bytes(Encoding.PEM))
     write_private(certificate, server.public_bytes(Encoding.PEM))
     write_private(key, private)
-
-
-def _builder(name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=VALID_BEFORE_DAYS))
-        .not_valid_after(now + timedelta(days=VALID_DAYS))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-    )
-
-
-def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=sign_certificates,
-        crl_sign=sign_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )

@@ -188,7 +188,30 @@ class Content(NamedTuple):
     files: Mapping[str, bytes]
 
 
-Effect = Get | List | Discover | Create | Update | Patch | Delete | CatchUp | Query | Observe | Pull
+class Certificate(NamedTuple):
+    """A certificate with its private key, both in PEM."""
+
+    certificate: str
+    key: str
+
+    def __repr__(self) -> str:
+        return "Certificate(***)"  # an effect may come into a log
+
+
+class Certify(NamedTuple):
+    """Make a key and its certificate. Result: a `Certificate`.
+
+    names: the DNS names that it is for; the first one is its subject
+    authority: whose certificate signs it; None for an authority
+    is_client: whether it is shown by a client, not by a server
+    """
+
+    names: tuple[str, ...]
+    authority: Certificate | None = None
+    is_client: bool = False
+
+
+Effect = Get | List | Discover | Create | Update | Patch | Delete | CatchUp | Query | Observe | Pull | Certify
 WRITES = (Create, Update, Patch, Delete)
 
 

@@ -8,10 +8,19 @@ CROSSPLANE_INSTALLS = tuple(
 )
 CROSSPLANE_REVISIONS = tuple(Kind(kind.group, f"{kind.kind}Revision") for kind in CROSSPLANE_INSTALLS)
 IMAGE_CONFIG = Kind(CROSSPLANE_GROUP, "ImageConfig")
+RUNTIME_CONFIG = Kind(CROSSPLANE_GROUP, "DeploymentRuntimeConfig")
 CARVEL_INSTALL = Kind("packaging.carvel.dev", "PackageInstall")
 CARVEL_PACKAGE = Kind("data.packaging.carvel.dev", "Package")
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 
 INSTALLS = frozenset({*CROSSPLANE_INSTALLS, CARVEL_INSTALL})
-MIRRORED = (*CROSSPLANE_INSTALLS, *CROSSPLANE_REVISIONS, IMAGE_CONFIG, CARVEL_INSTALL, CARVEL_PACKAGE, CRD)
+MIRRORED = (
+    *CROSSPLANE_INSTALLS,
+    *CROSSPLANE_REVISIONS,
+    IMAGE_CONFIG,
+    RUNTIME_CONFIG,
+    CARVEL_INSTALL,
+    CARVEL_PACKAGE,
+    CRD,
+)
 """In `pvbus.installs`, while a service asks for them."""

@@ -274,6 +274,8 @@ PLATFORM_RIGHTS: Mapping[str, tuple[Right, ...]] = {
         Right(
             "", "serviceaccounts", ("get", "create", "update", "delete"), "give them accounts of their own"
         ),
+        Right("", "services", ("get", "create", "update", "delete"), "let them be called"),
+        Right("", "secrets", ("create", "update", "delete"), "give them certificates, and an authority"),
         Right(
             "",
             "serviceaccounts",
@@ -303,7 +305,7 @@ PLATFORM_KINDS = (
         Right(
             PKG_GROUP, name, ("list", "watch"), "mirror them for resolve and establish", is_namespaced=False
         )
-        for name in (*_INSTALLS, *_REVISIONS, "imageconfigs")
+        for name in (*_INSTALLS, *_REVISIONS, "imageconfigs", "deploymentruntimeconfigs")
     ),
     Right(
         "packaging.carvel.dev", "packageinstalls", ("list", "watch"), "mirror them for resolve and establish"

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from pvbus.adapters.certificates import issue
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.effects import (
+    Certify,
     Content,
     Create,
     Delete,
@@ -43,6 +45,8 @@ async def perform(
             result = await _query(monitoring, effect)
         elif isinstance(effect, Observe | Pull):
             result = await _read(sources, effect)
+        elif isinstance(effect, Certify):
+            result = issue(effect)
         else:
             result = await _call(cluster, effect)
     except TransientError:

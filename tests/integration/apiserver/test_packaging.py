@@ -11,6 +11,7 @@ from pvbus.core.kernel.packagerows import (
     LockedRevision,
     LockRow,
 )
+from pvbus.core.platform.packaging.conditions import with_times
 from pvbus.core.platform.packaging.reading import install_of
 from pvbus.core.platform.packaging.statuses import (
     PAGE_BYTES_MAX,
@@ -20,7 +21,6 @@ from pvbus.core.platform.packaging.statuses import (
     package_locks,
     package_status,
     revision_status,
-    with_times,
 )
 from pvbus.core.platform.solver.model import api as offer_of
 from tests.integration.apiserver.client import CRDS, Api
@@ -82,7 +82,10 @@ async def test_the_status_is_a_subresource_of_every_install_and_revision(package
     """Columns, categories, scope and short names are those that users know."""
     for (group, kind), definition in PLURALS.items():
         (version,) = definition["spec"]["versions"]
-        has_status = kind not in ("PackageMetadata", "ImageConfig") and (group, kind) != (
+        has_status = kind not in ("PackageMetadata", "ImageConfig", "DeploymentRuntimeConfig") and (
+            group,
+            kind,
+        ) != (
             "data.packaging.carvel.dev",
             "Package",
         )

@@ -79,7 +79,9 @@ async def check_life(world: LiveWorld, group: str, *, runs: bool) -> None:
 
     await granted(world.client, more=[*RUNTIME_RULES, of_group(group)])
     short = group.partition(".")[0]
-    obj = await world.create(provider(f"life-{short}"))
+    given = provider(f"life-{short}")
+    await world.create(_runtime_config(short))
+    obj = await world.create({**given, "spec": {**given["spec"], "runtimeConfigRef": {"name": short}}})
     spec = {"controller": {"image": "registry.example.org/run:1"}}
     objects = [definition("One", group, text="1"), definition("Old", group)]
     first = world.publish(f"sha256:{'a' * 64}", objects, kind="Provider", spec=spec)
@@ -89,6 +91,8 @@ async def check_life(world: LiveWorld, group: str, *, runs: bool) -> None:
     assert world.done[key].is_healthy, world.done[key]
     assert await world.look_again(key) == 0
     assert (await deployed(first.name) is not None) == runs
+    if runs:
+        await _check_runtime(world, first.name, obj["metadata"]["name"])
 
     objects = [definition("One", group, text="2"), definition("New", group)]
     second = world.publish(f"sha256:{'b' * 64}", objects, kind="Provider", spec=spec)
@@ -103,6 +107,9 @@ async def check_life(world: LiveWorld, group: str, *, runs: bool) -> None:
     owners = {each["name"]: each.get("controller", False) for each in one["metadata"]["ownerReferences"]}
     assert owners == {first.name: False, second.name: True}
     assert await deployed(first.name) is None
+    if runs:
+        await _become_available(world, second.name)
+        await world.look_again(key)
     live = await world.get(f"{PKG}/v1", "Provider", obj["metadata"]["name"])
     assert live is not None
     conditions = {each["type"]: each["status"] for each in live["status"]["conditions"]}
@@ -132,6 +139,44 @@ async def check_life(world: LiveWorld, group: str, *, runs: bool) -> None:
         return left == [None, None, None]
 
     await until(is_gone, "the objects of a removed install are still there")
+
+
+def _runtime_config(name: str) -> Object:
+    spec = {"selector": {}, "template": {"spec": {"terminationGracePeriodSeconds": 5}}}
+    return {
+        "apiVersion": f"{PKG}/v1beta1",
+        "kind": "DeploymentRuntimeConfig",
+        "metadata": {"name": name},
+        "spec": {"deploymentTemplate": {"spec": spec}},
+    }
+
+
+async def _check_runtime(world: LiveWorld, name: str, package: str) -> None:
+    """Check what runs a revision: as its config says, with a Service and certificates for that."""
+    deployment = await world.get("apps/v1", "Deployment", name, NAMESPACE)
+    service = await world.get("v1", "Service", package, NAMESPACE)
+    secret = await world.get("v1", "Secret", f"{package}-tls-server", NAMESPACE)
+    assert deployment is not None
+    assert service is not None
+    assert secret is not None
+    assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 5
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+    assert {*secret["data"]} == {"tls.crt", "tls.key", "ca.crt"}
+    live = await world.get(f"{PKG}/v1", "Provider", package)
+    assert live is not None
+    conditions = {each["type"]: each["status"] for each in live["status"]["conditions"]}
+    assert conditions["Healthy"] != "True", "nothing has started its Pods"
+
+
+async def _become_available(world: LiveWorld, name: str) -> None:
+    """Play the kubelet for a Deployment: this control plane starts no Pods."""
+    live = await world.get("apps/v1", "Deployment", name, NAMESPACE)
+    assert live is not None
+    condition = {"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable"}
+    resource = await world.client.resource(Kind("apps", "Deployment"))
+    assert resource is not None
+    status = {"conditions": [condition]}
+    await world.client.update(resource, {**live, "status": status}, subresource="status")
 
 
 async def _check_observed(world: LiveWorld, kind: str, name: str) -> None:

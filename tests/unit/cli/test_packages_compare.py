@@ -213,7 +213,6 @@ def test_each_install_has_a_verdict(case: str, tmp_path: Path, capsys: Captured)
     assert found["code"] == (0 if all(row[3] == "equal" for row in wanted) else 1)
 
 
-FUNCTION = [published("fn", "v1.0.0", "Function"), install("fn", ":v1.0.0", "v1.0.0", "Function")]
 IMAGE_CONFIG = {
     "apiVersion": "pkg.crossplane.io/v1beta1",
     "kind": "ImageConfig",
@@ -234,7 +233,6 @@ APPS = [
     for name, owners in (("own", []), ("web", [{"kind": "PackageInstall", "name": "web"}]))
 ]
 GAPS: dict[str, tuple[list[dict[str, Any]], tuple[str, str]]] = {
-    "a function": (FUNCTION, ("Function fn", "kind")),
     "a runtime": (
         [*NET, install("net", ":v1.0.0", "v1.0.0", runtimeConfigRef={"name": "irsa"})],
         ("Provider net", "runtimeConfigRef"),

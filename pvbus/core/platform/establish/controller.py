@@ -18,7 +18,7 @@ from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey, okey
 from pvbus.core.kernel.markers import SyncView, is_marker
 from pvbus.core.kernel.objects import annotation
-from pvbus.core.kernel.packagekinds import IMAGE_CONFIG
+from pvbus.core.kernel.packagekinds import IMAGE_CONFIG, RUNTIME_CONFIG
 from pvbus.core.kernel.packagerows import (
     DEPENDENCY_CYCLE,
     SCOPE,
@@ -46,12 +46,13 @@ from pvbus.core.platform.establish.findings import (
 from pvbus.core.platform.establish.notices import BESIDE, notice_of
 from pvbus.core.platform.establish.objects import Object
 from pvbus.core.platform.establish.outcome import Carried
+from pvbus.core.platform.establish.runtimeconfigs import RuntimeConfigs
 from pvbus.core.platform.establish.state import InstallData
 from pvbus.core.platform.establish.states import InstallAction
 from pvbus.core.platform.packaging.carvelobjects import GLOBAL_NAMESPACE
+from pvbus.core.platform.packaging.conditions import Status
 from pvbus.core.platform.packaging.imageconfigs import Access, ImageConfigs
 from pvbus.core.platform.packaging.reading import Problem, install_of
-from pvbus.core.platform.packaging.statuses import Status
 
 NAMESPACE = "crossplane-system"
 """Where runtimes and pull secrets of Crossplane's family are."""
@@ -78,6 +79,7 @@ class EstablishController(KeyedController[InstallData]):
         self._namespace = namespace
         self._busy: dict[int, dict[str, frozenset[str]]] = {}
         self._images: dict[int, ImageConfigs] = {}
+        self._configs: dict[int, RuntimeConfigs] = {}
         self._syncs: dict[int, SyncView] = {}
         self._needed_by: dict[int, dict[str, set[str]]] = {}
         self._paged_at = 0.0
@@ -89,13 +91,14 @@ class EstablishController(KeyedController[InstallData]):
         super().open(partition)
         self._busy[partition] = {}
         self._images[partition] = ImageConfigs(self._namespace)
+        self._configs[partition] = RuntimeConfigs()
         self._syncs[partition] = SyncView(1)
         self._needed_by[partition] = {}
         self._is_page_due = False
 
     def close(self, partition: int) -> None:
         super().close(partition)
-        for tables in (self._busy, self._images, self._syncs):
+        for tables in (self._busy, self._images, self._configs, self._syncs):
             tables.pop(partition, None)
         self._needed_by.pop(partition, None)
 
@@ -113,8 +116,8 @@ class EstablishController(KeyedController[InstallData]):
             return ()
         if is_marker(key):
             return self._note_marker(partition, key, value) if topic == INSTALLS else ()
-        if topic == INSTALLS and object_key(key).kind == IMAGE_CONFIG.kind:
-            return self._observe_image_config(partition, key, value)
+        if topic == INSTALLS and object_key(key).kind in (IMAGE_CONFIG.kind, RUNTIME_CONFIG.kind):
+            return self._observe_config(partition, object_key(key), value)
         data = table.setdefault(key, InstallData())
         edited: list[str] = []
         is_news = True
@@ -134,14 +137,19 @@ class EstablishController(KeyedController[InstallData]):
 
     def _note_marker(self, partition: int, key: str, value: bytes | None) -> list[str]:
         """Apply how complete a kind is; return the installs for which that matters."""
-        images, sync = self._images[partition], self._syncs[partition]
+        images, configs, sync = self._images[partition], self._configs[partition], self._syncs[partition]
         sync.load(0, key, value)
-        former, images.hidden = images.hidden, sync.hidden(str(IMAGE_CONFIG))
-        return self._look_at_all(partition) if former != images.hidden else []
+        former = images.hidden, configs.hidden
+        images.hidden, configs.hidden = sync.hidden(str(IMAGE_CONFIG)), sync.hidden(str(RUNTIME_CONFIG))
+        return self._look_at_all(partition) if former != (images.hidden, configs.hidden) else []
 
-    def _observe_image_config(self, partition: int, key: str, value: bytes | None) -> list[str]:
+    def _observe_config(self, partition: int, key: ObjectKey, value: bytes | None) -> list[str]:
+        """Apply an ImageConfig or a DeploymentRuntimeConfig; return the installs for which it may matter."""
         obj = msgspec.json.decode(value, type=dict[str, Any]) if value is not None else None
-        is_news = self._images[partition].observe(key, obj)
+        if key.kind == IMAGE_CONFIG.kind:
+            is_news = self._images[partition].observe(key.name, obj)
+        else:
+            is_news = self._configs[partition].observe(key.name, obj)
         return self._look_at_all(partition) if is_news else []
 
     def _look_at_all(self, partition: int) -> list[str]:
@@ -335,7 +343,14 @@ class EstablishController(KeyedController[InstallData]):
             strays = sorted(each for each, is_stray in run.data.strays.items() if is_stray)
             return (
                 yield from crossplane.reconcile_install(
-                    install, live, row, run.before, self._namespace, self._images[run.partition], strays
+                    install,
+                    live,
+                    row,
+                    run.before,
+                    self._namespace,
+                    self._images[run.partition],
+                    self._configs[run.partition],
+                    strays,
                 )
             )
         if row.status != "locked":
@@ -364,7 +379,7 @@ class EstablishController(KeyedController[InstallData]):
         def access(source: str) -> Access:
             return images.access(source, install.secrets)
 
-        wanted = reporting.install_status(install, row, data.done, healthy, troubles, access)
+        wanted = reporting.install_status(install, row, data.done, healthy, troubles, access, data.runtime)
         family, kind = family_of(name), kind_of_key(name)
         if data.reported is not None and not reporting.is_shown({"status": data.reported}, wanted):
             data.reported = None  # its echo is to come, and has to be put right

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.core.errors import FORBIDDEN, PermanentError
-from pvbus.core.kernel.effects import Content, Effect, Pull
+from pvbus.core.kernel.effects import Content, Create, Effect, Pull
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.objects import annotation
 from pvbus.core.kernel.packagerows import (
@@ -23,11 +23,12 @@ from pvbus.core.kernel.packagerows import (
     LockedRevision,
     LockRow,
 )
-from pvbus.core.platform.establish import applying, revisions, runtime
+from pvbus.core.platform.establish import applying, certificates, revisions, runtime
 from pvbus.core.platform.establish.applying import NotYetError, RefusedError
 from pvbus.core.platform.establish.objects import Object, key_of, title
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.owners import Owner
+from pvbus.core.platform.establish.runtimeconfigs import RuntimeConfigs
 from pvbus.core.platform.packaging.imageconfigs import Access, ImageConfigs, check_access
 from pvbus.core.platform.packaging.statuses import Runtime
 from pvbus.core.platform.packaging.xpkg import Packaged, packaged
@@ -52,6 +53,11 @@ class _Run(NamedTuple):
     namespace: str
     live: dict[str, Object]
     images: ImageConfigs
+    configs: RuntimeConfigs
+
+    @property
+    def name(self) -> str:
+        return str(self.obj["metadata"]["name"])
 
     @property
     def kind(self) -> Any:
@@ -81,6 +87,7 @@ def reconcile_install(
     before: EstablishedRow,
     namespace: str,
     images: ImageConfigs,
+    configs: RuntimeConfigs,
     strays: Iterable[str] = (),
 ) -> Generator[Effect, Any, Carried]:
     """Carry out the lock's row of a Crossplane install.
@@ -89,10 +96,11 @@ def reconcile_install(
     before: what establish did so far for this install
     namespace: where the runtimes of packages are created
     images: what is demanded of images, and how they are read
+    configs: what the runtimes of packages are made of
     strays: names of revisions that may have lost the label by hand, see `revisions.list_revisions`
     """
     live = yield from revisions.list_revisions(install, Owner.of(obj), strays)
-    run = _Run(install, obj, row, before, namespace, live, images)
+    run = _Run(install, obj, row, before, namespace, live, images, configs)
     for locked in sorted(row.revisions, key=lambda each: (each.is_active, each.revision)):
         live[locked.name] = yield from revisions.ensure_revision(install, obj, locked, live.get(locked.name))
     active = next((each for each in row.revisions if each.is_active), None)
@@ -111,12 +119,14 @@ class _Whole(NamedTuple):
     references: references to them, for the revision's status
     workloads: the objects that run the package, to be written once the revision is active
     gap: what of the package has no effect here, in words, "" if nothing
+    endpoint: the address at which a function answers
     """
 
     keys: tuple[str, ...]
     references: tuple[Object, ...]
     workloads: list[applying.Item]
     gap: str
+    endpoint: str
 
 
 def _activate(run: _Run, active: LockedRevision) -> Generator[Effect, Any, Carried]:
@@ -130,7 +140,9 @@ def _activate(run: _Run, active: LockedRevision) -> Generator[Effect, Any, Carri
     done = yield from _switch_on(run, active, whole)
     yield from _collect_garbage(run)
     established = _entry(run, active.name, "established", whole.keys)
-    runs = _health_of(whole.workloads) or (Runtime("Unknown", whole.gap) if whole.gap else None)
+    runs = _health_of(whole.workloads, whole.endpoint)
+    if runs is None and whole.gap:
+        runs = Runtime("Unknown", whole.gap, is_started=False)
     return Carried(
         _in_order(run, [*done, established]),
         True,
@@ -141,15 +153,15 @@ def _activate(run: _Run, active: LockedRevision) -> Generator[Effect, Any, Carri
     )
 
 
-def _health_of(workloads: Iterable[applying.Item]) -> Runtime | None:
+def _health_of(workloads: Iterable[applying.Item], endpoint: str) -> Runtime | None:
     """Return whether what runs a package is available, by its Deployment before this run."""
     for item in workloads:
         status = (item.live or {}).get("status") or {}
         for condition in status.get("conditions") or ():
             if condition.get("type") == "Available":
                 answer: Any = condition.get("status", "Unknown")
-                return Runtime(answer, str(condition.get("message") or ""))
-        return Runtime("Unknown", "its Deployment does not say whether it is available")
+                return Runtime(answer, str(condition.get("message") or ""), endpoint)
+        return Runtime("Unknown", "its Deployment does not say whether it is available", endpoint)
     return None
 
 
@@ -163,17 +175,9 @@ def _make_whole(run: _Run, locked: LockedRevision) -> Generator[Effect, Any, _Wh
     access = run.images.access(source, run.install.secrets)
     content = yield from content_of(locked, access)
     given = list(content.objects.values())
-    image = image_of(locked, access.address)
-    ran = yield from runtime.startable(
-        runtime.runtime_of(
-            run.install._replace(secrets=access.secrets),
-            content.meta,
-            given,
-            locked.name,
-            image,
-            run.namespace,
-        )
-    )
+    certified = yield from _runtime(run, locked, content, access)
+    ran = certified.runtime
+    given = certificates.with_authority(given, certified.ca, ran.service, run.namespace)
     objects = [_labelled(run.install, each) for each in given]
     try:
         items = yield from applying.compare([*objects, *ran.accounts], owner, run.siblings)
@@ -181,6 +185,8 @@ def _make_whole(run: _Run, locked: LockedRevision) -> Generator[Effect, Any, _Wh
         yield from applying.check([*items, *workloads])
     except PermanentError as error:
         raise RefusedError(error.reason, f"{error}: nothing was changed") from error
+    if certified.authority is not None:
+        yield Create(runtime.SECRET, certified.authority)
     yield from applying.write(items)
     apart = {key_of(each) for each in ran.accounts}
     own = [item.new for item in items if key_of(item.new) not in apart]
@@ -188,7 +194,30 @@ def _make_whole(run: _Run, locked: LockedRevision) -> Generator[Effect, Any, _Wh
         {"apiVersion": each["apiVersion"], "kind": each["kind"], "name": each["metadata"]["name"]}
         for each in own
     )
-    return _Whole(tuple(map(key_of, own)), references, workloads, ran.gap)
+    return _Whole(tuple(map(key_of, own)), references, workloads, ran.gap, ran.endpoint)
+
+
+def _runtime(
+    run: _Run, locked: LockedRevision, content: Packaged, access: Access
+) -> Generator[Effect, Any, certificates.Certified]:
+    """Return what runs a revision, with its certificates. Raises RefusedError."""
+    kind = str(content.meta.get("kind"))
+    config = run.configs.spec_of(run.install.runtime_config) if kind in runtime.RUN else {}
+    identity = runtime.RuntimeIdentity(locked.name, run.owner(locked.name).uid, run.name, run.namespace)
+    ran = yield from runtime.startable(
+        runtime.runtime_of(
+            run.install._replace(secrets=access.secrets),
+            content.meta,
+            content.objects.values(),
+            identity,
+            image_of(locked, access.address),
+            config,
+        )
+    )
+    try:
+        return (yield from certificates.certify_runtime(ran, kind, identity))
+    except PermanentError as error:
+        raise RefusedError(error.reason, f"the certificates of {run.name}: {error}") from error
 
 
 def _switch_on(
@@ -256,7 +285,7 @@ def _inactive(
         live = run.live[locked.name]
         run.live[locked.name] = yield from revisions.switch(run.kind, live, locked, "Inactive")
         if former.state != "released" or former.uid != owner.uid:
-            yield from runtime.stop(owner, run.namespace)
+            yield from runtime.stop(owner, run.name, run.namespace)
         keys = dict.fromkeys((*former.objects, *locked.objects))
         owned = yield from applying.release_objects(keys, owner)
         done.append(_entry(run, locked.name, "released", owned))
@@ -272,7 +301,7 @@ def _collect_garbage(run: _Run) -> Generator[Effect, Any, None]:
     for name, live in sorted(run.live.items()):
         if name in retained or (revisions.is_users(live, None) and revisions.desired_state(live) == "Active"):
             continue
-        yield from runtime.stop(run.owner(name), run.namespace)
+        yield from runtime.stop(run.owner(name), run.name, run.namespace)
         yield from revisions.remove(run.kind, live)
 
 
@@ -296,7 +325,7 @@ def _end_refused(
     except NotYetError as leaving:
         return _pending(run, active, f"{message}; {leaving}")
     yield from applying.take_back(active.objects, run.owner(active.name))
-    yield from runtime.stop(run.owner(active.name), run.namespace)
+    yield from runtime.stop(run.owner(active.name), run.name, run.namespace)
     return _failed(run, active, reason, message)
 
 

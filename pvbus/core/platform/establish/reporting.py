@@ -15,18 +15,17 @@ from pvbus.core.kernel.packagerows import EstablishedRow, LockedRevision, LockRo
 from pvbus.core.platform.establish.families import FAMILIES
 from pvbus.core.platform.establish.objects import Object, contains
 from pvbus.core.platform.establish.revisions import is_users
+from pvbus.core.platform.packaging.conditions import Status, observed, with_times
 from pvbus.core.platform.packaging.imageconfigs import APPLIED, Accesses
 from pvbus.core.platform.packaging.statuses import (
     RUNTIME_HEALTHY,
     Runtime,
-    Status,
     carvel_status,
     lock_status,
-    observed,
     package_locks,
     package_status,
     revision_status,
-    with_times,
+    running,
 )
 
 PAGES = KindRef("pkg.crossplane.io", "PackageLock", "v1beta1")
@@ -41,15 +40,17 @@ def install_status(
     healthy: Collection[str],
     troubles: Mapping[str, str],
     access: Accesses,
+    runtime: Runtime | None = None,
 ) -> Status:
     """Return the status of an install, without times. A healthy one says what was not done, if anything.
 
     troubles: okey of an install that is needed -> what keeps it from being healthy
     access: returns how a source is read
+    runtime: what runs the package, None without
     """
     family = FAMILIES[install.family]
     if family.has_revisions:
-        status = package_status(install, row, done, access)
+        status = running(package_status(install, row, done, access), runtime)
     else:
         status = carvel_status(install, row, done, healthy, troubles)
     if done is None or not done.is_healthy or not done.message:

@@ -7,7 +7,7 @@ Source: crossplane, apis/pkg/v1/conditions.go; carvel proposals, kapp-controller
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,12 +25,12 @@ from pvbus.core.kernel.packagerows import (
     LockedRevision,
     LockRow,
 )
+from pvbus.core.platform.packaging.conditions import Answer, Status, condition, observed
 from pvbus.core.platform.packaging.imageconfigs import Access, Accesses
 from pvbus.core.platform.packaging.references import reference_of
 from pvbus.core.platform.solver.model import Explanation
 from pvbus.core.platform.solver.states import DependencyState
 
-Status = dict[str, Any]
 DEPENDENCY_CONDITIONS: Mapping[DependencyState, DependencyCondition] = {
     DependencyState.OWNED: "OwnedPackageInstall",
     DependencyState.FOUND: "FoundPackageInstall",
@@ -43,7 +43,6 @@ DEPENDENCY_CONDITIONS: Mapping[DependencyState, DependencyCondition] = {
     DependencyState.UNMET: "WaitingForDependencies",
 }
 """What both families report of a dependency that the solver could not grant."""
-Answer = Literal["True", "False", "Unknown"]
 
 
 def refusal_words(explanation: Explanation | None, switch: str = "") -> str:
@@ -71,10 +70,17 @@ RUNTIME_HEALTHY = "RuntimeHealthy"
 
 
 class Runtime(NamedTuple):
-    """The controller of a package. health: the status of its Deployment's Available."""
+    """What runs a package.
+
+    health: the status of its Deployment's Available
+    endpoint: the address at which a function answers
+    is_started: whether there is a Deployment
+    """
 
     health: Answer
     message: str = ""
+    endpoint: str = ""
+    is_started: bool = True
 
 
 # ---------------------------------------------------------------- Crossplane
@@ -149,6 +155,18 @@ def _healthy(lock: LockRow | None, established: EstablishedRow | None) -> Status
     return _health("Healthy", answer, done.message or established.message)
 
 
+def running(status: Status, runtime: Runtime | None) -> Status:
+    """Return the status of an install that is healthy as far as what runs it is."""
+    if runtime is None or not runtime.is_started or runtime.health == "True":
+        return status
+    worse = _health("Healthy", runtime.health, runtime.message)
+    conditions = [
+        worse if each["type"] == "Healthy" and each["status"] == "True" else each
+        for each in status["conditions"]
+    ]
+    return {**status, "conditions": conditions}
+
+
 def _health(type_: str, answer: Answer, message: str = "") -> Status:
     return condition(type_, answer, _HEALTH_REASONS[answer], message)
 
@@ -181,15 +199,17 @@ def revision_status(
     """
     done = _established(revision, established)
     conditions = [_revision_health(revision, done)]
+    found: Status = {"conditions": conditions}
     if runtime is not None and revision.is_active:
         conditions.append(_health(RUNTIME_HEALTHY, runtime.health, runtime.message))
+        if runtime.endpoint:
+            found["endpoint"] = runtime.endpoint
     met = [each for each in lock.dependencies if _is_met(each)]
     wrong = [
         each
         for each in lock.dependencies
         if each.condition == "FoundPackageInstallRequiresDifferentVersion" and not each.is_optional
     ]
-    found: Status = {"conditions": conditions}
     if revision.is_active:
         found["foundDependencies"] = len(lock.dependencies)
         found["installedDependencies"] = len(met)
@@ -430,41 +450,6 @@ def _image(row: LockRow, revision: LockedRevision) -> str:
 
 
 # ---------------------------------------------------------------- shared
-
-
-def condition(type_: str, answer: Answer, reason: str = "", message: str = "") -> Status:
-    """Return a condition; what it does not say is left out."""
-    found = {"type": type_, "status": answer, "reason": reason, "message": message}
-    return {name: text for name, text in found.items() if text}
-
-
-def observed(status: Status, generation: int) -> Status:
-    """Return a status whose conditions say of which generation they speak. generation: 0 for an unknown one.
-
-    `kubectl wait` takes a condition of an older generation for none, so after a change it waits for that.
-    """
-    if not generation:
-        return status
-    conditions = [{**each, "observedGeneration": generation} for each in status["conditions"]]
-    return {**status, "conditions": conditions}
-
-
-def with_times(
-    conditions: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]], now: str
-) -> list[Status]:
-    """Return conditions with lastTransitionTime: the former one while the answer is the same, else `now`.
-
-    before: the conditions that the object has
-    now: the time, RFC 3339 in UTC
-    """
-    former = {each.get("type"): each for each in before}
-    found = []
-    for each in conditions:
-        known = former.get(each["type"], {})
-        is_same = known.get("status") == each["status"]
-        time = known.get("lastTransitionTime") if is_same else None
-        found.append({**each, "lastTransitionTime": time or now})
-    return found
 
 
 def _active(lock: LockRow | None) -> LockedRevision | None:

@@ -16,6 +16,7 @@ from pvbus.core.kernel.packagekinds import (
     IMAGE_CONFIG,
     INSTALLS,
     MIRRORED,
+    RUNTIME_CONFIG,
 )
 from pvbus.core.kernel.packagerows import (
     DIGEST,
@@ -96,6 +97,8 @@ class ScopeState:
             return self._observe_definition(okey, obj), set()
         elif kind == IMAGE_CONFIG:
             return self._observe_image_config(okey, obj), set()
+        elif kind == RUNTIME_CONFIG:
+            return False, set()  # of establish alone
         return True, set()
 
     def _observe_image_config(self, okey: str, obj: Mapping[str, Any] | None) -> bool:

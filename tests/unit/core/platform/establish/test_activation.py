@@ -8,6 +8,7 @@ import pytest
 
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.packagerows import LockedRevision
+from pvbus.core.platform.establish.certificates import AUTHORITY
 from tests.kit.deciding import PARTITION, CrashedError
 from tests.unit.core.platform.establish.world import CRD, REVISION, World, crd, okey_of
 
@@ -215,7 +216,7 @@ def check_deactivated(world: World) -> None:
     for name in ("One", "Two"):
         assert world.controller_of(name) == ""
         assert world.owners_of(name) == ["rev-d1"]
-    kinds = {each["kind"] for each in world.cluster.objects()}
+    kinds = {each["kind"] for each in world.cluster.objects() if each["metadata"]["name"] != AUTHORITY}
     assert kinds == {"Provider", "ProviderRevision", "CustomResourceDefinition"}
 
 

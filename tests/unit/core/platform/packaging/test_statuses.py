@@ -13,6 +13,7 @@ from pvbus.core.kernel.packagerows import (
     LockedRevision,
     LockRow,
 )
+from pvbus.core.platform.packaging.conditions import with_times
 from pvbus.core.platform.packaging.statuses import (
     Runtime,
     carvel_status,
@@ -21,7 +22,6 @@ from pvbus.core.platform.packaging.statuses import (
     package_locks,
     package_status,
     revision_status,
-    with_times,
 )
 from pvbus.core.platform.solver.model import api
 
