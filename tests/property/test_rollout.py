@@ -4,7 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pvbus.core.kernel.rolloutstates import RolloutState
-from pvbus.core.promotion.protocol.rules import CHECK_SECONDS, LOOK_SECONDS_MAX, Rules, WaveRules
+from pvbus.core.promotion.protocol.rules import (
+    CHECK_SECONDS,
+    LOOK_SECONDS_MAX,
+    Rules,
+    TrainRules,
+    WaveRules,
+)
 from tests.simulation.rollout_world import CHECK, fresh, moves, problems, settled, stepped, tricks
 
 MOVES_MAX = 40
@@ -35,8 +41,12 @@ rules = st.builds(
     needs_start=st.just(False),
     look_seconds=st.just(LOOK_SECONDS_MAX),
     check_seconds=st.just(CHECK_SECONDS),
-    evidence_seconds=st.sampled_from([0, 0, 400]),
+    evidence_seconds=st.sampled_from([0, 400, 1_800]),
+    is_evidenced=st.booleans(),
     is_weak=st.just(False),  # the world has no status from before an approval
+    train=st.sampled_from([None, None, TrainRules(("a", "b"), partial_seconds=400)]),
+    finishes=st.booleans(),
+    restore_seconds=st.just(400),
 )
 
 

@@ -28,6 +28,7 @@ from pvbus.core.kernel.rolloutrows import (
     Withdraw,
 )
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
+from pvbus.core.promotion.protocol.limits import NOT_PASSED
 from pvbus.core.promotion.protocol.machine import step
 from pvbus.core.promotion.protocol.partials import TRAIN_PARTIAL
 from pvbus.core.promotion.protocol.proving import NO_EVIDENCE
@@ -48,6 +49,8 @@ CHECK = Check(name="check", object=ObjectCheck(expression="true"))
 TICK_SECONDS = 30.0
 IN_FLIGHT = {TargetState.ORDERED, TargetState.CANCELLING, TargetState.APPROVED}
 BAD = {TargetState.FAILED, TargetState.REFUSED}
+LACKS = (NO_EVIDENCE, NOT_PASSED)
+"""Why an attempt stops, without a word against its revision."""
 FAILING = {*BAD, TargetState.SILENT}
 OUT = {TargetState.LEFT, TargetState.GONE, TargetState.SKIPPED, *FAILING}
 TRIED = {TargetState.APPROVED, TargetState.PROVEN, *FAILING}
@@ -76,7 +79,7 @@ class World(NamedTuple):
     by_hand: targets that a person changed. passed: (canary, attempt) of those with which a wave passed.
     quarantines: (attempt, number, spec) of those that last, 0 for a person's; ended: those that do not.
     doomed: targets whose planned revision turns out bad. now: the clock. tricks, ticks: moves of their kind
-    that are left. releases: newer upstream revisions that may come.
+    that are left. releases: newer upstream revisions that may come. is_mute: nothing is known of the checks.
     """
 
     rules: Rules
@@ -101,6 +104,7 @@ class World(NamedTuple):
     tricks: int = 0
     ticks: int = 0
     releases: int = 0
+    is_mute: bool = False
     broken: str = ""
 
 
@@ -314,7 +318,7 @@ def tricks(world: World) -> Iterator[tuple[Move, World]]:
 def carried_out(world: World, action: Action) -> World:
     """Let the release carry out an order that it has heard of: a compare-and-swap on what is really there."""
     if isinstance(action, Ask):
-        verdicts = (True,) * len(action.checks)
+        verdicts = (None if world.is_mute else True,) * len(action.checks)
         return world._replace(answers=Answers(action.attempt, action.wave, action.number, verdicts))
     if isinstance(action, Isolate):
         return _isolated(world, action)
@@ -532,7 +536,7 @@ def _wrong_isolation(before: World, after: World, rows: Mapping[str, Target], or
                 return f"{row.target} would go back to what is quarantined"
     is_new = before.rollout.state is not after.rollout.state
     is_undone = is_new and after.rollout.state in (RolloutState.STOPPED, RolloutState.ROLLING_BACK)
-    is_undone = is_undone and after.rollout.reason != NO_EVIDENCE  # which says nothing against a revision
+    is_undone = is_undone and after.rollout.reason not in LACKS
     if (
         not is_undone
         or after.rollout.spared

@@ -88,7 +88,7 @@ def test_no_order_of_moves_with_one_trick_breaks_a_promise(start: World) -> None
     worlds = explored(start)
     assert len(worlds) > 500
     silent = any(row.state is TargetState.SILENT for world in worlds for _, row in world.rows)
-    assert silent == bool(start.rules.evidence_seconds)
+    assert silent == (start.rules.evidence_seconds <= TICK_SECONDS)
     for world in worlds[::SETTLED_EVERY]:
         end = settled(world)
         assert not list(problems(end))
@@ -97,6 +97,17 @@ def test_no_order_of_moves_with_one_trick_breaks_a_promise(start: World) -> None
         assert is_held or end.rollout.state not in (RolloutState.ROLLING, RolloutState.HOLDING)
         assert is_paused or end.rollout.state is not RolloutState.ROLLING_BACK
         assert end.rollout.state is not RolloutState.ISOLATING
+
+
+@pytest.mark.parametrize("rolls_back", [False, True])
+def test_no_order_of_moves_passes_or_fails_a_wave_whose_checks_say_nothing(*, rolls_back: bool) -> None:
+    """After its limit the attempt stops: nothing more is approved, undone or quarantined."""
+    rules = WITH_EVIDENCE._replace(rolls_back=rolls_back)
+    for world in explored(fresh(2, rules, ticks=3)._replace(is_mute=True)):
+        states = {row.state for _, row in world.rows if row.wave > 1}
+        assert states <= {TargetState.PLANNED}
+        assert not world.quarantines
+        assert settled(world).rollout.state is RolloutState.STOPPED
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.topics import ALL_SERVICES, PROMOTION
+from pvbus.core.promotion.protocol.rules import EVIDENCE_SECONDS
 from pvbus.ports.cluster import Object
 from tests.simulation.cluster import QUARANTINE
 from tests.simulation.rolling import SITES, Rolling, fleet
@@ -66,7 +67,7 @@ def test_under_faults_and_kills_each_approval_is_planned_in_time_and_done_once(s
         await world.calm()
         world.annotate(**{PAUSE: None})
         world.move()
-        await world.converge(quiet=130.0)
+        await world.converge(quiet=130.0, limit=2 * EVIDENCE_SECONDS)  # what is not proven stops it in time
         while world.rollout()[0].state in ("Rolling", "Stopped"):
             # A newer revision hides the proof, or a target was not ready for a moment: a person gives it up,
             # and finds nothing wrong with what the attempt has quarantined.

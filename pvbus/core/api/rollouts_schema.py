@@ -121,8 +121,10 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
     },
     m.TargetEvidence: {
         "": "What proves a target, beside the conditions of its PackageVariant.",
-        "deadline": "How long a target may be without evidence before it counts as failing. That stops the "
-        f"rollout, and rolls nothing back. {_DURATION} The default is `30m`.",
+        "deadline": "How long a target may be without evidence before it counts as failing, and the checks "
+        "of a wave without `timeout` may not pass after its hold time. That stops the rollout, and rolls "
+        "nothing back. "
+        f"{_DURATION} The default is `30m`, also with nothing but Ready.",
         "condition_binding": "What shows that a condition other than Ready speaks of the published revision: "
         "`Revision` that its message has the name or the commit of it, `Weak` only that the condition has "
         "changed since before the approval. The default is `Revision`.",

@@ -33,7 +33,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 
     is_frozen: whether its proposal stays as planned though a newer upstream revision is there, and once
     published is proven by that. has_passed: whether it was proven when its wave passed. why: what keeps it
-    from going back, or who has published something else.
+    from going back, or who has published something else. losses: how often its proof was lost.
     """
 
     target: str
@@ -62,6 +62,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     is_frozen: bool = False
     has_passed: bool = False
     why: str = ""
+    losses: int = 0
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
@@ -83,6 +84,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     not. spared: why a person wanted none, "" for nothing. train_seconds: watched time in which a train
     was partial. train_message: which trains wait to be planned, and why.
     superseded: how many attempts in a row ended as superseded, until now.
+    waits_for: what it waits for with a limit, "" for nothing. waited_seconds: watched time of that.
     newer: the upstream revisions that its targets follow by now. skipped: those that came and went meanwhile.
     """
 
@@ -118,6 +120,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     superseded: int = 0
     newer: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+    waits_for: str = ""
+    waited_seconds: float = 0
 
 
 class TargetFacts(NamedTuple):

@@ -59,10 +59,7 @@ def advance_once(turn: Turn) -> bool:
 
 def order(turn: Turn) -> None:
     """Order the approval of the wave's targets, as many as may be in flight."""
-    is_promoted = turn.commands.promote == turn.rollout.attempt
-    if turn.rules.needs_start and not turn.rollout.is_started and not is_promoted:
-        return
-    if not turn.calendar.is_open(turn.now):
+    if not turn.may_order:
         return
     free = turn.free(IN_FLIGHT)
     waiting = [row for row in turn.below(turn.rollout.wave) if row.state is TargetState.PLANNED]
@@ -148,10 +145,15 @@ def is_over(turn: Turn) -> bool:
         return True
     if rollout.phase_seconds < wave.hold_seconds:
         return False
-    is_fresh = rollout.is_passed and rollout.asked_seconds >= wave.hold_seconds
-    if wave.asked and not is_fresh:
+    if not is_checked(turn):
         return False
     return not wave.needs_person or turn.commands.approve == (rollout.attempt, rollout.wave)
+
+
+def is_checked(turn: Turn) -> bool:
+    """Tell whether all checks of the wave have passed once after its hold time."""
+    rollout, wave = turn.rollout, turn.wave
+    return not wave.asked or (rollout.is_passed and rollout.asked_seconds >= wave.hold_seconds)
 
 
 def has_tried(turn: Turn) -> bool:

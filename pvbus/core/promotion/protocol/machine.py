@@ -49,13 +49,14 @@ from pvbus.core.promotion.protocol.isolating import (
     roll_back,
     take_isolated,
 )
+from pvbus.core.promotion.protocol.limits import expire, expire_wait, note_wait
 from pvbus.core.promotion.protocol.observing import (
     IN_FLIGHT,
     is_candidate,
     planned,
 )
 from pvbus.core.promotion.protocol.partials import judge_partials
-from pvbus.core.promotion.protocol.proving import expire, note_evidence, silent_in, stop
+from pvbus.core.promotion.protocol.proving import note_evidence, silent_in, stop_for_silence
 from pvbus.core.promotion.protocol.rules import Rules, wave_numbers
 from pvbus.core.promotion.protocol.superseding import freeze, note_newer, supersede
 from pvbus.core.promotion.protocol.trains import (
@@ -129,6 +130,7 @@ def step(
     proceed(turn)
     note_canaries(turn)
     freeze(turn)
+    note_wait(turn)
     turn.stop_clock()
     actions = (*turn.actions(), *isolations_of(turn))
     return Step(turn.rollout, turn.changes(rows), actions, turn.wait_seconds())
@@ -253,11 +255,13 @@ def judge(turn: Turn) -> None:
         words = "1 target fails" if bad == 1 else f"{bad} targets fail"
         fail(turn, "TooManyFailing", f"{words}, {limit} may")
     elif failing > limit or failed_canaries(turn):
-        stop(turn, silent)
+        stop_for_silence(turn, silent)
     elif 0 < turn.wave.timeout_seconds <= turn.rollout.wave_seconds:
         fail(
             turn, "WaveTimeout", f"wave {turn.rollout.wave} took longer than {turn.wave.timeout_seconds:g} s"
         )
+    else:
+        expire_wait(turn)
 
 
 def begin_again(turn: Turn) -> None:

@@ -1,4 +1,4 @@
-"""What a rollout does with the evidence of its targets: notes it, waits for it, and stops without it.
+"""What a rollout does with the evidence of its targets: notes it, and stops without it. `limits` has when.
 
 A target without evidence for the policy's deadline counts as failing. That says nothing against its content,
 so an attempt that fails of it stops, and never rolls back.
@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from pvbus.core.kernel.messages import SEPARATOR, cut, part
 from pvbus.core.kernel.rolloutrows import Target
-from pvbus.core.kernel.rolloutstates import RolloutEvent, TargetEvent, TargetState
+from pvbus.core.kernel.rolloutstates import RolloutEvent, TargetState
 from pvbus.core.promotion.protocol.observing import PUBLISHED
 from pvbus.core.promotion.protocol.trains import has_changed
-from pvbus.core.promotion.protocol.turn import ADVANCING, Turn
+from pvbus.core.promotion.protocol.turn import Turn
 
 _BAD = {TargetState.FAILED, TargetState.REFUSED}
 NO_EVIDENCE = "NoEvidence"
@@ -41,16 +41,6 @@ def note_evidence(turn: Turn) -> None:
             turn.rows[row.target] = replace(row, evidence=words, before=before)
 
 
-def expire(turn: Turn) -> None:
-    """Give up on targets that had no evidence for the whole deadline."""
-    deadline = turn.rules.evidence_seconds
-    if not deadline or turn.rollout.state not in ADVANCING:
-        return
-    for row in turn.current:
-        if row.state is TargetState.APPROVED and turn.rollout.watched_seconds - row.since >= deadline:
-            turn.turn_target(row, TargetEvent.OVERDUE)
-
-
 def may_be_ordered(turn: Turn, row: Target) -> bool:
     """Tell whether the status from before the approval is known, where it has to be."""
     sighting = turn.sightings.get(row.target)
@@ -75,17 +65,20 @@ def silent_in(turn: Turn, failing: Iterable[Sequence[Target]]) -> list[Target]:
     return found
 
 
-def stop(turn: Turn, silent: list[Target]) -> None:
-    """Stop an attempt for the want of evidence; it never rolls back."""
+def stop_for_silence(turn: Turn, silent: list[Target]) -> None:
+    """Stop an attempt whose targets have no evidence."""
     ordered = sorted(silent, key=lambda row: row.position)
-    shown = SEPARATOR.join(
-        part(f"{row.target}: {row.evidence or 'nothing says that it is good'}") for row in ordered[:SHOWN_MAX]
-    )
+    shown = SEPARATOR.join(part(f"{row.target}: {_lacks(row)}") for row in ordered[:SHOWN_MAX])
     words = "1 target has" if len(silent) == 1 else f"{len(silent)} targets have"
-    limit = f"{turn.rules.evidence_seconds:g} s"
-    turn.set(
-        reason=NO_EVIDENCE,
-        message=cut(f"{words} had no evidence for {limit}: {shown}"),
-        stops=turn.rollout.stops + 1,
-    )
+    stop(turn, NO_EVIDENCE, f"{words} had no evidence for {turn.rules.evidence_seconds:g} s: {shown}")
+
+
+def _lacks(row: Target) -> str:
+    words = row.evidence or "nothing says that it is good"
+    return f"{words}, it was proven and lost that {row.losses} times" if row.losses else words
+
+
+def stop(turn: Turn, reason: str, message: str) -> None:
+    """Stop an attempt for want of something; it never rolls back, and nothing is quarantined."""
+    turn.set(reason=reason, message=cut(message), stops=turn.rollout.stops + 1)
     turn.move(RolloutEvent.FAILED)

@@ -124,7 +124,7 @@ def rehearse(rules: Rules, standing: Standing, now: float, failing: Collection[s
     failing: targets whose new revision is not good
     """
     rules = rules._replace(look_seconds=_FOREVER, check_seconds=_FOREVER, is_weak=False)
-    fleet = _Fleet(standing, failing, has_more=bool(rules.evidence_seconds))
+    fleet = _Fleet(standing, failing, has_more=rules.is_evidenced)
     during = rules._replace(evidence_seconds=0, settle_seconds=_FOREVER)  # one attempt, and no further one
     rollout, rows, clock = _begun(standing.rollout, now), dict(standing.rows), now
     commands = standing.commands._replace(paused=False)

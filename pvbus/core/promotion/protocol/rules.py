@@ -13,7 +13,6 @@ from pvbus.core.promotion.protocol.windows import Calendar, Window, compiled
 
 SETTLE = "30s"
 QUERY_WINDOW = "5m"
-DEADLINE = "30m"
 PARTIAL_TIMEOUT = "1h"
 ALL_PERCENT = 100
 LOOK_SECONDS_MAX = 60.0
@@ -23,6 +22,9 @@ CHECK_SECONDS = 30.0
 """Watched time between two looks at the checks of a wave: a few Prometheus scrapes."""
 
 
+EVIDENCE_SECONDS = 1_800.0
+"""How long anything but a person and release is waited for where the policy does not say. Shorter, and a
+controller that restarts stops rollouts; longer, and a night passes before somebody learns of it."""
 RESTORE_SECONDS = 1_800.0
 """How long a rollback waits for one target, as one that a person holds: then it is stranded, and named."""
 
@@ -91,7 +93,9 @@ class Rules(NamedTuple):
     in_flight_max: how many targets may be on their way at once, 0 for no limit
     look_seconds: watched time between two steps at most, in seconds
     check_seconds: watched time between two looks at the checks, in seconds
-    evidence_seconds: how long a target may be without evidence, 0 for no limit as with nothing but Ready
+    evidence_seconds: how long a target may be without evidence, a check may not pass after the hold time, or
+        a status may not be known before the order; 0 for no limit, as in a rehearsal
+    is_evidenced: whether more than Ready is looked at
     is_weak: whether a status from before the approval must be known
     train: None if each target is a unit of its own
     finishes: whether an attempt goes on as planned when a newer upstream revision is there
@@ -108,7 +112,8 @@ class Rules(NamedTuple):
     look_seconds: float = LOOK_SECONDS_MAX
     check_seconds: float = CHECK_SECONDS
     skips_absent: bool = False
-    evidence_seconds: float = 0
+    evidence_seconds: float = EVIDENCE_SECONDS
+    is_evidenced: bool = False
     is_weak: bool = False
     train: TrainRules | None = None
     finishes: bool = False
@@ -144,7 +149,8 @@ def rules_of(spec: RolloutPolicySpec) -> Rules:
         in_flight_max=spec.budgets.max_in_flight,
         failing_max=spec.budgets.max_failing,
         rolls_back=spec.budgets.on_failure == "RollBack",
-        evidence_seconds=seconds_of(spec.evidence.deadline or DEADLINE) if wants_evidence(spec) else 0,
+        evidence_seconds=seconds_of(spec.evidence.deadline) or EVIDENCE_SECONDS,
+        is_evidenced=wants_evidence(spec),
         is_weak=is_weak(spec),
         train=train_rules(spec.train) if spec.train is not None else None,
         finishes=spec.on_new_revision == "Finish",

@@ -82,6 +82,8 @@ class Turn:
             watched_seconds=rollout.watched_seconds + (self.elapsed if is_watched else 0.0),
             train_seconds=rollout.train_seconds + (self.elapsed if self.has_partial() else 0.0),
         )
+        if rollout.waits_for and self.rollout.wave and self.calendar.is_open(now):
+            self.set(waited_seconds=rollout.waited_seconds + self.elapsed)
 
     def set(self, **fields: object) -> None:
         self.rollout = msgspec.structs.replace(self.rollout, **fields)
@@ -92,9 +94,10 @@ class Turn:
     def turn_target(self, row: Target, event: TargetEvent) -> None:
         state, now = target_after(row.state, event), self.rollout.watched_seconds
         since = now if state in _WAITED_FOR and row.state is not state else row.since
+        losses = row.losses + (row.state is TargetState.PROVEN and event is TargetEvent.UNKNOWN)
         published_at = now if event is TargetEvent.PUBLISHED else row.published_at
         self.rows[row.target] = msgspec.structs.replace(
-            row, state=state, since=since, published_at=published_at
+            row, state=state, since=since, published_at=published_at, losses=losses
         )
 
     @property
@@ -177,6 +180,13 @@ class Turn:
             self.set(phase_seconds=0.0, wave_seconds=0.0)
 
     @property
+    def may_order(self) -> bool:
+        """Whether a person has let the attempt begin, and its windows are open."""
+        is_promoted = self.commands.promote == self.rollout.attempt
+        is_started = not self.rules.needs_start or self.rollout.is_started or is_promoted
+        return is_started and self.calendar.is_open(self.now)
+
+    @property
     def calendar(self) -> Calendar:
         return self.wave.calendar(self.commands, self.rollout.attempt)
 
@@ -191,7 +201,7 @@ class Turn:
             case RolloutState.ROLLING:
                 is_busy = any(row.state in IN_FLIGHT for row in self.current)
                 has_limit = self.wave.timeout_seconds > 0 or self.rules.evidence_seconds > 0
-                is_counted = (is_busy and has_limit) or self.has_partial()
+                is_counted = (is_busy and has_limit) or self.has_partial() or bool(self.rollout.waits_for)
                 return is_counted and self.calendar.is_open(self.now)
             case RolloutState.STOPPED:
                 return self.has_partial() or self.is_undoing()

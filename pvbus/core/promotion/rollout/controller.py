@@ -192,7 +192,7 @@ class RolloutController(KeyedController[RolloutData]):
             isolated=answer if isinstance(answer, Isolated) else None,
             commands=standstill.obeyed(data.wanted.commands, rollout.state),
             words=data.candidates.words({*rules.canaries, *data.candidates.unready_members()}),
-            sightings=data.sightings.shown(now) if rules.evidence_seconds else NO_SIGHTINGS,
+            sightings=data.sightings.shown(now) if rules.is_evidenced else NO_SIGHTINGS,
         )
         self.evaluations += len(data.rows)
         data.shown, data.is_stale, data.stepped_at = taken.rollout, True, now
@@ -224,6 +224,7 @@ def _only_counts_time(before: Rollout, after: Rollout, now: float) -> bool:
         "wave_seconds": 0.0,
         "watched_seconds": 0.0,
         "train_seconds": 0.0,
+        "waited_seconds": 0.0,
         "seen_at": 0.0,
     }
     replace = msgspec.structs.replace

@@ -65,7 +65,7 @@ def next_look(data: RolloutData, now: float) -> float:
 
 def _is_wanted(data: RolloutData) -> bool:
     rules = data.wanted.rules if data.wanted is not None else None
-    return rules is not None and rules.evidence_seconds > 0
+    return rules is not None and rules.is_evidenced
 
 
 def _watched(data: RolloutData) -> dict[str, tuple[str, str, int]]:

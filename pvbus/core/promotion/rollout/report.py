@@ -18,6 +18,7 @@ from pvbus.core.kernel.messages import SEPARATOR, cut, part
 from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.rolloutrows import Rollout, Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
+from pvbus.core.promotion.protocol.limits import NOT_PASSED
 from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT
 from pvbus.core.promotion.protocol.partials import TRAIN_PARTIAL, partial_words
 from pvbus.core.promotion.protocol.proving import NO_EVIDENCE
@@ -101,7 +102,7 @@ def status_of(
         message=cut(progress.message, MESSAGE_CHARACTERS_MAX),
         observed_generation=generation,
     )
-    if rollout.state is RolloutState.STOPPED and rollout.reason != NO_EVIDENCE:
+    if rollout.state is RolloutState.STOPPED and rollout.reason not in (NO_EVIDENCE, NOT_PASSED):
         going = msgspec.structs.replace(
             going, message=_with_failures(going.message, rollout, rows, candidates)
         )

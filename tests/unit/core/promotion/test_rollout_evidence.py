@@ -37,9 +37,11 @@ def test_a_target_without_evidence_stops_the_rollout_and_never_rolls_back(*, rol
     assert fleet.states == "silent planned planned"
 
 
-def test_nothing_but_ready_is_waited_for_without_end() -> None:
-    fleet = watch(silent_fleet(Rules(TWO)), 7200)
-    assert fleet.states == "approved planned planned"
+def test_nothing_but_ready_is_waited_for_as_long_where_the_policy_says_nothing() -> None:
+    fleet = silent_fleet(Rules(TWO))
+    assert watch(fleet, 1740).states == "approved planned planned"
+    watch(fleet, 60)
+    assert (fleet.rollout.state, fleet.rollout.reason) == (RolloutState.STOPPED, "NoEvidence")
 
 
 def test_silent_targets_are_within_the_budget_of_failing_ones() -> None:
