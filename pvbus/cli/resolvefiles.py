@@ -179,7 +179,7 @@ class Reader:
 
     def crossplane_lock(self, obj: Mapping[str, Any], _: Mapping[str, Any]) -> None:
         for path, item in self._fields.items(obj, "", "packages"):
-            self._fields.known(item, path, _LOCKED)
+            self._fields.check_known(item, path, _LOCKED)
             source, version = (
                 self._fields.text(item, path, field, required=True) for field in ("source", "version")
             )

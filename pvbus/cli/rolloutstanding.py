@@ -53,7 +53,7 @@ def stand_of(selection: Selection, rows: Rows | None, quarantines: Sequence[Obje
     standing = Standing(seen, recovered(policy.status) if rows is None else rows.rollout)
     if rows is not None:
         candidates = _candidates(rows)
-        orders = {name: f for name, f in candidates.seen(rows.targets).items() if name not in seen}
+        orders = {name: f for name, f in candidates.live_facts(rows.targets).items() if name not in seen}
         known = candidates.evidence(rows.rollout.attempt)
         leaving = {name: facts for name, facts in orders.items() if name in rows.targets}
         standing = standing._replace(
@@ -120,7 +120,7 @@ def _known(name: str, row: CandidateRow) -> TargetFacts | None:
     """Return the facts of a row, None if its policy does not have the target."""
     live = Candidates()
     live.load(name, row)
-    return live.seen({}).get(name)
+    return live.live_facts({}).get(name)
 
 
 def _named(

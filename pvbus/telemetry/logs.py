@@ -42,7 +42,7 @@ def configure(level: str = "info", log_format: LogFormat = "auto") -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _DICT_TRACES if not console else structlog.processors.format_exc_info,
-        filtered,
+        filter_event,
     ]
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
@@ -95,7 +95,9 @@ def _passes(record: logging.LogRecord, repeats: Repeats) -> bool:
     return count is not None
 
 
-def filtered(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def filter_event(
+    logger: object, method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
     """Replace secrets, and escape control characters: text is foreign, and a terminal would obey them."""
     for name, value in event.items():
         if name not in _OWN_FIELDS:
@@ -172,7 +174,7 @@ if not structlog.is_configured():  # commands do not call `configure`, and stdou
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
             structlog.processors.format_exc_info,
-            filtered,
+            filter_event,
             structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
         ],
         logger_factory=_to_stderr,

@@ -399,12 +399,12 @@ class FaultyReader(SqliteReader):
 
     __eq__ = object.__eq__
 
-    def grown(self, lane: int) -> None:
+    def note_growth(self, lane: int) -> None:
         """Show a lane's new records, now or after a lag. The order within a lane stays."""
         if lane in self._lagging:
             return
         if not self.faults.hits(self.faults.lag):
-            super().grown(lane)
+            super().note_growth(lane)
             return
         self.faults.counts["partitions lagging"] += 1
         self._lagging.add(lane)
@@ -415,7 +415,7 @@ class FaultyReader(SqliteReader):
     def _shown(self, lane: int) -> None:
         self._lagging.discard(lane)
         if lane in self._positions:
-            super().grown(lane)
+            super().note_growth(lane)
 
     async def poll(self, *, timeout_seconds: float, max_records: int = 2000) -> list[Record]:
         records = await super().poll(timeout_seconds=timeout_seconds, max_records=max_records)

@@ -1,12 +1,10 @@
 """Finds names that are words of our own, where the field has one: `python -m tests.tools.vocabulary`.
 
 Looked at are names of classes, functions, parameters, variables and fields, whole names only: `told` and
-`_told`, not `is_told_so`; and in `pvbus` the verbs of functions that await or yield effects: a participle
-says what there is after the call, and not that the call does something. Prose is for people to judge. Exits
-with 1 and one line per name when there is any.
+`_told`, not `is_told_so`; and but for the tests the verbs of functions that do something (`verbs.py` beside
+this). Prose is for people to judge. Exits with 1 and one line per name when there is any.
 """
 
-import ast
 import io
 import subprocess
 import sys
@@ -14,8 +12,11 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.tools.verbs import effect_types, misnamed_verbs
+
 CHECKOUT = Path(__file__).parents[2]
 FOLDERS = ("pvbus", "services", "schemas", "tests", "deploy")
+SAY = "say what it does: reconcile_install, merge_upstream, read_held"
 WORDS = {
     "told": "reported, published",
     "kept": "retained; of a removal: cancelled",
@@ -53,39 +54,6 @@ SETS_CLAIM = (
 """There a set claims the name of a variant, which is no lease."""
 
 
-PARTICIPLES = frozenset(
-    {
-        *("begun", "brought", "built", "chosen", "done", "found", "given", "gone", "held", "kept", "known"),
-        *("left", "made", "met", "sent", "shown", "taken", "told", "written"),
-    }
-)
-"""The irregular ones that were used; the others end with `ed`."""
-NO_PARTICIPLES = frozenset({"embed", "exceed", "feed", "need", "proceed", "seed", "speed", "succeed"})
-OTHERS_WORDS = {
-    "assigned": "Kafka's callback as a member of a group gets a partition",
-    "revoked": "Kafka's callback as a member of a group loses a partition",
-    "committed": "Kafka's word for the offsets of a group",
-}
-"""Participles that are the field's own names of functions."""
-
-
-def misnamed_verbs(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and name of each function with effects that is named by a participle."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name not in OTHERS_WORDS:
-            word = node.name.strip("_").partition("_")[0]
-            is_participle = word in PARTICIPLES or (word.endswith("ed") and word not in NO_PARTICIPLES)
-            if is_participle and _has_effects(node):
-                yield node.lineno, node.name
-
-
-def _has_effects(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    if isinstance(function, ast.AsyncFunctionDef):
-        return True
-    returned = ast.unparse(function.returns) if function.returns is not None else ""
-    return returned.startswith(("Generator[Effect", "Reconciliation"))
-
-
 def private_words(file: str, text: str) -> Iterator[tuple[int, str, str]]:
     """Yield line, name and the field's word of each name in a module's text."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -108,15 +76,22 @@ def main() -> int:
         text=True,
         check=True,
     )
-    found = 0
-    for file in listed.stdout.split():
-        text = (CHECKOUT / file).read_text()
-        for line, name, word in private_words(file, text):
-            print(f"{file}:{line}: {name}: {word}")
-            found += 1
-        for line, name in misnamed_verbs(text) if file.startswith("pvbus/") else ():
-            print(f"{file}:{line}: {name}: say what it does: reconcile_install, merge_upstream, read_held")
-            found += 1
+    texts = {file: (CHECKOUT / file).read_text() for file in listed.stdout.split()}
+    code = {file: text for file, text in texts.items() if not file.startswith("tests/")}
+    effects = frozenset(name for text in code.values() for name in effect_types(text))
+    found = [
+        *(
+            f"{file}:{line}: {name}: {word}"
+            for file, text in texts.items()
+            for line, name, word in private_words(file, text)
+        ),
+        *(
+            f"{file}:{line}: {name}: {SAY}"
+            for file, text in code.items()
+            for line, name in misnamed_verbs(text, effects)
+        ),
+    ]
+    print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0
 
 

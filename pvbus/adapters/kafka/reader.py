@@ -81,9 +81,9 @@ class KafkaReader:
 
     def position(self, partition: TopicPartition) -> int:
         buffer = self._buffers.get(partition)
-        return buffer[0].offset if buffer else self._fetched_to(partition)
+        return buffer[0].offset if buffer else self._next_offset(partition)
 
-    def _fetched_to(self, partition: TopicPartition) -> int:
+    def _next_offset(self, partition: TopicPartition) -> int:
         """Return the offset that the consumer fetches next."""
         if self._consumer is not None:
             subscription = self._consumer._subscription.subscription
@@ -95,7 +95,7 @@ class KafkaReader:
     def _save(self) -> None:
         """Save the consumer's positions: it loses them when its assignment changes."""
         for partition in self._positions:
-            self._positions[partition] = self._fetched_to(partition)
+            self._positions[partition] = self._next_offset(partition)
 
     def _apply(self) -> None:
         """Assign our positions to the consumer. It drops fetched records that we have not taken."""
@@ -171,7 +171,7 @@ class KafkaReader:
 
     def _progress(self) -> int:
         """Return the sum of the positions, which rises whenever any of them does."""
-        return sum(map(self._fetched_to, self._positions))
+        return sum(map(self._next_offset, self._positions))
 
     def _take(self, limit: int) -> list[Record]:
         """Take up to `limit` records: equal shares of all partitions with records, then the rest in turn."""

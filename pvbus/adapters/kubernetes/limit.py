@@ -78,7 +78,7 @@ class InflightLimit:
                 self._in_flight += 1
                 turn.set_result(None)
 
-    def served(self) -> None:
+    def note_response(self) -> None:
         """Note a response that is no refusal. The limit grows after enough of them."""
         if self._limit >= self._most:
             return
@@ -90,7 +90,7 @@ class InflightLimit:
             self._limit += 1
             self._admit()
 
-    def refused(self, number: int) -> None:
+    def note_refusal(self, number: int) -> None:
         """Note a 429 for a request, while it holds its slot: the limit falls to the requests that remain.
 
         If the request was sent after the last fall, the limit falls at least by one where it had just grown,

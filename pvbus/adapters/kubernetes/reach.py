@@ -30,11 +30,11 @@ class Reach:
         """
         if code == 401 or code >= 500:
             assert error is not None
-            self.failed(error)
+            self.note_failure(error)
         else:
             self._answered_at, self._failing_since, self.error = self._monotonic(), None, ""
 
-    def failed(self, error: Exception) -> None:
+    def note_failure(self, error: Exception) -> None:
         """Note a request without an answer.
 
         error: says which request, why it failed, and what to check

@@ -205,9 +205,9 @@ class Transport:
         try:
             answer = await self._send_authenticated(request, REQUEST_SECONDS)
             if answer.code == 429:
-                self._limit.refused(number)
+                self._limit.note_refusal(number)
             else:
-                self._limit.served()
+                self._limit.note_response()
             return answer
         finally:
             self._limit.leave()
@@ -228,7 +228,7 @@ class Transport:
             if answer.code == 401 and self._connection.reject(access):
                 answer = await self._exchange(request, await self._connection.access(), seconds)
         except TransientError as exc:
-            self.reach.failed(exc)
+            self.reach.note_failure(exc)
             raise
         if answer.code == 403:
             self.refusals.note(self._agent, request.method, request.path, user=self._user)
@@ -304,7 +304,7 @@ class Transport:
 
     def _noted(self, error: TransientError) -> TransientError:
         """Note a watch without a response, and return its error."""
-        self.reach.failed(error)
+        self.reach.note_failure(error)
         return error
 
     def _watch(

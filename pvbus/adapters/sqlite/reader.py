@@ -15,8 +15,8 @@ class SqliteReader:
     """Implements `pvbus.ports.bus.Reader`.
 
     A lane is in `_ready` if and only if it is not paused and has records behind its position. The store calls
-    `grown` for each lane that a commit has extended. A lane that a poll does not read to its end goes behind
-    the others.
+    `note_growth` for each lane that a commit has extended. A lane that a poll does not read to its end goes
+    behind the others.
     """
 
     def __init__(self, store: Store) -> None:
@@ -36,7 +36,7 @@ class SqliteReader:
             self._positions[lane] = positions[partition]
             self._ready.pop(lane, None)
             self._store.listen(lane, self)
-            self.grown(lane)
+            self.note_growth(lane)
 
     def unassign(self, partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:
@@ -56,12 +56,12 @@ class SqliteReader:
         for partition in partitions:
             lane = self._lanes[partition]
             self._paused.discard(lane)
-            self.grown(lane)
+            self.note_growth(lane)
 
     def position(self, partition: TopicPartition) -> int:
         return self._positions[self._lanes[partition]]
 
-    def grown(self, lane: int) -> None:
+    def note_growth(self, lane: int) -> None:
         """Add a lane to the queue if it has unread records. Caller: the store."""
         if lane not in self._paused and self._positions[lane] < self._store.ends[lane]:
             self._ready[lane] = None

@@ -81,7 +81,7 @@ class StoredTopic(NamedTuple):
 class Listener(Protocol):
     """Called when a lane has grown, and when the store fails."""
 
-    def grown(self, lane: int) -> None: ...
+    def note_growth(self, lane: int) -> None: ...
 
     def wake(self) -> None: ...
 
@@ -316,7 +316,7 @@ class Store:
         self.ends.update(ends)
         for lane in ends:
             for listener in tuple(self._listeners.get(lane, ())):
-                listener.grown(lane)
+                listener.note_growth(lane)
 
     # Topics
 

@@ -58,7 +58,7 @@ class Refusals:
     def __init__(self) -> None:
         self._counts: dict[str, tuple[float, int]] = {}
 
-    def left_out(self, user: str, now: float) -> int | None:
+    def count_refusal(self, user: str, now: float) -> int | None:
         """Count a refused write; return None if it has no line, else how many before it have none."""
         since, count = self._counts.get(user, (now, 0))
         if now - since < REFUSALS_SECONDS:
@@ -81,7 +81,7 @@ def log(user: User, attributes: Attributes, code: int, facts: dict[str, str]) ->
     if code < 300:
         _log.info("package written", **line, **{**where, **facts}, code=code)
         return
-    left_out = _refusals.left_out((user.sender or user).name, time.monotonic())
+    left_out = _refusals.count_refusal((user.sender or user).name, time.monotonic())
     if left_out is None:
         return
     if left_out:

@@ -75,7 +75,7 @@ def updated(task: Task, stored: Stored | None, conditional: bool) -> Result:
     rules, sent, options = _rules(task), task.sent, task.options
     change = changes.change_of(rules.endpoint, rules.tracker, sent, options)
     base = None if stored is None else Base(stored.rv, stored.uid, decode(stored.raw))
-    new = revisions.updated(rules, sent.key, base, change, options, sent.subresource, conditional)
+    new = revisions.prepare_update(rules, sent.key, base, change, options, sent.subresource, conditional)
     return Result(None if new is None else encode(new), options.warnings)
 
 
@@ -84,7 +84,7 @@ def created(task: Task, namespace: str | None, admission: Admission) -> Result:
     rules, sent, options = _rules(task), task.sent, task.options
     obj = changes.new_object(rules.endpoint, rules.tracker, sent, options)
     obj = revisions.begun(rules, obj, namespace, options)
-    obj, generated = revisions.created(rules, obj, admission, options)
+    obj, generated = revisions.prepare_create(rules, obj, admission, options)
     return Result(encode(obj), options.warnings, generated)
 
 

@@ -13,7 +13,7 @@ from pvbus.core.api.spellings import unknown_field
 from pvbus.ports.cluster import Object
 
 
-def decoded(endpoint: Endpoint, obj: Object, options: Options) -> Object:
+def decode_object(endpoint: Endpoint, obj: Object, options: Options) -> Object:
     """Return an object of this kind with clean metadata, defaults, and no unknown fields."""
     _check_type(endpoint, obj)
     unknown: list[str] = []
@@ -24,7 +24,7 @@ def decoded(endpoint: Endpoint, obj: Object, options: Options) -> Object:
     if type(given) is not dict:
         raise status.bad_request(f"{_cannot(endpoint)}: metadata must be an object")
     try:
-        metadata = meta.cleaned(given, unknown)
+        metadata = meta.clean_metadata(given, unknown)
     except meta.MetadataTypeError as exc:
         raise status.bad_request(f"{_cannot(endpoint)}: {exc}") from exc
     if not endpoint.served.namespaced:

@@ -74,7 +74,7 @@ class Entry:
         return cls(obj, _encoder.encode(obj), rv)
 
     @classmethod
-    def unstored(cls, obj: Object) -> "Entry":
+    def encode_unstored(cls, obj: Object) -> "Entry":
         """Encode an object of a dry run that creates it: it has no resourceVersion."""
         obj["metadata"].pop("resourceVersion", None)
         return cls(obj, _encoder.encode(obj), 0)
@@ -92,7 +92,7 @@ class Entry:
         """Return a fresh object, whose large parts stay encoded; see `opened`."""
         return opened(self.raw)
 
-    def shared(self) -> Object:
+    def share(self) -> Object:
         """Return the object, which is cached while it is current; the caller must not change it."""
         if self._object is not None:
             return self._object

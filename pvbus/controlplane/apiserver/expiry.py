@@ -42,7 +42,7 @@ class EventExpiry:
         now, today = time.monotonic(), time.time()
         ages = {
             entry.key: max(today - _seconds(entry.decode()["metadata"]), 0.0)
-            for entry in self._store.table(EVENT).ordered()
+            for entry in self._store.table(EVENT).in_order()
         }
         for key in sorted(ages, key=lambda key: -ages[key]):
             self._writes[key] = now - ages[key]

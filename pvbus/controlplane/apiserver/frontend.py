@@ -204,7 +204,7 @@ class Frontend:
         payer = request.get(_PAYER, _NOBODY)
         size = response.content_length or 0
         try:
-            with self.limits.answers.held(payer, size):
+            with self.limits.answers.hold(payer, size):
                 await send(request, response)
         except StatusError as exc:
             return refusal(exc)
@@ -255,13 +255,13 @@ class Frontend:
         self.connections.recognize(request.protocol, payer)
         target = rq.parse_path(path)
         if target is None:
-            with self.limits.requests.held(payer):
+            with self.limits.requests.hold(payer):
                 await self._authorizer.authorize(user, Attributes(request.method.lower(), path=path))
                 return self._document(request, path, headers.get("Accept", ""))
         parameters = rq.parse_query(query)
         attributes = attributes_of(request.method, target, parameters)
         share = self.limits.watches if attributes.verb == "watch" else self.limits.requests
-        with share.held(payer):
+        with share.hold(payer):
             return await self._judge(request, target, parameters, user, attributes)
 
     async def _judge(
@@ -309,7 +309,7 @@ class Frontend:
             async with self.limits.turns.turn(payer) if is_list else contextlib.nullcontext():
                 return await self._call(request, target, query, user, b"")
         limit = _body_limit(target)
-        with self.limits.bodies.held(payer, min(request.content_length or limit, limit)):
+        with self.limits.bodies.hold(payer, min(request.content_length or limit, limit)):
             body = await read_body(request, limit)
             is_large = len(body) > LARGE_BYTES or self._resources.changes_large(request.method, target)
             async with self.limits.turns.turn(payer) if is_large or is_list else contextlib.nullcontext():

@@ -133,7 +133,7 @@ class Collector:
     def begin(self) -> None:
         """Check all objects once: no log has the changes from before this start."""
         for kind in self._store.kinds():
-            for entry in self._store.table(kind).ordered():
+            for entry in self._store.table(kind).in_order():
                 self._link(Node(kind, entry.key), entry)
         for node in list(self._by_uid.values()):
             if (found := self._store.get(*node)) is not None:

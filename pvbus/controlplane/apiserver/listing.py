@@ -54,7 +54,7 @@ class Selection(NamedTuple):
             return False
         if self.labels is not None and not matches(self.labels, entry.labels):
             return False
-        return self.fields is None or self.fields.matches(self.endpoint.presented(entry.shared()))
+        return self.fields is None or self.fields.matches(self.endpoint.presented(entry.share()))
 
     def matches_object(self, obj: Object) -> bool:
         """Return whether the selectors match an object that is not stored; the namespace is not checked."""

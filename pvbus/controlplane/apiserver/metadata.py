@@ -33,7 +33,7 @@ class MetadataTypeError(ValueError):
     """A field has a type that cannot be decoded at all (400, not 422)."""
 
 
-def cleaned(metadata: dict[str, Any], unknown: list[str]) -> dict[str, Any]:
+def clean_metadata(metadata: dict[str, Any], unknown: list[str]) -> dict[str, Any]:
     """Check types; drop nulls, empty collections, unknown fields, and fields that are not stored.
 
     Paths of unknown fields are appended to `unknown`. managedFields stay, also if empty. Raises
@@ -180,7 +180,7 @@ def _finalizer_problems(path: str, finalizer: str, *, qualified: bool) -> list[F
 _SERVER_FIELDS = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generateName")
 
 
-def carried_over(new: dict[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
+def carry_over(new: dict[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
     """Copy the fields that only the server sets to an updated object; return the writer's illegal changes.
 
     A writer may remove finalizers from a terminating object, but not add any.

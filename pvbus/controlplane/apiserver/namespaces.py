@@ -42,10 +42,10 @@ class Cleaner:
 
     def begin(self) -> None:
         """Serve the stored definitions; resume the deletion of terminating definitions and namespaces."""
-        for entry in self._store.table(CRD).ordered():
+        for entry in self._store.table(CRD).in_order():
             self._registry.set_crd(entry.decode())
         for kind in (NAMESPACE, CRD):
-            for entry in self._store.table(kind).ordered():
+            for entry in self._store.table(kind).in_order():
                 self._note(Container(kind, entry.key[1]), entry)
 
     def _observe(self, change: Change) -> None:
@@ -66,8 +66,8 @@ class Cleaner:
     def _serve(self, change: Change) -> None:
         if change.type == "DELETED":
             self._registry.drop_crd(change.entry.key[1])
-            for entry in self._store.table(CRD).ordered():
-                if not is_established(entry.shared()):
+            for entry in self._store.table(CRD).in_order():
+                if not is_established(entry.share()):
                     self.work.add(Container(CRD, entry.key[1]))
         else:
             self._registry.set_crd(change.entry.decode())
@@ -117,7 +117,7 @@ class Cleaner:
         remain = False
         for kind in kinds:
             endpoint = self._registry.storage(kind)
-            entries = [] if kind == NAMESPACE else self._store.table(kind).ordered(namespace)
+            entries = [] if kind == NAMESPACE else self._store.table(kind).in_order(namespace)
             for entry in entries:
                 if endpoint is None or (namespace is not None and not endpoint.served.namespaced):
                     break

@@ -313,7 +313,7 @@ def validate(node: Node, value: Json, old: Json, path: str, budget: Budget) -> I
     for key, child, below, child_path in node.children(value, path):
         yield from validate(below, child, before(key), child_path, budget)
     for rule in node.rules:
-        if (message := budget.broken(rule, value, old, is_root=not path)) is not None:
+        if (message := budget.judge(rule, value, old, is_root=not path)) is not None:
             yield invalid(rule.path(path), type_name(value), message)
 
 

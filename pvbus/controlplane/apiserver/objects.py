@@ -31,10 +31,10 @@ class StoredObjects:
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         entry = self._store.get(kind, (namespace, name))
-        return entry.shared() if entry else None
+        return entry.share() if entry else None
 
     def list(self, kind: Kind, namespace: str | None = None) -> list[Object]:
-        return [entry.shared() for entry in self._store.table(kind).ordered(namespace)]
+        return [entry.share() for entry in self._store.table(kind).in_order(namespace)]
 
     async def watch(self, kind: Kind) -> AsyncIterator[WatchEvent]:
         """Yield every existing object as ADDED, then a BOOKMARK, then changes, forever.
@@ -46,7 +46,7 @@ class StoredObjects:
         known: dict[tuple[str, str], Object] = {}
         while True:
             position = table.position(max(self._store.rv, table.compacted))
-            present = {entry.key: entry.shared() for entry in table.ordered()}
+            present = {entry.key: entry.share() for entry in table.in_order()}
             events = [WatchEvent("DELETED", known[key]) for key in known if key not in present]
             events += [
                 WatchEvent("MODIFIED" if key in known else "ADDED", obj) for key, obj in present.items()
@@ -62,7 +62,7 @@ class StoredObjects:
                     position += len(changes)
                     for change in changes:
                         _remember(known, change)
-                        yield WatchEvent(change.type, change.entry.shared())
+                        yield WatchEvent(change.type, change.entry.share())
                     if not changes:
                         await changed.wait()
             except ExpiredError:
@@ -95,7 +95,7 @@ class StoredObjects:
             if newest is None:
                 return None
             try:
-                return await self.put(kind, change(newest.shared()))
+                return await self.put(kind, change(newest.share()))
             except HeldError:
                 raise
             except StaleError:
@@ -113,4 +113,4 @@ def _remember(known: dict[tuple[str, str], Object], change: Change) -> None:
     if change.type == "DELETED":
         known.pop(change.entry.key, None)
     else:
-        known[change.entry.key] = change.entry.shared()
+        known[change.entry.key] = change.entry.share()

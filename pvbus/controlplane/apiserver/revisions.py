@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from pvbus.controlplane.apiserver import metadata as meta
 from pvbus.controlplane.apiserver import status, strategies
 from pvbus.controlplane.apiserver.apply.tracking import Tracker
-from pvbus.controlplane.apiserver.decoding import decoded, set_namespace
+from pvbus.controlplane.apiserver.decoding import decode_object, set_namespace
 from pvbus.controlplane.apiserver.entries import ObjectKey
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.nodes import FieldError
@@ -88,12 +88,12 @@ def strategy_of(endpoint: Endpoint, own: Mapping[Kind, Strategy], *, is_hooked: 
 
 def begun(rules: Rules, obj: Object, namespace: str | None, options: Options) -> Object:
     """Return the object of a create as it is decoded, with its namespace."""
-    obj = decoded(rules.endpoint, obj, options)
+    obj = decode_object(rules.endpoint, obj, options)
     set_namespace(rules.endpoint, obj["metadata"], namespace)
     return obj
 
 
-def created(rules: Rules, obj: Object, admission: Admission, options: Options) -> tuple[Object, str]:
+def prepare_create(rules: Rules, obj: Object, admission: Admission, options: Options) -> tuple[Object, str]:
     """Return a new object, and the prefix of its name if that is generated.
 
     obj: the object as `begun` returned it
@@ -149,7 +149,7 @@ def _name(metadata: Object) -> str:
 # --- update ---
 
 
-def updated(
+def prepare_update(
     rules: Rules,
     key: ObjectKey,
     base: Base | None,
@@ -173,7 +173,7 @@ def updated(
         raise status.not_found(endpoint.subject(key[1]))
     stored = base.obj
     old = endpoint.presented(stored)
-    new = decoded(endpoint, change(old), options)
+    new = decode_object(endpoint, change(old), options)
     metadata = new["metadata"]
     given = metadata.pop("managedFields", None)
     whole = new
@@ -184,7 +184,7 @@ def updated(
         new["metadata"] = {f: v for f, v in old["metadata"].items() if f != "managedFields"}
         problems = []
     else:
-        problems = meta.carried_over(metadata, old["metadata"])
+        problems = meta.carry_over(metadata, old["metadata"])
         if endpoint.has_status:
             new = {**{f: v for f, v in new.items() if f != "status"}, **_part(old, "status")}
     if subresource != "status":
@@ -210,7 +210,7 @@ def updated(
 def _check_readable(endpoint: Endpoint, obj: Object, options: Options) -> None:
     """Refuse (400) the object of an update that cannot be read, before it is looked up."""
     try:
-        decoded(endpoint, obj, options)
+        decode_object(endpoint, obj, options)
     except StatusError as exc:
         if exc.code == 400:
             raise

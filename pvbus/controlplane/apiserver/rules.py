@@ -121,7 +121,7 @@ class Budget:
             raise OutOfBudgetError
         return pattern.found_in(value)
 
-    def broken(self, rule: Rule, value: Any, old: Any, *, is_root: bool) -> str | None:
+    def judge(self, rule: Rule, value: Any, old: Any, *, is_root: bool) -> str | None:
         if self._is_spent:
             raise OutOfBudgetError
         try:

@@ -102,7 +102,7 @@ class Shares:
         return sum(self._together.values())
 
     @contextmanager
-    def held(self, user: User, amount: int = 1) -> Iterator[None]:
+    def hold(self, user: User, amount: int = 1) -> Iterator[None]:
         """Hold an amount for a user in the block. Raises StatusError (429)."""
         own = is_own(user)
         self._check(user, own, amount)

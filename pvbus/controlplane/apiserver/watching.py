@@ -80,7 +80,7 @@ def plan(store: Store, selection: Selection, form: Form, query: Mapping[str, str
     wants_initial = rq.is_true(query, "sendInitialEvents") if send_initial is not None else asked == 0
     initial: list[Entry] = []
     if wants_initial:
-        initial = [e for e in table.ordered(selection.namespace) if selection.matches(e)]
+        initial = [e for e in table.in_order(selection.namespace) if selection.matches(e)]
     position, expired = 0, ""
     try:
         from_now = wants_initial or asked == 0
@@ -125,7 +125,7 @@ async def stream(
     position, reported = watch.position, watch.rv
     initial = watch.initial[::-1]
     watch.initial.clear()  # sent objects are released: a watch may last an hour, and objects change
-    for chunk in _chunks(_added(writer, initial)):
+    for chunk in _chunks(_drain_added(writer, initial)):
         yield chunk
     if watch.initial_bookmark:
         yield writer.bookmark(watch.rv, initial=True)
@@ -166,7 +166,7 @@ def _few(changes: Sequence[Change]) -> Sequence[Change]:
     return changes
 
 
-def _added(writer: "_Lines", entries: list[Entry]) -> Iterator[bytes]:
+def _drain_added(writer: "_Lines", entries: list[Entry]) -> Iterator[bytes]:
     """Yield the lines of the entries, in reverse order, and drop each entry."""
     while entries:
         yield from writer.event("ADDED", entries.pop())

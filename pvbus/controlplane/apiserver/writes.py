@@ -119,12 +119,14 @@ class Writer:
                 obj = changes.new_object(endpoint, self._tracker, obj, options)
             obj = revisions.begun(rules, obj, namespace, options)
             await self._refresh_namespace(kind, namespace)
-            obj, generated = revisions.created(rules, obj, self._admission(endpoint, namespace), options)
+            obj, generated = revisions.prepare_create(
+                rules, obj, self._admission(endpoint, namespace), options
+            )
         if hooks is None:
             return await self._store_new(endpoint, obj, generated, options)
         metadata = obj["metadata"]
         if options.dry_run:
-            return Entry.unstored({**obj, "metadata": {"name": "", **metadata}})
+            return Entry.encode_unstored({**obj, "metadata": {"name": "", **metadata}})
         given = metadata.get("name")
         async with self._exclusively(kind, (metadata.get("namespace", ""), given or "")):
             obj = await hooks.on_create(obj, user=options.user)
@@ -200,7 +202,7 @@ class Writer:
                 raise status.already_exists(subject, is_terminating=is_terminating)
             metadata["name"] = generated_name(generated)
         if options.dry_run:
-            return Entry.unstored(obj)
+            return Entry.encode_unstored(obj)
         return await self._commit(endpoint, obj)
 
     async def _commit(self, endpoint: Endpoint, obj: Object) -> Entry:
@@ -286,7 +288,7 @@ class Writer:
             if not update.is_apart(entry):
                 assert change is not None
                 base = None if entry is None else Base(entry.rv, entry.uid, entry.decode())
-                new = revisions.updated(rules, key, base, change, options, subresource, conditional)
+                new = revisions.prepare_update(rules, key, base, change, options, subresource, conditional)
                 assert entry is not None  # else there is an error
                 return entry, new
             assert sent is not None

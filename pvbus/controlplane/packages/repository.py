@@ -310,7 +310,7 @@ class RepositorySync:
         else:
             await self._updater.update(self.clone.catalog, changed)
         if due:
-            self.status.full_syncs.done(started)
+            self.status.full_syncs.note_success(started)
         await self.status.report_ready()
         self._next_fetch = time.monotonic() + self._options.fetch_seconds
         # Checking a repository with many refs must not take most of the time. A check of a path by time, the

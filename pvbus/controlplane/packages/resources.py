@@ -219,7 +219,7 @@ class ResourcesKind:
             )
             if changed is None:
                 raise answers.modified(name, plural=PLURAL)
-        sync.writes.written(name)
+        sync.writes.end_write(name)
         return resources_of(changed, made.texts, made.status)
 
 

@@ -179,7 +179,7 @@ class RevisionHooks:
                 await self._update(sync, revision, old, new, _Asking(user, reason, named))
                 result = self._shown(sync, name, revision.directory, revision.workspace, new["metadata"])
             if result == old:
-                sync.writes.written(name)
+                sync.writes.end_write(name)
             return result
 
     def _touches_git(self, old: Object, new: Object) -> bool:

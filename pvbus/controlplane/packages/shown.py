@@ -53,11 +53,11 @@ class Writes:
         try:
             yield
         except BaseException:
-            self.written(name)
+            self.end_write(name)
             raise
         self._pending[name] = self._pending[name]._replace(until=time.monotonic() + PENDING_SECONDS)
 
-    def written(self, name: str) -> None:
+    def end_write(self, name: str) -> None:
         """End a write: the object will not change any more."""
         self._pending.pop(name, None)
 

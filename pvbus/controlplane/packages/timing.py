@@ -78,7 +78,7 @@ class FullSyncs:
         self._tried, self._asked = due, asked if when is not None and when <= now else ""
         return True
 
-    def done(self, now: datetime) -> None:
+    def note_success(self, now: datetime) -> None:
         """Note that the full sync that began has succeeded."""
         self._last, self._tried = now.replace(microsecond=0), None
         self._observed = self._asked or self._observed

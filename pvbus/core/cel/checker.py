@@ -114,7 +114,7 @@ class _Checker:
         self.problems.append(CompileProblem(node.offset, message))
         return t.ERROR
 
-    def _undeclared(self, node: Node, name: str) -> Type:
+    def _report_undeclared(self, node: Node, name: str) -> Type:
         return self._report(node, f"undeclared reference to '{name}' (in container '')")
 
     def _free(self) -> Type:
@@ -156,7 +156,7 @@ class _Checker:
             return kind
         if node.name in TYPES:
             return self._type_name(node, node.name)
-        return self._undeclared(node, node.name)
+        return self._report_undeclared(node, node.name)
 
     def _type_name(self, node: Node, name: str) -> Type:
         self.type_names[node] = name
@@ -187,7 +187,7 @@ class _Checker:
             args.insert(0, self.check(node.target))
         overloads = FUNCTIONS.get(node.function)
         if overloads is None:
-            return self._undeclared(node, node.function)
+            return self._report_undeclared(node, node.function)
         return self._overload(node, overloads, args)
 
     def _require_term(self, node: Node) -> None:
@@ -225,17 +225,17 @@ class _Checker:
         self._literals.append(node)
         for item in node.items:
             self.check(item)
-        return t.list_of(self._joined(node.items))
+        return t.list_of(self._join(node.items))
 
     def _map(self, node: MapLiteral) -> Type:
         self._literals.append(node)
         for key, value in node.entries:
             self.check(key)
             self.check(value)
-        keys = self._joined(tuple(key for key, _ in node.entries))
-        return t.map_of(keys, self._joined(tuple(value for _, value in node.entries)))
+        keys = self._join(tuple(key for key, _ in node.entries))
+        return t.map_of(keys, self._join(tuple(value for _, value in node.entries)))
 
-    def _joined(self, nodes: tuple[Node, ...]) -> Type:
+    def _join(self, nodes: tuple[Node, ...]) -> Type:
         joined: Type | None = None
         for node in nodes:
             kind = self.types[node]

@@ -346,7 +346,7 @@ class Watcher:
             names = [*table.gone(since), *(name for name, _ in table.changed(since))]
             names += self._conflicting(since)
         for name in sorted({*names, *(touched if catches_up else ())}):
-            yield from self._compared(name, catches_up=catches_up)
+            yield from self._compare(name, catches_up=catches_up)
 
     def _conflicting(self, since: int) -> Iterator[str]:
         """Yield the drafts in conflict whose variants changed: entries have a variant's state and labels."""
@@ -357,7 +357,7 @@ class Watcher:
         )
         yield from (name for name, row in self._model.conflicts.items() if row.variant in dirty)
 
-    def _compared(self, name: str, *, catches_up: bool) -> Iterator[Change]:
+    def _compare(self, name: str, *, catches_up: bool) -> Iterator[Change]:
         row = self._table().get(name)
         entries = dict(entries_at(self._model, self._query, name, row)) if row is not None else {}
         before = dict(self._digests.get(name, ()))

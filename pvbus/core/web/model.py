@@ -307,16 +307,16 @@ class Model:
         row = self._set(key)
         meta = _object.decode(value).metadata if value is not None else None
         _load_object(row, meta)
-        row.labels = self._shared(labels_of(meta.labels)) if meta is not None else ()
-        self._changed_set(key, row)
+        row.labels = self._intern(labels_of(meta.labels)) if meta is not None else ()
+        self._store_set(key, row)
 
     def _load_variant(self, key: str, value: bytes | None) -> None:
         row = self._variant(key)
         variant = _object.decode(value) if value is not None else None
         _load_object(row, variant.metadata if variant is not None else None)
-        row.own = self._shared(_own_labels(variant)) if variant is not None else ()
+        row.own = self._intern(_own_labels(variant)) if variant is not None else ()
         self._relabel(row)
-        self._changed_variant(key, row)
+        self._store_variant(key, row)
 
     def _load_child(self, key: str, value: bytes | None) -> None:
         skey, name = ChildKey.parse(key)
@@ -325,13 +325,13 @@ class Model:
         child = _child.decode(value) if value is not None else None
         before = row.target
         if child is not None and child.state is not ChildState.GONE:
-            row.set_name, row.child, row.target = self._shared(skey), child.state, self._shared(child.okey)
+            row.set_name, row.child, row.target = self._intern(skey), child.state, self._intern(child.okey)
             row.downstream = f"{child.downstream.repo}/{child.downstream.package}"
         elif row.set_name == skey:  # another set may have the variant now
             row.set_name, row.child, row.target, row.downstream = "", None, "", ""
         self._target_labels.move(vkey, before, row.target)
         self._relabel(row)
-        self._changed_variant(vkey, row)
+        self._store_variant(vkey, row)
 
     def _load_observed(self, key: str, value: bytes | None) -> None:
         """Apply the row of an object that sets may select, or of a package revision."""
@@ -344,7 +344,7 @@ class Model:
             for name in self._target_labels.load(key, value):
                 row = self._variant(name)
                 self._relabel(row)
-                self._changed_variant(name, row)
+                self._store_variant(name, row)
 
     def _load_conflicts(self, name: str, value: bytes | None) -> None:
         row = conflicts_in(name, value, self._texts.setdefault)
@@ -362,14 +362,14 @@ class Model:
 
     def _relabel(self, row: VariantRow) -> None:
         """Set the labels that are shown of a variant anew."""
-        row.labels = self._shared(merged(self._target_labels.of(row.target), row.own))
+        row.labels = self._intern(merged(self._target_labels.of(row.target), row.own))
 
     def _load_rollup(self, key: str, value: bytes | None) -> None:
         if is_child(key):
             return
         row = self._set(key)
         row.hold = _rollup.decode(value).hold if value is not None else None
-        self._changed_set(key, row)
+        self._store_set(key, row)
 
     def _load_event(self, key: str, value: bytes | None) -> None:
         subject, type_ = ConditionKey.parse(key)
@@ -386,11 +386,11 @@ class Model:
         elif kind == VARIANT:
             variant = self._variant(name)
             self._load_condition(variant, type_, value)
-            self._changed_variant(name, variant)
+            self._store_variant(name, variant)
         elif kind == SET:
             row = self._set(name)
             self._load_condition(row, type_, value)
-            self._changed_set(name, row)
+            self._store_set(name, row)
 
     def _load_policy(self, key: str, value: bytes | None) -> None:
         if key.startswith(STOP_PREFIX):
@@ -437,7 +437,7 @@ class Model:
         if asked is None:
             self.tasks.remove(name, self.version + 1)
         else:
-            self.tasks.put(name, TaskRow(Question(*map(self._shared, asked))), self.version + 1)
+            self.tasks.put(name, TaskRow(Question(*map(self._intern, asked))), self.version + 1)
         self._dirty = True
 
     def _load_kept(self, name: str, value: bytes | None) -> None:
@@ -453,7 +453,7 @@ class Model:
         condition = _event.decode(value).condition if value is not None else None
         is_true = condition is not None and condition.status == "True"
         if condition is not None and type_ not in WARNINGS:
-            row.since = self._shared(max(row.since, _seconds(condition.last_transition_time)))
+            row.since = self._intern(max(row.since, _seconds(condition.last_transition_time)))
         match type_:
             case "Stalled":
                 row.stalled = is_true
@@ -461,22 +461,22 @@ class Model:
             case "OnHold":
                 row.on_hold = is_true
             case "AttentionNeeded":
-                row.attention = self._shared(condition.reason) if condition is not None and is_true else ""
+                row.attention = self._intern(condition.reason) if condition is not None and is_true else ""
             case warning if warning in WARNINGS:
                 if is_true or row.warning == warning:
-                    row.warning = self._shared(warning) if is_true else ""
+                    row.warning = self._intern(warning) if is_true else ""
             case "Ready":
                 is_known = condition is not None and condition.status != "Unknown"
                 row.ready = is_true
-                row.reason = self._shared(condition.reason) if condition is not None and is_known else ""
+                row.reason = self._intern(condition.reason) if condition is not None and is_known else ""
                 row.observed = condition.observed_generation if condition is not None else 0
 
     def _load_revision(self, name: str, event: _Event | None) -> None:
         lifecycle = event.condition.reason if event is not None else ""
         entry: tuple[str, str] | None = None
         if event is not None and event.variant and lifecycle in OPEN_FIRST:
-            variant = self._shared(f"{event.namespace}/{event.variant}")
-            entry = self._shared((variant, self._shared(lifecycle)))
+            variant = self._intern(f"{event.namespace}/{event.variant}")
+            entry = self._intern((variant, self._intern(lifecycle)))
         before = self._revisions.pop(name, None)
         if entry is not None:
             self._revisions[name] = entry
@@ -489,13 +489,13 @@ class Model:
             return
         variant, lifecycle = revision
         row = self._variant(variant)
-        row.lifecycles = self._shared(counted(row.lifecycles, lifecycle, by))
-        self._changed_variant(variant, row)
+        row.lifecycles = self._intern(counted(row.lifecycles, lifecycle, by))
+        self._store_variant(variant, row)
 
     # ------------------------------------------------------------ rows
 
     def _variant(self, key: str) -> VariantRow:
-        """Return the row to change; `_changed_variant` follows before another row is asked for."""
+        """Return the row to change; `_store_variant` follows before another row is asked for."""
         row = self.variants.get(key) or self._hidden_variants.get(key) or VariantRow()
         self._before = astuple(row)
         return row
@@ -505,10 +505,10 @@ class Model:
         self._before = astuple(row)
         return row
 
-    def _changed_variant(self, key: str, row: VariantRow) -> None:
+    def _store_variant(self, key: str, row: VariantRow) -> None:
         self._store(self.variants, self._hidden_variants, key, row)
 
-    def _changed_set(self, key: str, row: SetRow) -> None:
+    def _store_set(self, key: str, row: SetRow) -> None:
         self._store(self.sets, self._hidden_sets, key, row)
 
     def _store(self, table: Versioned[Any], hidden: dict[str, Any], key: str, row: Any) -> None:
@@ -524,7 +524,7 @@ class Model:
                 hidden[key] = row
         self._dirty = self._dirty or was_shown or row.shown
 
-    def _shared(self, value: Any) -> Any:
+    def _intern(self, value: Any) -> Any:
         return self._texts.setdefault(value, value)
 
 

@@ -137,10 +137,10 @@ class StoreRules:
 
     def _start(self, wanted: Wanted, repository: Object) -> FirstFiles:
         if wanted.task.get("type") == "upgrade" and self._is_embedded:
-            return self._upgraded(wanted, repository)
-        return FirstFiles({}, dict(self._copied(wanted, repository)))
+            return self._upgrade(wanted, repository)
+        return FirstFiles({}, dict(self._copy(wanted, repository)))
 
-    def _upgraded(self, wanted: Wanted, repository: Object) -> FirstFiles:
+    def _upgrade(self, wanted: Wanted, repository: Object) -> FirstFiles:
         """Merge three revisions; where the files of one are not known, start as the local one."""
         names = Names.of(wanted.task)
         self._upgrade_source(wanted, upgrading.OLD, names.old)
@@ -148,7 +148,7 @@ class StoreRules:
         local = self._upgrade_source(wanted, upgrading.LOCAL, names.local)
         stored = [
             self._ancestor(wanted.namespace, names.old, local),
-            *(self._stored(wanted.namespace, name) for name in (names.local, names.new)),
+            *(self._read_files(wanted.namespace, name) for name in (names.local, names.new)),
         ]
         lock = (new.get("status") or {}).get("selfLock") or {}
         if not all(stored) or not lock.get("git"):
@@ -192,7 +192,7 @@ class StoreRules:
             if at is not None:
                 files: Mapping[str, str] = at["spec"]["resources"]
                 return files
-        return {} if is_moved and git.get("commit") else self._stored(namespace, old)
+        return {} if is_moved and git.get("commit") else self._read_files(namespace, old)
 
     def _upgrade_source(self, wanted: Wanted, role: str, name: str) -> Object:
         """Find a source of an upgrade, which must be published."""
@@ -210,7 +210,7 @@ class StoreRules:
             raise answers.internal(problem)
         return found
 
-    def _copied(self, wanted: Wanted, repository: Object) -> Mapping[str, str]:
+    def _copy(self, wanted: Wanted, repository: Object) -> Mapping[str, str]:
         task = wanted.task
         kind = task.get("type")
         if kind == "init":
@@ -220,7 +220,7 @@ class StoreRules:
         if revision is None:
             what = "upstream" if kind == "clone" else "source"
             raise answers.internal(f'{what} package revision "{wanted.namespace}/{source}" not found')
-        files = self._stored(wanted.namespace, source)
+        files = self._read_files(wanted.namespace, source)
         if kind == "upgrade":
             self.unmerged.add(f"{wanted.namespace}/{wanted.name}")
         if kind != "clone":
@@ -228,11 +228,11 @@ class StoreRules:
         lock = (revision.get("status") or {}).get("selfLock")
         deployment = bool((repository.get("spec") or {}).get("deployment"))
         try:
-            return self._cloned(files, revision, wanted.package, lock, deployment=deployment)
+            return self._clone(files, revision, wanted.package, lock, deployment=deployment)
         except (editor.YamlError, KeyError) as exc:
             raise answers.unusable(f'upstream package revision "{source}" cannot be cloned: {exc}') from exc
 
-    def _cloned(
+    def _clone(
         self,
         files: Mapping[str, str],
         source: Object,
@@ -257,7 +257,7 @@ class StoreRules:
             self._origins[key] = copies.with_origins(others)
         return self._origins[key]
 
-    def _stored(self, namespace: str, name: str) -> Mapping[str, str]:
+    def _read_files(self, namespace: str, name: str) -> Mapping[str, str]:
         found = self._cluster.peek(FILES, namespace, name)
         if found is None:
             self._cluster.without_files.add((namespace, name))

@@ -127,7 +127,7 @@ def preview(
     try:
         return run_simulated(running.result(changes))
     except Exception as exc:  # a defect of ours is part of the result, and gives exit code 1
-        return running.failed(exc)
+        return running.report_failure(exc)
 
 
 class _Run:
@@ -208,7 +208,7 @@ class _Run:
         await bus.close()
         return self._preview(children)
 
-    def failed(self, error: Exception) -> Preview:
+    def report_failure(self, error: Exception) -> Preview:
         """Return the preview so far, after the services ended with a defect."""
         self._defects.update(dict.fromkeys(f"{type(e).__name__}: {e}" for e in causes(error)))
         return self._preview(())

@@ -93,10 +93,10 @@ class Running(NamedTuple):
 class OpenLease(HeldLease):
     """One lease of a controller: plain data that the worker changes.
 
-    Life of a key: `mark` makes it dirty and queues it; `take` makes it busy; `done` ends that, once its rows
-    are committed. A mark of a busy key does not queue it: `done` does. `_undone` has (offset, key) of the
-    records whose keys may not be done, in the order of each topic; `done_offsets` removes from its front what
-    is done.
+    Life of a key: `mark` makes it dirty and queues it; `take` makes it busy; `finish` ends that, once its
+    rows are committed. A mark of a busy key does not queue it: `finish` does. `_undone` has (offset, key) of
+    the records whose keys may not be done, in the order of each topic; `done_offsets` removes from its front
+    what is done.
 
     last_step: when its last step ended, in seconds of the monotonic clock
     replayed: (offsets read, offsets to read) of its own tables, without the broadcast tables
@@ -161,7 +161,7 @@ class OpenLease(HeldLease):
                 self.queue.append(key)
 
     def take(self) -> str | None:
-        """Unmark and return the key that has waited longest; it is busy until `done`."""
+        """Unmark and return the key that has waited longest; it is busy until `finish`."""
         if not self.queue:
             return None
         key = self.queue.popleft()
@@ -170,7 +170,7 @@ class OpenLease(HeldLease):
         self.busy[key] = Running(self._reconciliations, self._clock.monotonic())
         return key
 
-    def done(self, key: str) -> None:
+    def finish(self, key: str) -> None:
         self.note_progress()
         running = self.busy.pop(key, None)
         if running is not None:

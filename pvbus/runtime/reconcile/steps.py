@@ -120,7 +120,7 @@ class Stepper:
             self._write_lines(opened, outcome, is_detailed=is_detailed)
         for outcome in batch:
             self._tables.store(opened, outcome.puts)
-            opened.done(outcome.key)
+            opened.finish(outcome.key)
         self._tell_people(batch)
         self._stepped()
 
@@ -179,7 +179,7 @@ class Stepper:
         with logs.bound(opened.log_fields(self._name, outcome.key)):
             self._log.error("rows cannot be written", rows=keys, error=str(error))
         metrics.RECONCILES.labels(self._name, "failed").inc()
-        opened.done(outcome.key)
+        opened.finish(outcome.key)
         self._stepped()
 
     def _offer_again(self, opened: OpenLease) -> None:

@@ -390,7 +390,7 @@ class Worker:
         if puts:
             opened.add(finished(key, puts, self.partitions))
         else:
-            opened.done(key)
+            opened.finish(key)
 
     async def _keeping_time(self) -> None:
         looked_at = 0.0

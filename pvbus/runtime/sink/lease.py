@@ -78,7 +78,7 @@ class SinkLease(HeldLease):
         queue.append(entry)
         return len(queue) == 1
 
-    def done(self, entry: Entry) -> None:
+    def finish(self, entry: Entry) -> None:
         """Note that the first event of its key needs no more sending."""
         entry.is_done = True
         self._unsent -= 1
@@ -88,14 +88,14 @@ class SinkLease(HeldLease):
         if not queue:
             del self.queues[entry.event.key]
 
-    def done_offset(self) -> int:
+    def advance_offset(self) -> int:
         """Return the offset that may be committed."""
         while self._undone and self._undone[0].is_done:
             self._undone.popleft()
         return self._undone[0].resume if self._undone else self.position
 
     def done_stage(self) -> Stage:
-        """Return the stage that may be committed with `done_offset`."""
+        """Return the stage that may be committed with `advance_offset`."""
         if self._undone and self._undone[0].record.topic == LATEST:
             return Stage.TABLE
         return Stage.CHANGES

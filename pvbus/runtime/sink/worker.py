@@ -282,20 +282,20 @@ class SinkWorker:
                     return False
                 case Accepted():
                     metrics.SINK_EVENTS.labels("sent").inc()
-                    opened.done(entry)
+                    opened.finish(entry)
                     return True
                 case Refused():
                     self._give_up(opened, entry.record, answer.message)
-                    opened.done(entry)
+                    opened.finish(entry)
                     return True
                 case Failed():
-                    strikes = trials.failed(self.pace.accepted)
+                    strikes = trials.count_failure(self.pace.accepted)
                     if strikes >= self._limits.attempts_max:
                         text = (
                             f"it failed {strikes} times while others were accepted; at last {answer.message}"
                         )
                         self._give_up(opened, entry.record, text)
-                        opened.done(entry)
+                        opened.finish(entry)
                         return True
                     self._report(entry, answer)
                     await self._clock.sleep(backoff.next_seconds(answer))
@@ -363,7 +363,7 @@ class SinkWorker:
         """Write dead letters, and the offset behind the events that are done."""
         async with self._steps.setdefault(opened.lease.partition, asyncio.Lock()):
             letters, opened.letters = opened.letters, []
-            offset, stage = opened.done_offset(), opened.done_stage()
+            offset, stage = opened.advance_offset(), opened.done_stage()
             offsets = {CONDITIONS: offset} if offset > opened.committed else {}
             if stage > opened.stage:
                 offsets[LATEST] = stage

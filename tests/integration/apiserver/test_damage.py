@@ -53,7 +53,7 @@ async def contents(data: Path, *, tls: bool = False) -> dict[str, Any]:
 
 async def widgets_of(file: Path) -> dict[Any, Any]:
     store = Store(file)
-    widgets = {entry.key: (entry.rv, entry.raw) for entry in store.table(WIDGET).ordered()}
+    widgets = {entry.key: (entry.rv, entry.raw) for entry in store.table(WIDGET).in_order()}
     await store.stop()
     return widgets
 

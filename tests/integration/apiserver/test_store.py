@@ -32,7 +32,7 @@ async def opened(path: Path | None) -> AsyncIterator[Store]:
 
 
 def sizes(table: Table) -> dict[str, int]:
-    return {entry.key[1]: entry.shared()["spec"]["size"] for entry in table.ordered()}
+    return {entry.key[1]: entry.share()["spec"]["size"] for entry in table.in_order()}
 
 
 OPERATIONS = st.lists(
@@ -79,7 +79,7 @@ def test_every_version_in_the_log_can_be_read_again(
                     if change.type == "DELETED":
                         del replayed[name]
                     else:
-                        replayed[name] = change.entry.shared()["spec"]["size"]
+                        replayed[name] = change.entry.share()["spec"]["size"]
                 assert replayed == model
 
     asyncio.run(run())
@@ -154,7 +154,7 @@ async def test_nothing_is_visible_before_it_is_durable(
         gate.open.set()
         await asyncio.gather(*waiting)
         assert gate.batches == [1, 50]
-        assert len(store.table(KIND).ordered()) == 51
+        assert len(store.table(KIND).in_order()) == 51
 
 
 async def test_a_failed_commit_takes_what_was_built_upon_it(
@@ -260,12 +260,12 @@ async def test_only_current_objects_stay_decoded() -> None:
             await store.durable()
             found = store.get(KIND, ("n", "a"))
             assert found is not None
-            assert found.shared() is found.shared()
+            assert found.share() is found.share()
         store.put(KIND, obj("b"))
         store.remove(KIND, ("n", "b"))
         await store.durable()
         old = [change.entry for change in store.table(KIND).changes if change.entry is not found]
         assert len(old) == 6
         for entry in old:
-            assert entry.shared() == entry.decode()
-            assert entry.shared() is not entry.shared()
+            assert entry.share() == entry.decode()
+            assert entry.share() is not entry.share()

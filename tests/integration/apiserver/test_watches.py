@@ -189,7 +189,7 @@ async def test_the_bytes_of_an_object_are_made_once(api: Api, server: ApiServer)
     """The answer of a create, the stored row and the events of every watch hold the same bytes."""
     rv = await version(api)
     created = await api.call("POST", WIDGETS, widget("a"))
-    entry = store_of(server).table(WIDGET).ordered()[0]
+    entry = store_of(server).table(WIDGET).in_order()[0]
     assert json.loads(entry.raw) == created.body
     for _ in range(2):
         async with api.watch(f"{WIDGETS}?watch=1&resourceVersion={rv}") as watch:

@@ -175,7 +175,7 @@ def test_a_full_sync_that_failed_is_left_to_the_retries() -> None:
     assert times.seconds_left(obj, NOW) is None
     assert times.begin(obj, NOW), "a retry is a full sync, too"
     assert times.status(obj)["lastFullSyncTime"] == "2026-03-01T10:00:00Z"
-    times.done(NOW)
+    times.note_success(NOW)
     assert times.status(obj) == {
         "lastFullSyncTime": "2026-03-01T12:00:30Z",
         "nextFullSyncTime": "2026-03-01T13:00:30Z",
@@ -190,7 +190,7 @@ def test_a_clock_that_jumps_neither_stops_full_syncs_nor_repeats_them(schedule: 
     for now in (NOW - timedelta(hours=1), NOW + timedelta(hours=1)):
         assert times.seconds_left(obj, now) == 0
         assert times.begin(obj, now)
-        times.done(now)
+        times.note_success(now)
         seconds = times.seconds_left(obj, now)
         assert seconds is not None
         assert 0 < seconds <= 3600

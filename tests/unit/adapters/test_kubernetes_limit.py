@@ -128,10 +128,10 @@ async def rounds(limit: InflightLimit, seats: int, count: int) -> tuple[int, int
         numbers = [await limit.enter(0) for _ in range(min(limit.limit, 100))]
         for i, number in enumerate(numbers):
             if i < len(numbers) - seats:
-                limit.refused(number)
+                limit.note_refusal(number)
                 refused += 1
             else:
-                limit.served()
+                limit.note_response()
                 served += 1
             limit.leave()
     return served, refused
@@ -166,7 +166,7 @@ async def test_a_slot_is_not_lost_when_its_request_is_cancelled() -> None:
         finally:
             limit.leave()
 
-    limit.refused(await limit.enter(0))
+    limit.note_refusal(await limit.enter(0))
     limit.leave()
     for _ in range(3):
         held = asyncio.Event()

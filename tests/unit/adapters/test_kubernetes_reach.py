@@ -98,9 +98,9 @@ def test_failures_count_from_the_first_since_the_last_answer() -> None:
     now = 100.0
     reach = Reach("https://x", monotonic=lambda: now)
     assert reach.quiet_seconds == float("inf")
-    reach.failed(PvbusError("first"))
+    reach.note_failure(PvbusError("first"))
     now = 107.0
-    reach.failed(PvbusError("second"))
+    reach.note_failure(PvbusError("second"))
     assert (reach.failing_seconds, reach.error) == (7.0, "second")
     reach.note_response(403, PvbusError("forbidden"))
     now = 109.0

@@ -33,10 +33,10 @@ def test_whose_room_it_is(user: User, own: bool) -> None:
 def test_amounts_are_given_back() -> None:
     """Also when the block fails."""
     shares = Shares(lambda: Room("bytes", 10, 15, 8))
-    with pytest.raises(KeyError), shares.held(ANN, 10):
+    with pytest.raises(KeyError), shares.hold(ANN, 10):
         raise KeyError
     assert shares.total == 0
-    with shares.held(ANN, 5), shares.held(BOB, 5), shares.held(ANN, 5):
+    with shares.hold(ANN, 5), shares.hold(BOB, 5), shares.hold(ANN, 5):
         assert shares.total == 15
     assert shares.total == 0
 
@@ -45,9 +45,9 @@ def test_one_large_amount_is_always_taken() -> None:
     """A body beyond the share of its user is no reason to refuse it for ever."""
     shares = Shares(lambda: Room("bytes", 10, 15, 8))
     with (
-        shares.held(ANN, 100),
+        shares.hold(ANN, 100),
         pytest.raises(StatusError, match='user "ann" has 100 bytes'),
-        shares.held(ANN),
+        shares.hold(ANN),
     ):
         pass
 
@@ -56,15 +56,15 @@ def test_users_in_all_have_a_limit_and_own_accounts_have_theirs() -> None:
     shares = Shares(lambda: Room("watches", 2, 3, 4))
     with ExitStack() as held:
         for user in (ANN, ANN, BOB):
-            held.enter_context(shares.held(user))
+            held.enter_context(shares.hold(user))
         with pytest.raises(StatusError, match="all users together have 3 watches, of 3"):
-            held.enter_context(shares.held(BOB))
+            held.enter_context(shares.hold(BOB))
         for user in (ADMIN, ADMIN, user_of("ingest")):
-            held.enter_context(shares.held(user))
+            held.enter_context(shares.hold(user))
         with pytest.raises(StatusError, match="root") as refused:
-            held.enter_context(shares.held(ADMIN))
+            held.enter_context(shares.hold(ADMIN))
         assert (refused.value.code, refused.value.retry_after_seconds) == (429, 1)
-        held.enter_context(shares.held(user_of("unroll")))
+        held.enter_context(shares.hold(user_of("unroll")))
 
 
 def test_who_pays_for_an_impersonated_request() -> None:
@@ -96,14 +96,14 @@ async def test_turns_are_per_user() -> None:
 def test_lines_of_refused_writes() -> None:
     """Some lines in a while for each user, and then the number of those that were left out."""
     refusals = Refusals()
-    first = [refusals.left_out("ann", 0.0) for _ in range(REFUSALS_MAX + 5)]
+    first = [refusals.count_refusal("ann", 0.0) for _ in range(REFUSALS_MAX + 5)]
     assert first == [0] * REFUSALS_MAX + [None] * 5
-    assert refusals.left_out("bob", 1.0) == 0
-    assert refusals.left_out("ann", REFUSALS_SECONDS) == 5
-    assert refusals.left_out("ann", REFUSALS_SECONDS + 1) == 0
+    assert refusals.count_refusal("bob", 1.0) == 0
+    assert refusals.count_refusal("ann", REFUSALS_SECONDS) == 5
+    assert refusals.count_refusal("ann", REFUSALS_SECONDS + 1) == 0
 
 
 def test_the_number_of_counted_users_is_limited() -> None:
     refusals = Refusals()
     for n in range(3 * USERS_MAX):
-        assert refusals.left_out(f"user-{n}", float(n)) == 0
+        assert refusals.count_refusal(f"user-{n}", float(n)) == 0

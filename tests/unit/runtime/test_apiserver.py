@@ -38,7 +38,7 @@ class Server:
         if self.is_there:
             self.reach.note_response(200)
         else:
-            self.reach.failed(TransientError(LOST))
+            self.reach.note_failure(TransientError(LOST))
 
 
 def simulated(
@@ -90,7 +90,7 @@ def test_a_lost_request_does_not_matter() -> None:
 
     async def scenario(server: Server, health: ApiServerHealth) -> None:
         for _ in range(20):
-            server.reach.failed(TransientError("lost"))
+            server.reach.note_failure(TransientError("lost"))
             await asyncio.sleep(PROBE_SECONDS + 0.1)
             assert (health.problem, health.failing_seconds) == ("", 0.0)
 
@@ -121,7 +121,7 @@ def test_before_the_first_answer_nothing_is_ready() -> None:
         server = Server(clock)
         health = ApiServerHealth(server, clock, ["inject"])  # type: ignore[arg-type]  # only what is used
         assert health.problem == f"{URL} has not answered yet"
-        server.reach.failed(TransientError(LOST))
+        server.reach.note_failure(TransientError(LOST))
         assert health.problem == f"{URL} has not answered yet: {LOST}"
         server.request()
         assert health.problem == ""

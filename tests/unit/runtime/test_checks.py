@@ -314,9 +314,9 @@ def test_the_first_request_is_due_at_once_and_the_next_after_ten_seconds() -> No
     assert [r.nonce for _, r in checks.close(checks.open_now(), now=101)] == ["n"]
     checks.ask("k", request("m"), now=102)
     assert checks.due_at == 102 + 9
-    checks.failed(now=111)
+    checks.note_failure(now=111)
     assert checks.due_at == 111 + 60
-    checks.failed(now=111, seconds=300)
+    checks.note_failure(now=111, seconds=300)
     assert checks.due_at == 111 + 300
 
 

@@ -110,9 +110,9 @@ def test_a_key_is_taken_once_and_again_after_a_mark_that_came_meanwhile() -> Non
     one.mark("a")
     one.mark("a")
     assert one.take() is None, "it is busy"
-    one.done("a")
+    one.finish("a")
     assert one.take() == "a"
-    one.done("a")
+    one.finish("a")
     assert one.take() is None
 
 
@@ -128,21 +128,21 @@ def test_an_offset_is_done_when_its_keys_are(state: str) -> None:
     assert one.done_offsets() == {IN: 6}
     for key in ("early", "a", "b"):
         assert one.take() == key
-    one.done("early")
+    one.finish("early")
     if state == "dirty":
         one.mark("a")
-        one.done("a")
+        one.finish("a")
     elif state == "failed":
-        one.done("a")
+        one.finish("a")
         one.mark("a")
-    one.done("b")
+    one.finish("b")
     assert one.done_offsets() == {IN: 7}
     if state == "busy":
         assert one.done_offsets({"a"}) == {IN: 9}
         return
     assert one.take() == "a"
     assert one.done_offsets() == {IN: 7}, "looked at again, and not done yet"
-    one.done("a")
+    one.finish("a")
     assert one.done_offsets() == {IN: 9}
 
 

@@ -275,8 +275,8 @@ def test_the_position_waits_for_the_first_event_that_is_not_done() -> None:
     assert [opened.add(each) for each in (table, first, second, third)] == [True, True, False, True]
     offsets = []
     for each in (third, first, table, second):
-        opened.done(each)
-        offsets.append((opened.done_offset(), opened.oldest_at))
+        opened.finish(each)
+        offsets.append((opened.advance_offset(), opened.oldest_at))
     assert offsets == [(0, 0.0), (0, 0.0), (11, 11.0), (14, None)]
 
 

@@ -106,7 +106,7 @@ def updated(view: View, writing: Writing, live: Object, new: Object, managers: M
         before = rest.get(manager)
         whole = fieldsets.union(fields, before.fields) if before is not None else fields
         rest[manager] = Owned(whole, writing.api_version, writing.now)
-    return _capped(rest)
+    return _cap(rest)
 
 
 def _released(
@@ -159,7 +159,7 @@ def _reconciled(view: View, live: Object, managers: Managers) -> dict[Manager, O
     return found
 
 
-def _capped(managers: dict[Manager, Owned]) -> dict[Manager, Owned]:
+def _cap(managers: dict[Manager, Owned]) -> dict[Manager, Owned]:
     """Unite the oldest updaters of each version, until there are not too many.
 
     The united ones become one manager per version, `OLDEST`. The first one of a version is renamed only when

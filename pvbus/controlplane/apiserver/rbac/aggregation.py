@@ -35,8 +35,8 @@ class Aggregator:
 
     def begin(self) -> None:
         """Look at every role once."""
-        for entry in self._store.table(CLUSTER_ROLE).ordered():
-            self._note(entry.key[1], entry.shared())
+        for entry in self._store.table(CLUSTER_ROLE).in_order():
+            self._note(entry.key[1], entry.share())
 
     async def settle(self) -> None:
         """Fill the roles now: the first requests after a start must not be refused."""
@@ -50,7 +50,7 @@ class Aggregator:
         if change.type == "DELETED":
             self._gathering.discard(name)
         else:
-            self._note(name, change.entry.shared())
+            self._note(name, change.entry.share())
         for each in self._gathering:
             self.work.add(each)
 
@@ -64,11 +64,11 @@ class Aggregator:
     async def _handle(self, name: str) -> bool:
         endpoint = self._registry.storage(CLUSTER_ROLE)
         entry = self._store.get(CLUSTER_ROLE, ("", name))
-        if endpoint is None or entry is None or not entry.shared().get("aggregationRule"):
+        if endpoint is None or entry is None or not entry.share().get("aggregationRule"):
             return True
-        roles = [each.shared() for each in self._store.table(CLUSTER_ROLE).ordered()]
-        rules = aggregated(entry.shared(), roles)
-        if rules != (entry.shared().get("rules") or []):
+        roles = [each.share() for each in self._store.table(CLUSTER_ROLE).in_order()]
+        rules = aggregated(entry.share(), roles)
+        if rules != (entry.share().get("rules") or []):
             await self._writer.update(
                 endpoint, entry.key, lambda role: {**role, "rules": rules}, Options(USER, [])
             )

@@ -25,8 +25,8 @@ class RbacAuthorizer:
         self.policy = Policy()
         self._answers: dict[_Form, Answer] = {}
         for kind in (*ROLES, *BINDINGS):
-            for entry in store.table(kind).ordered():
-                self.policy.put(kind, entry.shared())
+            for entry in store.table(kind).in_order():
+                self.policy.put(kind, entry.share())
         store.observe(self._observe)
 
     def _observe(self, change: Change) -> None:
@@ -35,7 +35,7 @@ class RbacAuthorizer:
         if change.type == "DELETED":
             self.policy.drop(change.kind, change.entry.key)
         else:
-            self.policy.put(change.kind, change.entry.shared())
+            self.policy.put(change.kind, change.entry.share())
         self._answers.clear()
 
     def set_users(self, bindings: Sequence[Binding]) -> None:

@@ -32,15 +32,15 @@ class Fields:
     def wrong(self, field: str, message: str) -> None:
         self.problems.append(FieldProblem(field, message))
 
-    def known(self, value: Mapping[str, Any], path: str, fields: Iterable[str]) -> None:
+    def check_known(self, value: Mapping[str, Any], path: str, fields: Iterable[str]) -> None:
         """Report every field of a mapping that is not among those that have a meaning."""
         for field in sorted(map(str, set(value) - set(fields))):
             self.wrong(f"{path}.{field}", MEANINGLESS)
 
-    def known_spec(self, value: Mapping[str, Any], path: str, fields: Iterable[str]) -> None:
+    def check_known_spec(self, value: Mapping[str, Any], path: str, fields: Iterable[str]) -> None:
         """Report unknown fields of a whole spec, if this reader is strict."""
         if self.is_strict:
-            self.known(value, path, fields)
+            self.check_known(value, path, fields)
 
     def text(self, value: Mapping[str, Any], path: str, field: str, *, required: bool = False) -> str:
         """Return a text, "" if there is none."""

@@ -58,9 +58,9 @@ OR_DEPTH_MAX = 16
 
 def meta_requirements(fields: Fields, spec: Spec) -> tuple[Requirement, ...]:
     """Read the requirements of a package's own manifest (`meta.pkg.crossplane.io`)."""
-    fields.known_spec(spec, "spec", _META_FIELDS)
+    fields.check_known_spec(spec, "spec", _META_FIELDS)
     crossplane = fields.mapping(spec, "spec", "crossplane")
-    fields.known(crossplane, "spec.crossplane", {"version"})
+    fields.check_known(crossplane, "spec.crossplane", {"version"})
     found = [_platform(fields, crossplane, "spec.crossplane", "version")]
     found += [_depends_on(fields, path, item) for path, item in fields.items(spec, "spec", "dependsOn")]
     return tuple(each for each in found if each is not None)
@@ -74,7 +74,7 @@ def _platform(fields: Fields, value: Spec, path: str, field: str) -> Requirement
 
 def _depends_on(fields: Fields, path: str, item: Spec) -> Requirement | None:
     given = _only_one(fields, path, item, _DEPENDS_ON)
-    fields.known(item, path, {*_DEPENDS_ON, "apiVersion", "kind", "version"})
+    fields.check_known(item, path, {*_DEPENDS_ON, "apiVersion", "kind", "version"})
     if given is None:
         return None
     if given not in _PACKAGE_NAMES:
@@ -105,7 +105,7 @@ def _depends_on(fields: Fields, path: str, item: Spec) -> Requirement | None:
 
 def package_requirements(fields: Fields, spec: Spec) -> tuple[Requirement, ...]:
     """Read the requirements of a Carvel Package: its gates, then its dependencies."""
-    fields.known_spec(spec, "spec", _PACKAGE_FIELDS)
+    fields.check_known_spec(spec, "spec", _PACKAGE_FIELDS)
     found: list[Requirement | None] = [_gate(fields, spec, *gate) for gate in _GATES.items()]
     found += [dependency(fields, path, item) for path, item in _dependencies(fields, spec)]
     return tuple(each for each in found if each is not None)
@@ -116,7 +116,7 @@ def provided(fields: Fields, spec: Spec) -> tuple[str, ...]:
     found = []
     for path, item in fields.items(spec, "spec", "provides"):
         if "gvk" in item:
-            fields.known(item, path, {"gvk"})
+            fields.check_known(item, path, {"gvk"})
             need = gvk_need(fields, f"{path}.gvk", fields.mapping(item, path, "gvk"))
         else:
             need = gvk_need(fields, path, item)
@@ -146,14 +146,14 @@ def _dependencies(fields: Fields, spec: Spec) -> list[tuple[str, Spec]]:
     if "packages" not in inner:
         fields.wrong("spec.dependencies", "must be a list")
         return []
-    fields.known(inner, "spec.dependencies", {"packages"})
+    fields.check_known(inner, "spec.dependencies", {"packages"})
     return fields.items(inner, "spec.dependencies", "packages")
 
 
 def dependency(fields: Fields, path: str, item: Spec, *, is_alternative: bool = False) -> Requirement | None:
     """Read one dependency of a Carvel Package. An alternative of `or` is not optional on its own."""
     names = {*_DEPENDENCY, "name", "alias"}
-    fields.known(item, path, names if is_alternative else {*names, "optional"})
+    fields.check_known(item, path, names if is_alternative else {*names, "optional"})
     given = _only_one(fields, path, item, _DEPENDENCY)
     name = either(fields, item, path, "name", "alias")
     is_optional = not is_alternative and fields.flag(item, path, "optional") is True
@@ -172,11 +172,11 @@ def _need(fields: Fields, path: str, item: Spec, given: str) -> Need | None:
     name = fields.text(inner, path, "refName", required=True)
     prereleases: tuple[str, ...] | None = None
     if given == "package":
-        fields.known(inner, path, {"refName", "version"})
+        fields.check_known(inner, path, {"refName", "version"})
         text = fields.text(inner, path, "version")
         text = fields.range(text, f"{path}.version", "carvel") if text else ""
     else:
-        fields.known(inner, path, {"refName", "versionSelection"})
+        fields.check_known(inner, path, {"refName", "versionSelection"})
         text, prereleases = selection(fields, inner, path)
     need = PackageNeed(package=name, range=text, language="carvel", prereleases=prereleases)
     return need if name else None
@@ -204,23 +204,23 @@ def selection(fields: Fields, item: Spec, path: str) -> tuple[str, tuple[str, ..
     """
     found = fields.mapping(item, path, "versionSelection")
     path = f"{path}.versionSelection"
-    fields.known(found, path, {"constraints", "prereleases"})
+    fields.check_known(found, path, {"constraints", "prereleases"})
     text = fields.text(found, path, "constraints")
     text = fields.range(text, f"{path}.constraints", "carvel") if text else ""
     if found.get("prereleases") is None:
         return text, () if is_prerelease(text) else None
     prereleases = fields.mapping(found, path, "prereleases")
-    fields.known(prereleases, f"{path}.prereleases", {"identifiers"})
+    fields.check_known(prereleases, f"{path}.prereleases", {"identifiers"})
     return text, fields.texts(prereleases, f"{path}.prereleases", "identifiers")
 
 
 def gvk_need(fields: Fields, path: str, item: Spec) -> OfferNeed | None:
     """Read an API kind: `apiVersion` and `kind`, or `group`, `version` and `kind`."""
     if "apiVersion" in item or not {"group", "version"} & set(item):
-        fields.known(item, path, {"apiVersion", "kind"})
+        fields.check_known(item, path, {"apiVersion", "kind"})
         version = fields.text(item, path, "apiVersion", required=True)
     else:
-        fields.known(item, path, {"group", "version", "kind"})
+        fields.check_known(item, path, {"group", "version", "kind"})
         group = fields.text(item, path, "group") if item.get("group") != "" else ""
         name = fields.text(item, path, "version", required=True)
         version = f"{group}/{name}" if group and name else name

@@ -134,7 +134,7 @@ _CROSSPLANE_INSTALLS = {*((PKG, kind) for kind in CROSSPLANE_KINDS), (PKG_BETA, 
 
 def _crossplane_install(fields: Fields, obj: Mapping[str, Any], namespace: str) -> Install | None:
     spec = fields.mapping(obj, "", "spec")
-    fields.known_spec(spec, "spec", _PKG_FIELDS)
+    fields.check_known_spec(spec, "spec", _PKG_FIELDS)
     annotations = _annotations(fields, obj)
     reference = fields.text(spec, "spec", "package", required=True)
     source, tag, digest = split_reference(reference)
@@ -224,15 +224,15 @@ def _crossplane_version(fields: Fields, obj: Mapping[str, Any]) -> str:
 
 def _carvel_install(fields: Fields, obj: Mapping[str, Any]) -> Install | None:
     spec = fields.mapping(obj, "", "spec")
-    fields.known_spec(spec, "spec", _INSTALL_FIELDS)
+    fields.check_known_spec(spec, "spec", _INSTALL_FIELDS)
     annotations = _annotations(fields, obj)
     reference = fields.mapping(spec, "spec", "packageRef")
-    fields.known(reference, "spec.packageRef", {"refName", "versionSelection"})
+    fields.check_known(reference, "spec.packageRef", {"refName", "versionSelection"})
     name = fields.text(reference, "spec.packageRef", "refName", required=True)
     text, prereleases = selection(fields, reference, "spec.packageRef")
     namespace = _namespace(obj)
     dependencies = fields.mapping(spec, "spec", "dependencies")
-    fields.known(dependencies, "spec.dependencies", {"install", "managedBy", "override", "values"})
+    fields.check_known(dependencies, "spec.dependencies", {"install", "managedBy", "override", "values"})
     install = _common(fields, obj, "carvel")._replace(
         package=name,
         target=namespace,
@@ -270,10 +270,10 @@ def _overrides(fields: Fields, dependencies: Mapping[str, Any]) -> tuple[Overrid
         elif any(identity):
             found[identity] = override
     for path, item in fields.items(dependencies, "spec.dependencies", "values"):
-        fields.known(item, path, {"name", "alias", "refName", "secretRef"})
+        fields.check_known(item, path, {"name", "alias", "refName", "secretRef"})
         identity = _identity(fields, path, item, item)
         reference = fields.mapping(item, path, "secretRef")
-        fields.known(reference, f"{path}.secretRef", {"name", "key"})
+        fields.check_known(reference, f"{path}.secretRef", {"name", "key"})
         secret = fields.text(reference, f"{path}.secretRef", "name", required=True)
         key = fields.text(reference, f"{path}.secretRef", "key")
         if any(identity) and secret:
@@ -286,11 +286,11 @@ def _overrides(fields: Fields, dependencies: Mapping[str, Any]) -> tuple[Overrid
 
 def _override(fields: Fields, path: str, item: Mapping[str, Any]) -> Override:
     """Read an item: the seed has `versionSelection` in it, the merged proposal in `packageRef`."""
-    fields.known(item, path, {"name", "alias", "refName", "packageRef", "versionSelection", "install"})
+    fields.check_known(item, path, {"name", "alias", "refName", "packageRef", "versionSelection", "install"})
     inner, inner_path = item, path
     if "packageRef" in item:
         inner, inner_path = fields.mapping(item, path, "packageRef"), f"{path}.packageRef"
-        fields.known(inner, inner_path, {"refName", "versionSelection"})
+        fields.check_known(inner, inner_path, {"refName", "versionSelection"})
         if "versionSelection" in item:
             fields.wrong(f"{path}.versionSelection", "stands in packageRef, too: remove one")
     name, package = _identity(fields, path, item, inner)

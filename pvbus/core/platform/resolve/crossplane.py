@@ -287,7 +287,7 @@ class CrossplaneFamily:
             return msgspec.structs.replace(
                 plan.row, generation=plan.install.generation, revisions=plan.history.revisions
             )
-        return self._waits(plan, row) if plan.wait else self._decided(plan, row)
+        return self._waits(plan, row) if plan.wait else self._decide(plan, row)
 
     def _base(self, plan: RevisionPlan) -> LockRow:
         """Return the row as it is, for the install as it is now."""
@@ -323,7 +323,7 @@ class CrossplaneFamily:
         reason = SOURCE_FAILS if plan.is_stuck else WAITING
         return msgspec.structs.replace(row, status="waiting", reason=reason, message=message)
 
-    def _decided(self, plan: RevisionPlan, row: LockRow) -> LockRow:
+    def _decide(self, plan: RevisionPlan, row: LockRow) -> LockRow:
         intent = self._intent(plan)
         target = next_digest(plan.history, intent, plan.request)
         refusal = self._refusal(plan, target, intent)

@@ -184,11 +184,11 @@ class Solver:
         wanted: tuple[str, ...] | None = None
         while wanted != (found := tuple(sorted(self._wanted))):
             wanted = found
-            names = self._offered_with(state, asked, first, wanted)
+            names = self._read_with(state, asked, first, wanted)
         self._named.update(names)
         return names
 
-    def _offered_with(
+    def _read_with(
         self, state: ScopeState, asked: Asked, first: Iterable[str], wanted: tuple[str, ...]
     ) -> list[str]:
         """Read the packages, and return their names in order. wanted: see `offered_package`."""

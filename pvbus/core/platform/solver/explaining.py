@@ -51,7 +51,7 @@ class Reasons:
         held = {self._switches[fact]: fact for fact in facts}
         while (answer := self._ask(held)) is not False:
             self.gave_up = self.gave_up or answer is None
-            literals = self._graph.unfounded(self._chosen()) if answer and self._graph.presence else None
+            literals = self._graph.find_unfounded(self._chosen()) if answer and self._graph.presence else None
             if literals is None:
                 return None
             self._formula.add(literals)

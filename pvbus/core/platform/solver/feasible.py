@@ -130,7 +130,7 @@ def formula_of(
     for node in graph.nodes:
         formula.exclude(node.variables)
         for variable in node.variables:
-            for raw in graph.compiled(variable).clauses:
+            for raw in graph.compile(variable).clauses:
                 if held is None or raw.fact is None:
                     formula.add(raw.literals)
                 elif raw.fact in switches:

@@ -200,19 +200,19 @@ class Graph:
             )
         return self._matching[key]
 
-    def compiled(self, variable: int) -> Compiled:
+    def compile(self, variable: int) -> Compiled:
         """Return what a version means."""
         if variable not in self._compiled:
             self._compiled[variable] = self._compile(variable)
         return self._compiled[variable]
 
-    def supported(self, variable: int) -> set[int]:
+    def find_supported(self, variable: int) -> set[int]:
         """Return the variables that a version is a reason for, be it an alternative or an optional need."""
         node = self.nodes[self.owners[variable]]
         found: set[int] = set()
         for requirement in self.candidate(variable).requirements:
             for leaf in flattened(requirement.need):
-                met = self.met(node, leaf)
+                met = self.find_met(node, leaf)
                 if isinstance(leaf, PackageNeed) or met.nodes:
                     found.update(met.variables)
         return found
@@ -222,7 +222,7 @@ class Graph:
         node = self.nodes[index]
         return node.installed is not None or node.location in self.rooted
 
-    def unfounded(self, chosen: Mapping[int, int]) -> tuple[int, ...] | None:
+    def find_unfounded(self, chosen: Mapping[int, int]) -> tuple[int, ...] | None:
         """Return a clause against packages that only offers bring in, None if there are none.
 
         A package has a reason to be there if a user wants it or it is installed, or if a package with a
@@ -234,7 +234,7 @@ class Graph:
         founded = {index for index in chosen if self.has_reason(index)}
         pending = sorted(founded)
         while pending:
-            for variable in self.supported(chosen[pending.pop()]):
+            for variable in self.find_supported(chosen[pending.pop()]):
                 index = nodes.get(variable)
                 if index is not None and index not in founded:
                     founded.add(index)
@@ -246,7 +246,7 @@ class Graph:
         reasons = (
             2 * variable
             for variable, owner in enumerate(self.owners)
-            if owner not in unfounded and self.supported(variable) & atoms
+            if owner not in unfounded and self.find_supported(variable) & atoms
         )
         return (2 * min(atoms) + 1, *reasons)
 
@@ -266,7 +266,7 @@ class Graph:
                     clauses.append(RawClause((false, *(2 * each for each, _ in question)), fact))
                 questions.append(question)
                 continue
-            met = self.met(node, leaves[0])
+            met = self.find_met(node, leaves[0])
             if not met.always:
                 clauses.append(RawClause((false, *(2 * each for each in met.variables)), fact))
                 needed += met.nodes
@@ -316,7 +316,7 @@ class Graph:
         """Return the alternatives in the order of preference: what exists is first."""
         answers, clauses = [], []
         for leaf in self.preferred(node, leaves):
-            met = self.met(node, leaf)
+            met = self.find_met(node, leaf)
             if not met.always and not met.variables:
                 continue
             answer = self.variable()
@@ -331,7 +331,7 @@ class Graph:
 
     def _exists(self, node: Node, leaf: Leaf) -> bool:
         """Say whether a need is met by what is installed, the target, or by a package that a user wants."""
-        met = self.met(node, leaf)
+        met = self.find_met(node, leaf)
         if met.always:
             return True
         for variable in met.variables:
@@ -342,7 +342,7 @@ class Graph:
                 return True
         return False
 
-    def met(self, node: Node, leaf: Leaf) -> Met:
+    def find_met(self, node: Node, leaf: Leaf) -> Met:
         """Return what meets one need of a node."""
         if isinstance(leaf, PlatformNeed):
             return Met(self._has_platform(node, leaf))

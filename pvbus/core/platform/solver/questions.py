@@ -122,7 +122,7 @@ class Questions:
     def clauses_of(self, variable: int) -> Iterable[Clause]:
         if variable >= len(self.graph.owners):
             return ()
-        compiled = self.graph.compiled(variable)
+        compiled = self.graph.compile(variable)
         self.search.grow(self.graph.count)
         return [_clause(raw) for raw in compiled.clauses]
 
@@ -216,7 +216,7 @@ class Questions:
                 break
         else:
             raise AssertionError(f"{self.graph.nodes[index].location} is needed, and has no version")
-        compiled = self.graph.compiled(variable)
+        compiled = self.graph.compile(variable)
         entered = list(compiled.needed)
         literal = self._ask_alternatives(compiled, entered)
         if literal is None:
@@ -241,7 +241,7 @@ class Questions:
         brought = {node for _, kind, entered in self._entries if kind == PROVIDER for node in entered}
         if all(self.graph.has_reason(index) for index in brought):
             return None
-        literals = self.graph.unfounded(self.chosen())
+        literals = self.graph.find_unfounded(self.chosen())
         return None if literals is None else RawClause(literals, None)
 
 

@@ -114,7 +114,7 @@ def _behind(graph: Graph, questions: Questions, index: int, root: Root) -> list[
             bits |= 1 << graph.fact(WishFact(other, earlier.wish))
         if earlier.stays is not None and earlier.stays in decisions:
             bits |= 1 << graph.fact(graph.stay_fact(earlier))
-    own = {raw.fact for variable in root.matching for raw in graph.compiled(variable).clauses}
+    own = {raw.fact for variable in root.matching for raw in graph.compile(variable).clauses}
     return [fact for number, fact in enumerate(graph.facts) if bits >> number & 1 or number in own]
 
 
@@ -192,7 +192,7 @@ def _edge(graph: Graph, chosen: dict[int, int], index: int, requirement: Require
     """Find what meets a requirement: the first alternative in the order of preference that is met."""
     node = graph.nodes[index]
     for leaf in graph.preferred(node, flattened(requirement.need)):
-        met = graph.met(node, leaf)
+        met = graph.find_met(node, leaf)
         if met.always:
             return Edge(requirement=requirement, status="exists")
         for variable in met.variables:

@@ -30,7 +30,7 @@ from pvbus.core.promotion.release.orders import (
     quarantined,
     write,
 )
-from pvbus.core.promotion.release.restoring import restored
+from pvbus.core.promotion.release.restoring import restore
 from pvbus.core.variants.revisions.owning import (
     REVISION,
     Object,
@@ -44,13 +44,13 @@ from pvbus.core.variants.revisions.owning import (
 NOTICE = "the rollout to take notice of the revision as it is now"
 
 
-def carried(order: Order, former: Approval | None) -> Ending:
+def carry_out(order: Order, former: Approval | None) -> Ending:
     """Carry out an order. former: the last outcome of an order of this policy."""
     if former is not None and _is_final(order, former):
         return former
     row, meta = order.row, order.variant.metadata
     if row.order == "withdraw":
-        return (yield from _withdrawn(order))
+        return (yield from _withdraw(order))
     if row.uid != meta.uid or meta.deletion_timestamp:
         return GONE
     if order.is_held:
@@ -58,7 +58,7 @@ def carried(order: Order, former: Approval | None) -> Ending:
     if obstacle := obstacle_of(order):
         return obstacle
     try:
-        return (yield from (_approved(order) if row.order == "approve" else restored(order)))
+        return (yield from (_approve(order) if row.order == "approve" else restore(order)))
     except RefusedError as error:
         return order.ended("refused" if row.order == "approve" else "unrestored", str(error))
 
@@ -77,7 +77,7 @@ def _is_final(order: Order, former: Approval) -> bool:
     return is_lasting(former) and same == (row.attempt, row.order, row.revision, row.digest)
 
 
-def _approved(order: Order) -> Ending:
+def _approve(order: Order) -> Ending:
     live = yield Get(REVISION, order.namespace, order.row.revision)
     if live is None or is_terminating(live) or not belongs_to(live, order.variant):
         return NOTICE
@@ -98,7 +98,7 @@ def _approved(order: Order) -> Ending:
     return order.ended("done")
 
 
-def _withdrawn(order: Order) -> Ending:
+def _withdraw(order: Order) -> Ending:
     """Confirm that the revision was published with the planned content, or will never be by this attempt.
 
     Nothing is carried out for a former PackageVariant of that name. On hold nothing is written: a request

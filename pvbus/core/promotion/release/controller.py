@@ -233,7 +233,7 @@ def _approvals(
     for policy, row in sorted(seen.orders.items()):
         order = Order(policy, row, variant, bool(holder), partial(_stands, seen, policy, row), guards)
         former = next((each for each in before if each.policy == policy), None)
-        ended = yield from approvals.carried(order, former)
+        ended = yield from approvals.carry_out(order, former)
         if isinstance(ended, str):
             waiting.append(unheld(holder) if ended == HELD else ended)
             again = again if ended in (GONE, HELD) else LOOK_AGAIN_SECONDS

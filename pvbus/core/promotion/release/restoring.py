@@ -48,7 +48,7 @@ def workspace_of(order: Order) -> str:
     return f"rollback-{row.attempt}-{hashed[:WORKSPACE_DIGITS]}"
 
 
-def restored(order: Order) -> Ending:
+def restore(order: Order) -> Ending:
     """Publish the content of the order's revision, unless the latest published one has it."""
     downstream, row = order.variant.spec.downstream, order.row
     if downstream is None:
@@ -78,10 +78,10 @@ def restored(order: Order) -> Ending:
     if lifecycle_of(made) in PUBLISHED:
         message = f"{made['metadata']['name']} restored it, but is not the last published revision any more"
         return order.ended("unrestored", message)
-    return (yield from _released(order, made))
+    return (yield from _release(order, made))
 
 
-def _released(order: Order, made: Object) -> Ending:
+def _release(order: Order, made: Object) -> Ending:
     """Propose and approve the new revision, as far as that is not done."""
     name = made["metadata"]["name"]
     if (yield from digest_of_files(order, name)) != order.row.digest:

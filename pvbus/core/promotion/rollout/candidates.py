@@ -103,7 +103,7 @@ class Candidates:
             target for target, row in rows if not row.is_proposed and not (row.is_current and row.is_good)
         ]
 
-    def seen(self, rows: Mapping[str, Target]) -> Mapping[str, TargetFacts]:
+    def live_facts(self, rows: Mapping[str, Target]) -> Mapping[str, TargetFacts]:
         """Return the live facts by target, in the order of the rollout.
 
         rows: of the targets. An order for one that is not seen any more is taken back; where nothing is left

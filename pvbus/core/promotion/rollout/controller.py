@@ -185,7 +185,7 @@ class RolloutController(KeyedController[RolloutData]):
             rules,
             rollout,
             data.rows,
-            data.candidates.seen(data.rows),
+            data.candidates.live_facts(data.rows),
             evidence_of(data),
             now=now,
             answers=answer if isinstance(answer, Answers) else None,

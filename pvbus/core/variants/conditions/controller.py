@@ -216,7 +216,7 @@ class ConditionsController(KeyedController[ObjectState]):
         if state.raw is None:
             if self._specs is not None:
                 self._specs.forget(key)
-            return self._gone(partition, kind, key, state, now)
+            return self._publish_end(partition, kind, key, state, now)
         specs_after = (yield from self._retain(key, state, now)) if kind == SET.kind else None
         outcome = yield from self._publish(kind, Key.parse(name), state, now)
         waits = (state.echo_seconds(now), outcome.again_after, specs_after)
@@ -261,7 +261,7 @@ class ConditionsController(KeyedController[ObjectState]):
         puts = (*news.puts, *ends)
         return Outcome(puts, "changed" if puts else "unchanged", news.again_after)
 
-    def _gone(self, partition: int, kind: str, key: str, state: ObjectState, now: float) -> Outcome:
+    def _publish_end(self, partition: int, kind: str, key: str, state: ObjectState, now: float) -> Outcome:
         """Publish the last events of an absent object, once its kind's list is complete."""
         topic = VARIANTS if kind == "PackageVariant" else SETS
         if not self._is_listed(topic, partition, f"{CONFIG_GROUP}/{kind}", _namespace_of(key)):

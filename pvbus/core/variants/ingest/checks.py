@@ -69,7 +69,7 @@ class Checks:
             value = msgspec.json.encode(CheckAnswer(nonce=request.nonce))
             yield Emission(OBJECTS, key, value, request.nonce)
 
-    def failed(self, now: float, seconds: float = CHECK_RETRY_SECONDS) -> None:
+    def note_failure(self, now: float, seconds: float = CHECK_RETRY_SECONDS) -> None:
         """Note that a read failed, or that its answers were not written.
 
         seconds: the wait before the next read

@@ -175,7 +175,7 @@ class Informer:
             case events.CheckAsked(key=key, request=request):
                 self._checks.ask(key, request, self._now)
                 if event.is_repeated:
-                    self._checks.failed(self._now)
+                    self._checks.note_failure(self._now)
             case events.CheckWithdrawn(key=key):
                 self._checks.drop(key)
             case events.ContentChanged(content=content):
@@ -329,8 +329,8 @@ class Informer:
         self, listing: Listing | Completing, listed: events.Listed, items: Iterable[Mapping[str, Any]]
     ) -> None:
         """Write the difference under markers, answer the requests from before the list, and watch."""
-        self._watch_times.listed()
-        self._probe_times.listed()
+        self._watch_times.note_list()
+        self._probe_times.note_list()
         self._position = listed.resource_version
         before = self.view.coverage
         self.view.replace(listed.versions, listed.coverage, items, listed.rows)
@@ -341,7 +341,7 @@ class Informer:
             self._note("info", "kind is observed again", {})
         self._commands.extend(coverage_notes(before, listed.coverage))
         if not listing.is_interruption:
-            self._list_times.listed(self._now)
+            self._list_times.note_list(self._now)
         self._watch()
 
     def _fail_list(self, fault: Fault, *, is_interruption: bool) -> None:
@@ -458,7 +458,7 @@ class Informer:
 
     def _fail_check(self, fault: Fault) -> None:
         self._note("warning", "check request cannot be answered yet", {"error": fault.message})
-        self._checks.failed(self._now, retry_seconds(fault.retry_after_seconds, self._jitter))
+        self._checks.note_failure(self._now, retry_seconds(fault.retry_after_seconds, self._jitter))
 
     # ------------------------------------------------------------ reads by name
 

@@ -23,7 +23,7 @@ class ListTimes:
         self._listed_at = math.inf
         self._backoff = Backoff(*BACKOFF_SECONDS, jitter)
 
-    def listed(self, now: float) -> None:
+    def note_list(self, now: float) -> None:
         self._listed_at = now
 
     def next_seconds(self, now: float, fault: Fault | None) -> float:
@@ -41,7 +41,7 @@ class WatchTimes:
         self._lost_at: float | None = None
         self._backoff = Backoff(*RESUME_SECONDS, jitter)
 
-    def listed(self) -> None:
+    def note_list(self) -> None:
         """Note that a list has shown everything."""
         self._lost_at = None
 
@@ -99,7 +99,7 @@ class ProbeTimes:
         self.look_at = now
         self._is_probed = True
 
-    def listed(self) -> None:
+    def note_list(self) -> None:
         """Note that the kind was listed: should it end, it may be back soon.
 
         An API server that starts refuses everybody but administrators (403) until it has read the roles.

@@ -151,7 +151,7 @@ class InjectController(KeyedController[InjectState]):
         if seen is None:
             return Outcome()
         if seen.raw is None:
-            return self._gone(partition, key, seen)
+            return self._forget_absent(partition, key, seen)
         one = Pass(partition, key, seen, _variant.decode(seen.raw), now, self._elapsed())
         try:
             return (yield from self._unless_held(one))
@@ -202,7 +202,7 @@ class InjectController(KeyedController[InjectState]):
             and desired.spec_digest != digest(one.variant.spec)
         )
 
-    def _gone(self, partition: int, key: str, seen: InjectState) -> Outcome:
+    def _forget_absent(self, partition: int, key: str, seen: InjectState) -> Outcome:
         if not self._is_listed(VARIANTS, partition, VARIANT_KIND, Key.parse(key).namespace):
             return Outcome(result="waiting", waiting=("the list of PackageVariants",))
         puts = self._requests.change(partition, key, {})
@@ -285,7 +285,7 @@ class InjectController(KeyedController[InjectState]):
             and seen.refused.inputs == inputs.digest()
             and one.elapsed < seen.refused.until
         ):
-            return self._refused(one, upstream, seen.refused)
+            return self._report_refusal(one, upstream, seen.refused)
         if seen.written is not None:
             echo = self._echo(one, inputs, seen.written)
             if echo is not None:
@@ -329,7 +329,7 @@ class InjectController(KeyedController[InjectState]):
             message = self._explained(one, error)
             until = one.elapsed + REFUSED_RETRY_SECONDS
             seen.refused = RefusedAttempt(inputs.digest(), message, until, error.reason)
-            return self._refused(one, upstream, seen.refused)
+            return self._report_refusal(one, upstream, seen.refused)
         seen.content, seen.refused = (), None
         outcome = self._end(
             one,
@@ -353,7 +353,7 @@ class InjectController(KeyedController[InjectState]):
             return str(error)
         return f"{no_repository(repo, one.namespace)}: {error}"
 
-    def _refused(self, one: Pass, upstream: ObservedRevision, refused: RefusedAttempt) -> Outcome:
+    def _report_refusal(self, one: Pass, upstream: ObservedRevision, refused: RefusedAttempt) -> Outcome:
         """Report a permanent failure; report it again if another result was reported since, for example
         after a change that was reverted."""
         conditions = report.refused_conditions(one.variant, refused.error, refused.reason)

@@ -89,7 +89,7 @@ class _Merging:
         self, old: Any, local: Any, new: Any, schema: Schema | Keyed, path: Path | None, label: str
     ) -> Any:
         if local is None or new is None:
-            merging = self._whole if old is None or local is new else self._cleared
+            merging = self._whole if old is None or local is new else self._clear
             return merging(old, local, new, path, label)
         old = ABSENT if old is None else old
         mark = len(self.edits)
@@ -104,7 +104,7 @@ class _Merging:
             self.edits[mark:] = [Edit(path, result)]
         return result
 
-    def _cleared(self, old: Any, local: Any, new: Any, path: Path | None, label: str) -> Any:
+    def _clear(self, old: Any, local: Any, new: Any, path: Path | None, label: str) -> Any:
         if local not in (None, ABSENT) and not same(local, old):
             self._conflict(label, old, local, new)
         if path is not None and local is not ABSENT:

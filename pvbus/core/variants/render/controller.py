@@ -189,7 +189,7 @@ class RenderController(KeyedController[RenderState]):
         living = seen.living(now)
         owner = _owner(seen, living) if living is not None else None
         if owner is not None and seen.claims[owner].state != "present":
-            act = self._remove if seen.claims[owner].state == "removed" else self._withdrawn
+            act = self._remove if seen.claims[owner].state == "removed" else self._write_withdrawal
             return (yield from act(key, seen, owner, now))
         present = [row for row in seen.claims.values() if row.state == "present"]
         if not present:
@@ -437,7 +437,7 @@ class RenderController(KeyedController[RenderState]):
 
     # ------------------------------------------------------------ removing
 
-    def _withdrawn(self, key: Key, seen: RenderState, name: str, now: float) -> Reconciliation:
+    def _write_withdrawal(self, key: Key, seen: RenderState, name: str, now: float) -> Reconciliation:
         """Write only the annotation that withdraws the last order."""
         claim = seen.claims[name]
         living, error = yield from self._withdraw(seen, claim, now)

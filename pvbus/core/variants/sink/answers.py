@@ -98,7 +98,7 @@ class Trials:
         self._accepted = accepted
         self.strikes = 0
 
-    def failed(self, accepted: int) -> int:
+    def count_failure(self, accepted: int) -> int:
         """Count a failure; return how many are the event's own."""
         if accepted > self._accepted:
             self.strikes += 1

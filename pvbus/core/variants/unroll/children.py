@@ -255,7 +255,7 @@ class Children:
 
     # ------------------------------------------------------------ unwanted
 
-    def unwanted(
+    def record_unwanted(
         self,
         obj: PackageVariantSet,
         downstream: Downstream,

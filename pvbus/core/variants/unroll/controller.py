@@ -403,7 +403,7 @@ class UnrollController(KeyedController[SetState]):
             state.undecided.add(downstream)
             return puts
         for other in copies:
-            unwanted = children.unwanted(obj, downstream, other, owned, turn.now)
+            unwanted = children.record_unwanted(obj, downstream, other, owned, turn.now)
             if unwanted and state.backlog:
                 state.removal.changed.add(other)
             puts += unwanted

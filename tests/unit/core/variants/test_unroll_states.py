@@ -76,7 +76,7 @@ def wanted(children: Children, obj: PackageVariantSet) -> Iterable[Put]:
 WAYS: dict[ChildEvent, Callable[[Children, PackageVariantSet], Iterable[Put]]] = {
     ChildEvent.WANTED: wanted,
     ChildEvent.CONTESTED: lambda children, obj: children.contested(obj, NAME, 1.0),
-    ChildEvent.UNWANTED: lambda children, obj: children.unwanted(obj, DOWNSTREAM, NAME, LIVING, 1.0),
+    ChildEvent.UNWANTED: lambda children, obj: children.record_unwanted(obj, DOWNSTREAM, NAME, LIVING, 1.0),
     ChildEvent.FOUND_ON_HOLD: lambda children, obj: children.undecided(obj, NAME, LIVING[NAME], 1.0),
     ChildEvent.HELD: lambda children, obj: [children.held(NAME, "h", 1.0)],
     ChildEvent.CONFIRMED: lambda children, obj: [children.confirmed(NAME, 1.0)],

@@ -81,7 +81,7 @@ def test_retry_after(text: str, seconds: float | None) -> None:
 def test_failures_count_only_while_others_are_accepted() -> None:
     """An outage, however long, is no reason to give an event up; nor is one that comes back."""
     trials = Trials(accepted=5)
-    assert [trials.failed(5) for _ in range(100)] == [0] * 100
-    assert trials.failed(6) == 1
-    assert [trials.failed(6) for _ in range(100)] == [1] * 100
-    assert trials.failed(900) == 2
+    assert [trials.count_failure(5) for _ in range(100)] == [0] * 100
+    assert trials.count_failure(6) == 1
+    assert [trials.count_failure(6) for _ in range(100)] == [1] * 100
+    assert trials.count_failure(900) == 2
