@@ -23,11 +23,10 @@ from pvbus.core.promotion.protocol.proposals import APPROVE, Move, Refusal
 from pvbus.core.promotion.protocol.quarantines import (
     UNKNOWN,
     Content,
-    covers,
+    Quarantines,
     package_of,
-    refusal_of,
     set_of,
-    source_of,
+    source_of_object,
 )
 from pvbus.core.promotion.protocol.stops import FLEET_STOPPED, STOP_UNKNOWN, standstill_of
 from pvbus.core.variants.revisions.content import content_digest, source_digest
@@ -44,26 +43,21 @@ class Guard(NamedTuple):
     """
 
     cluster: Cluster
-    quarantines: tuple[Quarantine, ...]
+    quarantines: Quarantines
     general: Refusal | None
 
     async def refusal(self, member: Member) -> Refusal | None:
         """Return what keeps a revision from being moved."""
         if self.general is not None or not self.quarantines:
             return self.general
-        set_name = set_of(member.variant)
-        specs = [each.spec for each in self.quarantines if not each.spec.sets or set_name in each.spec.sets]
-        if not specs:
-            return None
-        git = ((member.revision.get("status") or {}).get("upstreamLock") or {}).get("git") or {}
-        source = source_of(member.variant, git.get("directory") or "", git.get("ref") or "")
-        digest = await self._digest(member, member.name) if any(each.contents for each in specs) else ""
-        files: str | None = None
-        if any(upstream.files for each in specs for upstream in each.upstreams):
-            files = await self._files(member, source)
-        content = Content(set_name, source, files, digest)
-        covering = [each for each in self.quarantines if covers(each.spec, content)]
-        return refusal_of(member.key.namespace, covering, member.variant.metadata.name, set_name)
+        set_name, source = set_of(member.variant), source_of_object(member.variant, member.revision)
+        by_content = self.quarantines.compare_contents(set_name)
+        by_files = self.quarantines.compare_files(set_name)
+        digest = await self._digest(member, member.name) if by_content else ""
+        files = await self._files(member, source) if by_files else None
+        return self.quarantines.refusal(
+            Content(set_name, source, files, digest), member.variant.metadata.name
+        )
 
     async def _digest(self, member: Member, name: str) -> str:
         return content_digest(await self._resources(member.key.namespace, name))
@@ -100,13 +94,17 @@ async def read_guard(cluster: Cluster, namespace: str, move: Move) -> Guard:
     general = await _read_stop(cluster) if move is APPROVE else None
     resource = await cluster.resource(QUARANTINE) if move.is_checked else None
     if resource is None:
-        return Guard(cluster, (), general)
+        return Guard(cluster, Quarantines(namespace), general)
     try:
         listed = await cluster.list(resource, namespace)
     except PermanentError as error:
-        return Guard(cluster, (), general or Refusal(UNKNOWN, f"quarantines cannot be listed: {error}"))
+        return Guard(
+            cluster,
+            Quarantines(namespace),
+            general or Refusal(UNKNOWN, f"quarantines cannot be listed: {error}"),
+        )
     read = (msgspec.convert(each, Quarantine) for each in listed.items)
-    return Guard(cluster, tuple(each for each in read if each.spec.released is None), general)
+    return Guard(cluster, Quarantines(namespace, read), general)
 
 
 async def _read_stop(cluster: Cluster) -> Refusal | None:

@@ -16,7 +16,7 @@ from pvbus.core.kernel.records import CandidateRow
 from pvbus.core.kernel.rolloutrows import Evidence, TargetFacts
 from pvbus.core.promotion.promote.verdicts import DELETED
 from pvbus.core.promotion.protocol.observing import is_candidate
-from pvbus.core.promotion.protocol.quarantines import QUARANTINED, UNKNOWN, Content, covers, refusal_of
+from pvbus.core.promotion.protocol.quarantines import QUARANTINED, UNKNOWN, Content, Quarantines
 from pvbus.core.promotion.protocol.rehearsal import Standing
 from pvbus.core.promotion.protocol.selection import LeftOut, Selection
 from pvbus.core.promotion.protocol.turn import ENDED
@@ -46,7 +46,8 @@ def stand_of(selection: Selection, rows: Rows | None, quarantines: Sequence[Obje
     quarantines: of the policy's namespace
     """
     policy = selection.policy
-    lasting = msgspec.convert(list(quarantines), _quarantines)
+    namespace = policy.metadata.namespace or "default"
+    lasting = Quarantines(namespace, msgspec.convert(list(quarantines), _quarantines))
     found = [_target(selection, name, rows, lasting) for name in selection.seen]
     seen = {name: facts for name, (facts, _) in zip(selection.seen, found, strict=True)}
     held = [left_out for _, left_out in found if left_out is not None]
@@ -98,7 +99,7 @@ def _imagined(seen: Mapping[str, TargetFacts]) -> Iterator[tuple[str, Evidence]]
 
 
 def _target(
-    selection: Selection, name: str, rows: Rows | None, quarantines: Sequence[Quarantine]
+    selection: Selection, name: str, rows: Rows | None, quarantines: Quarantines
 ) -> tuple[TargetFacts, LeftOut | None]:
     """Return the facts of a target, and what the objects do not say against its approval."""
     facts = selection.seen[name]
@@ -123,19 +124,15 @@ def _known(name: str, row: CandidateRow) -> TargetFacts | None:
     return live.live_facts({}).get(name)
 
 
-def _named(
-    selection: Selection, name: str, quarantines: Sequence[Quarantine]
-) -> tuple[TargetFacts, LeftOut | None]:
+def _named(selection: Selection, name: str, quarantines: Quarantines) -> tuple[TargetFacts, LeftOut | None]:
     """Let the names of revisions stand for their contents: no server need say what is in them."""
     facts = selection.seen[name]
     source = facts.upstream if facts.revision else ""
     named = facts._replace(digest=facts.revision, published_digest=facts.published, source=source)
     if facts.is_current:
         named = named._replace(published_source=facts.upstream)
-    set_name, namespace = selection.packages[name].set_name, selection.policy.metadata.namespace or "default"
-    content = Content(set_name, source, None)
-    covering = [each for each in quarantines if source and covers(each.spec, content)]
-    refused = refusal_of(namespace, covering, name, set_name)
+    content = Content(selection.packages[name].set_name, source, None)
+    refused = quarantines.refusal(content, name) if source else None
     if refused is None or not facts.revision:
         return named, None
     left_out = LeftOut(name, facts.revision, refused.reason, refused.message)

@@ -8,10 +8,10 @@ What is special of a service (its objects, its words for them) is in the World b
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
-from pvbus.core.errors import PvbusError
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.effects import Outcome
 from pvbus.core.kernel.topics import TOPICS
+from pvbus.runtime.preview.locking import drive as drive_to_end
 
 PARTITION = 0
 PRODUCERS = {topic.name: topic.producers for topic in TOPICS}
@@ -33,25 +33,21 @@ async def drive_live(
     perform: answers an effect; an error of ours that it raises is raised in the decision
     crash_after: how many effects are done when the process ends, before anything is committed
 
-    Raises CrashedError at this effect.
+    Raises CrashedError at the next effect, or before the result would be committed.
     """
-    answer: Any = None
-    error: PvbusError | None = None
     done = 0
-    while done != crash_after:
-        try:
-            effect = steps.throw(error) if error is not None else steps.send(answer)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        answer = error = None
-        try:
-            answer = await perform(effect)
-        except PvbusError as failed:
-            error = failed
+
+    async def performed(effect: Any) -> Any:
+        nonlocal done
+        if done == crash_after:
+            raise CrashedError
         done += 1
-    steps.close()
-    raise CrashedError
+        return await perform(effect)
+
+    result = await drive_to_end(steps, performed)
+    if done == crash_after:
+        raise CrashedError
+    return result
 
 
 def drive(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+CHANGED = ast.Store | ast.Del
 
 PARTICIPLES = frozenset(
     {
@@ -164,9 +165,7 @@ def _parameters(function: Function) -> list[str]:
 
 def _shared(function: Function) -> set[str]:
     bound = {
-        node.id
-        for node in _body(function)
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+        node.id for node in _body(function) if isinstance(node, ast.Name) and isinstance(node.ctx, CHANGED)
     }
     return set(_parameters(function)) - bound
 
@@ -193,7 +192,7 @@ def _root(node: ast.AST) -> str:
 def _changed_by_itself(function: Function) -> Iterator[str]:
     shared = _shared(function)
     for node in _body(function):
-        if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, CHANGED):
             changed = _root(node)
         elif (
             isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES

@@ -391,7 +391,7 @@ class CrossplaneFamily:
             return "Conflict", refusal_words(outcome.explanation, "ignoreCrossplaneConstraints: true")
         if not self._settings.is_verified_beside:
             for digest, version in new_contents(plan.history, intent, target).items():
-                if words := self._state.unverified(plan.package, version, digest):
+                if words := self._state.check_image(plan.package, version, digest):
                     return UNVERIFIED, words
         content = self._state.content(plan.package, target) if target else None
         if target and (active is None or target != active.digest) and content is None:

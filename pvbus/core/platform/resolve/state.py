@@ -276,7 +276,7 @@ class ScopeState:
             if marker is None or marker.state not in ("ok", "unavailable"):
                 yield str(kind)
 
-    def unverified(self, source: str, version: str, digest: str) -> str:
+    def check_image(self, source: str, version: str, digest: str) -> str:
         """Return why an image may not be installed unless its signature is verified, "" if it may."""
         self._image_configs.hidden = self.sync.hidden(str(IMAGE_CONFIG))
         return self._image_configs.unverified(source, version, digest)

@@ -17,7 +17,6 @@ from pvbus.core.promotion.protocol.quarantines import (
     Content,
     QuarantineView,
     package_of,
-    refusal_of,
     set_of,
     source_of,
     sources_at,
@@ -94,21 +93,21 @@ class Isolations:
         """Return why a revision goes nowhere. A kind that is not installed has no objects."""
         if self._table.is_served() and (unlisted := self._table.unlisted(namespace)):
             return Refusal(UNKNOWN, f"it is not known what is quarantined: {unlisted}")
-        return refusal_of(namespace, self._table.covering(namespace, content), variant, content.set_name)
+        return self._table.of(namespace).refusal(content, variant)
 
     def of_open(
         self, namespace: str, variant: PackageVariant, revision: ObservedRevision
     ) -> Generator[Effect, Any, Refusal | None]:
         """Return why an open revision goes nowhere, by what it is made of."""
         source, files = self._source(variant, revision), ""
-        if self._table.has_any(namespace):
+        if self._table.of(namespace):
             files = yield from self._files_of(namespace, source)
         return self.refusal(namespace, Content(set_of(variant), source, files), variant.metadata.name)
 
     def of_followed(self, namespace: str, variant: PackageVariant) -> Generator[Effect, Any, Refusal | None]:
         """Return why the upstream revision that a variant follows goes nowhere."""
         source, files = upstream_of(variant), ""
-        if self._table.has_any(namespace):
+        if self._table.of(namespace):
             files = yield from self._files_of(namespace, source)
         return self.refusal(namespace, Content(set_of(variant), source, files), variant.metadata.name)
 
@@ -116,10 +115,10 @@ class Isolations:
         """Return why an open revision that no variant owns goes nowhere, by what it is made of."""
         namespace, facts = revision.namespace, revision.facts
         sources: set[str] = set()
-        if self._table.has_any(namespace) and facts.lock_directory:
+        if self._table.of(namespace) and facts.lock_directory:
             tail = facts.lock_ref.rpartition("/")[2]
             names = (f"{package}@{tail}" for package in self._view.packages(namespace))
-            known = {*names, *self._table.upstreams(namespace)}
+            known = {*names, *self._table.of(namespace).upstreams()}
             sources = {*sources_at(facts.lock_directory, facts.lock_ref, known)}
         for source in sorted(sources):
             files = yield from self._files_of(namespace, source)
@@ -138,7 +137,7 @@ class Isolations:
 
     def compares_files(self, namespace: str, variant: PackageVariant | None) -> bool:
         """Tell whether a quarantine covers contents of a variant's set, or without one of any."""
-        return self._table.has_contents(namespace, set_of(variant) if variant is not None else None)
+        return self._table.of(namespace).compare_contents(set_of(variant) if variant is not None else None)
 
     def of_target(
         self,
@@ -155,10 +154,10 @@ class Isolations:
         if published is not None:
             source = source_of(variant, *published.lock)
             files: str | None = None
-            if self._table.has_any(namespace):
+            if self._table.of(namespace):
                 files = yield from self._files_of(namespace, source)
             content = Content(set_name, source, files or None, contents.get(published.name, ""))
-            runs = next(iter(self._table.covering(namespace, content)), None)
+            runs = next(iter(self._table.of(namespace).covering(content)), None)
             found = found._replace(
                 published_source=source,
                 runs=runs.metadata.name if runs else "",
@@ -174,7 +173,7 @@ class Isolations:
             found = found._replace(proposed=held, source=source, files=known, is_read=is_read)
             found = found._replace(annotations=self._view.annotations_of(namespace, source))
             packages.add(package_of(source))
-        return found._replace(banned=tuple(self._table.combinations(namespace, set_name, packages)))
+        return found._replace(banned=tuple(self._table.of(namespace).combinations(set_name, packages)))
 
     @staticmethod
     def _source(variant: PackageVariant, revision: ObservedRevision) -> str:

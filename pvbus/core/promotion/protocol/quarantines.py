@@ -11,8 +11,8 @@ that wrote it ends it. It covers a package of the sets that it names
 """
 
 import json
-from collections.abc import Iterable, Iterator, Set
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -111,6 +111,12 @@ def sources_at(directory: str, ref: str, names: Iterable[str]) -> list[str]:
     ]
 
 
+def source_of_object(variant: PackageVariant, revision: Mapping[str, Any]) -> str:
+    """Return the upstream revision that a PackageRevision is made of. See `source_of`."""
+    git = ((revision.get("status") or {}).get("upstreamLock") or {}).get("git") or {}
+    return source_of(variant, git.get("directory") or "", git.get("ref") or "")
+
+
 def refusal_of(
     namespace: str, covering: Iterable[Quarantine], variant: str, set_name: str | None
 ) -> Refusal | None:
@@ -157,13 +163,72 @@ def is_quarantine(key: str) -> bool:
     return key.startswith(f"{_KIND}|")
 
 
+class Quarantines:
+    """The quarantines of a namespace that nobody has released, and what they say of a package revision.
+
+    Promote and release have them from the bus, commands from the API server.
+    """
+
+    def __init__(self, namespace: str, read: Iterable[Quarantine] = ()) -> None:
+        """read: all of the namespace, the released ones, too."""
+        self.namespace = namespace
+        self._lasting: dict[str, Quarantine] = {}
+        for quarantine in read:
+            self.put(quarantine.metadata.name, quarantine)
+
+    def put(self, name: str, read: Quarantine | None) -> bool:
+        """Take over a quarantine, None for one that is gone; return whether what is covered changed."""
+        before = self._lasting.pop(name, None)
+        if read is not None and read.spec.released is None:
+            self._lasting[name] = read
+        after = self._lasting.get(name)
+        return (before and before.spec) != (after and after.spec)
+
+    def __bool__(self) -> bool:
+        return bool(self._lasting)
+
+    def of_set(self, set_name: str | None) -> Iterator[tuple[str, QuarantineSpec]]:
+        """Yield name and spec of those that concern a set, by name. set_name: as in `Content`."""
+        for name, quarantine in sorted(self._lasting.items()):
+            if _is_of_set(quarantine.spec, set_name):
+                yield name, quarantine.spec
+
+    def upstreams(self) -> Iterator[str]:
+        """Yield the names of the quarantined upstream revisions."""
+        for quarantine in self._lasting.values():
+            yield from (upstream.revision for upstream in quarantine.spec.upstreams)
+
+    def compare_contents(self, set_name: str | None) -> bool:
+        """Tell whether any covers packages of a set by their own content."""
+        return any(spec.contents for _, spec in self.of_set(set_name))
+
+    def compare_files(self, set_name: str) -> bool:
+        """Tell whether any covers packages of a set by the files of their upstream revision."""
+        return any(upstream.files for _, spec in self.of_set(set_name) for upstream in spec.upstreams)
+
+    def covering(self, content: Content) -> list[Quarantine]:
+        """Return what covers a package revision, by name."""
+        return [each for _, each in sorted(self._lasting.items()) if covers(each.spec, content)]
+
+    def refusal(self, content: Content, variant: str) -> Refusal | None:
+        """Return why a revision of a variant goes nowhere, None if nothing covers it."""
+        return refusal_of(self.namespace, self.covering(content), variant, content.set_name)
+
+    def combinations(self, set_name: str, packages: Set[str]) -> Iterator[tuple[str, ...]]:
+        """Yield the quarantined combinations of a set that concern packages, after the quarantine's name."""
+        for name, spec in self.of_set(set_name):
+            for combination in spec.combinations:
+                if packages & {package_of(upstream) for upstream in combination.upstreams}:
+                    yield name, *combination.upstreams
+
+
 class QuarantineView:
     """All Quarantines of the cluster, and whether each namespace's are known."""
 
     def __init__(self, partitions: int) -> None:
         """partitions: how many partitions the topic has."""
         self._sync = SyncView(partitions)
-        self._lasting: dict[str, dict[str, Quarantine]] = {}
+        self._namespaces: dict[str, Quarantines] = {}
 
     def load(self, partition: int, key: str, value: bytes | None) -> Iterable[str] | None:
         """Apply a record of `pvbus.policies`; return the namespaces that it concerns, None for all."""
@@ -173,44 +238,13 @@ class QuarantineView:
         if not is_quarantine(key):
             return ()
         name = ObjectKey.parse(key)
-        table = self._lasting.setdefault(name.namespace, {})
-        before = table.pop(name.name, None)
-        read = _quarantine.decode(value) if value is not None else None
-        if read is not None and read.spec.released is None:
-            table[name.name] = read
-        after = table.get(name.name)
-        is_same = (before and before.spec) == (after and after.spec)
-        return () if is_same else (name.namespace,)
+        quarantines = self._namespaces.setdefault(name.namespace, Quarantines(name.namespace))
+        is_changed = quarantines.put(name.name, _quarantine.decode(value) if value is not None else None)
+        return (name.namespace,) if is_changed else ()
 
-    def covering(self, namespace: str, content: Content) -> list[Quarantine]:
-        """Return what covers a package revision, by name."""
-        table = self._lasting.get(namespace, {})
-        return [table[name] for name in sorted(table) if covers(table[name].spec, content)]
-
-    def combinations(self, namespace: str, set_name: str, packages: Set[str]) -> Iterator[tuple[str, ...]]:
-        """Yield the quarantined combinations of a set that concern packages, after the quarantine's name."""
-        table = self._lasting.get(namespace, {})
-        for name in sorted(table):
-            spec = table[name].spec
-            if not _is_of_set(spec, set_name):
-                continue
-            for each in spec.combinations:
-                if packages & {package_of(upstream) for upstream in each.upstreams}:
-                    yield name, *each.upstreams
-
-    def has_any(self, namespace: str) -> bool:
-        return bool(self._lasting.get(namespace))
-
-    def has_contents(self, namespace: str, set_name: str | None) -> bool:
-        """Tell whether any quarantine of a set's packages is by their own content. set_name: as in
-        `Content`."""
-        specs = (each.spec for each in self._lasting.get(namespace, {}).values())
-        return any(spec.contents and _is_of_set(spec, set_name) for spec in specs)
-
-    def upstreams(self, namespace: str) -> Iterator[str]:
-        """Yield the names of the quarantined upstream revisions of a namespace."""
-        for quarantine in self._lasting.get(namespace, {}).values():
-            yield from (upstream.revision for upstream in quarantine.spec.upstreams)
+    def of(self, namespace: str) -> Quarantines:
+        """Return those of a namespace that are known so far, see `unlisted`."""
+        return self._namespaces.get(namespace) or Quarantines(namespace)
 
     def is_away(self) -> bool:
         """Tell whether the kind will not be listed soon."""

@@ -8,7 +8,7 @@ from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.effects import Effect, Get, Update
 from pvbus.core.kernel.messages import cut
 from pvbus.core.kernel.records import Approval, ApprovalRow
-from pvbus.core.promotion.protocol.quarantines import Content, QuarantineView, refusal_of, set_of, source_of
+from pvbus.core.promotion.protocol.quarantines import Content, QuarantineView, set_of, source_of_object
 from pvbus.core.promotion.protocol.stops import StopView
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.former import PLACEHOLDER
@@ -87,11 +87,10 @@ def quarantined(order: Order, live: Object, files: str | None) -> str:
     live: the revision that has the content
     files: the digest of the upstream's files, None if they are not compared
     """
-    git = ((live.get("status") or {}).get("upstreamLock") or {}).get("git") or {}
-    source = source_of(order.variant, git.get("directory") or "", git.get("ref") or "")
+    source = source_of_object(order.variant, live)
     content = Content(set_of(order.variant), source, files, order.row.digest, order.row.combination)
-    covering = order.guards.quarantines.covering(order.namespace, content)
-    refused = refusal_of(order.namespace, covering, order.variant.metadata.name, content.set_name)
+    quarantines = order.guards.quarantines.of(order.namespace)
+    refused = quarantines.refusal(content, order.variant.metadata.name)
     return refused.message if refused is not None else ""
 
 
