@@ -17,7 +17,7 @@ from pvbus.cli.rolloutorders import policy_argument, policy_named
 from pvbus.cli.rolloutrows import Rows, rows_of
 from pvbus.cli.stops import lines_of as lines_of_stops
 from pvbus.cli.stops import read_stops
-from pvbus.core.api.rollouts import CanaryExcuse, PastAttempt, RolloutPolicy, TargetCounts
+from pvbus.core.api.rollouts import CanaryExcuse, PastAttempt, RolloutPolicy
 from pvbus.core.api.stops import RolloutStop
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.kernel.keys import Key
@@ -30,8 +30,8 @@ from pvbus.core.promotion.protocol.turn import ENDED
 from pvbus.core.promotion.protocol.units import units
 from pvbus.core.promotion.protocol.validation import validate_policy
 from pvbus.core.promotion.rollout.commanding import commands_of
-from pvbus.core.promotion.rollout.report import standing_of
 from pvbus.core.promotion.rollout.waiting import waits_of
+from pvbus.core.web.rollouts import head_of
 from pvbus.telemetry.terminal import one_line
 
 WATCH_SECONDS = 2.0
@@ -210,20 +210,13 @@ def document_of(
     waits = [] if validate_policy(policy.spec) else list(waits_of(key, policy, rollout, now))
     document: Document = {
         "policy": str(key),
-        "phase": status.phase,
-        "attempt": status.attempt,
-        "wave": status.wave,
-        "waves": max(len(policy.spec.waves), 1),
-        "paused": commands.paused,
-        "standing": standing_of(policy, paused=commands.paused),
+        **head_of(policy, commands),
         "conditions": [msgspec.to_builtins(condition) for condition in status.conditions],
-        "counts": msgspec.to_builtins(status.targets or TargetCounts()),
         "problems": problems,
         "waitsFor": waits,
         "excused": [msgspec.to_builtins(each) for each in _attempt(policy).excused],
         "quarantines": list(_attempt(policy).quarantines),
         "notQuarantined": _attempt(policy).not_quarantined,
-        "runsQuarantined": status.runs_quarantined,
         "superseded": status.superseded,
         "newer": list(status.newer) if status.phase not in ENDED else [],
         "missing": missing,

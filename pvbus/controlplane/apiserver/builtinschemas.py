@@ -59,6 +59,22 @@ def open_object(description: str) -> JsonSchema:
     return {"type": "object", "description": description, "x-kubernetes-preserve-unknown-fields": True}
 
 
+def label_selector(description: str) -> JsonSchema:
+    """Return the schema of a selector of labels."""
+    condition = object_of(
+        "One condition.",
+        required=("key", "operator"),
+        key=string("The label."),
+        operator=string("In, NotIn, Exists or DoesNotExist."),
+        values=strings("Of In and NotIn."),
+    )
+    return object_of(
+        description,
+        matchLabels=mapping("Labels with these values."),
+        matchExpressions=list_of("Conditions on labels.", condition),
+    )
+
+
 def kind_schema(description: str, required: tuple[str, ...] = (), **properties: JsonSchema) -> JsonSchema:
     """Return the schema of an object with metadata."""
     return object_of(

@@ -13,6 +13,7 @@ from pvbus.controlplane.apiserver.builtinschemas import (
     boolean,
     integer,
     kind_schema,
+    label_selector,
     list_of,
     mapping,
     object_of,
@@ -70,20 +71,7 @@ _TEMPLATE = object_of(
     },
     spec=_POD_SPEC,
 )
-_SELECTOR = object_of(
-    "Which Pods count.",
-    matchLabels=mapping("Labels that they have."),
-    matchExpressions=list_of(
-        "Rules that they fit.",
-        object_of(
-            "One rule.",
-            required=("key", "operator"),
-            key=string("The label."),
-            operator=string("In, NotIn, Exists or DoesNotExist."),
-            values=strings("Values of the label."),
-        ),
-    ),
-)
+_SELECTOR = label_selector("Which Pods count.")
 _STATUS = open_object("What became of it; nothing here writes it.")
 
 

@@ -29,6 +29,7 @@ class Catalog:
     loses nothing: the directories stay in `_undone`, and the next call computes them.
 
     by_directory: the revisions, by directory and workspace
+    tips: what was read at refs
     """
 
     def __init__(
@@ -43,11 +44,11 @@ class Catalog:
         """
         self._mirror = mirror
         self._base = base.strip("/")
-        self._tips = TipReader(mirror, self._base, branch, file)
-        self._pins = {item.directory: item.commit for item in self._tips.placeholders()} | dict(pins)
+        self.tips = TipReader(mirror, self._base, branch, file)
+        self._pins = {item.directory: item.commit for item in self.tips.placeholders()} | dict(pins)
         self._folders = {
             item.directory: item.tree
-            for item in self._tips.placeholders()
+            for item in self.tips.placeholders()
             if self._pins[item.directory] == item.commit
         }
         self._refs: dict[str, str] = {}
@@ -73,7 +74,7 @@ class Catalog:
 
     @property
     def branch_ref(self) -> str:
-        return self._tips.branch_ref
+        return self.tips.branch_ref
 
     @property
     def head(self) -> str:
@@ -98,21 +99,21 @@ class Catalog:
 
     def skipped(self) -> dict[str, str]:
         """Return the packages that cannot be served, by folder or ref, with the reason."""
-        _, found = self._tips.not_served(self._refs)
+        _, found = self.tips.not_served(self._refs)
         for directory in self._folders:
             if problem := skipping.problem_of(directory, self._base):
                 found[directory] = problem
-        tree = self._mirror.tree_of(self._tips.head, self._base)
+        tree = self._mirror.tree_of(self.tips.head, self._base)
         if tree is not None and self._mirror.blob(tree, layout.KPTFILE) is not None:
             found[self._base or "/"] = skipping.ROOT
         return found
 
     def readiness(self) -> str:
         """Return the message of the condition Ready, with refs that look like packages but are not."""
-        missing, _ = self._tips.not_served(self._refs)
+        missing, _ = self.tips.not_served(self._refs)
         broken = sorted(
             f"{ref} ({problem})"
-            for (ref, oid), problem in self._tips.unreadable.items()
+            for (ref, oid), problem in self.tips.unreadable.items()
             if self._refs.get(ref) == oid
         )
         unreadable = (
@@ -154,13 +155,13 @@ class Catalog:
             if ref in refs:
                 self._refs[ref] = refs[ref]
             if refs.get(ref) != former.oid:
-                self._tips.forget(former)
+                self.tips.forget(former)
         changed: set[RevisionKey] = set()
         for directory in directories:
             changed |= self._recompute(directory)
         self._undone = set()
-        self._tips.forget_left()
-        self._tips.save_if_due()
+        self.tips.forget_left()
+        self.tips.save_if_due()
         return changed
 
     def _recompute(self, directory: str) -> set[RevisionKey]:
@@ -185,7 +186,7 @@ class Catalog:
         refs = self._refs_by_directory.get(directory, set())
         for prefix in order:
             for ref in sorted(ref for ref in refs if ref.startswith(prefix)):
-                revision = self._tips.at(Tip(ref, self._refs[ref]))
+                revision = self.tips.at(Tip(ref, self._refs[ref]))
                 if revision is not None:
                     found[revision.workspace] = revision
         for workspace, revision in found.items():
@@ -198,7 +199,7 @@ class Catalog:
         }
 
     def _placeholder(self, directory: str) -> Revision | None:
-        return self._tips.placeholder(directory, self._folders.get(directory), self._pins.get(directory, ""))
+        return self.tips.placeholder(directory, self._folders.get(directory), self._pins.get(directory, ""))
 
     def _read_branch(self, oid: str | None) -> set[str]:
         """Read the packages on the branch; return the changed folders.
@@ -220,7 +221,7 @@ class Catalog:
             for name in folders.keys() | self._folders.keys()
             if folders.get(name) != self._folders.get(name)
         }
-        grew = self._tips.head and head and self._mirror.is_ancestor(self._tips.head, head)
+        grew = self.tips.head and head and self._mirror.is_ancestor(self.tips.head, head)
         retained: dict[str, bool] = {}
         for directory in changed & folders.keys() if grew else folders.keys():
             pin = self._pins.get(directory)
@@ -231,7 +232,7 @@ class Catalog:
                     continue
             self._pins[directory] = head or ""
             changed.add(directory)
-        self._folders, self._tips.head = folders, head
+        self._folders, self.tips.head = folders, head
         return changed
 
     def adopt(self, directory: str, commit: str) -> None:
@@ -239,7 +240,7 @@ class Catalog:
 
         Which commit it is depends on when the branch was read: replicas would correct each other forever.
         """
-        tree, head = self._folders.get(directory), self._tips.head
+        tree, head = self._folders.get(directory), self.tips.head
         if tree is None or head is None or self._mirror.tree_of(commit, directory) != tree:
             return
         if self._mirror.is_ancestor(commit, head):
@@ -248,7 +249,7 @@ class Catalog:
 
     def save(self) -> None:
         """Write the revisions to the file, for the next start."""
-        self._tips.save()
+        self.tips.save()
 
 
 def _folders_above(directory: str) -> Iterator[str]:

@@ -46,7 +46,10 @@ _log = structlog.get_logger(__name__)
 
 
 class PackageStore:
-    """The package store; see the module. Call all methods on the event loop's thread."""
+    """The package store; see the module. Call all methods on the event loop's thread.
+
+    syncs: what reads each Repository, by its namespace and name
+    """
 
     def __init__(
         self,
@@ -75,7 +78,7 @@ class PackageStore:
         self._options = options or StoreOptions()
         prepare_types()
         self._executor = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="packages")
-        self._keepers: dict[tuple[str, str], RepositorySync] = {}
+        self.syncs: dict[tuple[str, str], RepositorySync] = {}
         self._settings: dict[tuple[str, str], tuple[Object, RepositorySettings]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -111,30 +114,30 @@ class PackageStore:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._upstreams.stop()
-        await asyncio.gather(*(sync.stop() for sync in self._keepers.values()), *self._ending)
+        await asyncio.gather(*(sync.stop() for sync in self.syncs.values()), *self._ending)
         with contextlib.suppress(StoreError):  # the disk is full: the next start reports it
-            await asyncio.gather(*(sync.report_last() for sync in self._keepers.values()))
-        self._keepers.clear()
+            await asyncio.gather(*(sync.report_last() for sync in self.syncs.values()))
+        self.syncs.clear()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def unread(self) -> str:
         """Return which Repositories have had no first sync yet, in words, "" if all have had one."""
         if not self._has_listed:
             return "the Repositories are not listed yet"
-        names = ["/".join(key) for key, sync in self._keepers.items() if not sync.is_read]
+        names = ["/".join(key) for key, sync in self.syncs.items() if not sync.is_read]
         return f"the first sync of {', '.join(sorted(names))} has not ended yet" if names else ""
 
     def changed_elsewhere(self, revision: Object) -> None:
         """Follow a PackageRevision that another process has written or removed; our own are known here."""
         spec = revision.get("spec") or {}
         namespace = revision["metadata"].get("namespace", "")
-        sync = self._keepers.get((namespace, spec.get("repository", "")))
+        sync = self.syncs.get((namespace, spec.get("repository", "")))
         if sync is not None:
             sync.compare(revision["metadata"]["name"], spec["packageName"], spec["workspaceName"])
 
     def look(self, namespace: str, repository: str) -> None:
         """Read the remote of a Repository soon."""
-        sync = self._keepers.get((namespace, repository))
+        sync = self.syncs.get((namespace, repository))
         if sync is not None:
             sync.look_soon()
 
@@ -161,7 +164,7 @@ class PackageStore:
             metadata = repository["metadata"]
             condition = {"type": "Ready", "status": "False", "reason": "Error", "message": str(exc)}
             await report(self._objects, metadata.get("namespace", ""), metadata["name"], [condition], {})
-        present = self._keepers.get(_key(repository))
+        present = self.syncs.get(_key(repository))
         sync = self._sync_of(repository)
         if sync is not None and sync is present and run_once_at(repository):
             await sync.wake()
@@ -169,7 +172,7 @@ class PackageStore:
     def _sync_of(self, repository: Object) -> RepositorySync | None:
         """Return the started sync for a Repository's present settings, None if they are invalid."""
         key = _key(repository)
-        present = self._keepers.get(key)
+        present = self.syncs.get(key)
         try:
             settings = self._settings_of(repository)
         except PermanentError:
@@ -186,7 +189,7 @@ class PackageStore:
         sync = RepositorySync(
             self._objects, settings, folder, self._executor, self._options, self._load, notes
         )
-        self._keepers[key] = sync
+        self.syncs[key] = sync
         sync.start(after=present)
         return sync
 
@@ -218,7 +221,7 @@ class PackageStore:
         if self._objects.get(REPOSITORY, *key) is not None:
             return  # recreated meanwhile
         self._settings.pop(key, None)
-        sync = self._keepers.pop(key, None)
+        sync = self.syncs.pop(key, None)
         if sync is not None:
             await sync.stop()
         revisions = self._objects.list(PACKAGE_REVISION, key[0])

@@ -181,7 +181,7 @@ class TipReader:
                 self._tips[tip] = moved
                 return moved
             try:
-                self._tips[tip] = self._read_tip(tip.ref, tip.oid)
+                self._tips[tip] = self.read_tip(tip.ref, tip.oid)
             except _UNREADABLE as exc:
                 # A bad push to one ref must not affect the other packages.
                 self._tips[tip] = None
@@ -258,7 +258,8 @@ class TipReader:
             self._placeholders[directory] = found
         return found
 
-    def _read_tip(self, ref: str, oid: str) -> Revision | None:
+    def read_tip(self, ref: str, oid: str) -> Revision | None:
+        """Read a revision, whether or not it is known; None if there is none."""
         parsed = layout.parse_ref(ref)
         tip = self._mirror.commit_of(oid)
         if parsed is not None and tip is None:

@@ -11,6 +11,7 @@ import msgspec
 from pvbus.core.api.rollouts import RolloutPolicy, TargetCounts
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import cut
+from pvbus.core.kernel.rolloutrows import Commands
 from pvbus.core.kernel.rolloutstates import RolloutState
 from pvbus.core.promotion.protocol.rules import rules_of
 from pvbus.core.promotion.protocol.validation import validate_policy
@@ -28,14 +29,7 @@ def document_of(key: Key, policy: RolloutPolicy, now: float) -> Mapping[str, Any
     problems = validate_policy(policy.spec)
     return {
         "name": str(key),
-        "phase": status.phase,
-        "attempt": status.attempt,
-        "wave": status.wave,
-        "waves": max(len(policy.spec.waves), 1),
-        "paused": commands.paused,
-        "standing": standing_of(policy, paused=commands.paused),
-        "runsQuarantined": status.runs_quarantined,
-        "counts": msgspec.to_builtins(status.targets or TargetCounts()),
+        **head_of(policy, commands),
         "problems": [cut(words) for words in (*problems, *wrong)],
         "conditions": [
             {"type": each.type, "status": each.status, "reason": each.reason, "message": cut(each.message)}
@@ -45,6 +39,24 @@ def document_of(key: Key, policy: RolloutPolicy, now: float) -> Mapping[str, Any
         "verbs": (verbs := _verbs(policy, paused=commands.paused)),
         "orders": [f"pvbus rollout {verb} {key}" for verb in verbs],
         "history": [msgspec.to_builtins(each) for each in reversed(status.history)],
+    }
+
+
+def head_of(policy: RolloutPolicy, commands: Commands) -> Mapping[str, Any]:
+    """Return where the attempt of a policy is, for the page and the command line.
+
+    commands: those in its annotations
+    """
+    status = policy.status
+    return {
+        "phase": status.phase,
+        "attempt": status.attempt,
+        "wave": status.wave,
+        "waves": max(len(policy.spec.waves), 1),
+        "paused": commands.paused,
+        "standing": standing_of(policy, paused=commands.paused),
+        "runsQuarantined": status.runs_quarantined,
+        "counts": msgspec.to_builtins(status.targets or TargetCounts()),
     }
 
 

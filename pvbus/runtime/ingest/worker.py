@@ -61,6 +61,8 @@ class IngestWorker:
     A restore goes in this order: read the requests; catch up with the rows on the bus; withdraw kinds without
     a request; start the watches. So a watch compares its first list with all rows that were written before. A
     lease that returns skips the first part, and its watches have gone on meanwhile.
+
+    holder: its leases, and its membership in the group
     """
 
     name = "ingest"
@@ -100,23 +102,23 @@ class IngestWorker:
             cluster, clock, self._probe_all, jitter=jitter, is_permitted=not namespaces
         )
         make = partial(IngestLease, clock=clock)
-        self._holder = LeaseHolder(self, make, bus, clock, self._table_reader, self._leases, jitter=jitter)
-        self._steps = IngestSteps(bus, self._log, self._holder.interrupting)
+        self.holder = LeaseHolder(self, make, bus, clock, self._table_reader, self._leases, jitter=jitter)
+        self._steps = IngestSteps(bus, self._log, self.holder.interrupting)
 
     # ------------------------------------------------------------ life
 
     async def run(self) -> None:
         try:
-            await self._holder.run(self.inputs, self._definitions.run())
+            await self.holder.run(self.inputs, self._definitions.run())
         finally:
             await self._mirror.close()
 
     def stop(self) -> None:
-        self._holder.stop()
+        self.holder.stop()
 
     @property
     def ready(self) -> bool:
-        return self._holder.ready
+        return self.holder.ready
 
     @property
     def observed(self) -> bool:
@@ -154,7 +156,7 @@ class IngestWorker:
             ends = await self._bus.end_offsets([(WATCHES, opened.lease.partition)])
             positions = await self._table_reader.replay(ends, partial(self._load, opened), opened.restoring)
         self._table_reader.assign(positions)
-        self._holder.spawn(opened, self._steps.run(opened))
+        self.holder.spawn(opened, self._steps.run(opened))
         await self._definitions.wait_asked()
         await self._catch_up_mirror()
         opened.answers.update(
@@ -164,7 +166,7 @@ class IngestWorker:
         )
         await self._withdraw_unwanted(opened)
         await self._follow(opened)
-        self._holder.spawn(opened, self._following(opened))
+        self.holder.spawn(opened, self._following(opened))
 
     async def read(self) -> None:
         await self._table_reader.poll(self._consume)
@@ -259,7 +261,7 @@ class IngestWorker:
 
     async def _following(self, opened: IngestLease) -> None:
         """Start, change and end watches as requests come and go."""
-        with self._holder.interrupting(opened):
+        with self.holder.interrupting(opened):
             while True:
                 await opened.changed.wait()
                 await self._clock.sleep(SETTLE_SECONDS)
@@ -320,7 +322,7 @@ class IngestWorker:
             checks=opened.checks_of(kind),
             jitter=self._jitter,
         )
-        opened.watches[kind] = Watched(watch, self._holder.start(watch.run()))
+        opened.watches[kind] = Watched(watch, self.holder.start(watch.run()))
 
     @staticmethod
     async def _cancel(watched: Watched) -> None:
@@ -370,7 +372,7 @@ class IngestWorker:
     def _probe_all(self, group: str) -> None:
         """Probe the watched kinds of a group, and all others that are not served."""
         self._cluster.forget_resources()
-        for opened in (*self._leases.values(), *self._holder.retained.values()):
+        for opened in (*self._leases.values(), *self.holder.retained.values()):
             for kind, watched in opened.watches.items():
                 if kind.group == group or not watched.watch.is_served:
                     watched.watch.probe()

@@ -126,6 +126,7 @@ class LeaseHolder(Generic[L]):
     leases: the leases held, by partition
     retained: the revoked leases whose tables stay for KEEP_SECONDS, by partition
     membership: the membership in the group, None before the join
+    make: returns the state of a new lease
     """
 
     def __init__(
@@ -151,8 +152,8 @@ class LeaseHolder(Generic[L]):
         self.leases = leases
         self.retained: dict[int, L] = {}
         self.membership: Membership | None = None
+        self.make = make
         self._work = work
-        self._make = make
         self._bus = bus
         self._clock = clock
         self._table_reader = table_reader
@@ -234,7 +235,7 @@ class LeaseHolder(Generic[L]):
 
     async def assigned(self, lease: Lease) -> None:
         """Take a lease, with the tables of a retained one unless another worker held it in between."""
-        opened = self.leases[lease.partition] = self._take_retained(lease) or self._make(lease)
+        opened = self.leases[lease.partition] = self._take_retained(lease) or self.make(lease)
         opened.life = self.start(self._hold(opened))
 
     async def _hold(self, opened: L) -> None:

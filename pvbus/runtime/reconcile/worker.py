@@ -75,6 +75,8 @@ class Worker:
     is sent to the controller, until the outcome is there. `_close` gives the rows to the stepper. The key
     stays busy, so that it is not decided twice at once, until the step has returned. A failure leads to
     `_close`, too, with a timer for the next attempt.
+
+    holder: its leases, and its membership in the group
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class Worker:
         self._turn = 0
         self._paused_until = 0.0
         self._tables = Tables(
-            make, bus, clock, partitions=partitions, leases=self._leases, stale=lambda: self._holder.empty()
+            make, bus, clock, partitions=partitions, leases=self._leases, stale=lambda: self.holder.empty()
         )
         self.name, self.inputs = name, inputs = self.controller.name, self.controller.inputs
         self._log = logs.get_logger(name)
@@ -127,11 +129,11 @@ class Worker:
         def new_lease(lease: Lease) -> OpenLease:
             return OpenLease(lease, inputs, clock, limits, self._durations.observe)
 
-        self._holder = LeaseHolder(
+        self.holder = LeaseHolder(
             self, new_lease, bus, clock, reader, self._leases, self._tables.empty, jitter
         )
         self._stepper = Stepper(
-            name, self._tables, bus, clock, spawn=self._holder.spawn, stepped=self._wake.set, tell=tell
+            name, self._tables, bus, clock, spawn=self.holder.spawn, stepped=self._wake.set, tell=tell
         )
         self._outcomes = {word: metrics.RECONCILES.labels(name, word) for word in metrics.OUTCOMES}
         self._dirty_gauge = metrics.DIRTY.labels(name)
@@ -145,10 +147,10 @@ class Worker:
         """Join the group and work until `stop`."""
         topics = (*self.controller.inputs, *self.controller.memory)
         loops = (self._tables.keep_broadcast, self._dispatching, self._keeping_time)
-        await self._holder.run(topics, *(loop() for loop in loops))
+        await self.holder.run(topics, *(loop() for loop in loops))
 
     def stop(self) -> None:
-        self._holder.stop()
+        self.holder.stop()
 
     @property
     def controller(self) -> Controller:
@@ -156,7 +158,7 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        return self._holder.ready
+        return self.holder.ready
 
     @property
     def idle(self) -> bool:
@@ -255,7 +257,7 @@ class Worker:
             self._schedule_retry(opened, key, exc)
         else:
             self._effects += 1
-            task = self._holder.spawn(opened, self._with_effects(opened, key, steps, effect))
+            task = self.holder.spawn(opened, self._with_effects(opened, key, steps, effect))
             task.add_done_callback(self._effect_ended)
 
     def _effect_ended(self, _: object) -> None:
@@ -302,7 +304,7 @@ class Worker:
         while not isinstance(effect, _BESIDE) and (pause := self._paused_until - self._clock.monotonic()) > 0:
             await self._clock.sleep(pause)
         if isinstance(effect, WRITES) and not opened.may_write(
-            self._holder.membership, self._clock.monotonic(), self._session_seconds / 2
+            self.holder.membership, self._clock.monotonic(), self._session_seconds / 2
         ):
             raise UncertainLeaseError
         if isinstance(effect, Delete) and self._clock.now() > effect.not_after:

@@ -64,6 +64,8 @@ class SinkWorker:
     side, as far as `pace` lets them. Another task per lease (`_committing`) commits the offset of the first
     event that is not done, with the dead letters before it. After a crash, what was sent and not committed is
     sent again.
+
+    holder: its leases, and its membership in the group
     """
 
     name = SINK
@@ -102,7 +104,7 @@ class SinkWorker:
         self._log = logs.get_logger(SINK)
         self._leases: dict[int, SinkLease] = {}
         self._reader = TableReader(bus, clock, pausable=self.inputs, is_table=False)
-        self._holder = LeaseHolder(
+        self.holder = LeaseHolder(
             self, lambda lease: SinkLease(lease, clock), bus, clock, self._reader, self._leases
         )
         self._steps: dict[int, asyncio.Lock] = {}
@@ -114,14 +116,14 @@ class SinkWorker:
     # ------------------------------------------------------------ life
 
     async def run(self) -> None:
-        await self._holder.run(self.inputs)
+        await self.holder.run(self.inputs)
 
     def stop(self) -> None:
-        self._holder.stop()
+        self.holder.stop()
 
     @property
     def ready(self) -> bool:
-        return self._holder.ready
+        return self.holder.ready
 
     @property
     def dirty_keys(self) -> int:
@@ -166,7 +168,7 @@ class SinkWorker:
         if opened.stage is Stage.TABLE:
             await self._take_table(opened)
         self._reader.assign({changes: opened.position})
-        self._holder.spawn(opened, self._committing(opened))
+        self.holder.spawn(opened, self._committing(opened))
 
     async def _begin(self, opened: SinkLease) -> None:
         """Commit the beginning of a partition before the first event is sent.
@@ -195,7 +197,7 @@ class SinkWorker:
         tasks = [task for task in opened.tasks if task.get_name() == _SENDING]
         if tasks:
             await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
-        with self._holder.interrupting(opened):
+        with self.holder.interrupting(opened):
             await self._commit(opened)
 
     def close(self, opened: SinkLease) -> None:
@@ -260,7 +262,7 @@ class SinkWorker:
         if not self._filter.wants(event):
             metrics.SINK_EVENTS.labels("filtered").inc()
         elif opened.add(Entry(event, record, resume)):
-            task = self._holder.spawn(opened, self._send_key(opened, event.key))
+            task = self.holder.spawn(opened, self._send_key(opened, event.key))
             task.set_name(_SENDING)
 
     # ------------------------------------------------------------ sending
@@ -313,7 +315,7 @@ class SinkWorker:
 
     def _is_ours(self, opened: SinkLease) -> bool:
         """Return whether nobody else may hold the lease: two senders could change a key's order."""
-        membership = self._holder.membership
+        membership = self.holder.membership
         if membership is None or opened.state is not LeaseState.RUNNING:
             return False
         seconds = self._clock.monotonic() - membership.last_heartbeat()
@@ -354,7 +356,7 @@ class SinkWorker:
 
     async def _committing(self, opened: SinkLease) -> None:
         await opened.reaches(LeaseState.RUNNING, LeaseState.REVOKED)
-        with self._holder.interrupting(opened):
+        with self.holder.interrupting(opened):
             while True:
                 await self._commit(opened)
                 await self._clock.sleep(COMMIT_SECONDS)

@@ -75,7 +75,7 @@ class Feed:
             await self._run()
         except Exception as exc:  # the page shows it as stale; services beside it go on
             self._log.exception("the web page has stopped reading")
-            self._set_health(f"a bug of pvbus, see the log: {exc!r}", self.health.restored)
+            self.note_health(f"a bug of pvbus, see the log: {exc!r}", self.health.restored)
 
     async def _run(self) -> None:
         while True:
@@ -110,7 +110,7 @@ class Feed:
                     self._publish()
                     await asyncio.sleep(GATHER_SECONDS)
                 continue
-            self._set_health("", 1.0 if self.restored else _share(reader, ends))
+            self.note_health("", 1.0 if self.restored else _share(reader, ends))
             if self.restored:
                 self._publish()
             await asyncio.sleep(0)
@@ -129,10 +129,11 @@ class Feed:
             self._wake()
 
     async def _fail(self, error: PvbusError) -> None:
-        self._set_health(str(error), self.health.restored)
+        self.note_health(str(error), self.health.restored)
         await asyncio.sleep(RETRY_SECONDS)
 
-    def _set_health(self, problem: str, restored: float) -> None:
+    def note_health(self, problem: str, restored: float) -> None:
+        """Take over how the bus is read; pages hear of a change. See `Health`."""
         if (problem, restored) == (self.health.problem, self.health.restored):
             return
         has_turned = bool(problem) != bool(self.health.problem)

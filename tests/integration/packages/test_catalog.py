@@ -24,20 +24,20 @@ from tests.integration.packages.support import (
 
 
 def sync_of(world: World, name: str) -> RepositorySync:
-    return world.store._keepers[NAMESPACE, name]
+    return world.store.syncs[NAMESPACE, name]
 
 
 @pytest.fixture
 def tips_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The refs whose revisions are read from git, from now on."""
     found: list[str] = []
-    read = TipReader._read_tip
+    read = TipReader.read_tip
 
     def counted(self: TipReader, ref: str, oid: str) -> object:
         found.append(ref)
         return read(self, ref, oid)
 
-    monkeypatch.setattr(TipReader, "_read_tip", counted)
+    monkeypatch.setattr(TipReader, "read_tip", counted)
     return found
 
 
@@ -47,7 +47,7 @@ async def restart_after(world: World, change: Callable[[], object]) -> None:
     change()
     world.store = world.new_store()
     await world.store.start()
-    await world.until(lambda: (NAMESPACE, "blue") in world.store._keepers)
+    await world.until(lambda: (NAMESPACE, "blue") in world.store.syncs)
     await sync_of(world, "blue").ready()
 
 
@@ -79,7 +79,7 @@ async def test_a_change_of_lifecycle_reads_no_commit_again(
         assert tips_read == []
         found = catalog.find("app-1", "ws")
         assert found is not None
-        assert found == catalog._tips._read_tip(found.ref, found.oid)
+        assert found == catalog.tips.read_tip(found.ref, found.oid)
         assert found.lifecycle == draft["spec"]["lifecycle"] == lifecycle
         tips_read.clear()
     ref = "refs/heads/drafts/app-1/ws"

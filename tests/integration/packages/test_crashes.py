@@ -92,11 +92,11 @@ class Crashes:
         shutil.copytree(moment.folder / name, self._folder / name, symlinks=True)
 
     def is_synced(self) -> bool:
-        return (NAMESPACE, "edge") in self.world.store._keepers and not self.sync._compare_all
+        return (NAMESPACE, "edge") in self.world.store.syncs and not self.sync._compare_all
 
     @property
     def sync(self) -> RepositorySync:
-        return self.world.store._keepers[NAMESPACE, "edge"]
+        return self.world.store.syncs[NAMESPACE, "edge"]
 
 
 @pytest.fixture
@@ -388,7 +388,7 @@ async def test_a_request_right_after_the_restart_loses_nothing(
     await crashes.during(lambda: world.update(with_metadata(first, **METADATA), lifecycle="Proposed"))
     fetch, allowed = BareMirror.fetch, threading.Event()
     monkeypatch.setattr(BareMirror, "fetch", lambda mirror: (allowed.wait(20), fetch(mirror)))
-    await crashes.restart(point, until=lambda: (NAMESPACE, "edge") in world.store._keepers)
+    await crashes.restart(point, until=lambda: (NAMESPACE, "edge") in world.store.syncs)
     later = with_metadata(first, annotations={"later": "yes"})
     request = asyncio.create_task(world.update(later))
     await asyncio.sleep(0.1)

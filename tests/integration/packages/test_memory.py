@@ -45,6 +45,6 @@ async def test_edits_of_a_draft_leave_nothing_in_the_catalog(fleet: World, edge:
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     for number in range(10):
         await fleet.put(await fleet.files("edge.app-1.ws"), {"a.txt": str(number)})
-    sync = fleet.store._keepers[NAMESPACE, "edge"]
-    assert len(sync.clone.catalog._tips) == 1
+    sync = fleet.store.syncs[NAMESPACE, "edge"]
+    assert len(sync.clone.catalog.tips) == 1
     assert sync.journal.names() in ([], ["edge.app-1.ws"])

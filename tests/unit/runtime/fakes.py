@@ -135,16 +135,17 @@ class Fake:
         return () if self.written.get(key) == message else (Put(OUT, key, Row(message)),)
 
 
+async def answer_at_once(name: str) -> None:
+    """Let a create succeed: what `FakeCluster.answer` is at first."""
+
+
 class FakeCluster:
     """Answers creates with what `answer` says; notes when they came."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[float, str]] = []
         self.busy: set[str] = set()
-        self.answer: Callable[[str], Awaitable[None]] = self._nothing
-
-    async def _nothing(self, name: str) -> None:
-        return
+        self.answer: Callable[[str], Awaitable[None]] = answer_at_once
 
     async def resource(self, kind: Kind, *, version: str | None = None) -> Resource:
         return Resource("", "v1", "ConfigMap", "configmaps", True)

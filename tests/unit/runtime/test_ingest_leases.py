@@ -113,7 +113,7 @@ def test_a_row_that_comes_as_the_lease_goes_is_written_when_it_is_back(
 
         def add(topic: str, key: str, number: int, emission: Emission) -> None:
             if not going.done():  # comes to its turn before the stepper, which this row wakes
-                going.set_result(asyncio.create_task(worker._holder.revoked(opened.lease)))
+                going.set_result(asyncio.create_task(worker.holder.revoked(opened.lease)))
             IngestLease.add(opened, topic, key, number, emission)
 
         monkeypatch.setattr(opened, "add", add)

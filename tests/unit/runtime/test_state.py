@@ -23,7 +23,7 @@ from pvbus.runtime.reconcile import worker as worker_module
 from pvbus.runtime.reconcile.holder import HeldLease
 from pvbus.runtime.reconcile.states import LeaseState
 from pvbus.telemetry.loopwatch import Limits, watched_loop
-from tests.unit.runtime.fakes import IN, SEEN, FakeWorld
+from tests.unit.runtime.fakes import IN, SEEN, FakeWorld, answer_at_once
 
 INPUTS = {"toy": (IN,)}
 
@@ -296,7 +296,7 @@ def test_a_key_that_a_bug_fails_is_shown_until_it_is_decided() -> None:
         state = (await looking.look()).state
         assert list(state.services["toy"].defects) == ["default/bad"]
         assert States((state,)).defects() == (answer.text or "").splitlines()[1:]
-        world.cluster.answer = world.cluster._nothing
+        world.cluster.answer = answer_at_once
         await asyncio.sleep(70)
         answer = await server._readyz(request)
         assert (answer.status, answer.text) == (200, "toy: ready\n")

@@ -22,6 +22,7 @@ from tests.unit.runtime.fakes import (
     Fake,
     FakeBus,
     FakeWorld,
+    answer_at_once,
     simulated,
 )
 
@@ -124,7 +125,7 @@ def test_tables_that_are_ahead_of_the_bus_are_not_kept(reason: str) -> None:
         await world.send(KEYS[0], {"write": reason == "in flight"})
         await asyncio.sleep(0.1)
         await end_sessions(world.bus, "pvbus-toy")
-        world.cluster.answer = world.cluster._nothing
+        world.cluster.answer = answer_at_once
         await asyncio.sleep(12)
         assert number in fake.opened[len(opened) :]
         assert list(world.out()) == [KEYS[0]]
@@ -306,7 +307,7 @@ def test_inputs_go_on_when_the_lease_that_made_them_pause_is_gone(monkeypatch: p
         await asyncio.sleep(1)
         assert worker.dirty_keys > 20
         opened = worker.leases()[0]
-        await worker._holder.revoked(opened.lease)
+        await worker.holder.revoked(opened.lease)
         other = next(k for k in (f"default/m{n}" for n in numbers) if partition(k, PARTITIONS) == 1)
         await world.send(other, "a")
         await asyncio.sleep(3)
@@ -327,7 +328,7 @@ def test_a_membership_that_ends_by_itself_ends_the_worker(how: str) -> None:
             def broken(lease: Lease) -> OpenLease:
                 raise ValueError("no such table")
 
-            worker._holder._make = broken
+            worker.holder.make = broken
         await asyncio.sleep(3)
         if how == "it is just over":
             await bus.abandon()

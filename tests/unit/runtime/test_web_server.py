@@ -291,7 +291,7 @@ async def test_a_bus_that_is_not_read_is_said(page: Page, monkeypatch: pytest.Mo
     """The page hears since when and why, and that it is over."""
     await page.sign_in()
     await page.until_read()
-    follow = page.feed._set_health
+    follow = page.feed.note_health
     async with page.events() as following:
         await following()
         follow("no broker answers", 1.0)

@@ -12,8 +12,8 @@ import msgspec
 
 from pvbus.controlplane.apiserver.builtinschemas import (
     kind_schema,
+    label_selector,
     list_of,
-    mapping,
     object_of,
     open_object,
     served_kind,
@@ -65,24 +65,9 @@ _RULE = object_of(
     nonResourceURLs=strings("Paths; a * at the end stands for all below. In ClusterRoles only."),
 )
 _RULES = {**list_of("What the role permits.", _RULE), "nullable": True}
-_SELECTOR = object_of(
-    "Labels of ClusterRoles.",
-    required=(),
-    matchLabels=mapping("Labels with these values."),
-    matchExpressions=list_of(
-        "Conditions on labels.",
-        object_of(
-            "One condition.",
-            required=("key", "operator"),
-            key=string("The label."),
-            operator=string("In, NotIn, Exists or DoesNotExist."),
-            values=strings("Of In and NotIn."),
-        ),
-    ),
-)
 _AGGREGATION = object_of(
     "Where the rules of this role come from: they are those of other ClusterRoles.",
-    clusterRoleSelectors=list_of("Each selects ClusterRoles.", _SELECTOR),
+    clusterRoleSelectors=list_of("Each selects ClusterRoles.", label_selector("Labels of ClusterRoles.")),
 )
 _ROLE_REF = object_of(
     "The role that is bound.",
