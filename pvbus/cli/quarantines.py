@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import click
@@ -12,7 +13,7 @@ from pvbus.cli.objectnames import Scope, named, namespace_option, object_argumen
 from pvbus.cli.output import columns
 from pvbus.cli.reading import data_option
 from pvbus.cli.rolloutorders import REASON_CHARACTERS_MAX, user_name
-from pvbus.core.api.quarantines import Quarantine, QuarantineRelease
+from pvbus.core.api.quarantines import Quarantine, QuarantineRelease, QuarantineSpec
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.objectrows import QUARANTINE
@@ -38,6 +39,27 @@ def released(found: Object, reason: str, by: str, at: str) -> Object | None:
         return None
     end = msgspec.to_builtins(QuarantineRelease(reason=reason, by=by, at=at))
     return {**found, "spec": {**found["spec"], "released": end}}
+
+
+def still_covering(ended: Quarantine, others: Iterable[Quarantine]) -> list[str]:
+    """Return the names of the quarantines that last, and that cover some of what another one covered."""
+    return sorted(
+        other.metadata.name
+        for other in others
+        if other.spec.released is None and other.metadata.name != ended.metadata.name
+        if _share(ended.spec.sets, other.spec.sets) and names_in(ended.spec) & names_in(other.spec)
+    )
+
+
+def _share(sets: Sequence[str], others: Sequence[str]) -> bool:
+    """Tell whether two scopes have a set in common. Without sets one has all."""
+    return not sets or not others or not set(sets).isdisjoint(others)
+
+
+def names_in(spec: QuarantineSpec) -> set[str | tuple[str, ...]]:
+    """Return the upstream revisions, digests of files, contents and combinations that a quarantine names."""
+    upstreams = {each for upstream in spec.upstreams for each in (upstream.revision, upstream.files) if each}
+    return {*upstreams, *spec.contents, *(tuple(sorted(each.upstreams)) for each in spec.combinations)}
 
 
 @click.command(
@@ -88,7 +110,7 @@ Exit codes: 0 done (also if it was so before); 1 no such quarantine, or you may 
 def release_command(
     words: tuple[str, ...], namespace: str | None, reason: str, kubeconfig: str | None, data: str
 ) -> None:
-    """End a quarantine: what it covers may go out again, unless another quarantine covers it.
+    """End a quarantine: what it covers may go out again, unless another one covers it, which is named.
 
     The object stays, and has the reason, who gave it, and when.
     """
@@ -106,5 +128,12 @@ async def end_quarantine(cluster: Cluster, key: Key, reason: str) -> str:
     ended = released(found, reason, by, timestamp(time.time()))
     if ended is None:
         return f"{key} is released already"
-    await cluster.update(await require_served(cluster, QUARANTINE), ended)
-    return f"{key} is released: what it covers may go out again, unless another quarantine covers it"
+    resource = await require_served(cluster, QUARANTINE)
+    written = msgspec.convert(await cluster.update(resource, ended), Quarantine)
+    listed = (await cluster.list(resource, key.namespace)).items
+    rest = still_covering(written, (msgspec.convert(each, Quarantine) for each in listed))
+    if not rest:
+        return f"{key} is released: what it covers may go out again"
+    return (
+        f"{key} is released; what it covers stays quarantined by {', '.join(rest)}: release each of them, too"
+    )

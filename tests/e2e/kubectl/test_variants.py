@@ -1,5 +1,7 @@
-"""What kubectl shows of PackageVariants and their sets, by their short names."""
+"""What kubectl shows of PackageVariants and their sets, and that it takes the objects of the documents."""
 
+import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,23 @@ from tests.tools.served import Served, serve
 pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(1800)]  # the first one may have to build kubectl
 
 GROUP = "config.porch.kpt.dev"
+DOCUMENTS = Path(__file__).parents[3] / "docs"
+OBJECTS_MIN = 8
+
+
+def examples() -> Iterator[tuple[str, str]]:
+    """Yield the objects of pvbus that the documents show, each with the name of its document; and the parts
+    of a RolloutPolicy as parts of an example."""
+    whole = "apiVersion: promotion.pvbus.dev/v1alpha1\nkind: RolloutPolicy\nmetadata: {name: part}\nspec:\n"
+    whole += "  revisions: {all: true}\n"
+    for path in sorted(DOCUMENTS.glob("*.md")):
+        for block in re.findall(r"^```yaml\n(.*?)^```", path.read_text(), re.M | re.S):
+            if re.match(rf"(apiVersion: (promotion\.pvbus\.dev|{re.escape(GROUP)})/|kind: Package)", block):
+                yield path.name, block
+            elif path.name == "rollouts.md" and block.startswith("  "):
+                yield path.name, whole + block
+            elif path.name == "rollouts.md":
+                yield path.name, whole + textwrap.indent(block, "  ")
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +74,16 @@ def test_columns_and_short_names(kubectl: Kubectl, kind: str, short: str, versio
         f'{full} "a" deleted\n',
         f'{full} "a" deleted from default namespace\n',
     )
+
+
+def test_every_example_of_the_documents_is_applied_as_it_is_written(kubectl: Kubectl) -> None:
+    """By kubectl's own reader, which refuses texts that others take, and with every field known."""
+    shown = list(examples())
+    assert len(shown) >= OBJECTS_MIN
+    assert {"concepts.md", "rollouts.md"} <= {name for name, _ in shown}
+    kubectl.run("create namespace argocd")
+    for name, text in shown:
+        kubectl.namespace = yaml.safe_load(text)["metadata"].get("namespace", "default")
+        said = kubectl.run("apply --dry-run=server --validate=strict -f -", stdin=text)
+        assert said.code == 0, f"{name}: {said.err}\n{text}"
+        assert "server dry run" in said.out

@@ -9,7 +9,7 @@ from pvbus.controlplane.apiserver.rbac.policy import CLUSTER_ROLE, CLUSTER_ROLE_
 from pvbus.controlplane.apiserver.rbac.rules import Rule, permits, rules_of, uncovered
 from pvbus.core.kernel.rights import RIGHTS, requests_of
 
-PORCH, PROMOTION = "porch.kpt.dev", "promotion.pvbus.dev"
+PORCH, CONFIG, PROMOTION = "porch.kpt.dev", "config.porch.kpt.dev", "promotion.pvbus.dev"
 READ = Rule(("get",), (PORCH,), ("packagerevisions",))
 
 
@@ -92,7 +92,8 @@ def test_the_services_have_the_rights_of_their_table_and_no_more() -> None:
     ],
 )
 def test_what_the_roles_of_people_may_do(role: str, may: set[str]) -> None:
-    """Only an approver approves, ends a quarantine and stops the fleet; only an editor changes a package."""
+    """Only an approver approves, ends a quarantine and stops the fleet; only an editor changes a package.
+    Nobody writes the conditions of a variant, which are evidence for a rollout."""
     (found,) = (each for each in cluster_roles() if each["metadata"]["name"] == role)
     asked = {
         verb: Attributes(verb, PORCH, "", "packagerevisions")
@@ -100,6 +101,7 @@ def test_what_the_roles_of_people_may_do(role: str, may: set[str]) -> None:
     }
     asked["approve"] = Attributes("update", PORCH, "", "packagerevisions", "approval")
     asked["save"] = Attributes("update", PORCH, "", "packagerevisionresources")
+    asked["prove"] = Attributes("update", CONFIG, "", "packagevariants", "status")
     asked["release"] = Attributes("update", PROMOTION, "", "quarantines")
     asked["stop"] = Attributes("create", PROMOTION, "", "rolloutstops")
     asked["lift"] = Attributes("update", PROMOTION, "", "rolloutstops")

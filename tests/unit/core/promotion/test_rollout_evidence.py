@@ -2,10 +2,12 @@
 
 import pytest
 
+from pvbus.core.api.rollouts import DenyWindow
 from pvbus.core.kernel.rolloutrows import Approve, Sighting
 from pvbus.core.kernel.rolloutstates import RolloutState
 from pvbus.core.promotion.protocol.rehearsal import Standing, rehearse
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
+from pvbus.core.promotion.protocol.windows import compiled
 from tests.unit.core.promotion.stepping import TWO, Fleet
 
 RULES = Rules(TWO, evidence_seconds=1800)
@@ -103,6 +105,20 @@ def test_paused_and_stopped_time_is_no_time_without_evidence() -> None:
     watch(fleet, 7200)
     fleet.command(paused=False)
     assert watch(fleet, 1740).states == "approved planned planned"
+
+
+def test_closed_and_stopped_time_is_no_time_without_evidence() -> None:
+    fleet = silent_fleet()
+    never = compiled(DenyWindow(first_date="1970-01-01", last_date="2100-01-01"))
+    fleet.rules = RULES._replace(waves=tuple(wave._replace(denied=(never,)) for wave in TWO))
+    assert watch(fleet, 7200).states == "approved planned planned"
+    fleet.rules = RULES
+    assert watch(fleet, 1740).states == "approved planned planned"
+    assert watch(fleet, 60).states == "silent planned planned"
+    fleet = Fleet(RULES._replace(waves=(WaveRules(percent=0, number=2), WaveRules()))).go()
+    fleet.publish("t0", good=None).publish("t1", good=False)
+    assert fleet.rollout.state is RolloutState.STOPPED
+    assert watch(fleet, 7200).states == "approved failed planned"
 
 
 def test_weak_evidence_needs_the_status_from_before_the_order() -> None:
