@@ -14,6 +14,10 @@ UP = "  upstream: {repo: r, package: p, revision: 1}\n"
 TARGETS = (
     '  targets:\n  - repositories: [{name: edge}]\n    template:\n      downstream: {packageExpr: "%s"}\n'
 )
+SELECTED = (
+    "  targets:\n  - objectSelector: {apiVersion: example.org/v1, kind: Site, matchLabels: {env: prod}}\n"
+    '    template:\n      downstream: {repo: edge, packageExpr: "%s"}\n'
+)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,12 @@ TARGETS = (
             HEAD + UP + TARGETS % "cluster.name",
             "downstream.packageExpr",
             "undeclared reference",
+        ),
+        (
+            "a field that no object can have",
+            HEAD + UP + SELECTED % "target.lables['tier']",
+            "spec.targets[0].template.downstream.packageExpr",
+            "target has no field lables: it has name, namespace, labels and annotations",
         ),
         ("a version nobody serves", HEAD.replace("v1alpha2", "v9") + UP, "apiVersion", "v1alpha2"),
     ],
