@@ -8,8 +8,10 @@ the PackageVariant is sent, doubles of the bus's disk and of the cluster left ou
 time that it goes on; a comprehension does not, as it is a call in Python 3.11 only. --list prints the
 functions by file, in the order in which they are first called.
 
+Counted is, too, how often a row of each type is decoded: a record on the way is decoded once.
+
 More calls or files than the way had last (`CALLS_MAX`, `FILES_MAX`) are an error, which ends `make check`:
-who shortens the way lowers them.
+who shortens the way lowers them. So is a record that is decoded twice.
 """
 
 import argparse
@@ -20,10 +22,13 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+import msgspec
 import structlog
 
 import pvbus
 from pvbus.adapters.memory.virtual_time import run_simulated
+from pvbus.core.kernel.codec import recent_decoder
+from pvbus.core.kernel.records import ObjectRow, TargetRow
 from pvbus.ports.cluster import Object
 from tests.simulation.world import REPOSITORY, SITE, World
 
@@ -32,6 +37,7 @@ LEFT_OUT = ("adapters",)
 COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")
 CALLS_MAX = 422
 FILES_MAX = 51
+RECENT: tuple[type[msgspec.Struct], ...] = (ObjectRow, TargetRow)
 SERVICES = ("ingest", "unroll", "render")
 TEMPLATE: dict[str, Any] = {
     "downstream": {"repo": "r1", "packageExpr": "target.name"},
@@ -40,9 +46,14 @@ TEMPLATE: dict[str, Any] = {
 
 
 class Way(NamedTuple):
-    """What was called, in the order of the first calls, with how often."""
+    """What was called, and what was decoded.
+
+    calls: the functions in the order of the first calls, with how often each was called
+    decoded: how often rows were decoded, by the name of their type
+    """
 
     calls: Counter[CodeType]
+    decoded: Counter[str]
 
     @property
     def files(self) -> list[str]:
@@ -54,13 +65,17 @@ class Counting:
 
     def __init__(self) -> None:
         self.calls: Counter[CodeType] = Counter()
+        self.decoded: Counter[str] = Counter()
         self._files: dict[str, bool] = {}
 
     def _is_counted(self, file: str) -> bool:
         path = Path(file)
         return path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] not in LEFT_OUT
 
-    def _profile(self, frame: FrameType, event: str, _: object) -> None:
+    def _profile(self, frame: FrameType, event: str, called: object) -> None:
+        decoder = getattr(called, "__self__", None) if event == "c_call" else None
+        if isinstance(decoder, msgspec.json.Decoder) and self._is_counted(frame.f_code.co_filename):
+            self.decoded[getattr(decoder.type, "__name__", "")] += 1
         if event != "call":
             return
         code = frame.f_code
@@ -71,10 +86,19 @@ class Counting:
             self.calls[code] += 1
 
     def begin(self) -> None:
+        self.decoded.subtract(_decoded())
         sys.setprofile(self._profile)
 
     def end(self) -> None:
-        sys.setprofile(None)
+        """Stop counting. May be called twice."""
+        if sys.getprofile() is not None:
+            sys.setprofile(None)
+            self.decoded.update(_decoded())
+
+
+def _decoded() -> dict[str, int]:
+    """Return how often rows were decoded so far whose decoders are called by none of our lines."""
+    return {row.__name__: recent_decoder(row).cache_info().misses for row in RECENT}
 
 
 async def label_way() -> Way:
@@ -103,7 +127,7 @@ async def label_way() -> Way:
     (variant,) = world.variants().values()
     assert variant["spec"]["labels"] == {"tier": "silver"}
     await world.close()
-    return Way(counting.calls)
+    return Way(counting.calls, counting.decoded)
 
 
 def main() -> int:
@@ -121,13 +145,17 @@ def main() -> int:
                 if code.co_filename == file:
                     print(f"  {count:4} {code.co_qualname}")
     calls, files = sum(way.calls.values()), len(way.files)
-    print(f"{calls} calls, {len(way.calls)} functions, {files} files")
+    rows = ", ".join(f"{name} {count}" for name, count in sorted(way.decoded.items()))
+    print(f"{calls} calls, {len(way.calls)} functions, {files} files; rows decoded: {rows}")
     if calls > CALLS_MAX or files > FILES_MAX:
         print(
             f"a label's way got longer: it had {CALLS_MAX} calls and {FILES_MAX} files; shorten it (--list "
             f"says where it goes), or raise the limits in {Path(__file__).name} and say why in the commit",
             file=sys.stderr,
         )
+        return 1
+    if twice := sorted(name for name, count in way.decoded.items() if count > 1):
+        print(f"decoded twice on a label's way: {', '.join(twice)} (see `recent_decoder`)", file=sys.stderr)
         return 1
     return 0
 

@@ -1,15 +1,40 @@
 """Encoding of rows: built once, shared by all shells."""
 
 import contextlib
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+if TYPE_CHECKING:
+    from functools import _lru_cache_wrapper
+
+RECENT_ROWS = 64
+"""Rows of a type that stay decoded after they came: the decision on a record follows soon, with few others in
+between. Each takes some kilobytes, so tables with all rows decoded would be three times as large; with fewer,
+the rows of one step would displace each other."""
+
 _encoder = msgspec.json.Encoder()
+_recent: dict[type[msgspec.Struct], Any] = {}
+_Row = TypeVar("_Row", bound=msgspec.Struct)
 
 
 def encode_row(row: msgspec.Struct | None) -> bytes | None:
     """Return a row's JSON; None (a tombstone) stays None."""
     return None if row is None else _encoder.encode(row)
+
+
+def recent_decoder(type_: type[_Row]) -> "_lru_cache_wrapper[_Row]":
+    """Return the decoder of a frozen row which decodes a value once while it is recent.
+
+    A controller that has rows as their JSON decodes one as it comes, to check and to index it, and again to
+    decide on it. A value that is not of the type raises as often as it is decoded. All who decode a type
+    share one decoder, and must not change what a row has.
+    """
+    if type_ not in _recent:
+        _recent[type_] = lru_cache(maxsize=RECENT_ROWS)(msgspec.json.Decoder(type_).decode)
+    decoder: _lru_cache_wrapper[_Row] = _recent[type_]
+    return decoder
 
 
 def prepare_types() -> None:

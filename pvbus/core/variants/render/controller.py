@@ -14,6 +14,7 @@ import msgspec
 from pvbus.core.api.variants import CONFIG_GROUP, PackageVariant, PackageVariantSpec
 from pvbus.core.cel import Budget
 from pvbus.core.errors import ConflictError, PermanentError, TooLargeError
+from pvbus.core.kernel.codec import recent_decoder
 from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.effects import (
     INTERNAL_ERROR,
@@ -80,7 +81,7 @@ REASONS = {
     "defect": INTERNAL_ERROR,
 }
 
-_target = msgspec.json.Decoder(TargetRow)
+_target_row = recent_decoder(TargetRow)
 _desired = msgspec.json.Decoder(DesiredRow)
 
 
@@ -112,7 +113,7 @@ class RenderController(KeyedController[RenderState]):
         vkey, set_name = TargetKey.parse(key) if topic == TARGETS else (key, "")
         seen = self._ensure_state(partition, vkey)
         if topic == TARGETS:
-            claims = {} if value is None else {set_name: _target.decode(value)}
+            claims = {} if value is None else {set_name: _target_row(value)}
             others = [row for row in seen.rows if row[0] != set_name]
             seen.rows = tuple(others) if value is None else (*others, (set_name, value))
             if seen.claims is not IDLE:
@@ -137,7 +138,7 @@ class RenderController(KeyedController[RenderState]):
         seen = self.state(partition, key)
         if seen is None:
             return ()
-        seen.claims = {name: _target.decode(value) for name, value in seen.rows}
+        seen.claims = {name: _target_row(value) for name, value in seen.rows}
         try:
             return self._defect(Key.parse(key), seen, message, now)
         finally:
@@ -165,7 +166,7 @@ class RenderController(KeyedController[RenderState]):
         if not seen.rows:
             outcome = self._release(vkey, seen)
         else:
-            seen.claims = {name: _target.decode(value) for name, value in seen.rows}
+            seen.claims = {name: _target_row(value) for name, value in seen.rows}
             try:
                 outcome = yield from self._decide_claims(vkey, seen, now)
             finally:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
+from pvbus.core.kernel.codec import recent_decoder
 from pvbus.core.kernel.holds import hold_reason, is_held
 from pvbus.core.kernel.keys import SET_UID_LABEL, CheckKey, ObjectKey, is_check, okey
 from pvbus.core.kernel.markers import SyncView, is_marker, marker_kind
@@ -25,7 +26,7 @@ REVISION_KIND = f"{PORCH_GROUP}/PackageRevision"
 PackageKey = tuple[str, str, str]
 """(namespace, repository, package)."""
 
-object_row = msgspec.json.Decoder(ObjectRow).decode
+object_row = recent_decoder(ObjectRow)
 """Decodes a value of `UnrollView.objects`."""
 _answer = msgspec.json.Decoder(CheckAnswer)
 _request = msgspec.json.Decoder(CheckRequest)

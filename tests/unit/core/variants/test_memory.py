@@ -12,7 +12,7 @@ from pvbus.core.variants.render.controller import RenderController
 from pvbus.core.variants.unroll.controller import UnrollController
 from tests.unit.core.variants.test_render_controller import row
 
-COUNT = 400
+COUNT = 2_000  # many more than stay decoded
 Loader = Callable[[str, bytes], object]
 
 
