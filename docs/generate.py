@@ -33,6 +33,7 @@ from pvbus.install.dashboard import QUESTIONS
 from pvbus.install.monitoring import ALERTS, Alert
 from pvbus.install.workloads import NEEDS
 from pvbus.runtime.process import settings
+from pvbus.runtime.process.configuration import variable_of
 from pvbus.telemetry import metrics
 
 ROOT = Path(__file__).parent.parent
@@ -132,7 +133,7 @@ def _settings_of(title: str, type_: type[settings.ProcessConfig]) -> str:
     own = [field for field in _fields(type_) if field.name not in inherited]
     rows = [
         (
-            f"`{settings.variable_of(field.name)}`",
+            f"`{variable_of(field.name)}`",
             f"`{field.encode_name}`",
             _takes(field.type),
             _default(field),
@@ -142,7 +143,7 @@ def _settings_of(title: str, type_: type[settings.ProcessConfig]) -> str:
     text = inspect.cleandoc(type_.__doc__ or "")
     for field in own:  # a word of its own is a field's name only where it is explained
         end = "" if "_" in field.name else "(?=:)"
-        text = re.sub(rf"(?<![\w`]){field.name}(?![\w`]){end}", f"`{settings.variable_of(field.name)}`", text)
+        text = re.sub(rf"(?<![\w`]){field.name}(?![\w`]){end}", f"`{variable_of(field.name)}`", text)
     return f"### {title}\n\n{text}\n\n{_table(('variable', 'key in the file', 'takes', 'default'), rows)}"
 
 

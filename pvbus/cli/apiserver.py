@@ -13,7 +13,8 @@ from pvbus.cli.datafolder import DEFAULT, DataPaths
 from pvbus.cli.functions import isolation_problem
 from pvbus.controlplane.packages import programs
 from pvbus.runtime.process.begin import configure_process
-from pvbus.runtime.process.settings import ApiServerConfig, load_config, split_names
+from pvbus.runtime.process.configuration import load_config
+from pvbus.runtime.process.settings import ApiServerConfig, split_names
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.telemetry.loopwatch import run_watched
 

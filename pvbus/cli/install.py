@@ -14,7 +14,8 @@ from pvbus.core.errors import PermanentError, UsageError
 from pvbus.install.applying import Result, apply_all, read_installed_setting
 from pvbus.install.manifests import COMPONENTS, OVERLAYS, WITH_PORCH, objects
 from pvbus.install.objects import NAMESPACE, Object, Options
-from pvbus.runtime.process.settings import split_names, variable_of
+from pvbus.runtime.process.configuration import variable_of
+from pvbus.runtime.process.settings import split_names
 from pvbus.runtime.yamltext import yaml_stream
 
 _NO_BUS = (

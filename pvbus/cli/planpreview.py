@@ -31,7 +31,8 @@ from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.cluster import Object
 from pvbus.runtime.preview.changes import Changes
 from pvbus.runtime.preview.run import Only, Preview, World, preview
-from pvbus.runtime.process.settings import ApiServerConfig, UnrollConfig, load_config
+from pvbus.runtime.process.configuration import load_config
+from pvbus.runtime.process.settings import ApiServerConfig, UnrollConfig
 
 if TYPE_CHECKING:
     from pvbus.adapters.kubernetes.cluster import HttpCluster

@@ -15,7 +15,8 @@ from pvbus.core.kernel.topics import topic_specs
 from pvbus.ports.bus import Bus, Record, TopicSpec
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.process.buses import open_bus
-from pvbus.runtime.process.settings import ServiceConfig, load_config, split_names
+from pvbus.runtime.process.configuration import load_config
+from pvbus.runtime.process.settings import ServiceConfig, split_names
 
 if TYPE_CHECKING:
     from pvbus.adapters.kubernetes.cluster import HttpCluster

@@ -14,6 +14,7 @@ from pvbus.core.errors import UsageError
 from pvbus.core.kernel.rights import PACKAGES
 from pvbus.core.kernel.topics import ALL_SERVICES, SINK
 from pvbus.runtime.process.begin import configure_process
+from pvbus.runtime.process.configuration import load_config
 from pvbus.runtime.process.hosting import host_services, serve
 from pvbus.runtime.process.settings import (
     PackagesConfig,
@@ -21,7 +22,6 @@ from pvbus.runtime.process.settings import (
     ServicesConfig,
     SinkConfig,
     WebConfig,
-    load_config,
 )
 from pvbus.telemetry.loopwatch import run_watched
 

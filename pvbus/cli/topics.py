@@ -15,9 +15,10 @@ from pvbus.core.errors import UsageError
 from pvbus.core.kernel.topics import TOPICS, topic_specs
 from pvbus.ports.bus import Bus, Record, TopicState
 from pvbus.runtime.process.buses import bus_file, bus_prefix
+from pvbus.runtime.process.configuration import load_config
 from pvbus.runtime.process.installation import check_completeness, read_installation
 from pvbus.runtime.process.kafka_access import PRINCIPAL, ROLES, access_lists, bindings, commands
-from pvbus.runtime.process.settings import ServiceConfig, load_config
+from pvbus.runtime.process.settings import ServiceConfig
 
 
 class Login(NamedTuple):

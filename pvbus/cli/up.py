@@ -40,13 +40,8 @@ from pvbus.ports.cluster import Cluster, Kind
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.buses import bus_file, kafka_settings
-from pvbus.runtime.process.settings import (
-    ApiServerConfig,
-    LogLevel,
-    ServicesConfig,
-    WebConfig,
-    load_config,
-)
+from pvbus.runtime.process.configuration import load_config
+from pvbus.runtime.process.settings import ApiServerConfig, LogLevel, ServicesConfig, WebConfig
 from pvbus.runtime.process.signals import end_within, stop_on_signals
 from pvbus.runtime.web.server import Hints
 from pvbus.telemetry.loopwatch import run_watched

@@ -21,7 +21,8 @@ from pvbus.install.objects import (
     new,
     service_name,
 )
-from pvbus.runtime.process.settings import ServicesConfig, variable_of
+from pvbus.runtime.process.configuration import variable_of
+from pvbus.runtime.process.settings import ServicesConfig
 
 REPLICAS = 2
 """One takes over within seconds when the node of the other goes. More share the work; see the README."""

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from pvbus.core.errors import UsageError
+from pvbus.runtime.process.configuration import load_config
 from pvbus.runtime.process.settings import (
     ApiServerConfig,
     RolloutConfig,
     ServiceConfig,
     ServicesConfig,
     UnrollConfig,
-    load_config,
 )
 
 

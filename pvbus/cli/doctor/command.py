@@ -29,7 +29,8 @@ from pvbus.core.kernel.topics import ALL_SERVICES
 from pvbus.install.applying import read_installed_setting
 from pvbus.install.objects import NAMESPACE
 from pvbus.ports.cluster import Kind, Resource
-from pvbus.runtime.process.settings import split_names, variable_of
+from pvbus.runtime.process.configuration import variable_of
+from pvbus.runtime.process.settings import split_names
 
 ACCOUNTS = f"system:serviceaccount:{NAMESPACE}:pvbus-{{service}}"
 

@@ -42,7 +42,8 @@ from pvbus.core.platform.resolve.plans import Settings, shown
 from pvbus.ports.cluster import Cluster, Object
 from pvbus.ports.sources import Sources
 from pvbus.runtime.preview.locking import DecidedLock, Perform, decide_lock, drive
-from pvbus.runtime.process.settings import ServicesConfig, load_config
+from pvbus.runtime.process.configuration import load_config
+from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.process.sources import secrets_of, sources_of
 from pvbus.runtime.reconcile.effects import perform as perform_on
 

@@ -30,7 +30,8 @@ from pvbus.core.platform.packaging.references import (
 )
 from pvbus.core.platform.packaging.xpkg import package_meta
 from pvbus.core.yaml.reader import YamlError, document
-from pvbus.runtime.process.settings import SourcesConfig, load_config
+from pvbus.runtime.process.configuration import load_config
+from pvbus.runtime.process.settings import SourcesConfig
 from pvbus.runtime.process.sources import sources_of
 from pvbus.telemetry.terminal import one_line
 

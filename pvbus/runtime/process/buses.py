@@ -13,7 +13,8 @@ from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.errors import UsageError
 from pvbus.ports.bus import Bus
-from pvbus.runtime.process.settings import KafkaConfig, ServiceConfig, variable_of
+from pvbus.runtime.process.configuration import variable_of
+from pvbus.runtime.process.settings import KafkaConfig, ServiceConfig
 
 SQLITE = "sqlite:"
 KAFKA = "kafka://"

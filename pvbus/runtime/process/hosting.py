@@ -34,6 +34,7 @@ from pvbus.runtime.process.assembly import (
 from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.beside import WRITERS, BesidePorch
 from pvbus.runtime.process.buses import bus_prefix, open_bus
+from pvbus.runtime.process.configuration import load_config, settings_text
 from pvbus.runtime.process.eventwriter import EventWriter
 from pvbus.runtime.process.health import HealthServer
 from pvbus.runtime.process.installation import ensure_installation
@@ -45,8 +46,6 @@ from pvbus.runtime.process.settings import (
     ServiceConfig,
     ServicesConfig,
     host_names,
-    load_config,
-    settings_text,
 )
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.runtime.process.sources import open_sources, secrets_of

@@ -15,7 +15,8 @@ from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls
 from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Output
 from pvbus.runtime.process.buses import kafka_settings
-from pvbus.runtime.process.settings import ServiceConfig, load_config
+from pvbus.runtime.process.configuration import load_config
+from pvbus.runtime.process.settings import ServiceConfig
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.kit.bus_contract import fold, holder, read_all
 from tests.tools.certificate import make_certificate

@@ -23,7 +23,8 @@ from pvbus.cli.datafolder import DataPaths
 from pvbus.cli.main import pvbus, run
 from pvbus.core.kernel.topics import topic_specs
 from pvbus.runtime.process.buses import open_bus
-from pvbus.runtime.process.settings import ApiServerConfig, ServiceConfig, load_config
+from pvbus.runtime.process.configuration import load_config
+from pvbus.runtime.process.settings import ApiServerConfig, ServiceConfig
 
 
 class Row(NamedTuple):

@@ -13,7 +13,8 @@ from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.adapters.manifests import read_manifests
 from pvbus.core.errors import UsageError
 from pvbus.runtime.process.buses import open_bus
-from pvbus.runtime.process.settings import ServiceConfig, load_config
+from pvbus.runtime.process.configuration import load_config
+from pvbus.runtime.process.settings import ServiceConfig
 
 CHAIN = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 999))
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(

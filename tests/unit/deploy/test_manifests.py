@@ -29,7 +29,8 @@ from pvbus.install.network import policies
 from pvbus.install.objects import Object, Options
 from pvbus.install.roles import observing, roles
 from pvbus.install.scaling import PER_WORKER, waiting
-from pvbus.runtime.process.settings import SERVICE_CONFIGS, PackagesConfig, ServicesConfig, load_config
+from pvbus.runtime.process.configuration import load_config
+from pvbus.runtime.process.settings import SERVICE_CONFIGS, PackagesConfig, ServicesConfig
 from pvbus.runtime.yamltext import yaml_stream
 from pvbus.telemetry import metrics
 from tests.tools.kubernetesmodels import problems_of

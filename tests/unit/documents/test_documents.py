@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from docs import generate, states
-from pvbus.runtime.process import settings
+from pvbus.runtime.process.configuration import CONFIG_VARIABLE, all_fields, variable_of
 from tests.e2e.cli.command import REPOSITORY
 
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
@@ -44,7 +44,7 @@ OF_TESTS = {
 }
 """Variables that make and the tests read."""
 
-SETTINGS = {settings.variable_of(field.name) for field in settings._fields()}
+SETTINGS = {variable_of(field.name) for field in all_fields()}
 
 
 def text(document: Path) -> str:
@@ -102,7 +102,7 @@ def test_names_are_those_of_the_code(document: Path) -> None:
         re.sub("_(bucket|count|sum)$", "", name) for name in re.findall(r"\bpvbus_[a-z]\w+", text(document))
     }
     assert named <= metrics
-    known = SETTINGS | OF_TESTS | {settings.CONFIG_VARIABLE}
+    known = SETTINGS | OF_TESTS | {CONFIG_VARIABLE}
     assert set(re.findall(r"\bPVBUS_[A-Z_]*[A-Z]\b(?!_\*)", text(document))) <= known
     targets = set(re.findall(r"^([a-z-]+):", text(REPOSITORY / "Makefile"), re.M))
     assert set(re.findall(r"`make ([a-z-]+)[` ]", text(document))) <= targets

@@ -7,7 +7,8 @@ import pytest
 from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls
 from pvbus.core.errors import UsageError
 from pvbus.runtime.process.buses import kafka_settings
-from pvbus.runtime.process.settings import ServiceConfig, load_config
+from pvbus.runtime.process.configuration import load_config
+from pvbus.runtime.process.settings import ServiceConfig
 from tests.tools.certificate import make_pair
 
 BUS = {"PVBUS_BUS": "kafka://a:9092,b:9092/blue"}

@@ -11,7 +11,8 @@ from prometheus_client import REGISTRY
 from pvbus.core.errors import PermanentError, TransientError, UsageError
 from pvbus.core.kernel.effects import Content, Observation, Observe, Pull
 from pvbus.ports.cluster import Kind, Resource
-from pvbus.runtime.process.settings import ServiceConfig, ServicesConfig, SourcesConfig, load_config
+from pvbus.runtime.process.configuration import load_config
+from pvbus.runtime.process.settings import ServiceConfig, ServicesConfig, SourcesConfig
 from pvbus.runtime.process.sources import open_sources, secrets_of, sources_of
 from pvbus.runtime.reconcile.effects import perform
 from tests.tools.fakeregistry import fake_registry
