@@ -2,6 +2,8 @@
 
     python -m tests.bench.services KUBECONFIG BUS SERVICE...
 
+What only some services need is imported by these alone, or its time would be measured for all of them.
+
 BUS is an address as in PVBUS_BUS. The first line tells that all are ready, since when /readyz said so, and
 what the process weighed before it had any table. Commands: `usage`, `counts`, `metrics`, `steps` (of
 rollouts), `writes` (to the API server, by kind), `settled` (answered when nothing is left to do), `lateness`
@@ -22,6 +24,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,11 +34,6 @@ from pvbus.adapters.kafka.reader import KafkaReader
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.sqlite.reader import SqliteReader
 from pvbus.core.cel import compilations
-from pvbus.core.platform.establish.controller import EstablishController
-from pvbus.core.platform.resolve.controller import ResolveController
-from pvbus.core.promotion.rollout.controller import RolloutController
-from pvbus.core.variants.render.controller import RenderController
-from pvbus.core.variants.unroll.controller import UnrollController
 from pvbus.ports.bus import Bus, Record
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.clock import SystemClock
@@ -47,9 +45,7 @@ from pvbus.runtime.process.installation import ensure_installation
 from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.reconcile.worker import Worker
 from pvbus.telemetry import logs, metrics
-from tests.bench import packagecatalog
 from tests.bench.children import answer_commands, eventually, tell, usage
-from tests.bench.echo import EchoCluster
 
 READY_SECONDS = 120.0
 SETTLED_SECONDS = 900.0
@@ -76,6 +72,8 @@ async def against_api_server(
 @asynccontextmanager
 async def against_nothing(url: str, names: list[str]) -> AsyncIterator[tuple[list[Service], Bus]]:
     """Services with a cluster that answers creates and lets their echo appear on the bus."""
+    from tests.bench.echo import EchoCluster
+
     bus = await open_bus(ServicesConfig(bus=url))
     try:
         await ensure_installation(bus, partitions=partition_count())
@@ -86,20 +84,25 @@ async def against_nothing(url: str, names: list[str]) -> AsyncIterator[tuple[lis
         await bus.close()
 
 
+COUNTS = {
+    "UnrollController": {
+        "setEvaluations": "preparing.set_evaluations",
+        "targetEvaluations": "preparing.target_evaluations",
+    },
+    "RenderController": {"renderEvaluations": "evaluations"},
+    "ResolveController": {"solves": "evaluations"},
+    "EstablishController": {"establishes": "evaluations"},
+}
+"""What controllers count, by the names of their classes: importing all of them would be measured, too."""
+
+
 def counts(services: list[Service]) -> dict[str, int]:
     """Return what the controllers counted since their start."""
     found = {"compilations": compilations()}
     for service in services:
         controller = service.controller if isinstance(service, Worker) else None
-        if isinstance(controller, UnrollController):
-            found["setEvaluations"] = controller.preparing.set_evaluations
-            found["targetEvaluations"] = controller.preparing.target_evaluations
-        elif isinstance(controller, RenderController):
-            found["renderEvaluations"] = controller.evaluations
-        elif isinstance(controller, ResolveController):
-            found["solves"] = controller.evaluations
-        elif isinstance(controller, EstablishController):
-            found["establishes"] = controller.evaluations
+        for name, path in COUNTS.get(type(controller).__name__, {}).items():
+            found[name] = attrgetter(path)(controller)
     return found
 
 
@@ -131,9 +134,13 @@ def count_reads() -> Callable[[], int]:
     return lambda: found
 
 
-def time_steps() -> dict[str, float]:
+def time_steps(names: list[str]) -> dict[str, float]:
     """Measure the steps of rollouts from now on: their number, and the CPU seconds of the longest."""
     found: dict[str, float] = {"count": 0, "longest": 0.0}
+    if "rollout" not in names:
+        return found
+    from pvbus.core.promotion.rollout.controller import RolloutController
+
     step: Any = RolloutController._step
 
     def timed(self: Any, *arguments: Any) -> Any:
@@ -169,9 +176,10 @@ def count_writes() -> dict[str, int]:
 
 def serve_packages(count: int) -> None:
     """Let the services read packages that are made here, instead of the sources that are set."""
+    from tests.bench import packagecatalog
 
     @asynccontextmanager
-    async def open_sources(*settings: Any) -> AsyncIterator[packagecatalog.Registry]:
+    async def open_sources(*settings: Any) -> AsyncIterator[Any]:
         yield packagecatalog.Registry(count)
 
     setattr(hosting, "open_sources", open_sources)  # noqa: B010  # as a statement, mypy refuses it
@@ -212,7 +220,7 @@ def is_ready(service: Service) -> bool:
 
 
 async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
-    count_read, steps, writes = count_reads(), time_steps(), count_writes()
+    count_read, steps, writes = count_reads(), time_steps(names), count_writes()
     logs.configure("warning")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # each try of a Kafka that is just up
     empty = usage()["residentBytes"]

@@ -18,6 +18,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.tools.warmcommand import run_command
+
 CHECKOUT = Path(__file__).parents[2]
 READY_SECONDS_MAX = 60.0
 END_SECONDS_MAX = 30.0
@@ -38,11 +40,8 @@ def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
 def pvbus(
     *arguments: str | Path, settings: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command of pvbus to its end."""
-    command = [sys.executable, "-P", "-m", "pvbus.cli", *map(str, arguments)]
-    return subprocess.run(
-        command, env=environment(settings), capture_output=True, text=True, timeout=60, check=False
-    )
+    """Run a command of pvbus to its end, in a fork of a process that has imported it."""
+    return run_command([*map(str, arguments)], os.getcwd(), environment(settings), 60)
 
 
 def children_of(pid: int) -> list[int]:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.tools.warmcommand import run_command
+
 REPOSITORY = Path(__file__).parent.parent.parent.parent
 SECONDS_MAX = 300
 """An idle machine needs a tenth of it; the others that run tests on this one take their share."""
@@ -28,16 +30,8 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def pvbus(*arguments: str | Path, cwd: Path, seconds: float = SECONDS_MAX, **variables: str) -> Done:
-    """Run a command to its end."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "pvbus.cli", *map(str, arguments)],
-        cwd=cwd,
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+    """Run a command to its end, in a fork of a process that has imported it."""
+    done = run_command([*map(str, arguments)], str(cwd), environment(**variables), seconds)
     return Done(done.returncode, done.stdout, done.stderr)
 
 
