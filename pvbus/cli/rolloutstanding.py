@@ -16,7 +16,7 @@ from pvbus.core.kernel.records import CandidateRow
 from pvbus.core.kernel.rolloutrows import Evidence, TargetFacts
 from pvbus.core.promotion.promote.verdicts import DELETED
 from pvbus.core.promotion.protocol.observing import is_candidate
-from pvbus.core.promotion.protocol.quarantines import QUARANTINED, UNKNOWN, Content, Quarantines
+from pvbus.core.promotion.protocol.quarantines import QUARANTINED, UNKNOWN, Content, Quarantines, package_of
 from pvbus.core.promotion.protocol.rehearsal import Standing
 from pvbus.core.promotion.protocol.selection import LeftOut, Selection
 from pvbus.core.promotion.protocol.turn import ENDED
@@ -131,7 +131,11 @@ def _named(selection: Selection, name: str, quarantines: Quarantines) -> tuple[T
     named = facts._replace(digest=facts.revision, published_digest=facts.published, source=source)
     if facts.is_current:
         named = named._replace(published_source=facts.upstream)
-    content = Content(selection.packages[name].set_name, source, None)
+    set_name = selection.packages[name].set_name
+    if facts.part:
+        packages = {package_of(each) for each in (source, named.published_source) if each}
+        named = named._replace(banned=tuple(quarantines.combinations(set_name, packages)))
+    content = Content(set_name, source, None)
     refused = quarantines.refusal(content, name) if source else None
     if refused is None or not facts.revision:
         return named, None

@@ -46,6 +46,7 @@ class Situation(NamedTuple):
     failing: sites that fail with version 2
     waits: whether the attempt has to begin after the snapshot
     change: what is changed at the snapshot, by a file in the rehearsal
+    members: how many packages go as one: with 2, each pair of sites is one unit of a train
     """
 
     spec: Mapping[str, Any] = {}
@@ -56,6 +57,40 @@ class Situation(NamedTuple):
     failing: Collection[int] = ()
     waits: bool = False
     change: Callable[["Stage", str], list[Object]] | None = None
+    members: int = 1
+
+    def sets(self, case: str) -> list[str]:
+        """Return the sets of its targets: one for each member of a train."""
+        return [case, *(f"{case}{number}" for number in range(1, self.members))]
+
+    def set_of(self, case: str, site: int) -> str:
+        return self.sets(case)[site % self.members]
+
+    def policy(self, case: str) -> dict[str, Any]:
+        """Return the spec of its policy."""
+        settle = SETTLE if self.waits else "0s"
+        spec = {"revisions": {"set": case}, "approval": "Always", "settle": settle, "waves": WAVES}
+        if self.members == 1:
+            return {**spec, **self.spec}
+        members = [{"set": name} for name in self.sets(case)]
+        train = {"mode": "InOrder", "label": "unit", "members": members, **self.spec.get("train", {})}
+        if train["mode"] == "Together":
+            del train["label"]
+        selector = {"matchLabels": {"case": case}}
+        return {**spec, "revisions": {"selector": selector}, **self.spec, "train": train}
+
+
+class Stopping(NamedTuple):
+    """A stop of all rollouts.
+
+    at: seconds after the start
+    lets_roll_backs: whether rollbacks go on
+    is_lifted: whether it is lifted at the snapshot
+    """
+
+    at: float
+    lets_roll_backs: bool = False
+    is_lifted: bool = True
 
 
 class Outcome(NamedTuple):
@@ -73,10 +108,12 @@ def target_of(case: str, site: int) -> str:
 
 
 class Stage(World):
-    """One world of many situations."""
+    """One world of many situations. stops: what its rehearsals say of a stop first."""
 
-    def __init__(self, situations: Mapping[str, Situation]) -> None:
+    def __init__(self, situations: Mapping[str, Situation], stopping: Stopping | None = None) -> None:
         super().__init__(watched=False)
+        self.stopping = stopping
+        self.stops = ""
         self.clock = SimulatedClock(SPRING)
         self.situations = situations
         self.steps: dict[str, list[Step]] = {case: [] for case in situations}
@@ -89,17 +126,16 @@ class Stage(World):
             self._begin(case, situation)
 
     def _begin(self, case: str, situation: Situation) -> None:
-        self.put(SET, case, spec=self._set_spec(case, 2))
+        for name in situation.sets(case):
+            self.put(SET, name, spec=self._set_spec(name, 2))
         for site in range(situation.sites):
             if site not in situation.without:
                 self.join(case, site)
-        settle = SETTLE if situation.waits else "0s"
-        spec = {"revisions": {"set": case}, "approval": "Always", "settle": settle, "waves": WAVES}
-        self.put(POLICY, case, spec={**spec, **situation.spec})
+        self.put(POLICY, case, spec=situation.policy(case))
 
     @staticmethod
-    def _set_spec(case: str, version: int) -> Object:
-        return {"upstream": {"repo": "up", "package": case, "revision": version}, "targets": []}
+    def _set_spec(name: str, version: int) -> Object:
+        return {"upstream": {"repo": "up", "package": name, "revision": version}, "targets": []}
 
     def find(self, kind: Kind, name: str, namespace: str = "default") -> Object | None:
         return self.cluster.peek(kind, namespace, name)
@@ -110,16 +146,22 @@ class Stage(World):
         """Add a target with a proposal of version 2, and with version 1 published."""
         name = target_of(case, site)
         stage = "production" if site % 2 else "test"
-        owner = self.find(SET, case)
+        set_name = self.situations[case].set_of(case, site)
+        owner = self.find(SET, set_name)
         assert owner is not None
         owners = [
-            {"kind": SET.kind, "name": case, "uid": owner["metadata"]["uid"], "apiVersion": API_VERSIONS[SET]}
+            {
+                "kind": SET.kind,
+                "name": set_name,
+                "uid": owner["metadata"]["uid"],
+                "apiVersion": API_VERSIONS[SET],
+            }
         ]
         spec = {
-            "upstream": {"repo": "up", "package": case, "revision": 2},
+            "upstream": {"repo": "up", "package": set_name, "revision": 2},
             "downstream": {"repo": "r1", "package": name},
         }
-        labels = {"case": case, "stage": stage}
+        labels = {"case": case, "stage": stage, "unit": f"u{site // self.situations[case].members}"}
         self.put(
             VARIANT, name, spec=spec, metadata={"labels": labels, "ownerReferences": owners, "generation": 1}
         )
@@ -144,9 +186,10 @@ class Stage(World):
         spec: dict[str, Any] = {**key, "lifecycle": lifecycle}
         if lifecycle == "Published":
             spec["revision"] = version
-        files = {"Kptfile": f"kind: Kptfile\n# {name} {version}\n"}
+        files = {"Kptfile": "kind: Kptfile\n", "app.yaml": f"kind: App\nname: {name}\nversion: {version}\n"}
         self.put(RESOURCES, revision, spec={**key, "resources": files})
-        lock = {"git": {"directory": case, "ref": f"{case}/v{version}"}}
+        source = self.situations[case].set_of(case, site)
+        lock = {"git": {"directory": source, "ref": f"{source}/v{version}"}}
         metadata = {"ownerReferences": [owner], "labels": {"case": case}}
         status = {"upstreamLock": lock}
         self.put(REVISION, revision, spec={**spec, **more}, metadata=metadata, status=status)
@@ -201,9 +244,18 @@ class Stage(World):
     def order(self, case: str, command: str, value: str) -> None:
         self.annotate(POLICY, case, **{f"{PROMOTION_GROUP}/{command}": value})
 
+    def stop_all(self, *, lifted: bool = False) -> None:
+        """Stop all rollouts, or lift that."""
+        assert self.stopping is not None
+        entry: Object = {"name": "1", "reason": "payments are down", "by": "ann"}
+        entry["letRollBacks"] = self.stopping.lets_roll_backs
+        end = {"reason": "they are back", "by": "ann", "at": "2027-03-28T00:46:00Z"}
+        self.put(STOP, "fleet", spec={"entries": [{**entry, "lifted": end} if lifted else entry]})
+
     def move(self, case: str, version: int) -> None:
         """Let the set follow another revision, as unroll, inject and promote carry it out."""
-        self.put(SET, case, spec=self._set_spec(case, version))
+        for set_name in self.situations[case].sets(case):
+            self.put(SET, set_name, spec=self._set_spec(set_name, version))
         for site in range(self.situations[case].sites):
             name = target_of(case, site)
             variant = self.find(VARIANT, name)
@@ -233,6 +285,7 @@ class Stage(World):
                 self._rows[key.variant] = msgspec.json.decode(output.value, type=Target)
         if not self.is_well:
             return
+        steps: list[tuple[int, str, Step]] = []  # what is ordered in one step has the order of the plan
         for output in outputs:
             if output.topic != APPROVALS or output.value is None:
                 continue
@@ -241,7 +294,9 @@ class Stage(World):
             row = self._rows[target]
             if order.order in ("approve", "restore"):
                 step = (order.order, order.attempt, row.wave, target)
-                self.steps[target.rpartition("-s")[0]].append(step)
+                steps.append((row.position, target.rpartition("-s")[0], step))
+        for _, case, ordered in sorted(steps):
+            self.steps[case].append(ordered)
 
     async def play(self) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
         """Return what the rehearsals say, and what happens then."""
@@ -250,6 +305,8 @@ class Stage(World):
             ((at, case, act) for case, each in self.situations.items() for at, act in each.script),
             key=lambda entry: entry[:2],
         )
+        if self.stopping is not None:
+            script.append((self.stopping.at, "fleet", lambda stage, _: stage.stop_all()))
         script.append((AWAY, "", lambda *_: None))
         for at, case, act in sorted(script, key=lambda entry: (entry[0], bool(entry[1]))):
             await asyncio.sleep(max(0.0, at - self.now))
@@ -266,6 +323,8 @@ class Stage(World):
     async def _go_on(self) -> None:
         self.is_well = True
         self.add_worker("release")
+        if self.stopping is not None and self.stopping.is_lifted:
+            self.stop_all(lifted=True)
         for case, situation in self.situations.items():
             for site in situation.late:
                 self._become_ready(case, site)
@@ -306,13 +365,14 @@ class Stage(World):
 
     async def rehearse(self) -> dict[str, Outcome]:
         """Rehearse all rollouts from what is there; each with a change by file from what follows then."""
-        kinds = {SET.kind, VARIANT.kind, REVISION.kind, POLICY.kind, QUARANTINE.kind}
+        kinds = {SET.kind, VARIANT.kind, REVISION.kind, POLICY.kind, QUARANTINE.kind, STOP.kind}
         objects = [each for each in self.cluster.objects() if each["kind"] in kinds]
         keys = [Key("default", case) for case in self.situations]
         rows = {key: await read_rollout(self.bus, key) for key in keys}
         failing = {target_of(case, site) for case, each in self.situations.items() for site in each.failing}
         now = self.clock.now()
-        plain = document_of(objects, now, rows=rows, failing=failing)["policies"]
+        document = document_of(objects, now, rows=rows, failing=failing)
+        plain, self.stops = document["policies"], document["stops"]
         found = {each["name"]: said(each) for each in plain if each["name"] in self.situations}
         for case, situation in self.situations.items():
             if situation.change is not None:

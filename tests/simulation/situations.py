@@ -60,6 +60,13 @@ def quarantine(stage: Stage, case: str) -> None:
     stage.put(QUARANTINE, f"{case}-by-hand", spec=spec)
 
 
+def quarantine_together(stage: Stage, case: str) -> None:
+    """Quarantine the next upstream revisions of a train's members as one combination."""
+    upstreams = [f"up/{name}@v3" for name in stage.situations[case].sets(case)]
+    spec = {"combinations": [{"upstreams": upstreams}], "reason": "Test", "message": "bad"}
+    stage.put(QUARANTINE, f"{case}-by-hand", spec=spec)
+
+
 def release_quarantines(stage: Stage, case: str) -> None:
     end = {"reason": "it was not the revision", "by": "ann", "at": "2027-03-28T00:00:00Z"}
     for obj in stage.objects(QUARANTINE):
@@ -80,11 +87,13 @@ def rival(stage: Stage, case: str) -> None:
 
 
 def next_revision(stage: Stage, case: str) -> list[Object]:
-    """Return the set as a file has it that follows the next upstream revision."""
-    found = stage.find(SET, case)
-    assert found is not None
-    upstream = {**found["spec"]["upstream"], "revision": 3}
-    return [{**found, "spec": {**found["spec"], "upstream": upstream}}]
+    """Return the sets as a file has them that follow the next upstream revision."""
+    sets = [stage.find(SET, name) for name in stage.situations[case].sets(case)]
+    return [
+        {**found, "spec": {**found["spec"], "upstream": {**found["spec"]["upstream"], "revision": 3}}}
+        for found in sets
+        if found is not None
+    ]
 
 
 def move(stage: Stage, case: str) -> None:
@@ -101,6 +110,11 @@ def fresh(spec: Any = None, *script: Any, **more: Any) -> Situation:
     return Situation(spec or {}, script=[(0.0, act) for act in script], waits=True, **more)
 
 
+def train(rules: Any = None, *script: Any, spec: Any = None, sites: int = 6, **more: Any) -> Situation:
+    """Return a train before its first attempt."""
+    return fresh({**(spec or {}), "train": rules or {}}, *script, sites=sites, members=2, **more)
+
+
 def canaries(*sites: int, case: str, **more: Any) -> dict[str, Any]:
     return {"canaries": [target_of(case, site) for site in sites], **more}
 
@@ -115,6 +129,23 @@ def berlin(start: str, end: str) -> list[dict[str, Any]]:
 
 
 BAD_BACK = {"budgets": {"onFailure": "RollBack"}}
+WHOLE = {"settle": "2s"}
+"""The first attempt has all targets: without a time to settle it may begin before the last one is seen."""
+
+STOPPED: dict[str, Situation] = {
+    "fresh": fresh(),
+    "mid": Situation(late={0}),
+    "holding": Situation(LONG),
+    "asks": Situation({"approval": "Manual"}),
+    "joiner": Situation(without={4}, sites=5, script=[(35.0, partial(join, 4))]),
+    "news": Situation(late={0}, script=[(35.0, move)]),
+    "ordered": Situation(without=ALL, script=[(29.9, partial(join, site)) for site in ALL]),
+    "stopped": Situation(failing={1}),
+    "undoing": Situation(WHOLE, script=[(29.8, say("roll-back", "1"))]),
+    "back": Situation(WHOLE, script=[(52.0, say("roll-back", "1"))]),
+    "train": Situation(late={0}, sites=6, members=2),
+}
+"""In a world in which all rollouts are stopped."""
 
 SITUATIONS: dict[str, Situation] = {
     # before the first attempt
@@ -186,9 +217,9 @@ SITUATIONS: dict[str, Situation] = {
     "ordered": Situation(
         waits=False, without={0, 1, 2, 3}, script=[(52.0, partial(join, site)) for site in range(4)]
     ),
-    "undoing": Situation(script=[(52.0, say("roll-back", "1"))]),
+    "undoing": Situation(WHOLE, script=[(52.0, say("roll-back", "1"))]),
     "cancelling": Situation(
-        without=ALL, script=[*((52.0, partial(join, site)) for site in ALL), (56.0, say("abort", "1"))]
+        WHOLE, without=ALL, script=[*((52.0, partial(join, site)) for site in ALL), (58.0, say("abort", "1"))]
     ),
     # a change by a file
     "file": fresh({}, opt_in, change=next_revision),
@@ -198,4 +229,23 @@ SITUATIONS: dict[str, Situation] = {
         change=next_revision,
     ),
     "filebad": Situation(failing={1}, script=[(30.0, opt_in)], change=next_revision),
+    # trains of two packages
+    "train": train(),
+    "trainasone": train({"mode": "Together"}, sites=2),
+    "trainlacks": train({}, without={5}),
+    "trainskips": train({"whenMemberIsAbsent": "Skip"}, without={5}),
+    "trainheld": train({}, partial(hold, 3)),
+    "trainrides": train({}, partial(run_already, 2)),
+    "trainbad": train(failing={1}),
+    "trainback": train(failing={1}, spec=BAD_BACK),
+    "trainmid": Situation(late={0}, sites=6, members=2),
+    "trainnext": Situation(late={1}, sites=6, members=2),
+    "trainstopped": Situation(failing={3}, sites=6, members=2),
+    "trainundone": Situation(BAD_BACK, failing={3}, sites=6, members=2),
+    "trainpartial": Situation(
+        {"train": {"partialTimeout": "2m"}}, late={0}, sites=4, members=2, script=[(20.0, partial(hold, 1))]
+    ),
+    "trainfile": train({}, opt_in, change=next_revision),
+    "trainbanned": train({}, opt_in, quarantine_together, change=next_revision),
+    "trainleaves": Situation(late={0}, sites=6, members=2, script=[(20.0, partial(withdraw, 3))]),
 }

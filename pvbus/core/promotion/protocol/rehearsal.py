@@ -143,14 +143,16 @@ def rehearse(rules: Rules, standing: Standing, now: float, failing: Collection[s
             commands=commands,
             words=standing.words,
         )
-        rollout = taken.rollout
+        before, rollout = rollout.state, taken.rollout
         rows = {target: row for target, row in {**rows, **taken.rows}.items() if row is not None}
         fleet.prove_riders(taken.rows.values())
         acted = [fleet.do(action, rows, clock - now) for action in taken.actions]
         waits = 0 if any(acted) else waits + 1
-        is_over = rollout.state in _OVER and rollout.attempt == attempt and not any(acted)
-        if not is_over and any(acted):
-            continue
+        is_at_end = rollout.state in _OVER and rollout.attempt == attempt
+        is_changed = bool(taken.rows) or rollout.state is not before
+        is_over = is_at_end and not any(acted) and not is_changed
+        if any(acted) or (is_at_end and is_changed):
+            continue  # what ends an attempt changes other targets in the step after it
         approved = _approved(rollout, commands)
         wait = taken.wait_seconds or _FOREVER
         if not is_over and wait < _FOREVER / 2 and waits < WAITS_MAX:
@@ -238,8 +240,9 @@ class _Fleet:
         )
 
     def cover(self, spec: QuarantineSpec) -> None:
-        """Let each target see what is quarantined."""
+        """Let each target see what is quarantined; members of trains see combinations, too."""
         sources = {each.revision for each in spec.upstreams}
+        banned = tuple((_QUARANTINE, *each.upstreams) for each in spec.combinations)
         for target, facts in self.seen.items():
             is_open = facts.source in sources or facts.digest in spec.contents
             is_run = facts.published_source in sources or facts.published_digest in spec.contents
@@ -247,6 +250,7 @@ class _Fleet:
                 is_quarantined=facts.is_quarantined or is_open,
                 is_proposed=facts.is_proposed and not is_open,
                 runs=facts.runs or (_QUARANTINE if is_run else ""),
+                banned=(*facts.banned, *banned) if facts.part else facts.banned,
             )
 
     def wave(self, number: int, seconds: float) -> Wave:
