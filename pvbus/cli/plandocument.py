@@ -17,7 +17,15 @@ from pvbus.cli.plangit import Package, namespace_of
 from pvbus.cli.plangroups import variant_keys, variant_of, variants_of
 from pvbus.controlplane.packages.layout import CAUSE
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
-from pvbus.core.kernel.keys import CONFIRM_DELETION, EDITED_BY, FINALIZER, KEPT_FOR, SET_UID_LABEL, ObjectKey
+from pvbus.core.kernel.keys import (
+    CONFIRM_DELETION,
+    EDITED_BY,
+    FINALIZER,
+    KEPT_FOR,
+    RETURNED,
+    SET_UID_LABEL,
+    ObjectKey,
+)
 from pvbus.core.kernel.objectrows import SET, VARIANT
 from pvbus.core.kernel.objects import annotations_of, owner_name
 from pvbus.core.promotion.protocol.proposals import conflicts_of
@@ -207,6 +215,8 @@ def _revision_reason(write: Write) -> str:
         return f"{of} changes the published {source}"
     before = (write.before or {}).get("spec") or {}
     if before.get("lifecycle") != spec.get("lifecycle"):
+        if why := annotations_of(write.object or {}).get(RETURNED, ""):
+            return f"promotion takes the proposal of {of} back, and proposes it again when it is ready: {why}"
         return f"{of}: {before.get('lifecycle')} becomes {spec.get('lifecycle')}"
     mark_before, mark = (annotations_of(obj or {}).get(KEPT_FOR, "") for obj in (write.before, write.object))
     if mark and not mark_before:

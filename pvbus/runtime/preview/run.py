@@ -20,6 +20,7 @@ from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.effects import Controller, Effect, Outcome, Reconciliation
 from pvbus.core.kernel.keys import ChildKey
+from pvbus.core.kernel.objectrows import REVISION
 from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.records import UNROLL, ChildRow
 from pvbus.core.kernel.topics import topic_specs
@@ -30,6 +31,7 @@ from pvbus.runtime.failures import causes
 from pvbus.runtime.preview.changes import Changes, ObjectName, lay_over
 from pvbus.runtime.preview.meaning import digest_of_object
 from pvbus.runtime.preview.packages import StoreRules
+from pvbus.runtime.preview.returning import drafts_again
 from pvbus.runtime.process.assembly import Service, Surroundings, build_service, is_settled, run_all
 from pvbus.runtime.process.settings import ServicesConfig
 
@@ -196,12 +198,12 @@ class _Run:
         ]
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(run_all(services))
-            await self._settle(services, bus)
+            await self._settle_with_promotion(services, bus)
             if changes is not None:
                 self._pending = sum(write.subresource != "status" for write in self._cluster.writes)
                 self._settled = {name: len(states) for name, states in self._states.items()}
                 lay_over(self._cluster, changes)
-                await self._settle(services, bus)
+                await self._settle_with_promotion(services, bus)
             for service in services:
                 service.stop()
         children = await _children(bus) if self._only != "variants" else ()
@@ -227,6 +229,16 @@ class _Run:
             states=self._states,
             settled=self._settled,
         )
+
+    async def _settle_with_promotion(self, services: Sequence[Service], bus: Bus) -> None:
+        """Settle, and again after promotion has taken back proposals: a draft is no proposal any more."""
+        await self._settle(services, bus)
+        while self._only is None and (drafts := list(drafts_again(self._cluster))):
+            resource = await self._cluster.resource(REVISION)
+            assert resource is not None
+            for draft in drafts:
+                await self._cluster.update(resource, draft)
+            await self._settle(services, bus)
 
     async def _settle(self, services: Sequence[Service], bus: Bus) -> None:
         """Wait until nothing has been written for a while, and all services are idle."""

@@ -22,7 +22,7 @@ from pvbus.cli.planscreen import screen_lines
 from pvbus.cli.plantext import plan_lines
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.errors import UsageError
-from pvbus.core.kernel.keys import EDITED_BY
+from pvbus.core.kernel.keys import EDITED_BY, PROPOSED_CONTENT
 from pvbus.core.variants.render.controller import RenderController
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.process.settings import UnrollConfig
@@ -152,6 +152,32 @@ def test_long_values_are_cut_for_people_only(folder: Path) -> None:
     assert "n" * 300 not in text
     assert "-o json has them in full" in text
     assert "n" * 300 in json.dumps(document)
+
+
+# ---------------------------------------------------------------- proposals
+
+
+@pytest.mark.parametrize("by_promotion", [True, False], ids=["promotion", "a person"])
+def test_a_proposal_that_needs_a_change_is_taken_back_by_who_made_it(
+    folder: Path, *, by_promotion: bool
+) -> None:
+    """Promotion does so by itself, and the draft gets the change. A person has to reject their own."""
+    before = settled_export(planned(folder))
+    draft = next(
+        obj for obj in before.items if "lifecycle" in obj["spec"] and "own" in obj["metadata"]["name"]
+    )
+    draft["spec"]["lifecycle"] = "Proposed"
+    draft["metadata"]["annotations"] = {PROPOSED_CONTENT: "digest"} if by_promotion else {}
+    (folder / "variant.yaml").write_text(VARIANT + FUNCTION)
+    document = plan_of(PlanInput((before,), tuple(read_input([folder / "variant.yaml"]).manifests)))
+    reasons = [action["reason"] for action in document["actions"] if action["kind"] == "PackageRevision"]
+    if by_promotion:
+        assert document["troubles"] == []
+        assert "promotion takes the proposal of PackageVariant own back" in reasons[0]
+        assert "region: north" in document["packages"]["default/edge.own.packagevariant-1"]["Kptfile"]
+    else:
+        assert reasons == []
+        assert "is Proposed, but needs a change: reject it" in " ".join(document["troubles"])
 
 
 # ---------------------------------------------------------------- lacks

@@ -109,7 +109,8 @@ def _proposal(subject: Subject, verdict: Verdict) -> Verdict:
     if not was_proposed(subject.revision):
         message = f"a person proposed it: {_waits(subject)}"
         return replace(verdict, reason=PROPOSED_BY_HAND, message=message)
-    lost = _lost(subject)
+    revision, held = as_object(subject.revision), subject.set_on_hold
+    lost = lost_readiness(subject.variant, revision, set_on_hold=held, frozen=subject.frozen)
     if not lost and subject.frozen and is_outdated(subject.variant):
         return replace(verdict, reason=WAITS_FOR_ROLLOUT, message=f"{_waits(subject)}; {subject.frozen}")
     if not lost:
@@ -126,21 +127,26 @@ def _waits(subject: Subject) -> str:
     return f"it waits for approval, but {held.message}" if held is not None else "it waits for approval"
 
 
-def _lost(subject: Subject) -> str:
-    """Return why a proposal is no longer ready, "" if it is, or if that is not known yet."""
-    refused = refusal(subject.variant, as_object(subject.revision), set_on_hold=subject.set_on_hold)
+def lost_readiness(
+    variant: PackageVariant, revision: dict[str, Any], *, set_on_hold: SetHold | None, frozen: str = ""
+) -> str:
+    """Return why a proposal is no longer ready, "" if it is, or if that is not known yet.
+
+    frozen: as in `Subject`
+    """
+    refused = refusal(variant, revision, set_on_hold=set_on_hold)
     if refused is None:
         return ""
     if refused.reason in LOSSES:
         return f"{refused.reason}: {refused.message}"
-    ready = next((c for c in subject.variant.status.conditions if c.type == "Ready"), None)
+    ready = next((c for c in variant.status.conditions if c.type == "Ready"), None)
     if (
         refused.reason != "OnHold"
-        and not (subject.frozen and is_outdated(subject.variant))
+        and not (frozen and is_outdated(variant))
         and ready is not None
         and ready.status == "False"
         and ready.reason in BLOCKING
-        and ready.observed_generation >= subject.variant.metadata.generation
+        and ready.observed_generation >= variant.metadata.generation
     ):
         return f"{ready.reason}: {ready.message}"
     return ""

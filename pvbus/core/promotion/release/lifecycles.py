@@ -45,7 +45,7 @@ def carry_out(namespace: str, verdict: Verdict) -> Generator[Effect, Any, Carrie
                 return None
             yield Update(REVISION, _proposed(live, resources["spec"].get("resources") or {}))
         else:
-            yield Update(REVISION, _returned(live, verdict.message))
+            yield Update(REVISION, as_draft(live, verdict.message))
     except PermanentError as error:
         if error.reason == "NotFound":  # deleted meanwhile
             raise ConflictError(str(error)) from error
@@ -59,7 +59,7 @@ def _proposed(live: Object, files: dict[str, str]) -> Object:
     return _moved(live, "Proposed", noted)
 
 
-def _returned(live: Object, why: str) -> Object:
+def as_draft(live: Object, why: str) -> Object:
     """Return a proposal as a draft, with the reason, and without the digest: it may be proposed again."""
     noted = {
         **_annotations(live, without=PROPOSED_CONTENT),
