@@ -231,7 +231,7 @@ def test_what_needs_a_person_is_on_top(shown: Shown) -> None:
     page.until_text("pvbus rollout release default/q --reason TEXT", "#main")
     page.until_text("it crashed", "#main")
     page.until_text("ann: payments are down", "#main")
-    page.until_text("pvbus rollout lift default/fleet --reason TEXT", "#main")
+    page.until_text("pvbus rollout lift default/fleet 1 --reason TEXT", "#main")
     assert re.search(r"\d+ d", page.text("time[data-since]"))
     shown.write((LATEST, f"{VARIANT}|{names[1]}|AttentionNeeded", None), ("pvbus.policies", key, None))
     page.until(
