@@ -2,20 +2,21 @@
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from pvbus.core.api.quarantines import Quarantine, QuarantinedUpstream, QuarantineSpec
-from pvbus.core.api.rollouts import DenyWindow
+from pvbus.core.api.rollouts import DenyWindow, RolloutPolicySpec
 from pvbus.core.api.stops import StopEntry
 from pvbus.core.kernel.keys import PROPOSED_CONTENT
 from pvbus.core.kernel.records import POLICIES
 from pvbus.core.kernel.rolloutrows import Approve, Evidence, Restore, TargetFacts
 from pvbus.core.kernel.rolloutstates import RolloutState
 from pvbus.core.promotion.protocol.quarantines import refusal_of
-from pvbus.core.promotion.protocol.rules import Rules, WaveRules
+from pvbus.core.promotion.protocol.rules import Rules, WaveRules, rules_of
 from pvbus.core.promotion.protocol.windows import compiled
 from pvbus.core.promotion.rollout.sightings import LOOK_SECONDS
 from tests.unit.core.promotion.promoting import World, draft, quarantine, stop, variant
@@ -24,7 +25,7 @@ from tests.unit.core.promotion.stepping import TWO, Fleet
 from tests.unit.core.promotion.test_candidates import DIGEST
 from tests.unit.core.promotion.test_isolating import BACK, V6, fleet_of
 from tests.unit.core.promotion.test_quarantines import V5, V7, follower, made_of
-from tests.unit.core.promotion.test_rollout_looks import WEAK, Hub, application
+from tests.unit.core.promotion.test_rollout_looks import OLD, WEAK, Hub, application
 from tests.unit.core.promotion.test_stops import STOP_KEY
 from tests.unit.core.promotion.test_superseding import BEHIND
 
@@ -192,6 +193,37 @@ def test_a_proposal_stays_while_its_variant_follows_what_is_quarantined(*, is_co
     world.quarantines = [quarantine(upstreams=[{"revision": V7}])] if is_covered else []
     world.settle()
     assert world.server.moves == ([] if is_covered else ["Draft"])
+
+
+# ------------------------------------------------------------ figures of the document
+
+
+@pytest.mark.parametrize(("is_proven", "looks"), [(False, 6), (True, 2)])
+def test_an_unproven_target_is_looked_at_every_10_s_and_a_proven_one_every_30(
+    *, is_proven: bool, looks: int
+) -> None:
+    hub = Hub(waves=[{"count": 1, "hold": "10m"}, {"percent": 100}]).began()
+    hub.shows("t0", application() if is_proven else application(OLD)).go(LOOK_SECONDS)
+    assert (hub.targets["t0"] == "proven") is is_proven
+    hub.looks.clear()
+    hub.go(60)
+    assert hub.looks == ["t0"] * looks
+
+
+def test_times_that_a_policy_does_not_give_are_those_of_the_document() -> None:
+    document = (Path(__file__).parents[4] / "docs" / "rollouts.md").read_text()
+    object_ = {"kind": "Site", "apiVersion": "v1", "name": "'a'", "good": "true"}
+    spec = {"revisions": {"all": True}, "evidence": {"object": object_}, "train": {"members": [{"set": "a"}]}}
+    rules = rules_of(msgspec.convert(spec, RolloutPolicySpec))
+    assert rules.train is not None
+    for words, seconds, found in (
+        ("`settle` (30s)", 30, rules.settle_seconds),
+        ("`evidence.deadline` (30m", 1800, rules.evidence_seconds),
+        ("`partialTimeout` (1h)", 3600, rules.train.partial_seconds),
+        ("A rollback waits\nhalf an hour", 1800, rules.restore_seconds),
+    ):
+        assert words in document
+        assert found == seconds, words
 
 
 # ------------------------------------------------------------ a bus that is lost
