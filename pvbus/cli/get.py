@@ -89,8 +89,8 @@ Examples:
 \b
 States: {", ".join(state.value for state in URGENCY)}.
 
-Exit codes: 0 shown, also if there is none; 1 the bus does not answer, or a token is of another bus; 2 bad
-usage.
+Exit codes: 0 shown, also if there is none; 1 the bus does not answer, or a token belongs to another bus;
+2 bad usage.
 """,
 )
 @click.argument("kind", type=click.Choice([kind.value for kind in Listed]))

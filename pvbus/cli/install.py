@@ -89,7 +89,7 @@ def install(
     """Install the five services on a cluster, each with the least rights that it works with.
 
     The same command installs, upgrades and repairs: it applies every object on the server, and says what
-    became of each. What it applied earlier and has no more is removed, but never a definition. Settings of
+    became of each. What it applied earlier and no longer has is removed, but never a definition. Settings of
     your own belong into the ConfigMap pvbus-settings, which it does not touch.
 
     Exit codes: 0 done, 1 an object failed, 2 bad usage.

@@ -37,8 +37,8 @@ TEXT_CHARACTERS_MAX = 40
 def size(variants: str, changes_per_second: str, output: str) -> None:
     """Compute what a fleet needs on Kafka and a cluster.
 
-    The figures follow from coefficients that the benchmarks have measured. What is marked * is of a larger
-    fleet than was measured. -o json has the source, date and machine of each coefficient.
+    The figures follow from coefficients that the benchmarks have measured. A * marks a figure for a
+    larger fleet than was measured. -o json has the source, date and machine of each coefficient.
 
     \b
     Examples:

@@ -143,7 +143,7 @@ def remove(name: str, data: str) -> None:
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @_data
 def list_(output: str, data: str) -> None:
-    """Show the users with their roles and groups. The holder of the data folder's kubeconfig is none."""
+    """Show the users with their roles and groups, but not the holder of the data folder's kubeconfig."""
     _, file = _file(data)
     users = file.read()
     if output != "text":

@@ -25,6 +25,12 @@ RULES = {
     "a sentence begins with a clause as its subject: write anyone who can": re.compile(
         r"(?:^|[.:;!] |\| )Who (?![^.;|]*\?)\w"
     ),
+    "a thing belongs to another or comes from it, and is not of it": re.compile(
+        r"\b(?:is|are|was|were) of (?!type\b|no\b|use\b|code\b|course\b)(?!`)\w+"
+    ),
+    "what ended is there no longer, not no more": re.compile(
+        r"\bno more(?= (?:is|when|and|or)\b|\W*(?:$|[.,;|)]))"
+    ),
     "nouns hang on each other: make two sentences, or one noun the subject": re.compile(
         rf"\bof {_NOUNS} of {_NOUNS} of \w+|\w(?:'s|s') [\w-]+(?:'s|s') [\w-]+"
     ),

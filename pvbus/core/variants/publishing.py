@@ -31,7 +31,7 @@ EVENT_TYPES: Mapping[str, tuple[type[msgspec.Struct], str]] = {
     CONDITION_CHANGED: (
         ConditionEvent,
         "A condition of an object has a new status, reason, message or question, or says the same of a new "
-        "generation; or the object has it no more.",
+        "generation; or the object no longer has it.",
     ),
 }
 """The types of public events: the type of the data, and what such an event says."""

@@ -117,7 +117,7 @@ class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
 
     removal_quiet_seconds: removals of a set are ordered once none was added for this long; if shorter, an
     ongoing accident is not seen as a whole; if longer, removals lag. removals_max, removals_share: if a set
-    has more removals within ten minutes than both (the share is of its children before), they are held for
+    has more removals within ten minutes than both (a share of the children that it had), they are held for
     confirmation.
 
     plan_required: patterns of NAMESPACE/NAME, separated by commas, of the sets that are followed only with a

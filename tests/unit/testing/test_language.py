@@ -15,6 +15,10 @@ from tests.tools.language import blocks_of, faults_of
         "the end of the loop of the reader of topics",
         "the set's variants' drafts",
         "- It ends,\n  as he said.",
+        "The plan is of another set.",
+        "A condition that is no more, ends.",
+        "| a variant owns it no more | delete it |",
+        "What it has no more is removed.",
     ],
 )
 def test_a_sentence_is_found(text: str) -> None:
@@ -33,6 +37,8 @@ def test_a_sentence_is_found(text: str) -> None:
         "It is `his` name.",
         "the end of the list of topics",
         "the set's drafts",
+        "The field is of type text.",
+        "There are no more than two, and no more memory.",
     ],
 )
 def test_good_sentences_code_and_headings_are_left_alone(text: str) -> None:

@@ -101,7 +101,7 @@ def _left_behind(revision: ObservedRevision) -> Refusal | None:
     if record is None:
         return None
     message = (
-        f"PackageVariant {record.partition('@')[0]} made it, and has it no more: a person proposes it "
+        f"PackageVariant {record.partition('@')[0]} made it and no longer owns it: a person proposes it "
         "(pvbus explain says how), or deletes it"
     )
     return Refusal(LEFT_BEHIND, message)
