@@ -40,6 +40,27 @@ class Manifest(NamedTuple):
         return self.source or os.path.abspath(self.file)
 
 
+class FileProblem(NamedTuple):
+    """What is wrong in a manifest.
+
+    file: the file
+    document: the number of the document in the file, from 1
+    object: kind and name of the object
+    field: the field, for example `spec.targets[0].template`; "" for the whole object
+    message: what is wrong, and what to do
+    """
+
+    file: str
+    document: int
+    object: str
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}, document {self.document}: {self.object}"
+        return f"{where}: {self.field}: {self.message}" if self.field else f"{where}: {self.message}"
+
+
 def read_manifests(paths: Iterable[Path]) -> list[Manifest]:
     """Read all objects of files and (recursively) folders, in order of path; a `List` yields its items.
 

@@ -8,7 +8,7 @@ the solution, and that is not understood, is a problem; so is one that contradic
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pvbus.adapters.manifests import Manifest
+from pvbus.adapters.manifests import FileProblem, Manifest
 from pvbus.core.kernel.installs import Install, Override
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.platform.packaging.carvelfacts import KnownPackage
@@ -22,14 +22,11 @@ from pvbus.core.platform.packaging.reading import (
     PKG_BETA,
     read_carvel_package,
     read_install,
-    split_reference,
 )
 from pvbus.core.platform.packaging.xpkg import META_GROUP, META_KINDS, META_VERSIONS
 from pvbus.core.platform.resolve.carvelproblem import may_install, stray_override, with_overrides
 from pvbus.core.platform.solver.languages import CARVEL, VersionError
 from pvbus.core.platform.solver.model import Candidate, Installed, Package, Policy, Problem, Target, Wish, api
-
-__all__ = ["FileProblem", "ReadInput", "read_input", "split_reference"]
 
 CRD = "apiextensions.k8s.io/v1"
 SOURCE = "pvbus.dev/source"
@@ -37,26 +34,6 @@ VERSION = "pvbus.dev/version"
 DIGEST = "pvbus.dev/digest"
 
 _LOCKED = frozenset({"name", "apiVersion", "kind", "type", "source", "version", "dependencies"})
-
-
-class FileProblem(NamedTuple):
-    """What is wrong in a manifest.
-
-    file: the file
-    document: the number of the document in the file, from 1
-    object: kind and name of the object
-    field: the field, for example `spec.dependsOn[0].version`
-    message: what is wrong, and what to do
-    """
-
-    file: str
-    document: int
-    object: str
-    field: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.file}, document {self.document}: {self.object}: {self.field}: {self.message}"
 
 
 class ReadInput(NamedTuple):

@@ -5,12 +5,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import msgspec
 
-from pvbus.adapters.manifests import Manifest, read_manifests
+from pvbus.adapters.manifests import FileProblem, Manifest, read_manifests
 from pvbus.cli.applyrecord import digest, identity
 from pvbus.cli.output import FORMATS, emit
 from pvbus.controlplane.apiserver.crdvalidation import validate_crd
@@ -31,27 +31,6 @@ from pvbus.core.variants.unroll.validation import duplicate_downstreams, validat
 from pvbus.ports.cluster import Object
 
 CRD = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-
-
-class Problem(NamedTuple):
-    """What is wrong in a manifest.
-
-    file: the file
-    document: the number of the document in the file, from 1
-    object: kind and name of the object
-    field: the field, for example `spec.targets[0].template`; "" for the whole object
-    message: what is wrong
-    """
-
-    file: str
-    document: int
-    object: str
-    field: str
-    message: str
-
-    def __str__(self) -> str:
-        where = f"{self.file}, document {self.document}: {self.object}"
-        return f"{where}: {self.field}: {self.message}" if self.field else f"{where}: {self.message}"
 
 
 @click.command(
@@ -103,7 +82,7 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def problems_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
+def problems_of(manifests: Sequence[Manifest]) -> Iterator[FileProblem]:
     """Yield all problems, in the order of the manifests."""
     own = [m.object for m in manifests if _version_of(m.object) == CRD and not validate_crd(m.object)]
     schemas = _schemas([*crds(), *own])
@@ -112,14 +91,14 @@ def problems_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
         obj = manifest.object
         name = f"{obj['kind']} {obj['metadata']['name']}"
         for field, message in _findings(obj, schemas):
-            yield Problem(str(manifest.file), manifest.document, name, field, message)
+            yield FileProblem(str(manifest.file), manifest.document, name, field, message)
         first = seen.setdefault(identity(obj), manifest)
         if digest(first.object) != digest(obj):
             message = f"differs from {first.location}: leave one of them out"
-            yield Problem(str(manifest.file), manifest.document, name, "", message)
+            yield FileProblem(str(manifest.file), manifest.document, name, "", message)
 
 
-def warnings_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
+def warnings_of(manifests: Sequence[Manifest]) -> Iterator[FileProblem]:
     """Yield a warning for each field that may not mean what its author wants."""
     for manifest in manifests:
         obj = manifest.object
@@ -130,7 +109,7 @@ def warnings_of(manifests: Sequence[Manifest]) -> Iterator[Problem]:
             found = _of_canaries(obj, [each.object for each in manifests])
         for field, message in found:
             name = f"{obj['kind']} {obj['metadata']['name']}"
-            yield Problem(str(manifest.file), manifest.document, name, field, message)
+            yield FileProblem(str(manifest.file), manifest.document, name, field, message)
 
 
 def _of_expressions(obj: Object) -> Iterator[tuple[str, str]]:

@@ -8,16 +8,14 @@ before each of their turns: CI takes a sample, `PVBUS_TEST_KILLS=effects` each t
 
 import asyncio
 import os
-from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
 from pvbus.adapters.memory.virtual_time import run_simulated
-from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Kind
 from tests.simulation.__main__ import PACKAGES, Supervisor, command, unexercised
+from tests.simulation.killing import Kill, KillingWorld
 from tests.simulation.packages_judge import PAGE, PKG, actives
 from tests.simulation.packages_schedule import ALWAYS
 from tests.simulation.packages_world import SERVICES, PackagesWorld, crd, key_of
@@ -48,13 +46,6 @@ def test_a_failing_schedule_of_packages_is_repeated_by_its_command() -> None:
 # ------------------------------------------------------------ kills
 
 
-class Kill(NamedTuple):
-    """turn: of the first process of the service."""
-
-    service: str
-    turn: int
-
-
 class Ending(NamedTuple):
     """revisions: of the lock, with what is active. owners: who controls each object of a package."""
 
@@ -64,54 +55,11 @@ class Ending(NamedTuple):
     healthy: dict[str, bool]
 
 
-class Killing(PackagesWorld):
-    """kill_at: what is killed. turns: of each service so far. effects: those that a write or a step begins
-    or ends with."""
+class Killing(KillingWorld, PackagesWorld):
+    """A world of packages. ending: how it was once the story was over"""
 
-    def __init__(self, kill: Kill | None) -> None:
-        super().__init__()
-        self.kill_at = kill
-        self.effects: dict[str, set[int]] = {service: set() for service in SERVICES}
-        self.turns: dict[str, int] = {}
-        self.killed = asyncio.Event()
-        self.ending: Ending
-
-    def add_worker(self, service: str) -> Any:
-        running = super().add_worker(service)
-        if service in self.turns:
-            return running
-        self.turns[service] = 0
-        running.process.before_turn = partial(self._turned, service, running.process)
-        stepped, write, noted = running.bus.on_step, running.cluster._write, self.effects[service]
-
-        def note_step(lease: Lease, outputs: Sequence[Output]) -> None:
-            noted.update((self.turns[service], self.turns[service] + 1))
-            stepped(lease, outputs)
-
-        async def note_write(*what: Any) -> Any:
-            noted.add(self.turns[service] + 1)
-            try:
-                return await write(*what)
-            finally:
-                noted.add(self.turns[service])
-
-        running.bus.on_step = note_step
-        running.cluster._write = note_write  # type: ignore[assignment,method-assign]
-        return running
-
-    def _turned(self, service: str, process: Any) -> None:
-        self.turns[service] += 1
-        if self.kill_at == (service, self.turns[service]):
-            process.freeze()
-            self.killed.set()
-
-    async def obey(self) -> None:
-        """Kill the service when its turn has come, and start another one."""
-        await self.killed.wait()
-        assert self.kill_at is not None
-        service = self.kill_at.service
-        await self.kill(next(name for name in self.running if name.startswith(service)))
-        self.add_worker(service)
+    counted = SERVICES
+    ending: Ending
 
 
 async def story(world: PackagesWorld) -> None:
@@ -140,7 +88,8 @@ def run_with(kill: Kill | None) -> Killing:
     """Tell the story with one kill, and return the world at its end."""
 
     async def main() -> Killing:
-        world = Killing(kill)
+        world = Killing()
+        world.kill_at = kill
         await world.begin()
         killing = asyncio.create_task(world.obey())
         await story(world)
@@ -279,7 +228,7 @@ def test_a_bus_that_is_lost_changes_nothing_in_the_cluster() -> None:
     in a conflict still has the object. Only what is reported of it follows what is known meanwhile."""
 
     async def main() -> None:
-        world = Killing(None)
+        world = Killing()
         await world.begin()
         await story(world)
         await world.rest()

@@ -11,8 +11,6 @@ answered yet, a step of the bus before and after its commit. CI takes a sample o
 
 import asyncio
 import os
-from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,8 +18,8 @@ import pytest
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.rolloutstates import TargetState
 from pvbus.core.kernel.topics import PROMOTION
-from pvbus.ports.bus import Lease, Output
 from tests.simulation.cluster import QUARANTINE
+from tests.simulation.killing import Kill, KillingWorld
 from tests.simulation.rolling import HEALTHY, Acting, begin
 
 SITES = 3
@@ -36,13 +34,6 @@ SAMPLE = 8
 """Runs per service in CI: each takes a second."""
 
 
-class Kill(NamedTuple):
-    """turn: of the first process of the service."""
-
-    service: str
-    turn: int
-
-
 class Ending(NamedTuple):
     """moves: each lifecycle that a revision got, in order. state: of each revision at the end, its content
     with it. rollout, targets: the rows. quarantines: their names and contents."""
@@ -54,56 +45,16 @@ class Ending(NamedTuple):
     quarantines: list[tuple[str, tuple[str, ...]]]
 
 
-class Killing(Acting):
-    """kill_at: what is killed. turns: of each service so far. effects: those that a write or a step begins or
-    ends with. lasts: the turns when the story was over: what follows is the stop."""
+class Killing(KillingWorld, Acting):
+    """A world of rollouts.
 
-    def __init__(self, kill: Kill | None) -> None:
-        super().__init__(in_flight_max=1)
-        self.kill_at = kill
-        self.effects: dict[str, set[int]] = {service: set() for service in PROMOTION}
-        self.turns: dict[str, int] = {}
-        self.lasts: dict[str, int] = {}
-        self.killed: asyncio.Event = asyncio.Event()
-        self.ending: Ending
+    lasts: the turns of each service when the story was over; what follows is the stop
+    ending: how it was then
+    """
 
-    def add_worker(self, service: str) -> Any:
-        running = super().add_worker(service)
-        if service not in PROMOTION or service in self.turns:
-            return running
-        self.turns[service] = 0
-        process = running.process
-        process.before_turn = partial(self._turned, service, process)
-        stepped, write, noted = running.bus.on_step, running.cluster._write, self.effects[service]
-
-        def note_step(lease: Lease, outputs: Sequence[Output]) -> None:
-            noted.update((self.turns[service], self.turns[service] + 1))
-            stepped(lease, outputs)
-
-        async def note_write(*what: Any) -> Any:
-            noted.add(self.turns[service] + 1)
-            try:
-                return await write(*what)
-            finally:
-                noted.add(self.turns[service])
-
-        running.bus.on_step = note_step
-        running.cluster._write = note_write  # type: ignore[assignment,method-assign]
-        return running
-
-    def _turned(self, service: str, process: Any) -> None:
-        self.turns[service] += 1
-        if self.kill_at == (service, self.turns[service]):
-            process.freeze()
-            self.killed.set()
-
-    async def obey(self) -> None:
-        """Kill the service when its turn has come, and start another one."""
-        await self.killed.wait()
-        assert self.kill_at is not None
-        service = self.kill_at.service
-        await self.kill(next(name for name in self.running if name.startswith(service)))
-        self.add_worker(service)
+    counted = PROMOTION
+    lasts: dict[str, int]
+    ending: Ending
 
 
 # ------------------------------------------------------------ the story
@@ -146,7 +97,8 @@ def run_with(kill: Kill | None) -> Killing:
     """Run the story with one kill, and return the world at its end."""
 
     async def main() -> Killing:
-        world = Killing(kill)
+        world = Killing(in_flight_max=1)
+        world.kill_at = kill
         await begin(world, sites=SITES, **POLICY)
         killing = asyncio.create_task(world.obey())
         await asyncio.gather(story(world), *([killing] if kill is not None else []))

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pvbus.cli.main import run
-from pvbus.cli.resolvefiles import split_reference
+from pvbus.core.platform.packaging.reading import split_reference
 from tests.e2e.cli.command import REPOSITORY
 
 Captured = pytest.CaptureFixture[str]
