@@ -11,7 +11,7 @@ import pytest
 
 from pvbus.controlplane.apiserver.rbac.users import Account, Grant, UserFile, digest_of
 from pvbus.controlplane.apiserver.server import ApiServer
-from tests.integration.apiserver.client import ALL_WIDGETS, CORE, WIDGETS, Api, Reply, crd, widget
+from tests.integration.apiserver.client import ALL_WIDGETS, CORE, WIDGETS, Api, Reply, crd, serving, widget
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 GROUP = "rbac.authorization.k8s.io"
@@ -330,27 +330,17 @@ async def test_rights_and_users_outlive_a_restart_and_taken_rules_come_back(tmp_
     """What people made stays; what they took from a built-in role is there again."""
     for start in range(2):
         server = ApiServer(tmp_path, crds=[crd()], tls=False)
-        await server.start()
-        try:
-            token = {"Authorization": f"Bearer {server.token}"}
-            async with aiohttp.ClientSession(headers=token) as session:
-                api = Api(session, server.url)
-                viewer = f"{RBAC}/clusterroles/pvbus-viewer"
-                if start == 0:
-                    _add(server, "ann", "viewer")
-                    assert (await api.call("POST", WIDGETS, widget("w"))).code == 201
-                    role = await api.get(viewer)
-                    assert (await api.call("PUT", viewer, {**role, "rules": []})).code == 200
-                    assert (await api.call("GET", CONFIG_MAPS, token="Bearer token-ann")).code == 403
-                else:
-                    assert (await api.call("GET", CONFIG_MAPS, token="Bearer token-ann")).code == 200
-                    before = await api.get(viewer)
-        finally:
-            await server.stop()
+        async with serving(server) as api:
+            viewer = f"{RBAC}/clusterroles/pvbus-viewer"
+            if start == 0:
+                _add(server, "ann", "viewer")
+                assert (await api.call("POST", WIDGETS, widget("w"))).code == 201
+                role = await api.get(viewer)
+                assert (await api.call("PUT", viewer, {**role, "rules": []})).code == 200
+                assert (await api.call("GET", CONFIG_MAPS, token="Bearer token-ann")).code == 403
+            else:
+                assert (await api.call("GET", CONFIG_MAPS, token="Bearer token-ann")).code == 200
+                before = await api.get(viewer)
     server = ApiServer(tmp_path, tls=False)
-    await server.start()
-    try:
-        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {server.token}"}) as session:
-            assert await Api(session, server.url).get(viewer) == before  # a further start writes nothing
-    finally:
-        await server.stop()
+    async with serving(server) as api:
+        assert await api.get(viewer) == before  # a further start writes nothing

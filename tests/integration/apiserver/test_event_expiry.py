@@ -6,11 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.ports.cluster import Kind, Object
-from tests.integration.apiserver.client import Api
+from tests.integration.apiserver.client import Api, serving
 
 EVENT = Kind("", "Event")
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
@@ -33,15 +31,10 @@ def event(name: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def serving(folder: Path, *, seconds: float) -> AsyncIterator[tuple[ApiServer, Api]]:
+async def expiring(folder: Path, *, seconds: float) -> AsyncIterator[tuple[ApiServer, Api]]:
     server = ApiServer(folder, tls=False, event_seconds=seconds)
-    await server.start()
-    try:
-        headers = {"Authorization": f"Bearer {server.token}"}
-        async with aiohttp.ClientSession(headers=headers) as session:
-            yield server, Api(session, server.url)
-    finally:
-        await server.stop()
+    async with serving(server) as api:
+        yield server, api
 
 
 async def first_gone(server: ApiServer, count: int) -> list[str]:
@@ -58,7 +51,7 @@ async def first_gone(server: ApiServer, count: int) -> list[str]:
 
 async def test_events_go_in_the_order_of_their_last_writes(tmp_path: Path) -> None:
     """Their finalizers and their own times do not keep them."""
-    async with serving(tmp_path, seconds=0.5) as (server, api):
+    async with expiring(tmp_path, seconds=0.5) as (server, api):
         await api.create(EVENTS, event("repeated"))
         await api.create(EVENTS, event("single"))
         series = {"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}
@@ -69,7 +62,7 @@ async def test_events_go_in_the_order_of_their_last_writes(tmp_path: Path) -> No
 
 
 async def test_after_a_restart_what_was_written_too_long_ago_goes_at_once(tmp_path: Path) -> None:
-    async with serving(tmp_path, seconds=3600.0) as (server, api):
+    async with expiring(tmp_path, seconds=3600.0) as (server, api):
         await api.create(EVENTS, event("new"))
         old: Object = {**await api.get("/api/v1/namespaces/default/events/new")}
         old["metadata"] = {
@@ -79,7 +72,7 @@ async def test_after_a_restart_what_was_written_too_long_ago_goes_at_once(tmp_pa
             "creationTimestamp": "2020-01-01T00:00:00Z",
         }
         await server.objects.put(EVENT, old)
-    async with serving(tmp_path, seconds=3600.0) as (server, _):
+    async with expiring(tmp_path, seconds=3600.0) as (server, _):
         async with asyncio.timeout(SECONDS_MAX):
             async for _ in server.objects.watch(EVENT):  # its bookmark comes after what is there
                 if [obj["metadata"]["name"] for obj in server.objects.list(EVENT)] == ["new"]:

@@ -12,7 +12,7 @@ from pvbus.controlplane.apiserver.bodies import BODY_BYTES_MAX, PACKAGE_BODY_BYT
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.ports.cluster import Kind, Object
-from tests.integration.apiserver.client import CORE, WIDGETS, Api, config_map, crd, widget
+from tests.integration.apiserver.client import CORE, WIDGETS, Api, config_map, crd, serving, widget
 
 REVISION = Kind("porch.kpt.dev", "PackageRevision")
 RESOURCES = Kind("porch.kpt.dev", "PackageRevisionResources")
@@ -189,16 +189,10 @@ async def test_custom_kinds_with_hooks_are_checked_first(revisions: Revisions) -
     """Nothing with a bad name, or none, reaches the hook."""
     server = ApiServer(None, crds=[crd()], tls=False)
     server.install_hooks(Kind("example.com", "Widget"), revisions)
-    await server.start()
-    try:
-        headers = {"Authorization": f"Bearer {server.token}"}
-        async with aiohttp.ClientSession(headers=headers) as session:
-            api = Api(session, server.url)
-            for body in (widget("Bad"), widget(), widget("a", size="x")):
-                assert (await api.call("POST", WIDGETS, body)).code == 422
-        assert revisions.diary == []
-    finally:
-        await server.stop()
+    async with serving(server) as api:
+        for body in (widget("Bad"), widget(), widget("a", size="x")):
+            assert (await api.call("POST", WIDGETS, body)).code == 422
+    assert revisions.diary == []
 
 
 async def test_objects_are_put_past_hooks_and_checks(

@@ -20,7 +20,7 @@ from cryptography import x509
 
 from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.core.errors import PermanentError
-from tests.integration.apiserver.client import WIDGETS, Api, crd, widget
+from tests.integration.apiserver.client import WIDGETS, Api, crd, serving, widget
 from tests.integration.apiserver.test_lists import WIDGET
 
 REPOSITORY = Path(__file__).parents[3]
@@ -259,29 +259,23 @@ def make_room(data: Path) -> None:
 async def test_a_full_disk_loses_nothing_and_ends_with_it(tmp_path: Path) -> None:
     """Writes fail with 500 and /readyz with 503 while there is no room; then nothing of them is there."""
     server = ApiServer(tmp_path, crds=[crd()], tls=False)
-    await server.start()
-    try:
-        headers = {"Authorization": f"Bearer {server.token}"}
-        async with aiohttp.ClientSession(headers=headers) as session:
-            api = Api(session, server.url)
-            retained = await api.create(WIDGETS, widget("kept"))
-            fill(tmp_path)
-            replies = await asyncio.gather(
-                *(api.call("POST", WIDGETS, widget(f"w{n}", spec={"note": "x" * 100_000})) for n in range(20))
-            )
-            assert {reply.code for reply in replies} == {500}
-            assert "could not be stored" in replies[0].body["message"]
-            assert (await api.get(WIDGETS))["items"] == [retained]
-            ready = await api.call("GET", "/readyz")
-            assert ready.code == 503
-            assert "make room on the disk" in str(ready.body)
-            assert (await api.call("GET", "/livez")).code == 200
-            make_room(tmp_path)
-            await until_ready(api)
-            await api.create(WIDGETS, widget("w1", spec={"note": "x" * 100_000}))
-            assert len((await api.get(WIDGETS))["items"]) == 2
-    finally:
-        await server.stop()
+    async with serving(server) as api:
+        retained = await api.create(WIDGETS, widget("kept"))
+        fill(tmp_path)
+        replies = await asyncio.gather(
+            *(api.call("POST", WIDGETS, widget(f"w{n}", spec={"note": "x" * 100_000})) for n in range(20))
+        )
+        assert {reply.code for reply in replies} == {500}
+        assert "could not be stored" in replies[0].body["message"]
+        assert (await api.get(WIDGETS))["items"] == [retained]
+        ready = await api.call("GET", "/readyz")
+        assert ready.code == 503
+        assert "make room on the disk" in str(ready.body)
+        assert (await api.call("GET", "/livez")).code == 200
+        make_room(tmp_path)
+        await until_ready(api)
+        await api.create(WIDGETS, widget("w1", spec={"note": "x" * 100_000}))
+        assert len((await api.get(WIDGETS))["items"]) == 2
 
 
 _SERVE = """
@@ -300,7 +294,7 @@ asyncio.run(main())
 
 
 @asynccontextmanager
-async def serving(data: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def serving_process(data: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """A server in a process of its own, ready when this yields."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _SERVE, str(data), cwd=REPOSITORY, stdout=asyncio.subprocess.PIPE
@@ -351,7 +345,7 @@ async def test_kill_9_loses_nothing_that_was_answered(tmp_path: Path) -> None:
     answered: dict[str, Any] = {}
     seen: list[str] = []
     for seconds in (0.3, 0.1, 0.5, 0.2, 0.4):
-        async with serving(tmp_path) as process, connected(tmp_path / "kubeconfig") as api:
+        async with serving_process(tmp_path) as process, connected(tmp_path / "kubeconfig") as api:
             rv = (await api.get(f"{WIDGETS}?limit=1"))["metadata"]["resourceVersion"]
 
             async def follow(api: Api = api, rv: str = rv) -> None:
@@ -363,7 +357,7 @@ async def test_kill_9_loses_nothing_that_was_answered(tmp_path: Path) -> None:
             watching = asyncio.create_task(follow())
             await write_until_killed(api, process, answered, seconds)
             await asyncio.gather(watching, return_exceptions=True)
-        async with serving(tmp_path), connected(tmp_path / "kubeconfig") as api:
+        async with serving_process(tmp_path), connected(tmp_path / "kubeconfig") as api:
             present = {item["metadata"]["name"]: item for item in (await api.get(WIDGETS))["items"]}
             for name, state in answered.items():
                 if state == "deleted":

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import yaml
 
@@ -25,7 +24,7 @@ from pvbus.core.kernel.rights import (
     rights_of,
 )
 from pvbus.ports.cluster import Kind
-from tests.integration.apiserver.client import CORE, Api
+from tests.integration.apiserver.client import CORE, Api, serving
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -44,13 +43,8 @@ BEYOND = (
 @asynccontextmanager
 async def served(data: Path, namespaces: Sequence[str] = ()) -> AsyncIterator[tuple[ApiServer, Api]]:
     server = ApiServer(data, crds=crds(), tls=False, namespaces=namespaces)
-    await server.start()
-    try:
-        headers = {"Authorization": f"Bearer {server.token}"}
-        async with aiohttp.ClientSession(headers=headers) as session:
-            yield server, Api(session, server.url)
-    finally:
-        await server.stop()
+    async with serving(server) as api:
+        yield server, api
 
 
 def headers_of(data: Path) -> dict[str, str]:
