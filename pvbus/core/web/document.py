@@ -18,7 +18,8 @@ from typing import Any
 from pvbus.core.kernel.keys import Key
 from pvbus.core.web import rollouts
 from pvbus.core.web.labels import Labels
-from pvbus.core.web.model import KeptRow, Model, QuarantineRow, RolloutRow, SetRow, StopRow, VariantRow
+from pvbus.core.web.model import Model
+from pvbus.core.web.rows import KeptRow, QuarantineRow, RolloutRow, SetRow, StopRow, VariantRow
 from pvbus.core.web.states import reason_of
 from pvbus.core.web.tasks import Question, TaskRow
 

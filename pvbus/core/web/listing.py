@@ -23,7 +23,8 @@ from pvbus.core.kernel.records import OBJECTS, UNROLL, VARIANTS, ChildState
 from pvbus.core.web import conflicts
 from pvbus.core.web.conflicts import ConflictRow
 from pvbus.core.web.labels import merged
-from pvbus.core.web.model import REVISION, Model, VariantRow
+from pvbus.core.web.model import REVISION, Model
+from pvbus.core.web.rows import VariantRow
 from pvbus.core.web.states import State, reason_of
 
 LIMIT, LIMIT_MAX = 500, 10_000

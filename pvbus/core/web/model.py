@@ -50,7 +50,8 @@ from pvbus.core.variants.notices import KEPT_TYPE, LIFECYCLE_TYPE
 from pvbus.core.variants.severity import ON_HOLD, WARNINGS
 from pvbus.core.web.conflicts import ConflictRow, conflicts_in
 from pvbus.core.web.labels import Labels, TargetLabels, labels_of, merged
-from pvbus.core.web.states import OPEN_FIRST, State, counted, lifecycle_of, set_state, variant_state
+from pvbus.core.web.rows import Facts, KeptRow, QuarantineRow, RolloutRow, SetRow, StopRow, VariantRow
+from pvbus.core.web.states import OPEN_FIRST, counted
 from pvbus.core.web.tasks import Question, TaskRow, question_of
 from pvbus.core.web.versioned import Versioned
 
@@ -101,123 +102,6 @@ _policy = msgspec.json.Decoder(RolloutPolicy)
 _quarantine = msgspec.json.Decoder(Quarantine)
 _stop = msgspec.json.Decoder(RolloutStop)
 _asking = msgspec.json.Decoder(ConditionEvent)
-
-
-class _Facts(msgspec.Struct, gc=False):
-    """What the topics say of an object; mutable, as a model of 100,000 rows makes no copies."""
-
-    version: int = 0
-    exists: bool = False
-    deleting: bool = False
-    generation: int = 0
-    observed: int = 0
-    ready: bool = False
-    stalled: bool = False
-    stalled_at: int = 0  # the generation of Stalled
-    on_hold: bool = False
-    attention: str = ""  # the reason of AttentionNeeded
-    reason: str = ""  # of Ready
-    warning: str = ""  # the condition of WARNINGS that is True
-    since: int = 0  # when a condition of its state changed last, in seconds since 1970; 0 is not known
-
-    @property
-    def reported(self) -> bool:
-        """Whether a condition is known of it."""
-        return bool(self.reason or self.stalled or self.on_hold or self.attention or self.warning)
-
-
-class VariantRow(_Facts, gc=False):
-    """What the page knows of one variant.
-
-    labels: its target's, and over them its own and those of its package
-    own: its own labels, and over them those of its package
-    set_name: the name of the set that made it, "" if a person did
-    target: the key of the object that the set selected, "" for a package of a list
-    downstream: repository and package that the set wants, as `<repository>/<package>`
-    lifecycles: the counts of its revisions by lifecycle, as one number, see `counted`
-    """
-
-    labels: Labels = ()
-    own: Labels = ()
-    set_name: str = ""
-    target: str = ""
-    downstream: str = ""
-    child: ChildState | None = None
-    lifecycles: int = 0
-
-    @property
-    def state(self) -> State:
-        return variant_state(self, self.child)
-
-    @property
-    def lifecycle(self) -> str:
-        return lifecycle_of(self.lifecycles)
-
-    @property
-    def shown(self) -> bool:
-        return self.exists or self.child not in (None, ChildState.GONE)
-
-    @property
-    def blank(self) -> bool:
-        return not (self.shown or self.reported or self.lifecycles)
-
-
-class SetRow(_Facts, gc=False):
-    labels: Labels = ()
-    hold: Hold | None = None
-
-    @property
-    def state(self) -> State:
-        return set_state(self, holds_removals=self.hold is not None)
-
-    @property
-    def shown(self) -> bool:
-        return self.exists
-
-    @property
-    def blank(self) -> bool:
-        return not (self.exists or self.reported or self.hold)
-
-
-class RolloutRow(msgspec.Struct):
-    policy: RolloutPolicy
-    version: int = 0
-
-
-class QuarantineRow(msgspec.Struct):
-    """A quarantine that no person has ended.
-
-    covers: what must not go out again, in words
-    why: what failed
-    """
-
-    covers: str
-    why: str
-    version: int = 0
-
-
-class StopRow(msgspec.Struct):
-    """A stop of all rollouts.
-
-    why: who wants it, and why
-    entries: the name of each entry that lasts, and the same of it
-    """
-
-    why: str
-    entries: tuple[tuple[str, str], ...] = ()
-    version: int = 0
-
-
-class KeptRow(msgspec.Struct):
-    """A draft that stayed when its variant went.
-
-    variant: the variant, as `<namespace>/<name>`
-    note: who edited the draft
-    """
-
-    variant: str
-    note: str
-    version: int = 0
 
 
 class Incomplete(NamedTuple):
@@ -449,7 +333,7 @@ class Model:
             self.retained.put(name, KeptRow(variant, event.condition.message), self.version + 1)
         self._dirty = True
 
-    def _load_condition(self, row: _Facts, type_: str, value: bytes | None) -> None:
+    def _load_condition(self, row: Facts, type_: str, value: bytes | None) -> None:
         condition = _event.decode(value).condition if value is not None else None
         is_true = condition is not None and condition.status == "True"
         if condition is not None and type_ not in WARNINGS:
@@ -528,7 +412,7 @@ class Model:
         return self._texts.setdefault(value, value)
 
 
-def _load_object(row: _Facts, meta: _Meta | None) -> None:
+def _load_object(row: Facts, meta: _Meta | None) -> None:
     row.exists = meta is not None
     row.deleting = meta is not None and meta.deletion_timestamp is not None
     row.generation = meta.generation if meta is not None else 0
