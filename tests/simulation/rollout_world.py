@@ -338,7 +338,7 @@ def carried_out(world: World, action: Action) -> World:
         case Withdraw():
             return _real(world, action.target, facts._replace(withdrawn=action.attempt))
         case Restore():
-            if facts.published_digest == action.digest or facts == NOTHING:
+            if facts.published_digest == action.digest or facts.published != action.replaces:
                 return world
             source = dict(world.rows)[action.target].good_source
             if is_covered(world, source, action.digest):

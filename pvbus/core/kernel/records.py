@@ -655,7 +655,8 @@ class ApprovalRow(_Row, frozen=True, kw_only=True):
     combination: with approve, the upstream revisions of the train that it goes with. freeze: no order to
     release, but one to promote: this revision stays proposed though a newer upstream revision is there, and
     once it is published the newer one does not unsay that it is good. is_frozen: the same while an approval
-    is ordered.
+    is ordered. replaces: with restore, the revision of the attempt, over which alone the former one goes; ""
+    for any, in rows of before there was one.
     """
 
     uid: str
@@ -666,6 +667,7 @@ class ApprovalRow(_Row, frozen=True, kw_only=True):
     files: str = ""
     combination: tuple[str, ...] = ()
     is_frozen: bool = False
+    replaces: str = ""
 
 
 class EventCause(_Row, frozen=True, kw_only=True):

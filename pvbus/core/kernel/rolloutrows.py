@@ -268,12 +268,13 @@ class Withdraw(msgspec.Struct, frozen=True):
 
 
 class Restore(msgspec.Struct, frozen=True):
-    """Publish the content of an earlier revision again."""
+    """Publish the content of an earlier revision again, over the one that the attempt published."""
 
     target: str
     revision: str
     digest: str
     attempt: int
+    replaces: str = ""
 
 
 class Ask(msgspec.Struct, frozen=True):

@@ -159,7 +159,7 @@ class Turn:
             elif row.state is TargetState.CANCELLING:
                 yield Withdraw(*content)
             elif row.state is TargetState.UNDOING:
-                yield Restore(row.target, row.good, row.good_digest, row.attempt)
+                yield Restore(row.target, row.good, row.good_digest, row.attempt, row.revision)
         rollout, asked = self.rollout, self.wave.asked if self.rollout.wave else ()
         if rollout.state is RolloutState.HOLDING and asked and not rollout.is_answered:
             yield Ask(rollout.attempt, rollout.wave, rollout.ask, asked)

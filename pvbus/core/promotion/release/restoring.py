@@ -5,11 +5,15 @@ each step finds what an earlier one has done. While it is a draft it has no owne
 bring its content up to date, leaves it alone; it gets the variant as its owner in the write that proposes it.
 The content is compared before it is proposed and before it is approved: a pipeline may have changed it.
 
-What a person has published since is not overruled. What the API server refuses stays as it is for a person,
+What anybody has published since is not overruled: the order names the revision that it replaces, and where
+another one is the last published, nothing is written, and the rollout takes notice of it. An order of an
+older version names none. What the API server refuses stays as it is for a person,
 and the outcome names it.
 """
 
-from pvbus.core.api.variants import PORCH_GROUP
+from collections.abc import Iterable
+
+from pvbus.core.api.variants import PORCH_GROUP, Downstream
 from pvbus.core.errors import ConflictError
 from pvbus.core.kernel.effects import Create, Update
 from pvbus.core.kernel.keys import RESTORES, digest
@@ -60,6 +64,8 @@ def restore(order: Order) -> Ending:
         return order.ended("unrestored", message)
     if last is not None and (yield from digest_of_files(order, last["metadata"]["name"])) == row.digest:
         return order.ended("done")
+    if replaced := _replaced(order, live):
+        return replaced
     if not order.is_current():
         return AGAIN
     if obstacle := obstacle_of(order):
@@ -78,10 +84,19 @@ def restore(order: Order) -> Ending:
     if lifecycle_of(made) in PUBLISHED:
         message = f"{made['metadata']['name']} restored it, but is not the last published revision any more"
         return order.ended("unrestored", message)
-    return (yield from _release(order, made))
+    return (yield from _release(order, made, downstream))
 
 
-def _release(order: Order, made: Object) -> Ending:
+def _replaced(order: Order, live: Iterable[Object]) -> str:
+    """Return which event a restore waits for, as another revision than the attempt's is published, "" for
+    none."""
+    last = latest(live)
+    if not order.row.replaces or last is None or last["metadata"]["name"] == order.row.replaces:
+        return ""
+    return f"the rollout to take notice of {last['metadata']['name']}, which is published (Replaced)"
+
+
+def _release(order: Order, made: Object, downstream: Downstream) -> Ending:
     """Propose and approve the new revision, as far as that is not done."""
     name = made["metadata"]["name"]
     if (yield from digest_of_files(order, name)) != order.row.digest:
@@ -99,6 +114,8 @@ def _release(order: Order, made: Object) -> Ending:
             return AGAIN
         if obstacle := obstacle_of(order):
             return obstacle
+        if replaced := _replaced(order, (yield from list_package(order.namespace, downstream))):
+            return replaced
         yield from publish(made)
     except RefusedError as error:
         message = f"{error}; PackageRevision {name} has the content: approve it by hand, or delete it"

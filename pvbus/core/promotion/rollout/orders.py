@@ -59,7 +59,7 @@ def order_of(row: Target | None) -> ApprovalRow | None:
         return None
     order: Order = ORDERS.get(row.state, "freeze")
     content = (row.good, row.good_digest) if order == "restore" else (row.revision, row.digest)
-    is_approval = order == "approve"
+    is_approval, is_restore = order == "approve", order == "restore"
     return ApprovalRow(
         uid=row.uid,
         attempt=row.attempt,
@@ -69,6 +69,7 @@ def order_of(row: Target | None) -> ApprovalRow | None:
         files=row.files if is_approval else "",
         combination=row.combination if is_approval else (),
         is_frozen=row.is_frozen,
+        replaces=row.revision if is_restore else "",
     )
 
 

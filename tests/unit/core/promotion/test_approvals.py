@@ -375,6 +375,37 @@ def test_former_content_is_published_again_as_a_revision_of_the_variant() -> Non
     assert made["metadata"]["annotations"][MADE_BY] == "web-edge@uid-v"
 
 
+@pytest.mark.parametrize(
+    ("replaces", "is_restored"), [(V2, True), ("", True), (V1, False), ("another", False)]
+)
+def test_a_restore_replaces_only_what_its_attempt_published(replaces: str, is_restored: bool) -> None:
+    """An order of an older version names nothing, and is carried out as before."""
+    world = published()
+    world.order("restore", V1, OLD, replaces=replaces)
+    settle(world)
+    assert bool(world.package.writes) == is_restored
+    assert world.outcome == ("done" if is_restored else "")
+
+
+def test_what_is_published_between_the_writes_of_a_restore_stays() -> None:
+    """The rollout sees it later, and names it."""
+    world = published()
+
+    def publish_another() -> None:
+        if world.package.writes[-1:] and world.package.writes[-1][1] == "created":
+            world.package.put("edge.web.by-hand", "Published", {"a.yaml": "a: 3\n"})
+
+    world.package.before_write = publish_another
+    world.order("restore", V1, OLD, replaces=V2)
+    outcome = world.run()
+    assert outcome is not None
+    assert outcome.waiting == (
+        "the rollout to take notice of edge.web.by-hand, which is published (Replaced)",
+    )
+    assert world.package.lifecycles()[restored(world)] == "Proposed"
+    assert outcome.again_after, "it is looked at again, as no record may come"
+
+
 def test_a_draft_of_a_rollback_has_no_owner() -> None:
     """Its variant would bring it up to date."""
     world = published()
