@@ -34,6 +34,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     is_frozen: whether its proposal stays as planned though a newer upstream revision is there, and once
     published is proven by that. has_passed: whether it was proven when its wave passed. why: what keeps it
     from going back, or who has published something else. losses: how often its proof was lost.
+    ordered_at: when its last order was given, in seconds since 1970.
     """
 
     target: str
@@ -63,6 +64,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     has_passed: bool = False
     why: str = ""
     losses: int = 0
+    ordered_at: float = 0
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):

@@ -40,6 +40,8 @@ ENDED = (
 ADVANCING = (RolloutState.ROLLING, RolloutState.HOLDING)
 ABORTABLE = (*ADVANCING, RolloutState.STOPPED)
 
+ORDERS = (TargetState.ORDERED, TargetState.CANCELLING, TargetState.UNDOING)
+"""Release has to do something about the target."""
 _WAITED_FOR = (TargetState.APPROVED, TargetState.UNDOING)
 """Of these it counts since when they are: their evidence, or their former revision, may never come."""
 
@@ -93,11 +95,14 @@ class Turn:
 
     def turn_target(self, row: Target, event: TargetEvent) -> None:
         state, now = target_after(row.state, event), self.rollout.watched_seconds
-        since = now if state in _WAITED_FOR and row.state is not state else row.since
-        losses = row.losses + (row.state is TargetState.PROVEN and event is TargetEvent.UNKNOWN)
-        published_at = now if event is TargetEvent.PUBLISHED else row.published_at
+        is_new = state is not row.state
         self.rows[row.target] = msgspec.structs.replace(
-            row, state=state, since=since, published_at=published_at, losses=losses
+            row,
+            state=state,
+            since=now if state in _WAITED_FOR and is_new else row.since,
+            published_at=now if event is TargetEvent.PUBLISHED else row.published_at,
+            losses=row.losses + (row.state is TargetState.PROVEN and event is TargetEvent.UNKNOWN),
+            ordered_at=self.now if state in ORDERS and is_new else row.ordered_at,
         )
 
     @property

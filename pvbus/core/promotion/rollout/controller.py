@@ -32,6 +32,7 @@ from pvbus.core.promotion.rollout.checking import ask_checks
 from pvbus.core.promotion.rollout.evidence import evidence_of, look_at_evidence, next_look, touch_evidence
 from pvbus.core.promotion.rollout.orders import end_puts, step_puts
 from pvbus.core.promotion.rollout.quarantining import write_quarantine
+from pvbus.core.promotion.rollout.reminding import next_reminder
 from pvbus.core.promotion.rollout.report import body_of, status_of
 from pvbus.core.promotion.rollout.state import STATUS_SECONDS, RolloutData
 
@@ -246,7 +247,7 @@ def _next_step(data: RolloutData, now: float) -> float:
 
 def _again_after(data: RolloutData, now: float) -> float | None:
     """Return when time alone may make something due."""
-    dues = [data.report_at] if data.is_stale else []
+    dues = [data.report_at] if data.is_stale else [data.remind_at]
     if data.wanted is not None and data.wanted.rules is not None:
         dues.append(_next_step(data, now))
     due = min(dues, default=math.inf)
@@ -255,6 +256,8 @@ def _again_after(data: RolloutData, now: float) -> float | None:
 
 def _report(data: RolloutData, now: float, standstill: Standstill) -> Generator[Effect, Any, str]:
     """Write the status if it differs and may be written; return the result of the reconciliation."""
+    if now >= data.remind_at:
+        data.is_stale = True
     if not data.is_stale or data.wanted is None or data.reported_at <= now < data.report_at:
         return "unchanged"
     seen = data.raw
@@ -264,6 +267,7 @@ def _report(data: RolloutData, now: float, standstill: Standstill) -> Generator[
     rollout = data.shown or data.present
     status = status_of(data.wanted, rollout, data.rows, data.candidates, now, present, standstill)
     data.is_stale, data.reported_at, data.report_at = False, now, now + STATUS_SECONDS
+    data.remind_at = next_reminder(status.conditions, rollout, data.rows.values(), now)
     if status == present:
         return "unchanged"
     try:

@@ -31,18 +31,24 @@ from pvbus.core.promotion.protocol.windows import DAYS_AHEAD, Calendar
 from pvbus.core.promotion.rollout.candidates import Candidates
 from pvbus.core.promotion.rollout.quarantining import quarantine_name, quarantine_names
 from pvbus.core.promotion.rollout.recovery import LOST
+from pvbus.core.promotion.rollout.reminding import (
+    FOR_PERSON,
+    NEVER_OPENS,
+    QUARANTINE_REFUSED,
+    TRAIN_INCOMPLETE,
+    reminded,
+    wait_of,
+)
 from pvbus.core.promotion.rollout.state import Wanted
 from pvbus.core.promotion.rollout.waiting import canary_advice
 from pvbus.core.variants.publishing import merge
 
 RUNS_QUARANTINED = "RunsQuarantined"
 RUNS_SHOWN_MAX = 3
-REFUSED = "QuarantineRefused"
 MESSAGE_CHARACTERS_MAX = 2_000
 """The history has a message of each attempt, and the status stays small."""
 FAILURES_SHOWN_MAX = 3
 COMBINATIONS_SHOWN_MAX = 3
-INCOMPLETE = "TrainIncomplete"
 EVIDENCED = (TargetState.PLANNED, TargetState.APPROVED)
 """A target in such a state may wait for its evidence."""
 
@@ -112,8 +118,9 @@ def status_of(
     desired = (*desired, *_runs_quarantined(runs, stored, generation))
     desired = (*desired, *_train_partial(rollout, rows, stored, generation))
     written = quarantine_names(wanted.policy, rollout.attempt, rollout.isolations)
+    wait = wait_of(going, rollout, rows.values(), now)
     return RolloutPolicyStatus(
-        conditions=merge(stored.conditions, desired, now),
+        conditions=reminded(merge(stored.conditions, desired, now), wait, now, generation),
         observed_generation=generation,
         phase=rollout.state.value,
         attempt=rollout.attempt,
@@ -244,7 +251,7 @@ def _isolating(wanted: Wanted, rollout: Rollout) -> Progress:
     without = _command(wanted, "roll-back" if rollout.undoes else "abort")
     return Progress(
         False,
-        REFUSED,
+        QUARANTINE_REFUSED,
         f"quarantine {name} cannot be written, and nothing is undone before: {rollout.refusal}. Let the "
         f"account of rollout create quarantines, or go without: {without} --no-quarantine --reason TEXT. "
         f"What it is for: {rollout.message}",
@@ -261,7 +268,7 @@ def _over(wanted: Wanted, rules: Rules, rollout: Rollout) -> Progress:
     if rollout.canary_reason:
         return _held(wanted, rollout)
     if rollout.train_message:
-        return Progress(False, INCOMPLETE, rollout.train_message)
+        return Progress(False, TRAIN_INCOMPLETE, rollout.train_message)
     if rollout.state is RolloutState.IDLE:
         return Progress(False, "NothingProposed", "no revision that may be approved is proposed")
     return Progress(False, rollout.state.value, rollout.message)
@@ -272,7 +279,7 @@ def _rolling(wanted: Wanted, rules: Rules, rollout: Rollout, counts: TargetCount
     wave = _wave(rules, rollout)
     if rules.needs_start and not rollout.is_started and not is_promoted:
         why = "the first wave begins when a person approves it"
-        return Progress(False, "WaitsForPerson", f"{why}: {_command(wanted, 'approve')}")
+        return Progress(False, FOR_PERSON, f"{why}: {_command(wanted, 'approve')}")
     if rollout.canary_reason:
         return _held(wanted, rollout)
     calendar = wave.calendar(wanted.commands, rollout.attempt)
@@ -306,7 +313,7 @@ def _closed(wanted: Wanted, calendar: Calendar, now: float) -> Progress:
         why = (
             f"nothing may be approved in the next {DAYS_AHEAD} days: change spec.windows or spec.denyWindows"
         )
-        return Progress(False, "NeverOpens", why)
+        return Progress(False, NEVER_OPENS, why)
     then = f"the next time window opens at {timestamp(opens)}"
     if calendar.is_denied(now):
         then += f"; spec.denyWindows denies this time: {_command(wanted, 'promote')} --reason TEXT passes it"
@@ -331,7 +338,7 @@ def _holding(wanted: Wanted, rules: Rules, rollout: Rollout) -> Progress:
     if wave.needs_person and wanted.commands.approve != (rollout.attempt, rollout.wave):
         asked = " ".join(check.person.question for check in wave.checks if check.person is not None)
         why = f"{where}, and waits for a person{asked and f': {asked}'}"
-        return Progress(False, "WaitsForPerson", f"{why} ({_command(wanted, 'approve')})")
+        return Progress(False, FOR_PERSON, f"{why} ({_command(wanted, 'approve')})")
     return Progress(True, "Holding", where)
 
 

@@ -1,5 +1,6 @@
 """The state that the service rollout holds for one policy."""
 
+import math
 from typing import NamedTuple
 
 import msgspec
@@ -64,6 +65,7 @@ class RolloutData(ObservedObject):
     is_stale: whether the status may differ from the rows
     reported_at: when the status was last compared with the rows
     report_at: when the status may be written next
+    remind_at: when it says again how long somebody is waited for
     """
 
     __slots__ = (
@@ -71,6 +73,7 @@ class RolloutData(ObservedObject):
         "due",
         "is_stale",
         "is_touched",
+        "remind_at",
         "report_at",
         "reported_at",
         "rollout",
@@ -90,6 +93,7 @@ class RolloutData(ObservedObject):
         self.sightings = Sightings()
         self.shown: Rollout | None = None
         self.is_touched = self.is_stale = True
+        self.remind_at = math.inf
         self.stepped_at = self.due = self.reported_at = self.report_at = 0.0
 
     @property

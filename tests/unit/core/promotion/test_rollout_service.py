@@ -411,8 +411,10 @@ def test_a_canary_that_holds_is_named_with_what_to_do() -> None:
 def test_a_canary_that_waits_lets_no_clock_of_the_service_tick() -> None:
     bench = Bench(canaries=["gone"]).go()
     written = len(bench.puts)
-    bench.go(1_000_000)
-    assert (len(bench.puts), bench.again_after) == (written, None)
+    bench.go(100_000)
+    assert len(bench.puts) == written
+    assert bench.again_after is not None
+    assert bench.again_after > 60, "but for a reminder"
 
 
 def test_an_excused_canary_is_in_the_history_with_who_said_so() -> None:
