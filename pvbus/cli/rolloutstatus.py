@@ -25,8 +25,7 @@ from pvbus.core.kernel.messages import SEPARATOR
 from pvbus.core.kernel.records import CandidateRow
 from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
-from pvbus.core.promotion.protocol.superseding import SUPERSEDED_MAX
-from pvbus.core.promotion.protocol.turn import ENDED
+from pvbus.core.promotion.protocol.turn import ENDED, SUPERSEDED_MAX
 from pvbus.core.promotion.protocol.units import units
 from pvbus.core.promotion.protocol.validation import validate_policy
 from pvbus.core.promotion.rollout.commanding import commands_of

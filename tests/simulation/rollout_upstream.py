@@ -9,21 +9,30 @@ from typing import TYPE_CHECKING
 
 from pvbus.core.kernel.rolloutrows import NOTHING, Approve, Evidence, Target, TargetFacts
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
+from pvbus.core.promotion.protocol.units import is_partial
 
 if TYPE_CHECKING:
     from tests.simulation.rollout_world import World
 
-NEWER = "p/u@v3"
+NEWER = "@v3"
+"""The newer revision of any package."""
 
 
 def released(real: Iterable[tuple[str, TargetFacts]]) -> tuple[tuple[str, TargetFacts], ...]:
     """Return packages whose variants follow a newer upstream revision."""
-    return tuple((t, f if f == NOTHING else f._replace(upstream=NEWER, is_current=False)) for t, f in real)
+    return tuple(
+        (target, facts if facts == NOTHING else facts._replace(upstream=_newer(facts), is_current=False))
+        for target, facts in real
+    )
+
+
+def _newer(facts: TargetFacts) -> str:
+    return f"{facts.upstream.partition('@')[0]}{NEWER}"
 
 
 def is_behind(facts: TargetFacts) -> bool:
     """Tell whether a variant follows the newer revision, and has no draft of it yet."""
-    return facts.upstream == NEWER != facts.source and facts != NOTHING
+    return facts.upstream.endswith(NEWER) and facts.upstream != facts.source
 
 
 def is_frozen(world: "World", target: str) -> bool:
@@ -39,21 +48,21 @@ def drafts(world: "World") -> Iterator[tuple[str, TargetFacts]]:
         if is_behind(facts) and (facts.published == facts.revision or not is_frozen(world, target)):
             yield (
                 target,
-                facts._replace(revision="v3", digest=f"d3-{target}", source=NEWER, is_proposed=True),
+                facts._replace(revision="v3", digest=f"d3-{target}", source=facts.upstream, is_proposed=True),
             )
 
 
 def is_doubtful(world: "World", target: str) -> bool:
     """Tell whether nothing can prove a target any more: Ready is of its newer draft, and it is not frozen."""
     row, facts = dict(world.rows)[target], dict(world.real)[target]
-    return facts.upstream == NEWER and row.upstream != NEWER and not row.is_frozen
+    return facts.upstream.endswith(NEWER) and row.upstream != facts.upstream and not row.is_frozen
 
 
 def keeps_proof(before: "World", row: Target) -> bool:
     """Tell whether a target was proven, and its Ready is of a newer draft by now."""
     former, facts = dict(before.rows).get(row.target), dict(before.view).get(row.target, NOTHING)
     is_same = former is not None and (former.attempt, former.state) == (row.attempt, TargetState.PROVEN)
-    return is_same and facts.upstream == NEWER and row.upstream != NEWER
+    return is_same and facts.upstream.endswith(NEWER) and row.upstream != facts.upstream
 
 
 def wrong_superseding(before: "World", after: "World", rows: Mapping[str, Target]) -> str:
@@ -67,6 +76,8 @@ def wrong_superseding(before: "World", after: "World", rows: Mapping[str, Target
         return "an attempt begins while an order of the one before may be carried out"
     if not is_over or before.rollout.state is RolloutState.SUPERSEDED:
         return ""
+    if any(row.unit and is_partial([*_mates(rows, row)]) for row in rows.values()):
+        return "a train is left partial by a newer revision"
     if after.rules.finishes:
         return "an attempt that finishes is superseded"
     if after.rollout.superseded != before.rollout.superseded + 1:
@@ -81,6 +92,10 @@ def wrong_superseding(before: "World", after: "World", rows: Mapping[str, Target
     if len(bad) > max(after.rules.failing_max, after.rollout.tolerated):
         return f"an attempt is superseded before {bad} fail it"
     return ""
+
+
+def _mates(rows: Mapping[str, Target], row: Target) -> Iterator[Target]:
+    return (mate for mate in rows.values() if mate.unit == row.unit)
 
 
 def _is_on_its_way(row: Target, seen: TargetFacts) -> bool:

@@ -104,10 +104,17 @@ def is_good_now(facts: TargetFacts, evidence: Evidence | None) -> bool:
 
 
 def is_candidate(row: Target | None, seen: TargetFacts, restart: int) -> bool:
-    """Tell whether a proposed revision may be planned: its content was not in vain in a former attempt."""
-    if not seen.is_proposed:
+    """Tell whether a proposed revision may be planned: its content was not in vain in a former attempt, and
+    it is not one that an attempt kept as planned, of which the variant follows a newer revision by now."""
+    if not seen.is_proposed or _is_left_over(row, seen):
         return False
     return row is None or row.state in _UNTRIED or row.digest != seen.digest or row.attempt <= restart
+
+
+def _is_left_over(row: Target | None, seen: TargetFacts) -> bool:
+    if row is None or (row.revision, row.digest) != (seen.revision, seen.digest):
+        return False
+    return moved_on(row, seen) and not seen.is_upstream_held
 
 
 def planned(

@@ -4,7 +4,7 @@ A target has moved on when its variant follows another upstream revision than pl
 attempt ends when nobody whom it waits for follows its revision any more. Failures are judged before. Orders
 are taken back, proofs stay, and what is published without one is neither good nor bad. With `Finish`, and
 after `SUPERSEDED_MAX` superseded attempts in a row, proposals stay as planned until the attempt is over; so
-do those of trains.
+do those of trains until a newer combination ends it: see `combinations`.
 
 An upstream revision that is quarantined supersedes nothing: who follows it keeps the planned proposal.
 """
@@ -12,15 +12,12 @@ An upstream revision that is quarantined supersedes nothing: who follows it keep
 from msgspec.structs import replace
 
 from pvbus.core.kernel.messages import SEPARATOR, cut
-from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutEvent, RolloutState, TargetEvent, TargetState
-from pvbus.core.promotion.protocol.observing import OPEN, moved_on
+from pvbus.core.promotion.protocol.combinations import has_successor, is_train_superseded
+from pvbus.core.promotion.protocol.observing import OPEN
 from pvbus.core.promotion.protocol.turn import ADVANCING, ENDED, Turn
 
 SUPERSEDED = RolloutState.SUPERSEDED.value
-SUPERSEDED_MAX = 3
-"""Fewer, and a hotfix waits for a rollout more often; more, and a busy upstream keeps a fleet without any
-rollout that completes for longer."""
 NEWER_MAX = 10
 """Upstream revisions in a row: with a daily release ten days of them."""
 SHOWN_MAX = 3
@@ -35,34 +32,22 @@ _FROZEN = (
 )
 
 
-def finishes(turn: Turn) -> bool:
-    """Tell whether an attempt goes on whatever comes from upstream. A train does: none is left partial."""
-    if turn.rules.finishes or turn.rollout.superseded >= SUPERSEDED_MAX:
-        return True
-    return any(row.unit for row in turn.current)
-
-
 def note_newer(turn: Turn) -> None:
     """Note the upstream revisions that targets follow by now, and those that were gone before going out."""
     if turn.rollout.state in ENDED:
         return
-    followed = {turn.seen[row.target].upstream for row in turn.current if _has_successor(turn, row)}
+    followed = {turn.seen[row.target].upstream for row in turn.current if has_successor(turn, row)}
     newer = tuple(sorted(followed)[:NEWER_MAX])
     gone = [each for each in turn.rollout.newer if each not in followed]
     before = [each for each in turn.rollout.skipped if each not in followed]
     turn.set(newer=newer, skipped=(*before, *gone)[-NEWER_MAX:])
 
 
-def _has_successor(turn: Turn, row: Target) -> bool:
-    seen = turn.seen.get(row.target)
-    return seen is not None and moved_on(row, seen) and not seen.is_upstream_held
-
-
 def supersede(turn: Turn) -> None:
     """End an attempt of which nobody is left to wait for."""
     if turn.rollout.state is RolloutState.SUPERSEDED:
         _leave_unproven(turn)  # an order that was carried out before it could be taken back
-    if turn.rollout.state not in ADVANCING or turn.commands.paused or finishes(turn):
+    if turn.rollout.state not in ADVANCING or turn.commands.paused or turn.finishes:
         return
     if not _is_superseded(turn):
         return
@@ -88,13 +73,15 @@ def _is_superseded(turn: Turn) -> bool:
     """
     if not turn.rollout.newer:
         return False
+    if any(row.unit for row in turn.current):
+        return is_train_superseded(turn)
     waiting = [row for row in turn.current if row.state in OPEN]
     here = [row for row in waiting if row.wave <= turn.rollout.wave]
-    if here and all(row.state is TargetState.APPROVED and _has_successor(turn, row) for row in here):
+    if here and all(row.state is TargetState.APPROVED and has_successor(turn, row) for row in here):
         return True
     if not waiting:
         waiting = [row for row in turn.current if row.state is TargetState.PROVEN]
-    return all(_has_successor(turn, row) for row in waiting)
+    return all(has_successor(turn, row) for row in waiting)
 
 
 def _leave_unproven(turn: Turn) -> None:
@@ -114,8 +101,9 @@ def _words(turn: Turn) -> str:
 
 def freeze(turn: Turn) -> None:
     """Note whose proposals stay as planned, so that promote does not take them back."""
-    is_finishing = turn.rollout.state in _USABLE and finishes(turn)
+    is_usable = turn.rollout.state in _USABLE
     for row in turn.current:
+        is_finishing = is_usable and (turn.finishes or bool(row.unit))
         is_frozen = is_finishing and row.state in _FROZEN and not row.rides
         if row.is_frozen is not is_frozen:
             turn.rows[row.target] = replace(row, is_frozen=is_frozen)

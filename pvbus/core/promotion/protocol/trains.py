@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from pvbus.core.kernel.messages import SEPARATOR, cut, first_of, part
 from pvbus.core.kernel.rolloutrows import Target, TargetFacts
 from pvbus.core.kernel.rolloutstates import TargetEvent, TargetState
+from pvbus.core.promotion.protocol.combinations import may_begin
 from pvbus.core.promotion.protocol.observing import FAILING, is_good_now
 from pvbus.core.promotion.protocol.rules import TrainRules
 from pvbus.core.promotion.protocol.turn import ABORTABLE, Turn
@@ -261,7 +262,7 @@ def orderable(turn: Turn, waiting: Sequence[Target], free: int | None) -> Iterat
     names, begun = {row.target for row in waiting}, set[str]()
     for row in waiting:
         unit = members.get(unit_of(row), [row])
-        if row.unit and not _may_follow(turn, row, unit, names):
+        if row.unit and not (_may_follow(turn, row, unit, names) and may_begin(turn, unit)):
             continue
         if unit_of(row) not in begun and not is_begun(unit):
             if free is not None and free <= len(begun):

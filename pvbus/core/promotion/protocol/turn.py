@@ -48,6 +48,9 @@ _WAITED_FOR = (TargetState.APPROVED, TargetState.UNDOING)
 ISOLATION_SECONDS = 10.0
 """Between two looks at a quarantine that is not seen on all targets: a person may have ended it, or mended
 what the API server refused. Longer, and a rollback begins as much later."""
+SUPERSEDED_MAX = 3
+"""Attempts in a row. Fewer, and a hotfix waits for a rollout more often; more, and a busy upstream keeps a
+fleet without any rollout that completes for longer."""
 SECONDS_OF_DAY = 86_400.0
 """A closed rollout looks at least so often whether its windows open."""
 
@@ -183,6 +186,11 @@ class Turn:
             self.set(unmet="")
         if self.rollout.state not in ADVANCING and not self.rollout.candidates:
             self.set(phase_seconds=0.0, wave_seconds=0.0)
+
+    @property
+    def finishes(self) -> bool:
+        """Whether the attempt goes on whatever comes from upstream."""
+        return self.rules.finishes or self.rollout.superseded >= SUPERSEDED_MAX
 
     @property
     def may_order(self) -> bool:

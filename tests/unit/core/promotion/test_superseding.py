@@ -9,7 +9,7 @@ from pvbus.core.kernel.records import APPROVALS, ApprovalRow
 from pvbus.core.kernel.rolloutrows import Approve, Evidence, Restore, Withdraw
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
-from pvbus.core.promotion.protocol.superseding import SUPERSEDED_MAX
+from pvbus.core.promotion.protocol.turn import SUPERSEDED_MAX
 from tests.unit.core.promotion.promoting import KEY as VARIANT
 from tests.unit.core.promotion.promoting import NAME, World, draft, variant
 from tests.unit.core.promotion.rolling import Bench
