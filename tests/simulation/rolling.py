@@ -237,6 +237,15 @@ class Acting(Rolling):
     async def has(self, package: str, version: int) -> Object:
         return await self.until(lambda: self.published(package).get(version))
 
+    async def goes_back(self, package: str) -> Object:
+        """Wait until a former revision is published again."""
+
+        def find() -> Object | None:
+            restored = (each for each in self.revisions(package) if ".rollback-" in each["metadata"]["name"])
+            return next((each for each in restored if each["spec"].get("lifecycle") == "Published"), None)
+
+        return await self.until(find)
+
     async def becomes(self, package: str, state: TargetState) -> None:
         """Wait until the rollout has noticed."""
 

@@ -253,11 +253,22 @@ def moves(world: World) -> Iterator[tuple[Move, World]]:
             if dict(world.evidence).get(target) not in (found, found._replace(is_good=not found.is_good)):
                 name = "good" if found.is_good else "bad"
                 yield (name, target), world._replace(evidence=put(world.evidence, target, found))
+    for target, found in _proofs_of_restored(world):
+        if dict(world.evidence).get(target) != found:
+            yield ("good again", target), world._replace(evidence=put(world.evidence, target, found))
     if world.releases:
         left = world._replace(real=released(world.real), releases=world.releases - 1)
         yield ("newer upstream",), left
     if world.ticks and world.rollout.seen_at:
         yield ("tick",), world._replace(now=world.now + TICK_SECONDS, ticks=world.ticks - 1)
+
+
+def _proofs_of_restored(world: World) -> Iterator[tuple[str, Evidence]]:
+    """Yield what the clusters say of targets whose former content is published again."""
+    for target, row in world.rows if world.rules.is_evidenced else ():
+        facts = dict(world.real)[target]
+        if row.state is TargetState.UNDOING and facts.published_digest == row.good_digest:
+            yield target, Evidence(facts.published, row.good_digest, row.attempt, True)
 
 
 def tricks(world: World) -> Iterator[tuple[Move, World]]:
@@ -487,6 +498,11 @@ def _wrong_judgment(before: World, after: World, rows: Mapping[str, Target]) -> 
         if evidence.get(target) != wanted:
             return f"{target} is {row.state} by evidence of something else"
     facts = dict(after.view)
+    for target, row in rows.items() if after.rules.is_evidenced else ():
+        wanted = Evidence(facts[target].published, row.good_digest, row.attempt, True)
+        is_new = row.state is TargetState.UNDONE and former[target].state is not TargetState.UNDONE
+        if is_new and evidence.get(target) != wanted:
+            return f"{target} counts as restored without evidence of its own"
     bad = len({_unit(row) for row in rows.values() if row.state in BAD and not row.rides})
     is_stop = after.rollout.state is RolloutState.STOPPED and before.rollout.state is not RolloutState.STOPPED
     if is_stop and after.rollout.reason == NO_EVIDENCE and bad > after.rules.failing_max:

@@ -76,6 +76,8 @@ async def story(world: Killing) -> None:
     await world.becomes("s2", TargetState.PLANNED)
     world.report(second, healthy=True)
     world.report(await world.has("s2", 2), healthy=False)
+    for package in ("s0", "s1", "s2"):  # what is restored needs evidence of its own, before the next goes
+        world.report(await world.goes_back(package), healthy=True)
     await world.becomes("s2", TargetState.UNDONE)  # bad evidence counts when it is seen twice
     await world.converge()
 

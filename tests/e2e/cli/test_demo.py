@@ -88,7 +88,7 @@ def test_what_fails_in_a_rollout_goes_out_to_nobody_else(tmp_path: Path, path: s
         "asia-99 got nothing: its one revision is a draft",
     ):
         assert any(words in line for line in outcomes), (words, outcomes)
-    assert "pin the set to the last good revision blueprints/web@v1" in output
+    assert "go back to the last good revision blueprints/web@v1" in output
 
 
 def test_a_rollout_is_rolled_back_in_its_second_wave(tmp_path: Path, path: str) -> None:

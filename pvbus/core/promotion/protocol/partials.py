@@ -78,6 +78,9 @@ def strand_overdue(turn: Turn) -> None:
         if row.state is TargetState.UNDOING and turn.rollout.watched_seconds - row.since >= limit:
             turn.turn_target(row, TargetEvent.STRAND)
             why = f"Stranded: {row.good} was not published again within {limit:g} s"
+            if turn.is_unproven_again(row):
+                words = row.evidence or "nothing says that it is good"
+                why = f"Stranded: {row.good} is published again, and not proven within {limit:g} s: {words}"
             turn.rows[row.target] = replace(turn.rows[row.target], why=why)
 
 

@@ -29,10 +29,11 @@ def note_evidence(turn: Turn) -> None:
         return
     for row in turn.current:
         sighting = turn.sightings.get(row.target)
-        if sighting is None or row.state not in (*PUBLISHED, TargetState.PLANNED):
+        if sighting is None or row.state not in (*PUBLISHED, TargetState.PLANNED, TargetState.UNDOING):
             continue
         is_held = row.state is TargetState.PLANNED and not may_be_ordered(turn, row)
         is_unproven = row.state in PUBLISHED and row.state is not TargetState.PROVEN
+        is_unproven = is_unproven or turn.is_unproven_again(row)
         words = sighting.words if is_held or is_unproven else ""
         before = row.before
         if turn.rules.is_weak and not before and row.state in PUBLISHED:

@@ -222,6 +222,7 @@ class _Fleet:
                 row = rows[action.target]
                 self.wave(row.wave, seconds).restored.append(action.target)
                 self.publish(action.target, action.revision, action.digest, row.good_source)
+                self.evidence[action.target] = Evidence(action.revision, action.digest, action.attempt, True)
                 return True
         # An order is taken back: it was not carried out, as this fleet does at once what it is told.
         facts = self.seen.get(action.target, NOTHING)

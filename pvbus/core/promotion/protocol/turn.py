@@ -133,6 +133,17 @@ class Turn:
         """Tell whether a train of the current attempt is noted as partial."""
         return any(row.partial_since is not None for row in self.current)
 
+    def is_unproven_again(self, row: Target) -> bool:
+        """Tell whether the former content of a target is published, and nothing says yet that it is good.
+
+        Where a policy looks at more than Ready, that it is published says nothing of its cluster. Ready is
+        not asked for: it is of the newer draft that the variant makes after a rollback.
+        """
+        seen, said = self.seen.get(row.target), self.evidence.get(row.target)
+        if not self.rules.is_evidenced or seen is None or seen.published_digest != row.good_digest:
+            return False
+        return said is None or said != (seen.published, row.good_digest, row.attempt, True)
+
     def is_undoing(self) -> bool:
         """Tell whether the former revision of a target of the current attempt is to be published."""
         return any(row.state is TargetState.UNDOING for row in self.current)
@@ -252,11 +263,21 @@ class Turn:
         return min((due for due in dues if due > 0), default=None)
 
 
+def note_again(turn: Turn, row: Target) -> None:
+    """Note when the former content was first seen as published again: its evidence is of after that."""
+    if row.published_at < row.since:
+        published_at = max(row.since, turn.rollout.watched_seconds)
+        turn.rows[row.target] = msgspec.structs.replace(row, published_at=published_at)
+
+
 def observe_rows(turn: Turn, rows: Iterable[Target]) -> None:
     """Bring targets up to date with what is seen of them."""
     for row in rows:
         facts, found = turn.seen.get(row.target), turn.evidence.get(row.target)
         while (event := observed(turn.rows[row.target], facts, found)) is not None:
+            if event is TargetEvent.RESTORED and turn.is_unproven_again(row):
+                note_again(turn, turn.rows[row.target])
+                break
             if (
                 event is TargetEvent.CANCELLED
                 and turn.rollout.state in (*ABORTABLE, RolloutState.SUPERSEDED)

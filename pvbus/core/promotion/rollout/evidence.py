@@ -11,14 +11,23 @@ from pvbus.core.kernel.rolloutstates import TargetState
 from pvbus.core.promotion.protocol.evidence import UNREAD, Proof
 from pvbus.core.promotion.rollout.checking import UNANSWERED_MAX
 from pvbus.core.promotion.rollout.looking import Look, look_at
-from pvbus.core.promotion.rollout.sightings import sharers_of, subject_of, unseen, watched_targets
+from pvbus.core.promotion.rollout.sightings import (
+    restored_targets,
+    sharers_of,
+    subject_of,
+    unseen,
+    watched_targets,
+)
 from pvbus.core.promotion.rollout.state import RolloutData
 
 
 def evidence_of(data: RolloutData) -> Mapping[str, Evidence]:
     """Return what is known of the targets of the present attempt."""
     ready = data.candidates.evidence(data.present.attempt)
-    return data.sightings.evidence(ready) if _is_wanted(data) else ready
+    if not _is_wanted(data):
+        return ready
+    again = restored_targets(data.present, data.rows, data.candidates)
+    return {**data.sightings.evidence(ready), **data.sightings.proofs(again)}
 
 
 def look_at_evidence(key: Key, data: RolloutData, now: float) -> Generator[Effect, Any, bool]:

@@ -104,6 +104,16 @@ class Sightings:
         self._seen = {target: seen for target, seen in self._seen.items() if target in watched}
         self._changed &= watched.keys()
 
+    def proofs(self, contents: Mapping[str, tuple[str, str, int]]) -> dict[str, Evidence]:
+        """Return what the last look saw of contents, whatever their variants say."""
+        seen = ((self._seen.get(target), content) for target, content in contents.items())
+        known = ((target, *pair) for target, pair in zip(contents, seen, strict=True))
+        return {
+            target: Evidence(*content, look.proof.verdict)
+            for target, look, content in known
+            if look is not None and look.content == content and look.proof.verdict is not None
+        }
+
     def evidence(self, ready: Mapping[str, Evidence]) -> dict[str, Evidence]:
         """Return what is known of each target: bad if its variant is, else what the last look saw of exactly
         this revision, content and attempt. ready: what the variants say."""
@@ -140,6 +150,7 @@ def watched_targets(
     is_active = rollout.state not in (*ENDED, RolloutState.ROLLING_BACK)
     current = [row for row in rows.values() if is_active and row.attempt == rollout.attempt]
     found = {row.target: (row.revision, row.digest, row.attempt) for row in current if row.state in PUBLISHED}
+    found |= restored_targets(rollout, rows, candidates)
     if rules.is_weak and is_active:
         found |= {row.target: ("", "", row.attempt) for row in _next(rules, rollout, current)}
     named = {row.target for row in current}
@@ -150,6 +161,19 @@ def watched_targets(
         if target not in named and content[0]:
             found[target] = (*content, rollout.attempt)
     return found
+
+
+def restored_targets(
+    rollout: Rollout, rows: Mapping[str, Target], candidates: Candidates
+) -> dict[str, tuple[str, str, int]]:
+    """Return the targets whose former content is published again, with what is looked at."""
+    undoing = (
+        row for row in rows.values() if (row.attempt, row.state) == (rollout.attempt, TargetState.UNDOING)
+    )
+    published = ((row, candidates.published(row.target)) for row in undoing)
+    return {
+        row.target: (*content, row.attempt) for row, content in published if content[1] == row.good_digest
+    }
 
 
 def _next(rules: Rules, rollout: Rollout, current: list[Target]) -> Iterator[Target]:
@@ -200,8 +224,9 @@ def subject_of(
         source = None  # it is of another revision
     is_of_row = row is not None and (row.revision, row.digest) == content[:2]
     seconds = float("inf")
-    if row is not None and is_of_row and row.attempt == rollout.attempt:
-        seconds = rollout.watched_seconds - row.published_at
+    is_again = row is not None and row.state is TargetState.UNDOING
+    if row is not None and (is_of_row or is_again) and row.attempt == rollout.attempt:
+        seconds = rollout.watched_seconds - max(row.published_at, row.since if is_again else 0.0)
     return Subject(
         source=source,
         published=content[0],

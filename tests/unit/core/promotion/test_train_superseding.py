@@ -8,6 +8,10 @@ NEWER = ("p/a@v3", "p/b@v3")
 LISTED = IN_ORDER._replace(train=TRAIN._replace(upstreams=("p/a@v2", "p/b@v2")))
 
 
+def phase(fleet: TrainFleet) -> str:
+    return fleet.rollout.state.value
+
+
 def follow(fleet: TrainFleet, *members: str, sites: int = 3) -> TrainFleet:
     """Let the variants of members follow v3. Their planned proposals are frozen, so promote leaves them."""
     for site in range(sites):
@@ -46,7 +50,7 @@ def test_a_whole_new_combination_supersedes_and_goes_from_the_first_wave() -> No
     fleet.publish("a-0").publish("b-0")
     for site in (1, 2):
         fleet.publish(f"a-{site}").publish(f"b-{site}")
-    assert fleet.rollout.state is RolloutState.COMPLETED
+    assert phase(fleet) == RolloutState.COMPLETED
     fleet = TrainFleet(IN_ORDER._replace(needs_start=True)).go()
     follow(fleet, "a", "b")
     assert (fleet.rollout.state, fleet.rollout.superseded) == (RolloutState.SUPERSEDED, 1)
@@ -65,13 +69,13 @@ def test_a_unit_that_has_begun_is_made_whole_first_and_none_begins_meanwhile() -
         "planned planned",
     ]
     follow(fleet, "a", "b")
-    assert fleet.rollout.state is RolloutState.ROLLING
+    assert phase(fleet) == RolloutState.ROLLING
     fleet.publish("b-0")
     assert fleet.states_at(2) == "planned planned", "no other unit begins"
     fleet.publish("a-1")
     assert fleet.states_at(1) == "proven ordered"
     fleet.publish("b-1")
-    assert fleet.rollout.state is RolloutState.SUPERSEDED
+    assert phase(fleet) == RolloutState.SUPERSEDED
     assert [fleet.states_at(site) for site in range(3)] == ["proven proven", "proven proven", "left left"]
 
 
@@ -88,22 +92,22 @@ def test_the_policy_says_which_combination_is_new() -> None:
     """Where it names revisions, no other combination supersedes, though every member has a newer one."""
     fleet = TrainFleet(LISTED._replace(needs_start=True)).go()
     follow(fleet, "a", "b")
-    assert fleet.rollout.state is RolloutState.ROLLING
+    assert phase(fleet) == RolloutState.ROLLING
     fleet.rules = fleet.rules._replace(train=TRAIN._replace(upstreams=("p/a@v3", "p/b@v4")))
     fleet.go()
-    assert fleet.rollout.state is RolloutState.ROLLING
+    assert phase(fleet) == RolloutState.ROLLING
     fleet.rules = fleet.rules._replace(train=TRAIN._replace(upstreams=NEWER))
     fleet.go()
-    assert fleet.rollout.state is RolloutState.SUPERSEDED
+    assert phase(fleet) == RolloutState.SUPERSEDED
 
 
 def test_one_new_member_is_a_new_combination_where_the_policy_names_it() -> None:
     fleet = TrainFleet(LISTED._replace(needs_start=True)).go()
     follow(fleet, "a")
-    assert fleet.rollout.state is RolloutState.ROLLING
+    assert phase(fleet) == RolloutState.ROLLING
     fleet.rules = fleet.rules._replace(train=TRAIN._replace(upstreams=("p/a@v3", "p/b@v2")))
     fleet.go()
-    assert fleet.rollout.state is RolloutState.SUPERSEDED
+    assert phase(fleet) == RolloutState.SUPERSEDED
 
 
 def test_a_train_that_finishes_is_not_superseded() -> None:
