@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from pvbus.adapters.certificates import issue
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.effects import (
     Certify,
@@ -46,6 +45,8 @@ async def perform(
         elif isinstance(effect, Observe | Pull):
             result = await _read(sources, effect)
         elif isinstance(effect, Certify):
+            from pvbus.adapters.certificates import issue  # only establish asks for certificates
+
             result = issue(effect)
         else:
             result = await _call(cluster, effect)

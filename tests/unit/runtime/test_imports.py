@@ -13,6 +13,7 @@ UNUSED = (
     "urllib3",
     "dateutil",
     "rich",
+    "cryptography",
     "pysat",
     "pysolvers",
 )
