@@ -278,7 +278,10 @@ class Judge:
 
 def is_runtime(obj: Object, revision: str) -> bool:
     """Tell whether an object runs a package, and is not one of its objects."""
-    return revision in obj["metadata"]["name"] and obj["kind"] in (
+    package, name = revision.rpartition("-")[0], obj["metadata"]["name"]
+    if obj["kind"] in ("Service", "Secret"):
+        return name in (package, f"{package}-tls-server", f"{package}-tls-client")
+    return revision in name and obj["kind"] in (
         "ClusterRole",
         "ClusterRoleBinding",
         "Deployment",

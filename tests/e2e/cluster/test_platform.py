@@ -26,7 +26,7 @@ SERVICES = ("ingest", "resolve", "establish")
 PACKAGING = sorted((DEFINITIONS[0].parent / "packaging").glob("*.yaml"))
 OF_OTHER_STORIES = {
     *("packages", "packages/status", "packagerevisions", "packagerevisions/status"),  # the kind Package
-    *("deployments", "serviceaccounts", "clusterroles", "clusterrolebindings"),  # of providers that run
+    *("deployments", "services", "serviceaccounts", "clusterroles", "clusterrolebindings"),  # of what runs
     "secrets",  # of registries that want a password
     "functions",  # created whole, and never changed here
 }

@@ -186,7 +186,7 @@ def _make_whole(run: _Run, locked: LockedRevision) -> Generator[Effect, Any, _Wh
     except PermanentError as error:
         raise RefusedError(error.reason, f"{error}: nothing was changed") from error
     if certified.authority is not None:
-        yield Create(runtime.SECRET, certified.authority)
+        yield from _create_authority(run, certified.authority)
     yield from applying.write(items)
     apart = {key_of(each) for each in ran.accounts}
     own = [item.new for item in items if key_of(item.new) not in apart]
@@ -195,6 +195,17 @@ def _make_whole(run: _Run, locked: LockedRevision) -> Generator[Effect, Any, _Wh
         for each in own
     )
     return _Whole(tuple(map(key_of, own)), references, workloads, ran.gap, ran.endpoint)
+
+
+def _create_authority(run: _Run, secret: Object) -> Generator[Effect, Any, None]:
+    """Create the Secret of the authority, for one install at a time. Raises NotYetError for the others."""
+    if run.configs.is_authority_written:
+        raise NotYetError("another install creates the authority of certificates")
+    run.configs.is_authority_written = True
+    try:
+        yield Create(runtime.SECRET, secret)
+    finally:
+        run.configs.is_authority_written = False
 
 
 def _runtime(

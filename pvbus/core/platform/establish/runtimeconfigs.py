@@ -11,10 +11,12 @@ class RuntimeConfigs:
     """What each config says.
 
     hidden: why they cannot be listed, in the API's words, "" if they can
+    is_authority_written: whether an install creates the authority of certificates now
     """
 
     def __init__(self) -> None:
         self.hidden = ""
+        self.is_authority_written = False
         self._specs: dict[str, Mapping[str, Any]] = {}
 
     def observe(self, name: str, obj: Mapping[str, Any] | None) -> bool:
