@@ -22,12 +22,14 @@ from tests.property.resolve.oracle import ASSIGNMENTS_MAX, Oracle
 
 GRAPHS = int(os.environ.get("PVBUS_RESOLVE_GRAPHS", "400"))
 FIRST = int(os.environ.get("PVBUS_RESOLVE_FIRST", "0"))
+DIFFERED = (1175, 10449, 16144)
+"""Seeds of problems whose explanations did not hold once."""
 STATUSES = {"granted": 0, "stays": 1, "quarantined": 2}
 
 
 def problems() -> list[tuple[int, Problem]]:
     """Return problems that are small enough for brute force, with their seeds."""
-    found: list[tuple[int, Problem]] = []
+    found = [(seed, random_problem(seed)) for seed in DIFFERED]
     seed = FIRST
     while len(found) < GRAPHS:
         problem = random_problem(seed)

@@ -229,6 +229,8 @@ class Graph:
         reason needs it. What provides an offer for nobody but itself must not appear from nowhere.
 
         chosen: the variable of each node that is there
+
+        The clause names every reason from outside: also other versions of the packages that are without one.
         """
         nodes = {variable: index for index, variable in chosen.items()}
         founded = {index for index in chosen if self.has_reason(index)}
@@ -245,8 +247,8 @@ class Graph:
         atoms = {chosen[index] for index in unfounded}
         reasons = (
             2 * variable
-            for variable, owner in enumerate(self.owners)
-            if owner not in unfounded and self.find_supported(variable) & atoms
+            for variable in range(len(self.owners))
+            if variable not in atoms and self.find_supported(variable) & atoms
         )
         return (2 * min(atoms) + 1, *reasons)
 
