@@ -36,17 +36,19 @@ def _items(meta: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [each for each in items or () if isinstance(each, Mapping)]
 
 
+RUNTIME = "runtimeConfigRef"
 _DEFAULTS: Mapping[str, Any] = {
     "packagePullSecrets": [],
     "packagePullPolicy": "IfNotPresent",
     "revisionActivationPolicy": "Automatic",
     "revisionHistoryLimit": 1,
+    RUNTIME: {"name": "default"},
 }
 """What an owner passes on, with what a dependency gets when the owner takes it back."""
 
 
 def template_of(
-    row: LockRow, owner: Install | None, parent: LockRow | None, *, is_there: bool
+    row: LockRow, owner: Install | None, parent: LockRow | None, *, is_there: bool, is_run: bool = True
 ) -> Mapping[str, Any]:
     """Return the spec of an install that is created, or was.
 
@@ -54,6 +56,7 @@ def template_of(
     install that is there and has no version yet nothing changes.
 
     parent: the row of the owner; what that was given counts while there is no object of it
+    is_run: whether something runs installs of this kind, so that they have a runtimeConfigRef
     """
     former = dict(row.template)
     if is_there and not row.digest:
@@ -63,6 +66,8 @@ def template_of(
         passed = _passed_on(owner)
     elif parent is not None and parent.template:
         passed = {name: parent.template[name] for name in _DEFAULTS if name in parent.template}
+    if not is_run:
+        passed.pop(RUNTIME, None)
     taken = {name: value for name, value in _DEFAULTS.items() if name in former}
     version = f":{row.version}" if row.version and not row.version.startswith("sha256:") else ""
     pinned = f"@{row.digest}" if row.digest and not version else ""
@@ -79,4 +84,6 @@ def _passed_on(owner: Install) -> dict[str, Any]:
         passed["revisionActivationPolicy"] = "Manual"
     if owner.history_max != 1:
         passed["revisionHistoryLimit"] = owner.history_max
+    if owner.runtime_config not in ("", _DEFAULTS[RUNTIME]["name"]):
+        passed[RUNTIME] = {"name": owner.runtime_config}
     return passed

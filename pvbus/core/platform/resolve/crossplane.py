@@ -37,6 +37,8 @@ from pvbus.core.platform.solver.model import Chosen, Requirement, Wish
 NAME_CHARACTERS = 50
 """Of an install's name in the name of its revision, so that with the digest it is a name of 63."""
 DIGEST_CHARACTERS = 12
+NOT_RUN = "Configuration"
+"""The kind of an install whose package nothing runs."""
 ANY_KIND = "Package"
 """The kind of an install that takes a package of each kind."""
 
@@ -485,7 +487,8 @@ class CrossplaneFamily:
         """Give a created install its version, and its owner's pull secrets, policies and account."""
         holder, parent = self.plans.get(owner), self.rows.get(owner)
         install = holder.install if holder is not None else None
-        template = template_of(row, install, parent, is_there=plan.install is not None)
+        is_run = ObjectKey.parse(plan.okey).kind != NOT_RUN
+        template = template_of(row, install, parent, is_there=plan.install is not None, is_run=is_run)
         account = row.account_annotations
         if parent is not None and parent.holders:
             account = parent.account_annotations

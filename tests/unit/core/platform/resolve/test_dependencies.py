@@ -54,9 +54,11 @@ def test_pull_secrets_and_policies_pass_down_to_a_created_install() -> None:
         packagePullSecrets=[{"name": "login"}],
         packagePullPolicy="Always",
         revisionHistoryLimit=3,
+        runtimeConfigRef={"name": "irsa"},
     )
     assert world.row("acme-aws").template == {
         "package": f"{AWS}:v1.0.0",
+        "runtimeConfigRef": {"name": "irsa"},
         "packagePullSecrets": [{"name": "login"}],
         "packagePullPolicy": "Always",
         "revisionHistoryLimit": 3,
