@@ -306,7 +306,8 @@ def lines_of_plan(actions: Sequence[Document]) -> list[Line]:
 
 
 def lines_of_change(sent: Sequence[Sent]) -> list[Line]:
-    return sorted(_line(*write) for write in sent)
+    """Return the services' writes. The former specs of sets, which conditions keeps, are in no plan."""
+    return sorted(_line(*write) for write in sent if write.kind != "ControllerRevision")
 
 
 def _line(verb: str, kind: str, namespace: str, name: str, obj: Object | None) -> Line:
