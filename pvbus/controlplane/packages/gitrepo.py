@@ -22,6 +22,7 @@ from pygit2.enums import FileMode, ObjectType
 from pvbus.controlplane.packages import bounds, layout
 from pvbus.controlplane.packages.bounds import ContentError
 from pvbus.controlplane.packages.filesets import File, Files, check_files
+from pvbus.controlplane.packages.foldertrees import FolderTrees
 from pvbus.controlplane.packages.gitcommand import Failure, Git, GitError, RefUpdate, is_path
 from pvbus.controlplane.packages.packedrefs import replace_packed
 from pvbus.controlplane.packages.pushing import Pusher
@@ -109,6 +110,7 @@ class BareMirror:
         except DAMAGE:
             self._make()
             self._repository = pygit2.Repository(str(path))
+        self._folders = FolderTrees(path / "objects", lambda tree: self._tree(tree).read_raw())
         self._package_trees: set[str] = set()
         self._empty_trees: set[str] = set()
         self._folders_read = 0
@@ -147,6 +149,7 @@ class BareMirror:
         with self._lock:
             self._make()
             self._repository = pygit2.Repository(str(self.path))
+            self._folders.clear()
             self._package_trees.clear()
             self._empty_trees.clear()
             self.refs = {}
@@ -451,29 +454,9 @@ class BareMirror:
         with self._lock:
             found = self._commit(commit)
             root = str(found.tree_id) if found is not None else None
-            return self._graft(root, directory.split("/"), tree) or str(
+            return self._folders.graft(root, directory.split("/"), tree) or str(
                 self._repository.TreeBuilder().write()
             )
-
-    def _graft(self, root: str | None, names: Sequence[str], tree: str | None) -> str | None:
-        """Return the tree `root` with one folder replaced, or removed (None); None if nothing is left.
-
-        names: the names from `root` to the folder
-        """
-        if not names:
-            return tree
-        base = self._tree(root) if root else None
-        builder = self._repository.TreeBuilder(base) if base is not None else self._repository.TreeBuilder()
-        present = base is not None and names[0] in base
-        child = str(base[names[0]].id) if base is not None and present else None
-        if child is not None and base is not None and base[names[0]].type != ObjectType.TREE:
-            child = None
-        new = self._graft(child, names[1:], tree)
-        if new is not None:
-            builder.insert(names[0], new, FileMode.TREE)
-        elif present:
-            builder.remove(names[0])
-        return str(builder.write()) if len(builder) else None
 
     def write_commit(self, tree: str, parents: Sequence[str], message: str, author: Author) -> str:
         """Write a commit that no ref points to yet."""
