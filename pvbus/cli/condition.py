@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from pvbus.cli.fleet import existing, kubeconfig_option, persist, require_served
-from pvbus.cli.live import REVISION
+from pvbus.cli.live import FILES, REVISION
 from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
 from pvbus.cli.output import columns, emit
 from pvbus.cli.packagefolder import PackageHome, folder_key, folder_option
@@ -21,6 +21,7 @@ from pvbus.core.kernel import gates, tasks
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import MESSAGE_CHARACTERS_MAX
 from pvbus.core.variants.revisions.owning import lifecycle_of
+from pvbus.core.variants.revisions.signatures import signed_digest
 from pvbus.core.variants.revisions.validators import SET_BY, is_validators
 from pvbus.ports.cluster import Cluster, Object
 
@@ -29,6 +30,13 @@ WATCH_SECONDS = 1.0  # between two looks: who waits for a condition waits for pe
 OWN = ("Rendered", "RenderIdempotent")
 """Conditions of the package store: it sets them when it runs the pipeline."""
 ONE_PLACE = "--folder names a package without a server, -n a namespace of one: leave one of them out"
+
+content_option = click.option(
+    "--content",
+    metavar="DIGEST",
+    default="",
+    help="Only if the draft still has the files that pvbus diff has shown with this digest.",
+)
 
 _TYPE = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
@@ -40,11 +48,13 @@ class Wanted(NamedTuple):
     key: the package revision
     conditions: the conditions to set
     in_order: whether to set one only if all that it comes after are True
+    content: the digest of the files that the person has looked at, "" for whatever files there are
     """
 
     key: Key
     conditions: list[Object]
     in_order: bool = False
+    content: str = ""
 
 
 class Written(NamedTuple):
@@ -86,11 +96,13 @@ Examples:
   pvbus condition set default/edge.web.packagevariant-1 Certified=False --reason NoLicense \\
       --message "the licence of site asia-01 has expired"
   pvbus condition set default/edge.web.packagevariant-1 Deployed=True --in-order
+  pvbus condition set default/edge.web.packagevariant-1 Certified=True --content DIGEST   (see pvbus diff)
   pvbus condition set --folder packages/web Certified=True          the Kptfile of a folder, without a server
   kubectl wait packagerevision/edge.web.packagevariant-1 --for=condition=Certified
 
 Exit codes: 0 set (also if it was so before); 1 there is no such revision, it is no draft, the server refused,
-or with --in-order a condition comes after one that is not True; 2 bad usage.
+with --in-order a condition comes after one that is not True, or with --content the draft has other files;
+2 bad usage.
 """,
 )
 @object_argument("[[KIND] NAME] TYPE=STATUS...", (REVISION,), required=False)
@@ -99,6 +111,7 @@ or with --in-order a condition comes after one that is not True; 2 bad usage.
 @click.option("--reason", default="", help="Why, in one CamelCase word, for programs.")
 @click.option("--message", default="", help="Why, in a sentence, for people.")
 @click.option("--in-order", is_flag=True, help="Only if all that the conditions come after is True.")
+@content_option
 @_output
 @kubeconfig_option
 @data_option
@@ -109,6 +122,7 @@ def set_(
     reason: str,
     message: str,
     in_order: bool,
+    content: str,
     output: str,
     kubeconfig: str | None,
     data: str,
@@ -121,13 +135,18 @@ def set_(
     With --in-order a condition is set to True or False only on a revision in which all that it comes after
     is True; Unknown is always set.
 
+    A condition is a statement on the draft's files, and becomes Unknown when they change. With --content it
+    is set only if the files still are those that you have looked at; without, it is about whatever files the
+    draft has at that moment.
+
     With --folder the package is in a folder, and no server is asked: the Kptfile is edited, and its comments
-    stay. A condition is bound to the files as they are then: when they change, it is Unknown.
+    stay.
     """
     key, assignments = revision_named(words, Scope(namespace, data, kubeconfig), folder)
     if not assignments:
         raise UsageError(f"{key}: what to set is missing: TYPE=STATUS, for example Certified=True")
-    wanted = Wanted(key, conditions_named(assignments, reason, message), in_order)
+    refuse_content_of_folder(content, folder)
+    wanted = Wanted(key, conditions_named(assignments, reason, message), in_order, content)
     written = asyncio.run(PackageHome(data, kubeconfig, folder).run(partial(write, wanted=wanted)))
     if output == "json":
         emit({"changed": written.changed, **document_of(wanted.key, written.revision, {})}, output)
@@ -249,6 +268,14 @@ def revision_named(
     return revision.key, revision.rest
 
 
+def refuse_content_of_folder(content: str, folder: str | None) -> None:
+    """Raise UsageError if a content is named of a folder: pvbus diff shows only what a server has."""
+    if content and folder is not None:
+        raise UsageError(
+            "--content is for a revision on a server, where others may change the files meanwhile"
+        )
+
+
 def conditions_named(assignments: Sequence[str], reason: str, message: str) -> list[Object]:
     """Return the conditions that the arguments describe. Raises UsageError."""
     if reason and not _REASON.fullmatch(reason):
@@ -324,6 +351,8 @@ async def write_changed(cluster: Cluster, wanted: Wanted, change: Callable[[Obje
     async def attempt() -> Written:
         revision = await existing(cluster, REVISION, wanted.key)
         changed = change(revision)
+        if wanted.content:
+            await check_content(cluster, wanted)
         if _same(revision, changed):
             return Written(revision, changed=False)
         lifecycle = lifecycle_of(revision)
@@ -341,6 +370,29 @@ async def write_changed(cluster: Cluster, wanted: Wanted, change: Callable[[Obje
         return Written(answer, changed=True)
 
     return await persist(attempt)
+
+
+async def check_content(cluster: Cluster, wanted: Wanted) -> None:
+    """Raise PermanentError if the draft has other files than those that the person has looked at.
+
+    The revision was read before, and its resourceVersion is the precondition of the write: a save in between
+    is a conflict.
+    """
+    stored = await content_of(cluster, wanted.key)
+    if stored != wanted.content:
+        raise PermanentError(
+            f"{wanted.key} has other files (content {stored}) than those that you have looked at (content "
+            f"{wanted.content}), and nothing was set: look at it again with pvbus diff",
+            reason="ContentChanged",
+        )
+
+
+async def content_of(cluster: Cluster, key: Key) -> str:
+    """Return the digest of what a condition is a statement on. Raises PermanentError without the files."""
+    found = await cluster.get(await require_served(cluster, FILES), key.namespace, key.name)
+    if found is None:
+        raise PermanentError(f"the files of {REVISION.kind} {key} are gone: try again")
+    return signed_digest(found["spec"].get("resources") or {})
 
 
 def _same(one: Object, other: Object) -> bool:

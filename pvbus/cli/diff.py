@@ -37,6 +37,7 @@ from pvbus.core.variants.merge import MergeError
 from pvbus.core.variants.merge.copies import upstream_texts
 from pvbus.core.variants.merge.taking import beside, chosen, value_of, with_value
 from pvbus.core.variants.revisions.owning import PUBLISHED, lifecycle_of
+from pvbus.core.variants.revisions.signatures import signed_digest
 from pvbus.core.yaml.editor import YamlError
 from pvbus.ports.cluster import Cluster, Object
 
@@ -203,9 +204,11 @@ async def compare_sides(cluster: Cluster, key: Key, *, upstream: bool) -> Object
         "against": "",
         "conflicts": msgspec.to_builtins(conflicts_of(draft.revision)) if draft else [],
         "diff": "",
+        "content": "",
     }
     if sides := await sides_of(cluster, found, upstream=upstream):
         document["against"], document["diff"] = sides.older, unified(sides.before, sides.after)
+        document["content"] = signed_digest(sides.after) if draft else ""
     return document
 
 
@@ -395,6 +398,8 @@ def _print(document: Object) -> None:
         click.echo(line)
     for line in diff_lines(document["diff"], indent=""):
         console.print(line)
+    if document["content"]:
+        click.echo(f"content {document['content']}: name it with --content to set a condition on these files")
 
 
 def _heading_lines(document: Object) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import msgspec
 
 from pvbus.cli import confirm, conflicts, proposalmoves, proposals, retry, settling, stops, task
-from pvbus.cli.condition import readiness_line
+from pvbus.cli.condition import check_content, readiness_line
 from pvbus.cli.diff import settle
 from pvbus.cli.fleet import Target, counted, existing, silent, variants_of
 from pvbus.cli.holding import put_on_hold, take_off_hold
@@ -258,20 +258,26 @@ def _result_lines(results: Sequence[proposalmoves.Result]) -> tuple[str, ...]:
 
 
 class Answer(Action, frozen=True, kw_only=True, tag="answer"):
+    """An answer to a task. content: the digest of the draft's files that the page has shown, "" for none"""
+
     revision: ObjectName
     type: Text
     status: Literal["True", "False"]
     message: Text = ""
     again: bool = False
+    content: Text = ""
 
     def words(self) -> Sequence[str]:
         more = ["--message", self.message] if self.message else []
         more += ["--again"] if self.again else []
+        more += ["--content", self.content] if self.content else []
         return ["task", "answer", self.revision, self.type, "--status", self.status, *more]
 
     async def look(self, desk: Desk) -> Look:
         key = Key.parse(self.revision)
-        wanted = task.answer_wanted(key, self.type, self.status, self.message)
+        wanted = task.answer_wanted(key, self.type, self.status, self.message, self.content)
+        if wanted.content:
+            await check_content(desk.cluster, wanted)
         asked = tasks.of(await existing(desk.cluster, REVISION, key)).tasks.get(self.type)
 
         async def run() -> Outcome:

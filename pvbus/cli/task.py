@@ -14,7 +14,9 @@ from pvbus.cli.condition import (
     Wanted,
     Written,
     conditions_named,
+    content_option,
     readiness_line,
+    refuse_content_of_folder,
     revision_named,
     with_conditions,
     write_changed,
@@ -324,7 +326,7 @@ Examples:
   pvbus task answer default/edge.web.packagevariant-1 Certified --status False --message "no licence" --again
 
 Exit codes: 0 answered (also if it was so before); 1 there is no such revision or task, it is no draft,
-somebody else has answered, or the server refused; 2 bad usage.
+somebody else has answered, the server refused, or with --content the draft has other files; 2 bad usage.
 """,
 )
 @object_argument("[[KIND] NAME] TYPE", (REVISION,), required=False)
@@ -333,6 +335,7 @@ somebody else has answered, or the server refused; 2 bad usage.
 @click.option("--status", required=True, type=click.Choice(tasks.ANSWERS, case_sensitive=False))
 @click.option("--message", default="", help="Why, in a sentence.")
 @click.option("--again", is_flag=True, help="Replace an answer. Both stay in the history.")
+@content_option
 @_output
 @kubeconfig_option
 @data_option
@@ -343,6 +346,7 @@ def answer(
     status: str,
     message: str,
     again: bool,
+    content: str,
     output: str,
     kubeconfig: str | None,
     data: str,
@@ -351,9 +355,11 @@ def answer(
 
     The package store records who answered, as the API server knows it, when, and the old and new status: in
     the package, and in its git history. Anybody who may write conditions may answer, whoever the owner is.
+    With --content the answer is refused if the draft's files are not those that you have looked at.
     """
     key, type_ = _condition_named(words, Scope(namespace, data, kubeconfig), folder)
-    wanted = answer_wanted(key, type_, status, message)
+    refuse_content_of_folder(content, folder)
+    wanted = answer_wanted(key, type_, status, message, content)
     work = partial(write_answer, wanted=wanted, again=again)
     written = asyncio.run(PackageHome(data, kubeconfig, folder).run(work))
     found = tasks.of(written.revision)
@@ -366,9 +372,9 @@ def answer(
     _report(wanted, written, output, answer_words(written, type_, status))
 
 
-def answer_wanted(key: Key, type_: str, status: str, message: str) -> Wanted:
-    """Return what an answer writes. Raises UsageError."""
-    return Wanted(key, [_condition(tasks.answer(type_, status, message))])
+def answer_wanted(key: Key, type_: str, status: str, message: str, content: str = "") -> Wanted:
+    """Return what an answer writes. content: see `Wanted`. Raises UsageError."""
+    return Wanted(key, [_condition(tasks.answer(type_, status, message))], content=content)
 
 
 async def write_answer(cluster: Cluster, wanted: Wanted, *, again: bool) -> Written:

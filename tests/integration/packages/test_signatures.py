@@ -223,6 +223,15 @@ async def test_a_writer_who_names_other_content_is_refused_with_both_digests(fle
         await fleet.put(resources, {"app.yaml": APP.format("3")}, user="ann")
 
 
+async def test_a_save_since_a_client_looked_at_the_files_is_a_conflict(fleet: World) -> None:
+    """So a client may compare the files itself, if its write names the version that it read before."""
+    draft = await drafted(fleet)
+    await edit(fleet, "2")
+    with pytest.raises(StatusError) as refused:
+        await fleet.update(signing(draft, "Certified"), user="ann")
+    assert refused.value.code == 409
+
+
 async def test_what_a_signer_lets_survive_voids_nothing(fleet: World) -> None:
     """As said at the signing: a later wish changes nothing, not even in the edit that it is for."""
     draft = await drafted(fleet)

@@ -13,6 +13,7 @@ from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel import tasks
 from pvbus.core.kernel.keys import TASK_HISTORY, TASKS
 from pvbus.core.kernel.tasks import Change, State, Task
+from pvbus.core.variants.revisions.signatures import signed_digest
 from pvbus.ports.cluster import Object, Resource
 
 Captured = pytest.CaptureFixture[str]
@@ -155,6 +156,38 @@ def test_the_second_of_two_answers_sees_the_first_and_may_replace_it(
     assert desk.run("list", "--answered") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[3:5] for line in lines[1:]] == [["False", "bob"], ["True", "eve"]]
+
+
+def files(text: str) -> Object:
+    return {
+        "apiVersion": "porch.kpt.dev/v1alpha1",
+        "kind": "PackageRevisionResources",
+        "metadata": {"name": "edge.web.v1", "namespace": "default"},
+        "spec": {"resources": {"app.yaml": text}},
+    }
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("task", "answer", KEY, "Certified", "--status", "True"), ("condition", "set", KEY, "Certified=True")],
+)
+def test_what_is_said_of_other_files_than_the_draft_has_is_refused(
+    command: tuple[str, ...], desk: Desk, capsys: Captured
+) -> None:
+    desk.has(asking(revision()), files("size: 1"))
+    seen, stored = signed_digest({"app.yaml": "size: 1"}), signed_digest({"app.yaml": "size: 2"})
+    desk.cluster.put(files("size: 2"))
+    words = (*command, "--content", seen, "--data", str(desk.folder))
+    assert run([*words]) == 1
+    said = capsys.readouterr().err
+    assert seen in said
+    assert stored in said
+    assert desk.cluster.writes == []
+    desk.cluster.put(files("size: 1"))
+    assert run([*words]) == 0
+    assert desk.by_type()["Certified"]["status"] == "True"
+    desk.cluster.put(files("size: 2"))
+    assert run([*words]) == 1, "also what has been said already was said of other files"
 
 
 def test_the_same_answer_again_writes_nothing(desk: Desk, capsys: Captured) -> None:

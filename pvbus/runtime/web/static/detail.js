@@ -10,6 +10,7 @@ function askDetail(place, name) {
 
 function detailNodes(found, name) {
   const part = (title, ...nodes) => el("section", { "aria-label": title }, el("h3", {}, title), ...nodes);
+  for (const side of [found.published, found.upstream]) if (side.content) work.contents.set(side.revision, side.content);
   const place = [part("Revisions", revisionTable(found.revisions))];
   if (found.conflicts.length) place.push(part("Conflicts of the draft", conflictTable(found.conflicts, name)));
   place.push(part("Draft against the published revision", ...changeNodes(found.published, "There is no draft, or nothing published.")));

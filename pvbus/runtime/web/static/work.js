@@ -2,7 +2,8 @@
 // The token of the sign-in goes to the server and is not kept here; the session's id is this tab's alone.
 "use strict";
 
-const work = { open: false, user: "", tokens: [], session: sessionStorage.getItem("pvbus-session") || "" };
+// contents: what the person has seen of each revision's files, as a digest: an answer is about these
+const work = { open: false, user: "", tokens: [], session: sessionStorage.getItem("pvbus-session") || "", contents: new Map() };
 
 async function sent(method, path, body) {
   const headers = { "Content-Type": "application/json", "X-Pvbus-Session": work.session };
@@ -149,7 +150,7 @@ function objectActions(kind, name, row) {
 }
 
 function taskActions(task) {
-  const answer = (status) => doing(`Answer ${status}`, { action: "answer", revision: task.revision, type: task.type, status }, { message: ["Why, in a sentence", false] });
+  const answer = (status) => doing(`Answer ${status}`, { action: "answer", revision: task.revision, type: task.type, status, get content() { return work.contents.get(task.revision) || ""; } }, { message: ["Why, in a sentence", false] });
   return actionsOf(`Answer ${task.type} of ${task.revision}`, task.state === "proposed" ? [] : [answer("True"), answer("False")]);
 }
 
