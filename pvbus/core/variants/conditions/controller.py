@@ -217,19 +217,18 @@ class ConditionsController(KeyedController[ObjectState]):
             if self._specs is not None:
                 self._specs.forget(key)
             return self._publish_end(partition, kind, key, state, now)
-        specs_after = (yield from self._retain(key, state, now)) if kind == SET.kind else None
         outcome = yield from self._publish(kind, Key.parse(name), state, now)
+        specs_after = (yield from self._retain(key, state, now)) if kind == SET.kind else None
         waits = (state.echo_seconds(now), outcome.again_after, specs_after)
         times = [time for time in waits if time is not None]
         return outcome._replace(again_after=min(times, default=None))
 
     def _retain(self, key: str, state: ObjectState, now: float) -> Generator[Effect, Any, float | None]:
         """Keep a set's spec; return the seconds until the next attempt, None if none is due."""
-        if self._specs is None:
+        if self._specs is None or state.raw is None:  # the set may have gone while its status was written
             return None
-        raw = state.raw or b""
-        meta = decode_set(raw)[0].metadata
-        return (yield from self._specs.retain(key, meta.uid, meta.generation, raw, now))
+        meta = decode_set(state.raw)[0].metadata
+        return (yield from self._specs.retain(key, meta.uid, meta.generation, state.raw, now))
 
     def _observe(self, partition: int, kind: str, key: str, now: float) -> Outcome:
         """Publish the conditions that other programs wrote, and their ends."""
