@@ -38,6 +38,7 @@ OBSERVED = frozenset(Request(verb, "fleet.example.dev", "clusters") for verb in 
     *map(requests_of, PROMOTION_KINDS)
 )
 POLICY = Kind("promotion.pvbus.dev", "RolloutPolicy")
+EVIDENCE_KIND = Kind("promotion.pvbus.dev", "Quarantine")
 QUARANTINE = {
     "apiVersion": "promotion.pvbus.dev/v1alpha1",
     "kind": "Quarantine",
@@ -202,16 +203,30 @@ async def until_stale(client: Client) -> None:
 async def until_rolled_back(client: Client) -> Object:
     """Wait until the first attempt is rolled back; return what the history has of it.
 
+    The target is proven again once its evidence reports the commit of what release has published anew.
     Its phase may be gone in a moment: the variant proposes another draft, without the person's file, and
     that is an attempt of its own.
     """
     for _ in range(SECONDS_MAX * 10):
+        await report_latest(client)
         policy = await client.get(POLICY, "all")
         for past in policy["status"].get("history", ()):
             if (past["attempt"], past["phase"]) == (1, "RolledBack"):
                 return dict(past)
         await asyncio.sleep(0.1)
     raise AssertionError(f"{policy} after {SECONDS_MAX} s")
+
+
+async def report_latest(client: Client) -> None:
+    """Let the evidence report the commit of the target's latest published revision."""
+    revisions = [each for each in await client.items(REVISION) if each["spec"]["packageName"] == PACKAGES[3]]
+    latest = max(revisions, key=lambda each: int(each["spec"].get("revision") or 0))
+    commit = latest["status"]["selfLock"]["git"]["commit"]
+    name = QUARANTINE["metadata"]["name"]
+    if (await client.get(EVIDENCE_KIND, name))["metadata"]["labels"]["commit"] != commit:
+        await client.edit(
+            EVIDENCE_KIND, name, lambda found: found["metadata"]["labels"].update(commit=commit)
+        )
 
 
 def opt_in(variant: Object) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from pvbus.adapters import certificates as making
 from pvbus.adapters.files import write_private
 from pvbus.cli.datafolder import DataPaths, held
 from pvbus.controlplane.apiserver import certificates
@@ -137,7 +138,8 @@ def test_a_clock_that_was_set_back_gets_certificates_of_its_time(tmp_path: Path)
             return now
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certificates, "datetime", Past)
+        for module in (certificates, making):
+            patch.setattr(module, "datetime", Past)
         certificates.ensure(tmp_path)
     made = x509.load_pem_x509_certificate((tmp_path / "server.crt").read_bytes())
     assert made.not_valid_before_utc <= now <= made.not_valid_after_utc

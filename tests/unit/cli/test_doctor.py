@@ -67,6 +67,7 @@ def test_every_right_of_the_chosen_services_is_looked_at(served: Served, capsys:
         "render: packagevariantsets.config.porch.kpt.dev",
         "conditions: packagevariants.config.porch.kpt.dev/status",
         "conditions: packagevariantsets.config.porch.kpt.dev/status",
+        "conditions: controllerrevisions.apps",
         "conditions: events.events.k8s.io",
         "conditions: packagevariants.config.porch.kpt.dev",
         "conditions: packagevariantsets.config.porch.kpt.dev",
