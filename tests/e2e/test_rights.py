@@ -222,7 +222,7 @@ async def report_latest(client: Client) -> None:
     revisions = [each for each in await client.items(REVISION) if each["spec"]["packageName"] == PACKAGES[3]]
     latest = max(revisions, key=lambda each: int(each["spec"].get("revision") or 0))
     commit = latest["status"]["selfLock"]["git"]["commit"]
-    name = QUARANTINE["metadata"]["name"]
+    name = f"web-edge-asia-{PACKAGES[3]}"
     if (await client.get(EVIDENCE_KIND, name))["metadata"]["labels"]["commit"] != commit:
         await client.edit(
             EVIDENCE_KIND, name, lambda found: found["metadata"]["labels"].update(commit=commit)

@@ -71,7 +71,7 @@ MORE = {
     ("task", "answer"): ["A"],
     ("confirm",): ["--yes"],
     ("rollout", "excuse"): ["canary"],
-    ("rollout", "stop"): ["--all"],
+    ("rollout", "stop"): ["--all", "--timeout", "1"],
 }
 """What a command wants and its parser does not say."""
 DOCUMENTS = {"apply": "plan.json", "sign": "plan.json"}
