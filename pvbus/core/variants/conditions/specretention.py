@@ -64,7 +64,7 @@ class SpecRetention:
         if self._retained.get(key) == (uid, generation):
             return None
         wait = self._again_at.get(key, now) - now
-        if wait > 0:
+        if 0 < wait <= RETRY_SECONDS:  # a longer one is that of a clock that was set back since
             return wait
         try:
             yield from retain_spec(msgspec.json.decode(raw), now)

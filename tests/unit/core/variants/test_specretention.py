@@ -158,6 +158,21 @@ async def test_a_refusal_is_tried_again_after_a_while_and_raises_nothing(error: 
     assert world.retained() == [(1, 1)]
 
 
+async def test_a_clock_that_is_set_back_delays_no_attempt() -> None:
+    world = World()
+    world.change(1)
+
+    def refuse(verb: str, _: Any) -> None:
+        raise TransientError("later")
+
+    world.cluster.before_write = refuse
+    assert await world.retain() == RETRY_SECONDS
+    world.cluster.before_write = None
+    world.now -= 3_600
+    assert await world.retain() is None
+    assert world.retained() == [(1, 1)]
+
+
 async def test_an_object_of_others_with_the_label_is_no_revision() -> None:
     """Else anybody who may write ControllerRevisions could give a set a spec by an undo."""
     world = World()
