@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from pvbus.cli.fleet import existing, kubeconfig_option, persist, require_served
-from pvbus.cli.live import FILES, REVISION
+from pvbus.cli.fleet import existing, files_of, kubeconfig_option, persist, require_served
+from pvbus.cli.live import REVISION
 from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
 from pvbus.cli.output import columns, emit
 from pvbus.cli.packagefolder import PackageHome, folder_key, folder_option
@@ -373,7 +373,7 @@ async def write_changed(cluster: Cluster, wanted: Wanted, change: Callable[[Obje
 
 
 async def check_content(cluster: Cluster, wanted: Wanted) -> None:
-    """Raise PermanentError if the draft has other files than those that the person has looked at.
+    """Raise PermanentError if the draft's files have changed since the person looked at them.
 
     The revision was read before, and its resourceVersion is the precondition of the write: a save in between
     is a conflict.
@@ -381,18 +381,16 @@ async def check_content(cluster: Cluster, wanted: Wanted) -> None:
     stored = await content_of(cluster, wanted.key)
     if stored != wanted.content:
         raise PermanentError(
-            f"{wanted.key} has other files (content {stored}) than those that you have looked at (content "
-            f"{wanted.content}), and nothing was set: look at it again with pvbus diff",
+            f"the files of {wanted.key} have changed since you looked at them: their content is {stored}, "
+            f"and no longer {wanted.content}. Nothing was set: look again with pvbus diff",
             reason="ContentChanged",
         )
 
 
 async def content_of(cluster: Cluster, key: Key) -> str:
     """Return the digest of what a condition is a statement on. Raises PermanentError without the files."""
-    found = await cluster.get(await require_served(cluster, FILES), key.namespace, key.name)
-    if found is None:
-        raise PermanentError(f"the files of {REVISION.kind} {key} are gone: try again")
-    return signed_digest(found["spec"].get("resources") or {})
+    files = await files_of(cluster, key.namespace, key.name)
+    return signed_digest(files["spec"].get("resources") or {})
 
 
 def _same(one: Object, other: Object) -> bool:

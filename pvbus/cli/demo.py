@@ -60,7 +60,7 @@ Exit codes: 0 told, 1 a step failed, or this fleet had its story already, 2 bad 
     "stations",
     multiple=True,
     type=click.Choice(list(rollout.STATIONS)),
-    help="Of rollout: tell this station alone, with those that it needs. Repeatable.",
+    help="Of rollout: tell only this station, and those that it needs. Repeatable.",
 )
 def demo(name: str, data: str | None, pause: bool, clusters: int | None, stations: tuple[str, ...]) -> None:
     """Tell a story with the example fleet, in steps: each command is printed, run, and its outcome measured.
@@ -73,7 +73,7 @@ def demo(name: str, data: str | None, pause: bool, clusters: int | None, station
     rollout: a policy approves what Applications shaped as Argo CD's prove, in these stations:
       canary      a bad revision reaches one cluster, whose Application lags, then fails: it is rolled back
       train       two packages of two sites go as one, in their order, and not one without the other
-      quarantine  nobody gets the bad revision again, also by hand
+      quarantine  nobody gets the bad revision again, not even by hand
       joiner      a cluster that joins gets nothing of it
       gates       the next drafts wait for programs, a validator and a person
       waves       they go out in waves; in the second a metric turns bad, and all is rolled back

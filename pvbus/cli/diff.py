@@ -15,6 +15,7 @@ from pvbus.cli.fleet import (
     Member,
     Target,
     existing,
+    files_of,
     key_of,
     kubeconfig_option,
     members_of,
@@ -183,13 +184,6 @@ async def revisions_of(cluster: Cluster, key: Key) -> Revisions:
 
 def _number(member: Member) -> int:
     return int(member.revision["spec"].get("revision") or 0)
-
-
-async def files_of(cluster: Cluster, namespace: str, name: str) -> Object:
-    found = await cluster.get(await require_served(cluster, FILES), namespace, name)
-    if found is None:
-        raise PermanentError(f"the files of PackageRevision {namespace}/{name} are gone: try again")
-    return found
 
 
 async def compare_sides(cluster: Cluster, key: Key, *, upstream: bool) -> Object:

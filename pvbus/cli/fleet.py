@@ -14,7 +14,7 @@ import msgspec
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.datafolder import DataPaths
-from pvbus.cli.live import REVISION
+from pvbus.cli.live import FILES, REVISION
 from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument, typed
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.reading import data_option
@@ -119,6 +119,14 @@ async def require_served(cluster: Cluster, kind: Kind) -> Resource:
     if resource is None:
         raise PermanentError(f"the API server does not serve {kind.kind} ({kind.group}): check --kubeconfig")
     return resource
+
+
+async def files_of(cluster: Cluster, namespace: str, name: str) -> Object:
+    """Read the files of a package revision. Raises PermanentError if they are gone."""
+    found = await cluster.get(await require_served(cluster, FILES), namespace, name)
+    if found is None:
+        raise PermanentError(f"the files of PackageRevision {namespace}/{name} are gone: try again")
+    return found
 
 
 async def existing(cluster: Cluster, kind: Kind, key: Key) -> Object:

@@ -63,7 +63,7 @@ class KillingWorld(World):
                 noted.add(self.turns[service])
 
         running.bus.on_step = note_step
-        running.cluster._write = note_write  # type: ignore[assignment,method-assign]
+        running.cluster._write = note_write  # type: ignore[assignment,method-assign]  # the cluster has no hook for it
         return running
 
     def _count_turn(self, service: str, process: Process) -> None:
