@@ -113,18 +113,24 @@ def run(process: "subprocess.Popen[bytes]", given: bytes, *, seconds_max: float,
     writer = threading.Thread(target=_feed, args=(process, given), daemon=True)
     for thread in (*readers, writer):
         thread.start()
-    code: int | None
-    try:
-        code = process.wait(seconds_max)
-    except subprocess.TimeoutExpired:
-        code = None
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        end()
+
+    # Waiting with a limit would poll, up to 50 ms late, with a sleep that some wrong clocks refuse.
+    limit = threading.Timer(seconds_max, expire)
+    limit.daemon = True
+    limit.start()
+    code = process.wait()
+    limit.cancel()
     end()
     for reader in readers:
         reader.join(LAST_WORDS_SECONDS)
     writer.join(LAST_WORDS_SECONDS)
-    process.wait()
     out, err = (reader.text() for reader in readers)
-    return Outcome(code, out, err, any(reader.excess for reader in readers))
+    return Outcome(None if expired.is_set() else code, out, err, any(reader.excess for reader in readers))
 
 
 def _feed(process: "subprocess.Popen[bytes]", given: bytes) -> None:
