@@ -1,4 +1,7 @@
-"""Check requests of one kind: which read answers them, what is written before, and what is not answered."""
+"""Check requests of one kind on a server: how many reads answer them, and what a failed read means.
+
+`tests/unit/core/variants/test_informer.py` tests which read answers which request.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -6,103 +9,15 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.errors import PermanentError, TransientError
+from pvbus.core.errors import TransientError
 from pvbus.core.kernel.records import CheckRequest
 from pvbus.core.variants.ingest.checks import Checks, names_of
 from pvbus.ports.cluster import Object
-from tests.unit.runtime.watching import REVISION, SITE, Porch, Server, Watching, revision, simulated, site
+from tests.unit.runtime.watching import Server, Watching, simulated, site
 
 
 def labelled(name: str, env: str) -> Object:
     return {**site(name), "metadata": {"name": name, "labels": {"env": env}}}
-
-
-def behind(server: Server, change: Callable[[Server], object]) -> None:
-    """Change something that the watch does not show yet."""
-    server.flowing.clear()
-    change(server)
-
-
-def relabel(server: Server) -> None:
-    server.put(labelled("a", "prod"))
-
-
-def remove(server: Server) -> None:
-    server.remove(SITE, "default", "a")
-
-
-def flap(server: Server) -> None:
-    """Let the object be another one for a moment: its row stays equal, its version does not."""
-    server.put(labelled("a", "prod"))
-    server.put(labelled("a", "test"))
-
-
-SITUATIONS = [
-    (None, (), ["!n"], 1, "a whole kind without a difference: one list, no marker"),
-    (None, ("default/a",), ["!n"], 0, "an object as it was seen: one GET"),
-    (None, ("default/z",), ["!n"], 1, "an object that nobody saw: a list says that it is not there"),
-    (relabel, (), ["syncing", "+a=prod", "ok", "!n"], 1, "the watch is behind: the list's news come first"),
-    (relabel, ("default/a",), ["syncing", "+a=prod", "ok", "!n"], 1, "a GET shows that the watch is behind"),
-    (relabel, ("default/b",), ["!n"], 0, "what differs was not asked about"),
-    (remove, (), ["syncing", "-a", "ok", "!n"], 1, "a deletion that the watch does not show yet"),
-    (remove, ("default/a",), ["syncing", "-a", "ok", "!n"], 1, "the same, found by name"),
-    (flap, ("default/a",), ["!n"], 1, "an equal row of another version: older events are still to come"),
-]
-
-
-@pytest.mark.parametrize(("change", "names", "expected", "lists", "why"), SITUATIONS)
-def test_an_answer_follows_what_its_read_found(
-    change: Callable[[Server], object] | None,
-    names: tuple[str, ...],
-    expected: list[str],
-    lists: int,
-    why: str,
-) -> None:
-    """Each row: what is written for one check, and by how many lists; afterwards nothing older arrives."""
-
-    async def scenario() -> None:
-        server = Server([labelled("a", "test"), labelled("b", "test")])
-        watching = Watching(server)
-        await asyncio.sleep(20)
-        watching.story()
-        before = server.lists
-        if change is not None:
-            behind(server, change)
-        watching.ask("default/s", "n", *names)
-        await asyncio.sleep(1)
-        assert watching.story() == expected, why
-        assert server.lists - before == lists, why
-        server.flowing.set()
-        await asyncio.sleep(20)
-        late = ["+a=prod"] if change is relabel and names == ("default/b",) else []
-        assert watching.story() == late, why
-        await watching.end()
-
-    simulated(scenario)
-
-
-def test_an_answer_of_a_kind_that_replays_is_confirmed_by_name() -> None:
-    """Porch's lists leave out what they like: an object that is asked about is read by name as well."""
-
-    async def scenario() -> None:
-        server = Porch([revision("a")])
-        watching = Watching(server, REVISION)
-        await asyncio.sleep(20)
-        watching.story()
-        server.flowing.clear()
-        server.put(revision("b"))
-        server.left_out = {"a", "b"}
-        watching.ask("default/s", "n", "default/a", "default/b")
-        await asyncio.sleep(1)
-        assert watching.story() == ["syncing", "+b=", "ok", "!n"]
-        server.remove(REVISION, "default", "a")
-        await asyncio.sleep(15)
-        watching.ask("default/s", "n2")
-        await asyncio.sleep(1)
-        assert watching.story() == ["syncing", "-a", "ok", "!n2"]
-        await watching.end()
-
-    simulated(scenario)
 
 
 def broken_list(server: Server) -> None:
@@ -137,57 +52,6 @@ def test_a_read_that_fails_answers_nothing_and_is_repeated_after_a_minute(
     simulated(scenario)
 
 
-def test_what_may_be_listed_but_not_read_is_listed() -> None:
-    """The least rights of a static kind are list and watch."""
-
-    async def scenario() -> None:
-        server = Server([site("a")])
-        server.get_errors = [PermanentError("403 Forbidden", reason="Forbidden")]
-        watching = Watching(server)
-        await asyncio.sleep(20)
-        watching.story()
-        watching.ask("default/s", "n", "default/a")
-        await asyncio.sleep(1)
-        assert watching.story() == ["!n"]
-        assert server.lists == 2
-        await watching.end()
-
-    simulated(scenario)
-
-
-def test_a_kind_that_is_not_served_answers_when_it_is() -> None:
-    async def scenario() -> None:
-        server = Server()
-        watching = Watching(server)
-        await asyncio.sleep(1)
-        watching.ask("default/s", "n")
-        await asyncio.sleep(200)
-        assert watching.story() == ["unavailable"]
-        server.put(site("a"))
-        await asyncio.sleep(61)
-        assert watching.story() == ["syncing", "+a=", "ok", "!n"]
-        await watching.end()
-
-    simulated(scenario)
-
-
-def test_a_kind_that_ceases_to_be_served_is_not_answered() -> None:
-    """The watch shows nothing of it; the read does."""
-
-    async def scenario() -> None:
-        server = Server([site("a")])
-        watching = Watching(server)
-        await asyncio.sleep(20)
-        watching.story()
-        server.list_errors = [PermanentError("404: the server could not find the requested resource")] * 10
-        watching.ask("default/s", "n")
-        await asyncio.sleep(30)
-        assert watching.story() == ["unavailable"]
-        await watching.end()
-
-    simulated(scenario)
-
-
 @pytest.mark.parametrize("fault", [None, TransientError("connection refused")])
 def test_while_the_watch_is_away_a_read_decides(fault: Exception | None) -> None:
     """Where the API server answers, the check is answered; where it does not, it waits."""
@@ -212,49 +76,6 @@ def test_while_the_watch_is_away_a_read_decides(fault: Exception | None) -> None
         server.list_errors.clear()
         await asyncio.sleep(61)
         assert not fault or watching.story() == ["syncing", "+a=prod", "ok", "!n"]
-        await watching.end()
-
-    simulated(scenario)
-
-
-def test_a_read_answers_only_what_was_asked_before_it_began() -> None:
-    async def scenario() -> None:
-        server = Server([site("a")])
-        server.list_seconds = 5
-        watching = Watching(server)
-        await asyncio.sleep(1)
-        watching.ask("default/early", "n1")  # the first list is under way
-        await asyncio.sleep(5)
-        assert "!n1" not in watching.story()
-        await asyncio.sleep(5)
-        assert watching.story() == ["!n1"]
-        assert server.lists == 2
-        watching.ask("default/s", "n2")
-        await asyncio.sleep(12)  # the next list is under way
-        watching.ask("default/s", "n3")
-        gone = watching.ask("default/t", "n4")
-        await asyncio.sleep(4)
-        assert watching.story() == []  # n2 was replaced: nobody waits for it
-        watching.watch.uncheck(gone)
-        await asyncio.sleep(20)
-        assert watching.story() == ["!n3"]
-        await watching.end()
-
-    simulated(scenario)
-
-
-def test_a_request_that_is_withdrawn_while_it_is_read_is_not_answered() -> None:
-    async def scenario() -> None:
-        server = Server([site("a")])
-        watching = Watching(server)
-        await asyncio.sleep(20)
-        watching.story()
-        server.list_seconds = 5
-        key = watching.ask("default/s", "n")
-        await asyncio.sleep(2)
-        watching.watch.uncheck(key)
-        await asyncio.sleep(20)
-        assert (watching.story(), server.lists) == ([], 2)
         await watching.end()
 
     simulated(scenario)

@@ -4,16 +4,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 from pvbus.core.errors import FencedError, PermanentError, TransientError
 from pvbus.core.kernel.effects import Put
 from pvbus.core.kernel.keys import partition
-from pvbus.core.kernel.records import SyncMarker
 from pvbus.ports.bus import Lease, Record, TopicPartition, TopicSpec
-from pvbus.ports.cluster import GoneError
 from pvbus.runtime.reconcile.leases import Finished, OpenLease, StepLimits, finished
 from pvbus.runtime.reconcile.reader import StaleError, TableReader
 from pvbus.runtime.reconcile.retries import Timers
@@ -21,7 +18,6 @@ from pvbus.runtime.reconcile.states import LeaseEvent, LeaseState
 from pvbus.runtime.reconcile.steps import Stepper
 from pvbus.runtime.reconcile.tables import Tables
 from tests.unit.runtime import fakes
-from tests.unit.runtime.watching import Server, Watching
 
 PARTITIONS = 3
 LEASE = Lease(group="g", partition=1, epoch=1)
@@ -331,29 +327,6 @@ def test_a_table_that_always_grows_is_read_nevertheless() -> None:
     run_simulated(main())
 
 
-def test_a_list_with_new_versions_and_nothing_else_is_written() -> None:
-    """Who waits for a version reads it from the marker: it must not wait for a change of an object."""
-
-    async def main() -> None:
-        server = Server()
-        server.put(
-            {"apiVersion": "example.org/v1", "kind": "Site", "metadata": {"name": "a", "namespace": "x"}}
-        )
-        watching = Watching(server)
-        await asyncio.sleep(1.0)
-        watching.taken()
-        server._serve("example.org", "v2", "Site")
-        server.watch_errors.append(GoneError("410"))
-        server.cut.set()
-        await asyncio.sleep(5.0)
-        markers = [e.value for e in watching.emitted if e.key.startswith("!sync")]
-        last = msgspec.json.decode(markers[-1] or b"", type=SyncMarker)
-        assert (last.state, set(last.versions)) == ("ok", {"v1", "v2"})
-        await watching.end()
-
-    run_simulated(main())
-
-
 @pytest.mark.parametrize(
     ("error", "stored", "state"),
     [
@@ -410,32 +383,6 @@ def test_tables_take_over_what_a_step_wrote_and_nothing_else(
         assert ("a" in opened.busy) is (state is not LeaseState.RUNNING), (
             "what is not known to be written is not done"
         )
-
-    run_simulated(main())
-
-
-def test_a_relist_that_finds_a_difference_has_an_epoch_of_its_own() -> None:
-    """Else markers of two lists, one per partition, would agree though neither list is complete."""
-
-    async def main() -> None:
-        server = Server()
-        site = {"apiVersion": "example.org/v1", "kind": "Site"}
-        watching = Watching(server)
-        for name in ("a", "b"):
-            await watching.end()
-            server.put({**site, "metadata": {"name": name, "namespace": "x"}})
-            watching.start()
-            await asyncio.sleep(5.0)
-        markers = [
-            msgspec.json.decode(e.value or b"", type=SyncMarker)
-            for e in watching.emitted
-            if e.key.startswith("!sync") and e.topic == "pvbus.objects" and e.partition == 0
-        ]
-        lists = [(m.state, m.epoch) for m in markers]
-        epochs = [epoch for state, epoch in lists if state == "syncing"]
-        assert len(epochs) > 1
-        assert sorted(set(epochs)) == epochs
-        await watching.end()
 
     run_simulated(main())
 

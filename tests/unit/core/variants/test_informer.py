@@ -139,6 +139,18 @@ def test_a_list_with_new_versions_and_nothing_else_is_written() -> None:
     assert informed.markers[OBJECTS].epoch == 2
 
 
+def test_a_relist_that_finds_a_difference_has_an_epoch_of_its_own() -> None:
+    """Else markers of two lists, one per partition, would agree though neither list is complete."""
+    informed = Informed(World())
+    epochs = []
+    for name in ("a", "b", "c"):
+        informed.world.put(name)
+        informed.start()
+        informed.run(5)
+        epochs.append(informed.markers[OBJECTS].epoch)
+    assert epochs == sorted(set(epochs))
+
+
 # ---------------------------------------------------------------- check requests
 
 
