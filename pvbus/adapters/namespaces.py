@@ -8,7 +8,7 @@ not be listed count as unknown, never as deleted.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 
 from pvbus.core.errors import FORBIDDEN, ConflictError, PermanentError, TransientError
@@ -64,6 +64,7 @@ class NamespacedReader:
         field_selector: str = "",
         metadata_only: bool = False,
         is_followed: bool = False,
+        keep: Callable[[Object], Object] | None = None,
     ) -> Listing:
         """Raises PermanentError for a cluster-scoped kind, and if none of the namespaces may be read."""
         gate = asyncio.Semaphore(LISTS_INFLIGHT_MAX)
@@ -74,6 +75,7 @@ class NamespacedReader:
             field_selector=field_selector,
             metadata_only=metadata_only,
             is_followed=is_followed,
+            keep=keep,
         )
         if namespace is not None:
             return await one(namespace)

@@ -8,7 +8,7 @@ missing object is a ConflictError, too;
 TransientError (401, 429, 5xx, timeouts, connection; `retry_after_seconds` from Retry-After).
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 from pvbus.core.errors import TransientError
@@ -97,10 +97,13 @@ class Reader(Protocol):
         field_selector: str = "",
         metadata_only: bool = False,
         is_followed: bool = False,
+        keep: Callable[[Object], Object] | None = None,
     ) -> Listing:
         """List everything or nothing, as a consistent read (never resourceVersion=0).
 
         is_followed: whether a watch follows, so that the caller may watch the kind: the list may be a stream.
+        keep: returns what the listing has in place of an object, None for the object. It is called as soon as
+            the object is read: whole lists as JSON values take some ten times the bytes that were sent.
         """
         ...
 

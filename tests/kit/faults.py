@@ -207,10 +207,14 @@ class FaultyCluster:
         field_selector: str = "",
         metadata_only: bool = False,
         is_followed: bool = False,
+        keep: Callable[[Object], Object] | None = None,
     ) -> Listing:
         async def work() -> Listing:
             found = await self._cluster.list(
-                resource, namespace, label_selector=label_selector, field_selector=field_selector
+                *(resource, namespace),
+                label_selector=label_selector,
+                field_selector=field_selector,
+                keep=keep,
             )
             return self._as_porch_lists(found) if self._is_replayed(resource) else found
 

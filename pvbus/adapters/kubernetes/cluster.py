@@ -4,7 +4,7 @@ What is sent and what comes back is checked here and in `answers`; `transport` m
 """
 
 import copy
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, MutableSequence
 from contextlib import aclosing
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -21,7 +21,9 @@ from pvbus.adapters.kubernetes.transport import Answer, Transport
 from pvbus.core.errors import PermanentError, PvbusError, TransientError
 from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
 
-PAGE_OBJECTS = 5_000  # an API server's own clients use 500; fewer round trips restart faster
+PAGE_OBJECTS = 1_000
+"""An API server's own clients use 500, and fewer round trips restart faster; but a page of so many variants
+takes 10 MB as JSON values, however little is kept of them, and none of it is given back to the system."""
 WATCH_SECONDS = 300  # the server then ends the stream, and the next one continues there
 
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -142,6 +144,7 @@ class HttpCluster:
         field_selector: str = "",
         metadata_only: bool = False,
         is_followed: bool = False,
+        keep: Callable[[Object], Object] | None = None,
     ) -> Listing:
         path = self._path(resource, namespace)
         chosen = {"labelSelector": label_selector, "fieldSelector": field_selector}
@@ -157,25 +160,34 @@ class HttpCluster:
             parameters = (
                 selection | {"limit": str(page_size)} | ({"continue": following} if following else {})
             )
-            more, version, following = await self._page(path, parameters, metadata_only=metadata_only)
-            items += more
+            version, following = await self._page(
+                path, parameters, items, metadata_only=metadata_only, keep=keep
+            )
             if not following:
                 return Listing(version, items)
             if may_stream and version:
-                streamed = await self._streaming.read(resource, stream)
+                streamed = await self._streaming.read(resource, stream, keep)
                 if streamed is not None:
                     return streamed
             may_stream, page_size = False, PAGE_OBJECTS
 
     async def _page(
-        self, path: str, parameters: Mapping[str, str], *, metadata_only: bool
-    ) -> tuple[Sequence[Object], str, str]:
-        """Return the objects of a page, its resourceVersion, and the token of the next page."""
+        self,
+        path: str,
+        parameters: Mapping[str, str],
+        items: MutableSequence[Object],
+        *,
+        metadata_only: bool,
+        keep: Callable[[Object], Object] | None,
+    ) -> tuple[str, str]:
+        """Add the objects of a page to `items`; return its resourceVersion and the token of the next."""
         accept = _METADATA_LIST if metadata_only else "application/json"
         page = await self._request("GET", path, parameters=parameters, accept=accept)
         assert page is not None
-        items, version, following = answers.page_of(page, f"GET {path}")
-        return [*map(answers.metadata_of, items)] if metadata_only else items, version, following
+        objects, version, following = answers.page_of(page, f"GET {path}")
+        shown = map(answers.metadata_of, objects) if metadata_only else objects
+        items.extend(map(keep, shown) if keep is not None else shown)
+        return version, following
 
     async def watch(
         self,

@@ -41,9 +41,15 @@ class Streaming:
         return resource not in self._refused
 
     async def read(
-        self, resource: Resource, stream: Callable[[], AsyncGenerator[WatchEvent]]
+        self,
+        resource: Resource,
+        stream: Callable[[], AsyncGenerator[WatchEvent]],
+        keep: Callable[[Object], Object] | None = None,
     ) -> Listing | None:
-        """Read a kind by a stream; None if its server sends none. Raises the errors of a watch."""
+        """Read a kind by a stream; None if its server sends none. Raises the errors of a watch.
+
+        keep: see `pvbus.ports.cluster.Reader.list`
+        """
         objects: dict[tuple[str, str], Object] = {}
         try:
             async with aclosing(stream()) as events:
@@ -53,7 +59,7 @@ class Streaming:
                     if event.type == "DELETED":
                         objects.pop(name, None)
                     elif event.type != "BOOKMARK":
-                        objects[name] = event.object
+                        objects[name] = keep(event.object) if keep is not None else event.object
                     elif REPLAY_END in (meta.get("annotations") or {}):
                         return Listing(meta["resourceVersion"], list(objects.values()))
         except PermanentError as exc:

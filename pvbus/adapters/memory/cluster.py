@@ -290,6 +290,7 @@ class MemoryCluster:
         field_selector: str = "",
         metadata_only: bool = False,
         is_followed: bool = False,
+        keep: Callable[[Object], Object] | None = None,
     ) -> Listing:
         kind, wanted = Kind(resource.group, resource.kind), parse_label_selector(label_selector)
         items = [
@@ -299,7 +300,7 @@ class MemoryCluster:
             and matches(wanted, obj["metadata"].get("labels") or {})
             and fields_match(obj, field_selector)
         ]
-        return Listing(str(self._version), items)
+        return Listing(str(self._version), [*map(keep, items)] if keep is not None else items)
 
     def _candidates(self, kind: Kind, namespace: str | None, field_selector: str) -> Sequence[Object]:
         """Return the candidates for a list: only those of one package if the selector names it."""

@@ -6,7 +6,7 @@ operation reports after it was stopped is dropped. There is one timer. It may fi
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
 from pvbus.core.errors import FORBIDDEN, ConflictError, PermanentError, TransientError
@@ -21,6 +21,7 @@ from pvbus.core.variants.ingest.events import Event, Fault, Reason
 from pvbus.core.variants.ingest.informer import Informer
 from pvbus.core.variants.ingest.published import Emit, Name
 from pvbus.core.variants.ingest.states import BackingOff
+from pvbus.core.variants.ingest.view import identity_of, name_of
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import GoneError, Object, Reader, Resource, SilentError
 from pvbus.runtime.backoff import uniform
@@ -28,7 +29,6 @@ from pvbus.runtime.failures import causes
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
 
-ROWS_TURN = 1_000  # rows of a list that are made at a time: some 10 ms
 READS_INFLIGHT_MAX = 8  # of check requests; other reads by name go one by one
 _ERRORS = (TransientError, ConflictError, PermanentError, GoneError)
 
@@ -232,30 +232,36 @@ class InformerShell:
         self._report("resolve", event)
 
     async def _list(self, metadata_only: bool) -> None:
+        """List; make the rows of each object as soon as it is read, and keep no more of it than is needed.
+
+        The content of an object is needed if it is asked for. What is asked for may change during a list that
+        interrupts a watch, as the kind is served then: such a list keeps its objects whole.
+        """
         assert self._resource is not None
         event: Event
+        whole = None if self.is_served else self.content
+        rows: dict[Name, list[Emission]] = {}
+
+        def keep(obj: Object) -> Object:
+            name = name_of(obj)
+            rows[name] = rows_of(self.kind, obj, self.topics)
+            return obj if whole is None or name in whole else identity_of(obj)
+
         try:
             versions = await self._cluster.versions(self.kind)
-            listing = await self._cluster.list(self._resource, metadata_only=metadata_only, is_followed=True)
+            listing = await self._cluster.list(
+                self._resource, metadata_only=metadata_only, is_followed=True, keep=keep
+            )
             event = events.Listed(
                 versions=versions,
                 resource_version=listing.resource_version,
                 items=listing.items,
-                rows=await self._rows(listing.items),
+                rows=[rows[name_of(obj)] for obj in listing.items],
                 coverage=listing.coverage,
             )
         except _ERRORS as exc:
             event = events.ListFailed(fault=fault_of(exc))
         self._report("list", event)
-
-    async def _rows(self, items: Sequence[Object]) -> list[list[Emission]]:
-        """Make the rows of a list. Others run in between: those of 100,000 objects take a second."""
-        rows = []
-        for obj in items:
-            rows.append(rows_of(self.kind, obj, self.topics))
-            if len(rows) % ROWS_TURN == 0:
-                await asyncio.sleep(0)
-        return rows
 
     async def _watch(self, command: commands.Watch) -> None:
         assert self._resource is not None

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import FORBIDDEN, PermanentError, PvbusError, TransientError
-from pvbus.core.platform.establish.rivals import Mark, last_mark, wait_seconds
+from pvbus.core.platform.establish.rivals import Mark, last_mark, marked, wait_seconds
 from pvbus.ports.clock import Clock
 from pvbus.ports.cluster import GoneError, Kind, Resource
 from pvbus.telemetry.logs import get_logger
@@ -120,16 +120,23 @@ class BesidePorch:
         there = await self._cluster.server_time()
         if there is not None:
             self._offset = there - self._clock.monotonic()
-        listing = await self._cluster.list(resource, namespace, metadata_only=True)
-        self._note(last_mark(listing.items), is_new=False)
+        version = await self._list(resource, namespace)
         self._unlooked.discard((kind, namespace))
-        version = listing.resource_version
         while True:
             events = self._cluster.watch(resource, version, namespace=namespace, metadata_only=True)
             async for event in events:
                 version = event.object["metadata"].get("resourceVersion", version)
                 if event.type in ("ADDED", "MODIFIED"):
                     self._note(last_mark((event.object,)), is_new=True)
+
+    async def _list(self, resource: Resource, namespace: str | None) -> str:
+        """Note the last mark of all objects; return where a watch begins. Nothing else of the list stays: it
+        has every variant."""
+        listing = await self._cluster.list(
+            resource, namespace, metadata_only=True, is_followed=True, keep=marked
+        )
+        self._note(last_mark(listing.items), is_new=False)
+        return listing.resource_version
 
     def _note(self, mark: Mark | None, *, is_new: bool) -> None:
         """Take a mark into account.

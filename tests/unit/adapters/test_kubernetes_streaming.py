@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from pvbus.adapters.kubernetes import cluster as kubernetes_cluster
 from pvbus.adapters.kubernetes import streaming
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import TransientError
@@ -105,6 +106,29 @@ async def test_a_large_kind_is_streamed_and_complete(how: str, against: Any) -> 
         assert "resourceVersion" not in query  # that asks for the newest state
 
     await against(Fleet(600, how), test)
+
+
+@pytest.mark.parametrize("how", ["streams", "ignores"])
+async def test_what_is_kept_of_an_object_is_made_as_it_is_read(
+    how: str, against: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large kind no more objects are there at a time than a page has."""
+    monkeypatch.setattr(kubernetes_cluster, "PAGE_OBJECTS", 300)
+    kept_at: list[int] = []
+
+    async def test(cluster: HttpCluster, fleet: Fleet) -> None:
+        def keep(obj: dict[str, Any]) -> dict[str, Any]:
+            kept_at.append(len(fleet.asked))
+            return {"kept": obj["metadata"]["name"]}
+
+        listing = await cluster.list(SITES, is_followed=True, keep=keep)
+        assert sorted(obj["kept"] for obj in listing.items) == sorted(
+            site["metadata"]["name"] for site in fleet.sites
+        )
+
+    await against(Fleet(600, how), test)
+    pages = {"streams": [1] * 500 + [2] * 600, "ignores": [1] * 500 + [2] * 600 + [3] * 100}[how]
+    assert kept_at == pages
 
 
 @pytest.mark.parametrize("how", ["invalid", "bad", "ignores", "ends"])

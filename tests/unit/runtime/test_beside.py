@@ -1,10 +1,11 @@
 """A process beside Porch's own controllers: when it writes, and what it says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import cast
+from typing import Any, cast
+from weakref import ref
 
 import pytest
 
@@ -42,6 +43,10 @@ def variant(name: str, at: float, manager: str = "porch-controllers") -> Object:
     }
 
 
+class Sent(dict[str, Any]):
+    """An object as a list has it: unlike a dict it can be looked for later."""
+
+
 class Server:
     """An API server with some variants, whose watches deliver what a test gives."""
 
@@ -50,6 +55,7 @@ class Server:
         self.refused: tuple[str, ...] = ()
         self.events: asyncio.Queue[Object] = asyncio.Queue()
         self.listed: list[str | None] = []
+        self.sent: list[ref[Sent]] = []
 
     async def resource(self, kind: Kind, *, version: str | None = None) -> Resource | None:
         return Resource(kind.group, "v1", kind.kind, kind.kind.lower(), True)
@@ -57,13 +63,25 @@ class Server:
     async def server_time(self) -> float | None:
         return NOW + self.ahead
 
-    async def list(self, resource: Resource, namespace: str | None, *, metadata_only: bool) -> Listing:
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        *,
+        metadata_only: bool,
+        is_followed: bool,
+        keep: Callable[[Object], Object],
+    ) -> Listing:
         self.listed.append(namespace)
         if self.error:
             raise self.error
         if namespace in self.refused:
             raise PermanentError(f"may not list in {namespace}", reason=FORBIDDEN)
-        return Listing("1", [*self.variants] if resource.kind == "PackageVariant" else [])
+        if resource.kind != "PackageVariant":
+            return Listing("1", [])
+        sent = [Sent(each) for each in self.variants]
+        self.sent += map(ref, sent)
+        return Listing("1", [*map(keep, sent)])
 
     async def watch(
         self, resource: Resource, version: str, *, namespace: str | None, metadata_only: bool
@@ -121,6 +139,15 @@ async def test_services_of_some_namespaces_look_in_these_alone() -> None:
         await settle()
         assert may_write(beside)
     assert sorted(server.listed, key=str) == ["east", "east", "west", "west"]
+
+
+async def test_nothing_of_the_list_stays_while_it_watches() -> None:
+    """It has every variant of the fleet, and the watch may last for weeks."""
+    server = Server(variant("web", NOW), variant("mine", NOW, "pvbus"))
+    async with running(server, Clock()) as beside:
+        await settle()
+        assert "default/web" in beside.problem
+        assert [sent() for sent in server.sent] == [None, None]
 
 
 async def test_a_namespace_that_may_not_be_looked_at_does_not_hold_the_others() -> None:

@@ -103,6 +103,43 @@ def test_more_content_is_read_without_a_list_and_less_is_taken_back() -> None:
     simulated(scenario)
 
 
+def test_a_list_keeps_the_objects_whose_content_is_asked_for() -> None:
+    """The others take ten times the bytes of their rows, which are made as they come."""
+
+    async def scenario() -> None:
+        server = Server([site("a", spec={"x": 1}), site("b", spec={"y": 2}, status={"z": 3})])
+        watching = Watching(server, content=[("default", "a")])
+        await asyncio.sleep(1)
+        (listing,) = server.listings
+        assert [set(obj) - {"metadata"} for obj in listing.items] == [{"apiVersion", "kind", "spec"}, set()]
+        assert watching.taken() == ["syncing", "+a", "+b", "ok"]
+        await watching.end()
+
+    simulated(scenario)
+
+
+def test_content_that_is_asked_for_during_a_list_beside_a_watch_is_whole() -> None:
+    """A refused read makes the watch list again; meanwhile another set injects an object."""
+
+    async def scenario() -> None:
+        server = Server([site("a", spec={"x": 1}), site("b", spec={"v": 1})])
+        watching = Watching(server, content=[("default", "a")])
+        await asyncio.sleep(1)
+        server.get_errors.append(PermanentError("get is forbidden", reason="Forbidden"))
+        server.list_seconds = 5.0
+        watching.ask("default/fleet", "n1", "a")
+        await asyncio.sleep(2)
+        assert server.lists == 2
+        assert await watching.watch.change_content(frozenset({("default", "a"), ("default", "b")}))
+        await asyncio.sleep(10)
+        row = watching.content("b")
+        assert row is not None
+        assert bytes(row.content) == b'{"v":1}'  # type: ignore[arg-type]
+        await watching.end()
+
+    simulated(scenario)
+
+
 # ------------------------------------------------------------ Porch's aggregated API
 
 

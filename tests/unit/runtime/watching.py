@@ -39,6 +39,7 @@ class Server(MemoryCluster):
     def __init__(self, objects: Iterable[Object] = ()) -> None:
         super().__init__(objects, now=lambda: "2026-01-01T00:00:00Z")
         self.lists = 0
+        self.listings: list[Listing] = []
         self.gets = 0
         self.watches = 0
         self.list_seconds = 0.0
@@ -56,6 +57,7 @@ class Server(MemoryCluster):
         if self.list_errors:
             raise self.list_errors.pop(0)
         listing = await super().list(resource, namespace, **options)
+        self.listings.append(listing)
         if self.list_seconds:
             await asyncio.sleep(self.list_seconds)
         return listing

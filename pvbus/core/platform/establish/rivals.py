@@ -20,6 +20,8 @@ RELAPSE_SECONDS = 600.0
 """The same once they have written beside pvbus: then they are on, and somebody has to act. Until that
 happens, each attempt costs a few writes on both sides; a restart of pvbus attempts at once."""
 
+_UNMARKED: dict[str, Any] = {}
+
 
 class Mark(NamedTuple):
     """A write of Porch's controllers. at: whole seconds since the epoch, by the API server's clock."""
@@ -37,6 +39,17 @@ def last_mark(objects: Iterable[Mapping[str, Any]]) -> Mark | None:
 def mark_of(obj: Mapping[str, Any]) -> Mark | None:
     """Return the last write of Porch's controllers to an object, None if there is none."""
     return mark_by(obj, _is_theirs)
+
+
+def marked(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `mark_of` reads of an object. Those without a mark share one value."""
+    metadata = obj.get("metadata") or {}
+    theirs = [entry for entry in metadata.get("managedFields") or () if _is_theirs(entry)]
+    if not theirs:
+        return _UNMARKED
+    entries = [{"manager": MANAGER, "time": entry.get("time")} for entry in theirs]
+    names = {field: metadata[field] for field in ("namespace", "name") if field in metadata}
+    return {"metadata": {**names, "managedFields": entries}}
 
 
 def mark_by(obj: Mapping[str, Any], is_theirs: Callable[[Mapping[str, Any]], bool]) -> Mark | None:

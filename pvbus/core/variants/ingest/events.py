@@ -62,6 +62,7 @@ class Listed(_Event, frozen=True, kw_only=True):
 
     versions: the versions that were served when the list began
     resource_version: the version of the list, "" from an aggregated API
+    items: the objects; of those that have `rows`, and whose content is not asked for, `view.identity_of`
     rows: the rows of the first items, as far as they were made before
     """
 

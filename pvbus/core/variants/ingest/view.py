@@ -183,6 +183,14 @@ def name_of(obj: Mapping[str, Any]) -> Name:
     return meta.get("namespace", ""), meta["name"]
 
 
+def identity_of(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `KindView.replace` reads of an object whose rows were made, and whose content nobody asks
+    for."""
+    meta = obj["metadata"]
+    fields = ("namespace", "name", "resourceVersion")
+    return {"metadata": {field: meta[field] for field in fields if field in meta}}
+
+
 def coverage_notes(before: Coverage, after: Coverage) -> Iterator[Note]:
     """Yield a line for each namespace that a list may not read any more, or may read again."""
     refused = {refusal.namespace for refusal in before.refused}
