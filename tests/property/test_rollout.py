@@ -44,9 +44,11 @@ rules = st.builds(
     evidence_seconds=st.sampled_from([0, 400, 1_800]),
     is_evidenced=st.booleans(),
     is_weak=st.just(False),  # the world has no status from before an approval
-    train=st.sampled_from([None, None, TrainRules(("a", "b"), partial_seconds=400)]),
+    train=st.sampled_from(
+        [None, None, *(TrainRules(("a", "b"), partial_seconds=limit) for limit in (30, 400))]
+    ),
     finishes=st.booleans(),
-    restore_seconds=st.just(400),
+    restore_seconds=st.sampled_from([0, 400]),
 )
 
 

@@ -54,6 +54,7 @@ LACKS = (NO_EVIDENCE, NOT_PASSED)
 FAILING = {*BAD, TargetState.SILENT}
 OUT = {TargetState.LEFT, TargetState.GONE, TargetState.SKIPPED, *FAILING}
 TRIED = {TargetState.APPROVED, TargetState.PROVEN, *FAILING}
+HAVING = {*TRIED, TargetState.STRANDED} - {TargetState.REFUSED}
 UNRESTORED = {*TRIED, TargetState.UNDOING, TargetState.CANCELLING} - {TargetState.REFUSED}
 RULES = Rules(
     waves=(WaveRules(percent=0, number=1, hold_seconds=20, checks=(CHECK,)), WaveRules()),
@@ -673,10 +674,7 @@ def _halves(world: World) -> Iterator[str]:
     rows = _current(world)
     for unit in {row.unit for row in rows.values() if row.unit}:
         states = {row.state for row in rows.values() if row.unit == unit and not row.rides}
-        is_part = bool(states & {*TRIED, TargetState.STRANDED}) and not states <= {
-            *TRIED,
-            TargetState.STRANDED,
-        }
+        is_part = bool(states & HAVING) and not states <= HAVING
         if is_part and not states & {TargetState.GONE, TargetState.STRANDED}:
             yield f"a part of {unit} has its revision"
 

@@ -74,7 +74,9 @@ def test_without_bad_luck_every_order_of_moves_ends_completed() -> None:
             fresh(2, RULES._replace(is_evidenced=True), tricks=1, ticks=1, doomed=["t1"]),
             id="fails and rolls back on evidence",
         ),
-        pytest.param(fresh(2, TRAIN._replace(rolls_back=False), tricks=1, ticks=1), id="train stops"),
+        pytest.param(
+            fresh(2, TRAIN._replace(rolls_back=False, failing_max=1), tricks=1, ticks=1), id="train stops"
+        ),
         pytest.param(with_rider(fresh(2, TRAIN, tricks=1, ticks=2), "t1"), id="train that rides"),
         pytest.param(fresh(2, PATIENT_TRAIN, tricks=1, ticks=1, doomed=["t1"]), id="train fails"),
         pytest.param(

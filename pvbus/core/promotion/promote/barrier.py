@@ -188,11 +188,13 @@ def is_draft(revision: ObservedRevision) -> bool:
 
 
 def settles_at(revision: ObservedRevision, before: Signed, now: float) -> float:
-    """Return when a draft may be proposed after a gate was removed from it, 0 for at any time."""
+    """Return when a draft may be proposed after a gate was removed from it, 0 for at any time. It is never
+    farther ahead than at the removal: a clock that is set back holds nothing up."""
     is_signed = any(each.status == "True" and is_signature(each.type) for each in revision.facts.conditions)
     if is_draft(revision) and is_signed and set(before.gates) - set(revision.facts.gates):
         return now + GATE_REMOVED_SECONDS
-    return before.settles_at if is_draft(revision) and before.settles_at > now else 0
+    is_settling = is_draft(revision) and before.settles_at > now
+    return min(before.settles_at, now + GATE_REMOVED_SECONDS) if is_settling else 0
 
 
 def settled(opened: Opening, at: float, now: float) -> Opening:

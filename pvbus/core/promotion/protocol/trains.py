@@ -28,18 +28,18 @@ from pvbus.core.promotion.protocol.units import (
     changing,
     is_begun,
     is_partial,
+    is_under_way,
     unit_of,
     units,
 )
 
 SHOWN_MAX = 3
+_STOPPING = (*LOST, *FAILING, TargetState.UNDONE, TargetState.STRANDED)
+"""A unit with such a member gets nothing more."""
 _BLOCKING = (
-    *LOST,
-    *FAILING,
+    *_STOPPING,
     TargetState.CANCELLING,
     TargetState.UNDOING,
-    TargetState.UNDONE,
-    TargetState.STRANDED,
 )
 """A unit with such a member orders nothing more."""
 
@@ -227,13 +227,13 @@ def trains_in(turn: Turn) -> list[list[Target]]:
 
 def keep_together(turn: Turn) -> None:
     """Let a unit leave as a whole before its first order. After that a member that fails or changes stops it:
-    what is on its way is taken back."""
+    what is on its way is taken back, and once nothing is, the rest leaves."""
     if turn.rollout.state not in ABORTABLE:
         return
     for members in trains_in(turn):
-        is_stopped = is_banned(turn, members) or any(row.state in (*LOST, *FAILING) for row in members)
+        is_stopped = is_banned(turn, members) or any(row.state in _STOPPING for row in members)
         for row in changing(members) if is_stopped else ():
-            if row.state is TargetState.PLANNED and not is_begun(members):
+            if row.state is TargetState.PLANNED and not is_under_way(members):
                 turn.turn_target(row, TargetEvent.WITHDRAWN)
             elif row.state is TargetState.ORDERED:
                 turn.turn_target(row, TargetEvent.CANCEL)
@@ -242,9 +242,9 @@ def keep_together(turn: Turn) -> None:
 
 
 def _note_partial(turn: Turn, members: Sequence[Target]) -> None:
-    """Note since when a unit is partial, at its first member."""
+    """Note since when a unit is partial, at its first member. No time counts where it stays so."""
     since = members[0].partial_since
-    if not is_partial(members):
+    if not (is_partial(members) and is_under_way(members)):
         since = None
     elif since is None:
         since = turn.rollout.train_seconds

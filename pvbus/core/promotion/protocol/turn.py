@@ -87,6 +87,9 @@ class Turn:
             watched_seconds=rollout.watched_seconds + (self.elapsed if is_watched else 0.0),
             train_seconds=rollout.train_seconds + (self.elapsed if self.has_partial() else 0.0),
         )
+        for row in self.rows.values():
+            if row.ordered_at > now:  # the clock was set back
+                self.rows[row.target] = msgspec.structs.replace(row, ordered_at=now)
         if rollout.waits_for and self.rollout.wave and self.calendar.is_open(now):
             self.set(waited_seconds=rollout.waited_seconds + self.elapsed)
 

@@ -16,6 +16,7 @@ from pvbus.core.promotion.protocol.observing import FAILING, PUBLISHED
 HOLDING_NEW = (*PUBLISHED, TargetState.UNDOING, TargetState.STRANDED)
 """The target has the content of the attempt."""
 BEGUN = (*HOLDING_NEW, TargetState.ORDERED, TargetState.CANCELLING, TargetState.REFUSED, TargetState.UNDONE)
+_UNDER_WAY = (*PUBLISHED, TargetState.UNDOING, TargetState.ORDERED, TargetState.CANCELLING)
 LOST = (TargetState.LEFT, TargetState.GONE, TargetState.SKIPPED)
 
 _FIRST = (
@@ -61,6 +62,11 @@ def is_partial(members: Iterable[Target]) -> bool:
     """Tell whether some members have the content of the attempt, and others do not."""
     having = {row.state in HOLDING_NEW for row in changing(members)}
     return len(having) > 1
+
+
+def is_under_way(members: Iterable[Target]) -> bool:
+    """Tell whether any member is published or on its way, so that the unit may become whole or be undone."""
+    return any(row.state in _UNDER_WAY for row in changing(members))
 
 
 def state_of(members: Sequence[Target]) -> TargetState:

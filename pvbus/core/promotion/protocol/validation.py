@@ -112,7 +112,10 @@ def _train(train: Train, wanted: RevisionsSelector) -> Iterator[str]:
             yield f"{field}.{name}: {why}"
     if train.when_member_is_absent not in ("", *WHEN_MEMBER_IS_ABSENT):
         yield f"{field}.whenMemberIsAbsent must be one of {', '.join(WHEN_MEMBER_IS_ABSENT)}"
-    yield from _refused(f"{field}.partialTimeout", seconds_of, train.partial_timeout)
+    refusals = list(_refused(f"{field}.partialTimeout", seconds_of, train.partial_timeout))
+    yield from refusals
+    if train.partial_timeout and not refusals and not seconds_of(train.partial_timeout):
+        yield f"{field}.partialTimeout must be longer than 0: members are approved one after the other"
 
 
 def never_opens(spec: RolloutPolicySpec, now: float) -> str:

@@ -256,7 +256,7 @@ def _again_after(data: RolloutData, now: float) -> float | None:
 
 def _report(data: RolloutData, now: float, standstill: Standstill) -> Generator[Effect, Any, str]:
     """Write the status if it differs and may be written; return the result of the reconciliation."""
-    if now >= data.remind_at:
+    if now >= data.remind_at or now < data.reported_at:  # the latter where the clock was set back
         data.is_stale = True
     if not data.is_stale or data.wanted is None or data.reported_at <= now < data.report_at:
         return "unchanged"

@@ -6,8 +6,10 @@ time, and no more than that is written. The times are in the status: no row grow
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from enum import Enum
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -16,43 +18,41 @@ from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.messages import SEPARATOR, cut
 from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.rolloutrows import Rollout, Target
-from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
-from pvbus.core.promotion.protocol.canaries import MISSING, NOT_READY
-from pvbus.core.promotion.protocol.stops import FLEET_STOPPED, STOP_UNKNOWN
-from pvbus.core.promotion.rollout.recovery import LOST
+from pvbus.core.kernel.rolloutstates import TargetState
 
 WAITING = "Waiting"
 FOR_PERSON = "WaitsForPerson"
 FOR_RELEASE = "WaitsForRelease"
-QUARANTINE_REFUSED = "QuarantineRefused"
-NEVER_OPENS = "NeverOpens"
-TRAIN_INCOMPLETE = "TrainIncomplete"
 RELEASE_SECONDS = 300.0
 """Release carries an order out within seconds. Shorter, and a restart of it is reported; longer, and one that
 is away is seen later."""
 HOUR, DAY = 3_600, 86_400
 SHOWN_MAX = 3
-BY_PERSON = frozenset(
-    (
-        FOR_PERSON,
-        "Paused",
-        "InvalidSpec",
-        LOST,
-        MISSING,
-        NOT_READY,
-        FLEET_STOPPED,
-        STOP_UNKNOWN,
-        QUARANTINE_REFUSED,
-        NEVER_OPENS,
-        TRAIN_INCOMPLETE,
-    )
-)
-"""Reasons of `Progressing` that only a person ends."""
 _ORDERED: Mapping[TargetState, str] = {
     TargetState.ORDERED: "approve",
     TargetState.CANCELLING: "take back",
     TargetState.UNDOING: "roll back",
 }
+
+
+_WAITED = re.compile(r"for (\d+) ([dh]): ")
+
+
+class Awaited(Enum):
+    """What has to happen before a rollout goes on. Only of a person it reminds."""
+
+    ITSELF = "it goes on by itself"
+    PERSON = "a person"
+    TIME = "a time that comes by itself"
+    CHANGE = "another change: nothing is to be done"
+
+
+class Progress(NamedTuple):
+    """What a rollout waits for, why as a word, and in a sentence."""
+
+    awaited: Awaited
+    reason: str
+    message: str
 
 
 class Wait(NamedTuple):
@@ -64,7 +64,9 @@ class Wait(NamedTuple):
     since: float | None = None
 
 
-def wait_of(going: Condition, rollout: Rollout, rows: Iterable[Target], now: float) -> Wait | None:
+def wait_of(
+    awaited: Awaited, going: Condition, rollout: Rollout, rows: Iterable[Target], now: float
+) -> Wait | None:
     """Return whom a rollout waits for, None for nobody. going: its condition `Progressing`."""
     late = [row for row in _ordered(rollout, rows) if now - row.ordered_at >= RELEASE_SECONDS]
     if late:
@@ -73,7 +75,7 @@ def wait_of(going: Condition, rollout: Rollout, rows: Iterable[Target], now: flo
         more = f" and {len(late) - SHOWN_MAX} more" if len(late) > SHOWN_MAX else ""
         what = f"release has to {shown}{more}; `pvbus lag release` and its log say what keeps it"
         return Wait(FOR_RELEASE, what, min(row.ordered_at for row in late))
-    if rollout.state is RolloutState.STOPPED or (going.status == "False" and going.reason in BY_PERSON):
+    if awaited is Awaited.PERSON:
         return Wait(going.reason, f"a person has to act: {going.message}")
     return None
 
@@ -94,7 +96,7 @@ def reminded(
     if wait is None:
         return (*others, _ended(former, now, generation)) if former is not None else others
     is_same = former is not None and (former.status, former.reason) == ("True", wait.reason)
-    known = former.last_transition_time if former is not None and is_same else None
+    known = _since(former, now) if former is not None and is_same else None
     since = known or timestamp(wait.since if wait.since is not None else now)
     waited = words_for(now - seconds_of(since))
     condition = Condition(
@@ -108,6 +110,13 @@ def reminded(
     return (*others, condition)
 
 
+def _since(former: Condition, now: float) -> str | None:
+    """Return since when the same is waited for: at least as long as it says."""
+    known = former.last_transition_time
+    latest = now - said_seconds(former.message)
+    return timestamp(latest) if known and seconds_of(known) > latest else known
+
+
 def _ended(former: Condition, now: float, generation: int) -> Condition:
     since = former.last_transition_time if former.status == "False" else timestamp(now)
     done = replace(former, status="False", reason="NobodyWaitedFor", message="")
@@ -119,6 +128,12 @@ def words_for(seconds: float) -> str:
     if seconds < HOUR:
         return ""
     return f"for {int(seconds // DAY)} d: " if seconds >= DAY else "for 1 h: "
+
+
+def said_seconds(message: str) -> float:
+    """Return how long something was waited for, by the words of `words_for`; 0 without them."""
+    said = _WAITED.match(message)
+    return int(said[1]) * (DAY if said[2] == "d" else HOUR) if said is not None else 0.0
 
 
 def seconds_of(time: str) -> float:

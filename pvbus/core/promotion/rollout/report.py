@@ -7,7 +7,7 @@ It is of one size for any fleet. Its messages have no numbers that change with e
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -33,9 +33,8 @@ from pvbus.core.promotion.rollout.quarantining import quarantine_name, quarantin
 from pvbus.core.promotion.rollout.recovery import LOST
 from pvbus.core.promotion.rollout.reminding import (
     FOR_PERSON,
-    NEVER_OPENS,
-    QUARANTINE_REFUSED,
-    TRAIN_INCOMPLETE,
+    Awaited,
+    Progress,
     reminded,
     wait_of,
 )
@@ -43,6 +42,9 @@ from pvbus.core.promotion.rollout.state import Wanted
 from pvbus.core.promotion.rollout.waiting import canary_advice
 from pvbus.core.variants.publishing import merge
 
+QUARANTINE_REFUSED = "QuarantineRefused"
+NEVER_OPENS = "NeverOpens"
+TRAIN_INCOMPLETE = "TrainIncomplete"
 RUNS_QUARANTINED = "RunsQuarantined"
 RUNS_SHOWN_MAX = 3
 MESSAGE_CHARACTERS_MAX = 2_000
@@ -63,14 +65,6 @@ _COUNTED: Mapping[TargetState, str] = {
     TargetState.UNDONE: "rolled_back",
     **dict.fromkeys((TargetState.LEFT, TargetState.GONE, TargetState.SKIPPED), "left"),
 }
-
-
-class Progress(NamedTuple):
-    """Whether a rollout goes on by itself, why or why not as a word, and in a sentence."""
-
-    is_going_on: bool
-    reason: str
-    message: str
 
 
 def standing_of(policy: RolloutPolicy, *, paused: bool) -> str:
@@ -103,7 +97,7 @@ def status_of(
     progress = progress_of(wanted, shown, counts, now, standstill)
     going = Condition(
         type=PROGRESSING,
-        status="True" if progress.is_going_on else "False",
+        status="True" if progress.awaited is Awaited.ITSELF else "False",
         reason=progress.reason,
         message=cut(progress.message, MESSAGE_CHARACTERS_MAX),
         observed_generation=generation,
@@ -118,7 +112,7 @@ def status_of(
     desired = (*desired, *_runs_quarantined(runs, stored, generation))
     desired = (*desired, *_train_partial(rollout, rows, stored, generation))
     written = quarantine_names(wanted.policy, rollout.attempt, rollout.isolations)
-    wait = wait_of(going, rollout, rows.values(), now)
+    wait = wait_of(progress.awaited, going, rollout, rows.values(), now)
     return RolloutPolicyStatus(
         conditions=reminded(merge(stored.conditions, desired, now), wait, now, generation),
         observed_generation=generation,
@@ -216,11 +210,13 @@ def progress_of(
     rules = wanted.rules
     is_stopped = rollout.state is RolloutState.STOPPED
     if standstill.holds(is_rollback=rollout.state in UNDOING) and not is_stopped:
-        return Progress(False, standstill.reason, standstill.message)
+        return Progress(Awaited.PERSON, standstill.reason, standstill.message)
     if rules is None:
-        return Progress(False, "InvalidSpec", "nothing is ordered before the spec is valid")
+        return Progress(Awaited.PERSON, "InvalidSpec", "nothing is ordered before the spec is valid")
     if wanted.commands.paused and not is_stopped:
-        return Progress(False, "Paused", "nothing is ordered, and no time counts; what was ordered goes on")
+        return Progress(
+            Awaited.PERSON, "Paused", "nothing is ordered, and no time counts; what was ordered goes on"
+        )
     match rollout.state:
         case RolloutState.ROLLING:
             return _rolling(wanted, rules, rollout, counts, now)
@@ -230,10 +226,12 @@ def progress_of(
             return _isolating(wanted, rollout)
         case RolloutState.STOPPED:
             why = f"{rollout.message}. A person resumes, aborts or rolls it back"
-            return Progress(False, rollout.reason, why)
+            return Progress(Awaited.PERSON, rollout.reason, why)
         case RolloutState.ROLLING_BACK:
             return Progress(
-                True, rollout.reason, f"the last good revisions are published again: {rollout.message}"
+                Awaited.ITSELF,
+                rollout.reason,
+                f"the last good revisions are published again: {rollout.message}",
             )
     return _over(wanted, rules, rollout)
 
@@ -247,10 +245,10 @@ def _isolating(wanted: Wanted, rollout: Rollout) -> Progress:
         why = (
             f"{rollout.message}; before {then}, all its targets must be seen as covered by quarantine {name}"
         )
-        return Progress(True, RolloutState.ISOLATING.value, why)
+        return Progress(Awaited.ITSELF, RolloutState.ISOLATING.value, why)
     without = _command(wanted, "roll-back" if rollout.undoes else "abort")
     return Progress(
-        False,
+        Awaited.PERSON,
         QUARANTINE_REFUSED,
         f"quarantine {name} cannot be written, and nothing is undone before: {rollout.refusal}. Let the "
         f"account of rollout create quarantines, or go without: {without} --no-quarantine --reason TEXT. "
@@ -261,17 +259,19 @@ def _isolating(wanted: Wanted, rollout: Rollout) -> Progress:
 def _over(wanted: Wanted, rules: Rules, rollout: Rollout) -> Progress:
     if rollout.candidates:
         settled = f"the proposed revisions have not changed for {rules.settle_seconds:g} s"
-        return Progress(True, "Settling", f"the waves are planned when {settled}")
+        return Progress(Awaited.ITSELF, "Settling", f"the waves are planned when {settled}")
     if rollout.needs_restart and wanted.commands.restart < rollout.attempt:
         why = f"the bus was emptied, and with it what attempt {rollout.attempt} did not prove"
-        return Progress(False, LOST, f"{why}: a person has to restart it ({_command(wanted, 'restart')})")
+        return Progress(
+            Awaited.PERSON, LOST, f"{why}: a person has to restart it ({_command(wanted, 'restart')})"
+        )
     if rollout.canary_reason:
         return _held(wanted, rollout)
     if rollout.train_message:
-        return Progress(False, TRAIN_INCOMPLETE, rollout.train_message)
+        return Progress(Awaited.PERSON, TRAIN_INCOMPLETE, rollout.train_message)
     if rollout.state is RolloutState.IDLE:
-        return Progress(False, "NothingProposed", "no revision that may be approved is proposed")
-    return Progress(False, rollout.state.value, rollout.message)
+        return Progress(Awaited.CHANGE, "NothingProposed", "no revision that may be approved is proposed")
+    return Progress(Awaited.CHANGE, rollout.state.value, rollout.message)
 
 
 def _rolling(wanted: Wanted, rules: Rules, rollout: Rollout, counts: TargetCounts, now: float) -> Progress:
@@ -279,7 +279,7 @@ def _rolling(wanted: Wanted, rules: Rules, rollout: Rollout, counts: TargetCount
     wave = _wave(rules, rollout)
     if rules.needs_start and not rollout.is_started and not is_promoted:
         why = "the first wave begins when a person approves it"
-        return Progress(False, FOR_PERSON, f"{why}: {_command(wanted, 'approve')}")
+        return Progress(Awaited.PERSON, FOR_PERSON, f"{why}: {_command(wanted, 'approve')}")
     if rollout.canary_reason:
         return _held(wanted, rollout)
     calendar = wave.calendar(wanted.commands, rollout.attempt)
@@ -288,7 +288,7 @@ def _rolling(wanted: Wanted, rules: Rules, rollout: Rollout, counts: TargetCount
     where = f"wave {rollout.wave} of {len(rules.waves)}"
     if is_promoted and wanted.commands.promote_reason:
         where += f", promoted whatever the time: {wanted.commands.promote_reason}"
-    return Progress(True, "Approving", where)
+    return Progress(Awaited.ITSELF, "Approving", where)
 
 
 def _with_evidence(progress: Condition, rollout: Rollout, rows: Mapping[str, Target]) -> Condition:
@@ -313,33 +313,33 @@ def _closed(wanted: Wanted, calendar: Calendar, now: float) -> Progress:
         why = (
             f"nothing may be approved in the next {DAYS_AHEAD} days: change spec.windows or spec.denyWindows"
         )
-        return Progress(False, NEVER_OPENS, why)
+        return Progress(Awaited.PERSON, NEVER_OPENS, why)
     then = f"the next time window opens at {timestamp(opens)}"
     if calendar.is_denied(now):
         then += f"; spec.denyWindows denies this time: {_command(wanted, 'promote')} --reason TEXT passes it"
-    return Progress(False, "OutsideWindows", then)
+    return Progress(Awaited.TIME, "OutsideWindows", then)
 
 
 def _held(wanted: Wanted, rollout: Rollout) -> Progress:
     """Say which canary others wait for, and who must act."""
     advice = canary_advice(Key(wanted.policy.metadata.namespace, wanted.policy.metadata.name))
     message = f"nothing more is approved before its canaries: {rollout.canary_message}; {advice}"
-    return Progress(False, rollout.canary_reason, message)
+    return Progress(Awaited.PERSON, rollout.canary_reason, message)
 
 
 def _holding(wanted: Wanted, rules: Rules, rollout: Rollout) -> Progress:
     wave = _wave(rules, rollout)
     where = f"wave {rollout.wave} of {len(rules.waves)} is proven good"
     if rollout.phase_seconds < wave.hold_seconds:
-        return Progress(True, "Holding", f"{where}, and is held for {wave.hold_seconds:g} s")
+        return Progress(Awaited.ITSELF, "Holding", f"{where}, and is held for {wave.hold_seconds:g} s")
     if wave.asked and not (rollout.is_passed and rollout.asked_seconds >= wave.hold_seconds):
         waits = rollout.unmet or ", ".join(check.name for check in wave.asked)
-        return Progress(True, "ChecksPending", f"{where}; these checks must pass: {waits}")
+        return Progress(Awaited.ITSELF, "ChecksPending", f"{where}; these checks must pass: {waits}")
     if wave.needs_person and wanted.commands.approve != (rollout.attempt, rollout.wave):
         asked = " ".join(check.person.question for check in wave.checks if check.person is not None)
         why = f"{where}, and waits for a person{asked and f': {asked}'}"
-        return Progress(False, FOR_PERSON, f"{why} ({_command(wanted, 'approve')})")
-    return Progress(True, "Holding", where)
+        return Progress(Awaited.PERSON, FOR_PERSON, f"{why} ({_command(wanted, 'approve')})")
+    return Progress(Awaited.ITSELF, "Holding", where)
 
 
 def _wave(rules: Rules, rollout: Rollout) -> WaveRules:

@@ -64,6 +64,7 @@ class Sightings:
         self._changed.discard(target)
         if proof.verdict is False:
             bad_at = former.bad_at if former is not None and former.content == content else 0.0
+            bad_at = min(bad_at, now)  # it is ahead where the clock was set back
             if not bad_at or now - bad_at < TWICE_SECONDS:
                 proof = proof._replace(verdict=None, words=f"{proof.words} (it counts when it is seen twice)")
             bad_at = bad_at or now
@@ -79,20 +80,22 @@ class Sightings:
 
     def due(self, watched: Mapping[str, tuple[str, str, int]], proven: set[str], now: float) -> list[str]:
         """Return the targets to look at now, never looked at ones first."""
-        dues = ((self._due_at(target, content, proven), target) for target, content in watched.items())
+        dues = ((self._due_at(target, content, proven, now), target) for target, content in watched.items())
         return [target for at, target in sorted(dues) if at <= now][:LOOKED_MAX]
 
     def next_at(
         self, watched: Mapping[str, tuple[str, str, int]], proven: set[str], now: float
     ) -> float | None:
         """Return when the next look is due, None for never."""
-        dues = (self._due_at(target, content, proven) for target, content in watched.items())
+        dues = (self._due_at(target, content, proven, now) for target, content in watched.items())
         first = min(dues, default=None)
         return max(first, now) if first is not None else None
 
-    def _due_at(self, target: str, content: tuple[str, str, int], proven: set[str]) -> float:
+    def _due_at(self, target: str, content: tuple[str, str, int], proven: set[str], now: float) -> float:
         seen = self._seen.get(target)
         if seen is None or seen.content != content or target in self._changed:
+            return 0.0
+        if seen.at > now:  # the clock was set back
             return 0.0
         return seen.at + (PROVEN_LOOK_SECONDS if target in proven else LOOK_SECONDS)
 
@@ -131,7 +134,7 @@ class Sightings:
         return {
             target: Sighting(str(seen.proof), seen.statuses)
             for target, seen in self._seen.items()
-            if seen.content[0] or now - seen.at <= FRESH_SECONDS
+            if seen.content[0] or 0 <= now - seen.at <= FRESH_SECONDS
         }
 
 

@@ -618,6 +618,21 @@ def test_a_draft_from_which_a_gate_is_removed_while_it_is_signed_settles_anew(
     assert world.server.moves == ["Proposed"]
 
 
+def test_a_clock_that_is_set_back_neither_ends_nor_prolongs_the_settling_of_a_draft() -> None:
+    world = World(draft(gates=("tested", "ip")), variant())
+    world.set_condition("tested", "True")
+    world.settle()
+    world.server.change(lambda obj: obj["spec"].update(readinessGates=[{"conditionType": "tested"}]))
+    world.settle()
+    world.now -= 86_400
+    world.restart()
+    world.settle()
+    assert (world.server.moves, world.verdict.reason) == ([], "NotOpened")
+    world.now += 61
+    world.settle()
+    assert world.server.moves == ["Proposed"]
+
+
 def test_the_next_decision_is_at_the_deadline() -> None:
     world = World(
         draft(), variant(), specializer(deadlineSeconds=90), specializer("other", deadlineSeconds=300)

@@ -109,6 +109,14 @@ class Hub(Bench):
         return {key: json.loads(value) for (topic, key), value in self.rows.items() if "rollouts" in topic}
 
 
+def test_a_clock_that_is_set_back_delays_no_look() -> None:
+    hub = Hub().began()
+    hub.now -= 86_400
+    hub.shows("t0", application())
+    hub.watch(4 * LOOK_SECONDS)
+    assert hub.targets["t0"] == "proven"
+
+
 def test_a_target_is_proven_when_its_own_object_has_the_revision_and_is_good() -> None:
     """Ready says that the package is published; stale health of the old revision counts for nothing."""
     hub = Hub().began()

@@ -49,6 +49,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (train(whenMemberIsAbsent="Go"), "spec.train.whenMemberIsAbsent must be one of Wait, Skip"),
     (train(partialTimeout="soon"), 'spec.train.partialTimeout: "soon" is no duration'),
+    (train(partialTimeout="0s"), "spec.train.partialTimeout must be longer than 0"),
     ({"waves": [{"percent": 50}]}, "spec.waves[0].percent must be 100 in the last wave"),
     ({"waves": [{"percent": 60}, {"percent": 40}, LAST]}, "spec.waves[1].percent 40 does not exceed the 60"),
     ({"waves": [{"percent": 10}, {"percent": 10}, LAST]}, "spec.waves[1].percent 10 does not exceed the 10"),

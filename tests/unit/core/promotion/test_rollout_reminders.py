@@ -2,7 +2,7 @@
 
 import pytest
 
-from pvbus.core.promotion.rollout.reminding import words_for
+from pvbus.core.promotion.rollout.reminding import Progress, words_for
 from tests.unit.core.promotion.rolling import Bench
 
 HOUR, DAY = 3_600, 86_400
@@ -85,6 +85,37 @@ def test_no_time_ends_a_wait_for_release_while_orders_are_taken_back() -> None:
     watch(bench, 5 * HOUR)
     assert bench.targets["t0"] == "cancelling"
     assert "release has to take back t0" in waiting(bench)[2]
+
+
+def test_a_clock_that_is_set_back_delays_no_reminder_and_repeats_none() -> None:
+    """As long has passed as the last reminder says; before the first, nothing."""
+    bench = Bench(approval="Manual").go()
+    bench.now -= 30 * DAY
+    assert watch(bench, HOUR + 60) == 2, "the time of the wait, and the reminder"
+    assert waiting(bench)[2].startswith("for 1 h: a person")
+    watch(bench, DAY)
+    assert waiting(bench)[2].startswith("for 1 d: a person")
+    bench.now -= 10 * HOUR
+    messages = set()
+    for _ in range(40):
+        watch(bench, HOUR)
+        messages.add(waiting(bench)[2][:8])
+    assert messages == {"for 1 d:", "for 2 d:"}
+
+
+def test_release_is_late_by_the_clock_of_now() -> None:
+    bench = Bench().go()
+    bench.now -= DAY
+    bench.observe()
+    bench.go(60)
+    bench.go(400)
+    assert waiting(bench)[:2] == ("True", "WaitsForRelease")
+
+
+def test_every_reason_says_what_is_awaited() -> None:
+    """A reason that only a person ends cannot be forgotten: none is without what it awaits."""
+    with pytest.raises(TypeError):
+        Progress(reason="Paused", message="")  # type: ignore[call-arg]  # that is the point
 
 
 @pytest.mark.parametrize(

@@ -304,6 +304,40 @@ def test_the_undoing_of_a_partial_train_goes_on_when_the_attempt_is_aborted() ->
     assert fleet.rows["a-0"].state is TargetState.UNDONE
 
 
+def test_a_unit_whose_first_member_is_refused_within_the_budget_holds_nobody_up() -> None:
+    """Nothing of it is published: the rest leaves, and the attempt goes on without it."""
+    fleet = TrainFleet(IN_ORDER._replace(failing_max=1)).go().change("a-0", refused=1)
+    assert fleet.states_at(0) == "refused left"
+    whole(whole(fleet, 1), 2)
+    assert fleet.rollout.state is S.COMPLETED
+
+
+def test_a_unit_that_was_undone_holds_nobody_up_when_a_person_resumes() -> None:
+    """The approval of its second member never came; what the first one got was restored in time."""
+    fleet = TrainFleet(IN_ORDER._replace(in_flight_max=1, failing_max=1)).go().publish("a-0", good=None)
+    while fleet.rollout.state.value != S.STOPPED.value:
+        fleet.go(60)
+    fleet.change("a-0", published="r", published_digest="a1-0").cover().go()
+    assert fleet.states_at(0) == "undone left"
+    fleet.command(resume=(1, 1))
+    whole(whole(fleet, 1), 2)
+    assert fleet.rollout.state is S.COMPLETED
+
+
+def test_a_partial_train_that_stays_so_costs_no_more_steps() -> None:
+    """Nothing can be done about it: it is named, and no time counts."""
+    fleet = TrainFleet(IN_ORDER._replace(failing_max=1, restore_seconds=60)).go().publish("a-0")
+    fleet.change("b-0", refused=1)
+    while fleet.rows["a-0"].state is not TargetState.STRANDED:
+        fleet.go(60)
+    fleet.go(60)
+    before = (fleet.rollout, dict(fleet.rows))
+    fleet.go(3_600)
+    assert (fleet.rollout, fleet.rows) == before
+    assert fleet.rollout.state is S.STOPPED
+    assert partial_words(fleet.rows.values()) == "train e0/a+b: a-0 is stranded, b-0 is refused"
+
+
 def test_a_member_that_a_person_rolls_back_alone_stops_the_unit_and_covers_the_combination() -> None:
     """65: A with another B is free."""
     fleet = TrainFleet().go()
