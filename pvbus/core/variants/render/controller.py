@@ -3,7 +3,7 @@
 All rows for one PackageVariant are held here, so conflicts between two sets over a name are decided in
 one place. The living PackageVariant's owner wins while it has a row: present, or the order to remove
 it, which frees the name. If there is no PackageVariant, the older set wins. One that has no owner, or
-another owner, is never overwritten.
+another owner, is never overwritten. `report` makes the rows of a decision, `removal` carries out orders.
 """
 
 from collections.abc import Generator, Iterable
@@ -17,12 +17,8 @@ from pvbus.core.errors import ConflictError, PermanentError, TooLargeError
 from pvbus.core.kernel.codec import recent_decoder
 from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.effects import (
-    INTERNAL_ERROR,
     Create,
-    Delete,
     Effect,
-    Get,
-    KindRef,
     Outcome,
     Put,
     Reconciliation,
@@ -30,7 +26,6 @@ from pvbus.core.kernel.effects import (
 )
 from pvbus.core.kernel.holds import held_variant, is_held
 from pvbus.core.kernel.keys import (
-    ChildKey,
     Key,
     TargetKey,
     digest,
@@ -38,48 +33,39 @@ from pvbus.core.kernel.keys import (
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import (
     DESIRED,
-    SETRESULTS,
     TARGETS,
     VARIANTS,
-    ChildResult,
     DesiredRow,
     TargetRow,
 )
 from pvbus.core.variants.pacing import TURN_COST, Pace
-from pvbus.core.variants.readiness import readiness
+from pvbus.core.variants.render.removal import (
+    REFUSED_RETRY_SECONDS,
+    remove_variant,
+    withdraw,
+    write_withdrawal,
+)
+from pvbus.core.variants.render.report import gone_row, outcome_of, release_of, report_of
 from pvbus.core.variants.render.state import IDLE, RenderState
 from pvbus.core.variants.render.variant import (
-    attention_of,
+    VARIANT,
     cancel,
-    carried,
     dropped_fields,
     is_cancelled,
     new_variant,
 )
 from pvbus.core.variants.template import RenderError, TemplateCache, compile_ahead, render_row
 
-VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
-SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
 DROPPED_RETRY_SECONDS = 600.0
 """After so long a spec of which the API server drops fields is written again: its definition may have them by
 then. Until it has, nothing changes; of 10,000 variants it is 17 requests per second."""
 
-REFUSED_RETRY_SECONDS = 60.0  # a write that the API server refuses may be allowed later (RBAC, webhooks)
-LOOK_AGAIN_SECONDS = 10.0  # at a set that changed after its order: the withdrawal may still come
-ORDER_SECONDS = 60.0  # how long an order is valid: the data behind it gets older
-SKEW_SECONDS = 5.0  # an order from further in the future has an unknown age
 SPEC_SHARE = 0.5
 """The share of a bus record for the spec of a PackageVariant. The rest is for its metadata, its status and
 the users' additions. A row that is too large is not written: the bus keeps the old one, and no service sees
 the deletion, the hold or the resourceVersion of the PackageVariant any more."""
 SPEC_BYTES_MAX = 500_000  # that share of the default record limit
-REASONS = {
-    "error": "UnexpectedError",
-    "refused": "UnexpectedError",
-    "held": "OnHold",
-    "defect": INTERNAL_ERROR,
-}
 
 _target_row = recent_decoder(TargetRow)
 _desired = msgspec.json.Decoder(DesiredRow)
@@ -153,7 +139,7 @@ class RenderController(KeyedController[RenderState]):
             winner = seen.claims.get(_owner(seen, living) or "")
         if winner is None or winner.state != "present":
             return ()
-        return self._reported(key, seen, winner, living, outcome="defect", error=message).puts
+        return report_of(key, seen, winner, living, outcome="defect", error=message).puts
 
     # ------------------------------------------------------------ deciding
 
@@ -164,7 +150,7 @@ class RenderController(KeyedController[RenderState]):
         if not self._is_listed(VARIANTS, partition, VARIANT_KIND, vkey.namespace):
             return Outcome(result="waiting", waiting=("PackageVariants are being listed",))
         if not seen.rows:
-            outcome = self._release(vkey, seen)
+            outcome = release_of(vkey, seen)
         else:
             seen.claims = {name: _target_row(value) for name, value in seen.rows}
             try:
@@ -177,24 +163,16 @@ class RenderController(KeyedController[RenderState]):
             else outcome._replace(again_after=seen.echo_seconds(now))
         )
 
-    def _release(self, key: Key, seen: RenderState) -> Outcome:
-        """Drop the rows of a key that no set has a row for; leave the PackageVariant alone."""
-        desired = seen.desired
-        assert desired is not None
-        rows = [_result_key(key, name) for name in desired.reported]
-        puts = [Put(DESIRED, str(key), None), *(Put(SETRESULTS, row, None) for row in rows)]
-        return Outcome(tuple(puts), "changed")
-
     def _decide_claims(self, key: Key, seen: RenderState, now: float) -> Reconciliation:
         """Decide between the rows of all sets: the owner of the living object comes first."""
         living = seen.living(now)
         owner = _owner(seen, living) if living is not None else None
         if owner is not None and seen.claims[owner].state != "present":
-            act = self._remove if seen.claims[owner].state == "removed" else self._write_withdrawal
+            act = remove_variant if seen.claims[owner].state == "removed" else write_withdrawal
             return (yield from act(key, seen, owner, now))
         present = [row for row in seen.claims.values() if row.state == "present"]
         if not present:
-            return self._end(key, seen, _gone(seen), {})
+            return outcome_of(key, seen, gone_row(seen), {})
         if living is None:
             winner = min(present, key=_age)
         elif owner is not None:
@@ -210,7 +188,7 @@ class RenderController(KeyedController[RenderState]):
         if living is not None and living.metadata.deletion_timestamp:
             return self._terminating(key, seen, winner, living, now)
         if living is not None and is_held(living.metadata.annotations):
-            return self._reported(
+            return report_of(
                 key,
                 seen,
                 winner,
@@ -221,11 +199,11 @@ class RenderController(KeyedController[RenderState]):
         desired = seen.desired
         if desired is not None and desired.input_digest == winner.digest:
             if desired.outcome == "error" and (living is None or is_cancelled(winner, living)):
-                return self._reported(key, seen, winner, living, outcome="error", error=desired.error)
+                return report_of(key, seen, winner, living, outcome="error", error=desired.error)
             if living is not None and self._is_applied(desired, winner, living):
                 again = seen.offered + DROPPED_RETRY_SECONDS - now if desired.dropped else None
                 if again is None or again > 0:
-                    reported = self._reported(
+                    reported = report_of(
                         key, seen, winner, living, spec_digest=desired.spec_digest, dropped=desired.dropped
                     )
                     return reported if again is None else _again(reported, again)
@@ -242,12 +220,12 @@ class RenderController(KeyedController[RenderState]):
                 raise ConflictError(str(error)) from error
             return (yield from self._not_written(key, seen, winner, now, outcome="refused", error=str(error)))
         if written is None:
-            return self._reported(key, seen, winner, living, spec_digest=digest(spec))
+            return report_of(key, seen, winner, living, spec_digest=digest(spec))
         seen.note_answer(written, now)
         living = seen.living(now)
         stored = living.spec if living is not None else spec  # what others can see, and go on with
         dropped = dropped_fields(spec, stored)
-        reported = self._reported(key, seen, winner, living, spec_digest=digest(stored), dropped=dropped)
+        reported = report_of(key, seen, winner, living, spec_digest=digest(stored), dropped=dropped)
         if not dropped:
             return reported
         seen.offered = now
@@ -282,8 +260,8 @@ class RenderController(KeyedController[RenderState]):
         self, key: Key, seen: RenderState, winner: TargetRow, now: float, *, outcome: str, error: str
     ) -> Reconciliation:
         """Report why the spec is not written; the withdrawal of an order is written all the same."""
-        living, refused = yield from self._withdraw(seen, winner, now)
-        reported = self._reported(key, seen, winner, living, outcome=outcome, error=error)
+        living, refused = yield from withdraw(seen, winner, now)
+        reported = report_of(key, seen, winner, living, outcome=outcome, error=error)
         if refused or outcome == "refused":
             return reported._replace(again_after=REFUSED_RETRY_SECONDS)
         return reported
@@ -303,8 +281,8 @@ class RenderController(KeyedController[RenderState]):
         try:
             self._spec(key, winner)
         except RenderError as error:
-            return self._reported(key, seen, winner, living, outcome="error", error=str(error))
-        reported = self._reported(key, seen, winner, living, outcome="waiting")
+            return report_of(key, seen, winner, living, outcome="error", error=str(error))
+        reported = report_of(key, seen, winner, living, outcome="waiting")
         return reported._replace(result="waiting", waiting=("the former PackageVariant is terminating",))
 
     @staticmethod
@@ -356,180 +334,7 @@ class RenderController(KeyedController[RenderState]):
     def _conflict(self, key: Key, seen: RenderState, living: PackageVariant) -> Outcome:
         error = f'PackageVariant "{key.name}" exists and belongs to {_belonging(seen, living)}'
         row = DesiredRow(outcome="conflict", uid=living.metadata.uid, error=error)
-        return self._end(key, seen, row, {}, conflict=error)
-
-    def _reported(
-        self,
-        key: Key,
-        seen: RenderState,
-        winner: TargetRow,
-        living: PackageVariant | None,
-        *,
-        spec_digest: str = "",
-        outcome: str = "applied",
-        error: str = "",
-        dropped: tuple[str, ...] = (),
-    ) -> Outcome:
-        """Report the result to every set that has a row, and record the decision."""
-        ready, unready, failing = readiness(living)
-        result = ChildResult(
-            set_uid=winner.set_uid,
-            evaluated=winner.digest,
-            applied=winner.digest if outcome == "applied" else "",
-            reason=REASONS.get(outcome, ""),
-            error=error,
-            expression_failed=outcome == "error",
-            ready=ready,
-            unready=unready,
-            failing=failing,
-            cancelled=carried(winner, living),
-            attention=attention_of(living),
-        )
-        row = DesiredRow(
-            set_name=winner.set_name,
-            set_uid=winner.set_uid,
-            input_digest="" if outcome in ("refused", "defect") else winner.digest,
-            spec_digest=spec_digest or (seen.desired.spec_digest if seen.desired else ""),
-            outcome=outcome,  # type: ignore[arg-type]  # callers pass values of the field's type
-            uid=living.metadata.uid if living is not None else "",
-            error=error,
-            dropped=dropped,
-        )
-        return self._end(key, seen, row, {winner.set_name: result})
-
-    def _end(
-        self,
-        key: Key,
-        seen: RenderState,
-        row: DesiredRow,
-        results: dict[str, ChildResult],
-        *,
-        conflict: str = "",
-    ) -> Outcome:
-        """Report to every set that has a row, and record the decision.
-
-        results: by set, for the sets of this decision; the others get a result for their own row.
-        conflict: why no set may write, "" if one may.
-        """
-        living = seen.is_present
-        puts: list[Put] = []
-        reported: dict[str, str] = {}
-        for name, claim in seen.claims.items():
-            result = results.get(name)
-            if result is None and claim.state == "present":
-                other = conflict or f'PackageVariant "{key.name}" is made by the set "{row.set_name}"'
-                result = ChildResult(
-                    set_uid=claim.set_uid, evaluated=claim.digest, reason="TargetConflict", error=other
-                )
-            elif result is None:  # this set has no object here: there is nothing to withdraw
-                result = ChildResult(set_uid=claim.set_uid, cancelled=claim.cancelled)
-            reported[name] = digest(result)
-            if seen.desired is None or seen.desired.reported.get(name) != reported[name]:
-                puts.append(Put(SETRESULTS, _result_key(key, name), result))
-        before = seen.desired.reported if seen.desired is not None else {}
-        for name in before:
-            if name not in reported:
-                puts.append(Put(SETRESULTS, _result_key(key, name), None))
-        row = msgspec.structs.replace(row, reported=reported)
-        if row != seen.desired:
-            puts.append(Put(DESIRED, str(key), row))
-        word = "failed" if row.error and living else "changed"
-        return Outcome(tuple(puts), word if puts or word == "failed" else "unchanged")
-
-    # ------------------------------------------------------------ removing
-
-    def _write_withdrawal(self, key: Key, seen: RenderState, name: str, now: float) -> Reconciliation:
-        """Write only the annotation that withdraws the last order."""
-        claim = seen.claims[name]
-        living, error = yield from self._withdraw(seen, claim, now)
-        outcome = "held" if claim.on_hold else "withdrawn"
-        result = ChildResult(set_uid=claim.set_uid, error=error, cancelled=carried(claim, living))
-        row = DesiredRow(
-            set_name=claim.set_name,
-            set_uid=claim.set_uid,
-            outcome=outcome,  # type: ignore[arg-type]  # one of two values of the field's type
-            uid=living.metadata.uid if living is not None else "",
-            error=error,
-            on_hold=claim.on_hold,
-            hold_reason=claim.hold_reason,
-        )
-        end = self._end(key, seen, row, {name: result})
-        return end._replace(again_after=REFUSED_RETRY_SECONDS) if error else end
-
-    @staticmethod
-    def _withdraw(
-        seen: RenderState, claim: TargetRow, now: float
-    ) -> Generator[Effect, Any, tuple[PackageVariant | None, str]]:
-        """Write the withdrawal annotation of a row, if the living object lacks it.
-
-        Returns the object afterwards, and the API server's error if it refuses the write, else "".
-        """
-        raw, living = seen.current(now), seen.living(now)
-        if raw is None or living is None or living.metadata.deletion_timestamp:
-            return living, ""
-        if is_cancelled(claim, living):
-            return living, ""
-        obj = msgspec.json.decode(raw)
-        cancel(obj, claim.cancelled)
-        try:
-            written = yield Update(VARIANT, obj)
-        except PermanentError as refused:
-            if refused.reason == "NotFound":  # deleted meanwhile: its tombstone is on the way
-                raise ConflictError(str(refused)) from refused
-            return living, str(refused)
-        seen.note_answer(written, now)
-        return seen.living(now), ""
-
-    def _remove(self, key: Key, seen: RenderState, name: str, now: float) -> Reconciliation:
-        """Carry out a set's order to delete: only on its own object, only while the order is fresh, and only
-        after a live read of the set."""
-        order, living = seen.claims[name], seen.living(now)
-        assert living is not None
-        result = ChildResult(set_uid=order.set_uid, cancelled=carried(order, living))
-        row = DesiredRow(
-            set_name=order.set_name,
-            set_uid=order.set_uid,
-            outcome="removed",
-            uid=living.metadata.uid,
-            why=order.why,
-        )
-        if living.metadata.deletion_timestamp:
-            return self._end(key, seen, row, {name: result})
-        if not -SKEW_SECONDS <= now - order.ordered <= ORDER_SECONDS:
-            expired = msgspec.structs.replace(result, expired=order.ordered)
-            row = msgspec.structs.replace(row, outcome="expired")
-            return self._end(key, seen, row, {name: expired})
-        until_expired = max(order.ordered + ORDER_SECONDS - now, 0) + 0.1
-        if is_held(living.metadata.annotations):
-            row = msgspec.structs.replace(
-                row, outcome="held", error=held_variant(key, living.metadata.annotations)
-            )
-            return self._end(key, seen, row, {name: result})._replace(again_after=until_expired)
-        current = yield Get(SET, key.namespace, order.set_name)
-        if (
-            current is None
-            or current["metadata"].get("deletionTimestamp")
-            or current["metadata"]["uid"] != order.set_uid
-            or current["metadata"].get("generation", 0) != order.generation
-            or is_held(current["metadata"].get("annotations"))
-        ):
-            waiting = ("the set to withdraw or repeat its order",)
-            again = min(LOOK_AGAIN_SECONDS, until_expired)
-            return Outcome(result="waiting", waiting=waiting, again_after=again)
-        yield Delete(
-            VARIANT,
-            key.namespace,
-            key.name,
-            uid=living.metadata.uid,
-            resource_version=living.metadata.resource_version,
-            not_after=order.ordered + ORDER_SECONDS,
-        )
-        return self._end(key, seen, row, {name: result})
-
-
-def _result_key(key: Key, set_name: str) -> str:
-    """Return the key of the row that reports a child to its set."""
-    return str(ChildKey(f"{key.namespace}/{set_name}", key.name))
+        return outcome_of(key, seen, row, {}, conflict=error)
 
 
 def _owner(seen: RenderState, living: PackageVariant) -> str | None:
@@ -558,19 +363,6 @@ def _belonging(seen: RenderState, living: PackageVariant) -> str:
             "collector of the cluster removes the variant, and this set makes it again"
         )
     return f"{owner.kind} {owner.name}; {remedy}"
-
-
-def _gone(seen: RenderState) -> DesiredRow:
-    """Return the decision on a PackageVariant that is gone: why it was removed stays with its uid."""
-    row = DesiredRow(outcome="removed", on_hold=_on_hold(seen))
-    before = seen.desired
-    if before is None or before.outcome != "removed":
-        return row
-    return msgspec.structs.replace(row, uid=before.uid, why=before.why)
-
-
-def _on_hold(seen: RenderState) -> bool:
-    return any(claim.on_hold for claim in seen.claims.values())
 
 
 def _again(outcome: Outcome, seconds: float) -> Outcome:

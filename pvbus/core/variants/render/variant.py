@@ -5,13 +5,15 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.api.variants import SET_API, VARIANT_API, PackageVariant, PackageVariantSpec
+from pvbus.core.api.variants import CONFIG_GROUP, SET_API, VARIANT_API, PackageVariant, PackageVariantSpec
+from pvbus.core.kernel.effects import KindRef
 from pvbus.core.kernel.keys import FINALIZER, REMOVAL_CANCELLED, SET_UID_LABEL, Key
 from pvbus.core.kernel.messages import part
 from pvbus.core.kernel.records import TargetRow
 from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.readiness import UNREADY_CHARACTERS_MAX
 
+VARIANT = KindRef(CONFIG_GROUP, "PackageVariant", "v1alpha1")
 FIELDS_MAX = 10
 """Fields that are named; a definition that has none at all would name hundreds."""
 
