@@ -6,6 +6,7 @@ Tests say here what happens, and do not reach into the bus: this module alone kn
 from collections.abc import Callable, Iterable
 
 from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.adapters.sqlite.group import GroupRows
 from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Output, Record
 
@@ -25,12 +26,12 @@ async def hold_for_a_moment(
 
 
 def _hold(bus: SqliteBus, group: str, numbers: Iterable[int], outputs: Iterable[Output]) -> None:
-    store = bus._store
-    member = store.add_member(group, "", "")
+    rows = GroupRows(bus._store, group)
+    member = rows.add_member("", "")
     for number in numbers:
-        store.set_owner(group, number, member)
-    store.append(list(outputs), 0)
-    store.remove_member(member)
+        rows.set_owner(number, member)
+    bus._store.append(list(outputs), 0)
+    rows.remove_member(member)
 
 
 async def end_sessions(bus: SqliteBus, group: str, between: Iterable[int] = ()) -> None:
@@ -40,8 +41,9 @@ async def end_sessions(bus: SqliteBus, group: str, between: Iterable[int] = ()) 
     """
 
     def end() -> None:
-        for number, *_ in bus._store.members(group):
-            bus._store.remove_member(number)
+        rows = GroupRows(bus._store, group)
+        for number, *_ in rows.members():
+            rows.remove_member(number)
         _hold(bus, group, between, ())
 
     await bus._store.write(end)

@@ -20,6 +20,7 @@ import msgspec
 
 from pvbus.adapters.assignment import assign
 from pvbus.adapters.membership import MembershipLife, call_back
+from pvbus.adapters.sqlite.group import GroupRows
 from pvbus.adapters.sqlite.store import Store
 from pvbus.core.errors import TransientError
 from pvbus.ports.bus import (
@@ -103,6 +104,7 @@ class SqliteMembership(MembershipLife):
     ) -> None:
         super().__init__(group, clock, assigned, revoked)
         self._store = store
+        self._rows = GroupRows(store, group)
         self._timing = timing
         self._label = label
         self._process = store.lock.process if store.lock else ""
@@ -116,8 +118,8 @@ class SqliteMembership(MembershipLife):
         """Join the group; create its leases if the group is new."""
 
         def enter() -> int:
-            self._store.create_leases(self._group, partitions)
-            return self._store.add_member(self._group, self._process, self._label)
+            self._rows.create_leases(partitions)
+            return self._rows.add_member(self._process, self._label)
 
         self._member = await self._store.write(enter)
         self._last_heartbeat = self._clock.monotonic()
@@ -168,7 +170,7 @@ class SqliteMembership(MembershipLife):
     async def _leave_group(self) -> None:
         self._leases = {}
         with contextlib.suppress(TransientError):  # the session then expires
-            await self._store.write(lambda: self._store.remove_member(self._member))
+            await self._store.write(lambda: self._rows.remove_member(self._member))
 
     async def _beat(self) -> _Turn:
         now = self._clock.monotonic()
@@ -178,14 +180,14 @@ class SqliteMembership(MembershipLife):
 
     def _turn(self, now: float) -> _Turn:
         """Do one heartbeat's work. Call inside a transaction; it changes the store, not this object."""
-        store, me = self._store, self._member
+        rows, me = self._rows, self._member
         lost: list[Lease] = []
-        if not store.beat(me, leaving=self._leaving):
+        if not rows.beat(me, leaving=self._leaving):
             lost = list(self._leases.values())  # our session expired: join again
-            me = store.add_member(self._group, self._process, self._label)
-            store.beat(me, leaving=self._leaving)
+            me = rows.add_member(self._process, self._label)
+            rows.beat(me, leaving=self._leaving)
         staying = self._living_members(me, now)
-        leases = store.leases(self._group)
+        leases = rows.leases()
         wanted = assign(len(leases), staying, {number: str(owner) for number, _, owner in leases})
         taken, unwanted = [], []
         for number, epoch, owner in leases:
@@ -193,7 +195,7 @@ class SqliteMembership(MembershipLife):
             if owner == me and not is_mine:
                 unwanted.append(number)
             elif owner is None and is_mine and number not in self._held:
-                store.set_owner(self._group, number, me)
+                rows.set_owner(number, me)
                 taken.append(Lease(group=self._group, partition=number, epoch=epoch))
         return _Turn(me, taken, lost, unwanted)
 
@@ -201,14 +203,14 @@ class SqliteMembership(MembershipLife):
         """Remove dead members; return the members that may hold leases."""
         staying = []
         seen: dict[int, _Sighting] = {}
-        for member, process, beat, leaving in self._store.members(self._group):
+        for member, process, beat, leaving in self._rows.members():
             sighting = self._seen.get(member)
             if sighting is None or sighting.beat != beat:
                 sighting = _Sighting(beat, now)
             is_silent = now - sighting.since > self._timing.session_seconds
             is_gone = self._store.lock is not None and self._store.lock.is_gone(process)
             if member != me and (is_silent or is_gone):
-                self._store.remove_member(member)
+                self._rows.remove_member(member)
                 continue
             seen[member] = sighting
             if not leaving:
@@ -242,7 +244,7 @@ class SqliteMembership(MembershipLife):
         await asyncio.wait({draining}, timeout=self._timing.drain_seconds)
         while self._leases.get(number) == held.lease:
             try:
-                await self._store.write(lambda: self._store.release(held.lease, self._member))
+                await self._store.write(lambda: self._rows.release(held.lease, self._member))
             except TransientError:
                 if self._leaving:  # the others take the lease when this process is gone
                     break

@@ -32,7 +32,7 @@ from pvbus.adapters.sqlite.schema import (
 from pvbus.adapters.sqlite.tail import Tail
 from pvbus.core.errors import NO_MEMORY, InvariantError, PermanentError, PvbusError, TransientError
 from pvbus.core.kernel.backoff import Backoff, Jitter
-from pvbus.ports.bus import Lease, Output, Record, TopicSpec
+from pvbus.ports.bus import Output, Record, TopicSpec
 
 T = TypeVar("T")
 
@@ -475,61 +475,6 @@ class Store:
             (group, partition),
         )
         return (rows[0][0] if rows else None), {topic: offset for _, topic, offset in rows if topic}
-
-    # Members. Call all of these inside `write`.
-
-    def create_leases(self, group: str, partitions: int) -> None:
-        (known,) = self.db.execute(
-            "SELECT count(*) FROM leases WHERE consumer_group = ?", (group,)
-        ).fetchone()
-        if known not in (0, partitions):
-            raise PermanentError(
-                f"group {group} has {known} leases, but its topics have {partitions} partitions",
-                reason="PartitionsDiffer",
-            )
-        if not known:
-            self.db.executemany(
-                "INSERT INTO leases (consumer_group, partition, epoch) VALUES (?, ?, 1)",
-                ((group, partition) for partition in range(partitions)),
-            )
-
-    def add_member(self, group: str, process: str, label: str) -> int:
-        sql = "INSERT INTO members (consumer_group, process, label) VALUES (?, ?, ?) RETURNING id"
-        (member,) = self.db.execute(sql, (group, process, label)).fetchone()
-        return int(member)
-
-    def beat(self, member: int, *, leaving: bool) -> bool:
-        """Raise a member's beat; return False if the member has been removed."""
-        sql = "UPDATE members SET beat = beat + 1, leaving = ? WHERE id = ?"
-        return self.db.execute(sql, (leaving, member)).rowcount > 0
-
-    def members(self, group: str) -> list[tuple[int, str, int, int]]:
-        """Return (id, process, beat, leaving) of each member."""
-        sql = "SELECT id, process, beat, leaving FROM members WHERE consumer_group = ? ORDER BY id"
-        return self.db.execute(sql, (group,)).fetchall()
-
-    def leases(self, group: str) -> list[tuple[int, int, int | None]]:
-        """Return (partition, epoch, owner) of each lease."""
-        sql = "SELECT partition, epoch, owner FROM leases WHERE consumer_group = ? ORDER BY partition"
-        return self.db.execute(sql, (group,)).fetchall()
-
-    def set_owner(self, group: str, partition: int, member: int) -> None:
-        """Give a free lease to a member; its epoch rose when it became free."""
-        sql = "UPDATE leases SET owner = ? WHERE consumer_group = ? AND partition = ?"
-        self.db.execute(sql, (member, group, partition))
-
-    def release(self, lease: Lease, member: int) -> None:
-        """Free a lease, if it still is the member's."""
-        self.db.execute(
-            "UPDATE leases SET owner = NULL, epoch = epoch + 1"
-            " WHERE consumer_group = ? AND partition = ? AND epoch = ? AND owner = ?",
-            (lease.group, lease.partition, lease.epoch, member),
-        )
-
-    def remove_member(self, member: int) -> None:
-        """Remove a member, and fence all leases that it held."""
-        self.db.execute("DELETE FROM members WHERE id = ?", (member,))
-        self.db.execute("UPDATE leases SET owner = NULL, epoch = epoch + 1 WHERE owner = ?", (member,))
 
 
 def _lifetime_ms(spec: TopicSpec) -> tuple[int | None, int | None]:
