@@ -33,6 +33,7 @@ from pvbus.core.kernel.topics import partition_key
 from pvbus.core.variants.render.controller import RenderController
 from pvbus.core.variants.unroll.controller import TURN_TARGETS, UnrollController
 from pvbus.core.variants.unroll.removal import RemovalLimits
+from tests.kit.deciding import drive
 from tests.kit.oracle import Names, Thing, expected_variants
 
 Object = dict[str, Any]
@@ -112,15 +113,15 @@ class World:
                     self.dirty[controller, dirtied] = None
 
     def _reconcile(self, controller: Any, key: str) -> bool:
-        steps, answer, wrote = controller.reconcile(0, key, self.now), None, False
-        while True:
-            try:
-                effect = steps.send(answer)
-            except StopIteration as stop:
-                outcome = stop.value
-                break
+        wrote = False
+
+        def perform(effect: Any) -> Any:
+            nonlocal wrote
             answer, did = self._apply(effect)
             wrote |= did
+            return answer
+
+        outcome = drive(controller.reconcile(0, key, self.now), perform)
         for put in outcome.puts:
             value = encode_row(put.row)
             if put.topic == UNROLL:

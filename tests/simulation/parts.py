@@ -34,6 +34,7 @@ from pvbus.core.variants.unroll.controller import CHUNK_PUTS, UnrollController
 from pvbus.core.variants.unroll.opinion import Opinions
 from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.core.variants.unroll.signedplans import NO_PLANS, PlanPolicy
+from tests.kit.deciding import drive
 
 Object = dict[str, Any]
 SET = Kind("config.porch.kpt.dev", "PackageVariantSet")
@@ -191,15 +192,12 @@ class UnrollPart:
         return self._once(skey)
 
     def _once(self, skey: str) -> Outcome:
+        def perform(effect: Any) -> None:
+            assert isinstance(effect, CatchUp)
+            self.on_catch_up()
+
         steps = self.controller.reconcile(0, skey, self.now + self.wall_offset)
-        try:
-            effect = next(steps)
-            while True:
-                assert isinstance(effect, CatchUp)
-                self.on_catch_up()
-                effect = steps.send(None)
-        except StopIteration as end:
-            outcome: Outcome = end.value
+        outcome: Outcome = drive(steps, perform)
         self.steps.append(outcome)
         refused = [put for put in outcome.puts if self.refuses(child_of(put.topic, put.key))]
         for put in outcome.puts:

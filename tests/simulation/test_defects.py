@@ -17,6 +17,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -25,7 +26,7 @@ import pytest
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 from pvbus.core.errors import ConflictError
-from pvbus.core.kernel.effects import WRITES, List, Outcome, Reconciliation
+from pvbus.core.kernel.effects import WRITES, List, Reconciliation
 from pvbus.core.kernel.keys import FINALIZER, partition, sync_key
 from pvbus.core.kernel.markers import SyncView, is_marker
 from pvbus.core.kernel.objectrows import Emission, rows_of, topics_of
@@ -39,6 +40,7 @@ from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingest.informer import InformerShell
 from pvbus.runtime.reconcile.effects import perform
 from tests.contract.bus import test_contract
+from tests.kit.deciding import drive_live
 from tests.simulation.parts import (
     REPOSITORY,
     REVISION,
@@ -277,21 +279,11 @@ async def finalizer() -> None:
         controller.load(row.topic, 0, row.key, row.value)
     for now in (0.0, 5.0):
         if any(o["kind"] == "PackageVariant" for o in cluster.objects()):
-            await drive(cluster, controller.reconcile(0, "default/v", now))
+            await drive_live(controller.reconcile(0, "default/v", now), partial(perform, cluster))
     gone = [
         write.kind for write in cluster.writes if write.verb == "delete" or write.kind == "PackageVariant"
     ]
     assert gone == ["PackageRevision", "PackageVariant"], gone
-
-
-async def drive(cluster: MemoryCluster, steps: Reconciliation) -> Outcome:
-    try:
-        effect = next(steps)
-        while True:
-            effect = steps.send(await perform(cluster, effect))
-    except StopIteration as end:
-        outcome: Outcome = end.value
-        return outcome
 
 
 # ------------------------------------------------------------ defects

@@ -12,6 +12,7 @@ from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
 from pvbus.core.kernel.effects import Effect, Get, KindRef, Query, Range, Sample
 from pvbus.core.kernel.rolloutrows import Answers, Ask
 from pvbus.core.promotion.rollout.checking import RECENT_SECONDS, STEPS_MAX, ask_checks
+from tests.kit.deciding import drive
 
 NOW = 1_800_000_000.123
 DEPLOYMENT = {"metadata": {"name": "web", "generation": 3}, "status": {"ready": 3, "text": "yes"}}
@@ -33,14 +34,15 @@ def look(
     ]
     steps, results = ask_checks(Ask(2, 1, 7, tuple(named)), NOW, namespace="fleet"), iter(gives)
     sent: list[Effect] = []
-    try:
-        effect = next(steps)
-        while True:
-            sent.append(effect)
-            result = next(results)
-            effect = steps.throw(result) if isinstance(result, Exception) else steps.send(result)
-    except StopIteration as end:
-        answers: Answers = end.value
+
+    def perform(effect: Effect) -> Any:
+        sent.append(effect)
+        result = next(results)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    answers: Answers = drive(steps, perform)
     assert (answers.attempt, answers.wave, answers.number) == (2, 1, 7)
     assert len(answers.verdicts) == len(answers.words) == len(checks)
     assert all((verdict is True) == (not word) for verdict, word in zip(*answers[3:], strict=True))

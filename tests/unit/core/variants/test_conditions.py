@@ -28,6 +28,7 @@ from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.conditions.controller import ConditionsController
 from pvbus.core.variants.conditions.sets import set_conditions
 from pvbus.core.variants.publishing import WITHDRAWN, merge
+from tests.kit.deciding import drive
 from tests.simulation.parts import SET, VARIANT, marker, obj, site_set
 
 NOTHING = Counts()
@@ -222,21 +223,22 @@ class Part:
         """Reconcile until nothing is published any more. Return the written status, None where nothing was
         written; the echo follows at once."""
         written, dirty = None, True
-        while dirty:
-            steps, dirty = self.controller.reconcile(0, key, self.now), False
-            try:
-                effect = next(steps)
-                while not isinstance(effect, Update):  # the specs of sets are kept: see test_specretention
-                    effect = steps.send([] if isinstance(effect, List) else getattr(effect, "object", None))
+
+        def perform(effect: Any) -> Any:
+            nonlocal written
+            if isinstance(effect, Update):
                 assert effect.subresource == "status"
                 written = effect.object
-                steps.send(written)
-            except StopIteration as end:
-                self.again_after, self.cause = end.value.again_after, end.value.cause
-                for put in end.value.puts:
-                    dirty |= key in self.controller.store(0, put)
-                    if put.topic == CONDITIONS:
-                        self.events.append(put.row)
+            return [] if isinstance(effect, List) else getattr(effect, "object", None)
+
+        while dirty:
+            outcome = drive(self.controller.reconcile(0, key, self.now), perform)
+            self.again_after, self.cause, dirty = outcome.again_after, outcome.cause, False
+            for put in outcome.puts:
+                dirty |= key in self.controller.store(0, put)
+                if put.topic == CONDITIONS:
+                    assert isinstance(put.row, ConditionEvent)
+                    self.events.append(put.row)
         if written is not None:
             self.see(written, SETS if written["kind"] == "PackageVariantSet" else VARIANTS)
         return written["status"] if written is not None else None

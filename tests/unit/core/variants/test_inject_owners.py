@@ -14,22 +14,22 @@ from pvbus.core.kernel.records import OBJECTS
 from pvbus.core.variants.inject.view import InjectView
 from pvbus.core.variants.revisions.owning import list_package, terminate
 from pvbus.ports.cluster import Object
+from tests.kit.deciding import drive
 from tests.simulation.inject_world import World, owner, package, upstream, variant
 
 REVISION = Kind("porch.kpt.dev", "PackageRevision")
 HERE = Downstream(repo="edge", package="app")
 
 
-def drive(steps: Any, answer: Any) -> Any:
+def performed(steps: Any, answer: Any) -> Any:
     """Answer every effect alike; return what the generator returns, and the effects."""
-    effects = []
-    try:
-        effect = next(steps)
-        while True:
-            effects.append(effect)
-            effect = steps.send(answer(effect))
-    except StopIteration as end:
-        return end.value, effects
+    effects: list[Any] = []
+
+    def perform(effect: Any) -> Any:
+        effects.append(effect)
+        return answer(effect)
+
+    return drive(steps, perform), effects
 
 
 def test_revisions_of_other_packages_in_a_live_list_are_left_alone() -> None:
@@ -39,7 +39,7 @@ def test_revisions_of_other_packages_in_a_live_list_are_left_alone() -> None:
         package("edge", "other", "b")[0],
         package("west", "app", "c")[0],
     ]
-    found, effects = drive(list_package("default", HERE), lambda effect: listed)
+    found, effects = performed(list_package("default", HERE), lambda effect: listed)
     assert [type(effect) for effect in effects] == [List]
     assert [obj["metadata"]["name"] for obj in found] == ["edge.app.a"]
 
@@ -54,7 +54,7 @@ def test_a_variant_that_goes_leaves_revisions_of_others_in_its_package() -> None
     def answer(effect: Any) -> Any:
         return list(listed) if isinstance(effect, List) else None
 
-    left, effects = drive(terminate(msgspec.convert(obj, PackageVariant), [HERE]), answer)
+    left, effects = performed(terminate(msgspec.convert(obj, PackageVariant), [HERE]), answer)
     deleted = [effect.name for effect in effects if not isinstance(effect, List)]
     assert deleted == ["edge.app.mine"]
     assert left == ["PackageRevision edge.app.mine"], "it is still listed, so the finalizer stays"

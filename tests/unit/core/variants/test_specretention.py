@@ -1,5 +1,6 @@
 """The former specs of a set: one for each, ten at most, none after a restart, never in the way."""
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from pvbus.core.variants.conditions.specretention import (
 )
 from pvbus.ports.cluster import Kind
 from pvbus.runtime.reconcile.effects import perform
+from tests.kit.deciding import drive_live
 from tests.simulation.parts import obj
 
 SET = Kind("config.porch.kpt.dev", "PackageVariantSet")
@@ -49,18 +51,7 @@ class World:
         steps = self.retention.retain(
             KEY, "uid-alpha", self.generation, msgspec.json.encode(self.set), self.now
         )
-        error: PvbusError | None = None
-        result: Any = None
-        while True:
-            try:
-                effect = steps.throw(error) if error is not None else steps.send(result)
-            except StopIteration as end:
-                return float(end.value) if end.value is not None else None
-            error = None
-            try:
-                result = await perform(self.cluster, effect)
-            except PvbusError as exc:
-                error = exc
+        return await drive_live(steps, partial(perform, self.cluster))
 
     def retained(self) -> list[tuple[int, int]]:
         """The number of each revision, and the spec that it has."""

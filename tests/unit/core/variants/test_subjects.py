@@ -31,6 +31,7 @@ from pvbus.core.kernel.records import (
 )
 from pvbus.core.kernel.tasks import TASKS_MAX
 from pvbus.core.variants.conditions.controller import ConditionsController
+from tests.kit.deciding import drive
 from tests.simulation.parts import marker, obj
 
 PARTITIONS = 4
@@ -84,6 +85,10 @@ def policy(wave: str, *, uid: str = "p1") -> Any:
     return obj(POLICY, "web", metadata={"uid": uid}, spec={}, status={"conditions": conditions})
 
 
+def never_written(effect: object) -> None:
+    raise AssertionError(f"somebody else writes these statuses: {effect}")
+
+
 class Worker:
     """The controller with all partitions, on a bus that remembers what it published."""
 
@@ -126,12 +131,9 @@ class Worker:
                 todo += self.controller.store(number, put)
 
     def _outcome(self, key: str) -> Outcome:
-        try:
-            next(self.controller.reconcile(reconciled_partition(key, PARTITIONS), key, self.now))
-        except StopIteration as end:
-            outcome: Outcome = end.value
-            return outcome
-        raise AssertionError("somebody else writes these statuses")
+        return drive(
+            self.controller.reconcile(reconciled_partition(key, PARTITIONS), key, self.now), never_written
+        )
 
     def reported(self) -> list[Reported]:
         events, self.events = self.events, []
