@@ -60,10 +60,6 @@ class Group(NamedTuple):
     def example(self) -> Document:
         return self.actions[0]
 
-    @property
-    def is_removal(self) -> bool:
-        return bool(self.example["verb"] == "delete")
-
 
 # ------------------------------------------------------------ to whom a write belongs
 

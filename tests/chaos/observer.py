@@ -42,10 +42,6 @@ class Observer:
         self._reading = asyncio.Lock()
         self.failed_looks = 0
 
-    @property
-    def behind_seconds(self) -> float:
-        return time.time() - self._timeline.horizon
-
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._world.watch(self._object))

@@ -251,14 +251,6 @@ async def until_proposed(client: Client, name: str) -> Object:
     raise AssertionError(f"{name} is {found} after {SECONDS_MAX} s")
 
 
-async def no_refusal(authorizers: Mapping[str, Authorizer]) -> None:
-    """Fail at the first refusal: without it, the test would wait for what cannot come."""
-    while True:
-        for name, authorizer in authorizers.items():
-            assert authorizer.refused == set(), name
-        await asyncio.sleep(0.1)
-
-
 @pytest.mark.parametrize("namespaces", [(), ("default",)], ids=["cluster", "namespace"])
 async def test_the_main_job_uses_each_right_and_no_other(tmp_path: Path, namespaces: tuple[str, ...]) -> None:
     """Each service behind its own authorizer: no request is refused, and no right is left over; with the

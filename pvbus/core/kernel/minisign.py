@@ -14,7 +14,6 @@ from typing import NamedTuple
 from pvbus.core.kernel.sshsig import SIGNATURE_CHARACTERS_MAX, SignatureError, verify
 
 BEGIN = "untrusted comment:"
-KEY_CHARACTERS = 56
 KEY_BYTES = 42
 _TRUSTED = "trusted comment: "
 _KEY_TYPE, _PLAIN, _HASHED = b"Ed", b"Ed", b"ED"

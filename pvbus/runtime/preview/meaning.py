@@ -21,7 +21,6 @@ from pvbus.ports.cluster import Object
 ABSENT = ""
 """The digest of an object that does not exist."""
 DIGEST_BYTES = 16
-NUMBERED = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink")
 SERVERS = {
     "PackageRevision": frozenset({"packageMetadata", "readinessGates", "tasks"}),
     "PackageRevisionResources": frozenset({"packageName", "repository", "workspaceName", "revision"}),

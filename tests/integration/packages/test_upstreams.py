@@ -57,10 +57,6 @@ def at(repo: str, ref: str = "app/v1", directory: str = "app", **more: Any) -> O
     return {"type": "clone", "clone": {"upstreamRef": {"type": "git", "git": location}}}
 
 
-def kptfile_of(remote: Path, ref: str, directory: str) -> str:
-    return tree(remote, ref, directory)["Kptfile"]
-
-
 UPSTREAM = """\
 upstream:
   type: git

@@ -20,7 +20,6 @@ FieldSet = Mapping[str, Any]
 Path = tuple[str, ...]
 SELF = "."
 EMPTY: FieldSet = {}
-_MEMBER: FieldSet = {SELF: EMPTY}
 _ORDER = {"f": 0, "k": 1, "v": 2, "i": 3}
 
 

@@ -18,15 +18,11 @@ class VersionRange(Protocol):
 
 
 class Language(NamedTuple):
-    """How the versions and ranges of a family of packages are read.
-
-    hides_prereleases: whether a range excludes prereleases unless the selection admits them.
-    """
+    """How the versions and ranges of a family of packages are read."""
 
     name: str
     parse_version: Callable[[str], Version]
     parse_range: Callable[[str], VersionRange]
-    hides_prereleases: bool = False
 
 
 def relaxed_version(text: str) -> Version:
@@ -42,9 +38,7 @@ K14S = Language(
     partial(blang.parse_version, dialect=blang.K14S),
     partial(blang.parse_range, dialect=blang.K14S),
 )
-CARVEL = Language(
-    "carvel", relaxed_version, partial(blang.parse_range, dialect=blang.CARVEL), hides_prereleases=True
-)
+CARVEL = Language("carvel", relaxed_version, partial(blang.parse_range, dialect=blang.CARVEL))
 LANGUAGES: Mapping[str, Language] = {each.name: each for each in (MASTERMINDS, BLANG, K14S, CARVEL)}
 
 

@@ -23,7 +23,6 @@ from pvbus.core.variants.ingest.commands import Command, Operation
 from pvbus.core.variants.ingest.events import REPLAY_END, Event, Fault
 from pvbus.core.variants.ingest.informer import Informer
 from pvbus.core.variants.ingest.published import Name
-from pvbus.core.variants.ingest.states import BackingOff, Unserved
 
 SITE = Kind("example.org", "Site")
 PARTITIONS = 2
@@ -235,11 +234,6 @@ class Informed:
             if self.informer.wake_at > end:
                 self.now = end
                 return
-            self.tick()
-
-    def skip_wait(self) -> None:
-        """End a wait after failures."""
-        if isinstance(self.informer.state, BackingOff | Unserved):
             self.tick()
 
     # ------------------------------------------------------------ requests
