@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pvbus.controlplane.packages.functions import files
+from pvbus.controlplane.packages.caching import SizedCache
+from pvbus.controlplane.packages.functions import files, yamltext
 from pvbus.controlplane.packages.functions.registry import BUILTINS, FunctionRegistry
 from pvbus.controlplane.packages.functions.yamltext import load, with_value
 from pvbus.controlplane.packages.render import render
@@ -47,6 +48,20 @@ def test_any_value_can_be_written_over_any_other(old: dict[str, Any], new: dict[
 def test_the_same_value_writes_nothing(value: dict[str, Any]) -> None:
     text = f"# before\n---\n{dump(value)}# after\n\n"
     assert with_value(text, load(text), value) == text
+
+
+@PATIENT
+@given(maps.filter(bool), maps.filter(bool), st.permutations([True, 1, 1.0, "1"]))
+def test_a_remembered_edit_is_the_edit(old: dict[str, Any], new: dict[str, Any], likes: list[Any]) -> None:
+    """Also of values that are equal for Python, and of equal values whose keys have another order."""
+    text = dump(old)
+    orders = [new, dict(reversed(new.items())), *({**new, "a": like} for like in likes)]
+    plain = []
+    for value in orders:
+        yamltext._edits = SizedCache(0, len)
+        plain.append(with_value(text, old, value))
+    yamltext._edits = SizedCache(yamltext.REMEMBERED_EDITS_BYTES_MAX, len)
+    assert [with_value(text, old, value) for value in (*orders, *orders)] == [*plain, *plain]
 
 
 @PATIENT

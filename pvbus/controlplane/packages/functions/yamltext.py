@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from pvbus.controlplane.packages.caching import SizedCache
 from pvbus.controlplane.packages.functions.limits import check_time
 from pvbus.core.yaml import positions
 from pvbus.core.yaml.editor import Document, YamlError, assign, delete, edited, get, insert, parse, same
@@ -13,9 +14,18 @@ from pvbus.core.yaml.editor import Document, YamlError, assign, delete, edited, 
 REMEMBERED_CHARACTERS_MAX = 100_000
 """Longest text in the cache of graphs; a graph takes a hundred times the memory of its text."""
 
+REMEMBERED_EDIT_CHARACTERS_MAX = 16_000
+"""The largest text with its new value whose edit is remembered: most files of a fleet's packages are equal,
+and so is what a pipeline makes of them."""
+
+REMEMBERED_EDITS_BYTES_MAX = 8 << 20
+"""Of the results; with their keys, the texts and values, all together take three times as much."""
+
 COMPARISONS_MAX = 250_000
 """Pairs of elements that are compared to keep a list's unchanged elements: some 0.1 s. Larger differences
 rewrite the whole list."""
+
+_edits: SizedCache[tuple[str, str], str] = SizedCache(REMEMBERED_EDITS_BYTES_MAX, len)
 
 Path = tuple[str | int, ...]
 """Keys of maps and indices of lists, from the root of a document."""
@@ -54,6 +64,13 @@ def with_value(text: str, old: Any, new: Any) -> str:
 
     Equal elements of a list keep their text, even if others were added or removed between them.
     """
+    key = (text, repr(new))  # has what decides on the spelling: types, signs, the order of keys
+    if len(text) + len(key[1]) > REMEMBERED_EDIT_CHARACTERS_MAX:
+        return _with_value(text, old, new)
+    return _edits.get(key, lambda: _with_value(text, old, new))
+
+
+def _with_value(text: str, old: Any, new: Any) -> str:
     return edited(Document(text, old), lambda document: _merged(document, (), new)).text
 
 
