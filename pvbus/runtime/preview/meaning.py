@@ -1,8 +1,9 @@
 """What an object means to a plan: its content without what only servers set.
 
 The state of an object in a plan and the state on a live server have equal digests if the same happened to it.
-Left out are what a server numbers (uid, resourceVersion, times), status, and what stands for a commit in a
-preview. Absent, null and empty fields are equal, as for an API server.
+Left out are what a server numbers (uid, resourceVersion, times), status, what stands for a commit in a
+preview, and what promotion and the package server note on a revision beside its lifecycle. Absent, null and
+empty fields are equal, as for an API server.
 """
 
 import re
@@ -12,9 +13,16 @@ from typing import Any
 
 import msgspec
 
-from pvbus.controlplane.packages.layout import CAUSE, KPTFILE
+from pvbus.controlplane.packages.layout import CAUSE, DRAFT, KPTFILE, LATEST_LABEL
 from pvbus.controlplane.packages.shown import DEFER_RENDER
-from pvbus.core.kernel.keys import KEPT_FOR, PLANNED_BY, SET_UID_LABEL, SIGNED_PLAN
+from pvbus.core.kernel.keys import (
+    KEPT_FOR,
+    PLANNED_BY,
+    PROPOSED_CONTENT,
+    RETURNED,
+    SET_UID_LABEL,
+    SIGNED_PLAN,
+)
 from pvbus.core.variants.revisions.former import MADE_BY
 from pvbus.ports.cluster import Object
 
@@ -26,8 +34,8 @@ SERVERS = {
     "PackageRevisionResources": frozenset({"packageName", "repository", "workspaceName", "revision"}),
 }
 """Fields of the spec that a package server fills in, from the package's files or from its git."""
-UNNAMED_LABELS = frozenset({SET_UID_LABEL})
-UNNAMED_ANNOTATIONS = frozenset({PLANNED_BY, SIGNED_PLAN, CAUSE, DEFER_RENDER})
+UNNAMED_LABELS = frozenset({SET_UID_LABEL, LATEST_LABEL})
+UNNAMED_ANNOTATIONS = frozenset({PLANNED_BY, SIGNED_PLAN, CAUSE, DEFER_RENDER, PROPOSED_CONTENT, RETURNED})
 _COMMIT = re.compile(r"^(\s+commit:).*$", re.MULTILINE)
 _encoder = msgspec.json.Encoder(order="sorted")
 
@@ -37,6 +45,11 @@ def digest_of_object(obj: Object | None) -> str:
     if obj is None:
         return ABSENT
     return blake2b(_encoder.encode(meaning_of(obj)), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def before_promotion(obj: Object) -> Object:
+    """Return a package revision as the draft that it was before it was proposed and published."""
+    return {**obj, "spec": {**obj["spec"], "lifecycle": DRAFT, "revision": 0}}
 
 
 def meaning_of(obj: Object) -> dict[str, Any]:

@@ -85,6 +85,9 @@ def definition(kind: Kind) -> Object:
     }
 
 
+PROMOTED = 2  # drafts that are published, of new packages and of upgrades each
+
+
 class Played(NamedTuple):
     """What was announced and what was done, of all cases."""
 
@@ -96,6 +99,7 @@ class Played(NamedTuple):
     upgrade: Object
     conflicts: str
     standing: Standing
+    promoted: Standing
 
 
 def located(obj: Object, namespace: str, folder: Path) -> Object:
@@ -184,16 +188,37 @@ async def play(folder: Path) -> Played:
         standing = await applied(world, folder)
         live = [obj for kind in (VARIANT, REVISION) for obj in await world.all(kind)]
         files, revision = await upgraded(world)
+        done = by_namespace(lines_of_change(world.sent))
+        promoted = await promote(world, folder)
         return Played(
             document,
             by_namespace(lines_of_plan(document["actions"])),
-            by_namespace(lines_of_change(world.sent)),
+            done,
             {space: outcome_of(of_namespace(objects, space)) for space in NAMESPACES.values()},
             {space: outcome_of(of_namespace(live, space)) for space in NAMESPACES.values()},
             files,
             revision["metadata"]["annotations"][CONFLICTS],
             standing,
+            promoted,
         )
+
+
+async def promote(world: LiveWorld, folder: Path) -> Standing:
+    """Publish drafts that the plan made and changed, as promotion and a person do; return what is then."""
+    plan = read_plan(folder / "plan.json")
+    names = {(planned.namespace, planned.name) for planned in plan.changed}
+    drafts = [
+        obj["metadata"]
+        for obj in await world.all(REVISION)
+        if obj["spec"]["lifecycle"] == "Draft" and CONFLICTS not in (obj["metadata"].get("annotations") or {})
+    ]
+    ours = [meta for meta in drafts if (meta["namespace"], meta["name"]) in names]
+    for workspace in ("packagevariant-1", "packagevariant-2"):  # of new packages, and of upgrades
+        chosen = [meta for meta in ours if meta["name"].endswith(workspace)][:PROMOTED]
+        assert len(chosen) == PROMOTED
+        for meta in chosen:
+            await world.approve(meta["name"], meta["namespace"])
+    return await look(world.cluster, plan)
 
 
 async def upgraded(world: LiveWorld) -> list[Object]:
@@ -270,3 +295,8 @@ def test_the_plan_is_done_to_the_end(played: Played) -> None:
     assert played.standing.waiting == []
     assert played.standing.moved == []
     assert played.standing.total > 150
+
+
+def test_promotion_of_what_the_plan_made_moves_no_input(played: Played) -> None:
+    """Published drafts, the branch that gets them and their former revisions are as announced."""
+    assert played.promoted == played.standing

@@ -20,6 +20,7 @@ from pvbus.cli.planinput import PlanInput, read_input, write_export
 from pvbus.cli.planpreview import Request, plan_of_files
 from pvbus.cli.planstanding import standing_of
 from pvbus.core.errors import UsageError
+from pvbus.core.kernel.keys import PROPOSED_CONTENT
 from pvbus.ports.cluster import Kind, Object
 from tests.unit.cli.test_plan import FILES, HOW, VARIANT, plan_of, settled_export
 
@@ -217,6 +218,43 @@ def test_the_states_of_a_plan_have_not_moved(export: Export, change: Path) -> No
     between = standing_of(plan, msgspec.structs.replace(export, items=[*others, variant]))
     assert (between.moved, between.done, between.begun) == ([], 1, True)
     assert between.waiting == ["PackageRevisionResources default/edge.own.packagevariant-1"]
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "what", "is_moved"),
+    [
+        ("Proposed", "", False),
+        ("Published", "", False),
+        ("Proposed", "before", True),  # promotion has proposed what the plan replaces
+        ("Proposed", "edited", True),
+        ("Proposed", "labelled", True),
+        ("Proposed", "recreated", True),
+        ("DeletionProposed", "", True),
+    ],
+)
+def test_promotion_of_a_draft_that_the_plan_changes_moves_nothing(
+    export: Export, change: Path, lifecycle: str, what: str, is_moved: bool
+) -> None:
+    """Its lifecycle may go on, once its files are as announced; any other change has moved."""
+    request = Request(inputs(export, change), HOW, has_states=True)
+    plan, result = made_of(export, change), plan_of_files(request).result
+    items = export.items if what == "before" else result.objects
+
+    def promoted(obj: Object) -> None:
+        obj["spec"] |= {"lifecycle": lifecycle, "revision": 1 if lifecycle == "Published" else 0}
+        obj["metadata"].setdefault("annotations", {})[PROPOSED_CONTENT] = "digest"
+        if what == "labelled":
+            label(obj)
+        if what == "recreated":
+            recreate(obj)
+
+    draft = "edge.own.packagevariant-1"
+    present = edited(msgspec.structs.replace(export, items=items), "PackageRevision", promoted, draft)
+    if what == "edited":
+        present = edited(present, "PackageRevisionResources", add_file, draft)
+    standing = standing_of(plan, present)
+    assert bool(standing.moved) == is_moved
+    assert standing.is_complete != is_moved
 
 
 def inputs(export: Export, change: Path) -> PlanInput:
