@@ -104,13 +104,18 @@ async def answer_commands(commands: Mapping[str, Command]) -> None:
 
 
 def usage() -> dict[str, float]:
-    """Return this process's CPU seconds, and its resident memory now and at its highest, in bytes."""
+    """Return this process's CPU seconds, and its resident memory now and at its highest, in bytes.
+
+    privateBytes: the resident memory without pages of files: processes share these, the bus's file among
+        them, and the system takes them back when memory is short
+    """
     used = resource.getrusage(resource.RUSAGE_SELF)
     highest = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return {
         "cpuSeconds": used.ru_utime + used.ru_stime,
         "residentBytes": resident_bytes(highest),
         "residentBytesMax": highest,
+        "privateBytes": private_bytes(highest),
     }
 
 
@@ -122,11 +127,23 @@ def process_cpu_seconds(pid: int) -> float:
 
 def resident_bytes(otherwise: int) -> int:
     """Return the resident memory, where the system tells it; else the highest it was."""
+    return _in_memory(otherwise)[0]
+
+
+def private_bytes(otherwise: int) -> int:
+    """Return the resident memory without pages of files, where the system tells it; else `otherwise`."""
+    resident, of_files = _in_memory(otherwise)
+    return resident - of_files
+
+
+def _in_memory(otherwise: int) -> tuple[int, int]:
+    """Return the bytes of all resident pages, and of those of files."""
     try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
     except OSError:
-        return otherwise
-    return pages * os.sysconf("SC_PAGE_SIZE")
+        return otherwise, 0
+    page = os.sysconf("SC_PAGE_SIZE")
+    return int(fields[1]) * page, int(fields[2]) * page
 
 
 async def eventually(

@@ -30,7 +30,10 @@ class Origin(NamedTuple):
 _KAFKA = "cluster, Kafka, a process each"
 ORIGINS: Mapping[str, Origin] = {
     **{f"cpu.{name}": Origin("tables", f"{name}: CPU per variant", 10_000) for name in CHAIN},
-    **{f"memory.{name}": Origin("tables", f"{name}: memory per variant", 10_000) for name in CHAIN},
+    **{
+        f"memory.{name}": Origin("tables", f"{name}: memory per variant after a restart", 10_000)
+        for name in CHAIN
+    },
     "memory.empty": Origin("tables", "a process without variants: memory", 10_000),
     "bus.bytes": Origin("tables", "all topics: bytes per variant on the bus", 10_000),
     "object.variant": Origin("tables", "pvbus.variants: bytes per row on the bus", 10_000),

@@ -24,6 +24,7 @@ class Work(NamedTuple):
 
     cpu_seconds: float
     resident_bytes: float
+    private_bytes: float
     steps: float
     records: float
     read: float
@@ -33,6 +34,7 @@ class Work(NamedTuple):
         return Work(
             self.cpu_seconds - before.cpu_seconds,
             self.resident_bytes,
+            self.private_bytes,
             self.steps - before.steps,
             self.records - before.records,
             self.read - before.read,
@@ -89,7 +91,7 @@ class Deployment:
         usages, counts = await self.ask("usage"), await self.ask("metrics")
         return [
             Work(
-                *(usage["cpuSeconds"], usage["residentBytes"], reported["steps"]),
+                *(usage["cpuSeconds"], usage["residentBytes"], usage["privateBytes"], reported["steps"]),
                 *(sum(reported["recordsByTopic"].values()), reported["read"]),
             )
             for usage, reported in zip(usages, counts, strict=True)

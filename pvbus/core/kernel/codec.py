@@ -2,9 +2,11 @@
 
 import contextlib
 from functools import lru_cache
+from sys import intern
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec.structs import force_setattr
 
 if TYPE_CHECKING:
     from functools import _lru_cache_wrapper
@@ -35,6 +37,17 @@ def recent_decoder(type_: type[_Row]) -> "_lru_cache_wrapper[_Row]":
         _recent[type_] = lru_cache(maxsize=RECENT_ROWS)(msgspec.json.Decoder(type_).decode)
     decoder: _lru_cache_wrapper[_Row] = _recent[type_]
     return decoder
+
+
+def share_texts(row: _Row, *fields: str) -> _Row:
+    """Let the texts of these fields be those of equal ones elsewhere; return the row, which stays equal.
+
+    A decoder makes each text anew: of 10,000 rows of a set 10,000 copies of its uid, 85 bytes each. A text
+    that only one row has takes more when it is shared.
+    """
+    for field in fields:
+        force_setattr(row, field, intern(getattr(row, field)))
+    return row
 
 
 def prepare_types() -> None:

@@ -234,8 +234,9 @@ class InformerShell:
     async def _list(self, metadata_only: bool) -> None:
         """List; make the rows of each object as soon as it is read, and keep no more of it than is needed.
 
-        The content of an object is needed if it is asked for. What is asked for may change during a list that
-        interrupts a watch, as the kind is served then: such a list keeps its objects whole.
+        The content of an object is needed if it is asked for, and a row if the bus does not have it. What is
+        asked for, and what the bus has, may change during a list that interrupts a watch, as the kind is
+        served then: such a list keeps its objects and rows whole.
         """
         assert self._resource is not None
         event: Event
@@ -244,8 +245,11 @@ class InformerShell:
 
         def keep(obj: Object) -> Object:
             name = name_of(obj)
-            rows[name] = rows_of(self.kind, obj, self.topics)
-            return obj if whole is None or name in whole else identity_of(obj)
+            if whole is None:
+                rows[name] = rows_of(self.kind, obj, self.topics)
+                return obj
+            rows[name] = self._informer.view.listed_rows(obj)
+            return obj if name in whole else identity_of(obj)
 
         try:
             versions = await self._cluster.versions(self.kind)

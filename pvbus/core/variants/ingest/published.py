@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from pvbus.core.errors import InvariantError
 from pvbus.core.kernel.keys import STOP_PREFIX, parse_okey, sync_key
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.objectrows import Emission
@@ -22,6 +23,11 @@ MarkerState = Literal["syncing", "ok", "unavailable", "unwatched"]
 Emit = Callable[[Emission], None]
 Name = tuple[str, str]
 """(namespace, name); an empty name stands for any object of the kind in the namespace."""
+
+
+WRITTEN = b""
+"""The value of a row of a list that the bus has already; no row is empty. Whole lists of such rows would take
+as much again as all tables of ingest."""
 
 
 class KindRows:
@@ -84,6 +90,8 @@ class KindRows:
     def upsert(self, row: Emission) -> None:
         known = self._known[row.topic]
         if known.get(row.key) != row.digest:
+            if row.value == WRITTEN:
+                raise InvariantError(f"{row.topic}: {row.key}: another row was written during a list")
             known[row.key] = row.digest
             if row.key.startswith(STOP_PREFIX):
                 self._emit_everywhere(row)

@@ -16,7 +16,7 @@ from pvbus.core.kernel.objectrows import (
 from pvbus.core.kernel.records import INJECTABLES, Coverage, SyncMarker
 from pvbus.core.kernel.rights import OBSERVED_LABEL, OBSERVED_VERBS
 from pvbus.core.variants.ingest.commands import Note
-from pvbus.core.variants.ingest.published import Emit, KindRows, Name
+from pvbus.core.variants.ingest.published import WRITTEN, Emit, KindRows, Name
 
 
 class KindView:
@@ -71,6 +71,14 @@ class KindView:
         seen = self._versions_seen.get(namespace, {}).get(name)
         rows = rows_of(self.kind, obj, self.topics)
         return bool(version) and seen == version and all(self._rows.is_written(row) for row in rows)
+
+    def listed_rows(self, obj: Mapping[str, Any]) -> list[Emission]:
+        """Return the rows of an object for `replace`; those that the bus has already are without their value.
+
+        Caller: only if nothing is written before `replace`.
+        """
+        rows = rows_of(self.kind, obj, self.topics)
+        return [row._replace(value=WRITTEN) if self._rows.is_written(row) else row for row in rows]
 
     # ------------------------------------------------------------ markers
 

@@ -46,7 +46,7 @@ from pvbus.core.variants.render.removal import (
     write_withdrawal,
 )
 from pvbus.core.variants.render.report import gone_row, outcome_of, release_of, report_of
-from pvbus.core.variants.render.state import IDLE, RenderState
+from pvbus.core.variants.render.state import IDLE, RenderState, desired_row
 from pvbus.core.variants.render.variant import (
     VARIANT,
     cancel,
@@ -68,7 +68,6 @@ the deletion, the hold or the resourceVersion of the PackageVariant any more."""
 SPEC_BYTES_MAX = 500_000  # that share of the default record limit
 
 _target_row = recent_decoder(TargetRow)
-_desired = msgspec.json.Decoder(DesiredRow)
 
 
 class RenderController(KeyedController[RenderState]):
@@ -106,7 +105,7 @@ class RenderController(KeyedController[RenderState]):
                 left = {name: claim for name, claim in seen.claims.items() if name != set_name}
                 seen.claims = {**left, **claims}
         elif topic == DESIRED:
-            seen.desired = _desired.decode(value) if value is not None else None
+            seen.desired = desired_row(value) if value is not None else None
         else:
             seen.observe(value)
         if not (seen.rows or seen.desired or seen.raw):

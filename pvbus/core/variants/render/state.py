@@ -1,15 +1,27 @@
 """The state that render holds for one variant key, apart from `controller` as that of each service."""
 
+from sys import intern
+
 import msgspec
+from msgspec.structs import force_setattr
 
 from pvbus.core.api.variants import PackageVariant
+from pvbus.core.kernel.codec import share_texts
 from pvbus.core.kernel.echo import ObservedObject
 from pvbus.core.kernel.records import DesiredRow, TargetRow
 
 _variant = msgspec.json.Decoder(PackageVariant)
+_desired = msgspec.json.Decoder(DesiredRow)
 
 IDLE: dict[str, TargetRow] = {}
 """The decoded rows of a key without a decision in flight."""
+
+
+def desired_row(value: bytes) -> DesiredRow:
+    """Decode a decision. It shares its texts with those on other variants of the set."""
+    row = share_texts(_desired.decode(value), "set_name", "set_uid")
+    force_setattr(row, "reported", {intern(name): digest for name, digest in row.reported.items()})
+    return row
 
 
 class RenderState(ObservedObject):

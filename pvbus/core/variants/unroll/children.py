@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec.structs import replace
+import msgspec
+from msgspec.structs import force_setattr, replace
 
 from pvbus.core.api.variants import Downstream, PackageVariantSet
+from pvbus.core.kernel.codec import share_texts
 from pvbus.core.kernel.effects import Put
 from pvbus.core.kernel.keys import Key, colliding_variant_name, digest, sha1_head, variant_name
 from pvbus.core.kernel.records import TARGETS, UNROLL, ChildResult, ChildRow, ChildState, TargetRow
@@ -19,6 +21,24 @@ from pvbus.core.variants.unroll.contexts import Context, Contexts
 from pvbus.core.variants.unroll.standings import SortedNames, Standings
 from pvbus.core.variants.unroll.states import ChildEvent, following
 from pvbus.core.variants.unroll.view import Observed
+
+_row = msgspec.json.Decoder(ChildRow)
+_result = msgspec.json.Decoder(ChildResult)
+
+
+def child_row(value: bytes) -> ChildRow:
+    """Decode a row. It shares its texts with the set, with the object and with the PackageVariant."""
+    row = share_texts(_row.decode(value), "set_uid", "okey")
+    share_texts(row.downstream, "repo", "package")
+    return row
+
+
+def child_result(value: bytes) -> ChildResult:
+    """Decode render's result. It shares its texts with the set and with other results."""
+    result = share_texts(_result.decode(value), "set_uid", "unready")
+    if result.applied == result.evaluated:
+        force_setattr(result, "applied", result.evaluated)
+    return result
 
 
 class Children:
@@ -52,7 +72,7 @@ class Children:
         self._expired: set[str] = set()
         self._orders: Counter[int] = Counter()
         self.passes = 1
-        self._names: dict[Downstream, dict[str, None]] = {}
+        self._names: dict[Downstream, tuple[str, ...]] = {}  # most have one: a dict of it takes 232 bytes
         self._named: dict[str, Downstream] = {}
         self._uids: dict[str, int] = {}
 
@@ -120,15 +140,18 @@ class Children:
     # ------------------------------------------------------------ names
 
     def _name(self, downstream: Downstream, name: str) -> None:
-        self._names.setdefault(downstream, {})[name] = None
+        holders = self._names.get(downstream, ())
+        if name not in holders:
+            self._names[downstream] = (*holders, name)
         self._named[name] = downstream
 
     def _unname(self, name: str) -> None:
         downstream = self._named.pop(name, None)
         if downstream is not None:
-            holders = self._names[downstream]
-            del holders[name]
-            if not holders:
+            left = tuple([holder for holder in self._names[downstream] if holder != name])
+            if left:
+                self._names[downstream] = left
+            else:
                 del self._names[downstream]
 
     def names_of(self, downstream: Downstream) -> tuple[str | None, list[str]]:
@@ -140,14 +163,14 @@ class Children:
         if not holders:
             return None, []
         if len(holders) == 1:
-            return next(iter(holders)), []
+            return holders[0], []
 
         def rank(name: str) -> tuple[int, str]:
             row = self.rows.get(name)
             return (2 if row is None else row.state is not ChildState.PRESENT, name)
 
         child = min(holders, key=rank)
-        return child, sorted(holders.keys() - {child})
+        return child, sorted(set(holders) - {child})
 
     def has_row(self, downstream: Downstream) -> bool:
         """Whether a child with this downstream has a name."""

@@ -23,13 +23,13 @@ from pvbus.core.kernel.records import (
     SETS,
     UNROLL,
     WATCHES,
-    ChildResult,
     ChildRow,
     SetResult,
     WatchRequest,
 )
 from pvbus.core.variants.pacing import Pace
 from pvbus.core.variants.unroll import orders
+from pvbus.core.variants.unroll.children import child_result, child_row
 from pvbus.core.variants.unroll.facts import facts_of, requester
 from pvbus.core.variants.unroll.opinion import Opinions, question_of
 from pvbus.core.variants.unroll.orders import Turn
@@ -45,8 +45,6 @@ CHUNK_PUTS = 1_000  # rows of one outcome: with more, other keys wait; with fewe
 TURN_TARGETS = 500  # targets of one pass, about 25 ms: heartbeats and other keys must run in between
 
 _topic = attrgetter("topic")
-_child = msgspec.json.Decoder(ChildRow)
-_result = msgspec.json.Decoder(ChildResult)
 _rollup = msgspec.json.Decoder(SetResult)
 _request = msgspec.json.Decoder(WatchRequest)
 
@@ -124,7 +122,7 @@ class UnrollController(KeyedController[SetState]):
         if topic == SETS:
             state.take_set(*decode_set(value) if value is not None else (None,))
         elif topic == UNROLL:
-            state.children.take(name, _child.decode(value) if value is not None else None)
+            state.children.take(name, child_row(value) if value is not None else None)
         elif not name:
             if not state.passed:  # later ones are echoes of our own
                 state.rollup = _rollup.decode(value) if value is not None else None
@@ -132,7 +130,7 @@ class UnrollController(KeyedController[SetState]):
         elif value is None:
             state.children.take_result(name, None)
         else:
-            state.children.take_result(name, _result.decode(value))
+            state.children.take_result(name, child_result(value))
         return (skey,)
 
     @property

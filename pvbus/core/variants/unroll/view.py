@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Downstream, Upstream
-from pvbus.core.kernel.codec import recent_decoder
+from pvbus.core.kernel.codec import recent_decoder, share_texts
 from pvbus.core.kernel.holds import hold_reason, is_held
 from pvbus.core.kernel.keys import SET_UID_LABEL, CheckKey, ObjectKey, is_check, okey
 from pvbus.core.kernel.markers import SyncView, is_marker, marker_kind
@@ -146,7 +146,8 @@ class UnrollView:
             self._owned.get((old, name.namespace), {}).pop(name.name, None)
         if new and row is not None:
             hold = is_held(row.annotations), hold_reason(row.annotations)
-            seen = Observed(row.uid, row.downstream or Downstream(), bool(row.deleted), *hold)
+            downstream = share_texts(row.downstream or Downstream(), "repo", "package")
+            seen = Observed(row.uid, downstream, bool(row.deleted), *hold)
             self._owned.setdefault((new, name.namespace), {})[name.name] = seen
         for uid in {old, new} - {""}:
             skey = self._uid_users.get(uid, "")

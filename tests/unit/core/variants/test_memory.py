@@ -3,12 +3,24 @@
 import tracemalloc
 from collections.abc import Callable, Iterable
 
+import msgspec
 import pytest
 
+from pvbus.core.api.variants import Downstream
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.keys import okey
-from pvbus.core.kernel.records import OBJECTS, TARGETS, ObjectRow
+from pvbus.core.kernel.records import (
+    OBJECTS,
+    TARGETS,
+    ChildResult,
+    ChildRow,
+    ChildState,
+    DesiredRow,
+    ObjectRow,
+)
 from pvbus.core.variants.render.controller import RenderController
+from pvbus.core.variants.render.state import desired_row
+from pvbus.core.variants.unroll.children import child_result, child_row
 from pvbus.core.variants.unroll.controller import UnrollController
 from tests.unit.core.variants.test_render_controller import row
 
@@ -58,3 +70,32 @@ def test_a_row_takes_little_more_than_its_record(
     finally:
         tracemalloc.stop()
     assert taken / COUNT < bytes_max
+
+
+def uids_of(child: ChildRow, result: ChildResult, decision: DesiredRow) -> tuple[str, ...]:
+    return child.set_uid, result.set_uid, decision.set_uid
+
+
+def test_rows_of_a_set_share_what_repeats_in_them() -> None:
+    """Each would have a copy of the set's uid, its repository and its name, and of a digest a second one."""
+
+    def values_of(number: int) -> tuple[bytes, bytes, bytes]:
+        digest, downstream = f"{number:016}", Downstream(repo="deploy", package=f"app-{number}")
+        child = ChildRow(set_uid="s" * 36, state=ChildState.PRESENT, downstream=downstream, digest=digest)
+        result = ChildResult(set_uid="s" * 36, evaluated=digest, applied=digest, unready="not ready yet")
+        decision = DesiredRow(set_name="fleet", set_uid="s" * 36, reported={"fleet": digest})
+        return tuple(map(msgspec.json.encode, (child, result, decision)))  # type: ignore[return-value]
+
+    first, second = values_of(1), values_of(2)
+    children = [child_row(values[0]) for values in (first, second)]
+    results = [child_result(values[1]) for values in (first, second)]
+    decisions = [desired_row(values[2]) for values in (first, second)]
+    assert children == [msgspec.json.decode(values[0], type=ChildRow) for values in (first, second)]
+    assert results == [msgspec.json.decode(values[1], type=ChildResult) for values in (first, second)]
+    assert decisions == [msgspec.json.decode(values[2], type=DesiredRow) for values in (first, second)]
+    uids = {id(uid) for rows in zip(children, results, decisions, strict=True) for uid in uids_of(*rows)}
+    repositories = {id(row.downstream.repo) for row in children}
+    reports = {id(name) for row in decisions for name in row.reported}
+    assert [len(texts) for texts in (uids, repositories, reports)] == [1, 1, 1]
+    assert all(row.applied is row.evaluated for row in results)
+    assert results[0].unready is results[1].unready
