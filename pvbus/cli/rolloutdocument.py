@@ -16,6 +16,7 @@ from pvbus.core.errors import UsageError
 from pvbus.core.kernel.holds import SetHold, hold_reason, is_held
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.objectrows import STOP
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutState
 from pvbus.core.promotion.protocol.evidencenames import evidence_warnings
@@ -62,8 +63,7 @@ def document_of(
     policies = []
     for namespace, selection in shown:
         key = Key(namespace, selection.policy.metadata.name)
-        quarantines = _of(groups[namespace], QUARANTINE)
-        found = _policy(key, selection, rows.get(key), quarantines, now, failing)
+        found = _policy(key, selection, rows.get(key), groups[namespace], now, failing)
         policies.append({**found, "evidence": list(_evidence(selection, objects))})
     stops = [msgspec.convert(each, RolloutStop) for each in _of(objects, STOP)]
     return {
@@ -124,7 +124,7 @@ def _policy(
     key: Key,
     selection: Selection,
     rows: Rows | str | None,
-    quarantines: Sequence[Object],
+    objects: Sequence[Object],
     now: float,
     failing: Collection[str],
 ) -> Document:
@@ -143,7 +143,8 @@ def _policy(
     if selection.problems:
         return document
     rules = rules_of(policy.spec)
-    standing, left_out = stand_of(selection, known, quarantines)
+    upstreams = _upstreams(objects) if policy.spec.train is not None else {}
+    standing, left_out = stand_of(selection, known, _of(objects, QUARANTINE), upstreams)
     rehearsals = rehearse_all(rules, standing, now, failing)
     first, *later = [_attempt(key, selection, rules, standing, each) for each in rehearsals]
     document["leftOut"] = [each._asdict() for each in left_out]
@@ -151,6 +152,17 @@ def _policy(
     document["before"] = standing.rollout.state.value
     document["paused"] = standing.commands.paused
     return {**document, **first, "then": later}
+
+
+def _upstreams(objects: Sequence[Object]) -> Mapping[str, Mapping[str, str]]:
+    """Return the annotations of the published revisions, each by its number and by its workspace."""
+    found = {}
+    for obj in _revisions(objects):
+        spec = obj["spec"]
+        for name in (f"v{spec.get('revision', 0)}", spec.get("workspaceName")):
+            if spec.get("lifecycle") == "Published" and name:
+                found[f"{spec['repository']}/{spec['packageName']}@{name}"] = annotations_of(obj)
+    return found
 
 
 def _evidence(selection: Selection, objects: Sequence[Object]) -> Iterator[str]:

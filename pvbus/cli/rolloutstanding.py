@@ -6,6 +6,7 @@ object, its row says nothing any more, and a revision stands for its content.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -13,8 +14,8 @@ import msgspec
 from pvbus.cli.rolloutrows import Rows
 from pvbus.core.api.quarantines import Quarantine
 from pvbus.core.kernel.records import CandidateRow
-from pvbus.core.kernel.rolloutrows import Evidence, TargetFacts
-from pvbus.core.promotion.promote.verdicts import DELETED
+from pvbus.core.kernel.rolloutrows import Evidence, Target, TargetFacts
+from pvbus.core.promotion.promote.verdicts import DELETED, WAITS_FOR_ROLLOUT
 from pvbus.core.promotion.protocol.observing import is_candidate
 from pvbus.core.promotion.protocol.quarantines import QUARANTINED, UNKNOWN, Content, Quarantines, package_of
 from pvbus.core.promotion.protocol.rehearsal import Standing
@@ -28,8 +29,26 @@ from pvbus.ports.cluster import Object
 UNTRIED = "NotTriedAgain"
 _OF_ROWS = frozenset({QUARANTINED, UNKNOWN, DELETED, "ContentUnknown"})
 """What speaks against an approval and is in no object that a plan reads."""
-_OF_PUBLISHED = ("published_digest", "published_source", "runs", "refused", "withdrawn", "unrestored")
+_OF_PUBLISHED = (
+    "published_digest",
+    "published_source",
+    "published_release",
+    "runs",
+    "refused",
+    "withdrawn",
+    "unrestored",
+)
+NO_UPSTREAMS: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 _quarantines = list[Quarantine]
+
+
+class Known(NamedTuple):
+    """The facts of a target, what the objects do not say against its approval, and what is proposed of it
+    once its rollout lets go of what is planned, None for the same."""
+
+    facts: TargetFacts
+    left_out: LeftOut | None = None
+    following: TargetFacts | None = None
 
 
 class Stand(NamedTuple):
@@ -39,19 +58,33 @@ class Stand(NamedTuple):
     left_out: list[LeftOut]
 
 
-def stand_of(selection: Selection, rows: Rows | None, quarantines: Sequence[Object] = ()) -> Stand:
+def stand_of(
+    selection: Selection,
+    rows: Rows | None,
+    quarantines: Sequence[Object] = (),
+    upstreams: Mapping[str, Mapping[str, str]] = NO_UPSTREAMS,
+) -> Stand:
     """Return where the rollout of a policy is.
 
     rows: what the bus has of it, None if that is not known
     quarantines: of the policy's namespace
+    upstreams: REPOSITORY/PACKAGE@REVISION -> annotations of each published revision of the namespace
     """
     policy = selection.policy
     namespace = policy.metadata.namespace or "default"
     lasting = Quarantines(namespace, msgspec.convert(list(quarantines), _quarantines))
-    found = [_target(selection, name, rows, lasting) for name in selection.seen]
-    seen = {name: facts for name, (facts, _) in zip(selection.seen, found, strict=True)}
-    held = [left_out for _, left_out in found if left_out is not None]
-    standing = Standing(seen, recovered(policy.status) if rows is None else rows.rollout)
+    train = policy.spec.train
+    releases = {
+        source: annotations.get(train.annotation, "") if train is not None else ""
+        for source, annotations in upstreams.items()
+    }
+    found = [_target(selection, name, rows, lasting, releases) for name in selection.seen]
+    known_of = dict(zip(selection.seen, found, strict=True))
+    seen = {name: known.facts for name, known in known_of.items()}
+    held = [known.left_out for known in found if known.left_out is not None]
+    following = {name: known.following for name, known in known_of.items() if known.following is not None}
+    start = recovered(policy.status) if rows is None else rows.rollout
+    standing = Standing(seen, start, following=following)
     if rows is not None:
         candidates = _candidates(rows)
         orders = {name: f for name, f in candidates.live_facts(rows.targets).items() if name not in seen}
@@ -99,22 +132,43 @@ def _imagined(seen: Mapping[str, TargetFacts]) -> Iterator[tuple[str, Evidence]]
 
 
 def _target(
-    selection: Selection, name: str, rows: Rows | None, quarantines: Quarantines
-) -> tuple[TargetFacts, LeftOut | None]:
-    """Return the facts of a target, and what the objects do not say against its approval."""
+    selection: Selection,
+    name: str,
+    rows: Rows | None,
+    quarantines: Quarantines,
+    releases: Mapping[str, str],
+) -> Known:
+    """Return what is known of a target."""
     facts = selection.seen[name]
     row = rows.candidates.get(name) if rows is not None else None
     known = _known(name, row) if row is not None else None
-    if row is None or known is None or known.published != facts.published:
-        return _named(selection, name, quarantines)
+    if rows is None or row is None or known is None or known.published != facts.published:
+        return _named(selection, name, quarantines, releases)
     if known.revision != facts.revision:
-        named, left_out = _named(selection, name, quarantines)
+        named, left_out, _ = _named(selection, name, quarantines, releases)
         fields = {field: getattr(known, field) for field in _OF_PUBLISHED}
-        return named._replace(**fields), left_out
+        moved = Known(named._replace(**fields), left_out)
+        return _as_planned(moved, known, rows.targets.get(name))
     is_held = row.reason in _OF_ROWS
     left_out = LeftOut(name, row.revision, row.reason, row.message) if is_held else None
     is_proposed = facts.is_proposed and not is_held
-    return known._replace(is_proposed=is_proposed, is_current=facts.is_current), left_out
+    return Known(known._replace(is_proposed=is_proposed, is_current=facts.is_current), left_out)
+
+
+def _as_planned(moved: Known, live: TargetFacts, row: Target | None) -> Known:
+    """Return what is known of a target whose variant moves on, where its rollout keeps what is planned.
+
+    moved: as if it did not. live: before the change
+    """
+    is_frozen = row is not None and row.is_frozen and live.is_proposed and live.revision == row.revision
+    if row is None or not is_frozen:
+        return moved
+    why = f"{row.revision} stays as planned until attempt {row.attempt} is over, and this comes after it"
+    facts = live._replace(
+        upstream=moved.facts.upstream, is_current=False, is_upstream_held=moved.left_out is not None
+    )
+    left_out = moved.left_out or LeftOut(row.target, moved.facts.revision, WAITS_FOR_ROLLOUT, why)
+    return Known(facts, left_out, moved.facts)
 
 
 def _known(name: str, row: CandidateRow) -> TargetFacts | None:
@@ -124,7 +178,7 @@ def _known(name: str, row: CandidateRow) -> TargetFacts | None:
     return live.live_facts({}).get(name)
 
 
-def _named(selection: Selection, name: str, quarantines: Quarantines) -> tuple[TargetFacts, LeftOut | None]:
+def _named(selection: Selection, name: str, quarantines: Quarantines, releases: Mapping[str, str]) -> Known:
     """Let the names of revisions stand for their contents: no server need say what is in them."""
     facts = selection.seen[name]
     source = facts.upstream if facts.revision else ""
@@ -134,13 +188,17 @@ def _named(selection: Selection, name: str, quarantines: Quarantines) -> tuple[T
     set_name = selection.packages[name].set_name
     if facts.part:
         packages = {package_of(each) for each in (source, named.published_source) if each}
-        named = named._replace(banned=tuple(quarantines.combinations(set_name, packages)))
+        named = named._replace(
+            banned=tuple(quarantines.combinations(set_name, packages)),
+            release=releases.get(source, ""),
+            published_release=releases.get(named.published_source, ""),
+        )
     content = Content(set_name, source, None)
     refused = quarantines.refusal(content, name) if source else None
     if refused is None or not facts.revision:
-        return named, None
+        return Known(named)
     left_out = LeftOut(name, facts.revision, refused.reason, refused.message)
-    return named._replace(is_proposed=False, is_quarantined=True), left_out
+    return Known(named._replace(is_proposed=False, is_quarantined=True), left_out)
 
 
 def _untried(standing: Standing) -> Iterator[LeftOut]:

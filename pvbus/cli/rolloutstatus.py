@@ -275,7 +275,7 @@ def without(excuse: CanaryExcuse) -> str:
 def _target(row: Target, candidate: CandidateRow | None) -> Document:
     why = row.why
     if candidate is not None and row.state in (TargetState.REFUSED, TargetState.STRANDED):
-        why = candidate.failure
+        why = candidate.failure or row.why
     elif candidate is not None and row.state in UNPROVEN:
         why = SEPARATOR.join(filter(None, (candidate.verdict, row.evidence)))
     return {

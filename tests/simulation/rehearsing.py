@@ -119,6 +119,7 @@ class Stage(World):
         self.steps: dict[str, list[Step]] = {case: [] for case in situations}
         self.is_well = False
         self._rows: dict[str, Target] = {}
+        self._behind: set[tuple[str, int, int]] = set()
         plurals = {POLICY: "rolloutpolicies", QUARANTINE: "quarantines", STOP: "rolloutstops"}
         for kind, plural in plurals.items():
             self.cluster.serve(Resource(PROMOTION_GROUP, "v1alpha1", kind.kind, plural, True))
@@ -196,7 +197,14 @@ class Stage(World):
         self.report(case, site, revision)
 
     def report(
-        self, case: str, site: int, revision: str, *, status: str = "True", is_late: bool = False
+        self,
+        case: str,
+        site: int,
+        revision: str,
+        *,
+        status: str = "True",
+        reason: str = "Looked",
+        is_late: bool = False,
     ) -> None:
         """Report on a revision in the variant's status. is_late: as of an earlier generation."""
         variant = self.find(VARIANT, target_of(case, site))
@@ -207,7 +215,7 @@ class Stage(World):
             {
                 "type": "Ready",
                 "status": status,
-                "reason": "Looked",
+                "reason": reason,
                 "observedGeneration": generation - is_late,
             }
         ]
@@ -261,12 +269,35 @@ class Stage(World):
             variant = self.find(VARIANT, name)
             if variant is None:
                 continue
-            for each in self.objects(REVISION):
-                if each["spec"]["packageName"] == name and each["spec"]["lifecycle"] in ("Draft", "Proposed"):
-                    self.cluster.remove(REVISION, "default", each["metadata"]["name"])
             upstream = {**variant["spec"]["upstream"], "revision": version}
             self.put(VARIANT, name, spec={**variant["spec"], "upstream": upstream})
-            self.revise(case, site, version)
+            if self._is_kept(name):
+                self._behind.add((case, site, version))
+                self.report(case, site, f"r1.{name}.v2", status="False", reason="UpstreamChanged")
+            else:
+                self._make_draft(case, site, version)
+
+    def _make_draft(self, case: str, site: int, version: int) -> None:
+        name = target_of(case, site)
+        for each in self.objects(REVISION):
+            if each["spec"]["packageName"] == name and each["spec"]["lifecycle"] in ("Draft", "Proposed"):
+                self.cluster.remove(REVISION, "default", each["metadata"]["name"])
+        self.revise(case, site, version)
+
+    def _is_kept(self, name: str) -> bool:
+        """Tell whether a rollout keeps the proposal of a target as planned."""
+        is_proposed = any(
+            each["spec"]["packageName"] == name and each["spec"]["lifecycle"] == "Proposed"
+            for each in self.objects(REVISION)
+        )
+        return is_proposed and name in self._rows and self._rows[name].is_frozen
+
+    def _catch_up(self) -> None:
+        """Make the drafts of variants whose proposals are kept no more."""
+        for case, site, version in sorted(self._behind):
+            if not self._is_kept(target_of(case, site)):
+                self._behind.discard((case, site, version))
+                self._make_draft(case, site, version)
 
     # ------------------------------------------------------------ both ends
 
@@ -336,7 +367,9 @@ class Stage(World):
                 version = situation.change(self, case)[0]["spec"]["upstream"]["revision"]
                 self.move(case, version)
         while self.now < END:
-            await asyncio.sleep(10.0)
+            for _ in range(10):
+                await asyncio.sleep(1.0)
+                self._catch_up()
             for case in self.situations:
                 await self._approve(case)
 

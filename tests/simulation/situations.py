@@ -228,6 +228,11 @@ SITUATIONS: dict[str, Situation] = {
         script=[(10.0, opt_in)],
         change=next_revision,
     ),
+    "filefinish": Situation(
+        {"onNewRevision": "Finish", "settle": "20s", "waves": [{"count": 1, "hold": "5m"}, {"percent": 100}]},
+        script=[(10.0, opt_in)],
+        change=next_revision,
+    ),
     "filebad": Situation(failing={1}, script=[(30.0, opt_in)], change=next_revision),
     # trains of two packages
     "train": train(),

@@ -338,6 +338,19 @@ def test_status_shows_the_wave_its_targets_and_what_it_waits_for(
     assert "left out: d (d.v2): OnHold: held" in shown
 
 
+def test_status_says_why_a_rollback_left_a_target_as_it_is(terminal: Terminal, capsys: Captured) -> None:
+    """Release has nothing to say of one that had no former revision: the rollout has."""
+    terminal.set("RolledBack")
+    why = "Stranded: there is no former revision to go back to"
+    terminal.write(
+        (ROLLOUTS, "default/web", Rollout(state=RolloutState.ROLLED_BACK, attempt=3, wave=1)),
+        target("a", 0, TargetState.STRANDED, why=why),
+        (CANDIDATES, "default/web|a", CandidateRow(uid="a")),
+    )
+    assert terminal.run("status", "default/web") == 0
+    assert why in capsys.readouterr().out
+
+
 def test_status_shows_a_unit_with_all_its_members_and_what_trains_lack(
     terminal: Terminal, capsys: Captured
 ) -> None:

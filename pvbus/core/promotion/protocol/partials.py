@@ -88,8 +88,10 @@ def undo_units(turn: Turn, members: Iterable[Sequence[Target]], free: int | None
     """Restore the members of units whose turn it is, in at most so many units; strand who cannot be."""
     strand_overdue(turn)
     for unit in members:
-        for row in to_strand(turn, unit):
+        why = why_kept(turn, unit)
+        for row in [row for row in changing(unit) if why and row.state in PUBLISHED]:
             turn.turn_target(row, TargetEvent.STRAND)
+            turn.rows[row.target] = replace(turn.rows[row.target], why=f"Stranded: {why}")
         rows = [turn.rows[row.target] for row in unit]
         chosen = list(to_undo(turn, rows))
         if chosen and free is not None:
@@ -100,17 +102,21 @@ def undo_units(turn: Turn, members: Iterable[Sequence[Target]], free: int | None
             turn.turn_target(row, TargetEvent.UNDO)
 
 
-def to_strand(turn: Turn, members: Sequence[Target]) -> list[Target]:
-    """Return who keeps what it has: all of a unit in which one member cannot be restored."""
-    published = [row for row in changing(members) if row.state in PUBLISHED]
+def why_kept(turn: Turn, members: Sequence[Target]) -> str:
+    """Return why a unit keeps what it has, "" if it is restored: no member is where one cannot be."""
+    new = [row for row in changing(members) if row.state in HOLDING_NEW]
+    lacking = next((row.target for row in new if not row.good), "")
     if not members[0].unit:
-        return [row for row in published if not row.good]
+        return "there is no former revision to go back to" if lacking else ""
+    if lacking:
+        return f"{lacking} of its train has no former revision to go back to"
+    stranded = next((row.target for row in members if row.state is TargetState.STRANDED), "")
+    if stranded:
+        return f"{stranded} of its train keeps what it has"
     former = tuple(row.source if row.rides else row.good_source for row in members)
     seen = (turn.seen[row.target] for row in members if row.target in turn.seen)
-    is_barred = bool(banned_by(former, seen))
-    is_any_stuck = any(not row.good for row in changing(members) if row.state in HOLDING_NEW)
-    is_any_stuck = is_any_stuck or any(row.state is TargetState.STRANDED for row in members)
-    return published if is_any_stuck or is_barred else []
+    name = banned_by(former, seen)
+    return f"quarantine {name} covers what its train would go back to" if name else ""
 
 
 def to_undo(turn: Turn, members: Sequence[Target]) -> Iterator[Target]:

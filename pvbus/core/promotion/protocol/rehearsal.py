@@ -43,6 +43,7 @@ WAITS_MAX = 100
 _FOREVER = 1e12
 _OVER = (*ENDED, RolloutState.STOPPED)
 _QUARANTINE = "a quarantine of this attempt"
+_PUBLISHED = ("published", "published_digest", "published_source", "runs", "withdrawn")
 
 
 class Wave(msgspec.Struct, rename="camel"):
@@ -65,6 +66,7 @@ class Standing(NamedTuple):
     seen: target -> its facts, in the order of the rollout
     evidence: target -> what its variant says of its published revision
     words: canary -> what stands in its way
+    following: target -> what is proposed of it when the attempt is over, where its proposal stays as planned
     """
 
     seen: Mapping[str, TargetFacts]
@@ -73,6 +75,17 @@ class Standing(NamedTuple):
     evidence: Mapping[str, Evidence] = MappingProxyType({})
     commands: Commands = NO_COMMANDS
     words: Mapping[str, str] = NO_WORDS
+    following: Mapping[str, TargetFacts] = MappingProxyType({})
+
+    def thawed(self) -> "Standing":
+        """Return the standing after the end of an attempt: what was kept as planned makes way."""
+        if self.rollout.state not in ENDED or not self.following:
+            return self
+        seen = dict(self.seen)
+        for name, facts in self.following.items():
+            if name in seen:
+                seen[name] = facts._replace(**{field: getattr(seen[name], field) for field in _PUBLISHED})
+        return self._replace(seen=seen, following={})
 
 
 class Rehearsal(NamedTuple):
@@ -163,7 +176,7 @@ def rehearse(rules: Rules, standing: Standing, now: float, failing: Collection[s
             end = standing._replace(
                 seen=fleet.seen, rollout=rollout, rows=rows, evidence=fleet.evidence, commands=commands
             )
-            return Rehearsal(attempt, end, list(fleet.waves.values()), clock - now)
+            return Rehearsal(attempt, end.thawed(), list(fleet.waves.values()), clock - now)
 
 
 def _begun(rollout: Rollout, now: float) -> Rollout:
@@ -185,7 +198,7 @@ class _Fleet:
     def __init__(self, standing: Standing, failing: Collection[str], *, has_more: bool) -> None:
         """has_more: whether more than Ready counts as evidence: then who has failed is not judged by that."""
         self.seen = dict(standing.seen)
-        self.failing = failing
+        self.failing, self.following = failing, standing.following
         self.evidence = dict(_evidence_at(standing, failing, has_more=has_more))
         self.answers: Answers | None = None
         self.isolated: Isolated | None = None
@@ -234,7 +247,7 @@ class _Fleet:
         is_open = facts.revision not in ("", revision) and not facts.is_proposed
         self.seen[target] = facts._replace(
             is_proposed=False,
-            is_current=not is_open,
+            is_current=not is_open and target not in self.following,
             published=revision,
             published_digest=digest,
             published_source=source,
@@ -260,14 +273,14 @@ class _Fleet:
 
 def _evidence_at(standing: Standing, failing: Collection[str], *, has_more: bool) -> Mapping[str, Evidence]:
     """Return the evidence of what is published: who has none yet gets it at once, unless its variant is busy
-    with a newer revision."""
+    with a newer revision. Of what stays as planned a newer revision unsays nothing."""
     known = dict(standing.evidence)
     for target, row in standing.rows.items():
         if row.attempt != standing.rollout.attempt or row.state not in PUBLISHED:
             continue
         facts, said = standing.seen.get(target, NOTHING), standing.evidence.get(target)
         is_said = said is not None and said[:2] == (row.revision, row.digest)
-        if not is_said and facts.revision not in ("", row.revision):
+        if not is_said and not row.is_frozen and facts.revision not in ("", row.revision):
             continue
         is_bad = is_said and said is not None and not said.is_good
         was_bad = row.state is TargetState.FAILED and (has_more or not is_said)

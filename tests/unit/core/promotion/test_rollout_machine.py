@@ -274,6 +274,7 @@ def test_a_first_revision_has_nothing_to_go_back_to() -> None:
     fleet.seen["t0"] = TargetFacts("v1", "d0", True)
     fleet.go().publish("t0", good=False)
     assert (fleet.rollout.state, fleet.states) == (S.ROLLED_BACK, "stranded")
+    assert fleet.rollout.message.endswith("t0: Stranded: there is no former revision to go back to")
 
 
 def test_the_last_good_revision_is_not_one_that_an_attempt_published_and_did_not_prove() -> None:

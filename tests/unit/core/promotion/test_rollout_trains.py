@@ -344,6 +344,8 @@ def test_a_member_that_a_person_rolls_back_alone_stops_the_unit_and_covers_the_c
     whole(fleet, 0)
     fleet.change("b-0", published="r", published_digest="b1-0", published_source="p/b@v1")
     assert (fleet.rollout.state, fleet.rollout.reason) == (S.STOPPED, "TooManyFailing")
+    unit = [fleet.rows[name] for name in ("a-0", "b-0")]
+    assert state_of(unit) is not TargetState.PROVEN, "with another revision of b, a is proven no more"
     spec = fleet.quarantines[1]
     assert (spec.upstreams, spec.combinations) == ((), (QuarantinedCombination(upstreams=COMBINATION),))
     fleet.command(abort=1)
@@ -390,6 +392,8 @@ def test_if_one_member_cannot_be_restored_none_is(member: str) -> None:
     fleet.seen[member] = fleet.seen[member]._replace(published="", published_digest="", published_source="")
     whole(fleet.go(), 0).command(roll_back=1)
     assert (fleet.rollout.state, fleet.states_at(0)) == (S.ROLLED_BACK, "stranded stranded")
+    assert fleet.ordered(Restore) == []
+    assert "a-0" in fleet.rollout.message
 
 
 def test_a_member_that_the_server_does_not_restore_strands_those_before_it() -> None:
