@@ -63,7 +63,7 @@ class Budget:
     @property
     def charged(self) -> int:
         """What was done, without the operation that was refused."""
-        return min(self.spent, self._limit)
+        return min(self._limit - self._left, self._limit)
 
     def begin(self, cost: int) -> None:
         """Charge the next expression for what it costs in any case. Raises CelCostError."""

@@ -171,7 +171,7 @@ class OpenLease(HeldLease):
         return key
 
     def finish(self, key: str) -> None:
-        self.note_progress()
+        self.progress_at = self._clock.monotonic()
         running = self.busy.pop(key, None)
         if running is not None:
             self._ended(self.progress_at - running.began)

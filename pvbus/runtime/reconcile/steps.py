@@ -121,14 +121,15 @@ class Stepper:
         for outcome in batch:
             self._tables.store(opened, outcome.puts)
             opened.finish(outcome.key)
-        self._tell_people(batch)
+        if self._tell is not None:
+            self._tell_people(self._tell, batch)
         self._stepped()
 
-    def _tell_people(self, batch: Sequence[Finished]) -> None:
-        if self._tell is not None:
-            for notice in (put.notice for outcome in batch for put in outcome.puts):
-                if notice is not None:
-                    self._tell(notice)
+    @staticmethod
+    def _tell_people(tell: Callable[[Notice], None], batch: Sequence[Finished]) -> None:
+        for notice in (put.notice for outcome in batch for put in outcome.puts):
+            if notice is not None:
+                tell(notice)
 
     def _write_lines(self, opened: OpenLease, outcome: Finished, *, is_detailed: bool) -> None:
         """Log what a committed outcome means and, in detail, each of its rows."""

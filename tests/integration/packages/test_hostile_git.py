@@ -55,7 +55,6 @@ def tag(remote: Path, name: str, commit: str) -> None:
     file.write_text(f"{commit}\n")
 
 
-DEEP = b"x: " + b"[" * 50_000
 OUTSIDE = b"../../../etc/passwd"
 
 

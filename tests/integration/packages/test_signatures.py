@@ -18,14 +18,6 @@ from tests.integration.packages.support import World, clone_of, git, push_files,
 NAME = "edge.app-1.ws"
 BRANCH = "drafts/app-1/ws"
 APP = "kind: ConfigMap\napiVersion: v1\nmetadata:\n  name: app\ndata:\n  size: '{}'\n"
-STAMP = """\
-- image: starlark:v0.5
-  configMap:
-    source: |
-      for resource in ctx.resource_list["items"]:
-        if resource["kind"] == "ConfigMap" and resource["metadata"]["name"] == "app":
-          resource["data"]["size"] = resource["data"]["size"] + "0"
-"""
 
 
 def signing(obj: Object, type_: str, status: str = "True", message: str = "") -> Object:

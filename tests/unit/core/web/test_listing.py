@@ -32,7 +32,6 @@ from tests.tools.fleetrows import (
 )
 
 SKEY = "default/web"
-EVERY = [Query(kind) for kind in Listed]
 
 
 def load(model: Model, rows: Iterable[Row]) -> Model:
