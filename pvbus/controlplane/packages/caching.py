@@ -69,9 +69,13 @@ def bytes_of_files(files: Mapping[str, File]) -> int:
 
 
 class StoreActivity:
-    """The number of repository syncs and of requests in progress, and a cache of package content."""
+    """The number of repository syncs and of requests in progress, and a cache of package content.
+
+    seats: group -> how many of its members may wait for the last one, of the groups that wait
+    """
 
     def __init__(self) -> None:
         self.files: SizedCache[str, Mapping[str, File]] = SizedCache(FILES_BYTES_MAX, bytes_of_files)
+        self.seats: dict[object, int] = {}
         self.keepers = 0
         self.requests = 0

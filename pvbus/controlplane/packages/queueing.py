@@ -14,6 +14,7 @@ from pvbus.controlplane.packages.caching import StoreActivity
 from pvbus.controlplane.packages.gitcommand import GitError
 from pvbus.controlplane.packages.journal import Note, Notes
 from pvbus.controlplane.packages.operations import Build, Staging
+from pvbus.controlplane.packages.together import Groups
 
 BATCH_MAX = 64
 """Changes in one push: more would delay the first, fewer gain nothing (2 ms each)."""
@@ -42,6 +43,7 @@ class Changes:
     """The waiting changes. Call all methods on the event loop's thread.
 
     is_closed: whether new changes are refused
+    groups: the changes that wait for others, as they are made together
     """
 
     def __init__(self, load: StoreActivity, journal: Notes, folder: Path) -> None:
@@ -54,31 +56,38 @@ class Changes:
         self._journal = journal
         self._folder = folder
         self._queue: asyncio.Queue[Change] = asyncio.Queue()
+        self.groups = Groups(self._put, load.seats)
 
     # Requests.
 
-    async def make(self, name: str, build: Callable[[Staging], _T]) -> _T:
+    async def make(
+        self, name: str, build: Callable[[Staging], _T], mates: frozenset[str] = frozenset()
+    ) -> _T:
         """Change refs of the remote; return the result of the last call of `build`.
 
         build: stages the change and does nothing else, in a thread, perhaps several times
+        mates: the names of the revisions whose changes are made with this one, or none of them
         Raises: StatusError; then no part of this change is at the remote.
         """
         if self.is_closed:
             raise answers.unavailable(SHUTTING_DOWN)
         try:
-            result: _T = await self._put(build)
+            result: _T = await self.groups.join(mates | {name}, name, build)
         except GitError as exc:
             raise answers.of_git_error(exc, name) from exc
         except (OSError, pygit2.GitError) as exc:
             raise answers.not_written(self._folder, exc) from exc
         return result
 
-    async def make_noted(self, name: str, note: Note, build: Callable[[Staging], str]) -> None:
+    async def make_noted(
+        self, name: str, note: Note, build: Callable[[Staging], str], mates: frozenset[str] = frozenset()
+    ) -> None:
         """Like `make`, with a change of the object's metadata: after a crash both are there, or none.
 
         Once this returns, the object must be stored while `writes` has it.
 
         note: the change without its commit, which `build` returns
+        mates: see `make`
         Raises: StatusError.
         """
         written = threading.Event()
@@ -87,18 +96,23 @@ class Changes:
             self._journal.write(name, note._replace(commit=build(refs)))
             written.set()
 
-        await self._make_reserved(name, note, build_noted, written)
+        await self._make_reserved(name, note, build_noted, written, mates)
 
     async def make_reserved(self, name: str, note: Note, build: Callable[[Staging], _T]) -> _T:
         """Like `make_noted`, for a change that leaves the object's metadata as it is, or no object."""
         return await self._make_reserved(name, note, build, threading.Event())
 
     async def _make_reserved(
-        self, name: str, note: Note, build: Callable[[Staging], _T], written: threading.Event
+        self,
+        name: str,
+        note: Note,
+        build: Callable[[Staging], _T],
+        written: threading.Event,
+        mates: frozenset[str] = frozenset(),
     ) -> _T:
         await self._journal.reserve(name, note)
         try:
-            return await self.make(name, build)
+            return await self.make(name, build, mates)
         except StatusError as exc:
             if exc.code == answers.UNAVAILABLE:
                 self._journal.interrupt(name)
@@ -137,6 +151,7 @@ class Changes:
 
     def refuse(self) -> None:
         """Answer all waiting changes with 503."""
+        self.groups.refuse_all(answers.unavailable(SHUTTING_DOWN))
         while not self._queue.empty():
             settle(self._queue.get_nowait(), answers.unavailable(SHUTTING_DOWN))
 

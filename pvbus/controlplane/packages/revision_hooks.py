@@ -23,6 +23,7 @@ from pvbus.controlplane.packages import (
     render,
     signing,
     taskhistory,
+    together,
 )
 from pvbus.controlplane.packages.content import KptfileFacts, facts_of
 from pvbus.controlplane.packages.creation import (
@@ -79,11 +80,13 @@ class _Asking(NamedTuple):
 
     reason: why unmet gates are overridden, None if they are not
     content: the digest of the content that the writer has looked at, None if it is not named
+    group: the names of the revisions that are approved together, this one, too
     """
 
     user: str
     reason: str | None
     content: str | None
+    group: frozenset[str] = frozenset()
 
 
 class RevisionHooks:
@@ -158,8 +161,11 @@ class RevisionHooks:
         reason = annotations_of(new).get(OVERRIDE_GATES)
         if reason == annotations_of(old).get(OVERRIDE_GATES):
             reason = None  # somebody else may have left it: an override is asked for with the move itself
+        group = frozenset((name,))
         if subresource == "approval":
             lifecycle = (new.get("spec") or {}).get("lifecycle", "")
+            if lifecycle == layout.PUBLISHED and _lifecycle(old) == layout.PROPOSED:
+                group = together.group_of(self._requests.objects, old, new)
             new = {**old, "spec": {**old["spec"], "lifecycle": lifecycle}}
         _check_update(name, old, new, approval=subresource == "approval")
         _check_conditions(name, old, new)
@@ -175,8 +181,8 @@ class RevisionHooks:
                 return {**old, "metadata": with_editors(new["metadata"], annotations_of(old).get(EDITED_BY))}
             sync, revision = await self._requests.current(old)
             await sync.writes.await_stored(name)
-            with sync.writes.writing(name):
-                await self._update(sync, revision, old, new, _Asking(user, reason, named))
+            with sync.changes.groups.refusing(group, name), sync.writes.writing(name):
+                await self._update(sync, revision, old, new, _Asking(user, reason, named, group))
                 result = self._shown(sync, name, revision.directory, revision.workspace, new["metadata"])
             if result == old:
                 sync.writes.end_write(name)
@@ -251,7 +257,7 @@ class RevisionHooks:
             return commit
 
         note = Note("", noted(new["metadata"]), after, old["metadata"]["resourceVersion"])
-        await sync.changes.make_noted(name, note, build)
+        await sync.changes.make_noted(name, note, build, asking.group)
         if before != after:
             audit.note(lifecycle_before=before, lifecycle=after)
 

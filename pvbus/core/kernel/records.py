@@ -652,11 +652,12 @@ class ApprovalRow(_Row, frozen=True, kw_only=True):
     revision again, which has this digest. stranded: no order, but a note for the variant's conditions: the
     rollback is over, and this revision is still published, as no former one can be. files: with approve, the
     digest of the files of the upstream revision that it was made of, "" if they could not be read.
-    combination: with approve, the upstream revisions of the train that it goes with. freeze: no order to
-    release, but one to promote: this revision stays proposed though a newer upstream revision is there, and
-    once it is published the newer one does not unsay that it is good. is_frozen: the same while an approval
-    is ordered. replaces: with restore, the revision of the attempt, over which alone the former one goes; ""
-    for any, in rows of before there was one.
+    combination: with approve, the upstream revisions of the train that it goes with. mates: with approve, the
+    revisions that are published in one push with this one, or not at all; none if it goes alone. freeze: no
+    order to release, but one to promote: this revision stays proposed though a newer upstream revision is
+    there, and once it is published the newer one does not unsay that it is good. is_frozen: the same while an
+    approval is ordered. replaces: with restore, the revision of the attempt, over which alone the former one
+    goes; "" for any, in rows of before there was one.
     """
 
     uid: str
@@ -668,6 +669,7 @@ class ApprovalRow(_Row, frozen=True, kw_only=True):
     combination: tuple[str, ...] = ()
     is_frozen: bool = False
     replaces: str = ""
+    mates: tuple[str, ...] = ()
 
 
 class EventCause(_Row, frozen=True, kw_only=True):

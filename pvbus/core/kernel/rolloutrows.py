@@ -34,6 +34,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     is_frozen: whether its proposal stays as planned though a newer upstream revision is there, and once
     published is proven by that. has_passed: whether it was proven when its wave passed. why: what keeps it
     from going back, or who has published something else. losses: how often its proof was lost.
+    mates: the revisions of its train that were ordered together with this one, which is among them; none if
+    it goes alone.
     ordered_at: when its last order was given, in seconds since 1970.
     """
 
@@ -64,6 +66,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     has_passed: bool = False
     why: str = ""
     losses: int = 0
+    mates: tuple[str, ...] = ()
     ordered_at: float = 0
 
 

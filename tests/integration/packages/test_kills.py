@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from pvbus.core.kernel.keys import APPROVE_TOGETHER
 from pvbus.ports.cluster import Object
 from tests.integration.apiserver.client import Api, eventually
 from tests.integration.packages.support import NAMESPACE, bare, git, refs, repository, revision
@@ -142,6 +143,40 @@ async def test_a_push_is_done_or_not_but_never_lost_or_done_twice(tmp_path: Path
             titles = git(edge, "log", "--first-parent", "--format=%s", "main").splitlines()
             assert titles.count("Approving package revision app/1") == 1
         git(edge, "fsck", "--strict")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_approvals_that_go_together_are_all_published_or_none(tmp_path: Path, when: str) -> None:
+    edge = bare(tmp_path / "git" / "edge.git")
+    store, packages = Store(tmp_path), ("db", "web")
+    names = ",".join(f"edge.{package}.ws" for package in packages)
+
+    async def approve_all(api: Api) -> None:
+        proposals = [await found(api, f"edge.{package}.ws", "Proposed") for package in packages]
+        named = [
+            {**obj, "metadata": {**obj["metadata"], "annotations": {APPROVE_TOGETHER: names}}}
+            for obj in proposals
+        ]
+        await asyncio.gather(*(approve(api, obj) for obj in named))
+
+    async with store.running() as api:
+        await api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        await api.create(REPOSITORIES, repository("edge", edge))
+        for package in packages:
+            draft = await api.create(REVISIONS, revision("edge", package, "ws"))
+            await set_lifecycle(api, draft, "Proposed")
+        store.die(when)
+        with suppress(aiohttp.ClientError):
+            await approve_all(api)
+            raise AssertionError("it lives")
+    tags = [ref for ref in refs(edge) if "tags" in ref]
+    assert tags == ([] if when == "before" else ["refs/tags/db/v1", "refs/tags/web/v1"])
+    async with store.running() as api:
+        if when == "before":
+            await approve_all(api)
+        for package in packages:
+            assert (await found(api, f"edge.{package}.ws", "Published"))["spec"]["revision"] == 1
+    git(edge, "fsck", "--strict")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -9,7 +9,7 @@ from pvbus.core.promotion.protocol.canaries import admit_canaries, excused_targe
 from pvbus.core.promotion.protocol.observing import FAILING, IN_FLIGHT, OPEN, PUBLISHED
 from pvbus.core.promotion.protocol.partials import restore_partials, undo_units
 from pvbus.core.promotion.protocol.proving import may_be_ordered, remember
-from pvbus.core.promotion.protocol.trains import orderable
+from pvbus.core.promotion.protocol.trains import mates_of, orderable
 from pvbus.core.promotion.protocol.turn import ADVANCING, Turn
 from pvbus.core.promotion.protocol.units import LOST, count, is_begun, is_partial, unit_of, units
 
@@ -66,8 +66,10 @@ def order(turn: Turn) -> None:
     if any(row.wave > 1 for row in waiting) and obstacles_in_attempt(turn):
         waiting = [row for row in waiting if row.wave == 1 or row.target in turn.rules.canaries]
     known = [row for row in waiting if may_be_ordered(turn, row)]
-    for row in list(orderable(turn, sorted(known, key=lambda row: row.position), free)):
-        turn.turn_target(remember(turn, row), TargetEvent.ORDER)
+    ordered = list(orderable(turn, sorted(known, key=lambda row: row.position), free))
+    for row in ordered:
+        coupled = replace(remember(turn, row), mates=mates_of(turn, row, ordered))
+        turn.turn_target(coupled, TargetEvent.ORDER)
 
 
 def is_waiting(turn: Turn) -> bool:

@@ -283,6 +283,18 @@ def _may_follow(turn: Turn, row: Target, members: Sequence[Target], names: set[s
     return all(mate.state is TargetState.PROVEN for mate in members if mate.part < row.part)
 
 
+def mates_of(turn: Turn, row: Target, ordered: Iterable[Target]) -> tuple[str, ...]:
+    """Return the revisions that are published in one push with that of a target, which is among them.
+
+    ordered: the targets that are ordered in the same step
+    """
+    train = turn.rules.train
+    if not row.unit or train is None or not train.is_together:
+        return ()
+    revisions = sorted(mate.revision for mate in ordered if mate.unit == row.unit)
+    return tuple(revisions) if len(revisions) > 1 else ()
+
+
 # ------------------------------------------------------------ failure
 
 

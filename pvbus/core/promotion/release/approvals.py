@@ -4,6 +4,9 @@ An approval is for a proposed revision with exactly the content that the rollout
 the resourceVersion of the object that was read before the content, so what is published is what was planned,
 and a published revision with that content is the work of an earlier attempt, whose response was lost.
 
+Revisions of a train that goes as one name each other, and the package store publishes all of them or none. A
+member that has a reason to wait does not ask, and so keeps the others.
+
 An approval is taken back once no write of it can arrive any more: the annotation WITHDRAWN changes the
 resourceVersion, so that a request of a worker that has lost its lease conflicts.
 """
@@ -94,7 +97,7 @@ def _approve(order: Order) -> Ending:
             return obstacle
         if held := quarantined(order, live, order.row.files):
             return held
-        yield from publish(live)
+        yield from publish(live, order.row.mates)
     return order.ended("done")
 
 

@@ -1,12 +1,14 @@
 """A rollout's order for one PackageVariant, and what the ways to carry it out share."""
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.effects import Effect, Get, Update
+from pvbus.core.kernel.keys import APPROVE_TOGETHER
 from pvbus.core.kernel.messages import cut
+from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.kernel.records import Approval, ApprovalRow
 from pvbus.core.promotion.protocol.quarantines import Content, QuarantineView, set_of, source_of_object
 from pvbus.core.promotion.protocol.stops import StopView
@@ -110,9 +112,16 @@ def latest(live: Iterable[Object]) -> Object | None:
     return max(published, key=lambda obj: int(obj["spec"].get("revision", 0)), default=None)
 
 
-def publish(live: Object) -> Generator[Effect, Any, Object]:
-    """Approve a proposed revision as it was read. Raises: RefusedError; ConflictError if it has changed."""
+def publish(live: Object, mates: Sequence[str] = ()) -> Generator[Effect, Any, Object]:
+    """Approve a proposed revision as it was read.
+
+    mates: the revisions that the package store publishes with it, or none of them
+    Raises: RefusedError; ConflictError if it has changed, or one of the others was not asked for yet.
+    """
     approved = {**live, "spec": {**live["spec"], "lifecycle": "Published"}}
+    if mates:
+        annotations = {**annotations_of(live), APPROVE_TOGETHER: ",".join(mates)}
+        approved["metadata"] = {**live["metadata"], "annotations": annotations}
     return (yield from write(Update(REVISION, approved, subresource="approval")))
 
 

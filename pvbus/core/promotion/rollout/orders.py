@@ -68,6 +68,7 @@ def order_of(row: Target | None) -> ApprovalRow | None:
         digest=content[1],
         files=row.files if is_approval else "",
         combination=row.combination if is_approval else (),
+        mates=row.mates if is_approval else (),
         is_frozen=row.is_frozen,
         replaces=row.revision if is_restore else "",
     )

@@ -9,7 +9,7 @@ import msgspec
 from pvbus.core.api.stops import StopEntry
 from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.effects import Create, Get, List, Outcome, Update
-from pvbus.core.kernel.keys import StopKey, okey, sync_key
+from pvbus.core.kernel.keys import APPROVE_TOGETHER, StopKey, okey, sync_key
 from pvbus.core.kernel.objectrows import QUARANTINE, STOP
 from pvbus.core.kernel.records import (
     APPROVALS,
@@ -36,12 +36,14 @@ DOWNSTREAM = {"spec": {"downstream": {"repo": "edge", "package": "web"}}}
 
 class Package:
     """The revisions of a package. writes: (name, what) of each, in order. refuses: those that are
-    refused. renders: what a pipeline makes of a new revision's files."""
+    refused. renders: what a pipeline makes of a new revision's files. together: of each update the
+    revisions that it goes with, as it names them."""
 
     def __init__(self) -> None:
         self.revisions: dict[str, Object] = {}
         self.files: dict[str, dict[str, str]] = {}
         self.writes: list[tuple[str, str]] = []
+        self.together: list[str] = []
         self.reads = 0
         self.refuses: set[str] = set()
         self.renders: Callable[[dict[str, str]], dict[str, str]] = dict
@@ -117,6 +119,7 @@ class Package:
         moves = {("Proposed", "Published", "approval"), ("Draft", "Proposed", "")}
         assert before == lifecycle or (before, lifecycle, effect.subresource) in moves
         what = lifecycle if before != lifecycle else "noted"
+        self.together.append((wanted["metadata"].get("annotations") or {}).get(APPROVE_TOGETHER, ""))
         if what in self.refuses:
             raise PermanentError("unmet readiness gates: ip")
         if effect.subresource:

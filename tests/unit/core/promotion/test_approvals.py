@@ -59,6 +59,17 @@ def test_an_approval_is_for_a_proposal_with_the_planned_content(
     assert (done.again_after is not None) == (outcome == ""), reason
 
 
+def test_the_approval_of_a_member_names_those_that_go_with_it() -> None:
+    world = planned()
+    world.order("approve", V2, NEW, mates=("edge.db.packagevariant-2", V2))
+    settle(world)
+    assert (world.outcome, world.package.together) == ("done", [f"edge.db.packagevariant-2,{V2}"])
+    world = planned()
+    world.order("approve", V2, NEW)
+    settle(world)
+    assert world.package.together == [""]
+
+
 def test_a_stale_approval_is_carried_out_once_its_revision_is_as_planned_again() -> None:
     world = planned()
     world.package.put(V2, "Draft", NEW)

@@ -206,6 +206,20 @@ def test_in_order_each_member_waits_for_the_proof_of_those_before_it() -> None:
 def test_together_all_members_are_ordered_in_one_step_or_none() -> None:
     fleet = TrainFleet(TOGETHER).go()
     assert fleet.ordered(Approve) == ["a-0", "b-0"]
+    assert {name: row.mates for name, row in fleet.rows.items() if row.mates} == {
+        "a-0": ("v2", "v2"),
+        "b-0": ("v2", "v2"),
+    }
+
+
+def test_only_members_that_are_ordered_in_one_step_go_in_one_push() -> None:
+    """Not one that rides, and none of a train that goes in order."""
+    riding = TrainFleet(TOGETHER, sites=1).settle_member("a-0").go().prove("a-0")
+    assert riding.ordered(Approve) == ["b-0"]
+    in_order = TrainFleet(IN_ORDER).go()
+    in_order.publish("a-0")
+    for fleet in (riding, in_order):
+        assert not any(row.mates for row in fleet.rows.values())
 
 
 def test_percent_and_budget_count_units() -> None:
