@@ -351,7 +351,10 @@ async def _show_new_plan(cluster: "HttpCluster", plan: PlanFile) -> int:
     fresh = await plan_on(cluster, request)
     for words in standing.moved[:MOVED_MAX]:
         click.echo(f"moved: {words}")
-    lines = difference_lines(plan.document, fresh.document)
+    done, rest = still_to_do(plan, standing)
+    if done:
+        click.echo(f"{done} of {len(plan.document['actions'])} writes of the plan are done already")
+    lines = difference_lines(rest, fresh.document)
     for line in lines[: 2 * MOVED_MAX]:
         click.echo(line)
     if len(lines) > 2 * MOVED_MAX:
@@ -361,6 +364,18 @@ async def _show_new_plan(cluster: "HttpCluster", plan: PlanFile) -> int:
     if standing.moved:
         click.echo("to apply that one: pvbus plan ... --out FILE, and pvbus apply FILE")
     return MOVED if standing.moved else 0
+
+
+def still_to_do(plan: PlanFile, standing: Standing) -> tuple[int, Document]:
+    """Return how many writes of a plan are done, and its document without them.
+
+    An object whose last state is reached needs none of its writes any more: a plan made now has none.
+    """
+    moved = (words.partition(": ")[0] for words in standing.moved)
+    done = {str(planned) for planned in plan.changed}.difference(standing.waiting, moved)
+    actions = plan.document["actions"]
+    rest = [a for a in actions if f"{a['kind']} {a['namespace']}/{a['name']}" not in done]
+    return len(actions) - len(rest), {**plan.document, "actions": rest}
 
 
 def difference_lines(before: Document, after: Document) -> list[str]:

@@ -3,10 +3,10 @@
     python -m tests.bench [NAME...] [--small] [--json FILE] [--coefficients]
 
 Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, resolve, proposals, rollouts,
-churn, deletions, packages, page, cluster, tables, kafka, kafka-events, kafka-large, kafka-workers. Those of
-Kafka start one, `cluster` a kube-apiserver, and `page` a browser; they are left out where that cannot be had.
---small does the same with few objects, to see that it works: its times mean nothing. --coefficients updates
-what `pvbus size` computes with.
+churn, deletions, packages, page, plan, cluster, tables, kafka, kafka-events, kafka-large, kafka-workers.
+Those of Kafka start one, `cluster` a kube-apiserver, and `page` a browser; they are left out where that
+cannot be had. --small does the same with few objects, to see that it works: its times mean nothing.
+--coefficients updates what `pvbus size` computes with.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from tests.bench.kafka_workers import kafka_workers
 from tests.bench.large import large
 from tests.bench.packages import packages
 from tests.bench.page import page
+from tests.bench.plan import plan
 from tests.bench.proposals import proposals
 from tests.bench.report import Row, machine, table, write_json
 from tests.bench.resolving import resolving
@@ -75,6 +76,7 @@ SCENARIOS: dict[str, Scenario] = {
     "deletions": deletions,
     "packages": packages,
     "page": page,
+    "plan": plan,
     "tables": tables,
     "cluster": cluster,
     "kafka": kafka_fleet,

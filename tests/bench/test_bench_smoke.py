@@ -12,6 +12,7 @@ from tests.bench.kafka_large import kafka_large
 from tests.bench.kafka_workers import kafka_workers
 from tests.bench.packages import packages
 from tests.bench.page import page
+from tests.bench.plan import plan
 from tests.bench.proposals import proposals
 from tests.bench.report import Row, table
 from tests.bench.resolving import resolving
@@ -41,11 +42,11 @@ def hops(rows: list[Row]) -> list[float]:
 async def test_a_small_run_counts_what_the_design_promises() -> None:
     """No writes where nothing changes, as many evaluations as there are sets that can be affected, and as
     many renders as there are variants that inject a changed object."""
-    runs = (no_op(small=True), affected(small=True), injected(small=True), yaml(small=True))
+    runs = (no_op(small=True), affected(small=True), injected(small=True), yaml(small=True), plan(small=True))
     rows = [row for found in await asyncio.gather(*runs) for row in found]
     counted = [row for row in rows if row.unit in COUNTED and row.goal is not None]
     assert len(await resolving(small=True)) == 5
-    assert len(counted) == 15
+    assert len(counted) == 16
     assert not missed(counted), table(missed(counted))
 
 

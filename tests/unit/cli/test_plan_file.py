@@ -13,7 +13,7 @@ from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli.live import Export
 from pvbus.cli.main import run
 from pvbus.cli.plan import file_of, plan
-from pvbus.cli.planapply import MovedError, difference_lines, write_changes
+from pvbus.cli.planapply import MovedError, difference_lines, still_to_do, write_changes
 from pvbus.cli.plancost import coefficients, cost_of
 from pvbus.cli.planfile import PlanFile, read_plan
 from pvbus.cli.planinput import PlanInput, read_input, write_export
@@ -218,6 +218,12 @@ def test_the_states_of_a_plan_have_not_moved(export: Export, change: Path) -> No
     between = standing_of(plan, msgspec.structs.replace(export, items=[*others, variant]))
     assert (between.moved, between.done, between.begun) == ([], 1, True)
     assert between.waiting == ["PackageRevisionResources default/edge.own.packagevariant-1"]
+    counts = [still_to_do(plan, standing)[0] for standing in (before, between, standing_of(plan, after))]
+    assert counts == [0, 0, 1]  # the change of the variant is the user's, and no write of the plan
+    (left,) = still_to_do(plan, between)[1]["actions"]
+    assert left["verb"] == "updateResources"
+    deleted = standing_of(plan, msgspec.structs.replace(export, items=others))
+    assert still_to_do(plan, deleted)[0] == 0  # what has moved is not done
 
 
 @pytest.mark.parametrize(
