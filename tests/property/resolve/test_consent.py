@@ -80,18 +80,25 @@ class Change:
         return {key: parse_version(row.version).key for key, row in self.world.lock.items() if row.version}
 
     def is_free(self, key: str, touched: str) -> bool:
-        """Whether an install may become lower: it, or one that it was made for, consents."""
+        """Whether an install may become lower: it consents, or all that it was made for do, at the end of each way."""
         pending, seen = [key], {key}
         while pending:
             key = pending.pop()
-            row, obj = self.world.lock.get(key), self.world.objects.get(key)
-            if row is None or row.status == "removed" or key.rpartition("|")[2] in {touched, *self.allowed}:
-                return True
-            if obj is not None and obj["spec"]["package"].endswith(f":{row.version}"):
-                return True  # a person asks for this very version
-            pending += [holder for holder in row.holders if holder not in seen]
-            seen.update(row.holders)
-        return False
+            if self.consents(key, touched):
+                continue
+            holders = self.world.lock[key].holders
+            if not holders:
+                return False
+            pending += [holder for holder in holders if holder not in seen]
+            seen.update(holders)
+        return True
+
+    def consents(self, key: str, touched: str) -> bool:
+        """Whether an install is gone, touched, allows it itself, or is asked for at this very version."""
+        row, obj = self.world.lock.get(key), self.world.objects.get(key)
+        if row is None or row.status == "removed" or key.rpartition("|")[2] in {touched, *self.allowed}:
+            return True
+        return obj is not None and obj["spec"]["package"].endswith(f":{row.version}")
 
 
 def violations(seed: int, changes: int) -> list[tuple[int, int, str]]:
