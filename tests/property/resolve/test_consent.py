@@ -80,7 +80,7 @@ class Change:
         return {key: parse_version(row.version).key for key, row in self.world.lock.items() if row.version}
 
     def is_free(self, key: str, touched: str) -> bool:
-        """Whether an install may become lower: it consents, or all that it was made for do, at the end of each way."""
+        """Whether an install may become lower: it consents, or all that it was made for do."""
         pending, seen = [key], {key}
         while pending:
             key = pending.pop()

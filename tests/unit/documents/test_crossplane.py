@@ -1,4 +1,4 @@
-"""What people rely on who run Crossplane's packages: each row of crossplane.toml names the tests that show it."""
+"""What users of Crossplane rely on: each row of crossplane.toml names the tests that show it."""
 
 import tomllib
 from pathlib import Path
