@@ -21,10 +21,12 @@ from pvbus.core.kernel.packagerows import EstablishedRevision, EstablishedRow, L
 from pvbus.core.platform.establish import applying
 from pvbus.core.platform.establish import objects as forms
 from pvbus.core.platform.establish.applying import Item, NotYetError, RefusedError
+from pvbus.core.platform.establish.changerules import Change, Order, order_of
 from pvbus.core.platform.establish.fetching import NOT_SUPPORTED, fetch_content
 from pvbus.core.platform.establish.objects import ADOPTED, CONTENT, Object, key_of, kind_of, title
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.owners import controller_of
+from pvbus.core.platform.establish.readiness import awaited_state
 from pvbus.core.platform.packaging.statuses import DELETE_FAILED, DELETING
 
 INSTALLED_BY = "pvbus.dev/installed-by"
@@ -115,20 +117,77 @@ def _install(
     placed = yield from applying.with_namespaces(forms.in_order(content.objects), where)
     keys = tuple(map(key_of, placed))
     items = yield from _compare(placed, name, user)
+    outdated = [key for key in former.objects if key not in keys]
+    order = yield from _change_order(placed, outdated, name, user)
     yield from _check(items, user)
     if not set(keys) <= set(former.objects):
         union = tuple(dict.fromkeys((*former.objects, *keys)))
         entry = EstablishedRevision(name=row.version, state="pending", objects=union)
         return Carried((entry,), reason="Reconciling", again_after=AT_ONCE_SECONDS)
     yield from _note_objects(obj, tuple(dict.fromkeys((*former.objects, *keys))))
-    yield from applying.write(items, as_user=user)
-    outdated = [key for key in former.objects if key not in keys]
-    left = yield from _delete(outdated, name, user)
-    if left.refusals:
-        raise RefusedError(left.reason, f"{_listed(left.refusals)}: the new version does not have it")
+    yield from _carry_out(order, items, name, user)
     entry = EstablishedRevision(name=row.version, state="established", objects=keys)
     message = "; ".join((*content.gaps, *ignored(obj)))
     return Carried((entry,), True, message=message, again_after=LOOK_SECONDS)
+
+
+def _change_order(
+    placed: Iterable[Object], outdated: Iterable[str], name: ObjectKey, user: str
+) -> Generator[Effect, Any, Order]:
+    """Return the order of writes and deletions: as rules say, else writes first. Raises RefusedError."""
+    changes = [Change(key_of(obj), obj) for obj in placed]
+    for key in sorted(outdated, key=lambda key: _removal_rank(ObjectKey.parse(key))):
+        try:
+            live = yield from _read_installed(key, name, user)
+        except PermanentError:  # its deletion is refused, too, and that is reported
+            live = None
+        changes.append(Change(key, live or {}, is_deleted=True))
+    return order_of(changes)
+
+
+def _read_installed(text: str, name: ObjectKey, user: str) -> Generator[Effect, Any, Object | None]:
+    """Read an object; None if it is gone, or is not the install's any more."""
+    key = ObjectKey.parse(text)
+    live = yield from applying.read(KindRef(key.group, key.kind), key.namespace, key.name, user)
+    is_own = live is not None and annotation(live, INSTALLED_BY) == f"{name.namespace}/{name.name}"
+    return live if is_own else None
+
+
+def _carry_out(
+    order: Order, items: Iterable[Item], name: ObjectKey, user: str
+) -> Generator[Effect, Any, None]:
+    """Write and delete what is due, stage by stage. Raises NotYetError while one waits for another.
+
+    Nothing is remembered between passes: each one goes on with what is still due.
+    """
+    due = {key_of(item.wanted): item for item in items if item.is_due}
+    for stage in order.stages:
+        for change in stage:
+            is_due = bool(change.obj) if change.is_deleted else change.key in due
+            if is_due and (awaited := (yield from _find_awaited(change, order, name, user))):
+                raise NotYetError(f"{title(change.key)} waits for {awaited}")
+        if not stage[0].is_deleted:
+            yield from applying.write([due[key] for key, *_ in stage if key in due], as_user=user)
+            continue
+        left = yield from _delete([change.key for change in stage], name, user)
+        if left.refusals:
+            raise RefusedError(left.reason, f"{_listed(left.refusals)}: the new version does not have it")
+
+
+def _find_awaited(change: Change, order: Order, name: ObjectKey, user: str) -> Generator[Effect, Any, str]:
+    """Return what has to happen before a change by the rules, "" if nothing. Raises RefusedError."""
+    if not (needs := order.needs.get(change.key)):
+        return ""
+    deleted = {each.key for stage in order.stages for each in stage if each.is_deleted}
+    for key in needs:
+        live = yield from _read_installed(key, name, user)
+        if key in deleted:
+            state = "gone" if live is not None else ""
+        else:
+            state = awaited_state(live) if live is not None else "written"
+        if state:
+            return f"{title(key)} to be {state}"
+    return ""
 
 
 def _check(items: list[Item], user: str) -> Generator[Effect, Any, None]:
@@ -238,15 +297,15 @@ class _Left(NamedTuple):
 
 
 def _delete(keys: Iterable[str], name: ObjectKey, user: str) -> Generator[Effect, Any, _Left]:
-    """Delete objects of an install, the last written first; return what is left of them.
+    """Delete objects of an install in this order; return what is left of them.
 
     One that was there before the install stays, as does one that is not the install's any more. A refusal
     does not hold up the others.
     """
     waiting, refusals, reason = [], [], ""
-    for key in sorted(keys, key=lambda key: _removal_rank(ObjectKey.parse(key))):
+    for key in keys:
         try:
-            holds = yield from _object_deleted(ObjectKey.parse(key), name, user)
+            holds = yield from _object_deleted(key, name, user)
         except PermanentError as error:
             refusals.append(f"{title(key)}: {error}")
             reason = reason or error.reason
@@ -256,13 +315,33 @@ def _delete(keys: Iterable[str], name: ObjectKey, user: str) -> Generator[Effect
     return _Left(tuple(waiting), tuple(refusals), reason)
 
 
-def _object_deleted(key: ObjectKey, name: ObjectKey, user: str) -> Generator[Effect, Any, str | None]:
+def _delete_in_order(keys: Iterable[str], name: ObjectKey, user: str) -> Generator[Effect, Any, _Left]:
+    """Delete all objects of an install: as rules say, else the last written first. Raises RefusedError."""
+    order = yield from _change_order((), keys, name, user)
+    waiting: list[str] = []
+    refusals: list[str] = []
+    reason = ""
+    for stage in order.stages:
+        free = []
+        for change in stage:
+            if awaited := (yield from _find_awaited(change, order, name, user)):
+                waiting.append(f"{title(change.key)} (waits for {awaited})")
+            else:
+                free.append(change.key)
+        left = yield from _delete(free, name, user)
+        waiting += left.waiting
+        refusals += left.refusals
+        reason = reason or left.reason
+    return _Left(tuple(waiting), tuple(refusals), reason)
+
+
+def _object_deleted(text: str, name: ObjectKey, user: str) -> Generator[Effect, Any, str | None]:
     """Delete an object of an install; return which finalizers hold it, None if it is gone or stays."""
-    kind = KindRef(key.group, key.kind)
-    live = yield from applying.read(kind, key.namespace, key.name, user)
-    if live is None or annotation(live, INSTALLED_BY) != f"{name.namespace}/{name.name}":
+    live = yield from _read_installed(text, name, user)
+    if live is None:
         return None
-    meta = live["metadata"]
+    key, meta = ObjectKey.parse(text), live["metadata"]
+    kind = KindRef(key.group, key.kind)
     if annotation(live, ADOPTED):
         left = forms.with_annotations(live, {INSTALLED_BY: None, ADOPTED: None, CONTENT: None})
         yield Update(kind, left, as_user=user)
@@ -320,7 +399,11 @@ def _delete_objects(
         message = f"spec.serviceAccountName is missing: nothing is deleted without: set it, or {_WAY_OUT}"
         return Carried(reason=DELETE_FAILED, message=message, again_after=DELETE_AGAIN_SECONDS)
     user = f"system:serviceaccount:{name.namespace}:{account}"
-    left = yield from _delete(keys, name, user)
+    try:
+        left = yield from _delete_in_order(keys, name, user)
+    except RefusedError as refusal:
+        message = f"{refusal.message}; or {_WAY_OUT}"
+        return Carried(reason=DELETE_FAILED, message=message, again_after=DELETE_AGAIN_SECONDS)
     if left.refusals:
         remedy = "give the account these rights, or " if left.reason == FORBIDDEN else ""
         message = f"{user} cannot delete {_listed(left.refusals)}: {remedy}{_WAY_OUT}"
