@@ -21,7 +21,13 @@ from pvbus.core.kernel.packagerows import EstablishedRevision, EstablishedRow, L
 from pvbus.core.platform.establish import applying
 from pvbus.core.platform.establish import objects as forms
 from pvbus.core.platform.establish.applying import Item, NotYetError, RefusedError
-from pvbus.core.platform.establish.changerules import Change, Order, order_of
+from pvbus.core.platform.establish.changerules import (
+    Change,
+    Order,
+    ignored_annotations,
+    is_orphaned,
+    order_of,
+)
 from pvbus.core.platform.establish.fetching import NOT_SUPPORTED, fetch_content
 from pvbus.core.platform.establish.objects import ADOPTED, CONTENT, Object, key_of, kind_of, title
 from pvbus.core.platform.establish.outcome import Carried
@@ -116,6 +122,7 @@ def _install(
     where = str((obj.get("spec") or {}).get("defaultNamespace") or name.namespace)
     placed = yield from applying.with_namespaces(forms.in_order(content.objects), where)
     keys = tuple(map(key_of, placed))
+    gaps = (*content.gaps, *ignored_annotations(placed))
     items = yield from _compare(placed, name, user)
     outdated = [key for key in former.objects if key not in keys]
     order = yield from _change_order(placed, outdated, name, user)
@@ -127,7 +134,7 @@ def _install(
     yield from _note_objects(obj, tuple(dict.fromkeys((*former.objects, *keys))))
     yield from _carry_out(order, items, name, user)
     entry = EstablishedRevision(name=row.version, state="established", objects=keys)
-    message = "; ".join((*content.gaps, *ignored(obj)))
+    message = "; ".join((*gaps, *ignored(obj)))
     return Carried((entry,), True, message=message, again_after=LOOK_SECONDS)
 
 
@@ -342,7 +349,7 @@ def _object_deleted(text: str, name: ObjectKey, user: str) -> Generator[Effect, 
         return None
     key, meta = ObjectKey.parse(text), live["metadata"]
     kind = KindRef(key.group, key.kind)
-    if annotation(live, ADOPTED):
+    if annotation(live, ADOPTED) or is_orphaned(live):
         left = forms.with_annotations(live, {INSTALLED_BY: None, ADOPTED: None, CONTENT: None})
         yield Update(kind, left, as_user=user)
         return None

@@ -1,12 +1,15 @@
-"""The order of writes and deletions of a package, as kapp's change groups and change rules ask for it.
+"""What kapp's annotations on a package's objects ask for: the order of writes and deletions, and exceptions.
 
 An annotation `kapp.k14s.io/change-group` puts an object in a group; `kapp.k14s.io/change-rule` with the value
 `upsert after upserting GROUP` orders its write or deletion relative to those of a group. Either may have a
 suffix (`change-rule.database`), so that an object has several. Where rules leave a choice, the order is that
 of the caller, and an object comes after its namespace and the definition of its kind.
 
-Source: kapp, pkg/kapp/diffgraph. Differences: a rule counts also if its group's objects are unchanged, and
-kapp's own groups cannot be named.
+An object that is to be left at the end is left. What would write another object than the package has is
+refused; what only changes how it is written has no effect, and the status says so.
+
+Source: kapp, pkg/kapp/diffgraph, and its documentation of apply and configuration. Differences: a rule
+counts also if its group's objects are unchanged, and kapp's own groups cannot be named.
 """
 
 import re
@@ -14,12 +17,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pvbus.core.kernel.objects import annotations_of
+from pvbus.core.kernel.objects import annotation, annotations_of
 from pvbus.core.platform.establish import objects as forms
 from pvbus.core.platform.establish.applying import RefusedError
-from pvbus.core.platform.establish.objects import Object, kind_of, title
+from pvbus.core.platform.establish.fetching import NOT_SUPPORTED
+from pvbus.core.platform.establish.objects import Object, key_of, kind_of, title
 
 INVALID = "InvalidChangeRule"
 """The reason of a refusal as the order that a package asks for cannot be read or kept."""
@@ -197,3 +201,34 @@ def _stages(
         stages[-1].append(change)
         current.add(change.key)
     return tuple(map(tuple, stages))
+
+
+_DELETE_STRATEGY = "kapp.k14s.io/delete-strategy"
+_CONFIG_LABEL = "kapp.k14s.io/config"
+_REFUSED = ("kapp.k14s.io/exists", "kapp.k14s.io/noop")
+"""On an object that somebody else writes."""
+_WITHOUT_EFFECT = (
+    "kapp.k14s.io/versioned",
+    "kapp.k14s.io/create-strategy",
+    "kapp.k14s.io/update-strategy",
+)
+
+
+def is_orphaned(live: Mapping[str, Any]) -> bool:
+    """Return whether an object stays when its install goes, or a new version lacks it."""
+    return annotation(live, _DELETE_STRATEGY) == "orphan"
+
+
+def ignored_annotations(objects: Iterable[Object]) -> list[str]:
+    """Return which annotations of kapp have no effect, in words. Raises RefusedError for one that must."""
+    ignored: dict[str, str] = {}
+    for obj in objects:
+        names = annotations_of(obj)
+        name = title(key_of(obj))
+        for refused in filter(names.__contains__, _REFUSED):
+            raise RefusedError(NOT_SUPPORTED, f"{name}: the annotation {refused} is not followed here")
+        if _CONFIG_LABEL in (obj["metadata"].get("labels") or {}):
+            raise RefusedError(NOT_SUPPORTED, f"{name} is a configuration of kapp, which is not read here")
+        for setting in filter(names.__contains__, _WITHOUT_EFFECT):
+            ignored.setdefault(setting, name)
+    return [f"the annotation {setting} has no effect ({name})" for setting, name in ignored.items()]

@@ -334,3 +334,58 @@ def test_a_package_with_a_cycle_of_rules_changes_nothing() -> None:
     world.settle()
     assert (data_of(world, "a"), data_of(world, "b")) == (None, None)
     assert world.done[KEY].reason == "InvalidChangeRule"
+
+
+def with_setting(name: str, value: str = "", kind: str = "annotations") -> Object:
+    obj = config_map("data", "1")
+    return {**obj, "metadata": {**obj["metadata"], kind: {f"kapp.k14s.io/{name}": value}}}
+
+
+@pytest.mark.parametrize("is_update", [False, True])
+def test_what_kapp_would_leave_is_left(is_update: bool) -> None:
+    """An object that is to be orphaned stays when its install goes, or a new version lacks it."""
+    world = World()
+    add_install(world)
+    add_package(world, "1.0.0", [with_setting("delete-strategy", "orphan"), config_map("more", "1")])
+    add_package(world, "2.0.0", [config_map("next", "2")])
+    order(world, "1.0.0")
+    world.settle()
+    if is_update:
+        order(world, "2.0.0")
+    else:
+        remove(world)
+    world.settle()
+    assert (data_of(world, "data"), data_of(world, "more")) == ("1", None)
+    live = world.cluster.peek(CONFIG_MAP, "team", "data")
+    assert live is not None
+    assert "pvbus.dev/installed-by" not in live["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "kind", "words"),
+    [
+        ("exists", "annotations", "the annotation kapp.k14s.io/exists is not followed here"),
+        ("noop", "annotations", "the annotation kapp.k14s.io/noop is not followed here"),
+        ("config", "labels", "ConfigMap team/data is a configuration of kapp, which is not read here"),
+    ],
+)
+def test_a_setting_of_kapp_that_cannot_be_followed_is_refused(setting: str, kind: str, words: str) -> None:
+    world = World()
+    add_install(world)
+    add_package(world, "1.0.0", [with_setting(setting, kind=kind)])
+    order(world, "1.0.0")
+    world.settle()
+    assert data_of(world, "data") is None
+    assert world.done[KEY].reason == "NotSupported"
+    assert words in world.done[KEY].message
+
+
+def test_a_setting_of_kapp_without_effect_is_reported() -> None:
+    world = World()
+    add_install(world)
+    add_package(world, "1.0.0", [with_setting("versioned")])
+    order(world, "1.0.0")
+    world.settle()
+    assert data_of(world, "data") == "1"
+    words = "the annotation kapp.k14s.io/versioned has no effect (ConfigMap team/data)"
+    assert world.done[KEY].message == words
