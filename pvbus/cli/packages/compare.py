@@ -3,8 +3,9 @@
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from pvbus.core.errors import PvbusError, UsageError
 from pvbus.core.kernel.effects import Effect, Get, Observe, Pull
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey, okey
-from pvbus.core.kernel.packagekinds import CARVEL_PACKAGE, MIRRORED, RUNTIME_CONFIG
+from pvbus.core.kernel.packagekinds import CARVEL_PACKAGE, IMAGE_CONFIG, MIRRORED, RUNTIME_CONFIG
 from pvbus.core.kernel.packagerows import LockRow
 from pvbus.core.platform.establish.applying import RefusedError
 from pvbus.core.platform.establish.carvel import ignored, unsupported
@@ -36,7 +37,7 @@ from pvbus.core.platform.establish.fetching import NOT_SUPPORTED, fetch_content
 from pvbus.core.platform.establish.runtime import RUN, RuntimeIdentity, runtime_of
 from pvbus.core.platform.establish.runtimeconfigs import RuntimeConfigs
 from pvbus.core.platform.packaging.carvelobjects import GLOBAL_NAMESPACE
-from pvbus.core.platform.packaging.imageconfigs import SECRET
+from pvbus.core.platform.packaging.imageconfigs import SECRET, ImageConfigs
 from pvbus.core.platform.packaging.reading import install_of, okey_of
 from pvbus.core.platform.resolve.plans import Settings, shown
 from pvbus.ports.cluster import Cluster, Object
@@ -209,17 +210,21 @@ async def _gaps(
 ) -> AsyncIterator[Unsupported]:
     """Yield what of each install that gets a version the service establish refuses, or leaves out."""
     packages = {okey_of(each): each for each in objects if kind_of(each) == CARVEL_PACKAGE}
-    configs = RuntimeConfigs()
+    configs, images = RuntimeConfigs(), ImageConfigs(namespace)
     for obj in objects:
         if kind_of(obj) == RUNTIME_CONFIG:
             configs.observe(obj["metadata"]["name"], obj)
+        elif kind_of(obj) == IMAGE_CONFIG:
+            images.observe(okey_of(obj), obj)
     for obj in objects:
         install = install_of(obj) if okey_of(obj) in decided.rows else None
         if not isinstance(install, Install):
             continue
         row = decided.rows[install.okey]
         if row.status == "locked" and install.family == "crossplane":
-            for text in _crossplane_gaps(install, row, decided, configs, namespace):
+            address = images.access(row.package, install.secrets).address
+            chosen = images.runtime(install.runtime_config, address, row.version, row.digest)
+            for text in _crossplane_gaps(install, row, decided, partial(configs.spec_of, chosen), namespace):
                 yield _unsupported(install, text)
         elif row.status == "locked":
             package = _package_of(packages, install, row)
@@ -237,13 +242,17 @@ def _unsupported(install: Install, text: str) -> Unsupported:
 
 
 def _crossplane_gaps(
-    install: Install, row: LockRow, decided: DecidedLock, configs: RuntimeConfigs, namespace: str
+    install: Install,
+    row: LockRow,
+    decided: DecidedLock,
+    config_of: Callable[[], Mapping[str, Any]],
+    namespace: str,
 ) -> Sequence[str]:
     content = decided.contents.get(f"{row.package}|{row.digest}")
     meta: Mapping[str, Any] = content.meta if content else {}
     name = ObjectKey.parse(install.okey).name
     try:
-        config = configs.spec_of(install.runtime_config) if meta.get("kind") in RUN else {}
+        config = config_of() if meta.get("kind") in RUN else {}
     except RefusedError as refusal:
         return [f"runtimeConfigRef: {refusal.message}"]
     gap = runtime_of(install, meta, (), RuntimeIdentity(name, "", name, namespace), row.package, config).gap

@@ -6,7 +6,7 @@ only the former one has is released; its Deployment goes, then the new one's com
 established any more changes nothing: what was established stays.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -213,7 +213,10 @@ def _runtime(
 ) -> Generator[Effect, Any, certificates.Certified]:
     """Return what runs a revision, with its certificates. Raises RefusedError."""
     kind = str(content.meta.get("kind"))
-    config = run.configs.spec_of(run.install.runtime_config) if kind in runtime.RUN else {}
+    config: Mapping[str, Any] = {}
+    if kind in runtime.RUN:
+        own = run.install.runtime_config
+        config = run.configs.spec_of(run.images.runtime(own, access.address, locked.version, locked.digest))
     identity = runtime.RuntimeIdentity(locked.name, run.owner(locked.name).uid, run.name, run.namespace)
     ran = yield from runtime.startable(
         runtime.runtime_of(

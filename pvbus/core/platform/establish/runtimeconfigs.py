@@ -5,6 +5,7 @@ from typing import Any
 
 from pvbus.core.platform.establish.applying import RefusedError
 from pvbus.core.platform.establish.runtime import DEFAULT_CONFIG
+from pvbus.core.platform.packaging.imageconfigs import Chosen
 
 
 class RuntimeConfigs:
@@ -26,12 +27,12 @@ class RuntimeConfigs:
             self._specs[name] = obj.get("spec") or {}
         return before != self._specs.get(name)
 
-    def spec_of(self, name: str) -> Mapping[str, Any]:
-        """Return the spec of the config that an install names, {} for the default one where there is none.
+    def spec_of(self, chosen: Chosen) -> Mapping[str, Any]:
+        """Return the spec of the config of a package, {} for the default one where there is none.
 
-        name: "" if it names none. Raises RefusedError if the config is missing or cannot be read.
+        Raises RefusedError if the config is missing or cannot be read.
         """
-        name = name or DEFAULT_CONFIG
+        name = chosen.name or DEFAULT_CONFIG
         if self.hidden:
             raise RefusedError(
                 "NotSet",
@@ -41,6 +42,6 @@ class RuntimeConfigs:
         if name not in self._specs and name != DEFAULT_CONFIG:
             raise RefusedError(
                 "NotFound",
-                f"DeploymentRuntimeConfig {name} does not exist: create it, or change spec.runtimeConfigRef",
+                f"DeploymentRuntimeConfig {name} does not exist: create it, or change {chosen.place}",
             )
         return self._specs.get(name, {})

@@ -3,7 +3,7 @@
 Each concern has its own match: of the configs that say something of it, the one with the longest prefix that
 fits counts, and of two of one length the first by name. A prefix is compared with the reference as it is
 written: no default registry is added. A rewritten address is not rewritten again; it is what pull secrets and
-signatures are for, beside the written one. Source: Crossplane, internal/xpkg/config.go.
+runtimes are for, and signatures beside the written one. Source: Crossplane, internal/xpkg/config.go.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -28,6 +28,7 @@ class ImageConfig(NamedTuple):
     is_verifying: whether it demands signatures, in whatever way
     secret: the name of its pull secret, "" without one
     rewrite: what stands in place of the prefix, "" if that is missing; None if it rewrites nothing
+    runtime: the name of the DeploymentRuntimeConfig of its packages, "" without one
     """
 
     name: str
@@ -35,6 +36,18 @@ class ImageConfig(NamedTuple):
     is_verifying: bool = False
     secret: str = ""
     rewrite: str | None = None
+    runtime: str = ""
+
+
+class Chosen(NamedTuple):
+    """The DeploymentRuntimeConfig of a package.
+
+    name: "" if nothing names one
+    place: the field that names it, in words
+    """
+
+    name: str
+    place: str
 
 
 class Access(NamedTuple):
@@ -90,6 +103,7 @@ def image_config_of(obj: Mapping[str, Any]) -> ImageConfig:
         is_verifying=spec.get("verification") is not None,
         secret=_text(_mapping(authentication.get("pullSecretRef")).get("name")),
         rewrite=None if rewrite is None else _text(_mapping(rewrite).get("prefix")),
+        runtime=_text(_mapping(_mapping(spec.get("runtime")).get("configRef")).get("name")),
     )
 
 
@@ -226,6 +240,18 @@ class ImageConfigs:
 
     def access(self, source: str, secrets: Iterable[str]) -> Access:
         return access_of(self._configs.values(), source, secrets, self._namespace)
+
+    def runtime(self, own: str, address: str, version: str, digest: str) -> Chosen:
+        """Return which DeploymentRuntimeConfig a package has: that of an ImageConfig goes before its own.
+
+        own: the one that its install names, "" for none
+        address: where its image is read
+        """
+        naming = (each for each in self._configs.values() if each.runtime)
+        config = best_match(naming, references_of(address, version, digest))
+        if config is None:
+            return Chosen(own, "spec.runtimeConfigRef")
+        return Chosen(config.runtime, f"spec.runtime of ImageConfig {config.name}")
 
     def unverified(self, source: str, version: str, digest: str) -> str:
         """Return why an image must not be installed unless its signature is verified, "" if it may be."""

@@ -196,6 +196,43 @@ def test_a_config_that_is_missing_holds_the_install_and_is_named() -> None:
     assert default.row("pa").is_healthy
 
 
+@pytest.mark.parametrize(
+    ("prefix", "names", "replicas"),
+    [
+        ("registry.example.org/pack", {"own": "mine"}, 5),
+        ("registry.example.org/pack", {}, 5),
+        ("registry.example.org/package@d1", {}, 5),
+        ("registry.example.org/other", {"own": "mine"}, 2),
+    ],
+)
+def test_an_image_config_chooses_the_config_before_the_install_does(
+    prefix: str, names: dict[str, str], replicas: int
+) -> None:
+    world, _ = started(**({"runtimeConfigRef": {"name": names["own"]}} if names else {}))
+    configure(world, "mine", deploymentTemplate={"spec": {"replicas": 2}})
+    configure(world, "theirs", deploymentTemplate={"spec": {"replicas": 5}})
+    world.configure("all", prefix, runtime={"configRef": {"name": "theirs"}})
+    world.settle()
+    assert read(world, DEPLOYMENT, "rev-d1")["spec"]["replicas"] == replicas
+
+
+def test_a_config_that_an_image_config_names_is_followed_and_missed_by_its_name() -> None:
+    """The mirror's name counts, not the written one, and what runs stays while the config is missing."""
+    world, _ = started()
+    world.settle()
+    world.configure("mirror", "registry.example.org/", rewriteImage={"prefix": "mirror.example.org/"})
+    world.configure("all", "mirror.example.org/", runtime={"configRef": {"name": "theirs"}})
+    world.settle()
+    missing = (
+        "DeploymentRuntimeConfig theirs does not exist: create it, or change spec.runtime of ImageConfig all"
+    )
+    assert missing in world.row("pa").message
+    assert container_of(read(world, DEPLOYMENT, "rev-d1"))["image"] == "registry.example.org/run:1"
+    configure(world, "theirs", deploymentTemplate={"spec": {"replicas": 5}})
+    world.settle()
+    assert read(world, DEPLOYMENT, "rev-d1")["spec"]["replicas"] == 5
+
+
 def test_an_upgrade_hands_service_and_certificates_over() -> None:
     world, first = started()
     world.settle()
