@@ -81,12 +81,14 @@ class _Asking(NamedTuple):
     reason: why unmet gates are overridden, None if they are not
     content: the digest of the content that the writer has looked at, None if it is not named
     group: the names of the revisions that are approved together, this one, too
+    cause: lines for the message of the commit that publishes it
     """
 
     user: str
     reason: str | None
     content: str | None
     group: frozenset[str] = frozenset()
+    cause: tuple[str, ...] = ()
 
 
 class RevisionHooks:
@@ -161,7 +163,7 @@ class RevisionHooks:
         reason = annotations_of(new).get(OVERRIDE_GATES)
         if reason == annotations_of(old).get(OVERRIDE_GATES):
             reason = None  # somebody else may have left it: an override is asked for with the move itself
-        group = frozenset((name,))
+        group, cause = frozenset((name,)), _cause_of_move(old, new)
         if subresource == "approval":
             lifecycle = (new.get("spec") or {}).get("lifecycle", "")
             if lifecycle == layout.PUBLISHED and _lifecycle(old) == layout.PROPOSED:
@@ -182,7 +184,7 @@ class RevisionHooks:
             sync, revision = await self._requests.current(old)
             await sync.writes.await_stored(name)
             with sync.changes.groups.refusing(group, name), sync.writes.writing(name):
-                await self._update(sync, revision, old, new, _Asking(user, reason, named, group))
+                await self._update(sync, revision, old, new, _Asking(user, reason, named, group, cause))
                 result = self._shown(sync, name, revision.directory, revision.workspace, new["metadata"])
             if result == old:
                 sync.writes.end_write(name)
@@ -249,7 +251,7 @@ class RevisionHooks:
             if after == layout.PUBLISHED and before == layout.PROPOSED:
                 siblings = sync.clone.catalog.by_directory.get(revision.directory, {}).values()
                 number = max([0, *(item.revision for item in siblings)]) + 1
-                return operations.approve(branch, refs, name, revision, number, override)
+                return operations.approve(branch, refs, name, revision, number, (*override, *asking.cause))
             if revision.is_published:
                 operations.set_deletion_proposed(refs, name, revision, after)
             else:
@@ -439,6 +441,12 @@ def _check_status(name: str, old: Object, new: Object) -> None:
         raise answers.invalid(
             name, "status.conditions", f"only those of a Draft can change,{also}; this one is {lifecycle}"
         )
+
+
+def _cause_of_move(old: Object, new: Object) -> tuple[str, ...]:
+    """Return the lines about why a request moves a revision; () if it says nothing that was not there."""
+    said = annotations_of(new).get(layout.CAUSE)
+    return () if said == annotations_of(old).get(layout.CAUSE) else layout.cause_line(str(said or ""))
 
 
 def _on_proposal(old: Object, new: Object) -> Object | None:

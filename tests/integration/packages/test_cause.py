@@ -9,9 +9,9 @@ from pvbus.controlplane.packages.layout import Annotation
 from tests.integration.packages.support import World, clone_of, git, revision
 
 
-def messages(remote: Path, branch: str) -> list[str]:
+def messages(remote: Path, *branch: str) -> list[str]:
     return [
-        text.strip() for text in git(remote, "log", "--format=%B%x00", branch).split("\0") if text.strip()
+        text.strip() for text in git(remote, "log", "--format=%B%x00", *branch).split("\0") if text.strip()
     ]
 
 
@@ -29,6 +29,24 @@ async def test_the_cause_of_a_request_is_in_its_commit_and_in_no_other(fleet: Wo
     assert "\nCause: PackageVariant fleet/v: pipeline\n" in second
     assert "Cause" not in third
     assert fleet.present("edge.web.ws")["spec"]["tasks"][0]["type"] == "clone"
+
+
+async def test_an_approval_says_why_and_one_that_repeats_the_drafts_cause_does_not(
+    fleet: World, edge: Path
+) -> None:
+    """The commit that publishes is still read as Porch's, and the object keeps the cause of its draft."""
+    for package, cause in (("web", "RolloutPolicy fleet/web, attempt 2"), ("db", "clone")):
+        made = revision("edge", package, "ws", clone_of("blue.app.v1"))
+        made["metadata"]["annotations"] = {layout.CAUSE: "clone"}
+        proposed = await fleet.update(await fleet.create(made), lifecycle="Proposed")
+        asked = {**proposed, "metadata": {**proposed["metadata"], "annotations": {layout.CAUSE: cause}}}
+        published = await fleet.update(asked, lifecycle="Published", subresource="approval")
+        assert published["metadata"]["annotations"][layout.CAUSE] == "clone"
+    second, first, *_ = messages(edge, "--first-parent", "main")
+    said = "Cause: RolloutPolicy fleet/web, attempt 2"
+    assert first.startswith(f"Approving package revision web/1\n\n{said}\n\nkpt:")
+    assert layout.parse_annotations(first)[0].revision == "1"
+    assert second.startswith("Approving package revision db/1\n\nkpt:")
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def _approve(order: Order) -> Ending:
             return obstacle
         if held := quarantined(order, live, order.row.files):
             return held
-        yield from publish(live, order.row.mates)
+        yield from publish(live, order.cause, order.row.mates)
     return order.ended("done")
 
 

@@ -14,6 +14,7 @@ from pvbus.core.promotion.protocol.quarantines import Content, QuarantineView, s
 from pvbus.core.promotion.protocol.stops import StopView
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.former import PLACEHOLDER
+from pvbus.core.variants.revisions.making import CAUSE
 from pvbus.core.variants.revisions.owning import PUBLISHED, RESOURCES, REVISION, Object, lifecycle_of
 
 GONE = "the PackageVariant of the orders"
@@ -57,6 +58,11 @@ class Order(NamedTuple):
     @property
     def namespace(self) -> str:
         return self.variant.metadata.namespace
+
+    @property
+    def cause(self) -> str:
+        """Return why it is carried out, for the history of a package."""
+        return f"RolloutPolicy {self.namespace}/{self.policy}, attempt {self.row.attempt}"
 
     def ended(
         self, outcome: Literal["done", "refused", "withdrawn", "unrestored"], message: str = ""
@@ -112,16 +118,19 @@ def latest(live: Iterable[Object]) -> Object | None:
     return max(published, key=lambda obj: int(obj["spec"].get("revision", 0)), default=None)
 
 
-def publish(live: Object, mates: Sequence[str] = ()) -> Generator[Effect, Any, Object]:
+def publish(live: Object, cause: str, mates: Sequence[str] = ()) -> Generator[Effect, Any, Object]:
     """Approve a proposed revision as it was read.
 
+    cause: why, for the message of the commit
     mates: the revisions that the package store publishes with it, or none of them
     Raises: RefusedError; ConflictError if it has changed, or one of the others was not asked for yet.
     """
-    approved = {**live, "spec": {**live["spec"], "lifecycle": "Published"}}
-    if mates:
-        annotations = {**annotations_of(live), APPROVE_TOGETHER: ",".join(mates)}
-        approved["metadata"] = {**live["metadata"], "annotations": annotations}
+    group = {APPROVE_TOGETHER: ",".join(mates)} if mates else {}
+    approved = {
+        **live,
+        "metadata": {**live["metadata"], "annotations": {**annotations_of(live), CAUSE: cause, **group}},
+        "spec": {**live["spec"], "lifecycle": "Published"},
+    }
     return (yield from write(Update(REVISION, approved, subresource="approval")))
 
 

@@ -116,7 +116,7 @@ def _release(order: Order, made: Object, downstream: Downstream) -> Ending:
             return obstacle
         if replaced := _replaced(order, (yield from list_package(order.namespace, downstream))):
             return replaced
-        yield from publish(made)
+        yield from publish(made, f"{order.cause}: {order.row.revision} again")
     except RefusedError as error:
         message = f"{error}; PackageRevision {name} has the content: approve it by hand, or delete it"
         return order.ended("unrestored", message)
@@ -125,9 +125,7 @@ def _release(order: Order, made: Object, downstream: Downstream) -> Ending:
 
 def _edit_of(order: Order, source: Object, workspace: str) -> Object:
     spec, row = order.variant.spec, order.row
-    cause = (
-        f"RolloutPolicy {order.namespace}/{order.policy}, attempt {row.attempt}: rollback to {row.revision}"
-    )
+    cause = f"{order.cause}: rollback to {row.revision}"
     return {
         "apiVersion": f"{PORCH_GROUP}/v1alpha1",
         "kind": "PackageRevision",
