@@ -42,6 +42,6 @@ class RuntimeConfigs:
         if name not in self._specs and name != DEFAULT_CONFIG:
             raise RefusedError(
                 "NotFound",
-                f"DeploymentRuntimeConfig {name} does not exist: create it, or change {chosen.place}",
+                f"DeploymentRuntimeConfig {name} does not exist: create it, or change {chosen.field}",
             )
         return self._specs.get(name, {})

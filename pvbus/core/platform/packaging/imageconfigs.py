@@ -43,11 +43,11 @@ class Chosen(NamedTuple):
     """The DeploymentRuntimeConfig of a package.
 
     name: "" if nothing names one
-    place: the field that names it, in words
+    field: the one that names it, in words
     """
 
     name: str
-    place: str
+    field: str
 
 
 class Access(NamedTuple):

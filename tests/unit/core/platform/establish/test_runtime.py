@@ -197,18 +197,19 @@ def test_a_config_that_is_missing_holds_the_install_and_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "names", "replicas"),
+    ("prefix", "own", "replicas"),
     [
-        ("registry.example.org/pack", {"own": "mine"}, 5),
-        ("registry.example.org/pack", {}, 5),
-        ("registry.example.org/package@d1", {}, 5),
-        ("registry.example.org/other", {"own": "mine"}, 2),
+        ("registry.example.org/pack", "mine", 5),
+        ("registry.example.org/pack", "", 5),
+        ("registry.example.org/package@d1", "", 5),
+        ("registry.example.org/other", "mine", 2),
     ],
 )
 def test_an_image_config_chooses_the_config_before_the_install_does(
-    prefix: str, names: dict[str, str], replicas: int
+    prefix: str, own: str, replicas: int
 ) -> None:
-    world, _ = started(**({"runtimeConfigRef": {"name": names["own"]}} if names else {}))
+    fields: dict[str, Any] = {"runtimeConfigRef": {"name": own}} if own else {}
+    world, _ = started("Provider", **fields)
     configure(world, "mine", deploymentTemplate={"spec": {"replicas": 2}})
     configure(world, "theirs", deploymentTemplate={"spec": {"replicas": 5}})
     world.configure("all", prefix, runtime={"configRef": {"name": "theirs"}})
