@@ -60,7 +60,7 @@ Exit codes: 0 told, 1 a step failed, or this fleet had its story already, 2 bad 
     "stations",
     multiple=True,
     type=click.Choice(list(rollout.STATIONS)),
-    help="Of rollout: tell only this station, and those that it needs. Repeatable.",
+    help="Tell only this station of rollout, and the stations that it needs. Repeatable.",
 )
 def demo(name: str, data: str | None, pause: bool, clusters: int | None, stations: tuple[str, ...]) -> None:
     """Tell a story with the example fleet, in steps: each command is printed, run, and its outcome measured.

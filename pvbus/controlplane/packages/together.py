@@ -131,7 +131,7 @@ class Groups:
             for name, member in members.items():
                 try:
                     results[name] = member.build(refs)
-                except Exception as exc:
+                except Exception as exc:  # that member gets it, and the others its name
                     raise _RefusedError(name, exc) from exc
             return results
 

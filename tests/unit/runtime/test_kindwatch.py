@@ -134,7 +134,7 @@ def test_content_that_is_asked_for_during_a_list_beside_a_watch_is_whole() -> No
         await asyncio.sleep(10)
         row = watching.content("b")
         assert row is not None
-        assert bytes(row.content) == b'{"v":1}'  # type: ignore[arg-type]
+        assert bytes(row.content) == b'{"v":1}'  # type: ignore[arg-type]  # it has some
         await watching.end()
 
     simulated(scenario)

@@ -84,7 +84,7 @@ def test_rows_of_a_set_share_what_repeats_in_them() -> None:
         child = ChildRow(set_uid="s" * 36, state=ChildState.PRESENT, downstream=downstream, digest=digest)
         result = ChildResult(set_uid="s" * 36, evaluated=digest, applied=digest, unready="not ready yet")
         decision = DesiredRow(set_name="fleet", set_uid="s" * 36, reported={"fleet": digest})
-        return tuple(map(msgspec.json.encode, (child, result, decision)))  # type: ignore[return-value]
+        return tuple(map(msgspec.json.encode, (child, result, decision)))  # type: ignore[return-value]  # three
 
     first, second = values_of(1), values_of(2)
     children = [child_row(values[0]) for values in (first, second)]
