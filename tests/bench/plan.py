@@ -18,19 +18,10 @@ from tests.bench.fleet import FIVE_EXPRESSIONS, package_revision, repository, ta
 from tests.bench.gitfleet import DEPLOYMENT
 from tests.bench.report import Row
 from tests.bench.upgrades import BLUEPRINT, SERVICE
+from tests.e2e.faults.world import CONTEXT
 
 NAME = "plan"
 MATCH = {"bench": "plan"}
-CONTEXT = """\
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: kptfile.kpt.dev
-  annotations:
-    config.kubernetes.io/local-config: "true"
-data:
-  name: example
-"""
 FILES = {
     "Kptfile": BLUEPRINT,
     "deployment.yaml": DEPLOYMENT.format(replicas=1),
