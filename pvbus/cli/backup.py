@@ -100,7 +100,7 @@ def _write(paths: DataPaths, target: Path) -> None:
             if (paths.root / name).exists():
                 _add(tar, paths.root / name, name)
         for folder in FOLDERS:
-            for path in _ordered(paths.root / folder):
+            for path in _paths_below(paths.root / folder):
                 try:
                     _add(tar, path, path.relative_to(paths.root).as_posix())
                 except FileNotFoundError:
@@ -161,7 +161,7 @@ def _damage_of(path: Path, error: sqlite3.Error) -> PermanentError | None:
     return damaged_bus(str(path), error) if path.name == BUS else damaged_objects(path, error)
 
 
-def _ordered(folder: Path) -> Iterator[Path]:
+def _paths_below(folder: Path) -> Iterator[Path]:
     """Yield all paths below a folder: folders first; in git, refs before loose objects before packs."""
     if not folder.exists():
         return

@@ -424,7 +424,7 @@ def document_of(key: Key, revision: Object, after: gates.Order) -> dict[str, Any
     after: the order of conditions to show; empty for the answer of a write
     """
     wanted = gates.gates_of(revision)
-    steps = gates.steps_in(tasks.annotations_of(revision), wanted)
+    steps = gates.steps_in(tasks.kptfile_annotations(revision), wanted)
     present = gates.conditions_of(revision)
     unmet = gates.unmet_of(revision)
     reported = {str(each.get("type")) for each in present}
@@ -473,7 +473,7 @@ def _waiting_lines(shown: Sequence[Object]) -> Iterator[str]:
 
 def readiness_line(revision: Object) -> str:
     """Return in a sentence whether a package revision is ready."""
-    step, annotations = gates.next_step(revision), tasks.annotations_of(revision)
+    step, annotations = gates.next_step(revision), tasks.kptfile_annotations(revision)
     count = len(set(gates.gates_for(step, gates.gates_of(revision), annotations)))
     if unmet := gates.unmet_of(revision):
         return f"not ready: {gates.words(unmet)}"

@@ -29,7 +29,7 @@ def document_of(
     promotion: what promote decided of the variant's revisions; empty where it does not run
     asked: the tasks of the revision
     """
-    spec, annotations = revision["spec"], tasks.annotations_of(revision)
+    spec, annotations = revision["spec"], tasks.kptfile_annotations(revision)
     owner = owner_name(revision, VARIANT.kind)
     signed = signatures.signatures_in(annotations)
     return {

@@ -138,7 +138,7 @@ def _edited(texts: dict[str, str], facts: KptfileFacts, wanted: Object) -> str:
     Raises: UsageError for annotations that cannot be read.
     """
     edits = [content.with_conditions(gates.conditions_of(wanted), facts.own)]
-    annotations = tasks.annotations_of(wanted)
+    annotations = tasks.kptfile_annotations(wanted)
     if annotations != facts.annotations:
         edits.append(content.with_metadata("annotations", annotations, exact=True))
     user = f"{getpass.getuser()} (in a folder)"

@@ -118,7 +118,7 @@ async def packages_hosted(config: PackagesConfig) -> AsyncIterator[PackagesHost]
     try:
         state = _state(config, cluster)
         async with PackagesHealth(state, loss, rights, config) as health:
-            server = AggregatedServer(cluster, state, problem=health.problem, answered=_count)
+            server = AggregatedServer(cluster, state, problem=health.problem, on_answer=_count)
             await state.start()
             try:
                 port = await server.listen(config.serving_host, config.serving_port, read)

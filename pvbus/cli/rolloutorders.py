@@ -265,13 +265,13 @@ async def read_order(cluster: Cluster, decide: Decision, key: Key) -> tuple[Obje
 
 
 async def carry_out(
-    cluster: Cluster, decide: Decision, key: Key, confirmed: Callable[[str], bool] = lambda _: True
+    cluster: Cluster, decide: Decision, key: Key, confirm: Callable[[str], bool] = lambda _: True
 ) -> str:
     """Read a policy, decide, ask, and write; return what to say. Raises PermanentError."""
     _, order = await read_order(cluster, decide, key)
     if not order.annotations:
         return order.words
-    if order.question and not confirmed(order.question):
+    if order.question and not confirm(order.question):
         raise PermanentError(f"{key}: nothing was ordered")
     return await write_order(cluster, decide, key, order)
 
@@ -302,7 +302,7 @@ def is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _confirmed(question: str) -> bool:
+def _confirm(question: str) -> bool:
     if not is_terminal():
         raise UsageError(f"cannot ask here, as this is no terminal: {question} Add --yes to confirm")
     return click.confirm(question)
@@ -312,7 +312,7 @@ def _command(name: str, decide: Decision, short: str, text: str, example: str) -
     def run(
         words: tuple[str, ...], namespace: str | None, kubeconfig: str | None, data: str, **options: Any
     ) -> None:
-        confirmed = (lambda _: True) if options.get("yes") else _confirmed
+        confirm = (lambda _: True) if options.get("yes") else _confirm
         key = policy_named(words, Scope(namespace, data, kubeconfig))
         reason = (options.get("reason") or "").strip()
         if len(reason) > REASON_CHARACTERS_MAX:
@@ -323,7 +323,7 @@ def _command(name: str, decide: Decision, short: str, text: str, example: str) -
         async def work(cluster: Cluster) -> str:
             by = await user_name(cluster) if name in SPARING and reason else ""
             given = {"reason": f"{reason} (by {by})" if by else reason} if reason else {}
-            return await carry_out(cluster, partial(decide, **given), key, confirmed)
+            return await carry_out(cluster, partial(decide, **given), key, confirm)
 
         click.echo(asyncio.run(run_connected(data, kubeconfig, work)))
 

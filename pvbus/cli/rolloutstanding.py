@@ -101,7 +101,7 @@ def stand_of(
     standing = standing._replace(commands=commands_of(policy.metadata.annotations)[0])
     named = {each.target for each in held}
     left_out = [each for each in selection.left_out if each.target not in named]
-    return Stand(standing, [*held, *left_out, *_untried(standing)])
+    return Stand(standing, [*held, *left_out, *_vain_proposals(standing)])
 
 
 def _said(known: Mapping[str, Evidence], seen: Mapping[str, TargetFacts]) -> Iterator[tuple[str, Evidence]]:
@@ -201,7 +201,7 @@ def _named(selection: Selection, name: str, quarantines: Quarantines, releases: 
     return Known(named._replace(is_proposed=False, is_quarantined=True), left_out)
 
 
-def _untried(standing: Standing) -> Iterator[LeftOut]:
+def _vain_proposals(standing: Standing) -> Iterator[LeftOut]:
     """Yield what is proposed and was in vain in a former attempt."""
     is_under_way = standing.rollout.state not in ENDED
     for name, facts in standing.seen.items():

@@ -254,7 +254,7 @@ def open_(
         _refuse_answered(wanted, revision, again, "asks it anew")
         _refuse_too_many(wanted, revision)
         spec = revision.get("spec") or {}
-        annotations = tasks.with_task(tasks.annotations_of(revision), type_, asked)
+        annotations = tasks.with_task(tasks.kptfile_annotations(revision), type_, asked)
         metadata = {**(spec.get("packageMetadata") or {}), "annotations": annotations}
         return with_conditions({**revision, "spec": {**spec, "packageMetadata": metadata}}, wanted.conditions)
 

@@ -305,8 +305,6 @@ QUESTIONS = (
     ),
 )
 
-PANELS = tuple(panel for question in QUESTIONS for panel in question.panels)
-
 
 def dashboard() -> Object:
     """Return the dashboard as Grafana imports it."""

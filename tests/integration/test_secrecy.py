@@ -82,7 +82,7 @@ async def every_port(folder: Path) -> AsyncIterator[dict[str, Port]]:
         )
         replica = await stack.enter_async_context(world.replica("replica"))
         aggregated = AggregatedServer(
-            world.cluster, replica.state, problem=str, answered=lambda verb, code: None
+            world.cluster, replica.state, problem=str, on_answer=lambda verb, code: None
         )
         number = await aggregated.listen("127.0.0.1", 0, partial(self_signed, folder / "pki", ["x.svc"]))
         stack.push_async_callback(aggregated.stop)

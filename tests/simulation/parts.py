@@ -203,7 +203,7 @@ class UnrollPart:
         for put in outcome.puts:
             if put not in refused:
                 self._store(put)
-        self.dirty |= bool(list(self.controller.refused(0, tuple(refused), TooLargeError("too large"))))
+        self.dirty |= bool(list(self.controller.note_refusal(0, tuple(refused), TooLargeError("too large"))))
         return outcome
 
     def _store(self, put: Put) -> None:

@@ -161,7 +161,7 @@ class KafkaBus:
         return {names[partition]: offset for partition, offset in found.items()}
 
     def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> KafkaReader:
-        reader = KafkaReader(self._settings, positions or {}, closed=self._readers.discard)
+        reader = KafkaReader(self._settings, positions or {}, on_close=self._readers.discard)
         self._readers.add(reader)
         return reader
 

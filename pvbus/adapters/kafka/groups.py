@@ -61,7 +61,7 @@ class CoPartitioningAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  
     topics: the topics of the group, by their names in the cluster
     partitions: the partition count of each of them
     held: returns the partitions to report to the leader
-    given: called with this member's share, before anything else
+    on_share: called with this member's share, before anything else
     label: the description of this member, which it reports, too
     """
 
@@ -73,13 +73,13 @@ class CoPartitioningAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  
         partitions: int,
         *,
         held: Callable[[], Iterable[int]],
-        given: Callable[[list[int]], None],
+        on_share: Callable[[list[int]], None],
         label: str = "",
     ) -> None:
         self._topics = sorted(topics)
         self._partitions = partitions
         self._held = held
-        self._given = given
+        self._on_share = on_share
         self._label = label
 
     def metadata(self, topics: Iterable[str]) -> Any:
@@ -94,7 +94,7 @@ class CoPartitioningAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  
         }
 
     def on_assignment(self, assignment: Any) -> None:
-        self._given(sorted({each.partition for each in assignment.partitions()}))
+        self._on_share(sorted({each.partition for each in assignment.partitions()}))
 
 
 class Member(NamedTuple):

@@ -101,7 +101,7 @@ class KafkaMembership(MembershipLife):
         self._topic_watch = topic_watch
         filter_logs()
         assignor = CoPartitioningAssignor(
-            self._topics, partitions, held=self._report_held, given=self._take_share, label=label
+            self._topics, partitions, held=self._report_held, on_share=self._take_share, label=label
         )
         self._consumer = AIOKafkaConsumer(**member_options(settings, group, assignor))
         self._slots: dict[int, _Slot] = {}
@@ -271,7 +271,7 @@ class KafkaMembership(MembershipLife):
 
     def _occupy(self, number: int) -> None:
         writer = Writer(
-            self._settings, self._group, number, confirm=self.confirm, fenced=lambda: self._give_back(slot)
+            self._settings, self._group, number, confirm=self.confirm, on_fence=lambda: self._give_back(slot)
         )
         self._writers.add(writer)
         slot = self._slots[number] = _Slot(number, writer, self._leftovers.pop(number, None))

@@ -34,15 +34,15 @@ class KafkaReader:
         settings: KafkaSettings,
         positions: Mapping[TopicPartition, int],
         *,
-        closed: Callable[["KafkaReader"], None],
+        on_close: Callable[["KafkaReader"], None],
     ) -> None:
         """Connect at the first poll.
 
         positions: the partitions to read, and the next offset of each
-        closed: called when this reader is closed, at the latest by the bus's own `close`
+        on_close: called when this reader is closed, at the latest by the bus's own `close`
         """
         self._settings = settings
-        self._closed = closed
+        self._on_close = on_close
         self._positions = dict(positions)
         self._paused: set[TopicPartition] = set()
         self._buffers: dict[TopicPartition, deque[Record]] = {}
@@ -221,7 +221,7 @@ class KafkaReader:
 
     async def close(self) -> None:
         self._is_closed = True
-        self._closed(self)
+        self._on_close(self)
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait({self._starting})

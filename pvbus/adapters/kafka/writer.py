@@ -52,19 +52,19 @@ class Writer:
         partition: int,
         *,
         confirm: Confirm,
-        fenced: Callable[[], None],
+        on_fence: Callable[[], None],
     ) -> None:
         """Write nothing until `start`.
 
         confirm: asks the group whether this worker is still a member
-        fenced: called once, when the lease turns out to be lost
+        on_fence: called once, when the lease turns out to be lost
         """
         self.transactional_id = settings.transactional_id(group, partition)
         self._settings = settings
         self._group = settings.named(group)
         self._partition = partition
         self._confirm = confirm
-        self._fenced = fenced
+        self._on_fence = on_fence
         self._producer: AIOKafkaProducer | None = None
         self._replacing: asyncio.Task[None] | None = None
         self._discarding: set[asyncio.Task[None]] = set()
@@ -172,7 +172,7 @@ class Writer:
         """Stop writing: another worker has a newer epoch, or may get one."""
         if not self.is_fenced:
             self.is_fenced = True
-            self._fenced()
+            self._on_fence()
 
     # Replacing
 

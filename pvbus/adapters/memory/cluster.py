@@ -100,7 +100,7 @@ class MemoryCluster:
         self.writes: list[Write] = []
         self.before_write: Callable[[str, Object], None] | None = None
         self.authorizes: Callable[[str, str, Object], None] | None = None
-        self.stored: Callable[[Kind, str, str, Object | None], None] = lambda *_: None
+        self.on_store: Callable[[Kind, str, str, Object | None], None] = lambda *_: None
         self.rules: PackageRules | None = None
         self.unserved: set[Kind] = set()
         self.without_files: set[tuple[str, str]] = set()
@@ -207,7 +207,7 @@ class MemoryCluster:
         self._version += 1
         meta["resourceVersion"] = str(self._version)
         table[key] = obj
-        self.stored(kind, *key, obj)
+        self.on_store(kind, *key, obj)
         self._index(kind, obj)
         self._tell(kind, WatchEvent(event, copy_of(obj)))
         return copy_of(obj)
@@ -245,7 +245,7 @@ class MemoryCluster:
         if obj is None:
             return
         self._unindex(kind, obj)
-        self.stored(kind, namespace, name, None)
+        self.on_store(kind, namespace, name, None)
         self._version += 1
         last = copy_of(obj)
         last["metadata"]["resourceVersion"] = str(self._version)

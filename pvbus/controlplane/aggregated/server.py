@@ -81,12 +81,12 @@ class AggregatedServer:
         state: State,
         *,
         problem: Callable[[], str],
-        answered: Callable[[str, int], None],
+        on_answer: Callable[[str, int], None],
     ) -> None:
         """Serve nothing until `listen`.
 
         problem: returns why this process is not ready, "" if it is
-        answered: called with verb and code after each request about a resource
+        on_answer: called with verb and code after each request about a resource
         """
         self._cluster = cluster
         self._trust: Trust | None = None
@@ -95,7 +95,7 @@ class AggregatedServer:
             Api(state.store, state.registry, state.resources, AggregatedDocuments(state.registry, problem)),
             Access(DelegatedAuthenticator(cluster, lambda: self._trust), DelegatedAuthorizer(cluster)),
             None,
-            answered=answered,
+            on_answer=on_answer,
         )
         self.serving: Serving | None = None
         """The certificate that new connections get."""

@@ -13,6 +13,7 @@ from pvbus.controlplane.apiserver.nodes import FieldError
 from pvbus.controlplane.apiserver.registry import Registry, is_established
 from pvbus.controlplane.apiserver.status import bad_request, invalid_value
 from pvbus.controlplane.apiserver.strategies import Strategy
+from pvbus.core.kernel.objects import timestamp
 from pvbus.ports.cluster import Object
 
 DEFINITIONS_MAX = 2000
@@ -108,7 +109,7 @@ def _conditions(before: list[Object], conflict: str, metadata: Object) -> list[O
             "status": state,
             "lastTransitionTime": seen[type_]["lastTransitionTime"]
             if type_ in seen and seen[type_]["status"] == state
-            else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            else timestamp(time.time()),
             "reason": reason,
             "message": message,
         }

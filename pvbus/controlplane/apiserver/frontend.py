@@ -133,15 +133,15 @@ class Frontend:
         access: Access,
         origin: Origin | None,
         *,
-        answered: Callable[[str, int], None] = lambda verb, code: None,
+        on_answer: Callable[[str, int], None] = lambda verb, code: None,
     ) -> None:
         """Serve nothing until `listen`.
 
         origin: how a browser may reach the server. None lets requests name it as they like, as no browser
             authenticates here.
-        answered: called with verb and code after each request about a resource
+        on_answer: called with verb and code after each request about a resource
         """
-        self._answered = answered
+        self._on_answer = on_answer
         self._store, self._registry, self._resources, self._documents = api
         self._authenticator, self._authorizer, self._reviews = access
         self._origin = origin
@@ -290,7 +290,7 @@ class Frontend:
                 code = CLIENT_CLOSED
                 raise
             finally:
-                self._answered(attributes.verb, code)
+                self._on_answer(attributes.verb, code)
                 if audit.is_wanted(attributes):
                     audit.log(user, attributes, code, facts)
         return response

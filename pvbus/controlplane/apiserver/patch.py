@@ -339,7 +339,7 @@ def _strategic_map(
             merged = lists.get((*path, name)) or _MergedList("")
             order = _listed(patch, key)
             if rows := _rows(result, name):
-                result[name] = _ordered(rows, order, _rows(target, name), merged.key)
+                result[name] = _in_order(rows, order, _rows(target, name), merged.key)
     return result
 
 
@@ -385,7 +385,7 @@ def _strategic_list(
     return result
 
 
-def _ordered(items: list[Any], order: list[Any], before: list[Any], key: str) -> list[Any]:
+def _in_order(items: list[Any], order: list[Any], before: list[Any], key: str) -> list[Any]:
     """Sort the items listed in `order` by it; the other items keep their position from `before`.
 
     The listed items are taken in their order. Before each of them go the other items that stood before it in

@@ -20,6 +20,7 @@ from pvbus.controlplane.apiserver.nodes import FieldError
 from pvbus.controlplane.apiserver.registry import Endpoint
 from pvbus.controlplane.apiserver.requests import Options
 from pvbus.controlplane.apiserver.strategies import Strategy
+from pvbus.core.kernel.objects import timestamp
 from pvbus.ports.cluster import Kind, Object
 
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -291,4 +292,4 @@ def generated_name(prefix: str) -> str:
 
 def now() -> str:
     """Return the current time in Kubernetes' format, in whole seconds."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return timestamp(time.time())

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pvbus.controlplane.packages import cron
+from pvbus.core.kernel.objects import timestamp
 
 INTERVAL = timedelta(hours=1)
 """The time between full syncs without a schedule, as in Porch. Changes of the remote do not wait for one."""
 
 _AT_ONCE = datetime.min.replace(tzinfo=UTC)
-_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def parse_time(text: Any) -> datetime | None:
@@ -87,6 +87,6 @@ class FullSyncs:
         """Return the fields of the Repository's status."""
         status = {"observedRunOnceAt": self._observed} if self._observed else {}
         if self._last is not None:
-            status["lastFullSyncTime"] = self._last.strftime(_FORMAT)
-            status["nextFullSyncTime"] = self._next(repository).strftime(_FORMAT)
+            status["lastFullSyncTime"] = timestamp(self._last.timestamp())
+            status["nextFullSyncTime"] = timestamp(self._next(repository).timestamp())
         return status

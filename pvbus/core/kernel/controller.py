@@ -28,10 +28,10 @@ class ServiceController:
         if name := getattr(cls, "name", ""):
             cls.inputs, cls.memory, cls.broadcast = inputs_of(name), memory_of(name), broadcast_of(name)
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+    def note_refusal(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
         return ()
 
-    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
+    def failure_rows(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
         return ()
 
 

@@ -327,12 +327,12 @@ class Controller(Protocol):
         """Apply a row after its step was committed; return the keys it dirties."""
         ...
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+    def note_refusal(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
         """Note that the bus refused these rows, as one is too large, for example. Return the keys that must
         report it; rows without such keys are offered again, unless they are too large."""
         ...
 
-    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
+    def failure_rows(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
         """Return the rows that report a failed decision, a bug of ours, as a condition of the key's object;
         () if it is reported already, or cannot be. The shell retries the decision later."""
         ...

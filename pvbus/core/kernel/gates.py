@@ -51,7 +51,7 @@ def unmet_gates(
 
 def unmet_of(revision: Object) -> list[Unmet]:
     """Return the gates of a PackageRevision that are not met, of those for its next step."""
-    annotations = tasks.annotations_of(revision)
+    annotations = tasks.kptfile_annotations(revision)
     required = gates_for(next_step(revision), gates_of(revision), annotations)
     return unmet_gates(required, conditions_of(revision), tasks.questions(annotations))
 
@@ -99,7 +99,7 @@ def steps_annotation(steps: Mapping[str, str]) -> dict[str, str]:
 def open_on_proposals(revision: Object) -> frozenset[str]:
     """Return the condition types that change while a PackageRevision is Proposed: those of gates that only
     its approval requires. All others are what it was proposed with."""
-    steps = steps_in(tasks.annotations_of(revision), gates_of(revision))
+    steps = steps_in(tasks.kptfile_annotations(revision), gates_of(revision))
     return frozenset(gate for gate, step in steps.items() if step == "approve")
 
 

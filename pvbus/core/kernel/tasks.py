@@ -139,10 +139,10 @@ def read(annotations: Mapping[str, str]) -> Found:
 
 def of(revision: Object) -> Found:
     """Read the tasks of a PackageRevision."""
-    return read(annotations_of(revision))
+    return read(kptfile_annotations(revision))
 
 
-def annotations_of(revision: Object) -> Mapping[str, str]:
+def kptfile_annotations(revision: Object) -> Mapping[str, str]:
     """Return the annotations of the Kptfile, as a PackageRevision shows them."""
     metadata = (revision.get("spec") or {}).get("packageMetadata") or {}
     return metadata.get("annotations") or {}

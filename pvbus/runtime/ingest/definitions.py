@@ -20,7 +20,7 @@ STEADY_SECONDS = 5.0  # a watch that ends sooner restarts with a backoff
 
 
 class Definitions:
-    """Calls `changed` with the API group of each definition that is added, changed or deleted.
+    """Calls `on_change` with the API group of each definition that is added, changed or deleted.
 
     `run` runs until cancelled. A kind that is resolved after `asked` is set needs no call for earlier
     changes.
@@ -32,21 +32,21 @@ class Definitions:
         self,
         cluster: Reader,
         clock: Clock,
-        changed: Callable[[str], None],
+        on_change: Callable[[str], None],
         *,
         jitter: Jitter,
         is_permitted: bool = True,
     ) -> None:
         """Watch nothing until `run`.
 
-        changed: called with an API group
+        on_change: called with an API group
         is_permitted: whether definitions, which have no namespace, may be read. If not, each kind finds a
             change by its own probes, at most a minute late.
         """
         self.asked = asyncio.Event()
         self._cluster = cluster
         self._clock = clock
-        self._changed = changed
+        self._on_change = on_change
         self._backoff = Backoff(*BACKOFF_SECONDS, jitter)
         self._versions: dict[str, str] = {}  # name -> resourceVersion
         self._is_first = True
@@ -91,7 +91,7 @@ class Definitions:
         if not self._is_first or self.asked.is_set():  # else no kind has been resolved yet
             for name in sorted(before.keys() | found.keys()):
                 if before.get(name) != found.get(name):
-                    self._changed(group_of(name))
+                    self._on_change(group_of(name))
         self._is_first = False
         self.asked.set()
         return listing.resource_version
@@ -105,7 +105,7 @@ class Definitions:
                 self._versions.pop(name, None)
             else:
                 self._versions[name] = _version(event.object)
-            self._changed(group_of(name))
+            self._on_change(group_of(name))
 
 
 def group_of(name: str) -> str:

@@ -181,7 +181,7 @@ class _Run:
         for obj in self._world.objects:
             self._cluster.put(obj)
         if self._has_states:
-            self._cluster.stored = self._note_state
+            self._cluster.on_store = self._note_state
         bus = await SqliteBus.open(":memory:", clock=self._clock)
         await bus.create_topics(topic_specs())
         services = [

@@ -137,7 +137,7 @@ class LeaseHolder(Generic[L]):
         clock: Clock,
         table_reader: TableReader,
         leases: dict[int, L],
-        emptied: Callable[[], None] = lambda: None,
+        on_empty: Callable[[], None] = lambda: None,
         jitter: Jitter = uniform,
     ) -> None:
         """Hold no lease until `run`.
@@ -146,7 +146,7 @@ class LeaseHolder(Generic[L]):
         make: returns the state of a new lease
         table_reader: the reader of the inputs, which `run` closes
         leases: the leases held, which is filled here
-        emptied: called when everything must be read again
+        on_empty: called when everything must be read again
         jitter: the source of the randomness of all waits
         """
         self.leases = leases
@@ -157,7 +157,7 @@ class LeaseHolder(Generic[L]):
         self._bus = bus
         self._clock = clock
         self._table_reader = table_reader
-        self._emptied = emptied
+        self._on_empty = on_empty
         self._jitter = jitter
         self._spare_from = math.inf
         self._stopping = asyncio.Event()
@@ -352,7 +352,7 @@ class LeaseHolder(Generic[L]):
             self._drop(opened)
         for opened in self.leases.values():
             opened.enter(LeaseEvent.INTERRUPTED)
-        self._emptied()
+        self._on_empty()
 
 
 class _StoppedError(Exception):

@@ -118,16 +118,16 @@ class OpenLease(HeldLease):
         inputs: Iterable[str],
         clock: Clock,
         limits: StepLimits,
-        ended: Callable[[float], None] = lambda seconds: None,
+        on_end: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         """Open a lease without tables.
 
         inputs: the topics whose offsets are committed
         limits: the limits of one step
-        ended: called with the seconds of each reconciliation whose outcome is committed
+        on_end: called with the seconds of each reconciliation whose outcome is committed
         """
         super().__init__(lease, clock)
-        self._ended = ended
+        self._on_end = on_end
         self._reconciliations = 0
         self.last_step = float("-inf")
         self._inputs = tuple(inputs)
@@ -174,7 +174,7 @@ class OpenLease(HeldLease):
         self.progress_at = self._clock.monotonic()
         running = self.busy.pop(key, None)
         if running is not None:
-            self._ended(self.progress_at - running.began)
+            self._on_end(self.progress_at - running.began)
             if key in self.dirty:
                 self.queue.append(key)
 

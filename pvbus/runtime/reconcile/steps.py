@@ -44,13 +44,13 @@ class Stepper:
         clock: Clock,
         *,
         spawn: Callable[[OpenLease, Coroutine[Any, Any, None]], object],
-        stepped: Callable[[], None],
+        on_step: Callable[[], None],
         tell: Callable[[Notice], None] | None = None,
     ) -> None:
         """Write nothing until `flush`.
 
         spawn: runs a coroutine that ends with the lease
-        stepped: called after each step
+        on_step: called after each step
         tell: takes the notices of the rows that were written, None to drop them
         """
         self._name = name
@@ -58,7 +58,7 @@ class Stepper:
         self._bus = bus
         self._clock = clock
         self._spawn = spawn
-        self._stepped = stepped
+        self._on_step = on_step
         self._tell = tell
         self._log = logs.get_logger(name)
         self._narrator = Narrator()
@@ -123,7 +123,7 @@ class Stepper:
             opened.finish(outcome.key)
         if self._tell is not None:
             self._tell_people(self._tell, batch)
-        self._stepped()
+        self._on_step()
 
     @staticmethod
     def _tell_people(tell: Callable[[Notice], None], batch: Sequence[Finished]) -> None:
@@ -170,7 +170,7 @@ class Stepper:
         Raises PermanentError if no object can report them, or if the bus seems to refuse everything: nothing
         may be lost. Rows that are too large are left out in any case, as a retry cannot help.
         """
-        is_reported = self._tables.refused(opened, outcome, error)
+        is_reported = self._tables.note_refusal(opened, outcome, error)
         if not isinstance(error, TooLargeError):
             opened.refusals += 1
             if not is_reported or opened.refusals > REFUSALS_MAX:
@@ -181,7 +181,7 @@ class Stepper:
             self._log.error("rows cannot be written", rows=keys, error=str(error))
         metrics.RECONCILES.labels(self._name, "failed").inc()
         opened.finish(outcome.key)
-        self._stepped()
+        self._on_step()
 
     def _offer_again(self, opened: OpenLease) -> None:
         """Restore the tables after REPAIR_SECONDS: then the missing rows are decided and written again."""

@@ -206,9 +206,9 @@ class Tables:
                 for key in self.controller.store(opened.lease.partition, put):
                     opened.mark(key)
 
-    def refused(self, opened: OpenLease, outcome: Finished, error: PermanentError) -> bool:
+    def note_refusal(self, opened: OpenLease, outcome: Finished, error: PermanentError) -> bool:
         """Tell the controller that the bus refused an outcome; return whether an object will report it."""
-        keys = list(self.controller.refused(opened.lease.partition, outcome.puts, error))
+        keys = list(self.controller.note_refusal(opened.lease.partition, outcome.puts, error))
         for key in keys:
             opened.mark(key)
         return bool(keys)

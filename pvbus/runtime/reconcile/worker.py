@@ -133,7 +133,7 @@ class Worker:
             self, new_lease, bus, clock, reader, self._leases, self._tables.empty, jitter
         )
         self._stepper = Stepper(
-            name, self._tables, bus, clock, spawn=self.holder.spawn, stepped=self._wake.set, tell=tell
+            name, self._tables, bus, clock, spawn=self.holder.spawn, on_step=self._wake.set, tell=tell
         )
         self._outcomes = {word: metrics.RECONCILES.labels(name, word) for word in metrics.OUTCOMES}
         self._dirty_gauge = metrics.DIRTY.labels(name)
@@ -364,7 +364,7 @@ class Worker:
             "please report both"
         )
         try:
-            return self.controller.failed(opened.lease.partition, key, message, self._clock.now())
+            return self.controller.failure_rows(opened.lease.partition, key, message, self._clock.now())
         except Exception as exc:  # the same bug, most likely: the log and /readyz have it
             self._log.error("a defect cannot be reported on its object", error=str(exc))
             return ()

@@ -18,7 +18,7 @@ from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
 
 def metadata(label: str) -> bytes:
     """What a member of ours sends when it joins."""
-    assignor = CoPartitioningAssignor(["t"], 4, held=lambda: [1], given=lambda share: None, label=label)
+    assignor = CoPartitioningAssignor(["t"], 4, held=lambda: [1], on_share=lambda share: None, label=label)
     encoded: bytes = assignor.metadata(["t"]).encode()
     return encoded
 

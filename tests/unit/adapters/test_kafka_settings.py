@@ -25,7 +25,7 @@ from pvbus.adapters.kafka.settings import (
 from pvbus.core.errors import UsageError
 
 SETTINGS = KafkaSettings(bootstrap=("one:9092", "two:9092"), prefix="here")
-ASSIGNOR = CoPartitioningAssignor(["a"], 2, held=list, given=lambda numbers: None)
+ASSIGNOR = CoPartitioningAssignor(["a"], 2, held=list, on_share=lambda numbers: None)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ class StartingWriter(Writer):
 
     def __init__(self, starts: list[int | Exception]) -> None:
         super().__init__(
-            KafkaSettings(bootstrap=("nowhere:1",)), "group", 0, confirm=is_member, fenced=lambda: None
+            KafkaSettings(bootstrap=("nowhere:1",)), "group", 0, confirm=is_member, on_fence=lambda: None
         )
         self._starts = iter(starts)
 

@@ -52,7 +52,7 @@ class Store(MemoryCluster):
         live = await self.get(resource, "default", "edge.web.v1")
         assert live is not None
         before, after = (
-            State(tasks.annotations_of(each), each["status"]["conditions"]) for each in (live, obj)
+            State(tasks.kptfile_annotations(each), each["status"]["conditions"]) for each in (live, obj)
         )
         found = tasks.changes(before, after, self.user, AT)
         if found and self.records:
@@ -352,7 +352,7 @@ def test_an_answer_can_be_asked_for_anew_and_a_task_without_a_gate_is_said_to_ho
     assert desk.run("open", KEY, "Signed", "--question", "Whose?", "--again") == 0
     assert "note: Signed is no readiness gate" in capsys.readouterr().err
     assert set(tasks.of(desk.shown()).tasks) == {"Certified", "Signed"}
-    assert tasks.annotations_of(desk.shown())["other"] == "1"
+    assert tasks.kptfile_annotations(desk.shown())["other"] == "1"
 
 
 def test_one_question_too_many_is_refused_and_one_of_those_is_not(desk: Desk, capsys: Captured) -> None:

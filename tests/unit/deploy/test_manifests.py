@@ -23,7 +23,7 @@ from pvbus.core.kernel.rights import (
 )
 from pvbus.core.kernel.topics import ALL_SERVICES, SERVICES
 from pvbus.install import manifests
-from pvbus.install.dashboard import PANELS, QUESTIONS
+from pvbus.install.dashboard import QUESTIONS
 from pvbus.install.monitoring import ALERTS, rule_groups, service_monitor
 from pvbus.install.network import policies
 from pvbus.install.objects import Object, Options
@@ -343,6 +343,7 @@ def exported() -> set[str]:
     }
 
 
+PANELS = tuple(panel for question in QUESTIONS for panel in question.panels)
 EXPRESSIONS = {
     **{alert.name: alert.expression for alert in ALERTS},
     **{f"{panel.title} {q.legend}": q.expression for panel in PANELS for q in panel.queries},

@@ -8,7 +8,7 @@ import pytest
 from docs.security import POWERS, powers
 from pvbus.controlplane.apiserver.identity import Attributes
 from pvbus.controlplane.apiserver.rbac.builtin import PEOPLE, cluster_roles
-from pvbus.controlplane.apiserver.rbac.rules import permits, rules_of
+from pvbus.controlplane.apiserver.rbac.rules import permits_all, rules_of
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP
 from pvbus.core.kernel.rights import ALL_RIGHTS
@@ -66,7 +66,7 @@ def test_only_the_administrator_makes_what_is_trusted(role: str) -> None:
     asked += [Attributes("impersonate", "", "", plural) for plural in ("users", "groups", "serviceaccounts")]
     asked += [Attributes(verb, RBAC, "", "clusterroles") for verb in ("bind", "escalate")]
     asked.append(Attributes("clone-address", PORCH_GROUP, "", "packagerevisions"))
-    assert [request for request in asked if any(permits(rule, request) for rule in rules)] == []
+    assert [request for request in asked if any(permits_all(rule, request) for rule in rules)] == []
 
 
 def test_every_power_of_a_service_is_in_the_table() -> None:

@@ -127,11 +127,11 @@ class Fake:
         self.written[put.key] = put.row.text
         return ()
 
-    def refused(self, number: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+    def note_refusal(self, number: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
         self.refusals += [(put.key, str(error)) for put in puts]
         return ()
 
-    def failed(self, number: int, key: str, message: str, now: float) -> tuple[Put, ...]:
+    def failure_rows(self, number: int, key: str, message: str, now: float) -> tuple[Put, ...]:
         return () if self.written.get(key) == message else (Put(OUT, key, Row(message)),)
 
 

@@ -348,7 +348,7 @@ def test_tables_take_over_what_a_step_wrote_and_nothing_else(
             partitions = PARTITIONS
 
             @staticmethod
-            def refused(opened: OpenLease, outcome: Finished, error: PermanentError) -> bool:
+            def note_refusal(opened: OpenLease, outcome: Finished, error: PermanentError) -> bool:
                 return False
 
             @staticmethod
@@ -370,7 +370,7 @@ def test_tables_take_over_what_a_step_wrote_and_nothing_else(
             bus,
             SimulatedClock(),
             spawn=lambda opened, work: tasks.append(asyncio.ensure_future(work)),
-            stepped=lambda: None,
+            on_step=lambda: None,
         )
         opened.enter(LeaseEvent.RESTORED)
         opened.mark("a")

@@ -66,12 +66,6 @@ def permits_all(rule: Rule, asked: Attributes) -> bool:
     )
 
 
-def permits(rule: Rule, asked: Attributes) -> bool:
-    """Return whether a rule permits a request."""
-    named = bool(asked.path) or not rule.names or asked.name in rule.names
-    return named and permits_all(rule, asked)
-
-
 def _has_resource(resources: Sequence[str], resource: str, subresource: str) -> bool:
     if ALL in resources:
         return True

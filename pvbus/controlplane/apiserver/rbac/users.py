@@ -156,17 +156,17 @@ class Identities:
     """Knows the admin, the services and the users by their bearer tokens."""
 
     def __init__(
-        self, own: dict[str, User], file: UserFile, granted: Callable[[Sequence[Binding]], None]
+        self, own: dict[str, User], file: UserFile, on_grant: Callable[[Sequence[Binding]], None]
     ) -> None:
         """Know nobody of the file yet.
 
         own: the users that are in no file, by token
         file: the file with the others
-        granted: called with the bindings of the file's users when they change
+        on_grant: called with the bindings of the file's users when they change
         """
         self._own = {digest_of(token): user for token, user in own.items()}
         self._file = file
-        self._granted = granted
+        self._on_grant = on_grant
         self._seen: tuple[int, int, int] | None = None
         self._looked_at = 0.0
         self._users = dict(self._own)
@@ -209,4 +209,4 @@ class Identities:
             _log.error("users are not known", error=str(exc))  # the admin gets in: he has to repair it
             accounts = ()
         self._users = {account.digest: account.user for account in accounts} | self._own
-        self._granted([binding for account in accounts for binding in account.bindings()])
+        self._on_grant([binding for account in accounts for binding in account.bindings()])

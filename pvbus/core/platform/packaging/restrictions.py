@@ -84,7 +84,5 @@ def _first_conflict(
     for other, its in admitted:
         text = _conflict(key, ObjectKey.parse(other.okey), (found, its))
         if text:
-            kinds = (found, its)
-            strict = "onePerCluster" if "onePerCluster" in kinds else "onePerNamespace"
-            return _REASONS["onePerCluster" if strict == "onePerCluster" else "onePerNamespace"], text
+            return _REASONS["onePerCluster" if "onePerCluster" in (found, its) else "onePerNamespace"], text
     return None

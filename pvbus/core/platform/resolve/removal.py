@@ -71,7 +71,7 @@ def removal_plan(facts: Facts, okey: str, *, dependants: bool, dependencies: boo
         for each, row in rows.items()
         if each not in going and (staying := _staying(each, row, after, going)) is not None
     ]
-    return RemovalPlan(_ordered(rows, going), tuple(stays))
+    return RemovalPlan(_removal_order(rows, going), tuple(stays))
 
 
 def _going(facts: Facts, okey: str, row: LockRow, cause: Cause, why: str) -> Going:
@@ -149,7 +149,7 @@ def _staying(
     return Staying(okey, row.package, row.version, why)
 
 
-def _ordered(rows: Mapping[str, LockRow], going: Mapping[str, Going]) -> tuple[Going, ...]:
+def _removal_order(rows: Mapping[str, LockRow], going: Mapping[str, Going]) -> tuple[Going, ...]:
     """Return what goes: what needs others first. In a cycle the names decide."""
     left, found = dict(sorted(going.items())), []
     while left:

@@ -49,7 +49,7 @@ def opening(
     stale: as of `stale_in`
     """
     closed, deadlines = [], []
-    for name, spec in _concerned(revision, labels, specializers, stale):
+    for name, spec in _unacknowledged(revision, labels, specializers, stale):
         if name in stale:
             closed.append(_changed(revision, name, stale[name]))
         deadline = _created(revision.row) + spec.deadline_seconds
@@ -98,7 +98,7 @@ def served_types(specializers: Mapping[str, ObjectRow]) -> frozenset[str]:
     return frozenset(each for spec in specs if spec is not None for each in spec.condition_types)
 
 
-def _concerned(
+def _unacknowledged(
     revision: ObservedRevision,
     labels: Mapping[str, str],
     specializers: Mapping[str, ObjectRow],

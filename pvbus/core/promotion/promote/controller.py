@@ -192,9 +192,9 @@ class PromoteController(KeyedController[PromoteState]):
                 del self._tables[partition][put.key]
         return ()
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+    def note_refusal(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
         self._requests.forget(partition)
-        return super().refused(partition, puts, error)
+        return super().note_refusal(partition, puts, error)
 
     # ------------------------------------------------------------ deciding
 
@@ -232,8 +232,8 @@ class PromoteController(KeyedController[PromoteState]):
             subject = self._subject(seen, variant, revision, now, signed)
             subject = subject._replace(quarantined=held, frozen=frozen)
             self.evaluations += 1
-            judged = partial(judge_held, subject)
-            verdict = yield from self._compare(revision, variant, judged, seen.former(revision.name))
+            judge = partial(judge_held, subject)
+            verdict = yield from self._compare(revision, variant, judge, seen.former(revision.name))
             verdicts.append(
                 msgspec.structs.replace(verdict, message=cut(verdict.message), **signed._asdict())
             )
@@ -264,8 +264,8 @@ class PromoteController(KeyedController[PromoteState]):
         held = yield from self._isolations.of_unowned(revision)
         subject = unowned.Subject(revision, opened, served, self._returns, held)
         self.evaluations += 1
-        judged = partial(unowned.judge_held, subject)
-        verdict = yield from self._compare(revision, None, judged, former)
+        judge = partial(unowned.judge_held, subject)
+        verdict = yield from self._compare(revision, None, judge, former)
         verdict = msgspec.structs.replace(verdict, message=cut(verdict.message), **signed._asdict())
         row = PromotionRow(uid=revision.row.uid, verdicts=(verdict,))
         due = max(opened.until - now, 0.1) if opened.until is not None else None
@@ -326,12 +326,12 @@ class PromoteController(KeyedController[PromoteState]):
         self,
         revision: ObservedRevision,
         variant: PackageVariant | None,
-        judged: Callable[[Refusal | None], Verdict],
+        judge: Callable[[Refusal | None], Verdict],
         former: Verdict | None,
     ) -> Generator[Effect, Any, Verdict]:
         """Judge a revision; compare a draft that was proposed before with what was proposed then, and with
-        the contents that are quarantined. judged: returns the verdict, given what its own files say."""
-        verdict = judged(None)
+        the contents that are quarantined. judge: returns the verdict, given what its own files say."""
+        verdict = judge(None)
         is_compared = self._isolations.compares_files(revision.namespace, variant)
         if verdict.order != "propose" or not (was_proposed(revision) or is_compared):
             return verdict
@@ -343,7 +343,7 @@ class PromoteController(KeyedController[PromoteState]):
         if found == revision.row.annotations.get(PROPOSED_CONTENT):
             return rejected(verdict, revision.namespace)
         held = self._isolations.of_files(revision.namespace, variant, revision, found)
-        return judged(held) if held is not None else verdict
+        return judge(held) if held is not None else verdict
 
     # ------------------------------------------------------------ candidates
 

@@ -136,7 +136,7 @@ def gate_refusal(revision: Object) -> Refusal | None:
     unmet = gates.unmet_of(revision)
     if not unmet:
         return None
-    steps = gates.steps_in(tasks.annotations_of(revision), gates.gates_of(revision))
+    steps = gates.steps_in(tasks.kptfile_annotations(revision), gates.gates_of(revision))
     is_for_approval = all(steps.get(gate.type) == "approve" for gate in unmet)
     return Refusal("ApprovalGateNotMet" if is_for_approval else "GateNotMet", gates.words(unmet))
 

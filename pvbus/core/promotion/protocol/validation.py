@@ -45,15 +45,15 @@ def _problems(spec: RolloutPolicySpec) -> Iterator[str]:
         yield from selector_problems(spec.revisions.selector, "spec.revisions.selector")
     for field, text in (("spec.delay", spec.delay), ("spec.settle", spec.settle)):
         yield from _refused(field, seconds_of, text)
-    yield from _repeated(spec.canaries, "spec.canaries")
+    yield from _repetitions(spec.canaries, "spec.canaries")
     for i, order in enumerate(spec.order):
         if why := key_error(order.label):
             yield f"spec.order[{i}].label: {invalid_value(order.label, why)}"
-        yield from _repeated(order.values, f"spec.order[{i}].values")
+        yield from _repetitions(order.values, f"spec.order[{i}].values")
     yield from _sizes(spec.waves)
     for i, wave in enumerate(spec.waves):
         yield from _wave(wave, f"spec.waves[{i}]")
-    yield from _repeated(spec.conditions, "spec.conditions")
+    yield from _repetitions(spec.conditions, "spec.conditions")
     yield from _evidence(spec.evidence, "spec.evidence")
     yield from _windows(spec.windows, "spec.windows")
     yield from _windows(spec.deny_windows, "spec.denyWindows")
@@ -88,7 +88,7 @@ def _train(train: Train, wanted: RevisionsSelector) -> Iterator[str]:
         )
     if len(sets) < 2:
         yield f"{field}.members must list two sets or more: a train of {len(sets)} is no train"
-    yield from _repeated(sets, f"{field}.members, sets")
+    yield from _repetitions(sets, f"{field}.members, sets")
     for i, member in enumerate(train.members):
         if not member.set:
             yield f"{field}.members[{i}].set cannot be empty"
@@ -188,7 +188,7 @@ def _wave(wave: Wave, field: str) -> Iterator[str]:
                 f"{field}.timeout {wave.timeout} is not longer than its hold {wave.hold}: "
                 "the wave always fails"
             )
-    yield from _repeated([check.name for check in wave.checks], f"{field}.checks, names")
+    yield from _repetitions([check.name for check in wave.checks], f"{field}.checks, names")
     for j, check in enumerate(wave.checks):
         yield from _check(check, f"{field}.checks[{j}]")
     yield from _windows(wave.windows, f"{field}.windows")
@@ -281,6 +281,6 @@ def _refused(field: str, read: Callable[[T], object], value: T) -> Iterator[str]
         yield f"{field}: {exc}"
 
 
-def _repeated(values: tuple[str, ...] | list[str], field: str) -> Iterator[str]:
+def _repetitions(values: tuple[str, ...] | list[str], field: str) -> Iterator[str]:
     for value in dict.fromkeys(value for value in values if values.count(value) > 1):
         yield f'{field}: "{value}" is given more than once'

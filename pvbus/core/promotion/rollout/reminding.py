@@ -68,7 +68,7 @@ def wait_of(
     awaited: Awaited, going: Condition, rollout: Rollout, rows: Iterable[Target], now: float
 ) -> Wait | None:
     """Return whom a rollout waits for, None for nobody. going: its condition `Progressing`."""
-    late = [row for row in _ordered(rollout, rows) if now - row.ordered_at >= RELEASE_SECONDS]
+    late = [row for row in _targets_of_release(rollout, rows) if now - row.ordered_at >= RELEASE_SECONDS]
     if late:
         ordered = sorted(late, key=lambda row: row.position)
         shown = SEPARATOR.join(f"{_ORDERED[row.state]} {row.target}" for row in ordered[:SHOWN_MAX])
@@ -80,7 +80,7 @@ def wait_of(
     return None
 
 
-def _ordered(rollout: Rollout, rows: Iterable[Target]) -> Iterator[Target]:
+def _targets_of_release(rollout: Rollout, rows: Iterable[Target]) -> Iterator[Target]:
     """Yield the targets that release has to do something about."""
     for row in rows:
         if row.attempt == rollout.attempt and row.state in _ORDERED and row.ordered_at:
@@ -146,7 +146,7 @@ def next_reminder(
 ) -> float:
     """Return when the status has to be looked at again for a reminder, in seconds since 1970; infinite for
     never. It is always ahead."""
-    dues = [row.ordered_at + RELEASE_SECONDS for row in _ordered(rollout, rows)]
+    dues = [row.ordered_at + RELEASE_SECONDS for row in _targets_of_release(rollout, rows)]
     for each in conditions:
         if each.type == WAITING and each.status == "True" and each.last_transition_time:
             since = seconds_of(each.last_transition_time)

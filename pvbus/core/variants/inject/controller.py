@@ -137,7 +137,7 @@ class InjectController(KeyedController[InjectState]):
         elif seen.raw is None and seen.desired is None:
             del self._tables[partition][key]
 
-    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
+    def failure_rows(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
         seen = self.state(partition, key)
         if seen is None or seen.raw is None:
             return ()

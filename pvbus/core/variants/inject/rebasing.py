@@ -29,43 +29,43 @@ def rebase(
     """
     git = lock.get("git") or {}
     if missing := [key for key in ("repo", "directory", "ref", "commit") if not git.get(key)]:
-        raise _refused(name, f"its status.selfLock has no {', '.join(missing)}")
+        raise _refusal(name, f"its status.selfLock has no {', '.join(missing)}")
     olds, news = copies.upstream_texts(old), copies.upstream_texts(new)
 
     def merge() -> PackageMerge:
         return copies.upgraded(olds, local, news, lock, RESOURCE_MERGE, deployment=deployment)
 
-    return _checked(local, merge, lambda why: _refused(name, why, git["ref"]))
+    return _checked(local, merge, lambda why: _refusal(name, why, git["ref"]))
 
 
 def with_edit(name: str, base: Texts, edited: Texts, local: Texts) -> PackageMerge:
     """Merge a published edit into a draft: what both changed gets the draft's value, as if the draft had
     been made from the edit. base: what both were made from. Raises: PermanentError as `rebase`."""
 
-    def refused(why: str) -> PermanentError:
+    def refusal(why: str) -> PermanentError:
         message = (
             f'the later published revision cannot be merged into the draft "{name}": {why}; delete the draft '
             "to have it made anew"
         )
         return PermanentError(message, reason="NotMergeable")
 
-    return _checked(local, lambda: copies.rejoined(base, edited, local), refused)
+    return _checked(local, lambda: copies.rejoined(base, edited, local), refusal)
 
 
 def _checked(
-    local: Texts, merge: Callable[[], PackageMerge], refused: Callable[[str], PermanentError]
+    local: Texts, merge: Callable[[], PackageMerge], refusal: Callable[[str], PermanentError]
 ) -> PackageMerge:
     try:
         merged = merge()
     except (MergeError, YamlError) as error:
-        raise refused(str(error)) from error
+        raise refusal(str(error)) from error
     for path, text in merged.texts.items():
         if _NO_TEXT in text and text != local.get(path):
-            raise refused(f"{path} is no text")
+            raise refusal(f"{path} is no text")
     return merged
 
 
-def _refused(name: str, why: str, ref: str = "") -> PermanentError:
+def _refusal(name: str, why: str, ref: str = "") -> PermanentError:
     """Return the error for a draft that cannot be merged.
 
     ref: the ref of the new upstream; while that is a draft or proposal, it has to be published first

@@ -92,7 +92,7 @@ def _of_folder(folder: str, sides: Sequence[Texts]) -> Conflict:
 def _files(folder: str, old: Texts, local: Texts, new: Texts) -> PackageMerge:
     result: dict[str, str] = {}
     conflicts: list[Conflict] = []
-    for path in _ordered(local, new):
+    for path in _paths_of(local, new):
         merged = _file(path, old.get(path), local.get(path), new.get(path), is_root=not folder)
         if merged.text is not None:
             result[path] = merged.text
@@ -160,7 +160,7 @@ STRATEGIES: Mapping[str, Callable[[Texts, Texts, Texts], PackageMerge]] = {
 
 def changed_files(old: Texts, local: Texts) -> list[str]:
     """Return the files in which a local package differs from the one that it was copied from."""
-    paths = [path for path in _ordered(old, local) if _name(path) != GENERATED]
+    paths = [path for path in _paths_of(old, local) if _name(path) != GENERATED]
     return sorted(path for path in paths if not _is_same(path, old.get(path), local.get(path)))
 
 
@@ -218,7 +218,7 @@ def _is_package(files: Texts, folder: str) -> bool:
     return f"{folder}/{kptfile.FILE}" in files
 
 
-def _ordered(first: Texts, second: Texts) -> list[str]:
+def _paths_of(first: Texts, second: Texts) -> list[str]:
     return [*first, *(path for path in second if path not in first)]
 
 

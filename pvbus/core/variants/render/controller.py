@@ -119,7 +119,7 @@ class RenderController(KeyedController[RenderState]):
             seen.desired = put.row if isinstance(put.row, DesiredRow) else None
         return ()
 
-    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
+    def failure_rows(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
         seen = self.state(partition, key)
         if seen is None:
             return ()

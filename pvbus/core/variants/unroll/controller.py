@@ -180,7 +180,7 @@ class UnrollController(KeyedController[SetState]):
             self._ensure_state(partition, put.key).rollup = put.row
         return ()
 
-    def refused(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
+    def note_refusal(self, partition: int, puts: tuple[Put, ...], error: PermanentError) -> Iterable[str]:
         for put in puts:
             if put.topic == UNROLL and isinstance(put.row, ChildRow) and partition in self._tables:
                 skey, name = ChildKey.parse(put.key)
@@ -189,7 +189,7 @@ class UnrollController(KeyedController[SetState]):
                 self._ensure_state(partition, skey).refused[name] = refused
                 yield skey
 
-    def failed(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
+    def failure_rows(self, partition: int, key: str, message: str, now: float) -> tuple[Put, ...]:
         state = self._tables[partition].get(key)
         if state is None or state.obj is None:
             return ()
