@@ -24,7 +24,7 @@ from docs.states import MACHINES
 from pvbus.cli.main import pvbus
 from pvbus.controlplane.apiserver import accepting, connections, frontend, shares
 from pvbus.core.api.variants import Condition
-from pvbus.core.kernel.records import ConditionEvent, EventCause, EventTask
+from pvbus.core.kernel.eventrows import ConditionEvent, EventCause, EventTask
 from pvbus.core.kernel.rights import ALL_RIGHTS
 from pvbus.core.kernel.topics import TOPICS, Topic
 from pvbus.core.variants.publishing import ATTRIBUTES, EVENT_TYPES, LAST_REASONS

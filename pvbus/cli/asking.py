@@ -10,8 +10,9 @@ import msgspec
 from pvbus.cli.datafolder import DEFAULT
 from pvbus.cli.reading import read_rows
 from pvbus.core.kernel import tasks
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import Key
-from pvbus.core.kernel.records import LATEST, ConditionEvent
+from pvbus.core.kernel.records import LATEST
 from pvbus.core.kernel.tasks import OPEN_STATES
 from pvbus.ports.bus import Bus
 from pvbus.telemetry.terminal import one_line

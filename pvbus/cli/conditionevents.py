@@ -17,10 +17,11 @@ from pvbus.cli.progress import KINDS, Judged, condition_of
 from pvbus.cli.reading import bus_option, data_option, open_existing_bus, read_rows, topic_on
 from pvbus.core.api.variants import Condition
 from pvbus.core.errors import UsageError
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import KEPT_FOR, Key, ObjectKey, maker_of, okey
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.objects import timestamp
-from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, ConditionEvent, ObjectRow
+from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, ObjectRow
 from pvbus.core.kernel.topics import partition_key
 from pvbus.core.promotion.protocol.rules import seconds_of
 from pvbus.core.variants.attention import ATTENTION

@@ -30,9 +30,11 @@ from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.cel import Budget, CelError, compile_expression, set_budget
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.conflicts import CONFLICTS
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import KEPT_LABEL, Key, sync_key
 from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.core.kernel.objects import annotation, owner_name, timestamp
+from pvbus.core.kernel.promotionrows import PromotionRow, ReleaseRow
 from pvbus.core.kernel.records import (
     DESIRED,
     LATEST,
@@ -47,10 +49,7 @@ from pvbus.core.kernel.records import (
     ChildResult,
     ChildRow,
     ChildState,
-    ConditionEvent,
     DesiredRow,
-    PromotionRow,
-    ReleaseRow,
     ResultRow,
     SetResult,
     SyncMarker,

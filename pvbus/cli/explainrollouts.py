@@ -7,7 +7,8 @@ import msgspec
 
 from pvbus.cli.reading import read_rows
 from pvbus.core.kernel.keys import ChildKey, Key
-from pvbus.core.kernel.records import CANDIDATES, PROMOTIONS, ROLLOUTS, CandidateRow, PromotionRow
+from pvbus.core.kernel.promotionrows import CandidateRow, PromotionRow
+from pvbus.core.kernel.records import CANDIDATES, PROMOTIONS, ROLLOUTS
 from pvbus.core.kernel.rolloutrows import Rollout, Target
 from pvbus.core.promotion.rollout.candidates import words_of
 from pvbus.core.promotion.rollout.waiting import planning_waits

@@ -11,8 +11,9 @@ import msgspec
 
 from pvbus.cli.reading import read_rows
 from pvbus.core.api.variants import PackageVariantSet
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import Key, ObjectKey
-from pvbus.core.kernel.records import LATEST, OBJECTS, SETS, ChildResult, ChildRow, ChildState, ConditionEvent
+from pvbus.core.kernel.records import LATEST, OBJECTS, SETS, ChildResult, ChildRow, ChildState
 from pvbus.core.variants.template import compile_targets
 from pvbus.core.variants.unroll.contexts import Contexts, root_of
 from pvbus.core.variants.unroll.view import UnrollView

@@ -7,8 +7,9 @@ import msgspec
 
 from pvbus.cli.progress import SET
 from pvbus.cli.reading import read_topic, topic_on
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import Key, SubjectKey
-from pvbus.core.kernel.records import CONDITIONS, ConditionEvent
+from pvbus.core.kernel.records import CONDITIONS
 from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Kind
 

@@ -8,7 +8,8 @@ import msgspec
 from pvbus.cli.reading import open_existing_bus, read_rows
 from pvbus.core.errors import PvbusError, UsageError
 from pvbus.core.kernel.keys import ChildKey, Key, is_child
-from pvbus.core.kernel.records import CANDIDATES, ROLLOUTS, CandidateRow
+from pvbus.core.kernel.promotionrows import CandidateRow
+from pvbus.core.kernel.records import CANDIDATES, ROLLOUTS
 from pvbus.core.kernel.rolloutrows import Rollout, Target
 from pvbus.core.kernel.topics import partition_key
 from pvbus.ports.bus import Bus

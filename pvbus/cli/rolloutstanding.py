@@ -13,7 +13,7 @@ import msgspec
 
 from pvbus.cli.rolloutrows import Rows
 from pvbus.core.api.quarantines import Quarantine
-from pvbus.core.kernel.records import CandidateRow
+from pvbus.core.kernel.promotionrows import CandidateRow
 from pvbus.core.kernel.rolloutrows import Evidence, Target, TargetFacts
 from pvbus.core.promotion.promote.verdicts import DELETED, WAITS_FOR_ROLLOUT
 from pvbus.core.promotion.protocol.observing import is_candidate

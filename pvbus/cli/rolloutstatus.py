@@ -22,7 +22,7 @@ from pvbus.core.api.stops import RolloutStop
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import SEPARATOR
-from pvbus.core.kernel.records import CandidateRow
+from pvbus.core.kernel.promotionrows import CandidateRow
 from pvbus.core.kernel.rolloutrows import Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.core.promotion.protocol.turn import ENDED, SUPERSEDED_MAX

@@ -20,9 +20,10 @@ from pvbus.cli.reading import bus_option, data_option, live_object, open_existin
 from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.variants import SET_API, ObjectMeta
 from pvbus.core.errors import PermanentError, UsageError
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import ConditionKey, Key, SubjectKey
 from pvbus.core.kernel.markers import is_marker
-from pvbus.core.kernel.records import LATEST, RESULTS, SETS, VARIANTS, ConditionEvent, ResultRow
+from pvbus.core.kernel.records import LATEST, RESULTS, SETS, VARIANTS, ResultRow
 from pvbus.core.variants.notices import COUNTS_TYPE, LIFECYCLE_TYPE, REVISION
 from pvbus.ports.bus import Bus, Reader, Record, TopicPartition
 from pvbus.ports.cluster import Kind

@@ -34,18 +34,8 @@ from pvbus.core.kernel.objectrows import (
     rows_of,
     topics_of,
 )
-from pvbus.core.kernel.records import (
-    APPROVALS,
-    OBJECTS,
-    POLICIES,
-    RELEASES,
-    ROLLOUTS,
-    VARIANTS,
-    Approval,
-    ApprovalRow,
-    ReleaseRow,
-    SyncMarker,
-)
+from pvbus.core.kernel.promotionrows import Approval, ApprovalRow, ReleaseRow
+from pvbus.core.kernel.records import APPROVALS, OBJECTS, POLICIES, RELEASES, ROLLOUTS, VARIANTS, SyncMarker
 from pvbus.core.kernel.rolloutrows import Rollout, Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.ports.bus import Output, Record

@@ -13,7 +13,8 @@ from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli.controlplane import control_plane
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.kernel.codec import encode_row
-from pvbus.core.kernel.records import APPROVALS, ApprovalRow
+from pvbus.core.kernel.promotionrows import ApprovalRow
+from pvbus.core.kernel.records import APPROVALS
 from pvbus.core.kernel.rights import requests_of, rights_of
 from pvbus.core.kernel.topics import PARTITIONS, SERVICES, owned_topics, row_partition
 from pvbus.core.variants.revisions.content import content_digest

@@ -5,8 +5,9 @@ import asyncio
 import msgspec
 
 from pvbus.core.api.variants import Condition, PackageVariant
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import HOLD, digest
-from pvbus.core.kernel.records import CONDITIONS, LATEST, ConditionEvent
+from pvbus.core.kernel.records import CONDITIONS, LATEST
 from pvbus.core.variants.publishing import LAST_REASONS
 from pvbus.ports.cluster import Object
 from tests.simulation.world import SET, VARIANT, World

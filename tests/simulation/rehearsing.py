@@ -17,7 +17,8 @@ from pvbus.cli.rolloutmoves import laid_over
 from pvbus.cli.rolloutrows import read_rollout
 from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.kernel.keys import ChildKey, Key
-from pvbus.core.kernel.records import APPROVALS, ROLLOUTS, ApprovalRow
+from pvbus.core.kernel.promotionrows import ApprovalRow
+from pvbus.core.kernel.records import APPROVALS, ROLLOUTS
 from pvbus.core.kernel.rolloutrows import Target
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Kind, Object, Resource

@@ -9,8 +9,9 @@ from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.cli.conditionevents import asks_for_attention
 from pvbus.cli.explain import bus_document
 from pvbus.cli.explain_text import set_lines, variant_lines
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import HOLD, HOLD_REASON, Key
-from pvbus.core.kernel.records import CONDITIONS, LATEST, ConditionEvent
+from pvbus.core.kernel.records import CONDITIONS, LATEST
 from pvbus.core.variants.notices import notice_of
 from pvbus.ports.cluster import Kind
 from tests.simulation.world import REPOSITORY, SET, VARIANT, World

@@ -10,8 +10,9 @@ from aiohttp import web
 
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import partition
-from pvbus.core.kernel.records import LATEST, UNROLL, ConditionEvent
+from pvbus.core.kernel.records import LATEST, UNROLL
 from pvbus.core.kernel.topics import row_partition, topic_specs
 from pvbus.core.variants.publishing import Publisher
 from pvbus.ports.bus import Bus, Lease, Output

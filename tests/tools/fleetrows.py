@@ -7,6 +7,7 @@ import msgspec
 
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition, Downstream
 from pvbus.core.kernel.conflicts import CONFLICTS, Conflict, annotation
+from pvbus.core.kernel.eventrows import ConditionEvent, EventTask
 from pvbus.core.kernel.keys import okey, sync_key
 from pvbus.core.kernel.records import (
     LATEST,
@@ -19,9 +20,7 @@ from pvbus.core.kernel.records import (
     VARIANTS,
     ChildRow,
     ChildState,
-    ConditionEvent,
     Counts,
-    EventTask,
     Hold,
     ObjectOwner,
     ObjectRow,

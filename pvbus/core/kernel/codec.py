@@ -1,4 +1,4 @@
-"""Encoding of rows: built once, shared by all shells."""
+"""The base of all rows, and their encoding: built once, shared by all shells."""
 
 import contextlib
 from functools import lru_cache
@@ -18,7 +18,11 @@ the rows of one step would displace each other."""
 
 _encoder = msgspec.json.Encoder()
 _recent: dict[type[msgspec.Struct], Any] = {}
-_Row = TypeVar("_Row", bound=msgspec.Struct)
+_AnyRow = TypeVar("_AnyRow", bound=msgspec.Struct)
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    """Options shared by all rows. gc=False: frozen plain data has no cycles to collect."""
 
 
 def encode_row(row: msgspec.Struct | None) -> bytes | None:
@@ -26,7 +30,7 @@ def encode_row(row: msgspec.Struct | None) -> bytes | None:
     return None if row is None else _encoder.encode(row)
 
 
-def recent_decoder(type_: type[_Row]) -> "_lru_cache_wrapper[_Row]":
+def recent_decoder(type_: type[_AnyRow]) -> "_lru_cache_wrapper[_AnyRow]":
     """Return the decoder of a frozen row which decodes a value once while it is recent.
 
     A controller that has rows as their JSON decodes one as it comes, to check and to index it, and again to
@@ -35,11 +39,11 @@ def recent_decoder(type_: type[_Row]) -> "_lru_cache_wrapper[_Row]":
     """
     if type_ not in _recent:
         _recent[type_] = lru_cache(maxsize=RECENT_ROWS)(msgspec.json.Decoder(type_).decode)
-    decoder: _lru_cache_wrapper[_Row] = _recent[type_]
+    decoder: _lru_cache_wrapper[_AnyRow] = _recent[type_]
     return decoder
 
 
-def share_texts(row: _Row, *fields: str) -> _Row:
+def share_texts(row: _AnyRow, *fields: str) -> _AnyRow:
     """Let the texts of these fields be those of equal ones elsewhere; return the row, which stays equal.
 
     A decoder makes each text anew: of 10,000 rows of a set 10,000 copies of its uid, 85 bytes each. A text

@@ -30,6 +30,7 @@ from pvbus.core.api.variants import (
     LabelSelectorRequirement,
 )
 from pvbus.core.kernel import questions
+from pvbus.core.kernel.eventrows import EventRollout
 from pvbus.core.kernel.gates import steps_in
 from pvbus.core.kernel.keys import GATE_STEPS, StopKey, okey
 from pvbus.core.kernel.kinds import Kind
@@ -42,7 +43,6 @@ from pvbus.core.kernel.records import (
     POLICIES,
     SETS,
     VARIANTS,
-    EventRollout,
     InjectableRow,
     ObjectOwner,
     ObjectRow,

@@ -12,8 +12,7 @@ says how far it is.
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-import msgspec
-
+from pvbus.core.kernel.codec import Row
 from pvbus.core.kernel.installs import Install
 
 DIGEST = "pvbus.dev/digest"
@@ -62,10 +61,6 @@ LockStatus = Literal["locked", "waiting", "refused", "broken", "removed"]
 Removal = Literal["orphan", "delete", "keep-if-used"]
 
 
-class _Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
-    """Options shared by these rows, as in `pvbus.core.kernel.records`."""
-
-
 class ScopedKey(NamedTuple):
     """`<scope>|<rest>`. rest: the okey of an object, a source, or a source and a digest."""
 
@@ -81,7 +76,7 @@ class ScopedKey(NamedTuple):
         return cls(scope, rest)
 
 
-class PackagingObject(_Row, frozen=True, kw_only=True):
+class PackagingObject(Row, frozen=True, kw_only=True):
     """An object of the cluster that packages depend on, whole but for managedFields."""
 
     api_version: str
@@ -91,7 +86,7 @@ class PackagingObject(_Row, frozen=True, kw_only=True):
     status: Mapping[str, Any] = {}
 
 
-class SourceRow(_Row, frozen=True, kw_only=True):
+class SourceRow(Row, frozen=True, kw_only=True):
     """What was last seen of a source: an image repository or a folder of git.
 
     tags: every version or tag that it has. digests: what a tag that was asked for was then, "" while it is
@@ -113,7 +108,7 @@ class SourceRow(_Row, frozen=True, kw_only=True):
     is_refused: bool = False
 
 
-class ContentRow(_Row, frozen=True, kw_only=True):
+class ContentRow(Row, frozen=True, kw_only=True):
     """What was read of a package's content, which never changes: its digest is in the key.
 
     meta: the package's own manifest. objects: the okeys of the objects that it brings, in the order of the
@@ -126,7 +121,7 @@ class ContentRow(_Row, frozen=True, kw_only=True):
     defect: str = ""
 
 
-class LockedRevision(_Row, frozen=True, kw_only=True):
+class LockedRevision(Row, frozen=True, kw_only=True):
     """A revision of a package. Exactly one of a lock's row is active, once one was.
 
     name: of its object. revision: its number; the highest is the newest. source: where its content is pulled
@@ -147,7 +142,7 @@ class LockedRevision(_Row, frozen=True, kw_only=True):
     held: str = ""
 
 
-class LockedDependency(_Row, frozen=True, kw_only=True):
+class LockedDependency(Row, frozen=True, kw_only=True):
     """A dependency, and what meets it.
 
     name: of the item, if it has one. package, range: what is wanted; offer: the API kind that is wanted
@@ -166,7 +161,7 @@ class LockedDependency(_Row, frozen=True, kw_only=True):
     message: str = ""
 
 
-class LockRow(_Row, frozen=True, kw_only=True):
+class LockRow(Row, frozen=True, kw_only=True):
     """The decision for an install, and its order to establish. Key: scope and okey of the install.
 
     uid, generation: of the install that was decided on; "" and 0 for one that does not exist yet, and that
@@ -222,7 +217,7 @@ def is_ending(install: Install, row: LockRow | None, *, is_established: bool) ->
     return bool(install.owner) or is_established
 
 
-class EstablishedRevision(_Row, frozen=True, kw_only=True):
+class EstablishedRevision(Row, frozen=True, kw_only=True):
     """How far a revision is in the cluster.
 
     uid: of its object. wrote: the desiredState that establish wrote last; another value in the object is the
@@ -239,7 +234,7 @@ class EstablishedRevision(_Row, frozen=True, kw_only=True):
     message: str = ""
 
 
-class EstablishedRow(_Row, frozen=True, kw_only=True):
+class EstablishedRow(Row, frozen=True, kw_only=True):
     """What establish did for an install. Key: as in the lock.
 
     uid: of the install. order: the digest of the LockRow that this is the outcome of. is_healthy: its active

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pvbus.core.api.variants import Condition
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel import gates, tasks
+from pvbus.core.kernel.eventrows import EventTask
 from pvbus.core.kernel.keys import CONDITION_ORDER, TASK_HISTORY, TASKS
 from pvbus.core.kernel.messages import part
-from pvbus.core.kernel.records import EventTask
 
 WORDS_CHARACTERS_MAX = 100  # of an owner, a ticket, a user: more is no name
 READ = (TASKS, TASK_HISTORY, CONDITION_ORDER)

@@ -11,10 +11,11 @@ import msgspec
 
 from pvbus.core.api.quarantines import QuarantineSpec
 from pvbus.core.api.rollouts import CanaryExcuse, Check
+from pvbus.core.kernel.codec import Row
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+class Target(Row, frozen=True, kw_only=True):
     """A target's part in the attempt that planned it last.
 
     revision, digest: what is to be published, its name and the hash of its content. upstream: the upstream
@@ -70,7 +71,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     ordered_at: float = 0
 
 
-class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+class Rollout(Row, frozen=True, kw_only=True):
     """The state of a policy's rollout.
 
     wave: from 1; in a rollback that of the rollback. reason, message: why it stopped or rolls back. stops:

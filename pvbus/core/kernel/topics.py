@@ -17,6 +17,7 @@ from pvbus.core.api.quarantines import Quarantine
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.stops import RolloutStop
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import (
     CHECK_PREFIX,
     STOP_PREFIX,
@@ -41,6 +42,7 @@ from pvbus.core.kernel.packagerows import (
     ScopedKey,
     SourceRow,
 )
+from pvbus.core.kernel.promotionrows import ApprovalRow, CandidateRow, PromotionRow, ReleaseRow
 from pvbus.core.kernel.records import (
     APPROVALS,
     CANDIDATES,
@@ -66,20 +68,15 @@ from pvbus.core.kernel.records import (
     UNROLL,
     VARIANTS,
     WATCHES,
-    ApprovalRow,
-    CandidateRow,
     CheckAnswer,
     CheckRequest,
     ChildResult,
     ChildRow,
-    ConditionEvent,
     DeadLetter,
     DesiredRow,
     InjectableRow,
     MetaRow,
     ObjectRow,
-    PromotionRow,
-    ReleaseRow,
     ResultRow,
     SetResult,
     SyncMarker,

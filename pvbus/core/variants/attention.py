@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pvbus.core.api.variants import Condition
+from pvbus.core.kernel.eventrows import EventTask
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, RETURNED, Key
 from pvbus.core.kernel.messages import part
-from pvbus.core.kernel.records import EventTask
 from pvbus.core.kernel.tasks import OPEN_STATES
 
 ATTENTION = "AttentionNeeded"

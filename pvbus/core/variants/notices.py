@@ -7,7 +7,7 @@ variant; only of a draft that stayed without its variant the revision itself is 
 
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.kernel.effects import KindRef, Notice
-from pvbus.core.kernel.records import ConditionEvent
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.variants.attention import CONFLICT
 from pvbus.core.variants.severity import ON_HOLD, PROGRESS, TROUBLES
 

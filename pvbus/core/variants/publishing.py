@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from pvbus.core.api.rollouts import PROGRESSING
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.effects import Notice, Put
+from pvbus.core.kernel.eventrows import ConditionEvent, EventCause, EventRollout, EventTask
 from pvbus.core.kernel.keys import ConditionKey, Key, SubjectKey, sha1_head
 from pvbus.core.kernel.objects import timestamp
-from pvbus.core.kernel.records import CONDITIONS, LATEST, ConditionEvent, EventCause, EventRollout, EventTask
+from pvbus.core.kernel.records import CONDITIONS, LATEST
 from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.notices import COUNTS_TYPE, notice_of
 from pvbus.core.variants.severity import DISPUTED

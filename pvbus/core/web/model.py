@@ -20,6 +20,7 @@ from pvbus.core.api.quarantines import Quarantine
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.stops import RolloutStop, words_of
 from pvbus.core.api.variants import CONFIG_GROUP, Condition, Downstream
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import (
     STOP_PREFIX,
     ChildKey,
@@ -41,7 +42,6 @@ from pvbus.core.kernel.records import (
     UNROLL,
     VARIANTS,
     ChildState,
-    ConditionEvent,
     Coverage,
     Hold,
 )

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import msgspec
 
 from pvbus.core.kernel import tasks
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.messages import part
-from pvbus.core.kernel.records import ConditionEvent
 from pvbus.core.kernel.tasks import ASKED, OPEN_STATES
 
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pvbus.core.kernel.effects import WRITES, Create, Delete, Effect, Patch, Put, Update
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR
-from pvbus.core.kernel.records import CONDITIONS, SETRESULTS, ConditionEvent, SetResult
+from pvbus.core.kernel.records import CONDITIONS, SETRESULTS, SetResult
 from pvbus.core.variants.severity import PROGRESS, TROUBLES
 
 

@@ -10,17 +10,9 @@ import pytest
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.api.variants import Condition, Downstream
 from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import partition
-from pvbus.core.kernel.records import (
-    CONDITIONS,
-    LATEST,
-    TARGETS,
-    UNROLL,
-    ChildRow,
-    ChildState,
-    ConditionEvent,
-    TargetRow,
-)
+from pvbus.core.kernel.records import CONDITIONS, LATEST, TARGETS, UNROLL, ChildRow, ChildState, TargetRow
 from pvbus.core.kernel.topics import partition_key, topic_specs
 from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.clock import SystemClock

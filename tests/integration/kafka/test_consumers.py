@@ -30,8 +30,9 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.api.crds import cluster_crds
 from pvbus.core.api.variants import CONFIG_GROUP, Condition
 from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import partition
-from pvbus.core.kernel.records import CONDITIONS, LATEST, RESULTS, ConditionEvent, ResultRow
+from pvbus.core.kernel.records import CONDITIONS, LATEST, RESULTS, ResultRow
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.process.assembly import partition_count
 from tests.integration.kafka.consumers import (

@@ -11,8 +11,9 @@ import pytest
 from pvbus.cli.conditionevents import newer_than
 from pvbus.cli.main import run
 from pvbus.core.api.variants import Condition
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import KEPT_FOR
-from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, SETS, VARIANTS, ConditionEvent, ObjectRow
+from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, SETS, VARIANTS, ObjectRow
 from tests.e2e.cli.command import running
 from tests.tools.bustables import Row, write_tables
 

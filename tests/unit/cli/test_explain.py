@@ -12,8 +12,17 @@ from pvbus.cli.explain import _renders
 from pvbus.cli.explain_text import STATE_WORDS, repository_lines, variant_lines
 from pvbus.cli.main import run
 from pvbus.core.api.variants import Condition, Downstream
+from pvbus.core.kernel.eventrows import ConditionEvent, EventCause
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.objectrows import rows_of
+from pvbus.core.kernel.promotionrows import (
+    CandidateRow,
+    Carried,
+    EvidenceSource,
+    PromotionRow,
+    ReleaseRow,
+    Verdict,
+)
 from pvbus.core.kernel.records import (
     CANDIDATES,
     CONDITIONS,
@@ -28,22 +37,14 @@ from pvbus.core.kernel.records import (
     SETS,
     TARGETS,
     UNROLL,
-    CandidateRow,
-    Carried,
     ChildResult,
     ChildRow,
-    ConditionEvent,
     Dispute,
-    EventCause,
-    EvidenceSource,
     Hold,
     MetaRow,
-    PromotionRow,
-    ReleaseRow,
     ResultRow,
     SetResult,
     TargetRow,
-    Verdict,
 )
 from pvbus.core.kernel.rolloutrows import Rollout, Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState

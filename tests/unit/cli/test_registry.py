@@ -10,7 +10,7 @@ import pytest
 from pvbus.cli.main import run
 from pvbus.cli.registry import register, schema_of, subjects
 from pvbus.core.errors import PermanentError, TransientError, UsageError
-from pvbus.core.kernel.records import ConditionEvent
+from pvbus.core.kernel.eventrows import ConditionEvent
 from tests.tools.schemaregistry import Registry
 
 SUBJECTS = ["blue.pvbus.conditions-value", "blue.pvbus.conditions.latest-value"]

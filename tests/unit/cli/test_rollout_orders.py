@@ -11,7 +11,8 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli import rolloutorders
 from pvbus.cli.main import run
-from pvbus.core.kernel.records import CANDIDATES, ROLLOUTS, CandidateRow
+from pvbus.core.kernel.promotionrows import CandidateRow
+from pvbus.core.kernel.records import CANDIDATES, ROLLOUTS
 from pvbus.core.kernel.rolloutrows import Rollout, Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.ports.cluster import Resource

@@ -8,7 +8,7 @@ from pvbus.cli.rolloutdocument import document_of
 from pvbus.cli.rolloutmoves import laid_over
 from pvbus.cli.rolloutrows import Rows
 from pvbus.core.kernel.keys import Key
-from pvbus.core.kernel.records import CandidateRow
+from pvbus.core.kernel.promotionrows import CandidateRow
 from pvbus.core.kernel.rolloutrows import Rollout, Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from tests.unit.cli.test_rollout import policy, revision, set_of, variant

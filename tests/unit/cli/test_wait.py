@@ -8,7 +8,8 @@ import pytest
 
 from pvbus.cli.main import run
 from pvbus.core.api.variants import Condition, DownstreamTarget
-from pvbus.core.kernel.records import LATEST, RESULTS, SETS, VARIANTS, ConditionEvent, ResultRow
+from pvbus.core.kernel.eventrows import ConditionEvent
+from pvbus.core.kernel.records import LATEST, RESULTS, SETS, VARIANTS, ResultRow
 from tests.tools.bustables import Row, write_tables
 
 SET_OWNER = {

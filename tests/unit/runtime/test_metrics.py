@@ -17,8 +17,9 @@ from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.api.variants import Condition
 from pvbus.core.errors import TransientError
 from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import partition
-from pvbus.core.kernel.records import LATEST, ConditionEvent
+from pvbus.core.kernel.records import LATEST
 from pvbus.core.variants.attention import ATTENTION
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.assembly import build_service

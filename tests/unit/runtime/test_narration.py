@@ -9,7 +9,8 @@ from structlog.testing import capture_logs
 from pvbus.core.api.variants import Condition
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Create, Delete, Effect, Get, KindRef, Patch, Put, Update
-from pvbus.core.kernel.records import CONDITIONS, SETRESULTS, ConditionEvent, SetResult
+from pvbus.core.kernel.eventrows import ConditionEvent
+from pvbus.core.kernel.records import CONDITIONS, SETRESULTS, SetResult
 from pvbus.runtime.reconcile.narration import Narrator, write_line
 from tests.unit.runtime.fakes import FakeWorld, simulated
 from tests.unit.runtime.test_worker import KEYS

@@ -13,7 +13,8 @@ from pvbus.core.api.selectors import matches, requirements_of, selector_problems
 from pvbus.core.kernel.keys import ACKNOWLEDGED_PREFIX
 from pvbus.core.kernel.messages import SEPARATOR
 from pvbus.core.kernel.objects import timestamp
-from pvbus.core.kernel.records import ObjectRow, Verdict
+from pvbus.core.kernel.promotionrows import Verdict
+from pvbus.core.kernel.records import ObjectRow
 from pvbus.core.variants.revisions.observed import ObservedRevision
 from pvbus.core.variants.revisions.signatures import is_signature
 

@@ -14,7 +14,7 @@ from pvbus.core.api.variants import PackageVariant
 from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, digest
 from pvbus.core.kernel.messages import SEPARATOR, cut
-from pvbus.core.kernel.records import Approval, ApprovalRow, CandidateRow, Verdict
+from pvbus.core.kernel.promotionrows import Approval, ApprovalRow, CandidateRow, Verdict
 from pvbus.core.promotion.promote.isolation import Isolation
 from pvbus.core.promotion.promote.policies import Policy
 from pvbus.core.promotion.promote.sources import evidence_source

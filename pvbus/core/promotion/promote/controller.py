@@ -22,6 +22,7 @@ from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.messages import cut
 from pvbus.core.kernel.objectrows import POLICY, QUARANTINE, SPECIALIZER, STOP
+from pvbus.core.kernel.promotionrows import ApprovalRow, PromotionRow, ReleaseRow, Verdict
 from pvbus.core.kernel.records import (
     APPROVALS,
     CANDIDATES,
@@ -32,11 +33,7 @@ from pvbus.core.kernel.records import (
     RELEASES,
     VARIANTS,
     WATCHES,
-    ApprovalRow,
     DesiredRow,
-    PromotionRow,
-    ReleaseRow,
-    Verdict,
 )
 from pvbus.core.kernel.requests import KindRequests
 from pvbus.core.promotion.promote import unowned

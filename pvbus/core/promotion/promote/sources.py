@@ -9,7 +9,7 @@ from pvbus.core.api.rollouts import RolloutPolicySpec
 from pvbus.core.api.variants import Condition, PackageVariant
 from pvbus.core.kernel.keys import digest
 from pvbus.core.kernel.messages import cut, part
-from pvbus.core.kernel.records import EvidenceSource, SeenCondition
+from pvbus.core.kernel.promotionrows import EvidenceSource, SeenCondition
 from pvbus.core.promotion.promote.view import PublishedRevision
 from pvbus.core.promotion.protocol.evidence import Published, names, other_conditions, wants_evidence
 from pvbus.core.promotion.protocol.evidencenames import evidence_texts

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from pvbus.core.kernel.records import Approval, ApprovalRow, DesiredRow, PromotionRow, ReleaseRow, Verdict
+from pvbus.core.kernel.promotionrows import Approval, ApprovalRow, PromotionRow, ReleaseRow, Verdict
+from pvbus.core.kernel.records import DesiredRow
 
 
 class PromoteState:

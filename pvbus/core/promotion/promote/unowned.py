@@ -15,7 +15,8 @@ from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.kernel.holds import because, hold_reason, is_held
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE, HOLD, KEPT_FOR, RESTORES, reconciled_partition
-from pvbus.core.kernel.records import ObjectRow, Verdict
+from pvbus.core.kernel.promotionrows import Verdict
+from pvbus.core.kernel.records import ObjectRow
 from pvbus.core.promotion.promote.barrier import Opening
 from pvbus.core.promotion.promote.verdicts import (
     DELETED,

@@ -14,7 +14,7 @@ from pvbus.core.api.variants import PackageVariant
 from pvbus.core.kernel import gates, tasks
 from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE, PROPOSED_CONTENT, Key
-from pvbus.core.kernel.records import Verdict
+from pvbus.core.kernel.promotionrows import Verdict
 from pvbus.core.promotion.promote.barrier import Opening
 from pvbus.core.promotion.protocol.proposals import UPSTREAM_CHANGED, Refusal, is_outdated, refusal
 from pvbus.core.variants.revisions.observed import ObservedRevision

@@ -14,7 +14,7 @@ from pvbus.core.api.rollouts import EvidenceObject, RolloutPolicySpec
 from pvbus.core.cel import CelError, compile_expression
 from pvbus.core.kernel.keys import digest
 from pvbus.core.kernel.messages import SEPARATOR, part
-from pvbus.core.kernel.records import SeenCondition
+from pvbus.core.kernel.promotionrows import SeenCondition
 
 MISSING = "EvidenceMissing"
 AMBIGUOUS = "EvidenceAmbiguous"

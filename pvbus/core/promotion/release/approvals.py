@@ -19,7 +19,7 @@ from pvbus.core.kernel import gates
 from pvbus.core.kernel.effects import Effect, Get, Update
 from pvbus.core.kernel.keys import WITHDRAWN
 from pvbus.core.kernel.objects import annotations_of
-from pvbus.core.kernel.records import Approval
+from pvbus.core.kernel.promotionrows import Approval
 from pvbus.core.promotion.release.orders import (
     GONE,
     HELD,

@@ -16,21 +16,8 @@ from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.effects import Effect, Outcome, Put, Reconciliation
 from pvbus.core.kernel.keys import Key, TargetKey
 from pvbus.core.kernel.markers import is_marker
-from pvbus.core.kernel.records import (
-    APPROVALS,
-    DESIRED,
-    POLICIES,
-    PROMOTIONS,
-    RELEASES,
-    VARIANTS,
-    Approval,
-    ApprovalRow,
-    Carried,
-    DesiredRow,
-    PromotionRow,
-    ReleaseRow,
-    Verdict,
-)
+from pvbus.core.kernel.promotionrows import Approval, ApprovalRow, Carried, PromotionRow, ReleaseRow, Verdict
+from pvbus.core.kernel.records import APPROVALS, DESIRED, POLICIES, PROMOTIONS, RELEASES, VARIANTS, DesiredRow
 from pvbus.core.promotion.protocol.quarantines import QuarantineView
 from pvbus.core.promotion.protocol.stops import concerns_stops
 from pvbus.core.promotion.protocol.unowned import address_of, is_unowned

@@ -18,7 +18,7 @@ from pvbus.core.kernel.messages import cut
 from pvbus.core.kernel.objectrows import REVISION as REVISION_KIND
 from pvbus.core.kernel.objectrows import digest_of
 from pvbus.core.kernel.objects import annotations_of
-from pvbus.core.kernel.records import Carried, Verdict
+from pvbus.core.kernel.promotionrows import Carried, Verdict
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.owning import RESOURCES, REVISION, Object, lifecycle_of
 

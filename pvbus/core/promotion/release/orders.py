@@ -9,7 +9,7 @@ from pvbus.core.kernel.effects import Effect, Get, Update
 from pvbus.core.kernel.keys import APPROVE_TOGETHER
 from pvbus.core.kernel.messages import cut
 from pvbus.core.kernel.objects import annotations_of
-from pvbus.core.kernel.records import Approval, ApprovalRow
+from pvbus.core.kernel.promotionrows import Approval, ApprovalRow
 from pvbus.core.promotion.protocol.quarantines import Content, QuarantineView, set_of, source_of_object
 from pvbus.core.promotion.protocol.stops import StopView
 from pvbus.core.variants.revisions.content import content_digest

@@ -2,7 +2,8 @@
 
 from msgspec.structs import replace
 
-from pvbus.core.kernel.records import ApprovalRow, DesiredRow, PromotionRow, ReleaseRow
+from pvbus.core.kernel.promotionrows import ApprovalRow, PromotionRow, ReleaseRow
+from pvbus.core.kernel.records import DesiredRow
 
 
 class ReleaseState:

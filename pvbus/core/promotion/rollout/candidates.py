@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from pvbus.core.kernel.records import CandidateRow, EvidenceSource
+from pvbus.core.kernel.promotionrows import CandidateRow, EvidenceSource
 from pvbus.core.kernel.rolloutrows import Evidence, Target, TargetFacts
 from pvbus.core.kernel.rolloutstates import TargetState
 from pvbus.core.promotion.protocol.quarantines import QUARANTINED

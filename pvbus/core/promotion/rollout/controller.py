@@ -22,7 +22,8 @@ from pvbus.core.kernel.echo import ECHO_SECONDS
 from pvbus.core.kernel.effects import Effect, KindRef, Outcome, Put, Reconciliation, Update
 from pvbus.core.kernel.keys import ChildKey, Key, is_child
 from pvbus.core.kernel.markers import is_marker
-from pvbus.core.kernel.records import CANDIDATES, POLICIES, ROLLOUTS, CandidateRow
+from pvbus.core.kernel.promotionrows import CandidateRow
+from pvbus.core.kernel.records import CANDIDATES, POLICIES, ROLLOUTS
 from pvbus.core.kernel.rolloutrows import Answers, Ask, Isolate, Isolated, Rollout, Target
 from pvbus.core.promotion.protocol.machine import NO_SIGHTINGS, step
 from pvbus.core.promotion.protocol.quarantines import is_quarantine

@@ -15,7 +15,7 @@ from pvbus.core.kernel.effects import Effect, Get, KindRef, List
 from pvbus.core.kernel.keys import IS_LATER, digest
 from pvbus.core.kernel.messages import part
 from pvbus.core.kernel.objects import annotations_of
-from pvbus.core.kernel.records import EvidenceSource
+from pvbus.core.kernel.promotionrows import EvidenceSource
 from pvbus.core.promotion.protocol.evidence import (
     BAD,
     GOOD,

@@ -12,7 +12,8 @@ import msgspec
 
 from pvbus.core.kernel.effects import Put
 from pvbus.core.kernel.keys import ChildKey, Key, TargetKey
-from pvbus.core.kernel.records import APPROVALS, ROLLOUTS, ApprovalRow
+from pvbus.core.kernel.promotionrows import ApprovalRow
+from pvbus.core.kernel.records import APPROVALS, ROLLOUTS
 from pvbus.core.kernel.rolloutrows import Rollout, Step, Target
 from pvbus.core.kernel.rolloutstates import TargetState
 from pvbus.core.promotion.rollout.candidates import Candidates

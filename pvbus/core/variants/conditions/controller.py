@@ -26,6 +26,7 @@ from pvbus.core.api.variants import (
 from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.echo import ObservedObject
 from pvbus.core.kernel.effects import Effect, KindRef, Outcome, Put, Reconciliation, Update
+from pvbus.core.kernel.eventrows import ConditionEvent, EventCause
 from pvbus.core.kernel.keys import ConditionKey, Key, SubjectKey, is_child
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.messages import cut
@@ -38,9 +39,7 @@ from pvbus.core.kernel.records import (
     SETRESULTS,
     SETS,
     VARIANTS,
-    ConditionEvent,
     DesiredRow,
-    EventCause,
     ResultRow,
     SetResult,
 )

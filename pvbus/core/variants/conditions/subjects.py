@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from pvbus.core.api.packages import PUBLISHED
 from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition
+from pvbus.core.kernel.eventrows import EventCause, EventRollout, EventTask
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR, ObjectKey, SubjectKey, maker_of, reconciled_partition
 from pvbus.core.kernel.markers import SyncView, marker_kind
-from pvbus.core.kernel.records import EventCause, EventRollout, EventTask, ObjectRow, RevisionFacts
+from pvbus.core.kernel.records import ObjectRow, RevisionFacts
 from pvbus.core.kernel.tasks import OPEN_STATES, asked
 from pvbus.core.variants.notices import KEPT_TYPE, LIFECYCLE_TYPE, REPOSITORY, REVISION
 

@@ -19,6 +19,7 @@ from pvbus.core.kernel.echo import ECHO_SECONDS
 from pvbus.core.kernel.effects import INTERNAL_ERROR, Effect, Get, Outcome, Put, Reconciliation
 from pvbus.core.kernel.keys import FINALIZER, RETRY, Key, TargetKey, digest, okey, sha1_head, watch_key
 from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.promotionrows import ApprovalRow
 from pvbus.core.kernel.records import (
     APPROVALS,
     DESIRED,
@@ -27,7 +28,6 @@ from pvbus.core.kernel.records import (
     RESULTS,
     VARIANTS,
     WATCHES,
-    ApprovalRow,
     DesiredRow,
     ResultRow,
     WatchRequest,

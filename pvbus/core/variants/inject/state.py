@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.kernel.keys import digest
-from pvbus.core.kernel.records import ApprovalRow, DesiredRow, ResultRow
+from pvbus.core.kernel.promotionrows import ApprovalRow
+from pvbus.core.kernel.records import DesiredRow, ResultRow
 from pvbus.core.variants.inject.ensure import ContentName
 
 

@@ -9,8 +9,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import ConditionKey, SubjectKey
-from pvbus.core.kernel.records import LATEST, ConditionEvent
+from pvbus.core.kernel.records import LATEST
 
 Mode = Literal["binary", "structured"]
 

@@ -11,17 +11,8 @@ from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.effects import Create, Get, List, Outcome, Update
 from pvbus.core.kernel.keys import APPROVE_TOGETHER, StopKey, okey, sync_key
 from pvbus.core.kernel.objectrows import QUARANTINE, STOP
-from pvbus.core.kernel.records import (
-    APPROVALS,
-    DESIRED,
-    POLICIES,
-    RELEASES,
-    VARIANTS,
-    Approval,
-    ApprovalRow,
-    ReleaseRow,
-    SyncMarker,
-)
+from pvbus.core.kernel.promotionrows import Approval, ApprovalRow, ReleaseRow
+from pvbus.core.kernel.records import APPROVALS, DESIRED, POLICIES, RELEASES, VARIANTS, SyncMarker
 from pvbus.core.promotion.release.controller import ReleaseController
 from pvbus.core.variants.revisions.content import content_digest
 from tests.kit.deciding import Partition

@@ -21,6 +21,7 @@ from pvbus.core.kernel.objectrows import (
     rows_of,
     topics_of,
 )
+from pvbus.core.kernel.promotionrows import PromotionRow, ReleaseRow, Verdict
 from pvbus.core.kernel.records import (
     DESIRED,
     OBJECTS,
@@ -29,10 +30,7 @@ from pvbus.core.kernel.records import (
     RELEASES,
     VARIANTS,
     DesiredRow,
-    PromotionRow,
-    ReleaseRow,
     SyncMarker,
-    Verdict,
 )
 from pvbus.core.promotion.promote.controller import PromoteController
 from pvbus.core.promotion.release.controller import ReleaseController

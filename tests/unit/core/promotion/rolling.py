@@ -11,7 +11,8 @@ from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Create, Get, Outcome, Put, Update
 from pvbus.core.kernel.keys import sync_key
 from pvbus.core.kernel.objectrows import STOP
-from pvbus.core.kernel.records import APPROVALS, CANDIDATES, POLICIES, ROLLOUTS, CandidateRow, SyncMarker
+from pvbus.core.kernel.promotionrows import CandidateRow
+from pvbus.core.kernel.records import APPROVALS, CANDIDATES, POLICIES, ROLLOUTS, SyncMarker
 from pvbus.core.promotion.rollout.controller import POLICY_KIND, RolloutController
 from tests.kit.deciding import Partition
 

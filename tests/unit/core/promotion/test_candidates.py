@@ -9,18 +9,8 @@ from hypothesis import strategies as st
 
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.keys import HOLD, PROPOSED_CONTENT
-from pvbus.core.kernel.records import (
-    CANDIDATES,
-    POLICIES,
-    PROMOTIONS,
-    RELEASES,
-    Approval,
-    CandidateRow,
-    DesiredRow,
-    PromotionRow,
-    ReleaseRow,
-    SyncMarker,
-)
+from pvbus.core.kernel.promotionrows import Approval, CandidateRow, PromotionRow, ReleaseRow
+from pvbus.core.kernel.records import CANDIDATES, POLICIES, PROMOTIONS, RELEASES, DesiredRow, SyncMarker
 from pvbus.core.promotion.rollout.candidates import words_of
 from pvbus.core.variants.revisions.content import content_digest
 from tests.unit.core.promotion.promoting import FILES, KEY, NAME, NOW, World, draft, variant

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pvbus.core.api.rollouts import EvidenceObject
-from pvbus.core.kernel.records import SeenCondition
+from pvbus.core.kernel.promotionrows import SeenCondition
 from pvbus.core.promotion.protocol.evidence import (
     GOOD,
     Proof,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
 from pvbus.core.kernel.effects import Get, List, Query, Range, Sample
 from pvbus.core.kernel.keys import IS_LATER
-from pvbus.core.kernel.records import EvidenceSource, SeenCondition
+from pvbus.core.kernel.promotionrows import EvidenceSource, SeenCondition
 from pvbus.core.promotion.rollout.sightings import LOOK_SECONDS, LOOKED_MAX
 from pvbus.core.variants.revisions.content import content_digest
 from tests.unit.core.promotion.rolling import Bench

@@ -25,6 +25,7 @@ from pvbus.core.kernel.objectrows import (
     rows_of,
     topics_of,
 )
+from pvbus.core.kernel.promotionrows import ApprovalRow
 from pvbus.core.kernel.records import (
     APPROVALS,
     CANDIDATES,
@@ -33,7 +34,6 @@ from pvbus.core.kernel.records import (
     PROMOTIONS,
     ROLLOUTS,
     VARIANTS,
-    ApprovalRow,
     SyncMarker,
 )
 from pvbus.core.promotion.promote.controller import PromoteController

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from pvbus.core.kernel.keys import PROPOSED_CONTENT
-from pvbus.core.kernel.records import APPROVALS, ApprovalRow
+from pvbus.core.kernel.promotionrows import ApprovalRow
+from pvbus.core.kernel.records import APPROVALS
 from pvbus.core.kernel.rolloutrows import Approve, Evidence, Restore, Withdraw
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules

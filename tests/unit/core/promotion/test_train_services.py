@@ -10,7 +10,8 @@ import yaml
 
 from pvbus.core.api.quarantines import QuarantinedCombination, QuarantineSpec
 from pvbus.core.api.rollouts import RolloutPolicy
-from pvbus.core.kernel.records import APPROVALS, CandidateRow
+from pvbus.core.kernel.promotionrows import CandidateRow
+from pvbus.core.kernel.records import APPROVALS
 from pvbus.core.promotion.protocol.quarantines import Content, covers
 from pvbus.core.promotion.protocol.rules import rules_of
 from pvbus.core.promotion.protocol.selection import Package, conditions_of, select

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pvbus.core.errors import ConflictError
 from pvbus.core.kernel.conflicts import CONFLICTS
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE, HOLD, KEPT_FOR, PROPOSED_CONTENT, RESTORES, RETURNED
-from pvbus.core.kernel.records import PROMOTIONS, RELEASES, PromotionRow, SyncMarker, Verdict
+from pvbus.core.kernel.promotionrows import PromotionRow, Verdict
+from pvbus.core.kernel.records import PROMOTIONS, RELEASES, SyncMarker
 from pvbus.core.promotion.protocol.quarantines import sources_at
 from pvbus.core.promotion.protocol.unowned import address_of, is_unowned, unowned_key
 from pvbus.core.variants.revisions.content import content_digest

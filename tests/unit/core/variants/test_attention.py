@@ -7,16 +7,9 @@ import pytest
 
 from pvbus.core.api.variants import Condition, PackageVariant
 from pvbus.core.kernel.conflicts import Conflict
+from pvbus.core.kernel.eventrows import ConditionEvent, EventTask
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, RETURNED, TASKS, Key
-from pvbus.core.kernel.records import (
-    APPROVALS,
-    LATEST,
-    ChildFailure,
-    ConditionEvent,
-    EventTask,
-    Hold,
-    SetResult,
-)
+from pvbus.core.kernel.records import APPROVALS, LATEST, ChildFailure, Hold, SetResult
 from pvbus.core.variants.attention import ATTENTION, CONFLICT, Need, OpenRevision, needed, variant_needs
 from pvbus.core.variants.conditions.controller import ConditionsController
 from pvbus.core.variants.conditions.sets import set_conditions

@@ -8,7 +8,8 @@ import pytest
 
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.codec import encode_row
-from pvbus.core.kernel.records import CONDITIONS, LATEST, RESULTS, VARIANTS, ConditionEvent, ResultRow
+from pvbus.core.kernel.eventrows import ConditionEvent
+from pvbus.core.kernel.records import CONDITIONS, LATEST, RESULTS, VARIANTS, ResultRow
 from pvbus.core.variants.conditions.controller import ConditionsController
 from tests.kit.deciding import CrashedError
 from tests.simulation.parts import VARIANT, obj

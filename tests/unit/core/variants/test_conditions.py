@@ -8,6 +8,7 @@ import pytest
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.effects import List, Update
+from pvbus.core.kernel.eventrows import ConditionEvent, EventCause
 from pvbus.core.kernel.keys import sync_key
 from pvbus.core.kernel.records import (
     CONDITIONS,
@@ -17,9 +18,7 @@ from pvbus.core.kernel.records import (
     SETS,
     VARIANTS,
     ChildFailure,
-    ConditionEvent,
     Counts,
-    EventCause,
     Hold,
     ResultRow,
     SetResult,

@@ -4,7 +4,7 @@ import pytest
 
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.effects import Create, KindRef, Notice, Patch
-from pvbus.core.kernel.records import ConditionEvent, EventCause
+from pvbus.core.kernel.eventrows import ConditionEvent, EventCause
 from pvbus.core.variants.conditions.recording import (
     OBJECT_BURST,
     OBJECT_SECONDS,

@@ -9,6 +9,7 @@ import pytest
 from pvbus.core.api.rollouts import TargetCounts
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.effects import Outcome
+from pvbus.core.kernel.eventrows import ConditionEvent, EventCause, EventRollout, EventTask
 from pvbus.core.kernel.keys import (
     CONDITION_ORDER,
     EDITED_BY,
@@ -20,15 +21,7 @@ from pvbus.core.kernel.keys import (
 )
 from pvbus.core.kernel.keys import partition as partition_of
 from pvbus.core.kernel.objectrows import POLICY, REPOSITORY, REVISION, rows_of
-from pvbus.core.kernel.records import (
-    CONDITIONS,
-    LATEST,
-    OBJECTS,
-    ConditionEvent,
-    EventCause,
-    EventRollout,
-    EventTask,
-)
+from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS
 from pvbus.core.kernel.tasks import TASKS_MAX
 from pvbus.core.variants.conditions.controller import ConditionsController
 from tests.kit.deciding import drive

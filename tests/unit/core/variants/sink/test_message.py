@@ -6,7 +6,8 @@ import pytest
 
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.codec import encode_row
-from pvbus.core.kernel.records import CONDITIONS, LATEST, ConditionEvent
+from pvbus.core.kernel.eventrows import ConditionEvent
+from pvbus.core.kernel.records import CONDITIONS, LATEST
 from pvbus.core.variants.publishing import Publisher
 from pvbus.core.variants.sink.message import Event, Filter, event_of, message_of
 

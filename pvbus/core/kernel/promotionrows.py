@@ -1,0 +1,188 @@
+"""The rows of promotion: what may be proposed, what may be published, and what release has done about it.
+
+The rows of a rollout itself are in `pvbus.core.kernel.rolloutrows`.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pvbus.core.kernel.codec import Row
+
+
+class Verdict(Row, frozen=True, kw_only=True):
+    """Promote's decision on one open revision of a variant.
+
+    row_digest: digest of the ObjectRow that it was made on. reason: a word of a closed set
+    (`pvbus.core.promotion.promote.verdicts`); message: for people. order: what release does to a revision
+    that still has this digest; "" for nothing. content: digest of what a signature of its files is a
+    statement on, "" if it was not needed. acknowledged: by name of a PackageSpecializer without a gate on it,
+    the content that it has acknowledged. gates: its readiness gates. settles_at: a gate was removed from it
+    while it was signed, so it is not proposed before this time, in seconds since 1970.
+    """
+
+    revision: str
+    row_digest: str
+    reason: str
+    message: str = ""
+    order: Literal["", "propose", "return"] = ""
+    content: str = ""
+    acknowledged: Mapping[str, str] = {}
+    gates: tuple[str, ...] = ()
+    settles_at: float = 0
+
+
+class PromotionRow(Row, frozen=True, kw_only=True):
+    """Promote's decisions on the open revisions of a PackageVariant.
+
+    uid, generation: of the PackageVariant that they were made on; release carries out no order for another.
+    candidates: by name of a RolloutPolicy, a hash of the last CandidateRow that promote wrote for it.
+    contents: by row_digest of a revision whose files promote has read, the digest of its content; by name of
+    a revision that was a draft after promote had proposed it, the digest that it proposed: a person may have
+    proposed it with other content since.
+    """
+
+    uid: str
+    generation: int = 0
+    verdicts: tuple[Verdict, ...] = ()
+    candidates: Mapping[str, str] = {}
+    contents: Mapping[str, str] = {}
+
+
+class Carried(Row, frozen=True, kw_only=True):
+    """Outcome of an order. outcome: `done`; `refused` by the API server, with its `message`."""
+
+    revision: str
+    row_digest: str
+    order: Literal["propose", "return"]
+    outcome: Literal["done", "refused"]
+    message: str = ""
+
+
+class Approval(Row, frozen=True, kw_only=True):
+    """Outcome of an order of a rollout, which policy, attempt, order, revision and digest name.
+
+    outcome: `done`; `refused`: the API server refuses it; `withdrawn`: the revision was not approved, and by
+    this order will not be; `unrestored`: the content cannot be published again. message: why.
+    """
+
+    policy: str
+    attempt: int
+    order: Literal["approve", "withdraw", "restore"]
+    revision: str
+    digest: str
+    outcome: Literal["done", "refused", "withdrawn", "unrestored"]
+    message: str = ""
+
+
+class ReleaseRow(Row, frozen=True, kw_only=True):
+    """The last outcome of each order of a PackageVariant, whose uid it has. carried: of the orders of its
+    PromotionRow. approvals: of its ApprovalRows, one for each policy."""
+
+    uid: str
+    carried: tuple[Carried, ...] = ()
+    approvals: tuple[Approval, ...] = ()
+
+
+class SeenCondition(Row, frozen=True, kw_only=True):
+    """A condition of a PackageVariant as evidence of its published revision. is_bound: its message names the
+    revision. words: what it says. digest: of all of it."""
+
+    type: str
+    status: str
+    is_bound: bool
+    words: str
+    digest: str
+
+
+class EvidenceSource(Row, frozen=True, kw_only=True):
+    """Where the evidence of a target is. commit: of the published revision. namespace, name: of the object;
+    an empty namespace stands for any. query: PromQL. problem: why they are not known, "" if they are."""
+
+    commit: str = ""
+    namespace: str = ""
+    name: str = ""
+    query: str = ""
+    problem: str = ""
+    conditions: tuple[SeenCondition, ...] = ()
+
+
+class CandidateRow(Row, frozen=True, kw_only=True):
+    """What a rollout knows of one target: promote's facts of a PackageVariant that a RolloutPolicy selects.
+
+    uid: of the PackageVariant. winner: the policy that has the target instead; then nothing else is set but
+    what this policy's last order came to, and the published revision then. canary, places: its position in
+    the rollout, before its name. revision, digest: the proposed revision, and the
+    `pvbus.core.variants.revisions.content.content_digest` of its files; is_proposed: nothing speaks against
+    its approval. reason, message: why it may not be approved; of a canary also why it is not proposed, or is
+    no target. upstream: the upstream revision that the variant follows. is_current: the variant is ready with
+    the published revision, and has no open one. published, published_digest: the latest
+    published revision, "" for none. is_good: whether that one is good, None while nothing says so; verdict:
+    why not, or what is missing. refused, withdrawn, unrestored: the last attempt of this policy with that
+    outcome, 0 for none; failure: the words of the outcome. source, files: the upstream revision that the
+    proposed one is made of, and the digest of its files; published_source: that of the published one. runs:
+    the Quarantine that covers the published one, "" for none. evidence: what else proves the published one,
+    if the policy asks for that; is_good and verdict are of the variant's Ready alone. unit, part, release,
+    published_release, banned: of a member of the policy's train, as in
+    `pvbus.core.kernel.rolloutrows.TargetFacts`.
+    is_upstream_held: a Quarantine covers the upstream revision that the variant follows, or it is not known
+    that none does.
+    """
+
+    uid: str
+    winner: str = ""
+    canary: int = 0
+    places: tuple[int, ...] = ()
+    revision: str = ""
+    digest: str = ""
+    is_proposed: bool = False
+    reason: str = ""
+    message: str = ""
+    published: str = ""
+    published_digest: str = ""
+    is_good: bool | None = None
+    verdict: str = ""
+    refused: int = 0
+    withdrawn: int = 0
+    unrestored: int = 0
+    failure: str = ""
+    upstream: str = ""
+    is_current: bool = False
+    source: str = ""
+    files: str = ""
+    published_source: str = ""
+    runs: str = ""
+    unit: str = ""
+    part: int = 0
+    release: str = ""
+    published_release: str = ""
+    banned: tuple[tuple[str, ...], ...] = ()
+    evidence: EvidenceSource | None = None
+    is_upstream_held: bool = False
+
+
+class ApprovalRow(Row, frozen=True, kw_only=True):
+    """A rollout's order for one target. uid: of the PackageVariant.
+
+    approve: publish this proposed revision if its content still has this digest. withdraw: take that back,
+    and confirm that it was or will never be carried out. restore: publish the content of this earlier
+    revision again, which has this digest. stranded: no order, but a note for the variant's conditions: the
+    rollback is over, and this revision is still published, as no former one can be. files: with approve, the
+    digest of the files of the upstream revision that it was made of, "" if they could not be read.
+    combination: with approve, the upstream revisions of the train that it goes with. mates: with approve, the
+    revisions that are published in one push with this one, or not at all; none if it goes alone. freeze: no
+    order to release, but one to promote: this revision stays proposed though a newer upstream revision is
+    there, and once it is published the newer one does not unsay that it is good. is_frozen: the same while an
+    approval is ordered. replaces: with restore, the revision of the attempt, over which alone the former one
+    goes; "" for any, in rows of before there was one.
+    """
+
+    uid: str
+    attempt: int
+    order: Literal["approve", "withdraw", "restore", "stranded", "freeze"]
+    revision: str
+    digest: str
+    files: str = ""
+    combination: tuple[str, ...] = ()
+    is_frozen: bool = False
+    replaces: str = ""
+    mates: tuple[str, ...] = ()
