@@ -11,6 +11,9 @@ from pvbus.core.redaction import without_secrets
 FORBIDDEN = "Forbidden"
 """The reason of a 403: mostly a missing right."""
 
+PROGRAM_MISSING = "ProgramMissing"
+"""The reason of what needs a program that this machine does not have."""
+
 RETRY_AFTER_SECONDS_MAX = 300.0
 """Upper limit for a server's request: a wrong `Retry-After: 86400` must not stop a worker for a day."""
 

@@ -37,6 +37,11 @@ SOURCE_READS = Counter(
     "Reads of sources of packages: what they have now, and contents, from the cache, too.",
     ["effect", "outcome"],
 )
+PROGRAMS = Counter(
+    "pvbus_programs_total",
+    "Programs that rendered templates of packages, by program and outcome; permanent: missing, or killed.",
+    ["program", "outcome"],
+)
 EVALUATIONS = Counter(
     "pvbus_evaluations_total",
     "Targets (unroll), templates (render) and components of packages (resolve) that were evaluated.",
@@ -151,6 +156,9 @@ for _outcome in ("done", "transient", "permanent"):
 for _effect in ("observe", "pull"):
     for _outcome in ("done", "transient", "conflict", "permanent"):
         SOURCE_READS.labels(_effect, _outcome)
+for _program in ("ytt", "kbld", "helm"):
+    for _outcome in ("done", "permanent"):
+        PROGRAMS.labels(_program, _outcome)
 for _effect in ("get", "list", "create", "update", "patch", "delete"):
     for _outcome in ("done", "transient", "conflict", "permanent"):
         EFFECTS.labels(_effect, _outcome)

@@ -12,6 +12,7 @@ from pvbus.adapters.sources.sources import PackageSources
 from pvbus.core.kernel.effects import Effect, Observe, Pull
 from pvbus.core.platform.establish.applying import RefusedError
 from pvbus.core.platform.establish.fetching import fetch_content
+from pvbus.core.platform.establish.templating import Setting
 from tests.kit.deciding import drive_live
 from tests.tools.images import Pusher, basic, image_of, layer_of, pull_secret
 from tests.tools.registry import PASSWORD, USER, Running, found_or_skipped, running
@@ -43,7 +44,9 @@ async def fetch(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 
     async def fetched(*items: Any, **template: Any) -> list[str]:
         package = {"spec": {"template": {"spec": {"fetch": list(items), **template}}}}
-        found = await drive_live(fetch_content(package, "demo"), lambda effect: _answer(effect, sources))
+        found = await drive_live(
+            fetch_content(package, Setting(namespace="demo")), lambda effect: _answer(effect, sources)
+        )
         return [each["metadata"]["name"] for each in found.objects]
 
     yield fetched

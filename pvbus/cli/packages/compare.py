@@ -25,17 +25,18 @@ from pvbus.cli.packages.comparison import (
 from pvbus.cli.packages.input import input_options
 from pvbus.cli.packages.published import PublishedFiles
 from pvbus.cli.platforms import platform_option, platforms_of
-from pvbus.core.errors import PvbusError, UsageError
-from pvbus.core.kernel.effects import Effect, Get, Observe, Pull
+from pvbus.core.errors import PROGRAM_MISSING, PvbusError, UsageError
+from pvbus.core.kernel.effects import Effect, Execute, Get, Observe, Pull
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey, okey
 from pvbus.core.kernel.packagekinds import CARVEL_PACKAGE, IMAGE_CONFIG, MIRRORED, RUNTIME_CONFIG
 from pvbus.core.kernel.packagerows import LockRow
 from pvbus.core.platform.establish.applying import RefusedError
 from pvbus.core.platform.establish.carvel import ignored, unsupported
-from pvbus.core.platform.establish.fetching import NOT_SUPPORTED, fetch_content
+from pvbus.core.platform.establish.fetching import fetch_content
 from pvbus.core.platform.establish.runtime import RUN, RuntimeIdentity, runtime_of
 from pvbus.core.platform.establish.runtimeconfigs import RuntimeConfigs
+from pvbus.core.platform.establish.templating import NOT_SUPPORTED, setting_of
 from pvbus.core.platform.packaging.carvelobjects import GLOBAL_NAMESPACE
 from pvbus.core.platform.packaging.imageconfigs import SECRET, ImageConfigs
 from pvbus.core.platform.packaging.reading import install_of, okey_of
@@ -47,6 +48,7 @@ from pvbus.runtime.process.configuration import load_config
 from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.process.sources import secrets_of, sources_of
 from pvbus.runtime.reconcile.effects import perform as perform_on
+from pvbus.runtime.reconcile.programs import execute
 
 
 @click.command(
@@ -192,6 +194,8 @@ def _performer(objects: Sequence[Object], cluster: Cluster | None, sources: Sour
             return await sources.observe(effect.source, effect.tags, effect.secrets)
         if isinstance(effect, Pull):
             return await sources.pull(effect.source, effect.digest, effect.secrets)
+        if isinstance(effect, Execute):
+            return await execute(effect)
         assert isinstance(effect, Get), effect
         if cluster is not None:
             return await perform_on(cluster, effect)
@@ -228,7 +232,7 @@ async def _gaps(
                 yield _unsupported(install, text)
         elif row.status == "locked":
             package = _package_of(packages, install, row)
-            for text in await _carvel_gaps(obj, package, install.target, perform):
+            for text in await _carvel_gaps(obj, package, perform):
                 yield _unsupported(install, text)
 
 
@@ -265,16 +269,17 @@ def _package_of(packages: Mapping[str, Object], install: Install, row: LockRow) 
     return next((packages[key] for key in keys if key in packages), None)
 
 
-async def _carvel_gaps(obj: Object, package: Object | None, namespace: str, perform: Perform) -> list[str]:
+async def _carvel_gaps(obj: Object, package: Object | None, perform: Perform) -> list[str]:
     """Return what the install and the content of its package need, in words."""
     if refused := unsupported(obj):
         return [refused]
     if package is None:
         return []
     try:
-        content = await drive(fetch_content(package, namespace), perform)
+        content = await drive(fetch_content(package, setting_of(obj, "")), perform)
     except RefusedError as refusal:
-        return [refusal.message] if refusal.reason == NOT_SUPPORTED else [f"its content: {refusal.message}"]
+        is_named = refusal.reason in (NOT_SUPPORTED, PROGRAM_MISSING)
+        return [refusal.message] if is_named else [f"its content: {refusal.message}"]
     except PvbusError as error:
         return [f"its content cannot be read: {error}"]
     return [*content.gaps, *ignored(obj)]

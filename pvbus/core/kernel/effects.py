@@ -211,7 +211,39 @@ class Certify(NamedTuple):
     is_client: bool = False
 
 
-Effect = Get | List | Discover | Create | Update | Patch | Delete | CatchUp | Query | Observe | Pull | Certify
+class Execute(NamedTuple):
+    """Run a program of this machine on files, in an empty folder that goes afterwards. Result: an `Executed`.
+
+    It has limits of time and memory and, where the system can do that, no network. Fails with a
+    PermanentError: PROGRAM_MISSING if PATH has no such program, else if it was killed or cannot be started.
+
+    program: its name on PATH
+    arguments: paths in them are relative to the folder
+    files: path -> content, put into the folder before
+    given: its standard input
+    """
+
+    program: str
+    arguments: tuple[str, ...]
+    files: Mapping[str, bytes]
+    given: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"Execute({self.program})"  # an effect may come into a log, and files may have passwords
+
+
+class Executed(NamedTuple):
+    """The end of a program: its exit code and its two outputs."""
+
+    code: int
+    out: bytes
+    err: bytes
+
+
+Effect = (
+    Get | List | Discover | Create | Update | Patch | Delete | CatchUp
+    | Query | Observe | Pull | Certify | Execute
+)  # fmt: skip
 WRITES = (Create, Update, Patch, Delete)
 
 

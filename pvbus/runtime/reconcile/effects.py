@@ -10,6 +10,7 @@ from pvbus.core.kernel.effects import (
     Delete,
     Discover,
     Effect,
+    Execute,
     Get,
     KindRef,
     List,
@@ -48,6 +49,10 @@ async def perform(
             from pvbus.adapters.certificates import issue  # only establish asks for certificates
 
             result = issue(effect)
+        elif isinstance(effect, Execute):
+            from pvbus.runtime.reconcile.programs import execute  # only packages have templates
+
+            result = await execute(effect)
         else:
             result = await _call(cluster, effect)
     except TransientError:
@@ -66,6 +71,8 @@ async def perform(
 def _count(effect: Effect, outcome: str) -> None:
     if isinstance(effect, Query):
         metrics.QUERIES.labels(outcome).inc()
+    elif isinstance(effect, Execute):
+        metrics.PROGRAMS.labels(effect.program, outcome).inc()
     elif isinstance(effect, Observe | Pull):
         metrics.SOURCE_READS.labels(type(effect).__name__.lower(), outcome).inc()
     else:

@@ -26,6 +26,7 @@ from pvbus.core.kernel.effects import (
     Controller,
     Delete,
     Effect,
+    Execute,
     Notice,
     Observe,
     Outcome,
@@ -59,7 +60,7 @@ AGAIN_SECONDS_MAX = 600.0
 """The longest timer of a key. Windows and deadlines are times of the wall clock, which may be set, and timers
 stand still while the machine sleeps: who waits for longer looks again meanwhile."""
 
-_BESIDE = (Query, Observe, Pull)
+_BESIDE = (Query, Observe, Pull, Execute)
 """Effects that do not ask the API server, so its pauses are not theirs."""
 
 

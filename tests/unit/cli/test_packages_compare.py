@@ -241,22 +241,20 @@ GAPS: dict[str, tuple[list[dict[str, Any]], tuple[str, str]]] = {
     "a repository": ([REPOSITORY], ("PackageRepository demo/tools", "PackageRepository")),
     "apps, but for those of installs": (APPS, ("App demo/own", "App")),
     "another tool": (
-        carvel("web", "1.0.0", "1.0.0", template=[{"helmTemplate": {}}]),
-        ("PackageInstall demo/web", "template.helmTemplate"),
+        carvel("web", "1.0.0", "1.0.0", template=[{"sops": {}}]),
+        ("PackageInstall demo/web", "template.sops"),
     ),
-    "directives of ytt": (
+    "a program that is not there": (
         carvel("web", "1.0.0", "1.0.0", paths={"config/cm.yml": "#@ data.values.x\n"}),
-        ("PackageInstall demo/web", "cm.yml"),
+        ("PackageInstall demo/web", "template.ytt"),
     ),
     "another cluster": (
         carvel("web", "1.0.0", "1.0.0", cluster={"kubeconfigSecretRef": {"name": "x"}}),
         ("PackageInstall demo/web", "spec.cluster"),
     ),
-    "an overlay": (
-        carvel(
-            "web", "1.0.0", "1.0.0", annotations={"ext.packaging.carvel.dev/ytt-paths-from-secret-name": "x"}
-        ),
-        ("PackageInstall demo/web", "ext.packaging.carvel.dev/ytt-paths-from-secret-name"),
+    "a login of its own": (
+        carvel("web", "1.0.0", "1.0.0", annotations={"ext.packaging.carvel.dev/fetch-0-secret-name": "x"}),
+        ("PackageInstall demo/web", "ext.packaging.carvel.dev/fetch-0-secret-name"),
     ),
     "a period": (
         carvel("web", "1.0.0", "1.0.0", syncPeriod="1h"),

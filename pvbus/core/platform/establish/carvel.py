@@ -28,11 +28,18 @@ from pvbus.core.platform.establish.changerules import (
     is_orphaned,
     order_of,
 )
-from pvbus.core.platform.establish.fetching import NOT_SUPPORTED, fetch_content
+from pvbus.core.platform.establish.fetching import fetch_content
 from pvbus.core.platform.establish.objects import ADOPTED, CONTENT, Object, key_of, kind_of, title
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.owners import controller_of
 from pvbus.core.platform.establish.readiness import awaited_state
+from pvbus.core.platform.establish.templating import (
+    EXTENSIONS,
+    NOT_SUPPORTED,
+    OVERLAYS,
+    VALUES_AS_OVERLAYS,
+    setting_of,
+)
 from pvbus.core.platform.packaging.statuses import DELETE_FAILED, DELETING
 
 INSTALLED_BY = "pvbus.dev/installed-by"
@@ -58,10 +65,6 @@ REFUSED_SECONDS = 60.0
 DELETE_AGAIN_SECONDS = 20.0
 """Nobody watches the rights of accounts, nor namespaces: one that is deleted later is held for so long."""
 LOOK_SECONDS = 600.0
-EXTENSIONS = "ext.packaging.carvel.dev/"
-"""How the annotations begin with which an install changes the templates and logins of its package."""
-NO_VALUES = "spec.values has no effect: nothing in the package is a template"
-"""One with templates is refused before."""
 
 
 def user_of(install: Install) -> str:
@@ -73,15 +76,20 @@ def unsupported(obj: Mapping[str, Any]) -> str:
     """Return what of an install's object would make another installation, in words; "" if nothing."""
     if (obj.get("spec") or {}).get("cluster"):
         return "spec.cluster has no effect here: it would be installed in this cluster"
-    changing = sorted(name for name in annotations_of(obj) if name.startswith(EXTENSIONS))
+    changing = sorted(name for name in annotations_of(obj) if _is_unsupported(name))
     return f"the annotation {changing[0]} has no effect here" if changing else ""
+
+
+def _is_unsupported(annotation_name: str) -> bool:
+    is_done = annotation_name == VALUES_AS_OVERLAYS or f"{annotation_name}.".startswith(f"{OVERLAYS}.")
+    return annotation_name.startswith(EXTENSIONS) and not is_done
 
 
 def ignored(obj: Mapping[str, Any]) -> list[str]:
     """Return what of an install's object has no effect here, in words."""
     spec = obj.get("spec") or {}
     period = f"spec.syncPeriod has no effect: objects are compared every {LOOK_SECONDS / 60:g} minutes"
-    return [*([NO_VALUES] if spec.get("values") else []), *([period] if spec.get("syncPeriod") else [])]
+    return [period] if spec.get("syncPeriod") else []
 
 
 def reconcile_install(
@@ -118,7 +126,7 @@ def _install(
     install: Install, obj: Object, row: LockRow, former: EstablishedRevision, package: Object
 ) -> Generator[Effect, Any, Carried]:
     name, user = ObjectKey.parse(install.okey), user_of(install)
-    content = yield from fetch_content(package, name.namespace)
+    content = yield from fetch_content(package, setting_of(obj, user))
     where = str((obj.get("spec") or {}).get("defaultNamespace") or name.namespace)
     placed = yield from applying.with_namespaces(forms.in_order(content.objects), where)
     keys = tuple(map(key_of, placed))

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 from pvbus.core.kernel.objects import annotation, annotations_of
 from pvbus.core.platform.establish import objects as forms
 from pvbus.core.platform.establish.applying import RefusedError
-from pvbus.core.platform.establish.fetching import NOT_SUPPORTED
 from pvbus.core.platform.establish.objects import Object, key_of, kind_of, title
+from pvbus.core.platform.establish.templating import NOT_SUPPORTED
 
 INVALID = "InvalidChangeRule"
 """The reason of a refusal as the order that a package asks for cannot be read or kept."""

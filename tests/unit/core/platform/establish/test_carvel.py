@@ -210,11 +210,11 @@ def test_what_a_person_writes_into_the_note_of_objects_deletes_nothing_of_others
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"template": [{"helmTemplate": {}}]}, "template.helmTemplate"),
-        ({"template": [{"ytt": {"inline": {"paths": {}}}}]}, "template.ytt.inline"),
+        ({"template": [{"sops": {}}]}, "template.sops"),
+        ({"template": [{"cue": {}}]}, "template.cue"),
+        ({"template": [{"ytt": {"valuesFrom": [{"downwardAPI": {}}], "fileMarks": ["x"]}}]}, "downwardAPI"),
         ({"fetch": [{"helmChart": {"name": "a"}}]}, "fetch.helmChart"),
         ({"fetch": [{"inline": {"pathsFrom": []}}]}, "fetch.inline.pathsFrom"),
-        ({"fetch": [{"inline": {"paths": {"a.yml": "#@ x = 1\n"}}}]}, "a.yml has directives of ytt"),
         ({"deploy": [{"kapp": {"intoNs": "other"}}]}, "deploy.kapp.intoNs"),
     ],
 )
@@ -290,22 +290,6 @@ def test_a_mistyped_path_deletes_nothing() -> None:
     order(world, "1.2.0")
     world.settle()
     assert (world.done[KEY].reason, data_of(world, "settings")) == ("", None)
-
-
-def test_kbld_is_left_out_aloud() -> None:
-    """The package is installed, and the row says that images are not resolved."""
-    world = World()
-    add_install(world)
-    add_package(world, "1.0.0", [config_map("settings", "1")], template=[{"ytt": {}}, {"kbld": {}}])
-    order(world, "1.0.0")
-    world.settle()
-    assert data_of(world, "settings") == "1"
-    assert "kbld is not run" in world.done[KEY].message
-    obj = world.cluster.peek(INSTALL, "team", "app")
-    assert obj is not None
-    (condition,) = obj["status"]["conditions"]
-    assert condition["type"] == "ReconcileSucceeded"
-    assert "kbld is not run" in condition["message"]
 
 
 def test_an_object_of_another_install_is_not_taken() -> None:
@@ -521,7 +505,7 @@ def test_objects_without_a_namespace_are_in_the_default_one_of_the_install() -> 
     assert world.cluster.peek(CONFIG_MAP, "team", "settings") is None
 
 
-@pytest.mark.parametrize("name", ["ytt-paths-from-secret-name.1", "helm-template-values-from-secret-name"])
+@pytest.mark.parametrize("name", ["fetch-0-secret-name", "helm-template-values-from-secret-name"])
 def test_an_install_that_changes_its_package_is_refused_by_name(name: str) -> None:
     """The package without the change is another one than the user asked for."""
     world = World()

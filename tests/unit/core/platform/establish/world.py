@@ -7,8 +7,8 @@ import msgspec
 import yaml
 
 from pvbus.adapters.memory.cluster import MemoryCluster, Write
-from pvbus.core.errors import PermanentError, PvbusError
-from pvbus.core.kernel.effects import WRITES, Content, Effect, Outcome, Pull, Put
+from pvbus.core.errors import PROGRAM_MISSING, PermanentError, PvbusError
+from pvbus.core.kernel.effects import WRITES, Content, Effect, Execute, Executed, Outcome, Pull, Put
 from pvbus.core.kernel.packagerows import EstablishedRow, Installer, LockedRevision, LockRow
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
 from pvbus.core.platform.establish.controller import EstablishController
@@ -62,7 +62,7 @@ def okey_of(name: str) -> str:
 
 class World:
     """What outlives a process: the cluster, the bus's rows, and the registry. during: what happens after the
-    next effect."""
+    next effect. programs: those that this machine has, by name."""
 
     def __init__(self, *, installer: Installer = "pvbus") -> None:
         self.cluster = MemoryCluster(now=lambda: "2026-01-01T00:00:00Z", collects_garbage=True)
@@ -74,6 +74,7 @@ class World:
         self.cluster.serve(Resource("data.packaging.carvel.dev", "v1alpha1", "Package", "packages", True))
         self.contents: dict[str, dict[str, bytes]] = {}
         self.refusals: dict[str, PvbusError] = {}
+        self.programs: dict[str, Callable[[Execute], Executed]] = {}
         self.lock: dict[str, LockRow] = {}
         self.done: dict[str, EstablishedRow] = {}
         self.effects = 0
@@ -163,6 +164,10 @@ class World:
             if effect.digest not in self.contents:
                 raise PermanentError("no such content", reason="NotFound")
             return Content(effect.digest, self.contents[effect.digest])
+        if isinstance(effect, Execute):
+            if effect.program not in self.programs:
+                raise PermanentError("no such program", reason=PROGRAM_MISSING)
+            return self.programs[effect.program](effect)
         result = await perform(self.cluster, effect)
         if isinstance(effect, WRITES):
             self.requests += not getattr(effect, "is_dry_run", False)
