@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from pvbus.cli.gone import DAY_SECONDS
+from pvbus.cli.installprogress import is_trouble
 from pvbus.cli.objectnames import NAMED_KINDS, Scope, named, namespace_option, object_argument
 from pvbus.cli.output import columns
 from pvbus.cli.progress import KINDS, Judged, condition_of
@@ -20,13 +21,13 @@ from pvbus.core.errors import UsageError
 from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import KEPT_FOR, Key, ObjectKey, maker_of, okey
 from pvbus.core.kernel.markers import is_marker
+from pvbus.core.kernel.objectrows import REVISION
 from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, ObjectRow
 from pvbus.core.kernel.topics import partition_key
 from pvbus.core.promotion.protocol.rules import seconds_of
 from pvbus.core.variants.attention import ATTENTION
-from pvbus.core.variants.conditions.subjects import GROUPS
-from pvbus.core.variants.notices import REVISION
+from pvbus.core.variants.conditions.subjects import OBSERVED
 from pvbus.core.variants.severity import STOPS
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.cluster import Kind
@@ -36,7 +37,7 @@ NOT_REPORTED = "NotReported"
 _SINCE_EXAMPLES = "all, now, a duration such as 10m or 1h30m, or a time such as 2026-11-27T12:00:00Z"
 _event = msgspec.json.Decoder(ConditionEvent)
 _object = msgspec.json.Decoder(ObjectRow)
-_REVISIONS = f"{GROUPS[REVISION]}/{REVISION}|"
+_REVISIONS = f"{REVISION}|"
 _judged = msgspec.json.Decoder(Judged)
 Wanted = Callable[[ConditionEvent], bool]
 
@@ -69,7 +70,8 @@ Examples:
   pvbus conditions                           the last event of each condition of every object
   pvbus conditions default/web               of the objects of this name, whatever their kinds
   pvbus conditions pvs/web -n default        of this set
-  pvbus conditions --not-ready               sets, variants and Repositories that are not ready, and why
+  pvbus conditions provider/aws              of an install of Crossplane's family, which has no namespace
+  pvbus conditions --not-ready               sets, variants, Repositories and installs that are not ready
   pvbus conditions --follow                  changes as they come, and nothing before
   pvbus conditions --since 10m pvs/web       what has changed in the last ten minutes
   pvbus conditions --follow -o json          a line of JSON per condition, and then per change
@@ -77,7 +79,8 @@ Examples:
 The lifecycle of a variant's package revision is its condition Published, with the lifecycle as the
 reason: Draft, Proposed, Published, DeletionProposed, and Deleted as the last event. The conditions
 that are readiness gates or tasks of such a revision follow it. Of a variant or a set that is gone, the
-drafts that stayed, as people had edited them, are shown: they have the condition Kept.
+drafts that stayed, as people had edited them, are shown: they have the condition Kept. Installs of
+packages and their revisions have the conditions of their status.
 
 Exit codes: 0 shown, 1 there is no such object, 2 bad usage.
 """,
@@ -275,14 +278,16 @@ def _unknown(kind: str, key: Key, obj: Judged) -> ConditionEvent:
 async def _nothing_of(bus: Bus, name: str, only: Kind | None) -> int:
     """Report why there is no condition of an object; return the exit code."""
     kinds = [kind for topic, kind in KINDS.items() if name in await read_rows(bus, topic, key=name)]
-    for kind, group in GROUPS.items():
-        key = okey(group, kind, *Key.parse(name))
-        kinds += [kind] if key in await read_rows(bus, OBJECTS, key=key) else []
+    for kind in OBSERVED:
+        key = okey(*kind, *Key.parse(name))
+        kinds += [kind.kind] if key in await read_rows(bus, OBJECTS, key=key) else []
     kinds = [kind for kind in kinds if only is None or kind == only.kind]
     if kinds:
         click.echo(f"{' and '.join(kinds)} {name}: no condition has been published yet", err=True)
         return 0
-    missing = "PackageVariantSet, PackageVariant, PackageRevision, Repository or RolloutPolicy"
+    missing = (
+        "PackageVariantSet, PackageVariant, PackageRevision, Repository, RolloutPolicy or PackageInstall"
+    )
     click.echo(
         f"{name}: there is no {missing if only is None else only.kind} of this name; check "
         "namespace and name (pvbus conditions lists all)",
@@ -335,8 +340,12 @@ def newer_than(
 
 
 def asks_for_attention(event: ConditionEvent) -> bool:
-    kind, status = event.condition.type, event.condition.status
-    return (kind == "Ready" and status != "True") or (kind in (*STOPS, ATTENTION) and status == "True")
+    """Return whether an object is not ready, and this condition says so."""
+    of_install = is_trouble(event.kind, event.condition)
+    if of_install is not None:
+        return of_install
+    type_, status = event.condition.type, event.condition.status
+    return (type_ == "Ready" and status != "True") or (type_ in (*STOPS, ATTENTION) and status == "True")
 
 
 def _events(records: Iterable[Record]) -> list[ConditionEvent]:
@@ -362,7 +371,7 @@ def _fields(event: ConditionEvent) -> tuple[str, ...]:
     condition = event.condition
     changed = event.previous not in ("", condition.status)
     change = f"{event.previous} -> {condition.status}" if changed else condition.status
-    name = f"{event.kind}/{event.namespace}/{event.name}"
+    name = "/".join(filter(None, (event.kind, event.namespace, event.name)))
     time = event.time or condition.last_transition_time or ""
     return time, name, condition.type, change, condition.reason, condition.message
 

@@ -5,17 +5,12 @@ from typing import NamedTuple
 import msgspec
 
 from pvbus.core.api.variants import Condition
+from pvbus.core.kernel.packagekinds import CARVEL_INSTALL, CROSSPLANE_INSTALLS
 from pvbus.ports.cluster import Kind
 
-CROSSPLANE_GROUP = "pkg.crossplane.io"
-CARVEL_GROUP = "packaging.carvel.dev"
-INSTALL_KINDS = (
-    Kind(CROSSPLANE_GROUP, "Package"),
-    Kind(CROSSPLANE_GROUP, "Provider"),
-    Kind(CROSSPLANE_GROUP, "Configuration"),
-    Kind(CROSSPLANE_GROUP, "Function"),
-    Kind(CARVEL_GROUP, "PackageInstall"),
-)
+CARVEL_GROUP = CARVEL_INSTALL.group
+INSTALL_KINDS = (*CROSSPLANE_INSTALLS, CARVEL_INSTALL)
+_CROSSPLANE_NAMES = {kind.kind for kind in CROSSPLANE_INSTALLS}
 UNREPORTED = "no conditions reported yet"
 
 
@@ -105,3 +100,12 @@ class InstallObject(msgspec.Struct, rename="camel"):
         if condition.status == "True":
             return ""
         return f"not {condition.type} ({condition.reason}): {condition.message}"
+
+
+def is_trouble(kind: str, condition: Condition) -> bool | None:
+    """Return whether a condition says that an install is not ready; None for an object of another kind."""
+    if kind in _CROSSPLANE_NAMES:
+        return condition.type in ("Installed", "Healthy") and condition.status != "True"
+    if kind == CARVEL_INSTALL.kind:
+        return condition.type != "ReconcileSucceeded" and condition.status == "True"
+    return None

@@ -15,12 +15,15 @@ from pvbus.cli.datafolder import DataPaths
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.objectrows import POLICY, QUARANTINE, REPOSITORY, REVISION, SET, STOP, VARIANT
+from pvbus.core.kernel.packagekinds import CARVEL_INSTALL, CROSSPLANE_INSTALLS, CROSSPLANE_REVISIONS
 from pvbus.core.yaml.reader import document
 from pvbus.ports.cluster import Kind
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_NAMESPACE = "default"
-INSTALL = Kind("packaging.carvel.dev", "PackageInstall")
+INSTALL = CARVEL_INSTALL
+_CROSSPLANE = (*CROSSPLANE_INSTALLS, *(kind for kind in CROSSPLANE_REVISIONS if kind.kind != REVISION.kind))
+"""Without the revisions of Packages: their word is that of Porch's package revisions."""
 
 _WORDS = {
     SET: ("packagevariantset", "packagevariantsets", "pvs"),
@@ -31,10 +34,11 @@ _WORDS = {
     INSTALL: ("packageinstall", "packageinstalls", "pkgi"),
     QUARANTINE: ("quarantine", "quarantines"),
     STOP: ("rolloutstop", "rolloutstops"),
+    **{kind: (f"{kind.kind.lower()}s", kind.kind.lower()) for kind in _CROSSPLANE},
 }
 """The words of a kind, the last one the shortest."""
 
-NAMED_KINDS = (SET, VARIANT, REVISION, REPOSITORY, POLICY)
+NAMED_KINDS = (SET, VARIANT, REVISION, REPOSITORY, POLICY, INSTALL, *_CROSSPLANE)
 """Those that report conditions on the bus."""
 
 _KINDS = {word: kind for kind, words in _WORDS.items() for word in words}
@@ -121,6 +125,10 @@ def named(words: Sequence[str], kinds: Sequence[Kind], scope: Scope, *, rest_max
         raise UsageError(f'"{text}" names no object: {examples(kind or kinds[0])}')
     if scope.namespace and len(parts) == 2 and parts[0] != scope.namespace:
         raise UsageError(f'"{text}" and -n {scope.namespace} name two namespaces: leave one of them out')
+    if kind in _CROSSPLANE:
+        if len(parts) == 2:
+            raise UsageError(f'"{text}": a {kind.kind} has no namespace: {examples(kind)}')
+        return Named(kind, Key("", parts[0]), tuple(rest))
     namespace = parts[0] if len(parts) == 2 else scope.namespace or scope.default()
     return Named(kind, Key(namespace, parts[-1]), tuple(rest))
 
@@ -135,6 +143,8 @@ def kind_of(word: str) -> Kind | None:
 def examples(kind: Kind) -> str:
     """Return in words how an object of a kind is named."""
     short = _WORDS[kind][-1]
+    if kind in _CROSSPLANE:
+        return f"give {short}/NAME or {short} NAME"
     return f"give NAMESPACE/NAME, {short}/NAME or {short} NAME, also with -n NAMESPACE"
 
 

@@ -34,7 +34,7 @@ from pvbus.core.kernel.eventrows import EventRollout
 from pvbus.core.kernel.gates import steps_in
 from pvbus.core.kernel.keys import GATE_STEPS, StopKey, okey
 from pvbus.core.kernel.kinds import Kind
-from pvbus.core.kernel.packagekinds import MIRRORED
+from pvbus.core.kernel.packagekinds import MIRRORED, REPORTING
 from pvbus.core.kernel.packagerows import SCOPE, ScopedKey
 from pvbus.core.kernel.records import (
     INJECTABLES,
@@ -64,6 +64,7 @@ POLICY = Kind(PROMOTION_GROUP, "RolloutPolicy")
 QUARANTINE = Kind(PROMOTION_GROUP, "Quarantine")
 STOP = Kind(PROMOTION_GROUP, "RolloutStop")
 STATIC_KINDS = (CRD, REPOSITORY, REVISION, VARIANT, SET)
+_REPORTING = frozenset({REPOSITORY, POLICY, *REPORTING})
 WHOLE_KINDS = frozenset({*STATIC_KINDS, SPECIALIZER, POLICY, QUARANTINE, STOP, *MIRRORED})
 UNREADABLE = PackageSpecializerSpec(
     selector=LabelSelector(match_expressions=(LabelSelectorRequirement(),)),
@@ -235,7 +236,7 @@ def _reported(kind: Kind, obj: Mapping[str, Any]) -> tuple[Condition, ...]:
     """Return the conditions that have events, one of each type."""
     if kind == STOP:
         return _of_stop(obj)
-    if kind not in (REPOSITORY, POLICY):
+    if kind not in _REPORTING:
         return ()
     by_type: dict[str, Condition] = {}
     for c in _maps(_map(obj.get("status")).get("conditions")):

@@ -14,6 +14,8 @@ CARVEL_PACKAGE = Kind("data.packaging.carvel.dev", "Package")
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 
 INSTALLS = frozenset({*CROSSPLANE_INSTALLS, CARVEL_INSTALL})
+REPORTING = (*CROSSPLANE_INSTALLS, *CROSSPLANE_REVISIONS, CARVEL_INSTALL)
+"""Those that have public events of their conditions."""
 MIRRORED = (
     *CROSSPLANE_INSTALLS,
     *CROSSPLANE_REVISIONS,

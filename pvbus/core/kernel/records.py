@@ -131,8 +131,8 @@ class RevisionFacts(Row, frozen=True, kw_only=True):
 
 class ObjectRow(Row, frozen=True, kw_only=True):
     """Metadata of an observed object, and a few facts of its kind that services need. conditions: Ready of a
-    Repository, all of a RolloutPolicy. specializer: the spec of a PackageSpecializer. rollout: how far that
-    of a RolloutPolicy is."""
+    Repository, all of a RolloutPolicy, an install of a package or its revision. specializer: the spec of a
+    PackageSpecializer. rollout: how far that of a RolloutPolicy is."""
 
     uid: str
     resource_version: str = ""

@@ -424,9 +424,9 @@ TOPICS: tuple[Topic, ...] = (
         spec=_kept_for(CONDITIONS, days=7),
         description=(
             "One event for each change of a condition of a PackageVariant, PackageVariantSet or "
-            "RolloutPolicy, of Ready of a Repository, of Stopped of a RolloutStop, of the lifecycle of a "
-            "variant's PackageRevisions (their condition Published), and of the conditions that are gates or "
-            "tasks of these."
+            "RolloutPolicy, of an install of a package or its revision, of Ready of a Repository, of Stopped "
+            "of a RolloutStop, of the lifecycle of a variant's PackageRevisions (their condition Published), "
+            "and of the conditions that are gates or tasks of these."
         ),
         rows=(Rows(ConditionEvent, f"<Kind>|{_NAME}", SubjectKey.parse, by=_NAME),),
         producers=("conditions",),

@@ -179,6 +179,10 @@ def one_of_two_packages_with_the_same_object_is_refused(platform: Platform, up: 
     platform.until(lambda: "shop" in reason_of(platform, "rival"), up)
     assert "shops" in reason_of(platform, "rival")
     platform.until(lambda: "SyncPackage" in platform.kubectl("describe", "configuration", "rival"), up)
+    shown = pvbus("conditions", "configuration/rival", "--not-ready", "-o", "json", cwd=platform.folder)
+    events = [json.loads(line) for line in shown.out.splitlines()]
+    assert {event["condition"]["type"] for event in events} == {"Installed", "Healthy"}, shown.err
+    assert all("shops" in event["condition"]["message"] for event in events)
     assert platform.revisions("rival") == {}
     assert platform.brought() == before
     assert platform.versions() == versions

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.cli.conditionevents import newer_than
+from pvbus.cli.conditionevents import asks_for_attention, newer_than
 from pvbus.cli.main import run
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.eventrows import ConditionEvent
@@ -233,3 +233,24 @@ def test_of_what_is_gone_the_drafts_that_stayed_are_shown(
     write_tables(tmp_path / "bus.db", table)
     code = run(["conditions", f"default/{name}", "--data", str(tmp_path), "-o", "json"])
     assert (code, shown(capsys)) == ((0, [(draft, "Kept", "True")]) if is_shown else (1, []))
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_", "status", "asks"),
+    [
+        ("Provider", "Healthy", "True", False),
+        ("Provider", "Healthy", "False", True),
+        ("Function", "Installed", "Unknown", True),
+        ("Provider", "Verified", "False", False),
+        ("ProviderRevision", "RevisionHealthy", "False", False),
+        ("PackageInstall", "ReconcileSucceeded", "True", False),
+        ("PackageInstall", "Reconciling", "True", True),
+        ("PackageInstall", "ReconcileFailed", "True", True),
+        ("PackageInstall", "ReconcileFailed", "Unknown", False),
+    ],
+)
+def test_installs_that_are_not_ready_ask_for_attention(
+    kind: str, type_: str, status: str, asks: bool
+) -> None:
+    """By the conditions of each family. Revisions do not: their install says the same."""
+    assert asks_for_attention(event(status, kind=kind, condition={"type": type_})) is asks

@@ -8,7 +8,10 @@ import yaml
 from pvbus.cli.objectnames import NAMED_KINDS, Named, Scope, kind_of, named
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.objectrows import REPOSITORY, REVISION, SET, VARIANT
+from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP
+from pvbus.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from tests.e2e.cli.command import REPOSITORY as CHECKOUT
 
 WEB = Key("default", "web")
@@ -113,11 +116,24 @@ def test_a_name_alone_is_in_the_namespace_of_the_kubeconfig(
 def test_kinds_have_the_words_that_kubectl_takes() -> None:
     """Those of the CustomResourceDefinitions; package revisions have none."""
     files = (CHECKOUT / "schemas" / "crds").glob("*.yaml")
-    names = [yaml.safe_load(file.read_text())["spec"]["names"] for file in files]
-    words = {each["kind"]: each for each in names}
-    defined = [kind for kind in NAMED_KINDS if kind.kind in words]
+    definitions = [yaml.safe_load(file.read_text()) for file in files]
+    definitions += [*packaging_crds(), *crossplane_crds(), *carvel_crds()]
+    specs = [each["spec"] for each in definitions]
+    words = {Kind(each["group"], each["names"]["kind"]): each["names"] for each in specs}
+    defined = [kind for kind in NAMED_KINDS if kind in words]
     assert len(defined) == len(NAMED_KINDS) - 1
     for kind in defined:
-        texts = [words[kind.kind][key] for key in ("kind", "plural", "singular")]
-        assert {kind_of(text) for text in (*texts, *words[kind.kind]["shortNames"])} == {kind}
+        texts = [words[kind][key] for key in ("kind", "plural", "singular")]
+        assert {kind_of(text) for text in (*texts, *words[kind].get("shortNames", ()))} == {kind}
+
+
+def test_an_install_of_crossplanes_family_has_no_namespace() -> None:
+    """Whatever the kubeconfig says; its revisions are named alike."""
+    scope = Scope("prod", "nowhere")
+    assert named(["provider/aws"], NAMED_KINDS, scope) == Named(
+        Kind(CROSSPLANE_GROUP, "Provider"), Key("", "aws")
+    )
+    assert named(["functionrevision", "f-1"], NAMED_KINDS, scope).key == Key("", "f-1")
+    with pytest.raises(UsageError, match="a Provider has no namespace: give provider/NAME"):
+        named(["provider/prod/aws"], NAMED_KINDS, scope)
     assert kind_of("Repo") == REPOSITORY

@@ -47,7 +47,7 @@ from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.conditions.endings import DECIDED_TO_REMOVE, end_of
 from pvbus.core.variants.conditions.sets import set_conditions
 from pvbus.core.variants.conditions.specretention import SpecRetention
-from pvbus.core.variants.conditions.subjects import GROUPS, NO_ROLLOUT, ConditionSubject, Subjects
+from pvbus.core.variants.conditions.subjects import NO_ROLLOUT, OBSERVED_NAMES, ConditionSubject, Subjects
 from pvbus.core.variants.notices import REVISION
 from pvbus.core.variants.publishing import (
     DELETED,
@@ -207,7 +207,7 @@ class ConditionsController(KeyedController[ObjectState]):
         if states is None:
             return Outcome()
         kind, name = SubjectKey.parse(key)
-        if kind in GROUPS:
+        if kind in OBSERVED_NAMES.values():
             return self._observe(partition, kind, key, now)
         state = states.get(key)
         if state is None:

@@ -1,5 +1,5 @@
-"""Objects with events whose status others write: Repositories, RolloutPolicies and RolloutStops, and
-variants' revisions.
+"""Objects with events whose status others write: Repositories, RolloutPolicies and RolloutStops, variants'
+revisions, and the installs of packages with their revisions.
 
 Their rows come from `pvbus.objects`, which every worker reads in full. The worker of the partition of
 `<namespace>/<name>` publishes an object's events, as for sets and variants. So each row of
@@ -13,23 +13,19 @@ import msgspec
 from msgspec.structs import replace
 
 from pvbus.core.api.packages import PUBLISHED
-from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition
+from pvbus.core.kernel import objectrows
 from pvbus.core.kernel.eventrows import EventCause, EventRollout, EventTask
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR, ObjectKey, SubjectKey, maker_of, reconciled_partition
+from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.markers import SyncView, marker_kind
+from pvbus.core.kernel.packagekinds import REPORTING
 from pvbus.core.kernel.records import ObjectRow, RevisionFacts
 from pvbus.core.kernel.tasks import OPEN_STATES, asked
-from pvbus.core.variants.notices import KEPT_TYPE, LIFECYCLE_TYPE, REPOSITORY, REVISION
+from pvbus.core.variants.notices import KEPT_TYPE, LIFECYCLE_TYPE
 
-POLICY = "RolloutPolicy"
-STOP = "RolloutStop"
-GROUPS = {
-    REPOSITORY: CONFIG_GROUP,
-    REVISION: PORCH_GROUP,
-    POLICY: PROMOTION_GROUP,
-    STOP: PROMOTION_GROUP,
-}
+OBSERVED = (objectrows.REPOSITORY, objectrows.REVISION, objectrows.POLICY, objectrows.STOP, *REPORTING)
+OBSERVED_NAMES = {str(kind): kind.kind for kind in OBSERVED}
 
 DUPLICATE = "Duplicate"
 """The reason of the event of a condition that is there more than once."""
@@ -84,10 +80,8 @@ class Subjects:
 
     def load_marker(self, partition: int, key: str, value: bytes | None) -> str | None:
         """Apply a sync marker; return the kind whose completeness changed."""
-        kind = marker_kind(key).rpartition("/")[2]
-        if marker_kind(key) != f"{GROUPS.get(kind)}/{kind}":
-            return None
-        return kind if self._sync.load(partition, key, value) else None
+        kind = OBSERVED_NAMES.get(marker_kind(key))
+        return kind if kind is not None and self._sync.load(partition, key, value) else None
 
     def of(self, partition: int, key: str) -> ConditionSubject | None:
         return self._tables[partition].get(key)
@@ -98,15 +92,21 @@ class Subjects:
 
     def is_listed(self, kind: str, namespace: str) -> bool:
         """Return whether the list of a kind is complete, so that a missing object does not exist."""
-        return self._sync.ok(f"{GROUPS[kind]}/{kind}", namespace)
+        return self._sync.ok(str(observed_kind(kind, namespace)), namespace)
 
 
-_PREFIXES = tuple(f"{group}/{kind}|" for kind, group in GROUPS.items())
+_PREFIXES = tuple(f"{kind}|" for kind in OBSERVED)
+
+
+def observed_kind(name: str, namespace: str) -> Kind:
+    """Return the kind of an event. Two are called PackageRevision: Crossplane's has no namespace."""
+    kinds = [kind for kind in OBSERVED if kind.kind == name]
+    return kinds[0] if namespace else kinds[-1]
 
 
 def _subject(name: ObjectKey, row: ObjectRow) -> ConditionSubject:
     cause = EventCause(generation=row.generation, resource_version=row.resource_version)
-    if name.kind != REVISION:
+    if name.group != PORCH_GROUP:
         return ConditionSubject(row.uid, row.conditions, cause, rollout=row.rollout or NO_ROLLOUT)
     facts = row.revision
     if facts is not None:

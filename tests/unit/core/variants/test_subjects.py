@@ -20,7 +20,15 @@ from pvbus.core.kernel.keys import (
     sync_key,
 )
 from pvbus.core.kernel.keys import partition as partition_of
+from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.objectrows import POLICY, REPOSITORY, REVISION, rows_of
+from pvbus.core.kernel.packagekinds import (
+    CARVEL_INSTALL,
+    CROSSPLANE_GROUP,
+    CROSSPLANE_INSTALLS,
+    CROSSPLANE_REVISIONS,
+    REPORTING,
+)
 from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS
 from pvbus.core.kernel.tasks import TASKS_MAX
 from pvbus.core.variants.conditions.controller import ConditionsController
@@ -98,7 +106,7 @@ class Worker:
                 self.controller.load(LATEST, number, key, value)
 
     def listed(self, state: str = "ok", epoch: int = 1) -> None:
-        for kind in (REPOSITORY, REVISION, POLICY):
+        for kind in (REPOSITORY, REVISION, POLICY, *REPORTING):
             for number in range(PARTITIONS):
                 self._run(self.controller.load(OBJECTS, number, sync_key(*kind), marker(state, epoch)))
 
@@ -497,3 +505,82 @@ def test_what_was_published_since_is_not_kept(lifecycle: str) -> None:
     marks = {KEPT_FOR: "web@", EDITED_BY: "ann"}
     worker.see(REVISION, revision(lifecycle, number=1, owners=(), annotations=marks))
     assert worker.events == []
+
+
+def packaged(kind: Kind, *conditions: tuple[str, str, str], uid: str = "i1", generation: int = 1) -> Any:
+    """An install of a package, or a revision, as establish, Crossplane or kapp-controller reports it."""
+    reported = [
+        {"type": type_, "status": status, "reason": reason, "observedGeneration": generation}
+        for type_, status, reason in conditions
+    ]
+    meta: dict[str, Any] = {"uid": uid, "resourceVersion": "9", "generation": generation}
+    if kind.group == CROSSPLANE_GROUP:
+        meta["namespace"] = ""
+    return obj(kind, "aws", metadata=meta, spec={}, status={"conditions": reported})
+
+
+@pytest.mark.parametrize("kind", [*CROSSPLANE_INSTALLS, *CROSSPLANE_REVISIONS], ids=str)
+def test_what_becomes_of_a_package_of_crossplanes_family_is_told_once(kind: Kind) -> None:
+    """Refused, then healthy, then gone; a status that is written again, and a restart, say nothing."""
+    worker = Worker()
+    worker.listed()
+    refused = packaged(kind, ("Healthy", "False", "UnhealthyPackageRevision"))
+    healthy = packaged(kind, ("Healthy", "True", "HealthyPackageRevision"))
+    for state in (refused, refused, healthy, healthy):
+        worker.see(kind, state)
+    first = worker.events[0]
+    assert (first.kind, first.namespace, first.name, first.uid) == (kind.kind, "", "aws", "i1")
+    assert (first.cause.resource_version, first.condition.observed_generation) == ("9", 1)
+    assert list(worker.latest) == [f"{kind.kind}|/aws|Healthy"]
+    after = Worker(worker.latest)
+    after.see(kind, healthy)
+    after.listed()
+    assert after.reported() == []
+    worker.see(kind, healthy, gone=True)
+    assert [(status, previous) for status, _, previous in worker.reported()] == [
+        ("False", ""),
+        ("True", "False"),
+        ("Unknown", "True"),
+    ]
+    assert worker.latest == {}
+
+
+def test_a_change_of_an_install_that_changes_no_condition_has_an_event_of_its_generation() -> None:
+    """So who waits for a change of a package finds it in the events alone."""
+    worker = Worker()
+    worker.listed()
+    provider = CROSSPLANE_INSTALLS[-1]
+    for generation in (1, 2):
+        worker.see(provider, packaged(provider, ("Healthy", "True", "R"), generation=generation))
+    assert [event.condition.observed_generation for event in worker.events] == [1, 2]
+
+
+def test_the_one_condition_of_a_carvel_install_ends_as_the_next_one_begins() -> None:
+    worker = Worker()
+    worker.listed()
+    for type_ in ("Reconciling", "ReconcileSucceeded"):
+        worker.see(CARVEL_INSTALL, packaged(CARVEL_INSTALL, (type_, "True", "")))
+    assert [(e.condition.type, e.condition.status, e.last) for e in worker.events] == [
+        ("Reconciling", "True", False),
+        ("ReconcileSucceeded", "True", False),
+        ("Reconciling", "Unknown", True),
+    ]
+    assert list(worker.latest) == ["PackageInstall|default/aws|ReconcileSucceeded"]
+
+
+def test_both_kinds_of_package_revisions_have_their_own_events() -> None:
+    """A list of Crossplane's that is not complete holds no end of a revision of Porch's, and vice versa."""
+    worker = Worker()
+    crossplane = Kind(CROSSPLANE_GROUP, REVISION.kind)
+    worker.listed()
+    for number in range(PARTITIONS):
+        worker._run(worker.controller.load(OBJECTS, number, sync_key(*crossplane), marker("syncing", 2)))
+    worker.see(REVISION, revision("Draft"))
+    worker.see(crossplane, packaged(crossplane, ("RevisionHealthy", "True", "R")))
+    worker.see(REVISION, revision("Draft"), gone=True)
+    worker.see(crossplane, packaged(crossplane), gone=True)
+    assert [(e.namespace, e.condition.type, e.last) for e in worker.events] == [
+        ("default", "Published", False),
+        ("", "RevisionHealthy", False),
+        ("default", "Published", True),
+    ]
