@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,7 @@ from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.kernel.keys import ACKNOWLEDGED_PREFIX, AUTO_LIFECYCLE, PROPOSED_CONTENT
 from pvbus.core.kernel.topics import ALL_SERVICES, PROMOTION, SERVICES
 from pvbus.core.variants.revisions.content import content_digest
+from pvbus.core.variants.revisions.signatures import INPUTS_CHANGED
 from pvbus.ports.cluster import Object, Resource
 from tests.simulation.cluster import SPECIALIZER
 from tests.simulation.world import REPOSITORY, RESOURCES, REVISION, SITE, World
@@ -105,8 +105,7 @@ def act(world: Promoting) -> None:
         case "acknowledge":
             annotate(world, obj, {ACKNOWLEDGED: name})
         case "met" | "unmet" as what:
-            condition = {"type": GATE, "status": "True" if what == "met" else "False"}
-            world.put(REVISION, name, status={**(obj.get("status") or {}), "conditions": [condition]})
+            report(world, obj, "True" if what == "met" else "False")
         case "reject" if lifecycle(obj) == "Proposed":
             world.put(REVISION, name, spec={**obj["spec"], "lifecycle": "Draft"})
         case "edit" if lifecycle(obj) == "Draft":
@@ -117,6 +116,21 @@ def act(world: Promoting) -> None:
             world.put(RESOURCES, name, spec={**resources["spec"], "resources": files})
             status = {**(obj.get("status") or {}), "selfLock": {"git": {"commit": text}}}
             world.put(REVISION, name, status=status)
+
+
+def report(world: World, obj: Object, status: str) -> None:
+    conditions = [{"type": GATE, "status": status}]
+    world.put(
+        REVISION, obj["metadata"]["name"], status={**(obj.get("status") or {}), "conditions": conditions}
+    )
+
+
+def sign_anew(world: Promoting) -> None:
+    """Let the program report again of what has changed since it did."""
+    for obj in world.drafts():
+        conditions = (obj.get("status") or {}).get("conditions") or ()
+        if any(each.get("reason") == INPUTS_CHANGED for each in conditions):
+            report(world, obj, "True")
 
 
 def annotate(world: World, obj: Object, annotations: dict[str, str]) -> None:
@@ -142,6 +156,8 @@ def test_under_faults_and_kills_each_attempt_is_proposed_once_and_never_unready(
                 world.add_worker(service)
         await world.calm()
         await world.converge(quiet=70.0)
+        sign_anew(world)
+        await world.converge(quiet=70.0)
         assert world.moves, "nothing was proposed at all"
         assert "r1.hand.v1" in {name for name, _ in world.moves}, "the one made by hand is served, too"
         for obj in world.drafts():  # the last state of each is the one that the rules say
@@ -166,8 +182,7 @@ def test_without_both_services_nothing_is_proposed(services: tuple[str, ...]) ->
         world = await fleet(services=services)
         for obj in world.drafts():
             annotate(world, obj, {ACKNOWLEDGED: obj["metadata"]["name"]})
-            status: Any = {"conditions": [{"type": GATE, "status": "True"}]}
-            world.put(REVISION, obj["metadata"]["name"], status=status)
+            report(world, obj, "True")
         await world.converge()
         assert len(world.drafts()) == SITES
         assert world.moves == []

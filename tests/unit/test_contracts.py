@@ -84,6 +84,7 @@ def test_topics_and_record_types_are_declared_for_each_other() -> None:
         "Coverage",
         "Refusal",
         "Verdict",
+        "BoundCondition",
         "Carried",
         "Approval",
         "EventCause",

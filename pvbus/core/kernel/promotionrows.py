@@ -9,26 +9,42 @@ from typing import Literal
 from pvbus.core.kernel.codec import Row
 
 
+class BoundCondition(Row, frozen=True, kw_only=True):
+    """What a condition of a revision was found on, as far as promote knows.
+
+    content: digest of the files, without those that it survives. survives: as of
+    `pvbus.core.variants.revisions.signatures.Signature`. words: digest of its reason and message.
+    """
+
+    content: str
+    survives: tuple[str, ...] = ()
+    words: str = ""
+
+
 class Verdict(Row, frozen=True, kw_only=True):
     """Promote's decision on one open revision of a variant.
 
     row_digest: digest of the ObjectRow that it was made on. reason: a word of a closed set
     (`pvbus.core.promotion.promote.verdicts`); message: for people. order: what release does to a revision
     that still has this digest; "" for nothing. content: digest of what a signature of its files is a
-    statement on, "" if it was not needed. acknowledged: by name of a PackageSpecializer without a gate on it,
-    the content that it has acknowledged. gates: its readiness gates. settles_at: a gate was removed from it
-    while it was signed, so it is not proposed before this time, in seconds since 1970.
+    statement on, "" if it was not needed, or its files cannot be read. acknowledged: by name of a
+    PackageSpecializer without a gate on it, the content that it has acknowledged. gates: its readiness gates.
+    settles_at: a gate was removed from it while it was signed, so it is not proposed before this time, in
+    seconds since 1970. bound: by type, what each condition that is True was found on. void: the types of
+    those that were found on other content.
     """
 
     revision: str
     row_digest: str
     reason: str
     message: str = ""
-    order: Literal["", "propose", "return"] = ""
+    order: Literal["", "propose", "return", "void"] = ""
     content: str = ""
     acknowledged: Mapping[str, str] = {}
     gates: tuple[str, ...] = ()
     settles_at: float = 0
+    bound: Mapping[str, BoundCondition] = {}
+    void: tuple[str, ...] = ()
 
 
 class PromotionRow(Row, frozen=True, kw_only=True):
@@ -53,7 +69,7 @@ class Carried(Row, frozen=True, kw_only=True):
 
     revision: str
     row_digest: str
-    order: Literal["propose", "return"]
+    order: Literal["propose", "return", "void"]
     outcome: Literal["done", "refused"]
     message: str = ""
 

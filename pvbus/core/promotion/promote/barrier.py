@@ -13,12 +13,13 @@ from pvbus.core.api.selectors import matches, requirements_of, selector_problems
 from pvbus.core.kernel.keys import ACKNOWLEDGED_PREFIX
 from pvbus.core.kernel.messages import SEPARATOR
 from pvbus.core.kernel.objects import timestamp
-from pvbus.core.kernel.promotionrows import Verdict
+from pvbus.core.kernel.promotionrows import BoundCondition, Verdict
 from pvbus.core.kernel.records import ObjectRow
 from pvbus.core.variants.revisions.observed import ObservedRevision
 from pvbus.core.variants.revisions.signatures import is_signature
 
 NO_NAMES: Mapping[str, str] = {}
+NOTHING_BOUND: Mapping[str, BoundCondition] = {}
 GATE_REMOVED_SECONDS = 60.0
 """A draft from which a gate was removed while it was signed is not proposed for so long: a person who sees it
 in the meantime can add it again, or hold the variant."""
@@ -176,12 +177,14 @@ class Signed(NamedTuple):
     acknowledged: Mapping[str, str] = NO_NAMES
     gates: tuple[str, ...] = ()
     settles_at: float = 0
+    bound: Mapping[str, BoundCondition] = NOTHING_BOUND
+    void: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, verdict: Verdict | None) -> "Signed":
         if verdict is None:
             return cls()
-        return cls(verdict.content, verdict.acknowledged, verdict.gates, verdict.settles_at)
+        return cls(*(getattr(verdict, field) for field in cls._fields))
 
 
 def is_draft(revision: ObservedRevision) -> bool:

@@ -49,6 +49,14 @@ from pvbus.core.promotion.promote.barrier import (
     stale_in,
     unguarded,
 )
+from pvbus.core.promotion.promote.binding import (
+    CONTENT_UNKNOWN,
+    Binding,
+    believed,
+    bind,
+    read_files,
+    statements_of,
+)
 from pvbus.core.promotion.promote.candidates import (
     Revision,
     candidates,
@@ -74,7 +82,6 @@ from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.holding import SET_KIND, holder_of
 from pvbus.core.variants.revisions.observed import ObservedRevision
 from pvbus.core.variants.revisions.owning import RESOURCES
-from pvbus.core.variants.revisions.signatures import signed_digest
 
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
 REQUESTED_KINDS: tuple[Kind, ...] = (SPECIALIZER, POLICY, QUARANTINE, STOP)
@@ -220,23 +227,24 @@ class PromoteController(KeyedController[PromoteState]):
             return Outcome(result="waiting", waiting=(unlisted,))
         variant = _variant.decode(seen.raw)
         revisions = self._view.revisions_of(key, variant.metadata.uid)
-        verdicts, dues = [], []
+        verdicts, dues, trusted = [], [], []
         followed = yield from self._isolations.of_followed(namespace, variant)
         for revision in revisions:
             held = yield from self._isolations.of_open(namespace, variant, revision)
             signed = yield from self._sign(revision, seen.former(revision.name), now)
             frozen = _why_frozen(seen, variant, revision, followed)
+            revision = believed(revision, signed)
             subject = self._subject(seen, variant, revision, now, signed)
-            subject = subject._replace(quarantined=held, frozen=frozen)
+            subject = subject._replace(quarantined=held, frozen=frozen, void=signed.void)
             self.evaluations += 1
             judge = partial(judge_held, subject)
             verdict = yield from self._compare(revision, variant, judge, seen.former(revision.name))
             verdicts.append(
                 msgspec.structs.replace(verdict, message=cut(verdict.message), **signed._asdict())
             )
-            if subject.opening.until is not None:
-                dues.append(max(subject.opening.until - now, 0.1))
-        promoted = yield from self._promote(key, seen, variant, revisions, verdicts, now)
+            trusted.append(revision)
+            dues += _dues(subject.opening, revision, now)
+        promoted = yield from self._promote(key, seen, variant, trusted, verdicts, now)
         if promoted.again_after is not None:
             dues.append(promoted.again_after)
         puts = (*promoted.puts, *self._changes(key, seen, variant, tuple(verdicts), promoted))
@@ -256,17 +264,18 @@ class PromoteController(KeyedController[PromoteState]):
             return Outcome((Put(PROMOTIONS, key, None),), "changed")
         former = seen.former(revision.name) if seen is not None else None
         signed = yield from self._sign(revision, former, now)
+        revision = believed(revision, signed)
         opened = self._opening(revision, revision.row.labels, signed, now)
         served = served_types(self._view.specializers(namespace))
         held = yield from self._isolations.of_unowned(revision)
-        subject = unowned.Subject(revision, opened, served, self._returns, held)
+        subject = unowned.Subject(revision, opened, served, self._returns, held, signed.void)
         self.evaluations += 1
         judge = partial(unowned.judge_held, subject)
         verdict = yield from self._compare(revision, None, judge, former)
         verdict = msgspec.structs.replace(verdict, message=cut(verdict.message), **signed._asdict())
         row = PromotionRow(uid=revision.row.uid, verdicts=(verdict,))
-        due = max(opened.until - now, 0.1) if opened.until is not None else None
         puts = () if row == before else (Put(PROMOTIONS, key, row),)
+        due = min(_dues(opened, revision, now), default=None)
         return Outcome(puts, "changed" if puts else "unchanged", due)
 
     def _gone(self, partition: int, key: str, seen: PromoteState) -> Outcome:
@@ -281,17 +290,19 @@ class PromoteController(KeyedController[PromoteState]):
     def _sign(
         self, revision: ObservedRevision, former: Verdict | None, now: float
     ) -> Generator[Effect, Any, Signed]:
-        """Return what the next decisions on a draft need to know of its content, which is read if an
-        acknowledgement depends on it."""
-        before = Signed.of(former)
+        """Return what the next decisions on a revision need to know of its content, which is read if a
+        condition or an acknowledgement depends on it."""
+        before, statements = Signed.of(former), statements_of(revision)
         named = unguarded(revision, self._view.specializers(revision.namespace)) if is_draft(revision) else {}
-        content = ""
-        if named and former is not None and former.row_digest == revision.row.digest:
-            content = before.content
-        if named and not content:
-            content = yield from _read_signed(revision)
-        acknowledged = bound(named, before.acknowledged, content)
-        return Signed(content, acknowledged, revision.facts.gates, settles_at(revision, before, now))
+        binding = Binding(before.content, before.bound, before.void)
+        is_same = former is not None and former.row_digest == revision.row.digest
+        if not (named or statements):
+            binding = Binding()
+        elif not (is_same and binding.content and statements.keys() <= binding.bound.keys()):
+            binding = bind(statements, before, (yield from read_files(revision)))
+        acknowledged, gates = bound(named, before.acknowledged, binding.content), revision.facts.gates
+        settling = settles_at(revision, before, now)
+        return Signed(binding.content, acknowledged, gates, settling, binding.bound, binding.void)
 
     def _subject(
         self,
@@ -424,13 +435,11 @@ class PromoteController(KeyedController[PromoteState]):
         return () if row == seen.row else (Put(PROMOTIONS, key, row),)
 
 
-def _read_signed(revision: ObservedRevision) -> Generator[Effect, Any, str]:
-    """Return the digest of what a signature is a statement on, "" if the files cannot be read."""
-    try:
-        resources = yield Get(RESOURCES, revision.namespace, revision.name)
-    except PermanentError:
-        return ""
-    return signed_digest(resources["spec"].get("resources") or {}) if resources is not None else ""
+def _dues(opened: Opening, revision: ObservedRevision, now: float) -> list[float]:
+    """Return the seconds until a decision on a revision may be another one, though no record comes."""
+    dues = [max(opened.until - now, 0.1)] if opened.until is not None else []
+    is_unread = any(each.reason == CONTENT_UNKNOWN for each in revision.facts.conditions)
+    return [*dues, UNREADABLE_RETRY_SECONDS] if is_unread else dues
 
 
 def _candidate_key(key: str, policy: str) -> str:

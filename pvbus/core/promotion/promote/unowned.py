@@ -23,12 +23,14 @@ from pvbus.core.promotion.promote.verdicts import (
     GATE_NOT_MET,
     LOSSES,
     NOT_OPENED,
+    ON_HOLD,
     PROPOSED,
     PROPOSED_BY_HAND,
     PROPOSING,
     RETURNING,
     as_object,
     unserved,
+    voiding,
     was_proposed,
 )
 from pvbus.core.promotion.protocol.proposals import Refusal, refusal_alone
@@ -36,7 +38,6 @@ from pvbus.core.promotion.protocol.unowned import unowned_key
 from pvbus.core.variants.revisions.former import MADE_BY, PLACEHOLDER
 from pvbus.core.variants.revisions.observed import ObservedRevision
 
-ON_HOLD = "OnHold"
 LEFT_BEHIND = "LeftBehind"
 
 
@@ -48,6 +49,7 @@ class Subject(NamedTuple):
     served: frozenset[str] = frozenset()
     returns: bool = True
     quarantined: Refusal | None = None
+    void: tuple[str, ...] = ()
 
 
 def judge(subject: Subject) -> Verdict:
@@ -59,6 +61,8 @@ def judge(subject: Subject) -> Verdict:
     if revision.facts.lifecycle == PROPOSED:
         return _proposal(subject, verdict)
     refused = _left_behind(revision) or subject.quarantined or _refusal(subject)
+    if subject.void and (refused is None or refused.reason == GATE_NOT_MET):
+        return voiding(verdict, subject.void)
     if refused is not None:
         return replace(verdict, reason=refused.reason, message=refused.message)
     if subject.opening.closed:

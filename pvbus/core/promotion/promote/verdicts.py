@@ -5,7 +5,7 @@ that still has it was rejected by a person, and stays a draft until its content 
 removed. Taken back by promote itself, it has lost the annotation, and is proposed again once it is ready.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from pvbus.core.kernel.promotionrows import Verdict
 from pvbus.core.promotion.promote.barrier import Opening
 from pvbus.core.promotion.protocol.proposals import UPSTREAM_CHANGED, Refusal, is_outdated, refusal
 from pvbus.core.variants.revisions.observed import ObservedRevision
+from pvbus.core.variants.revisions.signatures import INPUTS_CHANGED
 
 PROPOSING = "Proposing"
 PROPOSED = "Proposed"
@@ -28,6 +29,7 @@ NOT_OPTED_IN = "NotOptedIn"
 NOT_CURRENT = "NotCurrent"
 NOT_OPENED = "NotOpened"
 DELETED = "Deleted"
+ON_HOLD = "OnHold"
 GATE_NOT_MET = "GateNotMet"
 WAITS_FOR_ROLLOUT = "WaitsForRollout"
 
@@ -45,6 +47,7 @@ class Subject(NamedTuple):
     returns: whether a proposal that loses its readiness goes back to Draft
     quarantined: what keeps it out of the fleet, None for nothing
     frozen: why it stays proposed as it is though a newer upstream revision is there, "" if it does not
+    void: the types of its conditions that were found on other content, and that count as Unknown
     """
 
     variant: PackageVariant
@@ -55,6 +58,7 @@ class Subject(NamedTuple):
     returns: bool = True
     quarantined: Refusal | None = None
     frozen: str = ""
+    void: tuple[str, ...] = ()
 
 
 def judge(subject: Subject) -> Verdict:
@@ -94,6 +98,8 @@ def _draft(subject: Subject, verdict: Verdict) -> Verdict:
     if not _is_opted_in(variant, revision):
         return replace(verdict, reason=NOT_OPTED_IN, message=_how_to_opt_in(variant, revision))
     refused = refusal(variant, as_object(revision), set_on_hold=subject.set_on_hold)
+    if subject.void and not (refused is not None and refused.reason == ON_HOLD):
+        return voiding(verdict, subject.void)
     if refused is not None:
         note = unserved(revision, subject.served) if refused.reason == GATE_NOT_MET else ""
         return replace(verdict, reason=refused.reason, message=f"{refused.message}{note}")
@@ -103,6 +109,15 @@ def _draft(subject: Subject, verdict: Verdict) -> Verdict:
     if subject.opening.closed:
         return replace(verdict, reason=NOT_OPENED, message=subject.opening.closed)
     return replace(verdict, reason=PROPOSING, message="it is ready", order="propose")
+
+
+def voiding(verdict: Verdict, types: Iterable[str]) -> Verdict:
+    """Return the verdict on a draft with conditions that were found on other content."""
+    message = (
+        f"its content has changed since {', '.join(types)} became True: release makes that Unknown, and "
+        "whoever set it looks at the draft as it is now"
+    )
+    return replace(verdict, reason=INPUTS_CHANGED, message=message, order="void")
 
 
 def _proposal(subject: Subject, verdict: Verdict) -> Verdict:
@@ -141,7 +156,7 @@ def lost_readiness(
         return f"{refused.reason}: {refused.message}"
     ready = next((c for c in variant.status.conditions if c.type == "Ready"), None)
     if (
-        refused.reason != "OnHold"
+        refused.reason != ON_HOLD
         and not (frozen and is_outdated(variant))
         and ready is not None
         and ready.status == "False"

@@ -1,4 +1,5 @@
-"""Carries out promote's orders: proposes drafts, and takes proposals back.
+"""Carries out promote's orders: proposes drafts, takes proposals back, and makes conditions Unknown that were
+found on other content.
 
 An order is for a revision in exactly the state that promote saw: the digest of the live object must be that
 in the order, and the write has its resourceVersion as the precondition. What it writes changes the digest. So
@@ -6,12 +7,13 @@ an order is carried out at most once, whatever is repeated, and whenever a proce
 state does nothing, and promote decides again on the new one.
 """
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from typing import Any
 
 import msgspec
 
 from pvbus.core.errors import ConflictError, PermanentError
+from pvbus.core.kernel import gates
 from pvbus.core.kernel.effects import Effect, Get, Update
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, RETURNED
 from pvbus.core.kernel.messages import cut
@@ -21,6 +23,7 @@ from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.kernel.promotionrows import Carried, Verdict
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.owning import RESOURCES, REVISION, Object, lifecycle_of
+from pvbus.core.variants.revisions.signatures import outdated, signed_digest
 
 RETURNED_CHARACTERS_MAX = 2_000  # of the annotation; all of an object's may have 256 KiB
 
@@ -41,9 +44,12 @@ def carry_out(namespace: str, verdict: Verdict) -> Generator[Effect, Any, Carrie
     try:
         if verdict.order == "propose":
             resources = yield Get(RESOURCES, namespace, verdict.revision)
-            if resources is None:
+            files = (resources["spec"].get("resources") or {}) if resources is not None else None
+            if files is None or not _is_bound(verdict, files):
                 return None
-            yield Update(REVISION, _proposed(live, resources["spec"].get("resources") or {}))
+            yield Update(REVISION, _proposed(live, files))
+        elif verdict.order == "void":
+            yield Update(REVISION, _voided(live, verdict.void))
         else:
             yield Update(REVISION, as_draft(live, verdict.message))
     except PermanentError as error:
@@ -53,10 +59,24 @@ def carry_out(namespace: str, verdict: Verdict) -> Generator[Effect, Any, Carrie
     return done
 
 
+def _is_bound(verdict: Verdict, files: dict[str, str]) -> bool:
+    """Return whether the files are those that every condition was found on."""
+    return all(signed_digest(files, each.survives) == each.content for each in verdict.bound.values())
+
+
 def _proposed(live: Object, files: dict[str, str]) -> Object:
     """Return a draft as a proposal, with the digest of its content: one write has both, or neither."""
     noted = {**_annotations(live, without=RETURNED), PROPOSED_CONTENT: content_digest(files)}
     return _moved(live, "Proposed", noted)
+
+
+def _voided(live: Object, types: Collection[str]) -> Object:
+    """Return a draft whose conditions of these types are no longer True."""
+    conditions = [
+        outdated(each) if each.get("type") in types and each.get("status") == "True" else each
+        for each in gates.conditions_of(live)
+    ]
+    return {**live, "status": {**live["status"], "conditions": conditions}}
 
 
 def as_draft(live: Object, why: str) -> Object:

@@ -297,6 +297,12 @@ def _void(condition: Condition, former: Signature, update: Update) -> Condition:
     return voided(condition, former.by, INPUTS_CHANGED, "the content has changed since", changed)
 
 
+def outdated(condition: Condition) -> Condition:
+    """Return a condition of content that has changed, where nobody knows who set it, nor what changed."""
+    why = "the content has changed since: whoever set it looks at the draft as it is now, and sets it anew"
+    return voided(condition, "", INPUTS_CHANGED, why, ())
+
+
 def voided(condition: Condition, by: str, reason: str, why: str, changed: Sequence[str]) -> Condition:
     """Return a condition that is no longer True of the content, with its former value and what changed."""
     said = str(condition.get("message") or condition.get("reason") or "")
