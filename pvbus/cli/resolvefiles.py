@@ -47,6 +47,16 @@ class ReadInput(NamedTuple):
     problems: tuple[FileProblem, ...]
 
 
+_RBAC = "rbac.authorization.k8s.io/v1"
+KUBERNETES = frozenset(
+    {
+        *(("v1", kind) for kind in ("ConfigMap", "Namespace", "Secret", "ServiceAccount")),
+        *((_RBAC, f"{scope}{kind}") for scope in ("", "Cluster") for kind in ("Role", "RoleBinding")),
+    }
+)
+"""apiVersion and kind of what stands beside installs in manifests, and says nothing of packages."""
+
+
 class Reader:
     """Collects what manifests say; every problem is kept, so that all are reported together."""
 
@@ -67,6 +77,8 @@ class Reader:
         obj = manifest.object
         kind = (obj["apiVersion"], obj["kind"])
         reader = _READERS.get(kind)
+        if reader is None and kind in KUBERNETES:
+            return  # the namespaces and accounts of installs, as in a folder for `pvbus up`
         if reader is None:
             families = ", ".join(sorted({version for version, _ in _READERS}))
             self.wrong("apiVersion", f"is not read here: resolve reads {families}")

@@ -289,7 +289,7 @@ BOTH = {"gvk": {"apiVersion": "v1", "kind": "A"}, "package": {"refName": "b"}}
             "--ignore-platforms",
         ),
         (
-            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}},
+            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x"}},
             "apiVersion",
             "is not read here",
         ),
