@@ -314,8 +314,7 @@ async def _watch(asked: Asked, bus: Bus, fleet: Fleet) -> None:
             fleet.model.publish()
             token = resume_token(fleet) if records else ""
             keys = ((record.topic, record.key.decode(errors="replace")) for record in records)
-            touched = filter(None, (watcher.row_of(*key) for key in keys))
-            for change in watcher.changes(touched, catches_up=catches_up):
+            for change in watcher.changes(keys, catches_up=catches_up):
                 _show_change(asked, change, token)
     finally:
         if asked.output != "json":

@@ -42,6 +42,9 @@ class TargetLabels:
     def of(self, target: str) -> Labels:
         return self._labels.get(target, ())
 
+    def variants_of(self, target: str) -> tuple[str, ...]:
+        return self._variants.get(target, ())
+
     def load(self, key: str, value: bytes | None) -> tuple[str, ...]:
         """Apply the row of an object; return the variants whose labels this changes."""
         labels = labels_of(_labelled.decode(value).labels) if value is not None else ()
@@ -51,7 +54,7 @@ class TargetLabels:
             self._labels[key] = labels
         else:
             del self._labels[key]
-        return self._variants.get(key, ())
+        return self.variants_of(key)
 
     def move(self, variant: str, before: str, target: str) -> None:
         """Note that a variant was made from a target, and not from the one before. "" is none."""

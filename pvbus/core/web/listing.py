@@ -17,15 +17,15 @@ import msgspec
 
 from pvbus.core.api.selectors import Requirements, matches
 from pvbus.core.errors import UsageError
-from pvbus.core.kernel.keys import ChildKey, Key, ObjectKey, digest, is_check
-from pvbus.core.kernel.markers import is_marker
-from pvbus.core.kernel.records import OBJECTS, UNROLL, VARIANTS, ChildState
+from pvbus.core.kernel.keys import Key, ObjectKey, digest
+from pvbus.core.kernel.records import ChildState
 from pvbus.core.web import conflicts
 from pvbus.core.web.conflicts import ConflictRow
 from pvbus.core.web.labels import merged
-from pvbus.core.web.model import REVISION, Model
+from pvbus.core.web.model import Model
 from pvbus.core.web.rows import VariantRow
 from pvbus.core.web.states import State, reason_of
+from pvbus.core.web.touched import RecordKey, drafts_in, variants_in
 
 LIMIT, LIMIT_MAX = 500, 10_000
 """Entries of a page: as kubectl asks for them, and what 10 MB of JSON hold."""
@@ -319,8 +319,8 @@ class Watcher:
     """Follows the entries of a query through the versions of a model.
 
     A model that was read up to an earlier position of the bus lacks what has changed since: a compacted topic
-    has only the last row of a key. While such a one catches up, each row that changes is reported anew, and
-    as DELETED if it is not selected, whether or not it ever was.
+    has only the last row of a key. While such a one catches up, each row that a record is about is reported
+    anew, also if it is as it was, and as DELETED if it is not selected, whether or not it ever was.
     """
 
     def __init__(self, model: Model, query: Query) -> None:
@@ -333,10 +333,10 @@ class Watcher:
         for name, row in self._rows():
             self._note(name, dict(entries_at(model, query, name, row)))
 
-    def changes(self, touched: Iterable[str] = (), *, catches_up: bool = False) -> Iterator[Change]:
+    def changes(self, records: Iterable[RecordKey] = (), *, catches_up: bool = False) -> Iterator[Change]:
         """Yield what has changed since the last call, or since the watcher was made.
 
-        touched: rows that the records since then are of, see `row_of`; needed while it catches up
+        records: those since then; needed while it catches up
         """
         model, since, self._version = self._model, self._version, self._model.version
         set_labels, self._set_labels = self._set_labels, self._labels_of_sets()
@@ -346,8 +346,17 @@ class Watcher:
         else:
             names = [*table.gone(since), *(name for name, _ in table.changed(since))]
             names += self._conflicting(since)
-        for name in sorted({*names, *(touched if catches_up else ())}):
-            yield from self._compare(name, catches_up=catches_up)
+        touched = self._touched([*records]) if catches_up else set()
+        for name in sorted({*names, *touched}):
+            yield from self._compare(name, catches_up=catches_up, is_touched=name in touched)
+
+    def _touched(self, records: Sequence[RecordKey]) -> set[str]:
+        """Return the rows that records are about, of any content."""
+        variants = variants_in(self._model, records)
+        if self._query.kind is not Listed.CONFLICTS:
+            return variants
+        conflicting = {name for name, row in self._model.conflicts.items() if row.variant in variants}
+        return conflicting | drafts_in(self._model, records)
 
     def _conflicting(self, since: int) -> Iterator[str]:
         """Yield the drafts in conflict whose variants changed: entries have a variant's state and labels."""
@@ -358,7 +367,7 @@ class Watcher:
         )
         yield from (name for name, row in self._model.conflicts.items() if row.variant in dirty)
 
-    def _compare(self, name: str, *, catches_up: bool) -> Iterator[Change]:
+    def _compare(self, name: str, *, catches_up: bool, is_touched: bool) -> Iterator[Change]:
         row = self._table().get(name)
         entries = dict(entries_at(self._model, self._query, name, row)) if row is not None else {}
         before = dict(self._digests.get(name, ()))
@@ -368,7 +377,7 @@ class Watcher:
             before = {}
         yield from (Change("DELETED", _names(key)) for key in before if key not in entries)
         for key, content in self._digests.get(name, ()):
-            if before.get(key) != content:
+            if is_touched or before.get(key) != content:
                 yield Change("MODIFIED" if key in before else "ADDED", entries[key])
 
     def _row_names(self, name: str) -> Entry:
@@ -376,19 +385,6 @@ class Watcher:
         key = Key.parse(name)
         field = "revision" if self._query.kind is Listed.CONFLICTS else "name"
         return {"namespace": key.namespace, field: key.name}
-
-    def row_of(self, topic: str, key: str) -> str | None:
-        """Return the name of the row that a record is of, None if entries of this query come of no such."""
-        if is_marker(key) or is_check(key):
-            return None
-        if self._query.kind is Listed.CONFLICTS:
-            observed = ObjectKey.parse(key) if topic == OBJECTS else None
-            is_draft = observed is not None and observed.kind == REVISION
-            return f"{observed.namespace}/{observed.name}" if observed is not None and is_draft else None
-        if topic == UNROLL:
-            child = ChildKey.parse(key)
-            return str(Key(Key.parse(child.skey).namespace, child.variant))
-        return key if topic == VARIANTS else None
 
     def _note(self, name: str, entries: Mapping[str, Entry]) -> None:
         if entries:

@@ -185,6 +185,14 @@ class Model:
                 found.setdefault(row.set_name, []).append(key)
         return {name: sorted(variants) for name, variants in sorted(found.items())}
 
+    def made_from(self, target: str) -> tuple[str, ...]:
+        """Return the variants that were made from an object."""
+        return self._target_labels.variants_of(target)
+
+    def owner_of(self, revision: str) -> str:
+        """Return the variant of a package revision, "" if it is not known or has none."""
+        return self._revisions.get(revision, ("", ""))[0]
+
     # ------------------------------------------------------------ topics
 
     def _load_set(self, key: str, value: bytes | None) -> None:

@@ -11,8 +11,19 @@ import yaml
 
 from pvbus.cli.get import get
 from pvbus.core.errors import PermanentError, UsageError
+from pvbus.core.kernel.records import LATEST, OBJECTS, ObjectRow
 from tests.tools.bustables import Row, write_tables
-from tests.tools.fleetrows import child, conflict, fleet, in_conflict, ready, variant
+from tests.tools.fleetrows import (
+    VARIANT,
+    child,
+    conflict,
+    event,
+    fleet,
+    in_conflict,
+    lifecycle,
+    ready,
+    variant,
+)
 
 COUNT = 60
 
@@ -148,6 +159,36 @@ def test_a_watch_goes_on_where_a_list_was(tmp_path: Path, monkeypatch: pytest.Mo
         ("ADDED", "x"),
     }
     assert {each["resume"] for each in changes} != {token}
+
+
+def test_a_watch_that_goes_on_reports_what_is_as_the_bus_had_it_before_all_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bus has the last row of a key only: a condition, a label or a lifecycle that is back is news."""
+    path = tmp_path / "bus.db"
+    bus = f"sqlite:{path}"
+    names = [f"default/v-{n}" for n in range(5)]
+    rows: list[Row] = [row for name in names for row in (variant(name), ready(name))]
+    rows += [child("default/web", f"v-{n}") for n in range(5)]
+    before = [
+        event(VARIANT, names[0], "Stalled", "True", "NoMatch"),
+        (OBJECTS, "example.org/Site|default|v-1", ObjectRow(uid="u", labels={"region": "asia"})),
+        lifecycle(names[2], "edge.v-2.packagevariant-1", "Draft"),
+        event(VARIANT, names[3], "Ready", "False", "Reconciling"),
+    ]
+    write_tables(path, [*rows, *before])
+    token = document(bus, "variants")["resume"]
+    after: list[Row] = [
+        event(VARIANT, names[0], "Stalled", "False", "Valid"),
+        (OBJECTS, "example.org/Site|default|v-1", ObjectRow(uid="u")),
+        (LATEST, "PackageRevision|default/edge.v-2.packagevariant-1|Published", None),
+        ready(names[3]),
+    ]
+    write_tables(path, after)
+    changes = Watched(monkeypatch, bus, "variants", "--resume", token).run(4)
+    assert {(each["object"]["name"], each["object"]["state"]) for each in changes} == {
+        *((f"v-{n}", "ready") for n in range(4)),
+    }
 
 
 def test_a_token_of_another_bus_is_refused(bus: str, tmp_path: Path) -> None:
