@@ -3,9 +3,10 @@
     python -m tests.bench [NAME...] [--small] [--json FILE] [--coefficients]
 
 Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, resolve, proposals, rollouts,
-churn, deletions, packages, page, plan, cluster, tables, kafka, kafka-events, kafka-large, kafka-workers.
-Those of Kafka start one, `cluster` a kube-apiserver, and `page` a browser; they are left out where that
-cannot be had. --small does the same with few objects, to see that it works: its times mean nothing.
+churn, deletions, packages, lists, page, plan, cluster, tables, kafka, kafka-events, kafka-large,
+kafka-workers. Those of Kafka start one, `cluster` a kube-apiserver, and `page` a browser; they are left out
+where that cannot be had. --small does the same with few objects, to see that it works: its times mean
+nothing.
 --coefficients updates what `pvbus size` computes with.
 """
 
@@ -29,6 +30,7 @@ from tests.bench.kafka_events import kafka_events
 from tests.bench.kafka_large import kafka_large
 from tests.bench.kafka_workers import kafka_workers
 from tests.bench.large import large
+from tests.bench.lists import lists
 from tests.bench.packages import packages
 from tests.bench.page import page
 from tests.bench.plan import plan
@@ -75,6 +77,7 @@ SCENARIOS: dict[str, Scenario] = {
     "churn": churn,
     "deletions": deletions,
     "packages": packages,
+    "lists": lists,
     "page": page,
     "plan": plan,
     "tables": tables,

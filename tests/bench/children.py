@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 REPOSITORY = Path(__file__).parents[2]
 ANSWER_BYTES_MAX = 1 << 20
@@ -117,6 +117,30 @@ def usage() -> dict[str, float]:
         "residentBytesMax": highest,
         "privateBytes": private_bytes(highest),
     }
+
+
+class Used(NamedTuple):
+    """What a command used. seconds: until it ended. peak_bytes: its memory at its highest."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+
+
+def use_of(*arguments: str, output: Path) -> Used:
+    """Run `pvbus ARGUMENT...` to its end, in a process of its own. output: takes what it prints."""
+    command = [sys.executable, "-m", "pvbus.cli", *arguments]
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    opened = [
+        (os.POSIX_SPAWN_OPEN, stream, str(path), flags, 0o600)
+        for stream, path in ((1, output), (2, os.devnull))
+    ]
+    began = time.perf_counter()
+    process = os.posix_spawn(sys.executable, command, os.environ, file_actions=opened)
+    _, status, used = os.wait4(process, 0)
+    assert status == 0, f"{' '.join(command)}: status {status}"
+    seconds = time.perf_counter() - began
+    return Used(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 
 def process_cpu_seconds(pid: int) -> float:

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -14,6 +12,7 @@ import msgspec
 
 from pvbus.cli.live import Export
 from pvbus.cli.planinput import write_export
+from tests.bench.children import Used, use_of
 from tests.bench.fleet import FIVE_EXPRESSIONS, package_revision, repository, target, variant_set
 from tests.bench.gitfleet import DEPLOYMENT
 from tests.bench.report import Row
@@ -34,8 +33,7 @@ WRITES = 3  # of a new variant: itself, its draft, and the draft's files
 class Cost(NamedTuple):
     """What one plan took. writes: those that it lists."""
 
-    cpu_seconds: float
-    peak_bytes: int
+    used: Used
     writes: int
 
 
@@ -43,11 +41,11 @@ async def plan(*, small: bool) -> list[Row]:
     """Plan two fleets: the CPU that both take is of the process, and the rest of their variants."""
     few, many = (5, 25) if small else (500, 5_000)
     first, second = [await asyncio.to_thread(cost_of_plan, count) for count in (few, many)]
-    cpu = 1000 * (second.cpu_seconds - first.cpu_seconds) / (many - few)
+    cpu = 1000 * (second.used.cpu_seconds - first.used.cpu_seconds) / (many - few)
     return [
         Row(NAME, "writes per new variant", second.writes / many, "writes", WRITES, "equal"),
         Row(NAME, "pvbus plan: CPU per new variant", cpu, "ms"),
-        Row(NAME, f"pvbus plan of {many:,} variants: peak memory", second.peak_bytes / 1e6, "MB"),
+        Row(NAME, f"pvbus plan of {many:,} variants: peak memory", second.used.peak_bytes / 1e6, "MB"),
     ]
 
 
@@ -58,16 +56,9 @@ def cost_of_plan(count: int) -> Cost:
         (folder / "live.json").write_text(write_export(_export(count)), encoding="utf-8")
         (folder / "set.json").write_text(json.dumps(variant_set("fleet", MATCH, FIVE_EXPRESSIONS)))
         files = [f"-f{folder / name}" for name in ("live.json", "set.json")]
-        command = [sys.executable, "-m", "pvbus.cli", "plan", *files, "--out", str(folder / "plan.json")]
-        process = os.posix_spawn(sys.executable, command, os.environ, file_actions=_silence())
-        _, status, usage = os.wait4(process, 0)
-        assert status == 0, f"{' '.join(command)}: status {status}"
+        used = use_of("plan", *files, "--out", str(folder / "plan.json"), output=folder / "screen")
         made: Mapping[str, Any] = msgspec.json.decode((folder / "plan.json").read_bytes())
-        return Cost(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, len(made["document"]["actions"]))
-
-
-def _silence() -> list[tuple[int, int, str, int, int]]:
-    return [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_WRONLY, 0) for stream in (1, 2)]
+        return Cost(used, len(made["document"]["actions"]))
 
 
 def _export(count: int) -> Export:

@@ -58,6 +58,10 @@ class Process(NamedTuple):
     def resident_bytes(self) -> int:
         return int(self._read("statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    def peak_bytes(self) -> int:
+        """Return the resident memory at its highest."""
+        return 1024 * int(self._read("status").partition("VmHWM:")[2].split()[0])
+
     def _read(self, file: str) -> str:
         return Path(f"/proc/{self.number}/{file}").read_text(encoding="ascii")
 

@@ -10,6 +10,7 @@ from tests.bench.kafka import kafka_fleet
 from tests.bench.kafka_events import kafka_events
 from tests.bench.kafka_large import kafka_large
 from tests.bench.kafka_workers import kafka_workers
+from tests.bench.lists import lists
 from tests.bench.packages import packages
 from tests.bench.page import page
 from tests.bench.plan import plan
@@ -58,6 +59,15 @@ async def test_a_small_run_proposes_and_approves_each_revision_once() -> None:
     ]
     counted = [row for row in rows if row.unit in COUNTED and row.goal is not None]
     assert len(counted) == 9
+    assert not missed(counted), table(missed(counted))
+
+
+@pytest.mark.slow
+async def test_a_small_run_lists_each_target_once() -> None:
+    """All targets are counted, and a watch that goes on shows the change that it has missed."""
+    rows = await lists(small=True)
+    counted = [row for row in rows if row.unit in COUNTED and row.goal is not None]
+    assert len(counted) == 2
     assert not missed(counted), table(missed(counted))
 
 
