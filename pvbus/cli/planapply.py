@@ -360,10 +360,18 @@ async def _show_new_plan(cluster: "HttpCluster", plan: PlanFile) -> int:
     if len(lines) > 2 * MOVED_MAX:
         click.echo(f"... and {len(lines) - 2 * MOVED_MAX} more")
     if not lines:
-        click.echo("a plan made now has the same writes")
+        click.echo(same_words(rest))
     if standing.moved:
         click.echo("to apply that one: pvbus plan ... --out FILE, and pvbus apply FILE")
     return MOVED if standing.moved else 0
+
+
+def same_words(rest: Document) -> str:
+    """Return what a plan made now has, if it differs in nothing from what is left of one."""
+    left = len(rest["actions"])
+    if not left:
+        return "a plan made now has no writes: nothing is left to do"
+    return f"a plan made now has the same {left} writes" if left > 1 else "a plan made now has the same write"
 
 
 def still_to_do(plan: PlanFile, standing: Standing) -> tuple[int, Document]:

@@ -142,6 +142,8 @@ async def follow_by_plan(client: Client, folder: Path, key: Ed25519PrivateKey) -
     assert [line["what"] for line in lines] == ["began", "ended"]
     assert mark.startswith(f"{lines[0]['plan'][:12]} by {lines[0]['user']} at ")
     assert "is applied already" in pvbus("apply", "plan.json", "--yes", cwd=folder).out
+    done = pvbus("apply", "plan.json", "--replan", cwd=folder)
+    assert (done.code, "has no writes: nothing is left to do" in done.out) == (0, True), done.out
     await client.edit(CLUSTER, "asia-01", lambda found: found["metadata"]["labels"].update(new="yes"))
     moved = pvbus("apply", "plan.json", "--yes", cwd=folder)
     assert moved.code == 4

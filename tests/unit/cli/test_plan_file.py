@@ -13,7 +13,7 @@ from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli.live import Export
 from pvbus.cli.main import run
 from pvbus.cli.plan import file_of, plan
-from pvbus.cli.planapply import MovedError, difference_lines, still_to_do, write_changes
+from pvbus.cli.planapply import MovedError, difference_lines, same_words, still_to_do, write_changes
 from pvbus.cli.plancost import coefficients, cost_of
 from pvbus.cli.planfile import PlanFile, read_plan
 from pvbus.cli.planinput import PlanInput, read_input, write_export
@@ -303,6 +303,14 @@ def test_two_plans_are_compared_write_by_write() -> None:
     found = difference_lines(document(a=1, b=1, c=1), document(b=2, c=1, d=1))
     assert [line.partition(":")[0] for line in found] == ["no longer", "in addition", "otherwise"]
     assert [line.rpartition("n/")[2] for line in found] == ["a: r", "d: r", "b: r"]
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [(0, "no writes: nothing is left to do"), (1, "the same write"), (3, "the same 3 writes")],
+)
+def test_a_new_plan_that_does_not_differ_says_what_is_left(left: int, words: str) -> None:
+    assert same_words({"actions": [{}] * left}) == f"a plan made now has {words}"
 
 
 def test_the_cost_is_of_measured_coefficients() -> None:
