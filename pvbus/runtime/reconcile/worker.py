@@ -8,6 +8,7 @@ tasks of their lease, which end with it.
 import asyncio
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pvbus.core.errors import (
@@ -43,7 +44,7 @@ from pvbus.ports.sources import Sources
 from pvbus.runtime.backoff import uniform
 from pvbus.runtime.reconcile.effects import perform
 from pvbus.runtime.reconcile.holder import LeaseHolder
-from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
+from pvbus.runtime.reconcile.leases import GATHER_SECONDS, OpenLease, StepLimits, finished
 from pvbus.runtime.reconcile.narration import write_line
 from pvbus.runtime.reconcile.retries import Timers, cause_of, retry_of
 from pvbus.runtime.reconcile.steps import Stepper
@@ -53,8 +54,8 @@ from pvbus.telemetry import logs, metrics
 EFFECTS_INFLIGHT_MAX = 64  # an API server on two cores gains nothing above; fewer starve it
 DIRTY_KEYS_MAX = 50_000  # beyond, inputs pause: memory stays bounded when the cluster is slow
 SLICE_SECONDS = 0.02  # one turn of dispatching; longer and heartbeats and reads would wait
-TICK_SECONDS = (0.1, 0.25)  # resolution of timers: while one is near, and otherwise
-LOOK_SECONDS = 1.0  # between two looks for offsets to commit
+TICK_SECONDS = 0.1  # resolution of timers, and of rows that gather
+LOOK_SECONDS = 1.0  # between two looks for offsets to commit, at paused inputs and at gauges
 LEASE_RETRY_SECONDS = 0.5  # a lease is certain again with the next heartbeat
 AGAIN_SECONDS_MAX = 600.0
 """The longest timer of a key. Windows and deadlines are times of the wall clock, which may be set, and timers
@@ -116,6 +117,8 @@ class Worker:
         self._leases: dict[int, OpenLease] = {}
         self._wake = asyncio.Event()
         self._timers = Timers[tuple[int, str]]()
+        self._tick_at = 0.0
+        self._sooner = asyncio.Event()
         self._effects = 0
         self._turn = 0
         self._paused_until = 0.0
@@ -328,7 +331,7 @@ class Worker:
         """Decide the key again once the lease is certain: nothing failed, so there is no backoff."""
         self._log.debug("the lease may have been lost")
         self._outcomes["transient"].inc()
-        self._timers.set((opened.lease.partition, key), self._clock.monotonic() + LEASE_RETRY_SECONDS)
+        self._set_timer(opened, key, LEASE_RETRY_SECONDS)
         self._close(opened, key, ())
 
     def _schedule_retry(self, opened: OpenLease, key: str, error: Exception) -> None:
@@ -355,7 +358,7 @@ class Worker:
                 case _:
                     self._log.warning("will be tried again", **about)
         self._outcomes[outcome].inc()
-        self._timers.set((opened.lease.partition, key), self._clock.monotonic() + seconds)
+        self._set_timer(opened, key, seconds)
         self._close(opened, key, puts)
 
     def _report(self, opened: OpenLease, key: str) -> tuple[Put, ...]:
@@ -378,8 +381,7 @@ class Worker:
             opened.mark(key)
             self._wake.set()
         elif outcome.again_after is not None:
-            seconds = min(outcome.again_after, AGAIN_SECONDS_MAX)
-            self._timers.set((opened.lease.partition, key), self._clock.monotonic() + seconds)
+            self._set_timer(opened, key, min(outcome.again_after, AGAIN_SECONDS_MAX))
         if logs.is_detailed():
             about = {"waiting": "; ".join(outcome.waiting)} if outcome.waiting else {}
             with logs.bound(opened.log_fields(self.name, key)):
@@ -392,14 +394,47 @@ class Worker:
         """Queue rows for a step; the key is done when they are committed, or at once if there are none."""
         if puts:
             opened.add(finished(key, puts, self.partitions))
+            self._expect_tick(self._clock.monotonic() + GATHER_SECONDS)
         else:
             opened.finish(key)
 
-    async def _keeping_time(self) -> None:
-        looked_at = 0.0
+    # ---------------------------------------------------------------- time
+
+    def _set_timer(self, opened: OpenLease, key: str, seconds: float) -> None:
+        time = self._clock.monotonic() + seconds
+        self._timers.set((opened.lease.partition, key), time)
+        self._expect_tick(time)
+
+    def _expect_tick(self, time: float) -> None:
+        """End the wait for the next tick if that would be after this time."""
+        if time < self._tick_at:
+            self._sooner.set()
+
+    async def _wait_for_tick(self) -> None:
+        """Wait until a timer is due, rows may have gathered, or it is time to look: an idle worker rests."""
+        began = self._clock.monotonic()
         while True:
-            soon = self.next_timer_seconds
-            await self._clock.sleep(TICK_SECONDS[0] if soon is not None and soon < 1 else TICK_SECONDS[1])
+            self._tick_at = self._next_tick(began)
+            self._sooner.clear()
+            if (seconds := self._tick_at - self._clock.monotonic()) <= 0:
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._sooner.wait()
+
+    def _next_tick(self, last: float) -> float:
+        """Return when the next tick is due; both times are seconds of the monotonic clock."""
+        due = last + LOOK_SECONDS
+        if (timer := self._timers.next()) is not None:
+            due = min(due, timer)
+        if any(opened.puts for opened in self._leases.values()):
+            due = last
+        return max(due, last + TICK_SECONDS)
+
+    async def _keeping_time(self) -> None:
+        look_at = 0.0
+        while True:
+            await self._wait_for_tick()
             now = self._clock.monotonic()
             for number, key in self._timers.due(now):
                 self._tables.mark(number, key)
@@ -407,14 +442,18 @@ class Worker:
             for opened in self._leases.values():
                 if opened.puts:  # they may have gathered for long enough
                     self._stepper.flush(opened)
-            if now - looked_at > LOOK_SECONDS:
-                looked_at = now
-                for opened in self._leases.values():
-                    if opened.must_commit(now):
-                        self._stepper.flush(opened, offsets_only=True)
-            self._balance()
-            self._count_evaluations()
-            inflight = 0
-            for opened in self._leases.values():
-                inflight += len(opened.busy)
-            self._inflight_gauge.set(inflight)
+            if now >= look_at:
+                look_at = now + LOOK_SECONDS
+                self._look(now)
+
+    def _look(self, now: float) -> None:
+        """Commit offsets that are due, resume inputs, and set the gauges."""
+        for opened in self._leases.values():
+            if opened.must_commit(now):
+                self._stepper.flush(opened, offsets_only=True)
+        self._balance()
+        self._count_evaluations()
+        inflight = 0
+        for opened in self._leases.values():
+            inflight += len(opened.busy)
+        self._inflight_gauge.set(inflight)

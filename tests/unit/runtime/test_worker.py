@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from pvbus.adapters.kafka.settings import KafkaSettings
-from pvbus.adapters.memory.virtual_time import run_simulated
+from pvbus.adapters.memory.virtual_time import Process, run_simulated
 from pvbus.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -576,5 +576,21 @@ def test_a_lease_tells_how_far_its_restore_is_and_when_it_last_got_on() -> None:
         await asyncio.sleep(3)
         moved = {n for n, c in worker.leases().items() if c.progress_at > before[n]}
         assert moved == {number}
+
+    simulated(scenario)
+
+
+def test_an_idle_worker_rests() -> None:
+    """One tick a second, three partitions' heartbeats and reads: a service without work leaves the processor
+    to the others, and a simulation passes its hours quickly."""
+    process = Process("idle")
+
+    async def scenario(world: FakeWorld) -> None:
+        with process.entered():
+            world.worker()
+        await asyncio.sleep(5)
+        before = process.turns
+        await asyncio.sleep(60)
+        assert process.turns - before < 60 * 12
 
     simulated(scenario)
