@@ -136,8 +136,12 @@ class MemoryCluster:
         self._resources.setdefault(Kind(resource.group, resource.kind), {})[resource.version] = resource
 
     def unserve(self, kind: Kind) -> None:
-        """Stop serving a kind, as if its definition were deleted; the caller deletes its objects."""
+        """Stop serving a kind, as if its definition were deleted, and end its watches.
+
+        Caller: deletes its objects.
+        """
         self._resources.pop(kind, None)
+        self._wake_watches()
 
     async def resource(self, kind: Kind, *, version: str | None = None) -> Resource | None:
         served = self._resources.get(kind, {})
@@ -236,6 +240,9 @@ class MemoryCluster:
             # A tenth at once is cheap on average.
             self._forgotten = self._history[-HISTORY_EVENTS - 1][0]
             del self._history[:-HISTORY_EVENTS]
+        self._wake_watches()
+
+    def _wake_watches(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -340,6 +347,8 @@ class MemoryCluster:
                 position = version
                 if k == kind and namespace in (None, event.object["metadata"].get("namespace", "")):
                     yield event
+            if not self.serves(kind):
+                return
             if changed is self._changed:
                 await changed.wait()
 

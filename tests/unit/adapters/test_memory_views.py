@@ -1,5 +1,7 @@
 """The cluster in memory with other writes: dry runs store nothing, and a user's writes are marked as such."""
 
+import asyncio
+
 import pytest
 
 from pvbus.adapters.memory.cluster import MemoryCluster
@@ -86,3 +88,13 @@ async def test_a_watch_that_falls_behind_is_told_so() -> None:
         await anext(watch)
     with pytest.raises(GoneError):
         await anext(world.watch(CONFIG_MAP, resource_version="1"))
+
+
+async def test_a_watch_ends_when_its_kind_is_served_no_more() -> None:
+    """As with the deletion of a definition: whoever follows the kind learns of it at once."""
+    world = cluster()
+    ending = asyncio.ensure_future(anext(world.watch(CONFIG_MAP, resource_version="0")))
+    await asyncio.sleep(0)
+    world.unserve(Kind("", "ConfigMap"))
+    with pytest.raises(StopAsyncIteration):
+        await asyncio.wait_for(ending, timeout=5)
