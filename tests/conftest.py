@@ -1,8 +1,9 @@
 """Rules for the whole suite: what is collected, and that continuous integration skips nothing."""
 
+import gc
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,17 @@ def _turn(item: pytest.Item) -> int:
     if item.get_closest_marker("kafka") or item.get_closest_marker("cluster"):  # by files, all of them slow
         return next((n for n, each in enumerate(FIRST) if item.nodeid.startswith(each)), len(FIRST))
     return next((n for n, mark in enumerate(("long", "slow")) if item.get_closest_marker(mark)), 2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Keep the garbage collector off what is collected: it would go over a million objects that stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)
