@@ -13,6 +13,7 @@ Source: kapp-controller, pkg/template/{ytt,helm_template,kbld,values}.go and pkg
 import base64
 import binascii
 import posixpath
+import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -48,6 +49,7 @@ _PACKAGE = "package"
 _STREAM = "-"
 """The path that means the output of the step before."""
 _YTT_DIRECTIVE = b"#@"
+_RELEASE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _YAML = (".yaml", ".yml", ".json")
 _SECRET, _CONFIG_MAP = KindRef("", "Secret", "v1"), KindRef("", "ConfigMap", "v1")
 
@@ -208,6 +210,8 @@ def _run_helm(step: _Step) -> _Steps:
         where = f" in {chart}" if chart else ""
         raise RefusedError("InvalidPackage", f"{step.where}: the package has no Chart.yaml{where}")
     release = str(options.get("name") or setting.name)
+    if not _RELEASE.fullmatch(release):  # one that begins with a dash would be an option of helm
+        raise RefusedError("InvalidPackage", f"{step.where}.name is no name of a release: {release}")
     namespace = str(options.get("namespace") or setting.namespace)
     arguments = ["template", release, posixpath.join(_PACKAGE, chart).rstrip("/")]
     arguments += ["--namespace", namespace, "--include-crds"]
@@ -266,17 +270,25 @@ def _inputs(step: _Step) -> tuple[list[str], Files]:
             arguments += ["-f", _STREAM]
             chosen |= step.before
         else:
-            arguments += ["-f", posixpath.join(_PACKAGE, path_of(path)).rstrip("/")]
-            chosen |= _chosen(step, path_of(path))
+            name = path_of(path)
+            files = _files_at(step, name, "paths")
+            arguments += ["-f", posixpath.join(_PACKAGE, name).rstrip("/")]
+            chosen |= _manifests_of(files)
     return arguments, chosen
 
 
-def _chosen(step: _Step, path: str) -> Files:
-    """Return the manifests of a file or folder of the package. Raises RefusedError if there is no such."""
+def _files_at(step: _Step, path: str, field: str) -> Files:
+    """Return a file of the package, or those of a folder, that a field of the step names.
+
+    A program sees this machine's files, too, so a path must not lead out of the package. Raises RefusedError.
+    """
+    where = f"{step.where}.{field}"
     files = {file: data for file, data in step.files.items() if file == path or is_below(file, path)}
     if not files:
-        raise RefusedError("InvalidPackage", f"{step.where}.paths names {path}, which the package lacks")
-    return _manifests_of(files)
+        raise RefusedError("InvalidPackage", f"{where} names {path}, which the package lacks")
+    if "=" in path:  # ytt takes what follows for the path, and what precedes for the name
+        raise RefusedError("InvalidPackage", f"{where} names {path}: ytt reads a path with = elsewhere")
+    return files
 
 
 def _manifests_of(files: Files) -> Files:
@@ -300,6 +312,8 @@ def _value_files(step: _Step, setting: Setting) -> Generator[Effect, Any, _Value
         where = f"{step.where}.valuesFrom"
         only(source, where, "secretRef", "configMapRef", "path")
         if path := str(source.get("path") or ""):
+            if path != _STREAM:
+                _files_at(step, path_of(path), "valuesFrom")
             paths.append(path if path == _STREAM else posixpath.join(_PACKAGE, path_of(path)))
             continue
         content = yield from _content_of(source, setting, where)

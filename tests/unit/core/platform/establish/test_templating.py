@@ -33,6 +33,7 @@ FILES = {
     "config/app.yml": TEMPLATE,
     "config/lib.star": b"x",
     "plain/b.yml": PLAIN,
+    "odd=/etc/hosts": b"x",
     ".imgpkg/images.yml": b"images: []\n",
     "chart/Chart.yaml": b"name: c\n",
     "chart/values.yaml": b"a: 1\n",
@@ -188,6 +189,17 @@ def test_a_step_without_work_needs_no_program(steps: list[Mapping[str, Any]], le
             "there is no Secret team/absent",
         ),
         ([{"ytt": {"valuesFrom": [{"secretRef": {}}]}}], "InvalidPackage", "secretRef names nothing"),
+        (
+            [{"ytt": {"valuesFrom": [{"path": "../../etc/passwd"}]}}],
+            "InvalidPackage",
+            "valuesFrom names ../../etc/passwd, which the package lacks",
+        ),
+        ([{"ytt": {"paths": ["odd=/etc"]}}], "InvalidPackage", "ytt reads a path with = elsewhere"),
+        (
+            [{"helmTemplate": {"path": "chart", "name": "--post-renderer=sh"}}],
+            "InvalidPackage",
+            "is no name of a release",
+        ),
     ],
 )
 def test_what_cannot_be_rendered_is_refused_in_words(
