@@ -18,7 +18,7 @@ from tests.chaos.load import ChaosFleet
 from tests.chaos.observer import Observer
 from tests.chaos.plan import Kind, lanes
 from tests.chaos.striking import Striker, Workers
-from tests.chaos.world import USER, WORLDS, World
+from tests.chaos.world import USER, WORLDS, ChaosWorld
 from tests.integration.kafka.faults.deployment import Deployment
 from tests.tools.auditlog import accepted
 from tests.tools.faultyapi import FaultyApi, faulty_api
@@ -55,7 +55,9 @@ class Outcome(NamedTuple):
 class _Stage:
     """Everything that runs in a leg."""
 
-    def __init__(self, leg: Leg, kafka: KafkaCluster, folder: Path, world: World, api: FaultyApi) -> None:
+    def __init__(
+        self, leg: Leg, kafka: KafkaCluster, folder: Path, world: ChaosWorld, api: FaultyApi
+    ) -> None:
         self.leg = leg
         self.world = world
         self.api = api

@@ -59,7 +59,7 @@ class ChaosFleet(Fleet):
         """Add the published revisions, which the client creates where no package store does."""
         found = await super().mine()
         if not self._has_drafts:
-            for obj in await self.all(REVISION):
+            for obj in await self.items(REVISION):
                 found[Spot(REVISION, obj["metadata"]["name"])] = obj
         return found
 
@@ -68,7 +68,7 @@ class ChaosFleet(Fleet):
         if self._published < UPSTREAMS_MAX and self._random.random() < 0.7:
             await self._publish(self._published + 1)
         number = self._random.randint(max(1, self._published - 2), self._published)
-        for obj in await self.all(SET):
+        for obj in await self.items(SET):
             if obj["metadata"]["name"] == "web":
                 upstream = {**obj["spec"]["upstream"], "revision": number}
                 await self._patch(SET, obj, {"spec": {**obj["spec"], "upstream": upstream}})
@@ -85,7 +85,7 @@ class ChaosFleet(Fleet):
 
     async def _edit_draft(self) -> None:
         """A person adds a file to a draft."""
-        drafts = [obj for obj in await self.all(REVISION) if _is_draft(obj)]
+        drafts = [obj for obj in await self.items(REVISION) if _is_draft(obj)]
         resource = await self.cluster.resource(RESOURCES)
         if not drafts or resource is None:
             return

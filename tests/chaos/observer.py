@@ -14,7 +14,7 @@ from pvbus.examples import fleet as example
 from pvbus.ports.cluster import Kind, Object
 from tests.chaos.judge import Branch, Edit, Judge
 from tests.chaos.timeline import Timeline
-from tests.chaos.world import World
+from tests.chaos.world import ChaosWorld
 from tests.tools.faultyapi import FaultyApi
 from tests.tools.topicreader import ReadRecord, TopicReader
 
@@ -29,7 +29,9 @@ DRAFTS = "refs/heads/drafts/"
 class Observer:
     """See the module. Use: `run` in a task; `judge_now` when nothing happens any more."""
 
-    def __init__(self, world: World, api: FaultyApi, reader: TopicReader, judge: Judge, git: Path) -> None:
+    def __init__(
+        self, world: ChaosWorld, api: FaultyApi, reader: TopicReader, judge: Judge, git: Path
+    ) -> None:
         self.judge = judge
         self._world = world
         self._api = api

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pvbus.core.kernel.topics import SERVICES
 from pvbus.runtime.process.hosting import BUS_SECONDS_MAX
 from tests.chaos.plan import LANES, PARALLEL, Kind, Planned, Strike
-from tests.chaos.world import World
+from tests.chaos.world import ChaosWorld
 from tests.integration.kafka.faults.deployment import Deployment, ServiceProcess
 from tests.tools.faultyapi import ApiFault, FaultyApi
 from tests.tools.kafka import KafkaCluster, restarted
@@ -93,7 +93,7 @@ class Workers:
 class Striker:
     """See the module. struck: faults by kind; events: what was done, in order."""
 
-    def __init__(self, world: World, kafka: KafkaCluster, workers: Workers, api: FaultyApi) -> None:
+    def __init__(self, world: ChaosWorld, kafka: KafkaCluster, workers: Workers, api: FaultyApi) -> None:
         self.struck: Counter[Kind] = Counter()
         self.events: list[Event] = []
         self._world = world

@@ -38,7 +38,7 @@ SERVED: tuple[tuple[Kind, str, str], ...] = (
 )
 
 
-class World(Protocol):
+class ChaosWorld(Protocol):
     """kubeconfig: of an administrator; account: of the services. audit: None where no server keeps one."""
 
     name: str
@@ -175,14 +175,14 @@ class EmbeddedWorld:
 
 
 @asynccontextmanager
-async def real(folder: Path) -> AsyncIterator[World]:
+async def real(folder: Path) -> AsyncIterator[ChaosWorld]:
     """Raises ClusterUnavailableError, ClusterFailedError."""
     with realcluster.running([*DEFINITIONS, packages.DEFINITION]) as cluster:
         yield RealWorld(cluster)
 
 
 @asynccontextmanager
-async def embedded(folder: Path) -> AsyncIterator[World]:
+async def embedded(folder: Path) -> AsyncIterator[ChaosWorld]:
     world = EmbeddedWorld(folder)
     try:
         await world.start()

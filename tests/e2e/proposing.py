@@ -18,6 +18,7 @@ from pvbus.examples import fleet
 from pvbus.ports.cluster import Kind
 from tests.e2e.cli.small_fleet import REVISION, Client
 from tests.e2e.cli.test_promote import GATE, SPECIALIZER
+from tests.kit.cluster import resource_of
 
 CLUSTER = Kind("fleet.example.dev", "Cluster")
 CLUSTERS_PER_REGION = 5
@@ -53,7 +54,7 @@ async def proposed_through_kills(
 
     services: all of them, by name. start: starts the services of promotion again.
     """
-    world = _World(client, services)
+    world = _ProposingWorld(client, services)
     drafts = await world.rendered()
     before, without, held = drafts[:BEFORE], drafts[BEFORE:WITHOUT], drafts[WITHOUT:-1]
     await world.acknowledge(drafts[-1], {AUTO_LIFECYCLE: "false"})
@@ -74,7 +75,7 @@ async def proposed_through_kills(
     return Counter([*drafts[:-1], lost])
 
 
-class _World:
+class _ProposingWorld:
     def __init__(self, client: Client, services: Mapping[str, Service]) -> None:
         self._client = client
         self._services = services
@@ -172,8 +173,7 @@ class Turns:
 
     async def run(self) -> None:
         """Count until cancelled."""
-        resource = await self._client.cluster.resource(REVISION)
-        assert resource is not None
+        resource = await resource_of(self._client.cluster, REVISION)
         listed = await self._client.cluster.list(resource, "default")
         position = listed.resource_version
         while True:

@@ -137,9 +137,7 @@ async def relabel(client: Client, name: str, stage: str) -> None:
 
 
 async def delete(client: Client, kind: Kind, name: str) -> None:
-    resource = await client.cluster.resource(kind)
-    assert resource is not None
-    assert await client.cluster.delete(resource, "default", name)
+    assert await client.delete(kind, name)
 
 
 async def main_job(client: Client, folder: Path) -> None:

@@ -92,10 +92,7 @@ class Rollout:
         return content_digest(found["spec"]["resources"])
 
     async def revisions(self) -> list[Object]:
-        resource = await self.client.cluster.resource(REVISION)
-        assert resource is not None
-        listing = await self.client.cluster.list(resource, "default")
-        return [each for each in listing.items if each["spec"]["packageName"] == PACKAGE]
+        return [each for each in await self.client.items(REVISION) if each["spec"]["packageName"] == PACKAGE]
 
     async def published(self, number: int) -> Object:
         """Wait for the published revision of this number."""

@@ -34,7 +34,7 @@ class Errors:
         return web.Response(text="".join(lines))
 
 
-class World:
+class ScrapedWorld:
     """An application, the Prometheus that scrapes it, and a client of it."""
 
     def __init__(self, errors: Errors, client: Prometheus) -> None:
@@ -62,7 +62,7 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[ScrapedWorld]:
     program, errors = found_or_skipped(), Errors()
     async with serving(errors) as url:
         target = url.removeprefix("http://")
@@ -70,13 +70,13 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         address = await asyncio.to_thread(starting.__enter__)
         client = Prometheus(address)
         try:
-            yield World(errors, client)
+            yield ScrapedWorld(errors, client)
         finally:
             await client.close()
             starting.__exit__(None, None, None)
 
 
-async def test_a_query_follows_what_prometheus_has_seen(world: World) -> None:
+async def test_a_query_follows_what_prometheus_has_seen(world: ScrapedWorld) -> None:
     """It passes after a whole window within the limits, fails at once outside of them, and then waits."""
     await world.until(True, "")
     verdict, words = await world.look(window="1h")
@@ -87,7 +87,7 @@ async def test_a_query_follows_what_prometheus_has_seen(world: World) -> None:
     await world.until(None, "the query gives no value")
 
 
-async def test_what_is_no_single_number_waits_in_the_words_of_prometheus(world: World) -> None:
+async def test_what_is_no_single_number_waits_in_the_words_of_prometheus(world: ScrapedWorld) -> None:
     await world.until(True, "")
     for expression, words in (
         ("errors", "several values at one time (2 series)"),

@@ -2,7 +2,7 @@
 
 `drive` runs one decision, and answers its effects as the test says; `drive_live` does so where an answer is
 awaited. `Partition` has the rows of a bus and the controllers that read them: it loads, runs and commits.
-What is special of a service (its objects, its words for them) is in the World beside its tests.
+What is special of a service (its objects, its words for them) is in the world beside its tests.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator

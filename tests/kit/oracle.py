@@ -90,7 +90,7 @@ def expected_variants(
     unknown_kinds: `<group>/<Kind>` that the cluster does not serve.
     """
     repositories, revisions = list(repositories), list(revisions)
-    world = _World(
+    world = _FleetView(
         [*objects, *map(_thing, repositories), *map(_thing, revisions)],
         revisions,
         frozenset(unknown_kinds),
@@ -107,7 +107,7 @@ def expected_variants(
     return _settled(plans, existing, uids)
 
 
-class _World(NamedTuple):
+class _FleetView(NamedTuple):
     things: Sequence[Thing]
     revisions: Sequence[PackageRevision]
     unknown_kinds: frozenset[str]
@@ -134,7 +134,7 @@ class _World(NamedTuple):
 
 def _plan(
     obj: PackageVariantSet,
-    world: _World,
+    world: _FleetView,
     remembered: Mapping[str, Downstream],
     existing: Mapping[Key, PackageVariant],
 ) -> _Plan:
@@ -163,7 +163,9 @@ def _plan(
     return plan
 
 
-def _selected(target: Target, namespace: str, world: _World) -> Sequence[Thing] | Sequence[Downstream] | None:
+def _selected(
+    target: Target, namespace: str, world: _FleetView
+) -> Sequence[Thing] | Sequence[Downstream] | None:
     """Return a target's objects by name, or its listed downstreams; None for a kind that is not served."""
     chosen: Any = target.repository_selector or target.object_selector
     if target.repository_selector is not None:
@@ -228,7 +230,7 @@ def _rows(
 
 
 def _placed(
-    row: TargetRow, template: CompiledTemplate | None, world: _World, namespace: str
+    row: TargetRow, template: CompiledTemplate | None, world: _FleetView, namespace: str
 ) -> TargetRow | None:
     """Return the row with its downstream and that one's Repository; None if that fails."""
     identity = Downstream(repo=row.repo_default, package=row.package_default)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
-from tests.porch.world import World
+from tests.porch.world import PorchWorld
 
 SERVER = "http://gitea.gitea.svc.cluster.local:3000"
 FOLDER = "/tmp/porch-e2e"
@@ -53,7 +53,7 @@ def read(file: Path) -> Case:
     return msgspec.convert(yaml.safe_load(file.read_text(encoding="utf-8")), Case)
 
 
-def run(world: World, name: str, folder: Path) -> list[Outcome]:
+def run(world: PorchWorld, name: str, folder: Path) -> list[Outcome]:
     """Run a case in a namespace of its own. folder: where its commands put files."""
     case = read(world.porch.cases / name / "config.yaml")
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def run(world: World, name: str, folder: Path) -> list[Outcome]:
     return outcomes
 
 
-def _run(world: World, command: Command) -> "subprocess.CompletedProcess[str]":
+def _run(world: PorchWorld, command: Command) -> "subprocess.CompletedProcess[str]":
     if command.args[0] == KPT:
         return _replaced(command)
     return world.run(command.args, command.stdin, world.porch.cases.parent)
@@ -96,7 +96,7 @@ def _replaced(command: Command) -> "subprocess.CompletedProcess[str]":
     return subprocess.CompletedProcess(command.args, 0, command.stdout, command.stderr)
 
 
-def _wait_until_ready(world: World, namespace: str, arguments: list[str]) -> None:
+def _wait_until_ready(world: PorchWorld, namespace: str, arguments: list[str]) -> None:
     name = next(each.removeprefix("--name=") for each in arguments if each.startswith("--name="))
     wait = ["kubectl", "wait", "--for=condition=Ready", f"--namespace={namespace}", "--timeout=60s"]
     waited = world.run([*wait, f"repository/{name}"])

@@ -53,7 +53,7 @@ SECONDS_MAX = 240.0
 WITHOUT_TELEMETRY = {"OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none"}
 
 
-class World:
+class ChangeOverWorld:
     """A cluster with a fleet, on which Porch's controllers and pvbus' services are started and ended."""
 
     def __init__(self, cluster: RealCluster, client: Client, porch: Porch, folder: Path) -> None:
@@ -187,7 +187,7 @@ def cluster() -> Iterator[RealCluster]:
 
 
 @asynccontextmanager
-async def world_of(cluster: RealCluster, porch: Porch, folder: Path) -> AsyncIterator[World]:
+async def world_of(cluster: RealCluster, porch: Porch, folder: Path) -> AsyncIterator[ChangeOverWorld]:
     """Install pvbus, run the package store, and apply a fleet with one cluster more than the small one."""
     head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     create(cluster, [head, *manifests.objects("standalone", Options()), observing(CLUSTER.group, "clusters")])
@@ -199,7 +199,7 @@ async def world_of(cluster: RealCluster, porch: Porch, folder: Path) -> AsyncIte
         await asyncio.to_thread(wait_until_available, cluster)
         client = Client(await HttpCluster.connect(cluster.kubeconfig))
         stack.push_async_callback(client.cluster.close)
-        made = World(cluster, client, porch, folder)
+        made = ChangeOverWorld(cluster, client, porch, folder)
         stack.callback(made.porch.kill)
         for service in made.services.values():
             stack.callback(service.kill)
@@ -235,7 +235,7 @@ async def test_a_fleet_goes_from_porch_to_pvbus_and_back(
         await _both_run(world)
 
 
-async def _porch_makes_drafts(world: World) -> None:
+async def _porch_makes_drafts(world: ChangeOverWorld) -> None:
     world.porch.start()
     await world.until_rendered(1)
     await world.until_still()
@@ -243,7 +243,7 @@ async def _porch_makes_drafts(world: World) -> None:
     assert all(mark_of(each) is not None for each in await world.client.items(VARIANT)), MANAGER
 
 
-async def _pvbus_holds_back_and_takes_over(world: World) -> None:
+async def _pvbus_holds_back_and_takes_over(world: ChangeOverWorld) -> None:
     """Beside Porch it writes nothing and says why; after Porch's end it changes nothing, and goes on."""
     variants, revisions, files = await world.variants(), await world.revisions(), await world.files()
     await world.start_pvbus()
@@ -267,7 +267,7 @@ async def _pvbus_holds_back_and_takes_over(world: World) -> None:
     await world.end_pvbus()
 
 
-async def _porch_takes_over(world: World) -> None:
+async def _porch_takes_over(world: ChangeOverWorld) -> None:
     """It makes no draft and deletes none, and goes on with the next number.
 
     In the Kptfile of a draft it writes the conditions of injections last, so the order of lines differs.
@@ -292,7 +292,7 @@ async def _porch_takes_over(world: World) -> None:
     assert {name: after[name][:2] for name in revisions} == {name: revisions[name][:2] for name in revisions}
 
 
-async def _both_run(world: World) -> None:
+async def _both_run(world: ChangeOverWorld) -> None:
     """Porch is on and idle, so pvbus begins; at the first change both write, and pvbus stops.
 
     Whoever is faster makes the variant and its draft: there is one of each.

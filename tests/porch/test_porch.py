@@ -13,7 +13,7 @@ from tests.e2e.cluster.test_run_cluster import kubectl as kubectl
 from tests.porch import cases
 from tests.porch.expected import API_TESTS, COMMANDS
 from tests.porch.programs import Porch, PorchUnavailableError, find_or_build
-from tests.porch.world import World, without_leftovers
+from tests.porch.world import PorchWorld, without_leftovers
 from tests.porch.world import world as run_world
 
 pytestmark = [
@@ -39,7 +39,7 @@ def porch() -> Porch:
 
 
 @pytest.fixture(scope="module")
-def world(porch: Porch, kubectl: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(porch: Porch, kubectl: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PorchWorld]:
     with run_world(porch, kubectl, tmp_path_factory.mktemp("porch")) as world:
         yield world
 
@@ -49,7 +49,7 @@ def test_every_case_of_the_module_has_its_list_of_differences(porch: Porch) -> N
 
 
 @pytest.mark.parametrize("case", COMMANDS)
-def test_the_client_prints_what_porch_expects(case: str, world: World, tmp_path: Path) -> None:
+def test_the_client_prints_what_porch_expects(case: str, world: PorchWorld, tmp_path: Path) -> None:
     """Every command of a case, but for the differences that are listed."""
     differing = {each.number: each for each in cases.run(world, case, tmp_path) if each.differences}
     surprising = {number: each for number, each in differing.items() if number not in COMMANDS[case]}
@@ -63,7 +63,7 @@ def test_the_client_prints_what_porch_expects(case: str, world: World, tmp_path:
         assert listed.shows not in expected, found
 
 
-def test_porchs_tests_of_the_api_pass(world: World) -> None:
+def test_porchs_tests_of_the_api_pass(world: PorchWorld) -> None:
     """All of them, but for those that are listed."""
     command = [str(world.porch.api_tests), "-test.v", f"-test.timeout={API_MINUTES_MAX}m"]
     environment = {**world.environment, "E2E": "1", "RUN_E2E_LOCALLY": "true"}

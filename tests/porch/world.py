@@ -20,7 +20,7 @@ SECONDS_MAX = 120
 REVS = f"/apis/{API_VERSION}/packagerevs"
 
 
-class World:
+class PorchWorld:
     """A control plane with the package store. environment: what programs run with."""
 
     def __init__(self, cluster: RealCluster, store: Replica, git: Forge, porch: Porch, kubectl: Path) -> None:
@@ -43,7 +43,7 @@ class World:
 
 
 @contextmanager
-def world(porch: Porch, kubectl: Path, folder: Path) -> Iterator[World]:
+def world(porch: Porch, kubectl: Path, folder: Path) -> Iterator[PorchWorld]:
     """Run everything. Raises ClusterUnavailableError, ClusterFailedError."""
     with running(DEFINITIONS) as cluster, forge(folder / "git") as git:
         git.restore("test-blueprints", porch.blueprints)
@@ -53,7 +53,7 @@ def world(porch: Porch, kubectl: Path, folder: Path) -> Iterator[World]:
         try:
             store.start()
             wait_until_available(cluster)
-            yield World(cluster, store, git, porch, kubectl)
+            yield PorchWorld(cluster, store, git, porch, kubectl)
         finally:
             store.kill()
 

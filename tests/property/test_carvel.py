@@ -16,7 +16,7 @@ from pvbus.core.platform.solver.languages import CARVEL
 from tests.unit.core.platform.packaging.carvelworld import (
     REMOVAL,
     STRATEGY,
-    World,
+    InstallWorld,
     full,
     install,
     key,
@@ -62,7 +62,7 @@ def wish(rng: Random) -> Install:
 def test_what_exists_for_others_has_a_holder_or_is_a_users(seed: int) -> None:
     """After each install and removal; no install of a user's is ever deleted, and versions fit."""
     rng = Random(seed)
-    world = World(packages(rng))
+    world = InstallWorld(packages(rng))
     users: set[str] = set()
     for _ in range(rng.randint(2, 7)):
         present = sorted(users)
@@ -84,7 +84,7 @@ def test_what_exists_for_others_has_a_holder_or_is_a_users(seed: int) -> None:
     _check(world, users)
 
 
-def _check(world: World, users: set[str]) -> None:
+def _check(world: InstallWorld, users: set[str]) -> None:
     assert users <= set(world.installs)
     assert not users & set(world.deleted)
     for okey, row in world.rows.items():
@@ -100,7 +100,7 @@ def _check(world: World, users: set[str]) -> None:
             _check_dependencies(world, okey)
 
 
-def _check_dependencies(world: World, okey: str) -> None:
+def _check_dependencies(world: InstallWorld, okey: str) -> None:
     for each in world.rows[okey].dependencies:
         assert each.is_optional or each.install or each.condition == "ExistingGVK"
         if each.install:
@@ -120,7 +120,7 @@ def test_nothing_is_left_of_installs_that_delete(seed: int) -> None:
     """If every user's install says that what only it held goes, everything goes with the last of them."""
     rng = Random(seed)
     known, wanted = packages(rng), _wishes(rng)
-    world = World(known, [each._replace(removal="delete") for each in wanted]).settle()
+    world = InstallWorld(known, [each._replace(removal="delete") for each in wanted]).settle()
     for each in wanted:
         del world.installs[each.okey]
         world.settle()
@@ -144,7 +144,7 @@ def test_a_namespace_has_a_created_install_of_a_package_once(seed: int) -> None:
     """However many installs need it."""
     rng = Random(seed)
     wanted = [install(f"user-{i}", NAMES[i % len(NAMES)]) for i in range(rng.randint(2, 5))]
-    world = World(packages(rng), wanted).settle()
+    world = InstallWorld(packages(rng), wanted).settle()
     made = [row.package for row in world.rows.values() if row.holders]
     assert len(made) == len(set(made))
     assert all(key(f"user-{i}") in world.installs for i in range(len(wanted)))

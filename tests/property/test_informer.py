@@ -27,8 +27,8 @@ from tests.unit.core.variants.informing import (
     SILENT,
     TRANSIENT,
     Informed,
+    ListedWorld,
     Object,
-    World,
 )
 
 NAMES = ("a", "b", "c")
@@ -127,7 +127,7 @@ class Judged(Informed):
         return key
 
 
-class RecordedWorld(World):
+class RecordedWorld(ListedWorld):
     """Remembers the labels of each object, by version; None where it did not exist."""
 
     def __init__(self, *, aggregated: bool) -> None:

@@ -20,7 +20,8 @@ from pvbus.core.variants.inject.later import MERGED, base_name
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.packages import StoreRules
-from tests.simulation.inject_world import NAMESPACE, POINT, SITES, World, package, site, variant
+from tests.kit.cluster import resource_of
+from tests.simulation.inject_world import NAMESPACE, POINT, SITES, InjectWorld, package, site, variant
 
 KEY = f"{NAMESPACE}/v"
 KPTFILE = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: app\n"
@@ -67,7 +68,7 @@ class Life:
 
     def __init__(self) -> None:
         self.runner = asyncio.Runner()
-        world = World([SITES, site("s"), repository("edge"), repository("blue")])
+        world = InjectWorld([SITES, site("s"), repository("edge"), repository("blue")])
         world.cluster.rules = StoreRules(world.cluster, FunctionRegistry({}), is_embedded=True)
         self.world = world
         self.upstream = {"a": "u0", "b": "u0", "c": "u0"}
@@ -171,8 +172,7 @@ class Life:
         self.open, self.base, self.merged = self.retained, self.retained, ""
 
     async def _edit(self, name: str, field: str, value: str) -> None:
-        resource = await self.world.cluster.resource(RESOURCES)
-        assert resource is not None
+        resource = await resource_of(self.world.cluster, RESOURCES)
         files = await self.world.cluster.get(resource, NAMESPACE, name)
         assert files is not None
         texts = files["spec"]["resources"]
@@ -221,8 +221,7 @@ class Life:
         self.copies[f"edge.app.copy-{self.copied}"] = dict(self.values_of.get(last, {}))
 
     async def _create(self, obj: Object) -> None:
-        resource = await self.world.cluster.resource(REVISION)
-        assert resource is not None
+        resource = await resource_of(self.world.cluster, REVISION)
         await self.world.cluster.create(resource, obj)
 
     def edit_copy(self, field: str) -> None:

@@ -49,7 +49,7 @@ UNLIMITED = RemovalLimits(removals_max=1_000_000)
 ROUNDS_MAX = 400  # a world of this size settles in a few dozen; more means that it never does
 
 
-class World:
+class UnrollWorld:
     """A cluster as a dictionary, and both controllers on one partition."""
 
     def __init__(self, turn_targets: int = TURN_TARGETS) -> None:
@@ -231,7 +231,7 @@ class World:
         return found
 
 
-def expected(world: World, children: list[PackageVariant], names: Names) -> dict[str, str]:
+def expected(world: UnrollWorld, children: list[PackageVariant], names: Names) -> dict[str, str]:
     things = [
         Thing(str(SITE), "default", name, obj["metadata"].get("labels", {}))
         for (kind, name), obj in world.objects.items()
@@ -319,13 +319,13 @@ mine = st.sampled_from(("a-b-base", "a-c-base", "a-b-c-base")).map(
 news = st.lists(st.one_of(sets, repositories, sites), max_size=8)
 
 
-def tell(world: World, objects: Iterable[Object]) -> None:
+def tell(world: UnrollWorld, objects: Iterable[Object]) -> None:
     for obj in objects:
         world.put(obj)
 
 
 def test_two_new_downstreams_that_join_to_one_name_both_get_a_variant() -> None:
-    world = World()
+    world = UnrollWorld()
     downstreams = [{"name": "b-c", "packageNames": ["d"]}, {"name": "b", "packageNames": ["c-d"]}]
     spec = {
         "upstream": {"repo": "up", "package": "base", "revision": 1},
@@ -352,7 +352,7 @@ def test_two_new_downstreams_that_join_to_one_name_both_get_a_variant() -> None:
 def test_from_nothing_the_sets_get_what_the_oracle_expects(
     first: list[Object], upstream: Object, person: list[Object]
 ) -> None:
-    world = World()
+    world = UnrollWorld()
     tell(world, [upstream, *person, *first])
     children = world.of("PackageVariant", PackageVariant)
     world.synced()
@@ -422,7 +422,7 @@ def test_after_any_history_the_variants_are_a_fixed_point_of_the_oracle(
     first: list[Object], upstream: Object, person: list[Object], changes: list[Any], turn_targets: int
 ) -> None:
     """Also where sets are looked at a target at a time, and change while they are."""
-    world = World(turn_targets)
+    world = UnrollWorld(turn_targets)
     tell(world, [upstream, *person, *first])
     world.synced()
     for change in changes:

@@ -21,7 +21,7 @@ from pvbus.core.errors import PermanentError
 from pvbus.core.variants.inject.rebasing import rebase
 from pvbus.core.yaml.rawtext import no_text, text_of
 from pvbus.ports.cluster import Object
-from tests.integration.packages.support import World, bare, clone_of, git, revision, running
+from tests.integration.packages.support import StoreWorld, bare, clone_of, git, revision, running
 from tests.integration.packages.test_upgrade import upgrade_of
 
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -141,7 +141,7 @@ def content(remote: Path, entry: Entry) -> bytes:
 
 
 class Stores(NamedTuple):
-    world: World
+    world: StoreWorld
     blue: Path
     edge: Path
 

@@ -12,7 +12,7 @@ from pvbus.core.variants.merge import copies
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.packages import StoreRules
-from tests.simulation.inject_world import KPTFILE, NAMESPACE, World, owner, package, variant
+from tests.simulation.inject_world import KPTFILE, NAMESPACE, InjectWorld, owner, package, variant
 
 ADDRESS = "https://git.example/blue.git"
 FIRST, SECOND = "edge.app.packagevariant-1", "edge.app.packagevariant-2"
@@ -34,7 +34,7 @@ def lock(ref: str, commit: str, address: str = ADDRESS) -> Object:
     return {"type": "git", "git": {"repo": address, "directory": "app", "ref": ref, "commit": commit}}
 
 
-class DraftWorld(World):
+class DraftWorld(InjectWorld):
     """git: the files of each commit of the upstream's repository."""
 
     def __init__(self, *, follow: str = "", downstream: str = "", **spec: Any) -> None:

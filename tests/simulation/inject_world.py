@@ -135,7 +135,7 @@ def site(name: str, region: str = "north") -> Object:
     }
 
 
-class World:
+class InjectWorld:
     """See the module."""
 
     def __init__(self, objects: Iterable[Object]) -> None:

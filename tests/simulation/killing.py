@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from pvbus.adapters.memory.virtual_time import Process
 from pvbus.ports.bus import Lease, Output
-from tests.simulation.world import Running, World
+from tests.simulation.world import Running, SimulatedWorld
 
 
 class Kill(NamedTuple):
@@ -25,7 +25,7 @@ class Kill(NamedTuple):
     turn: int
 
 
-class KillingWorld(World):
+class KillingWorld(SimulatedWorld):
     """Counts the turns of the first process of some services, and kills one of them.
 
     counted: the services

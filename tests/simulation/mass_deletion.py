@@ -17,7 +17,7 @@ from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR
 from pvbus.core.kernel.records import Hold
 from pvbus.ports.cluster import Object
-from tests.simulation.world import REPOSITORY, REVISION, SET, VARIANT, World
+from tests.simulation.world import REPOSITORY, REVISION, SET, VARIANT, SimulatedWorld
 
 EDITED_EACH = 10
 WIDE = "wide"
@@ -62,7 +62,7 @@ def _listed(packages: Iterable[str]) -> list[Object]:
 
 async def delete_together(count: int) -> Deletion:
     """Make this many sets, edit some of their drafts, delete them all at once, and wait until all is done."""
-    world = World(watched=False)
+    world = SimulatedWorld(watched=False)
     world.upstream()
     world.put(REPOSITORY, "r1", spec={})
     for package in _packages(count):
@@ -118,7 +118,7 @@ def _is_draft(obj: Object) -> bool:
     return bool(obj["spec"]["lifecycle"] == "Draft")
 
 
-def _edit(world: World) -> dict[str, str]:
+def _edit(world: SimulatedWorld) -> dict[str, str]:
     """Have a person edit some drafts; return their packages by name."""
     edited = {}
     for obj in world.objects(REVISION):
@@ -131,7 +131,7 @@ def _edit(world: World) -> dict[str, str]:
     return edited
 
 
-async def _cost(world: World) -> Cost:
+async def _cost(world: SimulatedWorld) -> Cost:
     records = sum((await world.ends()).values()) if world.running else 0
     return Cost(records, len(world.cluster.writes), time.process_time())
 

@@ -10,10 +10,10 @@ from pvbus.core.kernel.keys import HOLD, digest
 from pvbus.core.kernel.records import CONDITIONS, LATEST
 from pvbus.core.variants.publishing import LAST_REASONS
 from pvbus.ports.cluster import Object
-from tests.simulation.world import SET, VARIANT, World
+from tests.simulation.world import SET, VARIANT, SimulatedWorld
 
 
-def check_variants(world: World) -> None:
+def check_variants(world: SimulatedWorld) -> None:
     """The PackageVariants are those that the oracle wants, with its specs and owners.
 
     One that a user deleted while it, or its set, is on hold stays as it is: terminating.
@@ -43,7 +43,7 @@ def _on_hold(obj: Object) -> bool:
     return (obj["metadata"].get("annotations") or {}).get(HOLD) == "true"
 
 
-def check_conditions(world: World) -> None:
+def check_conditions(world: SimulatedWorld) -> None:
     """Every transition was published once and in order, and `latest` is their fold."""
     fold: dict[str, ConditionEvent] = {}
     seen: set[str] = set()
@@ -85,7 +85,7 @@ def _shown(condition: Condition) -> tuple[str, str, int]:
     return condition.status, condition.reason, condition.observed_generation
 
 
-def check_generations(world: World) -> None:
+def check_generations(world: SimulatedWorld) -> None:
     """The observedGeneration of a condition never goes back."""
     highest: dict[tuple[str, str], int] = {}
     for write in world.cluster.writes:
@@ -97,13 +97,13 @@ def check_generations(world: World) -> None:
                 highest[location] = generation
 
 
-def check_watched(world: World) -> None:
+def check_watched(world: SimulatedWorld) -> None:
     """No invariant was violated during the schedule."""
     found = world.watcher.violations
     assert found == [], "\n".join(map(str, found))
 
 
-async def check_restart(world: World) -> None:
+async def check_restart(world: SimulatedWorld) -> None:
     """A restart of a converged system writes nothing."""
     await world.stop()
     writes, ends = len(world.cluster.writes), await world.ends()

@@ -33,7 +33,7 @@ from tests.simulation.packages_judge import (
     key_of,
     owners_of,
 )
-from tests.simulation.world import Running, World
+from tests.simulation.world import Running, SimulatedWorld
 
 SERVICES = ("ingest", "resolve", "establish")
 REGISTRY = "xpkg.example.org/acme"
@@ -160,7 +160,7 @@ class JudgedCluster(WatchedCluster):
         self.world.judged(verb, more.get("before"), obj, subresource)
 
 
-class PackagesWorld(World):
+class PackagesWorld(SimulatedWorld):
     """Users have installs, revisions and objects of their own. A user's own objects are in `mine`."""
 
     def __init__(self, seed: int = 0) -> None:

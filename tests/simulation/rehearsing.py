@@ -23,7 +23,7 @@ from pvbus.core.kernel.rolloutrows import Target
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Kind, Object, Resource
 from tests.simulation.cluster import API_VERSIONS, POLICY, QUARANTINE, STOP
-from tests.simulation.world import RESOURCES, REVISION, SET, VARIANT, Running, World
+from tests.simulation.world import RESOURCES, REVISION, SET, VARIANT, Running, SimulatedWorld
 
 SPRING = 1_806_194_700.0
 """2027-03-28 00:45 UTC: in a quarter of an hour Berlin's clock goes from 02:00 to 03:00."""
@@ -108,7 +108,7 @@ def target_of(case: str, site: int) -> str:
     return f"{case}-s{site}"
 
 
-class Stage(World):
+class Stage(SimulatedWorld):
     """One world of many situations. stops: what its rehearsals say of a stop first."""
 
     def __init__(self, situations: Mapping[str, Situation], stopping: Stopping | None = None) -> None:

@@ -18,7 +18,7 @@ from pvbus.core.variants.revisions.content import content_digest
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object, Resource
 from tests.simulation.cluster import POLICY, QUARANTINE, STOP
-from tests.simulation.world import REPOSITORY, RESOURCES, REVISION, SITE, VARIANT, Running, World
+from tests.simulation.world import REPOSITORY, RESOURCES, REVISION, SITE, VARIANT, Running, SimulatedWorld
 
 SITES = 5
 IN_FLIGHT_MAX = 2
@@ -55,7 +55,7 @@ def targets(version: int) -> list[Object]:
     return [{"objectSelector": SELECTOR, "template": template}]
 
 
-class Rolling(World):
+class Rolling(SimulatedWorld):
     """Judges each approval by the rows on the bus.
 
     approved: (revision, attempt) of each approval

@@ -12,7 +12,7 @@ from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.core.promotion.protocol.units import is_partial
 
 if TYPE_CHECKING:
-    from tests.simulation.rollout_world import World
+    from tests.simulation.rollout_world import RolloutWorld
 
 NEWER = "@v3"
 """The newer revision of any package."""
@@ -35,14 +35,14 @@ def is_behind(facts: TargetFacts) -> bool:
     return facts.upstream.endswith(NEWER) and facts.upstream != facts.source
 
 
-def is_frozen(world: "World", target: str) -> bool:
+def is_frozen(world: "RolloutWorld", target: str) -> bool:
     """Tell whether the rollout has frozen the open revision of a target."""
     row, facts = dict(world.rows).get(target), dict(world.real)[target]
     is_planned = row is not None and (row.revision, row.digest) == (facts.revision, facts.digest)
     return is_planned and row is not None and row.is_frozen
 
 
-def drafts(world: "World") -> Iterator[tuple[str, TargetFacts]]:
+def drafts(world: "RolloutWorld") -> Iterator[tuple[str, TargetFacts]]:
     """Yield each package with the newer revision, as promote proposes it."""
     for target, facts in world.real:
         if is_behind(facts) and (facts.published == facts.revision or not is_frozen(world, target)):
@@ -52,20 +52,20 @@ def drafts(world: "World") -> Iterator[tuple[str, TargetFacts]]:
             )
 
 
-def is_doubtful(world: "World", target: str) -> bool:
+def is_doubtful(world: "RolloutWorld", target: str) -> bool:
     """Tell whether nothing can prove a target any more: Ready is of its newer draft, and it is not frozen."""
     row, facts = dict(world.rows)[target], dict(world.real)[target]
     return facts.upstream.endswith(NEWER) and row.upstream != facts.upstream and not row.is_frozen
 
 
-def keeps_proof(before: "World", row: Target) -> bool:
+def keeps_proof(before: "RolloutWorld", row: Target) -> bool:
     """Tell whether a target was proven, and its Ready is of a newer draft by now."""
     former, facts = dict(before.rows).get(row.target), dict(before.view).get(row.target, NOTHING)
     is_same = former is not None and (former.attempt, former.state) == (row.attempt, TargetState.PROVEN)
     return is_same and facts.upstream.endswith(NEWER) and row.upstream != facts.upstream
 
 
-def wrong_superseding(before: "World", after: "World", rows: Mapping[str, Target]) -> str:
+def wrong_superseding(before: "RolloutWorld", after: "RolloutWorld", rows: Mapping[str, Target]) -> str:
     """Return what is wrong with how a newer revision ends an attempt, "" for nothing."""
     is_over = after.rollout.state is RolloutState.SUPERSEDED
     if is_over and any(isinstance(action, Approve) for action in after.actions):
@@ -105,7 +105,7 @@ def _is_on_its_way(row: Target, seen: TargetFacts) -> bool:
     return row.state in (TargetState.ORDERED, TargetState.CANCELLING) and not is_known
 
 
-def wrong_rollback(before: "World", rows: Mapping[str, Target]) -> str:
+def wrong_rollback(before: "RolloutWorld", rows: Mapping[str, Target]) -> str:
     """Return which target goes back though it runs something else than the attempt published."""
     former, facts = dict(before.rows), dict(before.view)
     for target, row in rows.items():

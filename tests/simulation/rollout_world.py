@@ -73,7 +73,7 @@ Rows = tuple[tuple[str, Target], ...]
 Move = tuple[str, ...]
 
 
-class World(NamedTuple):
+class RolloutWorld(NamedTuple):
     """real: the packages. view: what the machine sees of them. orders: what the release last heard.
 
     approved: (target, attempt) of every approval that was carried out; twice: one was carried out twice.
@@ -118,7 +118,7 @@ def fresh(
     doomed: Collection[str] = (),
     quarantined: str = "",
     releases: int = 0,
-) -> World:
+) -> RolloutWorld:
     """Return a world of targets with a published revision v1 and a proposed v2, which nobody has seen yet.
 
     quarantined: an upstream revision that is from the beginning
@@ -141,7 +141,7 @@ def fresh(
     )
     if rules.train is not None:
         real = tuple((target, _member(facts, number)) for number, (target, facts) in enumerate(real))
-    world = World(rules, real, real, tricks=tricks, ticks=ticks, releases=releases)
+    world = RolloutWorld(rules, real, real, tricks=tricks, ticks=ticks, releases=releases)
     world = world._replace(doomed=frozenset(doomed))
     if quarantined:
         world = world._replace(quarantines=((0, 0, _of_upstream(quarantined)),))
@@ -160,7 +160,7 @@ def _member(facts: TargetFacts, number: int) -> TargetFacts:
     )
 
 
-def with_rider(world: World, target: str) -> World:
+def with_rider(world: RolloutWorld, target: str) -> RolloutWorld:
     """Return a world in which a member wants nothing but v1, which is good."""
     facts = dict(world.real)[target]
     facts = facts._replace(
@@ -176,7 +176,7 @@ def _of_upstream(revision: str) -> QuarantineSpec:
     return QuarantineSpec(upstreams=(QuarantinedUpstream(revision=revision),))
 
 
-def is_covered(world: World, source: str, digest: str) -> bool:
+def is_covered(world: RolloutWorld, source: str, digest: str) -> bool:
     """Tell whether a quarantine that lasts covers a revision."""
     return any(
         digest in spec.contents or any(each.revision == source for each in spec.upstreams)
@@ -184,7 +184,7 @@ def is_covered(world: World, source: str, digest: str) -> bool:
     )
 
 
-def shown(world: World, target: str, facts: TargetFacts) -> TargetFacts:
+def shown(world: RolloutWorld, target: str, facts: TargetFacts) -> TargetFacts:
     """Return the facts as promote reports them."""
     is_open = is_covered(world, facts.source, facts.digest)
     runs = "q" if is_covered(world, facts.published_source, facts.published_digest) else ""
@@ -196,13 +196,13 @@ def shown(world: World, target: str, facts: TargetFacts) -> TargetFacts:
     return facts._replace(is_proposed=is_proposed, is_quarantined=is_open, runs=runs, banned=banned)
 
 
-def is_barred(world: World, row: Target) -> bool:
+def is_barred(world: RolloutWorld, row: Target) -> bool:
     """Tell whether a quarantine that lasts covers the combination of a row."""
     combinations = (each for _, _, spec in world.quarantines for each in spec.combinations)
     return any(set(each.upstreams) <= set(row.combination) for each in combinations)
 
 
-def stepped(world: World) -> tuple[World, Step]:
+def stepped(world: RolloutWorld) -> tuple[RolloutWorld, Step]:
     """Let the machine take a step on what it sees."""
     taken = step(
         world.rules,
@@ -232,7 +232,7 @@ def put(pairs: tuple[tuple[str, T], ...], target: str, value: T) -> tuple[tuple[
 # ------------------------------------------------------------ moves
 
 
-def moves(world: World) -> Iterator[tuple[Move, World]]:
+def moves(world: RolloutWorld) -> Iterator[tuple[Move, RolloutWorld]]:
     """Yield every move that the world may make, without those of people and of bad luck."""
     after, _ = stepped(world)
     if after != world:
@@ -264,7 +264,7 @@ def moves(world: World) -> Iterator[tuple[Move, World]]:
         yield ("tick",), world._replace(now=world.now + TICK_SECONDS, ticks=world.ticks - 1)
 
 
-def _proofs_of_restored(world: World) -> Iterator[tuple[str, Evidence]]:
+def _proofs_of_restored(world: RolloutWorld) -> Iterator[tuple[str, Evidence]]:
     """Yield what the clusters say of targets whose former content is published again."""
     for target, row in world.rows if world.rules.is_evidenced else ():
         facts = dict(world.real)[target]
@@ -272,7 +272,7 @@ def _proofs_of_restored(world: World) -> Iterator[tuple[str, Evidence]]:
             yield target, Evidence(facts.published, row.good_digest, row.attempt, True)
 
 
-def tricks(world: World) -> Iterator[tuple[Move, World]]:
+def tricks(world: RolloutWorld) -> Iterator[tuple[Move, RolloutWorld]]:
     """Yield the moves of people and of bad luck."""
     if not world.tricks:
         return
@@ -327,7 +327,7 @@ def tricks(world: World) -> Iterator[tuple[Move, World]]:
     yield ("resume",), left._replace(commands=world.commands._replace(resume=(attempt, world.rollout.stops)))
 
 
-def carried_out(world: World, action: Action) -> World:
+def carried_out(world: RolloutWorld, action: Action) -> RolloutWorld:
     """Let the release carry out an order that it has heard of: a compare-and-swap on what is really there."""
     if isinstance(action, Ask):
         verdicts = (None if world.is_mute else True,) * len(action.checks)
@@ -367,7 +367,7 @@ def carried_out(world: World, action: Action) -> World:
             )
 
 
-def _isolated(world: World, action: Isolate) -> World:
+def _isolated(world: RolloutWorld, action: Isolate) -> RolloutWorld:
     """Create a quarantine unless it is there, also as one that a person has ended."""
     key = (action.attempt, action.number)
     is_lasting = key not in world.ended
@@ -390,7 +390,7 @@ def _published(facts: TargetFacts) -> TargetFacts:
     )
 
 
-def _unsaid(world: World, target: str) -> World:
+def _unsaid(world: RolloutWorld, target: str) -> RolloutWorld:
     """Return the world in which Ready says nothing of what a target runs, unless that is frozen."""
     row = dict(world.rows).get(target)
     if row is not None and row.is_frozen:
@@ -398,11 +398,11 @@ def _unsaid(world: World, target: str) -> World:
     return world._replace(evidence=tuple(each for each in world.evidence if each[0] != target))
 
 
-def _real(world: World, target: str, facts: TargetFacts) -> World:
+def _real(world: RolloutWorld, target: str, facts: TargetFacts) -> RolloutWorld:
     return world._replace(real=put(world.real, target, facts))
 
 
-def _is_ours(world: World, target: str, row: Target) -> bool:
+def _is_ours(world: RolloutWorld, target: str, row: Target) -> bool:
     """Tell whether a target's planned revision is really published: only then there is evidence of it."""
     facts = dict(world.real)[target]
     return (facts.published, facts.published_digest) == (row.revision, row.digest) and (
@@ -413,11 +413,11 @@ def _is_ours(world: World, target: str, row: Target) -> bool:
 # ------------------------------------------------------------ what must not be
 
 
-def _current(world: World) -> Mapping[str, Target]:
+def _current(world: RolloutWorld) -> Mapping[str, Target]:
     return {target: row for target, row in world.rows if row.attempt == world.rollout.attempt}
 
 
-def _wrong_step(before: World, after: World) -> str:
+def _wrong_step(before: RolloutWorld, after: RolloutWorld) -> str:
     """Return what is wrong with a step, "" for nothing."""
     rows, former = _current(after), dict(before.rows)
     ordered = [
@@ -457,7 +457,7 @@ def _unit(row: Target) -> str:
 
 
 def _wrong_train(
-    after: World, rows: Mapping[str, Target], former: Mapping[str, Target], ordered: list[str]
+    after: RolloutWorld, rows: Mapping[str, Target], former: Mapping[str, Target], ordered: list[str]
 ) -> str:
     """Return what a step does to a part of a unit, "" for nothing."""
     if barred := [target for target in ordered if rows[target].unit and _sees_barred(after, rows[target])]:
@@ -479,7 +479,7 @@ def _wrong_train(
     return ""
 
 
-def _sees_barred(world: World, row: Target) -> bool:
+def _sees_barred(world: RolloutWorld, row: Target) -> bool:
     banned = dict(world.view)[row.target].banned
     return any(set(each[1:]) <= set(row.combination) for each in banned)
 
@@ -489,7 +489,7 @@ def _is_as(former: Target | None, row: Target) -> bool:
     return former is not None and (former.attempt, former.state) == (row.attempt, row.state)
 
 
-def _wrong_judgment(before: World, after: World, rows: Mapping[str, Target]) -> str:
+def _wrong_judgment(before: RolloutWorld, after: RolloutWorld, rows: Mapping[str, Target]) -> str:
     """A target is judged by evidence of its own content in this attempt, and the want of it is no failure."""
     evidence, former = dict(before.evidence), dict(before.rows)
     for target, row in rows.items():
@@ -523,7 +523,7 @@ def _wrong_judgment(before: World, after: World, rows: Mapping[str, Target]) -> 
     return ""
 
 
-def _was_partial(before: World, after: World) -> bool:
+def _was_partial(before: RolloutWorld, after: RolloutWorld) -> bool:
     """Tell whether a unit had a part of its revisions for as long as that may be."""
     limit = after.rules.train.partial_seconds if after.rules.train is not None else 0
     noted = (row.partial_since for row in _current(before).values() if row.partial_since is not None)
@@ -538,7 +538,9 @@ def _was_bad(row: Target, evidence: Mapping[str, Evidence], facts: Mapping[str, 
     return evidence.get(row.target) == bad or facts[row.target].refused == row.attempt
 
 
-def _wrong_isolation(before: World, after: World, rows: Mapping[str, Target], ordered: list[str]) -> str:
+def _wrong_isolation(
+    before: RolloutWorld, after: RolloutWorld, rows: Mapping[str, Target], ordered: list[str]
+) -> str:
     """Return what a step does to quarantined revisions, or before they are, "" for nothing."""
     view, attempt = dict(before.view), after.rollout.attempt
     if covered := [target for target in ordered if view[target].is_quarantined]:
@@ -573,7 +575,7 @@ def _wrong_isolation(before: World, after: World, rows: Mapping[str, Target], or
     return ""
 
 
-def _is_open_canary(before: World, after: World, canary: str) -> bool:
+def _is_open_canary(before: RolloutWorld, after: RolloutWorld, canary: str) -> bool:
     """Tell whether a canary that nobody has excused is not proven. One that went after its wave does not
     count."""
     if any(each.canary == canary for each in after.rollout.excused):
@@ -589,7 +591,7 @@ def _is_open_canary(before: World, after: World, canary: str) -> bool:
     return dict(before.evidence).get(canary) != good
 
 
-def _passed_with(before: World, after: World) -> frozenset[tuple[str, int]]:
+def _passed_with(before: RolloutWorld, after: RolloutWorld) -> frozenset[tuple[str, int]]:
     """Return the canaries that were proven when a step passed a wave."""
     is_same = before.rollout.attempt == after.rollout.attempt
     if not is_same or after.rollout.wave <= before.rollout.wave:
@@ -601,7 +603,7 @@ def _passed_with(before: World, after: World) -> frozenset[tuple[str, int]]:
     return frozenset((canary, after.rollout.attempt) for canary in proven)
 
 
-def _is_unplanned_canary(before: World, after: World, canary: str) -> bool:
+def _is_unplanned_canary(before: RolloutWorld, after: RolloutWorld, canary: str) -> bool:
     """Tell whether a canary is not in the plan, though it neither runs what is planned nor is excused."""
     is_excused = any(
         (each.attempt, each.canary) == (after.rollout.attempt, canary) for each in after.commands.excuses
@@ -613,13 +615,13 @@ def _is_unplanned_canary(before: World, after: World, canary: str) -> bool:
     return not (is_skipped and any(view.get(each, NOTHING) != NOTHING for each in after.rules.canaries))
 
 
-def _is_proven_now(world: World, canary: str) -> bool:
+def _is_proven_now(world: RolloutWorld, canary: str) -> bool:
     facts, evidence = dict(world.view).get(canary, NOTHING), dict(world.evidence).get(canary)
     content = (facts.published, facts.published_digest)
     return evidence is not None and (*evidence[:2], evidence.is_good) == (*content, True)
 
 
-def _wrong_advance(before: World, after: World, rows: Mapping[str, Target]) -> str:
+def _wrong_advance(before: RolloutWorld, after: RolloutWorld, rows: Mapping[str, Target]) -> str:
     same = before.rollout.attempt == after.rollout.attempt
     advancing = (RolloutState.ROLLING, RolloutState.HOLDING)
     passed = same and before.rollout.state in advancing and after.rollout.state in advancing
@@ -649,7 +651,7 @@ def _wrong_advance(before: World, after: World, rows: Mapping[str, Target]) -> s
     return ""
 
 
-def problems(world: World) -> Iterator[str]:
+def problems(world: RolloutWorld) -> Iterator[str]:
     """Yield what is wrong with a world."""
     if world.broken:
         yield world.broken
@@ -668,7 +670,7 @@ def problems(world: World) -> Iterator[str]:
         yield from _halves(world)
 
 
-def _halves(world: World) -> Iterator[str]:
+def _halves(world: RolloutWorld) -> Iterator[str]:
     """Yield the units of an ended attempt in which a part has its revision, though no member is gone, and the
     server restored what it had."""
     rows = _current(world)
@@ -679,7 +681,7 @@ def _halves(world: World) -> Iterator[str]:
             yield f"a part of {unit} has its revision"
 
 
-def settled(world: World, steps_max: int = 400) -> World:
+def settled(world: RolloutWorld, steps_max: int = 400) -> RolloutWorld:
     """Return the world after its own moves alone, in a fair order, until there is none. Time goes on."""
     for _ in range(steps_max):
         world = world._replace(ticks=max(world.ticks, 1))

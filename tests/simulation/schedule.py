@@ -33,7 +33,7 @@ from tests.simulation.world import (
     SITE,
     VARIANT,
     Options,
-    World,
+    SimulatedWorld,
 )
 
 ACTIONS = 25
@@ -71,7 +71,7 @@ COLLIDING: dict[str, Any] = {
 class Player:
     """Changes a world step by step, as its seed says."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self.world = world
         self.rng = world.random
         self.counts = world.watcher.counts
@@ -430,7 +430,7 @@ def options(rng: random.Random) -> Options:
 async def live_through(seed: int) -> Counter[str]:
     """Play the schedule of a seed; return what happened. Raises AssertionError where something is wrong."""
     limits = RemovalLimits(removals_max=3)
-    world = World(seed, workers=2, limits=limits, options=options(random.Random(seed)))
+    world = SimulatedWorld(seed, workers=2, limits=limits, options=options(random.Random(seed)))
     player = Player(world)
     player.begin()
     await world.start()

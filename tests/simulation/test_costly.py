@@ -8,7 +8,7 @@ from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.cel import TARGET_COST_MAX
 from pvbus.core.variants.pacing import SHARE, TURN_COST, UNIT_SECONDS
 from tests.simulation.schedule import seeded
-from tests.simulation.world import REPOSITORY, SITE, World
+from tests.simulation.world import REPOSITORY, SITE, SimulatedWorld
 
 TARGETS = 200
 COSTLY = "target.annotations.text.contains(target.annotations.part) ? '-x' : ''"  # 78,000, and quick
@@ -27,11 +27,11 @@ def selecting(env: str, package: str, label: str) -> dict[str, Any]:
     return {"objectSelector": selector, "template": template}
 
 
-def played(scenario: Callable[[World], Awaitable[None]]) -> None:
+def played(scenario: Callable[[SimulatedWorld], Awaitable[None]]) -> None:
     """Play beside a set of one cheap target, whose variant is there, and a costly one that has begun."""
 
     async def main() -> None:
-        world = World(1, watched=False)
+        world = SimulatedWorld(1, watched=False)
         world.upstream()
         world.serve_sites()
         world.put(REPOSITORY, "r1", spec={})
@@ -51,11 +51,11 @@ def played(scenario: Callable[[World], Awaitable[None]]) -> None:
         run_simulated(main())
 
 
-def evaluations(world: World) -> int:
+def evaluations(world: SimulatedWorld) -> int:
     return sum(world.of(name).controller.evaluations for name in ("unroll", "render"))
 
 
-async def followed(world: World, region: str) -> int:
+async def followed(world: SimulatedWorld, region: str) -> int:
     """Change the label of the cheap set's target. Return how many targets are evaluated until its variant has
     it, without its own two evaluations."""
     before = evaluations(world)
@@ -70,7 +70,7 @@ async def followed(world: World, region: str) -> int:
 def test_a_costly_set_delays_the_label_of_another_by_few_of_its_targets() -> None:
     """Counted work instead of time: each evaluation takes at most 20 ms of the same processor."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         began = world.now
         between: list[int] = []
         while len(world.variants()) <= TARGETS:  # while targets are evaluated, and variants rendered
@@ -87,7 +87,7 @@ def test_a_costly_set_delays_the_label_of_another_by_few_of_its_targets() -> Non
 def test_workers_end_while_a_costly_set_is_evaluated() -> None:
     """Before the end no more than a few of its targets are evaluated."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         unroll, render = (world.of(name).controller for name in ("unroll", "render"))
         before = unroll.evaluations + render.evaluations
         began = world.now

@@ -8,7 +8,8 @@ import pytest
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TransientError
 from pvbus.core.kernel.keys import partition
-from tests.simulation.world import CONFIG_MAP, PARTITIONS, REPOSITORY, SET, SITE, VARIANT, World
+from tests.kit.cluster import resource_of
+from tests.simulation.world import CONFIG_MAP, PARTITIONS, REPOSITORY, SET, SITE, VARIANT, SimulatedWorld
 
 SETS = 12
 SITES = 24
@@ -19,9 +20,9 @@ def sets_of(group: int) -> set[str]:
     return {f"set{i}" for i in range(SETS) if i % GROUPS == group}
 
 
-async def fleet(names: tuple[str, ...] = ("ingest", "unroll", "render", "conditions")) -> World:
+async def fleet(names: tuple[str, ...] = ("ingest", "unroll", "render", "conditions")) -> SimulatedWorld:
     """Twelve sets in four groups; each selects the six Sites of its group: 72 variants."""
-    world = World(watched=False)
+    world = SimulatedWorld(watched=False)
     world.upstream()
     world.serve_sites()
     world.put(REPOSITORY, "r1", spec={}, metadata={"labels": {"fleet": "a"}})
@@ -48,7 +49,7 @@ async def fleet(names: tuple[str, ...] = ("ingest", "unroll", "render", "conditi
 class Counted:
     """What was counted between two moments."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self.world = world
         self.start = self._now()
 
@@ -80,7 +81,7 @@ def counted(scenario: Any) -> None:
 def test_a_label_that_selects_costs_the_sets_it_enters_and_leaves() -> None:
     """M7, S22: three sets lose the Site, three get it; each makes or removes one variant."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         count = Counted(world)
         world.put(SITE, "s0", metadata={"labels": {"group": "g1"}})
         await world.converge()
@@ -97,7 +98,7 @@ def test_a_label_that_selects_costs_the_sets_it_enters_and_leaves() -> None:
 def test_a_label_that_an_expression_reads_costs_the_variants_that_read_it() -> None:
     """M7."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         count = Counted(world)
         statuses = count.statuses()
         world.put(SITE, "s0", metadata={"labels": {"group": "g0", "size": "xl"}})
@@ -110,7 +111,7 @@ def test_a_label_that_an_expression_reads_costs_the_variants_that_read_it() -> N
 
 
 def test_a_label_that_nobody_reads_is_evaluated_and_written_nowhere() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         count = Counted(world)
         world.put(SITE, "s0", metadata={"labels": {"group": "g0", "other": "x"}})
         await world.converge()
@@ -122,7 +123,7 @@ def test_a_label_that_nobody_reads_is_evaluated_and_written_nowhere() -> None:
 def test_what_no_set_selects_costs_nothing() -> None:
     """An unrelated PackageRevision, Repository, ConfigMap and a Site of another group."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         count = Counted(world)
         world.upstream(package="unrelated")
         world.put(REPOSITORY, "r9", spec={})
@@ -135,7 +136,7 @@ def test_what_no_set_selects_costs_nothing() -> None:
 
 
 def test_a_set_that_is_touched_writes_nothing_to_its_variants() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         count = Counted(world)
         world.put(SET, "set0", metadata={"annotations": {"touched": "yes"}})
         await world.converge()
@@ -148,7 +149,7 @@ def test_a_set_that_is_touched_writes_nothing_to_its_variants() -> None:
 def test_a_restart_of_everything_sends_and_writes_nothing(workers: int) -> None:
     """Whatever the number of workers that take over: but that conditions reads each set's history once."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         writes, ends = len(world.cluster.writes), await world.ends()
         await world.stop()
         world.workers = workers
@@ -166,7 +167,7 @@ def test_a_restart_of_everything_sends_and_writes_nothing(workers: int) -> None:
 def test_an_api_server_that_is_down_for_a_while_needs_nobodys_edit() -> None:
     """S20: transient errors are tried again until they end."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         world.faults.unavailable = 1.0
         for i in range(4):
             world.put(SITE, f"new{i}", metadata={"labels": {"group": "g0"}})
@@ -181,7 +182,7 @@ def test_an_api_server_that_is_down_for_a_while_needs_nobodys_edit() -> None:
 
 
 def test_a_worker_that_dies_is_replaced_without_a_write_too_many() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         count = len(world.cluster.writes)
         for name in list(world.running):
             service = name.partition("-")[0]
@@ -200,7 +201,7 @@ def test_a_worker_that_dies_is_replaced_without_a_write_too_many() -> None:
 def test_a_lost_answer_is_no_second_write() -> None:
     """Every create is applied and answered with an error; none is repeated, none is in doubt for long."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         count = len(world.cluster.writes)
         world.faults.lost = 1.0
         world.put(SITE, "late", metadata={"labels": {"group": "g0"}})
@@ -216,11 +217,10 @@ def test_a_lost_answer_is_no_second_write() -> None:
 def test_errors_of_the_simulated_cluster_are_the_ports() -> None:
     """The scenario above proves something only if calls really fail."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         world.faults.unavailable = 1.0
         running = next(iter(world.running.values()))
-        resource = await running.cluster.resource(SITE)
-        assert resource is not None
+        resource = await resource_of(running.cluster, SITE)
         with pytest.raises(TransientError):
             await running.cluster.get(resource, "default", "s0")
         world.faults.calm()

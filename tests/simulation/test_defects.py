@@ -55,7 +55,7 @@ from tests.simulation.parts import (
     site_set,
     upstream,
 )
-from tests.simulation.world import PARTITIONS, World
+from tests.simulation.world import PARTITIONS, SimulatedWorld
 from tests.simulation.world import REPOSITORY as WORLD_REPOSITORY
 from tests.simulation.world import SET as WORLD_SET
 from tests.simulation.world import SITE as WORLD_SITE
@@ -158,7 +158,7 @@ async def relist() -> None:
 
 async def requests() -> None:
     """A deleted set leaves the watches of other sets unchanged."""
-    world = World(limits=RemovalLimits(removal_quiet_seconds=1.0))
+    world = SimulatedWorld(limits=RemovalLimits(removal_quiet_seconds=1.0))
     world.upstream()
     world.serve_sites()
     world.put(WORLD_REPOSITORY, "r1", spec={})

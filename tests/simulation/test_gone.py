@@ -8,7 +8,7 @@ import pytest
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.cli.gone import read_gone
 from pvbus.core.kernel.keys import Key
-from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, World
+from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, SimulatedWorld
 
 SITES = {"apiVersion": "example.org/v1", "kind": "Site", "matchLabels": {"group": "a"}}
 SELECTED = {"objectSelector": SITES, "template": {"downstream": {"repo": "r1", "packageExpr": "target.name"}}}
@@ -23,8 +23,8 @@ BY_HAND = {
 }
 
 
-async def fleet() -> World:
-    world = World(watched=False)
+async def fleet() -> SimulatedWorld:
+    world = SimulatedWorld(watched=False)
     world.upstream()
     world.serve_sites()
     world.put(REPOSITORY, "r1", spec={})
@@ -37,42 +37,42 @@ async def fleet() -> World:
     return world
 
 
-async def object_goes(world: World) -> None:
+async def object_goes(world: SimulatedWorld) -> None:
     await world.delete(SITE, "s1")
 
 
-async def label_goes(world: World) -> None:
+async def label_goes(world: SimulatedWorld) -> None:
     world.put(SITE, "s1", metadata={"labels": {"group": "b"}})
 
 
-async def target_goes(world: World) -> None:
+async def target_goes(world: SimulatedWorld) -> None:
     world.set("web", [LISTED])
 
 
-async def entry_goes(world: World) -> None:
+async def entry_goes(world: SimulatedWorld) -> None:
     world.set("web", [SELECTED, {"repositories": [{"name": "r1", "packageNames": ["p2"]}]}])
 
 
-async def name_changes(world: World) -> None:
+async def name_changes(world: SimulatedWorld) -> None:
     world.set("web", [RENAMED, LISTED])
 
 
-async def person_deletes(world: World) -> None:
+async def person_deletes(world: SimulatedWorld) -> None:
     await world.delete(VARIANT, "own")
 
 
-async def set_goes(world: World) -> None:
+async def set_goes(world: SimulatedWorld) -> None:
     await world.delete(SET, "web")
 
 
-async def many_go(world: World) -> None:
+async def many_go(world: SimulatedWorld) -> None:
     world.set("web", [SELECTED], annotations={"pvbus.dev/removals-max": "0", "pvbus.dev/removals-share": "0"})
     await world.converge()
     await world.confirm_all()
 
 
 BY_SET = "PackageVariantSet default/web (generation {}) removed it: "
-CASES: dict[str, tuple[Callable[[World], Coroutine[Any, Any, None]], str, str]] = {
+CASES: dict[str, tuple[Callable[[SimulatedWorld], Coroutine[Any, Any, None]], str, str]] = {
     "the object of a target": (
         object_goes,
         "web-r1-s1",

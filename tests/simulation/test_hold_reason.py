@@ -14,24 +14,24 @@ from pvbus.core.kernel.keys import HOLD, HOLD_REASON, Key
 from pvbus.core.kernel.records import CONDITIONS, LATEST
 from pvbus.core.variants.notices import notice_of
 from pvbus.ports.cluster import Kind
-from tests.simulation.world import REPOSITORY, SET, VARIANT, World
+from tests.simulation.world import REPOSITORY, SET, VARIANT, SimulatedWorld
 
 LISTED = {"repositories": [{"name": "r1", "packageNames": ["p1"]}]}
 NAMES = {SET: "web", VARIANT: "web-r1-p1"}
 
 
-def hold(world: World, kind: Kind, reason: str) -> None:
+def hold(world: SimulatedWorld, kind: Kind, reason: str) -> None:
     annotations = {HOLD: "true", HOLD_REASON: reason}
     world.put(kind, NAMES[kind], metadata={"annotations": annotations})
 
 
-def latest(world: World, kind: Kind) -> list[ConditionEvent]:
+def latest(world: SimulatedWorld, kind: Kind) -> list[ConditionEvent]:
     rows = world.table(LATEST)
     begin = f"{kind.kind}|default/{NAMES[kind]}|"
     return [msgspec.json.decode(v, type=ConditionEvent) for k, v in rows.items() if k.startswith(begin)]
 
 
-async def shown(world: World, kind: Kind) -> dict[str, str]:
+async def shown(world: SimulatedWorld, kind: Kind) -> dict[str, str]:
     """Return what each view says of an object."""
     obj = world.find(kind, NAMES[kind])
     assert obj is not None
@@ -59,7 +59,7 @@ async def shown(world: World, kind: Kind) -> dict[str, str]:
 @pytest.mark.parametrize("kind", [SET, VARIANT], ids=["set", "variant"])
 def test_the_reason_is_shown_wherever_the_hold_is_and_follows_a_change(kind: Kind) -> None:
     async def main() -> None:
-        world = World(watched=False)
+        world = SimulatedWorld(watched=False)
         world.upstream()
         world.put(REPOSITORY, "r1", spec={})
         world.set("web", [LISTED])

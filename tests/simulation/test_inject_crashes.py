@@ -16,7 +16,7 @@ from tests.simulation.inject_world import (
     PIPELINE,
     POINT,
     SITES,
-    World,
+    InjectWorld,
     owner,
     package,
     site,
@@ -28,51 +28,51 @@ EFFECTS_MAX = 24
 MINE = [owner("v")]
 
 
-def fresh() -> World:
-    return World([*upstream(), variant(pipeline=PIPELINE)])
+def fresh() -> InjectWorld:
+    return InjectWorld([*upstream(), variant(pipeline=PIPELINE)])
 
 
-def injected() -> World:
-    world = World([SITES, site("s"), *upstream(site=POINT), variant(injectors=[{"name": "s"}])])
+def injected() -> InjectWorld:
+    world = InjectWorld([SITES, site("s"), *upstream(site=POINT), variant(injectors=[{"name": "s"}])])
     world.observe()
     return world
 
 
-def edited() -> World:
+def edited() -> InjectWorld:
     """The mutations of a published package change: an edit draft is made."""
     published = package("edge", "app", "packagevariant-1", lifecycle="Published", revision=1, owners=MINE)
-    return World([*upstream(), *published, variant(pipeline=PIPELINE)])
+    return InjectWorld([*upstream(), *published, variant(pipeline=PIPELINE)])
 
 
-def adopted() -> World:
+def adopted() -> InjectWorld:
     foreign = package("edge", "app", "by-hand", lifecycle="Draft")
-    return World([*upstream(), *foreign, variant(adoptionPolicy="adoptExisting", labels={"a": "b"})])
+    return InjectWorld([*upstream(), *foreign, variant(adoptionPolicy="adoptExisting", labels={"a": "b"})])
 
 
-def retargeted() -> World:
+def retargeted() -> InjectWorld:
     old = package("old", "app", "packagevariant-1", owners=MINE)
     old += package("old", "app", "packagevariant-2", lifecycle="Published", revision=1, owners=MINE)
-    return World([*upstream(), *old, variant(pipeline=PIPELINE)])
+    return InjectWorld([*upstream(), *old, variant(pipeline=PIPELINE)])
 
 
-def deleted() -> World:
+def deleted() -> InjectWorld:
     mine = package("edge", "app", "packagevariant-1", lifecycle="Published", revision=1, owners=MINE)
     mine += package("edge", "app", "packagevariant-2", owners=MINE)
-    world = World([*upstream(), *mine, variant()])
+    world = InjectWorld([*upstream(), *mine, variant()])
     world.change(deleted=True)
     return world
 
 
-def orphaned() -> World:
+def orphaned() -> InjectWorld:
     """Made from an edit, so that the release is what records whose it was."""
     mine = package("edge", "app", "packagevariant-2", lifecycle="Published", revision=2, owners=MINE)
     mine += package("edge", "app", "packagevariant-3", owners=MINE)
-    world = World([*upstream(), *mine, variant(deletionPolicy="orphan")])
+    world = InjectWorld([*upstream(), *mine, variant(deletionPolicy="orphan")])
     world.change(deleted=True)
     return world
 
 
-def returned() -> World:
+def returned() -> InjectWorld:
     """The variant is made again after its removal proposed the deletion of two published revisions."""
     left = []
     for number in (1, 2):
@@ -80,17 +80,19 @@ def returned() -> World:
             "edge", "app", f"packagevariant-{number}", lifecycle="DeletionProposed", revision=number
         )
         left[-2]["metadata"]["annotations"] = {MADE_BY: "v@uid-before", PROPOSED_BY: "v@uid-before"}
-    return World([*upstream(), *left, variant(pipeline=PIPELINE)])
+    return InjectWorld([*upstream(), *left, variant(pipeline=PIPELINE)])
 
 
-def come_back() -> World:
+def come_back() -> InjectWorld:
     """The downstream is set back to its former value: our own deletion proposals are withdrawn."""
     left = []
     for number in (1, 2):
         workspace = f"packagevariant-{number}"
         left += package("edge", "app", workspace, lifecycle="DeletionProposed", revision=number, owners=MINE)
         left[-2]["metadata"]["annotations"] = {MADE_BY: "v@uid-v", PROPOSED_BY: "v@uid-v"}
-    return World([*upstream(), *left, *package("old", "app", "packagevariant-1", owners=MINE), variant()])
+    return InjectWorld(
+        [*upstream(), *left, *package("old", "app", "packagevariant-1", owners=MINE), variant()]
+    )
 
 
 def drafted() -> DraftWorld:
@@ -124,31 +126,31 @@ def by_people(objects: list[Object]) -> list[Object]:
     return objects
 
 
-def deleted_with_edits() -> World:
+def deleted_with_edits() -> InjectWorld:
     mine = by_people(package("edge", "app", "packagevariant-1", owners=MINE))
     mine += package("edge", "app", "packagevariant-2", owners=MINE)
-    world = World([*upstream(), *mine, variant()])
+    world = InjectWorld([*upstream(), *mine, variant()])
     world.change(deleted=True)
     return world
 
 
-def retargeted_with_edits() -> World:
+def retargeted_with_edits() -> InjectWorld:
     old = by_people(package("old", "app", "packagevariant-1", lifecycle="Proposed", owners=MINE))
-    return World([*upstream(), *old, variant(pipeline=PIPELINE)])
+    return InjectWorld([*upstream(), *old, variant(pipeline=PIPELINE)])
 
 
-def returned_to_edits() -> World:
+def returned_to_edits() -> InjectWorld:
     left = by_people(package("edge", "app", "packagevariant-1"))
     left[0]["metadata"]["annotations"][KEPT_FOR] = "v@"
     left[0]["metadata"]["labels"] = {KEPT_LABEL: "true"}
-    return World([*upstream(), *left, variant(pipeline=PIPELINE)])
+    return InjectWorld([*upstream(), *left, variant(pipeline=PIPELINE)])
 
 
 SCENARIOS = [fresh, injected, edited, adopted, retargeted, returned, come_back, *DRAFTS]
 SCENARIOS += [retargeted_with_edits, returned_to_edits, deleted, orphaned, deleted_with_edits]
 
 
-async def converged(make: Callable[[], World]) -> World:
+async def converged(make: Callable[[], InjectWorld]) -> InjectWorld:
     world = make()
     await world.settle()
     return world
@@ -157,7 +159,7 @@ async def converged(make: Callable[[], World]) -> World:
 @pytest.mark.parametrize("stale", [False, True], ids=["echoed", "stale"])
 @pytest.mark.parametrize("make", SCENARIOS)
 async def test_a_crash_after_each_effect_and_a_rerun_reach_the_same_world(
-    make: Callable[[], World], stale: bool
+    make: Callable[[], InjectWorld], stale: bool
 ) -> None:
     expected = (await converged(make)).snapshot()
     crashes = 0
@@ -235,7 +237,7 @@ async def test_any_order_of_duplicates_echoes_and_crashes_makes_one_draft(script
 
 
 @pytest.mark.parametrize("make", SCENARIOS[:-3])
-async def test_a_converged_variant_costs_nothing_again(make: Callable[[], World]) -> None:
+async def test_a_converged_variant_costs_nothing_again(make: Callable[[], InjectWorld]) -> None:
     """Not after its own echoes, and not after a restart: no write, no row, no request to the cluster."""
     world = await converged(make)
     writes, effects, row = len(world.writes()), len(world.effects), world.result()

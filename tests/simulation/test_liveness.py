@@ -16,9 +16,9 @@ from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Output
 from tests.simulation.outcome import check_variants, check_watched
 from tests.simulation.schedule import NOTE, RECORD_BYTES, seeded
-from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, Options, World
+from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, Options, SimulatedWorld
 
-Scenario = Callable[[World], Awaitable[None]]
+Scenario = Callable[[SimulatedWorld], Awaitable[None]]
 
 
 def selecting(env: str = "prod", prefix: str = "") -> dict[str, Any]:
@@ -27,11 +27,11 @@ def selecting(env: str = "prod", prefix: str = "") -> dict[str, Any]:
     return {"objectSelector": selector, "template": {"downstream": downstream}}
 
 
-def label(world: World, number: int, env: str) -> None:
+def label(world: SimulatedWorld, number: int, env: str) -> None:
     world.put(SITE, f"s{number}", metadata={"labels": {"env": env}})
 
 
-async def inventory(world: World, sites: int, *targets: Any) -> None:
+async def inventory(world: SimulatedWorld, sites: int, *targets: Any) -> None:
     """Make sites, a set that selects them, and wait until its variants are there."""
     world.upstream()
     world.serve_sites()
@@ -47,7 +47,7 @@ async def inventory(world: World, sites: int, *targets: Any) -> None:
 def played(scenario: Scenario, **options: Any) -> None:
     async def main() -> None:
         options.setdefault("limits", RemovalLimits(removals_max=5, removals_share=0.1))
-        world = World(1, **options)
+        world = SimulatedWorld(1, **options)
         await scenario(world)
         await world.converge(quiet=70.0)
         check_watched(world)
@@ -58,7 +58,7 @@ def played(scenario: Scenario, **options: Any) -> None:
         run_simulated(main())
 
 
-async def goes(world: World, count: int, seconds: float = 240.0) -> None:
+async def goes(world: SimulatedWorld, count: int, seconds: float = 240.0) -> None:
     """Wait until the given number of variants is left."""
     deadline = world.now + seconds
     while len(world.variants()) != count:
@@ -66,7 +66,7 @@ async def goes(world: World, count: int, seconds: float = 240.0) -> None:
         await asyncio.sleep(1.0)
 
 
-def removed(world: World) -> int:
+def removed(world: SimulatedWorld) -> int:
     return len(world.writes_of("delete"))
 
 
@@ -76,7 +76,7 @@ def test_a_value_that_the_bus_just_takes_leaves_its_variant_in_hand(removes: boo
     noted = selecting()
     noted["template"]["packageContext"] = {"dataExprs": [{"key": "note", "valueExpr": NOTE}]}
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await inventory(world, 1, noted)
         vkey = "default/alpha-r1-s0"
         world.put(SITE, "s0", metadata={"annotations": {"note": "x" * (RECORD_BYTES - 600)}})
@@ -102,7 +102,7 @@ def test_rows_that_a_damaged_bus_refuses_fail_their_variant_alone_until_it_is_re
     def is_damaged(output: Output) -> bool:
         return output.topic in (UNROLL, TARGETS) and b"alpha-r1-s9" in output.key
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await inventory(world, 9)
         world.faults.refuses = is_damaged
         for number in (9, 10, 11):
@@ -127,7 +127,7 @@ def test_rows_that_a_damaged_bus_refuses_fail_their_variant_alone_until_it_is_re
 
 
 def test_a_bus_that_refuses_every_row_for_a_while_loses_none() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await inventory(world, 3)
         world.faults.refuses = lambda output: output.topic in (UNROLL, TARGETS, SETRESULTS, DESIRED, RESULTS)
         for number in range(3, 30):
@@ -142,7 +142,7 @@ def test_a_bus_that_refuses_every_row_for_a_while_loses_none() -> None:
 
 
 def test_a_dropped_entry_of_targets_removes_its_variants() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await inventory(world, 3, selecting(), selecting(prefix="x-"))
         world.set("alpha", [selecting()])
         await goes(world, 3)
@@ -151,7 +151,7 @@ def test_a_dropped_entry_of_targets_removes_its_variants() -> None:
 
 
 def test_a_kind_that_is_away_and_back_with_fewer_objects_removes_the_others() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await inventory(world, 4)
         world.unserve(SITE)
         await asyncio.sleep(100.0)
@@ -165,7 +165,7 @@ def test_a_kind_that_is_away_and_back_with_fewer_objects_removes_the_others() ->
 
 
 def test_a_hold_stops_removals_and_they_go_when_it_is_lifted() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await inventory(world, 4)
         world.put(SET, "alpha", metadata={"annotations": {HOLD: "true"}})
         await asyncio.sleep(25.0)
@@ -187,7 +187,7 @@ def test_a_hold_stops_removals_and_they_go_when_it_is_lifted() -> None:
 
 
 def test_a_hold_on_one_variant_does_not_stop_the_others() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await inventory(world, 4)
         world.put(VARIANT, "alpha-r1-s0", metadata={"annotations": {HOLD: "true"}})
         await asyncio.sleep(10.0)
@@ -206,7 +206,7 @@ def test_a_hold_on_one_variant_does_not_stop_the_others() -> None:
 def test_what_is_confirmed_goes_and_nothing_else(chunk: int) -> None:
     """Held rows whose targets return are free again; a wrong token confirms nothing."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await inventory(world, 20)
         for number in range(12):
             label(world, number, "test")
@@ -229,7 +229,7 @@ def test_what_is_confirmed_goes_and_nothing_else(chunk: int) -> None:
 
 
 def test_a_set_that_fails_for_a_while_removes_afterwards() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await inventory(world, 3)
         bad = selecting()
         bad["template"] = {"downstream": {"repo": "r1", "packageExpr": "target.labels['package']"}}
@@ -246,7 +246,7 @@ def test_a_set_that_fails_for_a_while_removes_afterwards() -> None:
 @pytest.mark.parametrize("per_second", [1, 20, 200])
 @pytest.mark.parametrize("chunk", [200, 2000])
 def test_a_label_that_is_mistyped_on_everything_removes_nothing(per_second: int, chunk: int) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await inventory(world, 60)
         for number in range(60):
             label(world, number, "prodd")
@@ -266,7 +266,7 @@ def test_a_label_that_is_mistyped_on_everything_removes_nothing(per_second: int,
 
 
 def test_a_selector_that_moves_to_other_objects_removes_nothing() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await inventory(world, 30)
         for number in range(30, 150):
             label(world, number, "other")
@@ -286,7 +286,7 @@ def test_a_thousand_sets_that_ask_at_once_all_get_their_answer() -> None:
     sets = 1000
 
     async def main() -> None:
-        world = World(1)
+        world = SimulatedWorld(1)
         world.upstream()
         world.serve_sites()
         world.put(REPOSITORY, "r1", spec={})

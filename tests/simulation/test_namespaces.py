@@ -9,7 +9,7 @@ import pytest
 from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.records import LATEST, OBJECTS
 from pvbus.ports.cluster import Kind, Listing, Resource
-from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, World
+from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, SimulatedWorld
 
 TEAMS = ("red", "green", "blue")
 TEMPLATE = {"downstream": {"repo": "r1", "packageExpr": "target.name"}}
@@ -20,7 +20,7 @@ def selecting(api: str = "example.org/v1", kind: str = "Site") -> dict[str, Any]
     return {"objectSelector": {"apiVersion": api, "kind": kind, "matchLabels": labels}, "template": TEMPLATE}
 
 
-def make(world: World, namespace: str) -> None:
+def make(world: SimulatedWorld, namespace: str) -> None:
     """Two Sites with a set over them."""
     world.upstream(namespace=namespace)
     world.put(REPOSITORY, "r1", namespace=namespace, spec={})
@@ -29,9 +29,9 @@ def make(world: World, namespace: str) -> None:
     world.set("web", [selecting()], namespace=namespace)
 
 
-def scene(scenario: Callable[[World], Awaitable[None]], *, replays: bool = False) -> None:
+def scene(scenario: Callable[[SimulatedWorld], Awaitable[None]], *, replays: bool = False) -> None:
     async def main() -> None:
-        world = World(watched=False)
+        world = SimulatedWorld(watched=False)
         world.faults.replays = replays
         world.serve_sites()
         for namespace in TEAMS:
@@ -47,20 +47,20 @@ def scene(scenario: Callable[[World], Awaitable[None]], *, replays: bool = False
     run_simulated(main())
 
 
-def counts(world: World) -> dict[str, int]:
+def counts(world: SimulatedWorld) -> dict[str, int]:
     found = dict.fromkeys(TEAMS, 0)
     for key in world.variants():
         found[key.partition("/")[0]] += 1
     return found
 
 
-def condition(world: World, namespace: str, kind: str) -> dict[str, Any]:
+def condition(world: SimulatedWorld, namespace: str, kind: str) -> dict[str, Any]:
     found = world.find(SET, "web", namespace)
     assert found is not None
     return next((c for c in found["status"]["conditions"] if c["type"] == kind), {})
 
 
-async def restart(world: World, *namespaces: str) -> int:
+async def restart(world: SimulatedWorld, *namespaces: str) -> int:
     """Start all services with these namespaces; return how many writes there were before."""
     await world.stop()
     world.namespaces = namespaces
@@ -70,7 +70,7 @@ async def restart(world: World, *namespaces: str) -> int:
     return before
 
 
-def relabel(world: World, namespace: str, name: str, env: str) -> None:
+def relabel(world: SimulatedWorld, namespace: str, name: str, env: str) -> None:
     world.put(SITE, name, namespace=namespace, metadata={"labels": {"env": env}})
 
 
@@ -79,7 +79,7 @@ def test_a_namespace_off_the_list_loses_nothing_and_is_let_alone(replays: bool) 
     """Its objects are neither deleted nor written, even if they change; another one goes on; and back on the
     list, it is brought up to date."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         children = world.children()
         before = await restart(world, "red", "green")
         assert world.cluster.writes[before:] == []
@@ -101,7 +101,7 @@ def test_a_namespace_off_the_list_loses_nothing_and_is_let_alone(replays: bool) 
 def test_a_namespace_without_a_role_loses_nothing_and_the_others_go_on() -> None:
     """403 for one of three, at a start and while services run; its role back, it is brought up to date."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         world.faults.granted = {"red", "green"}
         before = await restart(world, *TEAMS)
         assert world.cluster.writes[before:] == []
@@ -120,7 +120,7 @@ def test_a_namespace_without_a_role_loses_nothing_and_the_others_go_on() -> None
 def test_the_end_of_a_condition_is_published_where_the_end_is_seen() -> None:
     """Of a variant that is deleted in a namespace of the list, and of none that is only out of sight."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         def subjects(namespace: str) -> set[str]:
             return {key for key in world.table(LATEST) if f"|{namespace}/" in key}
 
@@ -140,7 +140,7 @@ def test_the_end_of_a_condition_is_published_where_the_end_is_seen() -> None:
 def test_a_mistyped_namespace_is_no_reason_to_delete() -> None:
     """Nobody has rights in it: the one that was meant is off the list, and the others go on."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         before = await restart(world, "red", "grene", "blue")
         assert world.cluster.writes[before:] == []
         relabel(world, "blue", "s1", "test")
@@ -154,7 +154,7 @@ def test_a_namespace_that_is_deleted_and_made_again_starts_anew() -> None:
     """Its objects go with it, and its role; made again without a role it is not seen, with it, it is worked
     on; the others never change."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         before = len(world.cluster.writes)
         assert world.faults.granted is not None
         world.faults.granted.discard("green")
@@ -177,7 +177,7 @@ def test_a_namespace_that_is_deleted_and_made_again_starts_anew() -> None:
 def test_a_set_says_that_it_selects_a_cluster_scoped_kind() -> None:
     """It keeps its variants: nothing is known of what it selected."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         world.set("web", [selecting("v1", "Namespace")], namespace="red")
         await world.converge(quiet=90.0)
         stalled = condition(world, "red", "Stalled")
@@ -193,7 +193,7 @@ def test_secrets_are_read_only_while_a_set_selects_them() -> None:
     """Neither listed nor on the bus before, nor once no set does; the same for what packages inject."""
 
     async def main() -> None:
-        world = World(watched=False)
+        world = SimulatedWorld(watched=False)
         world.serve_sites()
         make(world, "default")
         secret = Kind("", "Secret")

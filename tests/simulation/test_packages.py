@@ -55,7 +55,7 @@ class Ending(NamedTuple):
     healthy: dict[str, bool]
 
 
-class Killing(KillingWorld, PackagesWorld):
+class KilledPackages(KillingWorld, PackagesWorld):
     """A world of packages. ending: how it was once the story was over"""
 
     counted = SERVICES
@@ -84,11 +84,11 @@ async def story(world: PackagesWorld) -> None:
     await world.rest(quiet=15.0)
 
 
-def run_with(kill: Kill | None) -> Killing:
+def run_with(kill: Kill | None) -> KilledPackages:
     """Tell the story with one kill, and return the world at its end."""
 
-    async def main() -> Killing:
-        world = Killing()
+    async def main() -> KilledPackages:
+        world = KilledPackages()
         world.kill_at = kill
         await world.begin()
         killing = asyncio.create_task(world.obey())
@@ -115,11 +115,11 @@ def ending(world: PackagesWorld) -> Ending:
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> Killing:
+def undisturbed() -> KilledPackages:
     return run_with(None)
 
 
-def test_the_story_has_all_that_it_is_about(undisturbed: Killing) -> None:
+def test_the_story_has_all_that_it_is_about(undisturbed: KilledPackages) -> None:
     """Base goes to another revision and back; the rival gets nothing, not even what it alone wants."""
     end = undisturbed.ending
     first, second = sorted(end.revisions[f"{PKG}/Provider||base"], key=lambda each: each[2])
@@ -133,7 +133,9 @@ def test_the_story_has_all_that_it_is_about(undisturbed: Killing) -> None:
 
 @pytest.mark.timeout(0 if KILLS != "sample" else 300)
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_kill_at_any_await_ends_as_if_there_had_been_none(undisturbed: Killing, service: str) -> None:
+def test_a_kill_at_any_await_ends_as_if_there_had_been_none(
+    undisturbed: KilledPackages, service: str
+) -> None:
     effects = sorted(undisturbed.effects[service])
     turns = effects[:: max(1, len(effects) // SAMPLE)] if KILLS == "sample" else effects
     if KILLS == "all":
@@ -228,7 +230,7 @@ def test_a_bus_that_is_lost_changes_nothing_in_the_cluster() -> None:
     in a conflict still has the object. Only what is reported of it follows what is known meanwhile."""
 
     async def main() -> None:
-        world = Killing()
+        world = KilledPackages()
         await world.begin()
         await story(world)
         await world.rest()

@@ -13,7 +13,7 @@ from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.signatures import INPUTS_CHANGED
 from pvbus.ports.cluster import Object, Resource
 from tests.simulation.cluster import SPECIALIZER
-from tests.simulation.world import REPOSITORY, RESOURCES, REVISION, SITE, World
+from tests.simulation.world import REPOSITORY, RESOURCES, REVISION, SITE, SimulatedWorld
 
 SITES = 4
 STEPS = 60
@@ -21,7 +21,7 @@ GATE = "ip"
 ACKNOWLEDGED = f"{ACKNOWLEDGED_PREFIX}ipam"
 
 
-class Promoting(World):
+class Promoting(SimulatedWorld):
     """Judges each write of a lifecycle. proposed: the contents of each revision that may not be proposed."""
 
     def __init__(self, seed: int = 0) -> None:
@@ -87,7 +87,7 @@ async def fleet(seed: int = 0, services: tuple[str, ...] = ALL_SERVICES) -> Prom
     return world
 
 
-def draft_by_hand(world: World) -> None:
+def draft_by_hand(world: SimulatedWorld) -> None:
     """Make a draft as a person does, which no variant owns and which opts in itself."""
     spec = {"repository": "r1", "packageName": "hand", "workspaceName": "v1", "lifecycle": "Draft"}
     name = "r1.hand.v1"
@@ -118,7 +118,7 @@ def act(world: Promoting) -> None:
             world.put(REVISION, name, status=status)
 
 
-def report(world: World, obj: Object, status: str) -> None:
+def report(world: SimulatedWorld, obj: Object, status: str) -> None:
     conditions = [{"type": GATE, "status": status}]
     world.put(
         REVISION, obj["metadata"]["name"], status={**(obj.get("status") or {}), "conditions": conditions}
@@ -133,7 +133,7 @@ def sign_anew(world: Promoting) -> None:
             report(world, obj, "True")
 
 
-def annotate(world: World, obj: Object, annotations: dict[str, str]) -> None:
+def annotate(world: SimulatedWorld, obj: Object, annotations: dict[str, str]) -> None:
     """Write annotations, and the gate that the program adds with its acknowledgement."""
     both = {**(obj["metadata"].get("annotations") or {}), **annotations}
     spec = {**obj["spec"], "readinessGates": [{"conditionType": GATE}]}

@@ -45,7 +45,7 @@ class Ending(NamedTuple):
     quarantines: list[tuple[str, tuple[str, ...]]]
 
 
-class Killing(KillingWorld, Acting):
+class KilledPromotion(KillingWorld, Acting):
     """A world of rollouts.
 
     lasts: the turns of each service when the story was over; what follows is the stop
@@ -60,7 +60,7 @@ class Killing(KillingWorld, Acting):
 # ------------------------------------------------------------ the story
 
 
-async def story(world: Killing) -> None:
+async def story(world: KilledPromotion) -> None:
     """Tell what people and programs do: each act waits for what the services have done before."""
     for package in ("s0", "s1", "s2"):  # two waves, one target at a time
         world.report(await world.has(package, 1), healthy=True)
@@ -95,11 +95,11 @@ async def story(world: Killing) -> None:
     await world.converge()
 
 
-def run_with(kill: Kill | None) -> Killing:
+def run_with(kill: Kill | None) -> KilledPromotion:
     """Run the story with one kill, and return the world at its end."""
 
-    async def main() -> Killing:
-        world = Killing(in_flight_max=1)
+    async def main() -> KilledPromotion:
+        world = KilledPromotion(in_flight_max=1)
         world.kill_at = kill
         await begin(world, sites=SITES, **POLICY)
         killing = asyncio.create_task(world.obey())
@@ -113,7 +113,7 @@ def run_with(kill: Kill | None) -> Killing:
     return run_simulated(main(), context={"kill": kill})
 
 
-def ending(world: Killing) -> Ending:
+def ending(world: KilledPromotion) -> Ending:
     state = {}
     for obj in world.revisions():
         name, spec = obj["metadata"]["name"], obj["spec"]
@@ -127,7 +127,7 @@ def ending(world: Killing) -> Ending:
     return Ending(moves, state, (rollout.state.value, rollout.attempt), targets, quarantines)
 
 
-def positions(world: Killing, service: str) -> list[int]:
+def positions(world: KilledPromotion, service: str) -> list[int]:
     """Return the turns of a service to kill it before. world: of an undisturbed run."""
     if KILLS == "all":
         return list(range(1, world.lasts[service] + 1))
@@ -136,11 +136,11 @@ def positions(world: Killing, service: str) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> Killing:
+def undisturbed() -> KilledPromotion:
     return run_with(None)
 
 
-def test_the_story_has_all_that_it_is_about(undisturbed: Killing) -> None:
+def test_the_story_has_all_that_it_is_about(undisturbed: KilledPromotion) -> None:
     """A proposal given twice, one returned to Draft, a rollback after a quarantine, an order taken back and
     given again."""
     moves = undisturbed.ending.moves
@@ -159,7 +159,7 @@ def test_the_story_has_all_that_it_is_about(undisturbed: Killing) -> None:
 @pytest.mark.timeout(0 if KILLS != "sample" else 300)
 @pytest.mark.parametrize("service", PROMOTION)
 def test_a_kill_at_any_await_changes_neither_the_end_nor_the_history(
-    undisturbed: Killing, service: str
+    undisturbed: KilledPromotion, service: str
 ) -> None:
     turns = positions(undisturbed, service)
     assert len(turns) >= SAMPLE

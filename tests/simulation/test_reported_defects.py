@@ -14,7 +14,7 @@ from pvbus.ports.cluster import Kind
 from tests.simulation.outcome import check_watched
 from tests.simulation.schedule import seeded
 from tests.simulation.test_liveness import inventory, label, selecting
-from tests.simulation.world import SET, VARIANT, World, defects
+from tests.simulation.world import SET, VARIANT, SimulatedWorld, defects
 
 MESSAGE = (
     "the decision fails, which is a bug in pvbus: KeyError: 'oh'; the log of the service {} has the trace: "
@@ -26,7 +26,7 @@ def broken(*_: Any, **__: Any) -> Any:
     raise KeyError("oh")
 
 
-def conditions(world: World, kind: Kind, name: str) -> dict[str, tuple[str, str, str]]:
+def conditions(world: SimulatedWorld, kind: Kind, name: str) -> dict[str, tuple[str, str, str]]:
     obj = world.find(kind, name)
     assert obj is not None
     return {c["type"]: (c["status"], c["reason"], c["message"]) for c in obj["status"]["conditions"]}
@@ -45,7 +45,7 @@ def test_a_bug_is_reported_on_its_object_until_it_is_gone(
     decision: tuple[type, str], service: str, kind: Kind, name: str, condition: str, prefix: str
 ) -> None:
     async def main() -> None:
-        world = World(1)
+        world = SimulatedWorld(1)
         await inventory(world, 2)
         with patch.object(*decision, broken):
             target = selecting()

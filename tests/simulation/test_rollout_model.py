@@ -17,7 +17,7 @@ from tests.simulation.rollout_world import (
     WITH_CANARY,
     WITH_EVIDENCE,
     Move,
-    World,
+    RolloutWorld,
     fresh,
     moves,
     problems,
@@ -30,9 +30,9 @@ SETTLED_EVERY = 25
 """One state in so many is followed to its end: each takes as long as finding hundreds of states."""
 
 
-def explored(start: World) -> list[World]:
+def explored(start: RolloutWorld) -> list[RolloutWorld]:
     """Return every world that moves lead to. Raises AssertionError with the moves to a bad one."""
-    came: dict[World, tuple[Move, World] | None] = {start: None}
+    came: dict[RolloutWorld, tuple[Move, RolloutWorld] | None] = {start: None}
     left = [start]
     while left:
         world = left.pop()
@@ -45,7 +45,7 @@ def explored(start: World) -> list[World]:
     return list(came)
 
 
-def _moves_to(came: dict[World, tuple[Move, World] | None], world: World) -> list[Move]:
+def _moves_to(came: dict[RolloutWorld, tuple[Move, RolloutWorld] | None], world: RolloutWorld) -> list[Move]:
     path = []
     while (step := came[world]) is not None:
         path.append(step[0])
@@ -84,7 +84,7 @@ def test_without_bad_luck_every_order_of_moves_ends_completed() -> None:
         ),
     ],
 )
-def test_no_order_of_moves_with_one_trick_breaks_a_promise(start: World) -> None:
+def test_no_order_of_moves_with_one_trick_breaks_a_promise(start: RolloutWorld) -> None:
     """No revision is approved twice in an attempt, no wave passes on old evidence, no budget is exceeded, and
     after a rollback no target has what was rolled back. Nothing is proven or failed by evidence of another
     content, and the want of evidence rolls nothing back. No later wave is ordered with an open canary. What
@@ -138,7 +138,7 @@ def test_no_order_of_moves_passes_or_fails_a_wave_whose_checks_say_nothing(*, ro
     ],
 )
 def test_no_order_of_moves_with_a_newer_upstream_revision_breaks_a_promise(
-    start: World, ends: set[RolloutState]
+    start: RolloutWorld, ends: set[RolloutState]
 ) -> None:
     """No state is without exit: from everywhere the newer revision gets out, or what it ran into is rolled
     back. A superseded attempt never approves, a failure comes before superseding, and a rollback touches only

@@ -28,7 +28,7 @@ from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object
 from tests.simulation.facts import Inputs
 from tests.simulation.watching import Watcher
-from tests.simulation.world import REPOSITORY, REVISION, SET, SITE, VARIANT, World
+from tests.simulation.world import REPOSITORY, REVISION, SET, SITE, VARIANT, SimulatedWorld
 
 LEASE = Lease(group="g", partition=0, epoch=1)
 CHECK = check_key("example.org", "Site", "default/alpha")
@@ -39,7 +39,7 @@ class Scene:
     """A world whose services do not run: the test does their work."""
 
     def __init__(self, children: int = 20) -> None:
-        self.world = World(limits=RemovalLimits(removals_max=10, removals_share=0.3))
+        self.world = SimulatedWorld(limits=RemovalLimits(removals_max=10, removals_share=0.3))
         self.watcher = self.world.watcher
         self.world.calm_since = None
         self.world.upstream()

@@ -65,7 +65,7 @@ __all__ = [
     "SITE",
     "VARIANT",
     "Options",
-    "World",
+    "SimulatedWorld",
 ]
 
 
@@ -92,7 +92,7 @@ class Running(NamedTuple):
     task: "asyncio.Task[None]"
 
 
-class World:
+class SimulatedWorld:
     """Caller: `start`, act, `converge`, ask, `close`; all inside one simulated loop."""
 
     def __init__(

@@ -30,7 +30,7 @@ from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.codec import recent_decoder
 from pvbus.core.kernel.records import ObjectRow, TargetRow
 from pvbus.ports.cluster import Object
-from tests.simulation.world import REPOSITORY, SITE, World
+from tests.simulation.world import REPOSITORY, SITE, SimulatedWorld
 
 ROOT = Path(pvbus.__file__).parent
 LEFT_OUT = ("adapters",)
@@ -103,7 +103,7 @@ def _decoded() -> dict[str, int]:
 
 async def label_way() -> Way:
     """Change one label, and return what is called until the PackageVariant is updated."""
-    world, counting = World(watched=False), Counting()
+    world, counting = SimulatedWorld(watched=False), Counting()
     world.serve_sites()
     world.put(REPOSITORY, "r1")
     world.upstream(1)

@@ -14,6 +14,7 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import PermanentError
 from pvbus.core.platform.establish.rivals import MANAGER
 from pvbus.ports.cluster import Kind, Object
+from tests.kit.cluster import KindClient, resource_of
 
 CONFIG = "config.porch.kpt.dev"
 SET, VARIANT = Kind(CONFIG, "PackageVariantSet"), Kind(CONFIG, "PackageVariant")
@@ -35,43 +36,34 @@ def reference_to(owner: Object, version: str) -> Object:
     }
 
 
-class PorchStandIn:
+class PorchStandIn(KindClient[HttpCluster]):
     """Reconciles everything once per `reconcile`. writes: how many writes it made."""
 
     def __init__(self, cluster: HttpCluster, namespace: str = "default") -> None:
-        self._cluster = cluster.named(MANAGER)
-        self._namespace = namespace
+        super().__init__(cluster.named(MANAGER), namespace)
         self.writes = 0
 
     async def reconcile(self) -> None:
         """Let both controllers look at every object, until they have nothing to do."""
         while True:
             before = self.writes
-            for pvs in await self.objects(SET):
+            for pvs in await self.items(SET):
                 await self._reconcile_set(pvs)
-            for variant in await self.objects(VARIANT):
+            for variant in await self.items(VARIANT):
                 await self._reconcile_variant(variant)
             if self.writes == before:
                 return
 
-    async def objects(self, kind: Kind) -> list[Object]:
-        resource = await self._cluster.resource(kind)
-        assert resource is not None
-        return (await self._cluster.list(resource, self._namespace)).items
-
     async def _create(self, kind: Kind, obj: Object) -> Object:
-        resource = await self._cluster.resource(kind)
-        assert resource is not None
+        resource = await resource_of(self.cluster, kind)
         self.writes += 1
-        return await self._cluster.create(
+        return await self.cluster.create(
             resource, {"apiVersion": resource.api_version, "kind": kind.kind, **obj}
         )
 
     async def _update(self, kind: Kind, old: Object, new: Object, subresource: str = "") -> Object:
         """Write an object. One that equals the stored one makes no version, and no mark."""
-        resource = await self._cluster.resource(kind)
-        assert resource is not None
-        written = await self._cluster.update(resource, new, subresource=subresource)
+        written = await self.put(kind, new, subresource)
         self.writes += written["metadata"]["resourceVersion"] != old["metadata"]["resourceVersion"]
         return written
 
@@ -79,7 +71,7 @@ class PorchStandIn:
 
     async def _reconcile_set(self, pvs: Object) -> None:
         uid = pvs["metadata"]["uid"]
-        variants = await self.objects(VARIANT)
+        variants = await self.items(VARIANT)
         own = [v for v in variants if (v["metadata"].get("labels") or {}).get(SET_LABEL) == uid]
         existing = {_identifier(pvs, variant["spec"]["downstream"]): variant for variant in own}
         for downstream in _downstreams(pvs):
@@ -95,7 +87,7 @@ class PorchStandIn:
     def _metadata(self, pvs: Object, name: str) -> Object:
         return {
             "name": name,
-            "namespace": self._namespace,
+            "namespace": self.namespace,
             "labels": {SET_LABEL: pvs["metadata"]["uid"]},
             "finalizers": [FINALIZER],
             "ownerReferences": [reference_to(pvs, "v1alpha2")],
@@ -121,7 +113,7 @@ class PorchStandIn:
         if FINALIZER not in (variant["metadata"].get("finalizers") or ()):
             metadata = {**variant["metadata"], "finalizers": [FINALIZER]}
             variant = await self._update(VARIANT, variant, {**variant, "metadata": metadata})
-        revisions = await self.objects(REVISION)
+        revisions = await self.items(REVISION)
         upstream = _upstream(variant, revisions)
         targets = [
             await self._ensured(variant, each, upstream, revisions) for each in _targets(variant, revisions)
@@ -168,7 +160,7 @@ class PorchStandIn:
         }
         owners = [reference_to(variant, "v1alpha1")]
         return await self._create(
-            REVISION, {"metadata": {"namespace": self._namespace, "ownerReferences": owners}, "spec": spec}
+            REVISION, {"metadata": {"namespace": self.namespace, "ownerReferences": owners}, "spec": spec}
         )
 
 

@@ -73,7 +73,7 @@ class Options(NamedTuple):
         return 1 if self.once else 0
 
 
-class World(NamedTuple):
+class RunningWorld(NamedTuple):
     """What runs. cluster: a client of the control plane, for reading and for the fleet's manifests."""
 
     real: RealCluster
@@ -177,13 +177,13 @@ async def _run(real: RealCluster, store: Replica, options: Options) -> int:
             try:
                 await apply(cluster, fleet.make(real.folder / "example", options.clusters))
                 begun()
-                return await _follow(World(real, store, services, cluster), stop, options)
+                return await _follow(RunningWorld(real, store, services, cluster), stop, options)
             finally:
                 await cluster.close()
     return options.interrupted_code
 
 
-async def _follow(world: World, stop: asyncio.Event, options: Options) -> int:
+async def _follow(world: RunningWorld, stop: asyncio.Event, options: Options) -> int:
     """Wait for the fleet, then with --once end; a signal and a program that ends come first."""
     arrival = asyncio.create_task(_arrival(world))
     ended = asyncio.create_task(_ended(world))
@@ -213,7 +213,7 @@ async def _follow(world: World, stop: asyncio.Event, options: Options) -> int:
             task.cancel()
 
 
-async def _ended(world: World) -> str:
+async def _ended(world: RunningWorld) -> str:
     """Wait until a program ends, and return its name."""
     services = asyncio.create_task(world.services.wait_until_ended())
     while True:
@@ -226,7 +226,7 @@ async def _ended(world: World) -> str:
             return f"the package store: {world.store.output[-2000:]}"
 
 
-async def _arrival(world: World) -> None:
+async def _arrival(world: RunningWorld) -> None:
     """Show the progress until every variant is ready, and then the summary."""
     began = time.monotonic()
     shown = Progress()

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.progress import SET
 from pvbus.cli.stops import unconfirmed
 from pvbus.core.api.stops import RolloutStop
-from pvbus.core.errors import ConflictError, TransientError
+from pvbus.core.errors import TransientError
 from pvbus.core.kernel.objectrows import STOP
 from pvbus.examples import fleet
 from pvbus.ports.cluster import Kind, Object
 from tests.e2e.cli.command import git
+from tests.kit.cluster import KindClient
 
 CLUSTERS = 4
 PACKAGES = [f"asia-{number:02}-web" for number in range(1, CLUSTERS + 1)]
@@ -55,41 +56,8 @@ def publish(blueprints: Path, clone: Path) -> None:
     git(clone, "push", "--quiet", "origin", "HEAD", "web/v2")
 
 
-class Client:
-    def __init__(self, cluster: HttpCluster) -> None:
-        self.cluster = cluster
-
-    async def get(self, kind: Kind, name: str) -> Any:
-        resource = await self.cluster.resource(kind)
-        assert resource is not None
-        return await self.cluster.get(resource, "default", name)
-
-    async def items(self, kind: Kind) -> list[Any]:
-        resource = await self.cluster.resource(kind)
-        assert resource is not None
-        return list((await self.cluster.list(resource, "default")).items)
-
-    async def edit(self, kind: Kind, name: str, edit: Callable[[Any], None]) -> None:
-        """Change an object, whatever others write meanwhile."""
-        while True:
-            found = await self.get(kind, name)
-            edit(found)
-            try:
-                return await self.put(kind, found)
-            except ConflictError:
-                continue
-
-    async def put(self, kind: Kind, obj: Object, subresource: str = "") -> None:
-        resource = await self.cluster.resource(kind)
-        assert resource is not None
-        await self.cluster.update(resource, obj, subresource=subresource)
-
-    async def create(self, kind: Kind, spec: Object, name: str = "") -> None:
-        resource = await self.cluster.resource(kind)
-        assert resource is not None
-        metadata = {"namespace": "default", **({"name": name} if name else {})}
-        obj = {"apiVersion": resource.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
-        await self.cluster.create(resource, obj)
+class Client(KindClient[HttpCluster]):
+    """A person with the packages of a fleet."""
 
     async def approve(self, name: str) -> None:
         for lifecycle, subresource in (("Proposed", ""), ("Published", "approval")):
@@ -136,22 +104,12 @@ async def follow_second_revision(client: Client, folder: Path) -> None:
 
 async def stop_rollouts(client: Client) -> None:
     """Stop all rollouts, wait until each partition of release has confirmed it, and delete the stop."""
-    resource = await client.cluster.resource(STOP)
-    assert resource is not None
-    entry = {"name": "1", "reason": "a rehearsal"}
-    meta = {"name": "fleet", "namespace": "default"}
-    body = {
-        "apiVersion": resource.api_version,
-        "kind": STOP.kind,
-        "metadata": meta,
-        "spec": {"entries": [entry]},
-    }
-    await client.cluster.create(resource, body)
+    await client.create(STOP, "fleet", spec={"entries": [{"name": "1", "reason": "a rehearsal"}]})
     for _ in range(SECONDS_MAX * 10):
         stop = msgspec.convert(await client.get(STOP, "fleet"), RolloutStop)
         if unconfirmed(stop) == []:
             assert stop.status.partitions == len(stop.status.confirmed)
-            await client.cluster.delete(resource, "default", "fleet")
+            await client.delete(STOP, "fleet")
             return
         await asyncio.sleep(0.1)
     raise AssertionError(f"{stop} after {SECONDS_MAX} s")

@@ -14,6 +14,7 @@ from pvbus.examples import fleet
 from pvbus.ports.cluster import Object
 from tests.e2e.cli.command import pvbus, running
 from tests.e2e.cli.small_fleet import Client, name_of, publish
+from tests.kit.cluster import resource_of
 from tests.tools.porchstandin import REVISION, SET, VARIANT, PorchStandIn
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -33,22 +34,21 @@ def _set(workspace: str) -> Object:
     }
 
 
-class World:
+class StandInWorld:
     """Porch's stand-in, and what there is of the set."""
 
     def __init__(self, cluster: HttpCluster) -> None:
         self.cluster, self.client, self.porch = cluster, Client(cluster), PorchStandIn(cluster)
 
     async def make_set(self) -> None:
-        resource = await self.cluster.resource(SET)
-        assert resource is not None
+        resource = await resource_of(self.cluster, SET)
         await self.cluster.create(resource, _set("v1"))
 
     async def until_published(self, workspace: str) -> None:
         """Wait until a revision of the blueprint is known."""
         async with asyncio.timeout(SECONDS_MAX):
             while True:
-                found = [each["spec"]["workspaceName"] for each in await self.porch.objects(REVISION)]
+                found = [each["spec"]["workspaceName"] for each in await self.porch.items(REVISION)]
                 if workspace in found:
                     return
                 await asyncio.sleep(0.2)
@@ -60,12 +60,12 @@ class World:
 
     async def variants(self) -> dict[str, str]:
         """Return the uid of each variant."""
-        found = await self.porch.objects(VARIANT)
+        found = await self.porch.items(VARIANT)
         return {each["metadata"]["name"]: each["metadata"]["uid"] for each in found}
 
     async def revisions(self) -> dict[str, tuple[Any, ...]]:
         """Return uid, owners and lifecycle of each revision of the packages."""
-        found = await self.porch.objects(REVISION)
+        found = await self.porch.items(REVISION)
         return {
             each["metadata"]["name"]: (
                 each["metadata"]["uid"],
@@ -78,13 +78,13 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path) -> AsyncIterator[World]:
+async def world(folder: Path) -> AsyncIterator[StandInWorld]:
     """Serve the data folder without pvbus' services."""
     with running("apiserver", cwd=folder) as server:
         server.wait_for("export KUBECONFIG")
         cluster = await HttpCluster.connect(folder / ".pvbus" / "kubeconfig")
         try:
-            yield World(cluster)
+            yield StandInWorld(cluster)
         finally:
             await cluster.close()
         assert server.end() == 0

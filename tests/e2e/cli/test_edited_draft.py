@@ -24,6 +24,7 @@ from tests.e2e.cli.small_fleet import (
     name_of,
     write_manifests,
 )
+from tests.kit.cluster import resource_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -66,8 +67,7 @@ async def _scenario(folder: Path) -> None:
         for package in PACKAGES:
             await client.until_there(name_of(package, 1))
         await client.edit(FILES, DRAFT, lambda files: files["spec"]["resources"].update({"n.txt": "mine\n"}))
-        resource = await client.cluster.resource(SET)
-        assert resource is not None
+        resource = await resource_of(client.cluster, SET)
         await client.cluster.delete(resource, "default", "web")
         await _until(is_alone)
         await _until(is_told)

@@ -14,6 +14,7 @@ import yaml
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.progress import VARIANT
 from tests.e2e.cli.command import Done, git, pvbus, running
+from tests.kit.cluster import resource_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500), pytest.mark.xdist_group("fleet")]
 
@@ -230,8 +231,7 @@ async def test_conditions_are_followed(fleet: Fleet) -> None:
             following.wait_for('"type":"Stalled"')
             cluster = await HttpCluster.connect(fleet.data / "kubeconfig")
             try:
-                resource = await cluster.resource(VARIANT)
-                assert resource is not None
+                resource = await resource_of(cluster, VARIANT)
                 for hold in ("true", None):
                     patch = {"metadata": {"annotations": {"pvbus.dev/hold": hold}}}
                     await cluster.patch(resource, "default", name, patch)

@@ -16,6 +16,7 @@ from pvbus.examples import fleet
 from pvbus.ports.cluster import Kind, Object
 from tests.e2e.cli.command import SECONDS_MAX, git, pvbus, running
 from tests.integration.apiserver.client import eventually
+from tests.kit.cluster import resource_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -46,8 +47,7 @@ class Live:
         self._cluster = cluster
 
     async def all(self, kind: Kind) -> list[Object]:
-        resource = await self._cluster.resource(kind)
-        assert resource is not None
+        resource = await resource_of(self._cluster, kind)
         return list((await self._cluster.list(resource)).items)
 
     async def uids(self) -> dict[str, str]:
@@ -57,8 +57,7 @@ class Live:
 
     async def label(self, stages: dict[str, str]) -> None:
         """Do what `kubectl label` does, one Cluster after the other."""
-        resource = await self._cluster.resource(CLUSTER)
-        assert resource is not None
+        resource = await resource_of(self._cluster, CLUSTER)
         for name, stage in stages.items():
             await self._cluster.patch(resource, "default", name, {"metadata": {"labels": {"stage": stage}}})
 

@@ -19,6 +19,7 @@ from pvbus.core.kernel.topics import SERVICES
 from pvbus.ports.cluster import Kind
 from pvbus.telemetry import metrics
 from tests.e2e.cli.command import REPOSITORY, SECONDS_MAX, Running, running
+from tests.kit.cluster import resource_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500), pytest.mark.xdist_group("fleet")]
 
@@ -135,8 +136,7 @@ async def test_a_variant_is_followed_by_its_key_through_all_services(fleet: Flee
     before = len(fleet.lines())
     cluster = await HttpCluster.connect(fleet.data / "kubeconfig")
     try:
-        resource = await cluster.resource(Kind("fleet.example.dev", "Cluster"))
-        assert resource is not None
+        resource = await resource_of(cluster, Kind("fleet.example.dev", "Cluster"))
         labels = {"metadata": {"labels": {"tier": "gold"}}}
         await cluster.patch(resource, "default", SITE, labels)
     finally:

@@ -100,7 +100,7 @@ BY_HAND: dict[str, Any] = {
 
 async def make_by_hand(folder: Path, client: Client) -> None:
     """A draft that no variant owns is served by the same rules, and a person approves it."""
-    await client.create(REVISION, BY_HAND)
+    await client.create(REVISION, spec=BY_HAND)
     story = Story(folder, client)
     story.name, story.explained = HAND, ["packagerevision", HAND]
     await story.explains("no PackageVariant has it, and it is not opted in: kubectl annotate packagerevision")

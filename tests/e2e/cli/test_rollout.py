@@ -109,18 +109,14 @@ class Story:
     async def writes(self) -> dict[str, str]:
         """Return the version of each revision, and of the policy."""
         found = {"policy": (await self.client.get(POLICY, "fleet"))["metadata"]["resourceVersion"]}
-        resource = await self.client.cluster.resource(REVISION)
-        assert resource is not None
-        for obj in (await self.client.cluster.list(resource, "default")).items:
+        for obj in await self.client.items(REVISION):
             found[obj["metadata"]["name"]] = obj["metadata"]["resourceVersion"]
         return found
 
     async def published(self) -> dict[str, list[str]]:
         """Return the published revisions of each package, in their order."""
         found: dict[str, list[tuple[int, str]]] = {}
-        resource = await self.client.cluster.resource(REVISION)
-        assert resource is not None
-        for obj in (await self.client.cluster.list(resource, "default")).items:
+        for obj in await self.client.items(REVISION):
             spec = obj["spec"]
             if (
                 spec["repository"] == "edge-asia"

@@ -15,6 +15,7 @@ import pytest
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.ports.cluster import Kind
 from tests.e2e.cli.command import Running, environment, pvbus, running
+from tests.kit.cluster import resource_of
 
 INVENTORY = """\
 apiVersion: v1
@@ -225,8 +226,7 @@ async def test_a_restart_takes_back_no_edits(tmp_path: Path) -> None:
     async def act(patch: dict[str, Any] | None) -> dict[str, Any] | None:
         cluster = await HttpCluster.connect(tmp_path / ".pvbus" / "kubeconfig")
         try:
-            resource = await cluster.resource(Kind("", "ConfigMap"))
-            assert resource is not None
+            resource = await resource_of(cluster, Kind("", "ConfigMap"))
             if patch is not None:
                 await cluster.patch(resource, "fleet", "site", patch)
             return await cluster.get(resource, "fleet", "site")

@@ -159,12 +159,12 @@ async def upgrade_from_a_draft(client: Client, folder: Path) -> None:
     upstream, first, second = "blueprints.notes.v1", name_of("notes", 1), name_of("notes", 2)
     task = {"type": "init", "init": {"description": "notes"}}
     at = {"repository": "blueprints", "packageName": "notes", "workspaceName": "v1", "tasks": [task]}
-    await client.create(REVISION, at)
+    await client.create(REVISION, spec=at)
     ends = {
         "upstream": {"repo": "blueprints", "package": "notes", "workspaceName": "v1"},
         "downstream": {"repo": "edge-asia", "package": "notes"},
     }
-    await client.create(VARIANT, ends, name="notes")
+    await client.create(VARIANT, "notes", spec=ends)
     assert pvbus("wait", "default/notes", cwd=folder).code == 0
     await client.approve(first)
     note = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: note\ndata:\n  text: new\n"

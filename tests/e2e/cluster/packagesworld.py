@@ -31,7 +31,7 @@ RBAC = "rbac.authorization.k8s.io"
 SECONDS_MAX = 90
 
 
-class World:
+class TwoUsersWorld:
     """A cluster with the package store and one repository. kubectl runs as the user that is named."""
 
     def __init__(self, cluster: RealCluster, replica: Replica, binary: Path, folder: Path) -> None:

@@ -24,7 +24,7 @@ from pvbus.install.objects import NAMESPACE, Options
 from pvbus.install.roles import observing
 from tests.e2e.cli.small_fleet import REVISION, Client
 from tests.e2e.cli.test_rollout import policy
-from tests.e2e.cluster.packagesworld import APPROVER, EDITOR, GROUP, SECONDS_MAX, World
+from tests.e2e.cluster.packagesworld import APPROVER, EDITOR, GROUP, SECONDS_MAX, TwoUsersWorld
 from tests.e2e.cluster.test_run_cluster import kubectl as kubectl
 from tests.e2e.proposing import apply_fleet, proposed_through_kills
 from tests.tools.auditlog import accepted
@@ -54,19 +54,21 @@ def cluster() -> Iterator[RealCluster]:
 
 
 @pytest.fixture(scope="module")
-def world(cluster: RealCluster, kubectl: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(
+    cluster: RealCluster, kubectl: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TwoUsersWorld]:
     folder = tmp_path_factory.mktemp("packages")
     replica = Replica(cluster, folder)
     install(cluster, replica.port)
     try:
         replica.start()
         wait_until_available(cluster)
-        yield World(cluster, replica, kubectl, folder)
+        yield TwoUsersWorld(cluster, replica, kubectl, folder)
     finally:
         replica.kill()
 
 
-def test_approval_is_a_right_of_its_own_and_git_names_who_used_it(world: World) -> None:
+def test_approval_is_a_right_of_its_own_and_git_names_who_used_it(world: TwoUsersWorld) -> None:
     """An editor drafts, saves and proposes, and may not approve; the approver may do nothing else."""
     name = world.draft(EDITOR, "web")
     assert name == NAME
@@ -97,7 +99,7 @@ def test_approval_is_a_right_of_its_own_and_git_names_who_used_it(world: World) 
     ]
 
 
-def test_a_watch_shows_what_happens(world: World) -> None:
+def test_a_watch_shows_what_happens(world: TwoUsersWorld) -> None:
     """kubectl get -w, through kube-apiserver, shows a draft that is made, proposed and deleted."""
     command = world.command("get", "packagerevisions", "-w", "--output-watch-events", "--no-headers")
     with (world.folder / "watch").open("w+") as output:
@@ -119,7 +121,7 @@ def test_a_watch_shows_what_happens(world: World) -> None:
     ]
 
 
-def test_a_killed_store_comes_back_with_the_same_objects(world: World) -> None:
+def test_a_killed_store_comes_back_with_the_same_objects(world: TwoUsersWorld) -> None:
     """uid, resourceVersion, labels and owners are as before; meanwhile kube-apiserver says what is away."""
     name = world.draft(EDITOR, "lasting")
     world.kubectl(EDITOR, "label", "packagerevision", name, "team=shop")
@@ -133,7 +135,7 @@ def test_a_killed_store_comes_back_with_the_same_objects(world: World) -> None:
     assert world.json("get", "packagerevision", name) == before
 
 
-def test_a_restart_of_kube_apiserver_is_survived(world: World) -> None:
+def test_a_restart_of_kube_apiserver_is_survived(world: TwoUsersWorld) -> None:
     """The store says that it is away, is ready again by itself, and has lost nothing."""
     name = world.draft(EDITOR, "patient")
     world.cluster.apiserver.kill()
@@ -163,7 +165,7 @@ class Proposed(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def proposed(world: World) -> Iterator[Proposed]:
+def proposed(world: TwoUsersWorld) -> Iterator[Proposed]:
     head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     installed = manifests.objects("standalone", Options(), (manifests.PROMOTING,))
     create(world.cluster, [head, *installed, observing("fleet.example.dev", "clusters")])
@@ -176,7 +178,7 @@ def proposed(world: World) -> Iterator[Proposed]:
             service.kill()
 
 
-async def _proposed(world: World, services: Mapping[str, ServiceProcess]) -> Proposed:
+async def _proposed(world: TwoUsersWorld, services: Mapping[str, ServiceProcess]) -> Proposed:
     def start() -> None:
         for name in PROMOTION:
             services[name].start(wait=False)
@@ -199,7 +201,7 @@ def _name_of_draft(revision: Any) -> str:
 
 
 def test_each_draft_is_proposed_once_though_the_services_of_promotion_are_killed(
-    world: World, proposed: Proposed
+    world: TwoUsersWorld, proposed: Proposed
 ) -> None:
     """The barrier holds until it is acknowledged, and a proposal that keeps its variant from a change is a
     draft again; by the log of the store each became a proposal as often as it had to, and the audit log
@@ -217,13 +219,13 @@ def test_each_draft_is_proposed_once_though_the_services_of_promotion_are_killed
     assert not world.cluster.audit.writes(account_of("promote"))
 
 
-def _moves(world: World, user: str) -> list[dict[str, Any]]:
+def _moves(world: TwoUsersWorld, user: str) -> list[dict[str, Any]]:
     """Return the lines of the store's log in which a user changed a lifecycle, in their order."""
     return [line for line in world.replica.lines("package written") if line.get("user") == user]
 
 
 def test_a_policy_approves_in_two_waves_and_release_alone_has_the_right(
-    world: World, proposed: Proposed
+    world: TwoUsersWorld, proposed: Proposed
 ) -> None:
     """Who may write revisions may not approve one; a condition that he writes ends a `kubectl wait`. The
     second wave waits for a person; what nobody proposed stays a draft."""
@@ -264,7 +266,7 @@ WRITTEN = {
 """What each service writes in a rollout of proposed revisions."""
 
 
-def _wait_for_a_condition(world: World, name: str) -> None:
+def _wait_for_a_condition(world: TwoUsersWorld, name: str) -> None:
     """Have kubectl wait for a condition of a draft, which an editor applies meanwhile."""
     resource = f"packagerevision/{name}"
     command = world.command("wait", resource, "--for=condition=example.dev/Certified", TIMEOUT)
@@ -285,7 +287,7 @@ def _wait_for_a_condition(world: World, name: str) -> None:
     assert (waiting.returncode, "condition met" in output) == (0, True), output
 
 
-def _published(world: World) -> list[str]:
+def _published(world: TwoUsersWorld) -> list[str]:
     """Return the names of the fleet's published revisions, without the branches' placeholders."""
     found = [
         obj["metadata"]["name"]
@@ -300,7 +302,7 @@ def _published(world: World) -> list[str]:
 
 @pytest.mark.parametrize("how", ["background", "foreground", "forced"])
 def test_what_a_person_edited_outlives_its_set_and_the_garbage_collector(
-    world: World, proposed: Proposed, how: str
+    world: TwoUsersWorld, proposed: Proposed, how: str
 ) -> None:
     """The draft stays without an owner, marked and named; all else goes. The collector is refused where it
     comes before pvbus, as it does where somebody takes the finalizers away, and does not try without end.
@@ -346,7 +348,7 @@ def test_what_a_person_edited_outlives_its_set_and_the_garbage_collector(
 
 
 @contextmanager
-def _forced(world: World, inject: ServiceProcess, variants: list[str]) -> Iterator[None]:
+def _forced(world: TwoUsersWorld, inject: ServiceProcess, variants: list[str]) -> Iterator[None]:
     """Take the finalizers of variants away while inject, which sets them, is away."""
     if variants:
         inject.kill()
@@ -362,13 +364,13 @@ REFUSALS_MAX = 20
 """The garbage collector waits twice as long after each refusal, from 5 ms: the 20th is 40 minutes later."""
 
 
-def _deletions(world: World, name: str, since: int) -> list[int]:
+def _deletions(world: TwoUsersWorld, name: str, since: int) -> list[int]:
     """Return what was answered to those who wanted to delete a revision."""
     events = [event for event in world.cluster.audit.events(since) if event.object_ref.name == name]
     return [event.response_status.code for event in events if event.verb == "delete"]
 
 
-def _set_of(world: World, name: str, packages: list[str]) -> dict[str, Any]:
+def _set_of(world: TwoUsersWorld, name: str, packages: list[str]) -> dict[str, Any]:
     """Return a set that makes these packages of `<name>-base`, all in the repository of the world."""
     upstream = {"repo": "blue", "package": f"{name}-base", "revision": 1}
     targets = [{"repositories": [{"name": "blue", "packageNames": packages}]}]
@@ -376,7 +378,7 @@ def _set_of(world: World, name: str, packages: list[str]) -> dict[str, Any]:
     return world.object("config.porch.kpt.dev/v1alpha2", "PackageVariantSet", name, spec)
 
 
-def _drafts(world: World, packages: list[str]) -> dict[str, Any]:
+def _drafts(world: TwoUsersWorld, packages: list[str]) -> dict[str, Any]:
     """Return the open revisions of packages, by name."""
     return {
         obj["metadata"]["name"]: obj
@@ -385,7 +387,7 @@ def _drafts(world: World, packages: list[str]) -> dict[str, Any]:
     }
 
 
-def _rendered(world: World, packages: list[str]) -> dict[str, str]:
+def _rendered(world: TwoUsersWorld, packages: list[str]) -> dict[str, str]:
     """Return the names of the drafts that are ready, by package."""
     return {
         obj["spec"]["packageName"]: name
@@ -418,7 +420,7 @@ def ask(port: int, path: str, certificate: Any = None, **headers: str) -> tuple[
 LIST = f"/apis/{GROUP}/v1alpha1/namespaces/default/packagerevisions"
 
 
-def test_headers_count_only_with_the_certificate_of_kube_apiserver(world: World) -> None:
+def test_headers_count_only_with_the_certificate_of_kube_apiserver(world: TwoUsersWorld) -> None:
     """Without it, with a user's own and with one of another name nobody becomes an administrator."""
     port = world.replica.port
     forged = {"X_Remote_User": "eve", "X_Remote_Group": "system:masters"}
@@ -437,7 +439,7 @@ def test_headers_count_only_with_the_certificate_of_kube_apiserver(world: World)
         ask(port, LIST, Authority(world.folder, "unknown").issue("eve"))
 
 
-def test_a_token_is_reviewed_by_kube_apiserver(world: World) -> None:
+def test_a_token_is_reviewed_by_kube_apiserver(world: TwoUsersWorld) -> None:
     world.kubectl("", "create", "serviceaccount", "robot")
     token = world.kubectl("", "create", "token", "robot").strip()
     code, text = ask(world.replica.port, LIST, Authorization=f"Bearer {token}")
@@ -450,7 +452,7 @@ def shown_certificate(port: int) -> str:
     return ssl.get_server_certificate(("127.0.0.1", port))
 
 
-def test_a_certificate_that_rotates_is_served_without_a_restart(world: World, tmp_path: Path) -> None:
+def test_a_certificate_that_rotates_is_served_without_a_restart(world: TwoUsersWorld, tmp_path: Path) -> None:
     """A mounted Secret is replaced, first with files that do not fit, then with good ones."""
     authority = Authority(tmp_path, "issuer")
     mounted = tmp_path / "mounted"

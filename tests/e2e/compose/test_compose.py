@@ -20,6 +20,7 @@ from pvbus.core.kernel.topics import ALL_SERVICES, PLATFORM, PROMOTION
 from pvbus.examples import fleet
 from pvbus.ports.cluster import Object
 from tests.e2e.compose.containers import Compose
+from tests.kit.cluster import resource_of
 from tests.tools.installation import CHECKOUT
 from tests.tools.kafka import KafkaUnavailableError, libraries
 
@@ -149,8 +150,7 @@ async def _variants(compose: Compose) -> list[str]:
     cluster = await HttpCluster.connect(compose.data / "kubeconfig", strict=True)
     try:
         await apply(cluster, manifests)
-        resource = await cluster.resource(VARIANT)
-        assert resource is not None
+        resource = await resource_of(cluster, VARIANT)
         async with asyncio.timeout(90):
             while True:
                 variants = (await cluster.list(resource)).items

@@ -25,6 +25,7 @@ from pvbus.core.errors import AlreadyExistsError, ConflictError, TransientError
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_LABEL
 from pvbus.examples import fleet
 from pvbus.ports.cluster import Kind, Object
+from tests.kit.cluster import KindClient, resource_of
 from tests.kit.oracle import Expected, Thing, expected_variants
 
 NAMESPACE = "default"
@@ -135,16 +136,14 @@ class Fleet:
     def _is_chosen(self, obj: Object) -> bool:
         return obj["kind"] != "Cluster" or int(obj["metadata"]["name"].rpartition("-")[2]) <= self._per_region
 
-    async def all(self, kind: Kind) -> list[Object]:
-        resource = await self.cluster.resource(kind)
-        assert resource is not None
-        return list((await self.cluster.list(resource, NAMESPACE)).items)
+    async def items(self, kind: Kind) -> list[Object]:
+        return await KindClient(self.cluster, NAMESPACE).items(kind)
 
     async def mine(self) -> dict[Spot, Object]:
         """Everything the client is the writer of."""
         found = {}
         for kind in (CLUSTER, SET, VARIANT, REPOSITORY):
-            for obj in await self.all(kind):
+            for obj in await self.items(kind):
                 if kind != VARIANT or obj["metadata"]["name"].startswith("mine-"):
                     found[Spot(kind, obj["metadata"]["name"])] = obj
         return found
@@ -180,7 +179,9 @@ class Fleet:
         }
 
     async def _pick(self, kind: Kind) -> Object:
-        return self._random.choice(sorted(await self.all(kind), key=lambda obj: str(obj["metadata"]["name"])))
+        return self._random.choice(
+            sorted(await self.items(kind), key=lambda obj: str(obj["metadata"]["name"]))
+        )
 
     async def _relabel(self) -> None:
         """A cluster is selected or not, and carries a label that its package shows."""
@@ -198,7 +199,7 @@ class Fleet:
         await self._patch(CLUSTER, obj, {"spec": {**obj["spec"], "replicas": self._random.randint(1, 9)}})
 
     async def _come_or_go(self) -> None:
-        present = await self.all(CLUSTER)
+        present = await self.items(CLUSTER)
         if len(present) > self._least and (len(present) > self._most or self._random.random() < 0.5):
             await self._delete(CLUSTER, self._random.choice(present))
             return
@@ -211,17 +212,16 @@ class Fleet:
 
     async def _delete_variant(self) -> None:
         """What a set wants comes back."""
-        owned = [obj for obj in await self.all(VARIANT) if obj["metadata"].get("ownerReferences")]
+        owned = [obj for obj in await self.items(VARIANT) if obj["metadata"].get("ownerReferences")]
         if owned:
             obj = self._random.choice(owned)
-            resource = await self.cluster.resource(VARIANT)
-            assert resource is not None
+            resource = await resource_of(self.cluster, VARIANT)
             await self.cluster.delete(resource, NAMESPACE, obj["metadata"]["name"])
             self._gone_uids.add(obj["metadata"]["uid"])
 
     async def _own_variant(self) -> None:
         """A PackageVariant that no set makes."""
-        present = [obj for obj in await self.all(VARIANT) if obj["metadata"]["name"].startswith("mine-")]
+        present = [obj for obj in await self.items(VARIANT) if obj["metadata"]["name"].startswith("mine-")]
         living = [obj for obj in present if not obj["metadata"].get("deletionTimestamp")]
         if len(living) > 4:
             await self._delete(VARIANT, self._random.choice(living))
@@ -237,7 +237,7 @@ class Fleet:
 
     async def _edit_set(self) -> None:
         """Every package of the set changes."""
-        for obj in await self.all(SET):
+        for obj in await self.items(SET):
             if obj["metadata"]["name"] == "web":
                 spec = json.loads(json.dumps(obj["spec"]))
                 exprs = spec["targets"][0]["template"]["packageContext"]["dataExprs"]
@@ -246,7 +246,7 @@ class Fleet:
                 await self._patch(SET, obj, {"spec": spec})
 
     async def _set_comes_or_goes(self) -> None:
-        for obj in await self.all(SET):
+        for obj in await self.items(SET):
             if obj["metadata"]["name"] == "listed":
                 await self._delete(SET, obj)
                 return
@@ -261,8 +261,7 @@ class Fleet:
     # ------------------------------------------------------------ writes, noted before and after
 
     async def _create(self, kind: Kind, obj: Object) -> None:
-        resource = await self.cluster.resource(kind)
-        assert resource is not None
+        resource = await resource_of(self.cluster, kind)
         metadata = {**obj["metadata"], "namespace": NAMESPACE}
         body = {**obj, "apiVersion": resource.api_version, "kind": kind.kind, "metadata": metadata}
         spot = Spot(kind, metadata["name"])
@@ -276,8 +275,7 @@ class Fleet:
         self.ledger.did(spot, content_of(stored))
 
     async def _patch(self, kind: Kind, obj: Object, patch: dict[str, Any]) -> None:
-        resource = await self.cluster.resource(kind)
-        assert resource is not None
+        resource = await resource_of(self.cluster, kind)
         name = obj["metadata"]["name"]
         labels = patch.get("metadata", {}).get("labels") or obj["metadata"].get("labels")
         wanted = {"metadata": {"labels": labels}, "spec": patch.get("spec") or obj["spec"]}
@@ -292,8 +290,7 @@ class Fleet:
         self.ledger.did(spot, content_of(stored))
 
     async def _delete(self, kind: Kind, obj: Object) -> None:
-        resource = await self.cluster.resource(kind)
-        assert resource is not None
+        resource = await resource_of(self.cluster, kind)
         spot = Spot(kind, obj["metadata"]["name"])
         self.ledger.will(spot, None)
         await self.cluster.delete(resource, NAMESPACE, spot.name)
@@ -305,7 +302,7 @@ class Fleet:
         """Compare what the API server holds with what it answered, between two changes."""
         async with self._turn:
             problems = self.ledger.compare(await self.mine())
-            for obj in await self.all(VARIANT):
+            for obj in await self.items(VARIANT):
                 meta = obj["metadata"]
                 if meta["uid"] in self._gone_uids and not meta.get("deletionTimestamp"):
                     problems.append(f"{meta['name']} was deleted, and lives")
@@ -313,7 +310,7 @@ class Fleet:
 
     async def differences(self) -> list[str]:
         """Compare the whole world with what it must be; [] when there is nothing left to do."""
-        variants = await self.all(VARIANT)
+        variants = await self.items(VARIANT)
         expected = await self._expected(variants)
         living = {f"{NAMESPACE}/{obj['metadata']['name']}": obj for obj in variants}
         problems = [f"{key} must not be there" for key in living.keys() - expected.keys()]
@@ -333,14 +330,14 @@ class Fleet:
                 obj["metadata"].get("labels") or {},
                 obj["metadata"].get("annotations") or {},
             )
-            for obj in await self.all(CLUSTER)
+            for obj in await self.items(CLUSTER)
         ]
         of_nobody = [obj for obj in variants if not obj["metadata"].get("ownerReferences")]
         return expected_variants(
-            [msgspec.convert(obj, PackageVariantSet) for obj in await self.all(SET)],
+            [msgspec.convert(obj, PackageVariantSet) for obj in await self.items(SET)],
             things,
-            [msgspec.convert(obj, Repository) for obj in await self.all(REPOSITORY)],
-            [msgspec.convert(obj, PackageRevision) for obj in await self.all(REVISION)],
+            [msgspec.convert(obj, Repository) for obj in await self.items(REPOSITORY)],
+            [msgspec.convert(obj, PackageRevision) for obj in await self.items(REVISION)],
             existing_children=[msgspec.convert(obj, PackageVariant) for obj in of_nobody],
         )
 
@@ -351,7 +348,7 @@ class Fleet:
         package_keys = {package_key_of(obj): obj for obj in living.values()}
         problems = []
         seen, retained = [], set()
-        for revision in await self.all(REVISION):
+        for revision in await self.items(REVISION):
             spec = revision["spec"]
             if spec["repository"] == "blueprints":
                 continue
@@ -369,7 +366,7 @@ class Fleet:
                 problems.append(f"draft {name} is {spec['workspaceName']}, {spec['lifecycle']}")
         if sorted(seen) != sorted(package_keys):
             problems.append(f"drafts too many or too few: {sorted(set(seen) ^ set(package_keys))}")
-        clusters = {obj["metadata"]["name"]: obj for obj in await self.all(CLUSTER)}
+        clusters = {obj["metadata"]["name"]: obj for obj in await self.items(CLUSTER)}
         for region in fleet.REGIONS:
             remote = f"edge-{region}"
             drafts = {*package_keys, *retained}
@@ -416,7 +413,7 @@ class Fleet:
         return {
             Spot(kind, obj["metadata"]["name"]): obj["metadata"]["resourceVersion"]
             for kind in (SET, VARIANT, REVISION)
-            for obj in await self.all(kind)
+            for obj in await self.items(kind)
         }
 
 

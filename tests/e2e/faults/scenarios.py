@@ -27,7 +27,7 @@ from tests.e2e.faults.world import (
     REVISION,
     SET,
     VARIANT,
-    World,
+    NamespaceWorld,
     branches,
     commit,
     git,
@@ -59,7 +59,7 @@ def failed(holds: bool, what: str) -> tuple[str, ...]:
 # ------------------------------------------------------------------ input
 
 
-async def manifest_refused(world: World, text: str) -> Reported:
+async def manifest_refused(world: NamespaceWorld, text: str) -> Reported:
     """`pvbus up FILE` on a folder of its own, with a good object in front of the bad document."""
     file = world.folder / "manifests.yaml"
     good = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "good"}, "data": {"a": "b"}}
@@ -68,7 +68,7 @@ async def manifest_refused(world: World, text: str) -> Reported:
     return Reported(done.stderr, failed(done.returncode == 2, f"exit code 2, it is {done.returncode}"))
 
 
-async def body_refused(world: World, body: str) -> Reported:
+async def body_refused(world: NamespaceWorld, body: str) -> Reported:
     """POST of YAML text to the API server, which must store nothing."""
     before = await world.names(SET)
     context = yaml.safe_load(world.installation.kubeconfig.read_text())
@@ -83,7 +83,7 @@ async def body_refused(world: World, body: str) -> Reported:
     return Reported(text, missing(before, await world.names(SET), "set"))
 
 
-async def set_stalls(world: World, spec: Mapping[str, Any]) -> Reported:
+async def set_stalls(world: NamespaceWorld, spec: Mapping[str, Any]) -> Reported:
     """A set with this spec beside a good one: only it stalls, and makes nothing."""
     name = "bad"
     await world.create(SET, name, spec=spec)
@@ -92,7 +92,7 @@ async def set_stalls(world: World, spec: Mapping[str, Any]) -> Reported:
     return Reported(text, tuple(f"made {variant}" for variant in made if variant.startswith(f"{name}-")))
 
 
-async def expression_breaks(world: World, expression: str) -> Reported:
+async def expression_breaks(world: NamespaceWorld, expression: str) -> Reported:
     """A set with three variants is edited: its expression is bad from now on, and its variants stay."""
     await world.blueprints()
     await world.edge()
@@ -113,7 +113,7 @@ async def expression_breaks(world: World, expression: str) -> Reported:
 # ------------------------------------------------------------------ selectors
 
 
-async def nothing_selected(world: World) -> Reported:
+async def nothing_selected(world: NamespaceWorld) -> Reported:
     """A selector that matches nothing from the start: no error, but it is said."""
     await world.blueprints()
     await world.make_set("s", SITES)
@@ -121,7 +121,7 @@ async def nothing_selected(world: World) -> Reported:
     return Reported(text)
 
 
-async def suddenly_nothing(world: World) -> Reported:
+async def suddenly_nothing(world: NamespaceWorld) -> Reported:
     """A slip of the pen in a selector: every variant is held, `explain` says how to go on."""
     await world.blueprints()
     await world.sites(14, site="yes")
@@ -133,7 +133,7 @@ async def suddenly_nothing(world: World) -> Reported:
     return await _held_until_confirmed(world, wanted)
 
 
-async def suddenly_everything(world: World) -> Reported:
+async def suddenly_everything(world: NamespaceWorld) -> Reported:
     """A selector that loses its labels adds variants; putting it right holds their removal."""
     await world.blueprints()
     await world.sites(16)
@@ -151,7 +151,7 @@ async def suddenly_everything(world: World) -> Reported:
     )
 
 
-async def _held_until_confirmed(world: World, held: set[str]) -> Reported:
+async def _held_until_confirmed(world: NamespaceWorld, held: set[str]) -> Reported:
     """Nothing goes before the command that `explain` gives was followed; then exactly this goes."""
     conditions = await world.reported(SET, "s", r"DeletionHeld=True.*confirm-deletion=")
     await asyncio.sleep(1.0)
@@ -168,18 +168,18 @@ async def _held_until_confirmed(world: World, held: set[str]) -> Reported:
     return Reported(f"{conditions}\n{explained.stdout}", lost)
 
 
-async def _has(world: World, wanted: set[str]) -> bool:
+async def _has(world: NamespaceWorld, wanted: set[str]) -> bool:
     return wanted <= await world.names(VARIANT)
 
 
-async def _has_none(world: World, unwanted: set[str]) -> bool:
+async def _has_none(world: NamespaceWorld, unwanted: set[str]) -> bool:
     return not unwanted & await world.names(VARIANT)
 
 
 # ------------------------------------------------------------------ repositories
 
 
-async def _one_draft(world: World) -> Path:
+async def _one_draft(world: NamespaceWorld) -> Path:
     """A set with one variant, whose draft is in git."""
     await world.blueprints()
     remote = await world.edge()
@@ -188,12 +188,12 @@ async def _one_draft(world: World) -> Path:
     return remote
 
 
-async def _new_set(world: World, target: Object = LISTED) -> None:
+async def _new_set(world: NamespaceWorld, target: Object = LISTED) -> None:
     """A second set, which wants what cannot be had at the moment."""
     await world.make_set("t", {"repositories": [{"name": "edge", "packageNames": ["b"]}]})
 
 
-async def repository_vanishes(world: World) -> Reported:
+async def repository_vanishes(world: NamespaceWorld) -> Reported:
     """The Repository object is deleted, and comes back."""
     remote = await _one_draft(world)
     draft = git(remote, "rev-parse", DRAFT)
@@ -205,7 +205,7 @@ async def repository_vanishes(world: World) -> Reported:
     return Reported(text, lost + await _as_before(world, remote, draft))
 
 
-async def _as_before(world: World, remote: Path, draft: str) -> tuple[str, ...]:
+async def _as_before(world: NamespaceWorld, remote: Path, draft: str) -> tuple[str, ...]:
     """Once the fault is over: ready, and the same draft, not a second one."""
     ready = await world.reported(VARIANT, "s-edge-a", r"^Ready=True|\nReady=True")
     lost = failed("Ready=True" in ready, f"readiness: {ready}")
@@ -216,7 +216,7 @@ async def _as_before(world: World, remote: Path, draft: str) -> tuple[str, ...]:
     return lost + failed(owned == ["edge.a.packagevariant-1"], f"the draft's object: {owned}")
 
 
-async def upstream_vanishes(world: World) -> Reported:
+async def upstream_vanishes(world: NamespaceWorld) -> Reported:
     """The Repository of the blueprints is deleted: what was made of them stays."""
     remote = await _one_draft(world)
     draft = git(remote, "rev-parse", DRAFT)
@@ -228,7 +228,7 @@ async def upstream_vanishes(world: World) -> Reported:
     return Reported(text, lost + await _as_before(world, remote, draft))
 
 
-async def remote_is_down(world: World) -> Reported:
+async def remote_is_down(world: NamespaceWorld) -> Reported:
     """A variant whose repository nobody serves waits, and says for what; its neighbour is made."""
     await world.blueprints()
     await world.edge()
@@ -243,7 +243,7 @@ async def remote_is_down(world: World) -> Reported:
     return Reported(f"{repository}\nvariant: {variant}")
 
 
-async def remote_moves_away(world: World) -> Reported:
+async def remote_moves_away(world: NamespaceWorld) -> Reported:
     """The folder of a repository is renamed, and put back."""
     remote = await _one_draft(world)
     draft = git(remote, "rev-parse", DRAFT)
@@ -257,7 +257,7 @@ async def remote_moves_away(world: World) -> Reported:
     return Reported(text, lost + await _as_before(world, remote, draft))
 
 
-async def push_refused(world: World) -> Reported:
+async def push_refused(world: NamespaceWorld) -> Reported:
     """A hook of the remote takes no pushes for a while."""
     remote = await _one_draft(world)
     draft = git(remote, "rev-parse", DRAFT)
@@ -273,7 +273,7 @@ async def push_refused(world: World) -> Reported:
     return Reported(text, lost + await _as_before(world, remote, draft))
 
 
-async def remote_moved_under_us(world: World) -> Reported:
+async def remote_moved_under_us(world: NamespaceWorld) -> Reported:
     """Somebody pushes to the draft and to main while the set changes: all three changes are there."""
     remote = await _one_draft(world)
     commit(remote, DRAFT, {"a/by-hand.txt": "mine"})
@@ -297,7 +297,7 @@ async def remote_moved_under_us(world: World) -> Reported:
     return Reported(text, lost + failed(drafts == [DRAFT], f"one draft, there are {drafts}"))
 
 
-async def upstream_tag_moves(world: World) -> Reported:
+async def upstream_tag_moves(world: NamespaceWorld) -> Reported:
     """A set follows the tag `stable`, which its author moves; a person has edited the draft meanwhile."""
     upstream = {"repo": "blueprints", "package": "base", "workspaceName": "stable"}
     blueprints = await world.blueprints()
@@ -320,7 +320,7 @@ async def upstream_tag_moves(world: World) -> Reported:
     return Reported(text, missing({"by-hand.txt", "Kptfile", "settings.yaml"}, files, "file"))
 
 
-async def no_kptfile(world: World) -> Reported:
+async def no_kptfile(world: NamespaceWorld) -> Reported:
     """A tagged folder that is no package is said to be none, where the repository is looked at."""
     remote = await world.blueprints()
     commit(remote, "main", {"raw/settings.yaml": SETTINGS}, tag="raw/v1")
@@ -336,7 +336,7 @@ async def no_kptfile(world: World) -> Reported:
     return Reported(f"{stalled}\n{repository}")
 
 
-async def broken_kptfile(world: World) -> Reported:
+async def broken_kptfile(world: NamespaceWorld) -> Reported:
     """A Kptfile that is no YAML cannot be cloned; the other package of the repository can."""
     remote = await world.blueprints()
     await world.edge()
@@ -353,7 +353,7 @@ async def broken_kptfile(world: World) -> Reported:
 
 
 @asynccontextmanager
-async def own_installation(world: World, name: str) -> AsyncIterator[Installation]:
+async def own_installation(world: NamespaceWorld, name: str) -> AsyncIterator[Installation]:
     made = Installation(world.folder / name)
     try:
         yield made
@@ -361,7 +361,7 @@ async def own_installation(world: World, name: str) -> AsyncIterator[Installatio
         made.kill()
 
 
-async def second_up(world: World) -> Reported:
+async def second_up(world: NamespaceWorld) -> Reported:
     """`pvbus up` on a data folder that is in use: the first goes on."""
     await world.create(CONFIG_MAP, "before")
     done = await asyncio.to_thread(pvbus, "up", "--data", world.installation.data)
@@ -370,14 +370,14 @@ async def second_up(world: World) -> Reported:
     return Reported(done.stderr, lost + failed(world.installation.is_running, "the first pvbus up"))
 
 
-async def port_in_use(world: World) -> Reported:
+async def port_in_use(world: NamespaceWorld) -> Reported:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         done = await asyncio.to_thread(pvbus, "up", "--data", world.folder / "data", "--port", str(port))
     return Reported(done.stderr, failed(done.returncode == 1, f"exit code 1, it is {done.returncode}"))
 
 
-async def disk_full_at_start(world: World) -> Reported:
+async def disk_full_at_start(world: NamespaceWorld) -> Reported:
     """No file may grow beyond 100 kB; with more room the same folder works."""
     async with own_installation(world, "data") as own:
         own.start(file_bytes_max=100_000)
@@ -392,7 +392,7 @@ async def disk_full_at_start(world: World) -> Reported:
         return Reported(text, lost)
 
 
-async def disk_full_while_running(world: World) -> Reported:
+async def disk_full_while_running(world: NamespaceWorld) -> Reported:
     """Files stop growing in the middle of the work: writes are refused, answered ones are kept."""
     async with own_installation(world, "data") as own:
         own.start(file_bytes_max=3_000_000)
@@ -404,7 +404,7 @@ async def disk_full_while_running(world: World) -> Reported:
         await asyncio.to_thread(own.wait_ready)
         cluster = await HttpCluster.connect(own.kubeconfig)
         try:
-            found = await World(own, cluster, "default", world.folder).names(CONFIG_MAP)
+            found = await NamespaceWorld(own, cluster, "default", world.folder).names(CONFIG_MAP)
         finally:
             await cluster.close()
         return Reported(text, missing(answered, found, "answered object"))
@@ -413,7 +413,7 @@ async def disk_full_while_running(world: World) -> Reported:
 async def _fill(own: Installation) -> tuple[set[str], str]:
     """Write until that fails; returns what was answered, and the words of the failure."""
     cluster = await HttpCluster.connect(own.kubeconfig)
-    filled = World(own, cluster, "default", own.data)
+    filled = NamespaceWorld(own, cluster, "default", own.data)
     answered: set[str] = set()
     try:
         for number in range(500):
@@ -426,7 +426,7 @@ async def _fill(own: Installation) -> tuple[set[str], str]:
     return answered, "everything could be written"
 
 
-async def killed(world: World) -> Reported:
+async def killed(world: NamespaceWorld) -> Reported:
     """kill -9 of everything; what was answered before is there after the next start."""
     remote = await _one_draft(world)
     draft = git(remote, "rev-parse", DRAFT)
@@ -438,7 +438,7 @@ async def killed(world: World) -> Reported:
     return Reported(world.installation.output, lost + await _as_before(world, remote, draft))
 
 
-async def api_server_dies(world: World) -> Reported:
+async def api_server_dies(world: NamespaceWorld) -> Reported:
     """The API server's process alone is killed: `up` ends, and says so."""
     await world.create(CONFIG_MAP, "answered")
     world.installation.kill_child()
@@ -450,7 +450,7 @@ async def api_server_dies(world: World) -> Reported:
     return Reported(text, lost + failed(code == 1, f"exit code 1, it is {code}"))
 
 
-async def refused_write(world: World, spec: Mapping[str, Any]) -> Reported:
+async def refused_write(world: NamespaceWorld, spec: Mapping[str, Any]) -> Reported:
     """What the schema does not allow is refused by the API server itself."""
     try:
         await world.create(SET, "bad", spec=spec)

@@ -21,6 +21,7 @@ from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import ConflictError, TransientError
 from pvbus.core.kernel.keys import REMOVAL_CANCELLED
 from pvbus.ports.cluster import Kind, Object
+from tests.kit.cluster import resource_of
 
 NAMESPACE = "default"
 PATIENCE_SECONDS = 60.0
@@ -223,8 +224,7 @@ class Story:
 
         async def changed() -> bool:
             cluster = await self.cluster()
-            resource = await cluster.resource(kind)
-            assert resource is not None
+            resource = await resource_of(cluster, kind)
             found = await cluster.get(resource, NAMESPACE, name)
             wanted = to(found)
             if wanted == found:
@@ -262,8 +262,7 @@ class Story:
         lifecycle = found["spec"]["lifecycle"]
         if lifecycle == "Published":
             return True
-        resource = await cluster.resource(REVISION)
-        assert resource is not None
+        resource = await resource_of(cluster, REVISION)
         found["spec"]["lifecycle"], where = NEXT[lifecycle]
         await cluster.update(resource, found, subresource=where)
         return False
@@ -279,14 +278,12 @@ class Story:
 
     async def get(self, kind: Kind, name: str) -> Object | None:
         cluster = await self.cluster()
-        resource = await cluster.resource(kind)
-        assert resource is not None
+        resource = await resource_of(cluster, kind)
         return await cluster.get(resource, NAMESPACE, name)
 
     async def _list(self, kind: Kind) -> list[Object]:
         cluster = await self.cluster()
-        resource = await cluster.resource(kind)
-        assert resource is not None
+        resource = await resource_of(cluster, kind)
         return (await cluster.list(resource, NAMESPACE)).items
 
     async def settled(self) -> None:

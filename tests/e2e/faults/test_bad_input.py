@@ -16,7 +16,8 @@ import pytest
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from tests.e2e.faults import scenarios
 from tests.e2e.faults.scenarios import Reported
-from tests.e2e.faults.world import NAMESPACE, World
+from tests.e2e.faults.world import NAMESPACE, NamespaceWorld
+from tests.kit.cluster import resource_of
 from tests.tools.installation import Installation
 
 SETTINGS = {"PVBUS_REMOVAL_QUIET_SECONDS": "0.3", "PVBUS_POLL_SECONDS": "0.3"}
@@ -26,7 +27,7 @@ class Fault(NamedTuple):
     """A row. told: pieces of text, each of which must be found, in this order, at the place `where`."""
 
     name: str
-    scenario: Callable[[World], Awaitable[Reported]]
+    scenario: Callable[[NamespaceWorld], Awaitable[Reported]]
     where: str
     reported: tuple[str, ...]
     retained: str
@@ -415,16 +416,15 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 @pytest.fixture
 async def world(
     installation: Installation, tmp_path: Path, request: pytest.FixtureRequest
-) -> AsyncIterator[World]:
+) -> AsyncIterator[NamespaceWorld]:
     if not installation.is_running:
         installation.start()
         await asyncio.to_thread(installation.wait_ready)
     cluster = await HttpCluster.connect(installation.kubeconfig)
     name = "f-" + re.sub("[^a-z0-9]+", "-", str(request.node.callspec.id).lower()).strip("-")[:50]
-    resource = await cluster.resource(NAMESPACE)
-    assert resource is not None
+    resource = await resource_of(cluster, NAMESPACE)
     await cluster.create(resource, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    yield World(installation, cluster, name.strip("-"), tmp_path)
+    yield NamespaceWorld(installation, cluster, name.strip("-"), tmp_path)
     await cluster.close()
 
 
@@ -435,7 +435,7 @@ async def world(
         for fault in FAULTS
     ],
 )
-async def test_a_fault_is_told_clearly_and_loses_nothing(fault: Fault, world: World) -> None:
+async def test_a_fault_is_told_clearly_and_loses_nothing(fault: Fault, world: NamespaceWorld) -> None:
     """Each row: its words are at its place, in their order, and nothing that must stay is gone."""
     reported = await fault.scenario(world)
     expected = ".*".join(re.escape(piece) for piece in fault.reported)

@@ -14,7 +14,7 @@ import pytest
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import NO_MEMORY, TransientError
 from tests.e2e.cli.command import pvbus
-from tests.e2e.faults.world import CONFIG_MAP, NAMESPACE, World
+from tests.e2e.faults.world import CONFIG_MAP, NAMESPACE, NamespaceWorld
 from tests.tools.installation import Installation, api_server_of, services_of
 
 pytestmark = [
@@ -79,10 +79,10 @@ def unlimit_memory(pid: int) -> None:
 
 
 @asynccontextmanager
-async def world_of(installation: Installation) -> AsyncIterator[World]:
+async def world_of(installation: Installation) -> AsyncIterator[NamespaceWorld]:
     cluster = await HttpCluster.connect(installation.kubeconfig)
     try:
-        yield World(installation, cluster, "default", installation.data)
+        yield NamespaceWorld(installation, cluster, "default", installation.data)
     finally:
         await cluster.close()
 
@@ -119,7 +119,7 @@ async def test_without_memory_a_request_is_refused_and_nothing_is_lost(installat
     assert_says_sentences_only(installation)
 
 
-async def names_or_nothing(world: World) -> set[str]:
+async def names_or_nothing(world: NamespaceWorld) -> set[str]:
     """Return what lives: a connection that began without memory may still be reset."""
     try:
         return await world.names(CONFIG_MAP)

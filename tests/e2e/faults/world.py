@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.ports.cluster import Kind, Object
+from tests.kit.cluster import KindClient
 from tests.tools.installation import Installation
 
 SET = Kind(CONFIG_GROUP, "PackageVariantSet")
@@ -83,15 +84,14 @@ def refuse_pushes(remote: Path, words: str) -> Path:
     return hook
 
 
-class World:
+class NamespaceWorld(KindClient[HttpCluster]):
     """One namespace of a running installation; several rows of the table share the installation."""
 
     def __init__(
         self, installation: Installation, cluster: HttpCluster, namespace: str, folder: Path
     ) -> None:
+        super().__init__(cluster, namespace)
         self.installation = installation
-        self.cluster = cluster
-        self.namespace = namespace
         self.folder = folder
 
     # ------------------------------------------------------------ making
@@ -119,15 +119,6 @@ class World:
         location = {"repo": str(address), "branch": "main", "createBranch": True}
         return await self.create(REPOSITORY, name, spec={"type": "git", "git": location, **spec})
 
-    async def create(self, kind: Kind, name: str, **fields: Any) -> Object:
-        resource = await self.cluster.resource(kind)
-        assert resource is not None
-        labels = fields.pop("labels", {})
-        annotations = fields.pop("annotations", {})
-        metadata = {"name": name, "namespace": self.namespace, "labels": labels, "annotations": annotations}
-        body = {"apiVersion": resource.api_version, "kind": kind.kind, "metadata": metadata, **fields}
-        return await self.cluster.create(resource, body)
-
     async def make_set(self, name: str, *targets: Object, **spec: Any) -> Object:
         upstream = {"repo": "blueprints", "package": "base", "revision": 1}
         return await self.create(SET, name, spec={"upstream": upstream, "targets": list(targets), **spec})
@@ -138,29 +129,15 @@ class World:
             *(self.create(CONFIG_MAP, f"site-{number}", labels=labels) for number in range(count))
         )
 
-    async def patch(self, kind: Kind, name: str, patch: Object) -> Object:
-        resource = await self.cluster.resource(kind)
-        assert resource is not None
-        return await self.cluster.patch(resource, self.namespace, name, patch)
-
-    async def delete(self, kind: Kind, name: str) -> None:
-        resource = await self.cluster.resource(kind)
-        assert resource is not None
-        await self.cluster.delete(resource, self.namespace, name)
-
     # ------------------------------------------------------------ looking
-
-    async def get(self, kind: Kind, name: str) -> Object | None:
-        resource = await self.cluster.resource(kind)
-        assert resource is not None
-        return await self.cluster.get(resource, self.namespace, name)
 
     async def names(self, kind: Kind) -> set[str]:
         """Return the names of what lives (and is not being deleted)."""
-        resource = await self.cluster.resource(kind)
-        assert resource is not None
-        items = (await self.cluster.list(resource, self.namespace)).items
-        return {obj["metadata"]["name"] for obj in items if not obj["metadata"].get("deletionTimestamp")}
+        return {
+            obj["metadata"]["name"]
+            for obj in await self.items(kind)
+            if not obj["metadata"].get("deletionTimestamp")
+        }
 
     async def reported(self, kind: Kind, name: str, pattern: str) -> str:
         """Wait until a condition of an object says what is expected; returns what they all say at the end."""

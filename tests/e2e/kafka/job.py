@@ -43,7 +43,7 @@ class Job(Fleet):
     async def round(self, number: int) -> None:
         """Change some things, no two of which concern the same variant."""
         rng = random.Random(f"{self._seed}/{number}")
-        clusters = sorted(await self.all(CLUSTER), key=lambda obj: str(obj["metadata"]["name"]))
+        clusters = sorted(await self.items(CLUSTER), key=lambda obj: str(obj["metadata"]["name"]))
         chosen = [obj for obj in clusters if obj["metadata"]["labels"]["stage"] == "production"]
         rng.shuffle(chosen)
         match number % ROUNDS_MIN:
@@ -76,7 +76,7 @@ class Job(Fleet):
             )
 
     async def _edit_template(self, number: int) -> None:
-        (obj,) = [obj for obj in await self.all(SET) if obj["metadata"]["name"] == "web"]
+        (obj,) = [obj for obj in await self.items(SET) if obj["metadata"]["name"] == "web"]
         spec = json.loads(json.dumps(obj["spec"]))
         context = spec["targets"][0]["template"]["packageContext"]
         context["dataExprs"] = [*context["dataExprs"][:1], {"key": "note", "value": f"edition-{number}"}]

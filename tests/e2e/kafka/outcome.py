@@ -50,7 +50,7 @@ State = dict[str, Any]
 
 async def final_state(fleet: Fleet, data: str, bus: str) -> State:
     """Read the whole outcome. data, bus: as the commands of pvbus take them."""
-    objects = {kind: await fleet.all(kind) for kind in (CLUSTER, REPOSITORY, SET, VARIANT, REVISION)}
+    objects = {kind: await fleet.items(kind) for kind in (CLUSTER, REPOSITORY, SET, VARIANT, REVISION)}
     uids = {
         obj["metadata"]["uid"]: f"{kind.kind} {obj['metadata']['name']}"
         for kind, found in objects.items()

@@ -50,7 +50,7 @@ async def look(up: Installation, job: Job, *, is_new: bool = False) -> Observed:
     await job.arrived(up)
     await settled(up)
     objects = {
-        Spot(kind, obj["metadata"]["name"]): obj for kind in (SET, VARIANT) for obj in await job.all(kind)
+        Spot(kind, obj["metadata"]["name"]): obj for kind in (SET, VARIANT) for obj in await job.items(kind)
     }
     seen = Observed(
         await job.versions(), {spot: obj["metadata"]["generation"] for spot, obj in objects.items()}

@@ -179,7 +179,7 @@ async def test_from_the_catalog_to_upgraded_clusters_with_kubectl_and_git(
     functions = json.dumps(dict.fromkeys(ONLY_IN_CONTAINERS, "/bin/cat"))
     async with installed(tmp_path, binary, PVBUS_FUNCTIONS=functions) as fleet:
         await edge_clusters(fleet, CLUSTERS)
-        await fleet.edit("mgmt.edge01.packagevariant-1", *LOCAL_EDIT)
+        await fleet.edit_file("mgmt.edge01.packagevariant-1", *LOCAL_EDIT)
         for name in CLUSTERS:
             await fleet.publish(f"mgmt.{name}.packagevariant-1")
             await apply_published(fleet, name)

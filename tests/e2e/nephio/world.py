@@ -24,6 +24,7 @@ from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.assembly import Service, build_service, is_settled, run_all
 from pvbus.runtime.process.settings import ApiServerConfig
+from tests.kit.cluster import KindClient
 from tests.tools.installation import Installation
 from tests.tools.kubectl import KubectlUnavailableError, find_or_build
 
@@ -61,12 +62,12 @@ def manifest(name: str) -> str:
     return (CATALOG / "e2e" / name).read_text(encoding="utf-8").replace("${BRANCH}", "main")
 
 
-class Nephio:
+class Nephio(KindClient[HttpCluster]):
     """What users see and do."""
 
     def __init__(self, folder: Path, cluster: HttpCluster, kubectl: Path, kubeconfig: Path) -> None:
+        super().__init__(cluster, NAMESPACE)
         self.folder = folder
-        self.cluster = cluster
         self._kubectl = kubectl
         self._kubeconfig = kubeconfig
 
@@ -116,7 +117,7 @@ class Nephio:
         }
 
     async def _packages_are_known(self) -> bool:
-        found = {obj["metadata"]["name"] for obj in await self.all(REVISION)}
+        found = {obj["metadata"]["name"] for obj in await self.items(REVISION)}
         upstreams = {
             "catalog-infra-capi.nephio-workload-cluster.main",
             "catalog-workloads-free5gc.pkg-example-upf-bp.main",
@@ -163,7 +164,7 @@ class Nephio:
             patch = json.dumps({"spec": {"lifecycle": lifecycle}})
             await self.kubectl(f"patch packagerevision {revision} {where} --type merge -p '{patch}'")
 
-    async def edit(self, revision: str, file: str, old: str, new: str) -> None:
+    async def edit_file(self, revision: str, file: str, old: str, new: str) -> None:
         """Change one file of a draft."""
         found = json.loads(await self.kubectl(f"get packagerevisionresources {revision} -o json"))
         files = found["spec"]["resources"]
@@ -175,18 +176,6 @@ class Nephio:
         """Move a variant or a set to the revision that the catalog has released."""
         patch = json.dumps({"spec": {"upstream": {"workspaceName": None, "revision": 1}}})
         await self.kubectl(f"patch {kind} {name} --type merge -p '{patch}'")
-
-    async def all(self, kind: Kind) -> list[Object]:
-        resource = await self.cluster.resource(kind)
-        assert resource is not None
-        return list((await self.cluster.list(resource, NAMESPACE)).items)
-
-    async def get(self, kind: Kind, name: str) -> Object:
-        resource = await self.cluster.resource(kind)
-        assert resource is not None
-        found = await self.cluster.get(resource, NAMESPACE, name)
-        assert found is not None, name
-        return found
 
     async def until(self, ask: Callable[[], Awaitable[_T]]) -> _T:
         """Ask until the answer is true, and return it."""
@@ -202,7 +191,7 @@ class Nephio:
 
         async def answered() -> bool:
             found.clear()
-            found.update({obj["metadata"]["name"]: obj for obj in await self.all(VARIANT)})
+            found.update({obj["metadata"]["name"]: obj for obj in await self.items(VARIANT)})
             return len(found) == count and all(_is_answered(obj) for obj in found.values())
 
         try:

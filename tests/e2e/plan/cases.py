@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pvbus.core.variants.following import FOLLOW
 from pvbus.ports.cluster import Kind, Object
-from tests.e2e.plan.world import LiveWorld
+from tests.e2e.plan.world import PlannedWorld
 
 CONFIG = "config.porch.kpt.dev/v1alpha1"
 VARIANT = Kind("config.porch.kpt.dev", "PackageVariant")
@@ -22,7 +22,7 @@ SITE = Kind("example.org", "Site")
 
 UPGRADE = "an upgrade of what was changed locally"
 
-Prepare = Callable[[LiveWorld, str], Awaitable[None]]
+Prepare = Callable[[PlannedWorld, str], Awaitable[None]]
 Name = tuple[Kind, str]
 
 
@@ -118,7 +118,7 @@ def labels_step(name: str, **values: str) -> Object:
 
 
 def approving(*packages: str) -> Prepare:
-    async def approve(world: LiveWorld, namespace: str) -> None:
+    async def approve(world: PlannedWorld, namespace: str) -> None:
         for package in packages:
             await world.approve(f"edge.{package}.packagevariant-1", namespace)
 
@@ -131,7 +131,7 @@ def editing(package: str, old: str, new: str) -> Prepare:
 
 
 def saving(name: str, old: str, new: str) -> Prepare:
-    async def edit(world: LiveWorld, namespace: str) -> None:
+    async def edit(world: PlannedWorld, namespace: str) -> None:
         resource = await world.resource(FILES)
         files = await world.cluster.get(resource, namespace, name)
         assert files is not None
@@ -147,7 +147,7 @@ def drafting(workspace: str) -> Prepare:
     task = {"type": "edit", "edit": {"sourceRef": {"name": "blue.web.v1"}}}
     spec = {"repository": "blue", "packageName": "web", "workspaceName": workspace, "tasks": [task]}
 
-    async def draft(world: LiveWorld, namespace: str) -> None:
+    async def draft(world: PlannedWorld, namespace: str) -> None:
         obj = {**thing(REVISION, "", version="v1alpha1", spec=spec), "metadata": {"namespace": namespace}}
         await world.cluster.create(await world.resource(REVISION), obj)
 
@@ -155,7 +155,7 @@ def drafting(workspace: str) -> Prepare:
 
 
 def removing(*names: Name) -> Prepare:
-    async def remove(world: LiveWorld, namespace: str) -> None:
+    async def remove(world: PlannedWorld, namespace: str) -> None:
         for kind, name in names:
             await world.delete(kind, namespace, name)
 
@@ -163,7 +163,7 @@ def removing(*names: Name) -> Prepare:
 
 
 def both(*steps: Prepare) -> Prepare:
-    async def run(world: LiveWorld, namespace: str) -> None:
+    async def run(world: PlannedWorld, namespace: str) -> None:
         for step in steps:
             await step(world, namespace)
             await world.settle()

@@ -29,8 +29,8 @@ from pvbus.runtime.preview.run import World, preview
 from tests.e2e.plan.cases import CASES, CLUSTER, FILES, SITE, UPGRADE, Case, repository
 from tests.e2e.plan.world import (
     Line,
-    LiveWorld,
     NotedCluster,
+    PlannedWorld,
     beside,
     lines_of_change,
     lines_of_plan,
@@ -117,7 +117,7 @@ def located(obj: Object, namespace: str, folder: Path) -> Object:
     return found
 
 
-async def prepared(world: LiveWorld, folder: Path) -> None:
+async def prepared(world: PlannedWorld, folder: Path) -> None:
     """Make everything that is there before the changes."""
     make_repository(folder, "blue", PACKAGES)
     for kind in (CLUSTER, SITE):
@@ -154,7 +154,7 @@ def planned(export: Export, folder: Path) -> tuple[PlanFile, Document, Sequence[
 class Dying(NotedCluster):
     """A connection of a process that is killed after so many writes."""
 
-    def __init__(self, world: LiveWorld, writes_max: int) -> None:
+    def __init__(self, world: PlannedWorld, writes_max: int) -> None:
         super().__init__(world.cluster, [])
         self._left = writes_max
 
@@ -164,7 +164,7 @@ class Dying(NotedCluster):
             raise KeyboardInterrupt
 
 
-async def applied(world: LiveWorld, folder: Path) -> Standing:
+async def applied(world: PlannedWorld, folder: Path) -> Standing:
     """Apply the plan's file; the process is killed in the middle, and the same command goes on."""
     plan = read_plan(folder / "plan.json")
     assert not (await look(world.cluster, plan)).begun
@@ -203,7 +203,7 @@ async def play(folder: Path) -> Played:
         )
 
 
-async def promote(world: LiveWorld, folder: Path) -> Standing:
+async def promote(world: PlannedWorld, folder: Path) -> Standing:
     """Publish drafts that the plan made and changed, as promotion and a person do; return what is then."""
     plan = read_plan(folder / "plan.json")
     names = {(planned.namespace, planned.name) for planned in plan.changed}
@@ -221,7 +221,7 @@ async def promote(world: LiveWorld, folder: Path) -> Standing:
     return await look(world.cluster, plan)
 
 
-async def upgraded(world: LiveWorld) -> list[Object]:
+async def upgraded(world: PlannedWorld) -> list[Object]:
     """Read the upgrade draft with a conflict: its files and itself."""
     found = [
         await world.cluster.get(await world.resource(kind), NAMESPACES[UPGRADE], DRAFT)

@@ -91,7 +91,7 @@ class NotedCluster:
         self._sent.append(Sent(verb, resource.kind, meta.get("namespace", ""), meta["name"], sent))
 
 
-class LiveWorld:
+class PlannedWorld:
     """See the module."""
 
     def __init__(self, folder: Path, cluster: HttpCluster, bus: SqliteBus, clock: SimulatedClock) -> None:
@@ -188,7 +188,7 @@ def beside(work: Callable[[], T]) -> T:
 
 
 @asynccontextmanager
-async def live_world(folder: Path) -> AsyncIterator[LiveWorld]:
+async def live_world(folder: Path) -> AsyncIterator[PlannedWorld]:
     """Start a system, and end it."""
     folder.mkdir(parents=True, exist_ok=True)
     clock = SimulatedClock(time.time())
@@ -197,7 +197,7 @@ async def live_world(folder: Path) -> AsyncIterator[LiveWorld]:
         cluster = await HttpCluster.connect(address.kubeconfig)
         bus = await SqliteBus.open(":memory:", clock=clock)
         await bus.create_topics(topic_specs())
-        world = LiveWorld(folder, cluster, bus, clock)
+        world = PlannedWorld(folder, cluster, bus, clock)
         world.start()
         try:
             yield world

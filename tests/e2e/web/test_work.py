@@ -249,7 +249,7 @@ async def quarantine(folder: Path) -> None:
     try:
         kind = Kind(PROMOTION_GROUP, "Quarantine")
         spec = {"upstreams": [{"revision": "blueprints/web@v9"}], "message": "it leaks"}
-        await Client(cluster).create(kind, spec, "bad")
+        await Client(cluster).create(kind, "bad", spec=spec)
     finally:
         await cluster.close()
 

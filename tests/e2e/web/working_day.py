@@ -53,7 +53,7 @@ async def begin(folder: Path) -> None:
         publish(folder / ".pvbus" / "example" / "blueprints.git", folder / "clone")
         await client.edit(SET, "web", lambda found: found["spec"]["upstream"].update(revision=2))
         await until_upgraded(client)
-        await client.create(POLICY, SPEC, "web")
+        await client.create(POLICY, "web", spec=SPEC)
         question = ("--question", "Is the site licensed for version 2?", "--due", "2099-01-15")
         draft = f"default/{revision_of('america-01', 2)}"
         await asyncio.to_thread(

@@ -24,6 +24,7 @@ from pvbus.core.api.crds import cluster_crds
 from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.ports.cluster import Kind, Object
 from tests.integration.packages.support import NAMESPACE, repository
+from tests.kit.cluster import KindClient, resource_of
 
 DEADLINE_SECONDS = 30.0
 PACKAGE_REV = Kind("config.porch.kpt.dev", "PackageRev")
@@ -115,11 +116,11 @@ class Replica(Client):
         return [json.loads(line) for line in b"".join(chunks).splitlines()]
 
 
-class World:
+class ReplicaWorld(KindClient[HttpCluster]):
     """A cluster with the definitions, and replicas on it."""
 
     def __init__(self, cluster: HttpCluster, folder: Path, server: ApiServer | None) -> None:
-        self.cluster = cluster
+        super().__init__(cluster, NAMESPACE)
         self.server = server
         self.folder = folder
 
@@ -133,14 +134,12 @@ class World:
             await made.state.stop()
 
     async def add_repository(self, name: str, remote: Path, **spec: Any) -> None:
-        resource = await self.cluster.resource(REPOSITORY)
-        assert resource is not None
+        resource = await resource_of(self.cluster, REPOSITORY)
         await self.cluster.create(resource, repository(name, remote, **spec))
 
     async def rev(self, name: str) -> Object | None:
-        resource = await self.cluster.resource(PACKAGE_REV)
-        assert resource is not None
-        return await self.cluster.get(resource, NAMESPACE, name)
+        found: Object | None = await self.get(PACKAGE_REV, name)
+        return found
 
 
 async def until(found: Any) -> Any:
@@ -160,18 +159,17 @@ async def until(found: Any) -> Any:
 
 
 @asynccontextmanager
-async def embedded_cluster(folder: Path) -> AsyncIterator[World]:
+async def embedded_cluster(folder: Path) -> AsyncIterator[ReplicaWorld]:
     """Serve the definitions of Repository and PackageRev: an API server that knows nothing of packages."""
     crds = [crd for crd in cluster_crds() if "packagevariant" not in crd["metadata"]["name"]]
     server = ApiServer(folder / "api", crds=crds)
     await server.start()
     cluster = await HttpCluster.connect(server.kubeconfig_path)
     try:
-        namespaces = await cluster.resource(Kind("", "Namespace"))
-        assert namespaces is not None
+        namespaces = await resource_of(cluster, Kind("", "Namespace"))
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         await cluster.create(namespaces, body)
-        yield World(cluster, folder, server)
+        yield ReplicaWorld(cluster, folder, server)
     finally:
         await cluster.close()
         await server.stop()

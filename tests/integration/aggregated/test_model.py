@@ -12,7 +12,7 @@ import pytest
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.ports.cluster import Object
 from tests.integration.aggregated.process import GoneError, ReplicaProcess
-from tests.integration.aggregated.replicas import Client, World, embedded_cluster
+from tests.integration.aggregated.replicas import Client, ReplicaWorld, embedded_cluster
 from tests.integration.packages.support import bare, git, refs, revision, tree
 
 ACTORS = 8
@@ -173,7 +173,7 @@ async def _kill_at_times(replica: ReplicaProcess, kills: int) -> None:
         await replica.start()
 
 
-async def play(world: World, kubeconfig: Path, remote: Path, *, rounds: int, kills: int) -> None:
+async def play(world: ReplicaWorld, kubeconfig: Path, remote: Path, *, rounds: int, kills: int) -> None:
     """Let the clients act on two processes of the store, kill one of them meanwhile, and compare."""
     pair = [ReplicaProcess(kubeconfig, world.folder / name) for name in ("a", "b")]
     replicas: list[Client] = list(pair)

@@ -8,9 +8,10 @@ import pytest
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.ports.cluster import Kind
 from tests.e2e.cli.command import REPOSITORY as CHECKOUT
-from tests.integration.aggregated.replicas import World, until
+from tests.integration.aggregated.replicas import ReplicaWorld, until
 from tests.integration.aggregated.test_model import play
 from tests.integration.packages.support import NAMESPACE, bare, refs, revision
+from tests.kit.cluster import resource_of
 from tests.tools.realcluster import RealCluster, real_cluster_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -21,14 +22,13 @@ def real_cluster() -> Iterator[RealCluster]:
     yield from real_cluster_of(sorted((CHECKOUT / "schemas" / "crds").glob("*.yaml")))
 
 
-async def _world(real_cluster: RealCluster, folder: Path) -> World:
+async def _world(real_cluster: RealCluster, folder: Path) -> ReplicaWorld:
     cluster = await HttpCluster.connect(real_cluster.kubeconfig)
-    namespaces = await cluster.resource(Kind("", "Namespace"))
-    assert namespaces is not None
+    namespaces = await resource_of(cluster, Kind("", "Namespace"))
     if await cluster.get(namespaces, "", NAMESPACE) is None:
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         await cluster.create(namespaces, body)
-    return World(cluster, folder, None)
+    return ReplicaWorld(cluster, folder, None)
 
 
 async def test_two_replicas_on_a_real_api_server_do_what_a_model_says(

@@ -8,12 +8,12 @@ import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.layout import LATEST_LABEL
-from tests.integration.aggregated.replicas import Replica, World, embedded_cluster, until
+from tests.integration.aggregated.replicas import Replica, ReplicaWorld, embedded_cluster, until
 from tests.integration.packages.support import bare, refs, revision, tree
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[ReplicaWorld]:
     async with embedded_cluster(tmp_path) as world:
         yield world
 
@@ -24,7 +24,7 @@ def edge(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def pair(world: World, edge: Path) -> AsyncIterator[tuple[Replica, Replica]]:
+async def pair(world: ReplicaWorld, edge: Path) -> AsyncIterator[tuple[Replica, Replica]]:
     async with world.replica("a") as a, world.replica("b") as b:
         await world.add_repository("edge", edge, deployment=True, git={"createBranch": True})
         yield a, b
@@ -66,7 +66,9 @@ async def test_a_list_begun_at_one_replica_goes_on_at_the_other(pair: tuple[Repl
         assert refused.value.code in (400, 410)
 
 
-async def test_the_answer_to_a_change_comes_after_all_that_follows_from_it(world: World, edge: Path) -> None:
+async def test_the_answer_to_a_change_comes_after_all_that_follows_from_it(
+    world: ReplicaWorld, edge: Path
+) -> None:
     """The label of the latest revision moves, and the placeholder appears, without a look at the remote."""
 
     async def latest(replica: Replica) -> list[str]:
@@ -130,7 +132,7 @@ async def test_a_list_of_one_replica_is_continued_by_a_watch_of_the_other(
 
 
 async def test_replicas_agree_on_the_placeholders_of_a_branch_that_both_move(
-    pair: tuple[Replica, Replica], world: World
+    pair: tuple[Replica, Replica], world: ReplicaWorld
 ) -> None:
     """Each replica has read the branch at other commits; none corrects what the other has written."""
     a, b = pair

@@ -15,14 +15,15 @@ from pvbus.controlplane.apiserver.store import UnavailableError
 from pvbus.controlplane.packages.journal import Note
 from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.ports.cluster import Kind
-from tests.integration.aggregated.replicas import PACKAGE_REV, Replica, World, embedded_cluster, until
+from tests.integration.aggregated.replicas import PACKAGE_REV, Replica, ReplicaWorld, embedded_cluster, until
 from tests.integration.packages.support import KPTFILE, NAMESPACE, bare, git, push_files, refs, revision
+from tests.kit.cluster import resource_of
 
 OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "set", "uid": "1-2-3", "controller": True}
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[ReplicaWorld]:
     async with embedded_cluster(tmp_path) as world:
         yield world
 
@@ -32,20 +33,18 @@ def edge(tmp_path: Path) -> Path:
     return bare(tmp_path / "git" / "edge.git")
 
 
-async def _draft(replica: Replica, world: World, edge: Path, **metadata: object) -> dict[str, object]:
+async def _draft(replica: Replica, world: ReplicaWorld, edge: Path, **metadata: object) -> dict[str, object]:
     await world.add_repository("edge", edge, git={"createBranch": True})
     made: dict[str, object] = await until(lambda: replica.create(revision("edge", "app", "ws", **metadata)))
     return made
 
 
 async def test_a_recreated_repository_gets_its_drafts_back_with_labels_and_owners(
-    world: World, edge: Path
+    world: ReplicaWorld, edge: Path
 ) -> None:
     async with world.replica("a") as a, world.replica("b") as b:
         made = await _draft(a, world, edge, labels={"team": "x"}, ownerReferences=[OWNER])
-        resource = await world.cluster.resource(REPOSITORY)
-        assert resource is not None
-        await world.cluster.delete(resource, NAMESPACE, "edge")
+        await world.delete(REPOSITORY, "edge")
         await until(lambda: _is_empty(a))
         await until(lambda: _is_empty(b))
         assert "refs/heads/drafts/app/ws" in refs(edge)
@@ -61,15 +60,13 @@ async def _is_empty(replica: Replica) -> bool:
     return not await replica.names()
 
 
-async def test_a_package_rev_that_is_deleted_by_hand_comes_back(world: World, edge: Path) -> None:
+async def test_a_package_rev_that_is_deleted_by_hand_comes_back(world: ReplicaWorld, edge: Path) -> None:
     async with world.replica("a") as a, world.replica("b") as b:
         await _draft(a, world, edge, labels={"team": "x"}, ownerReferences=[OWNER])
         await b.get("edge.app.ws")
         before = await world.rev("edge.app.ws")
         assert before is not None
-        resource = await world.cluster.resource(PACKAGE_REV)
-        assert resource is not None
-        await world.cluster.delete(resource, NAMESPACE, "edge.app.ws")
+        await world.delete(PACKAGE_REV, "edge.app.ws")
 
         async def is_new() -> bool:
             rev = await world.rev("edge.app.ws")
@@ -83,7 +80,7 @@ async def test_a_package_rev_that_is_deleted_by_hand_comes_back(world: World, ed
 
 
 async def test_a_revision_whose_package_rev_is_torn_out_comes_back_without_labels(
-    world: World, edge: Path
+    world: ReplicaWorld, edge: Path
 ) -> None:
     async with world.replica("a") as a:
         await _draft(a, world, edge, labels={"team": "x"})
@@ -102,7 +99,7 @@ async def test_a_revision_whose_package_rev_is_torn_out_comes_back_without_label
         assert (await a.files("edge.app.ws"))["spec"]["resources"]["Kptfile"]
 
 
-async def test_the_metadata_of_porchs_package_revs_is_taken_over(world: World, edge: Path) -> None:
+async def test_the_metadata_of_porchs_package_revs_is_taken_over(world: ReplicaWorld, edge: Path) -> None:
     async with world.replica("a") as a:
         await _draft(a, world, edge, labels={"team": "x"}, ownerReferences=[OWNER])
     resource = await world.cluster.resource(PACKAGE_REV)
@@ -110,8 +107,7 @@ async def test_the_metadata_of_porchs_package_revs_is_taken_over(world: World, e
     assert resource is not None
     assert rev is not None
     rev["spec"] = {}
-    maps = await world.cluster.resource(Kind("", "ConfigMap"))
-    assert maps is not None
+    maps = await resource_of(world.cluster, Kind("", "ConfigMap"))
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "set", "namespace": NAMESPACE}}
     owner = {**OWNER, "uid": (await world.cluster.create(maps, body))["metadata"]["uid"]}
     rev["metadata"]["ownerReferences"] = [
@@ -130,7 +126,7 @@ async def test_the_metadata_of_porchs_package_revs_is_taken_over(world: World, e
         assert found["metadata"]["ownerReferences"] == [owner]
 
 
-async def test_another_replica_finishes_a_creation_that_was_pushed(world: World, edge: Path) -> None:
+async def test_another_replica_finishes_a_creation_that_was_pushed(world: ReplicaWorld, edge: Path) -> None:
     """The killed replica is played by what it leaves: a note in the cluster, and the draft in git."""
     async with world.replica("a") as a:
         await _draft(a, world, edge)
@@ -159,7 +155,7 @@ def _commit_of_other(edge: Path) -> str:
     )
 
 
-async def test_another_replica_ends_a_change_that_was_not_pushed(world: World, edge: Path) -> None:
+async def test_another_replica_ends_a_change_that_was_not_pushed(world: ReplicaWorld, edge: Path) -> None:
     async with world.replica("a") as a:
         made = await _draft(a, world, edge, labels={"team": "x"})
         version = made["metadata"]["resourceVersion"]  # type: ignore[index]
@@ -183,7 +179,9 @@ async def _proposed(replica: Replica) -> bool:
     return True
 
 
-async def test_git_that_moved_while_all_replicas_were_off_is_followed(world: World, edge: Path) -> None:
+async def test_git_that_moved_while_all_replicas_were_off_is_followed(
+    world: ReplicaWorld, edge: Path
+) -> None:
     async with world.replica("a") as a:
         made = await _draft(a, world, edge, labels={"team": "x"})
         await a.publish(made)
@@ -199,7 +197,7 @@ async def test_git_that_moved_while_all_replicas_were_off_is_followed(world: Wor
         assert await world.rev("edge.app.ws") is None
 
 
-async def test_git_away_refuses_writes_and_serves_what_is_known(world: World, edge: Path) -> None:
+async def test_git_away_refuses_writes_and_serves_what_is_known(world: ReplicaWorld, edge: Path) -> None:
     async with world.replica("a") as a:
         made = await _draft(a, world, edge)
         shutil.move(edge, edge.with_name("away"))
@@ -211,9 +209,8 @@ async def test_git_away_refuses_writes_and_serves_what_is_known(world: World, ed
         await until(lambda: _proposed(a))
 
 
-async def test_missing_definitions_are_named(world: World, edge: Path) -> None:
-    resource = await world.cluster.resource(Kind("apiextensions.k8s.io", "CustomResourceDefinition"))
-    assert resource is not None
+async def test_missing_definitions_are_named(world: ReplicaWorld, edge: Path) -> None:
+    resource = await resource_of(world.cluster, Kind("apiextensions.k8s.io", "CustomResourceDefinition"))
     await world.cluster.delete(resource, "", "packagerevs.config.porch.kpt.dev")
     world.cluster.forget_resources()
     async with world.replica("a") as a:
@@ -226,7 +223,9 @@ async def test_missing_definitions_are_named(world: World, edge: Path) -> None:
             await a.get("edge.app.ws")
 
 
-async def test_reads_need_the_cluster_unless_they_accept_what_is_cached(world: World, edge: Path) -> None:
+async def test_reads_need_the_cluster_unless_they_accept_what_is_cached(
+    world: ReplicaWorld, edge: Path
+) -> None:
     async with world.replica("a") as a:
         await _draft(a, world, edge)
         assert world.server is not None
@@ -243,7 +242,9 @@ async def test_reads_need_the_cluster_unless_they_accept_what_is_cached(world: W
         await until(is_said)
 
 
-async def test_a_replica_that_knows_no_repositories_yet_deletes_in_git_too(world: World, edge: Path) -> None:
+async def test_a_replica_that_knows_no_repositories_yet_deletes_in_git_too(
+    world: ReplicaWorld, edge: Path
+) -> None:
     """A PackageRevision without a Repository is deleted as an object only: that must be certain."""
     async with world.replica("a") as a:
         await _draft(a, world, edge)
@@ -257,20 +258,17 @@ async def test_a_replica_that_knows_no_repositories_yet_deletes_in_git_too(world
         assert "refs/heads/drafts/app/ws" not in refs(edge) or await world.rev("edge.app.ws") is not None
 
 
-async def test_the_secret_of_a_repository_is_read_when_it_is_needed(world: World, edge: Path) -> None:
+async def test_the_secret_of_a_repository_is_read_when_it_is_needed(world: ReplicaWorld, edge: Path) -> None:
     await world.add_repository("edge", edge, git={"createBranch": True, "secretRef": {"name": "login"}})
     async with world.replica("a") as a:
 
         async def ready(status: str, message: str) -> bool:
-            resource = await world.cluster.resource(REPOSITORY)
-            assert resource is not None
-            obj = await world.cluster.get(resource, NAMESPACE, "edge")
+            obj = await world.get(REPOSITORY, "edge")
             found = ((obj or {}).get("status") or {}).get("conditions") or [{}]
             return found[0].get("status") == status and message in found[0]["message"]
 
         await until(lambda: ready("False", 'Secret "login"'))
-        secrets = await world.cluster.resource(Kind("", "Secret"))
-        assert secrets is not None
+        secrets = await resource_of(world.cluster, Kind("", "Secret"))
         data = {"username": "am9l", "password": "c2VjcmV0"}
         metadata = {"name": "login", "namespace": NAMESPACE}
         body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
@@ -279,7 +277,7 @@ async def test_the_secret_of_a_repository_is_read_when_it_is_needed(world: World
         await a.create(revision("edge", "app", "ws"))
 
 
-async def test_a_path_is_read_in_the_folders_of_the_setting_alone(world: World, edge: Path) -> None:
+async def test_a_path_is_read_in_the_folders_of_the_setting_alone(world: ReplicaWorld, edge: Path) -> None:
     """Anybody may have stored the Repository, which no hook of the store has seen: not even a clone by its
     address reads it, nor the copy that another replica has of it."""
     hidden = bare(edge.parent.parent / "hidden.git")
@@ -289,9 +287,7 @@ async def test_a_path_is_read_in_the_folders_of_the_setting_alone(world: World, 
     await world.add_repository("link", edge.parent / "link.git")
 
     async def problem(name: str) -> str:
-        resource = await world.cluster.resource(REPOSITORY)
-        assert resource is not None
-        obj = await world.cluster.get(resource, NAMESPACE, name)
+        obj = await world.get(REPOSITORY, name)
         found = ((obj or {}).get("status") or {}).get("conditions") or [{}]
         return str(found[0].get("message")) if found[0].get("status") == "False" else ""
 

@@ -25,6 +25,7 @@ from pvbus.core.kernel.rights import (
 )
 from pvbus.ports.cluster import Kind
 from tests.integration.apiserver.client import CORE, Api, serving
+from tests.kit.cluster import resource_of
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -231,8 +232,7 @@ async def test_services_in_one_process_are_different_users(tmp_path: Path) -> No
                 ("pvbus-ingest", secrets, True),
             ):
                 named = cluster.named(agent, token=tokens[agent])
-                resource = await named.resource(kind)
-                assert resource is not None
+                resource = await resource_of(named, kind)
                 with contextlib.nullcontext() if is_permitted else pytest.raises(PermanentError) as refused:
                     await named.list(resource)
                 assert refused is None or refused.value.reason == "Forbidden"

@@ -13,6 +13,7 @@ from pvbus.core.platform.establish.rivals import MANAGER, QUIET_SECONDS, RELAPSE
 from pvbus.ports.cluster import Object, Resource
 from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.beside import BesidePorch
+from tests.kit.cluster import resource_of
 from tests.tools.porchstandin import VARIANT
 from tests.tools.realcluster import RealCluster
 
@@ -76,8 +77,7 @@ async def test_who_writes_is_seen_and_when(real_cluster: RealCluster) -> None:
     """A write in Porch's name holds ours back for a minute, one in answer to ours for ten; others' do not."""
     cluster = await HttpCluster.connect(real_cluster.kubeconfig)
     try:
-        resource = await cluster.resource(VARIANT)
-        assert resource is not None
+        resource = await resource_of(cluster, VARIANT)
         porch = cluster.named(MANAGER)
         made = await porch.create(resource, _variant("beside-porch"))
         assert {entry["manager"] for entry in made["metadata"]["managedFields"]} == {MANAGER}

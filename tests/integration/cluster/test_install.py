@@ -20,6 +20,7 @@ from pvbus.ports.cluster import Kind
 from pvbus.runtime.yamltext import yaml_stream
 from tests.e2e.cli.command import REPOSITORY, Done, pvbus
 from tests.integration.cluster.world import Kubectl
+from tests.kit.cluster import resource_of
 from tests.tools.realcluster import RealCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240, func_only=True)]  # the fixture may have to build
@@ -150,8 +151,7 @@ async def test_an_upgrade_changes_the_image_and_removes_what_is_left_over(
     installer.actions("--bus", BUS, "--image", "registry.example.dev/pvbus:0.0.9")
     cluster = await HttpCluster.connect(installer.cluster.kubeconfig)
     try:
-        resource = await cluster.resource(Kind("", "Service"))
-        assert resource is not None
+        resource = await resource_of(cluster, Kind("", "Service"))
         spec: Object = {"spec": {"ports": [{"name": "metrics", "port": 9090}], "clusterIP": "None"}}
         for name, manager in (("pvbus-former", MANAGER), ("pvbus-of-a-person", "person")):
             await cluster.apply(resource, {**new("v1", "Service", name, NAMESPACE), **spec}, manager=manager)

@@ -13,6 +13,7 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.streaming import FIRST_PAGE_OBJECTS
 from pvbus.ports.cluster import Kind, Listing
 from tests.integration.cluster.world import Kubectl
+from tests.kit.cluster import resource_of
 from tests.tools.realcluster import RealCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240, func_only=True)]  # the fixture may have to build
@@ -34,8 +35,7 @@ def on(kubeconfig: Path, work: Callable[[HttpCluster], Awaitable[T]]) -> T:
 
 async def read(cluster: HttpCluster) -> tuple[Listing, str]:
     """List ConfigMaps of a namespace, and return what a watch from there on shows first."""
-    resource = await cluster.resource(Kind("", "ConfigMap"))
-    assert resource is not None
+    resource = await resource_of(cluster, Kind("", "ConfigMap"))
     listing = await cluster.list(resource, "many", metadata_only=True, is_followed=True)
     made = {"metadata": {"namespace": "many", "name": "after"}, "apiVersion": "v1", "kind": "ConfigMap"}
     await cluster.create(resource, made)

@@ -19,6 +19,7 @@ from tests.integration.establish.world import (
     namespace,
     provider,
 )
+from tests.kit.cluster import resource_of
 
 CRDS = "apiextensions.k8s.io/v1"
 DEFINITION = "CustomResourceDefinition"
@@ -43,8 +44,7 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
 
 async def check_views(world: LiveWorld) -> None:
     """A dry run stores nothing and is judged in full; a write for a user needs that user's rights."""
-    resource = await world.client.resource(Kind("", "ConfigMap"))
-    assert resource is not None
+    resource = await resource_of(world.client, Kind("", "ConfigMap"))
     obj: Object = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -129,8 +129,7 @@ async def check_life(world: LiveWorld, group: str, *, runs: bool) -> None:
 
     await until(is_collected, "what only the former revision owned is still there")
     assert await world.get(CRDS, DEFINITION, f"ones.{group}") is not None
-    resource = await world.client.resource(Kind(PKG, "Provider"))
-    assert resource is not None
+    resource = await resource_of(world.client, Kind(PKG, "Provider"))
     await world.client.delete(resource, "", obj["metadata"]["name"])
 
     async def is_gone() -> bool:
@@ -173,8 +172,7 @@ async def _become_available(world: LiveWorld, name: str) -> None:
     live = await world.get("apps/v1", "Deployment", name, NAMESPACE)
     assert live is not None
     condition = {"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable"}
-    resource = await world.client.resource(Kind("apps", "Deployment"))
-    assert resource is not None
+    resource = await resource_of(world.client, Kind("apps", "Deployment"))
     status = {"conditions": [condition]}
     await world.client.update(resource, {**live, "status": status}, subresource="status")
 
@@ -266,8 +264,7 @@ async def check_carvel(world: LiveWorld, name: str) -> None:
     assert unchanged is not None
     assert unchanged["data"] == {"version": "1.0.0"}
 
-    resource = await world.client.resource(Kind("packaging.carvel.dev", "PackageInstall"))
-    assert resource is not None
+    resource = await resource_of(world.client, Kind("packaging.carvel.dev", "PackageInstall"))
     await world.client.delete(resource, name, "app")
     await world.order(obj, status="removed")
     await world.settle(key)

@@ -18,6 +18,7 @@ from pvbus.core.platform.establish.objects import key_of
 from pvbus.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 from pvbus.runtime.reconcile.effects import perform
+from tests.kit.cluster import resource_of
 from tests.kit.deciding import PARTITION, drive_live
 from tests.unit.core.platform.establish.world import package
 
@@ -179,8 +180,7 @@ async def granted(client: HttpCluster, *, more: Iterable[Object] = ()) -> None:
 
 
 async def _replaced(client: HttpCluster, obj: Object) -> None:
-    resource = await client.resource(Kind(RBAC, obj["kind"]))
-    assert resource is not None
+    resource = await resource_of(client, Kind(RBAC, obj["kind"]))
     live = await client.get(resource, "", obj["metadata"]["name"])
     if live is None:
         await client.create(resource, obj)

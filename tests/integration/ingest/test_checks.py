@@ -32,6 +32,7 @@ from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingest.worker import IngestWorker
 from tests.integration.apiserver.client import crd
 from tests.kit.busbeside import records_of, write_beside
+from tests.kit.cluster import resource_of
 
 PARTITIONS = 2
 WIDGETS = WatchRequest(group="example.com", kind="Widget", requester="unroll-0")
@@ -97,8 +98,7 @@ class Bench:
         self.middleman = middleman
 
     async def relabel(self, env: str) -> None:
-        resource = await self.direct.resource(Kind("example.com", "Widget"))
-        assert resource is not None
+        resource = await resource_of(self.direct, Kind("example.com", "Widget"))
         patch = {"metadata": {"labels": {"env": env}}}
         await self.direct.patch(resource, "default", "a", patch)
 
@@ -151,8 +151,7 @@ async def bench() -> AsyncIterator[Bench]:
     await bus.create_topics(specs)
     worker = IngestWorker(bus, through, SystemClock(), partitions=PARTITIONS)
     running = asyncio.create_task(worker.run())
-    resource = await direct.resource(Kind("example.com", "Widget"))
-    assert resource is not None
+    resource = await resource_of(direct, Kind("example.com", "Widget"))
     metadata = {"name": "a", "namespace": "default", "labels": {"env": "test"}}
     widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": metadata, "spec": {"size": 1}}
     await direct.create(resource, widget)

@@ -44,6 +44,7 @@ from tests.integration.kafka.consumers import (
     run,
     timed,
 )
+from tests.kit.cluster import resource_of
 from tests.tools.installation import environment
 from tests.tools.kafka import KafkaCluster
 from tests.tools.served import serve
@@ -140,7 +141,7 @@ class Published:
         return ids, len(found.records)
 
 
-class World:
+class ConsumerWorld:
     """The API server's variants, the results that the test writes for them, and the topics."""
 
     def __init__(self, cluster: HttpCluster, services: Services, bootstrap: str, prefix: str) -> None:
@@ -158,15 +159,13 @@ class World:
         self.copies = 0
 
     async def variants(self) -> dict[str, Object]:
-        resource = await self._cluster.resource(VARIANT)
-        assert resource is not None
+        resource = await resource_of(self._cluster, VARIANT)
         listed = await self._cluster.list(resource, NAMESPACE)
         return {obj["metadata"]["name"]: obj for obj in listed.items}
 
     async def fill(self) -> None:
         """Create the variants that are not there."""
-        resource = await self._cluster.resource(VARIANT)
-        assert resource is not None
+        resource = await resource_of(self._cluster, VARIANT)
         present = await self.variants()
         for number in range(VARIANTS):
             name = f"web-{number:04}"
@@ -178,8 +177,7 @@ class World:
                 await self._cluster.create(resource, {**obj, "spec": spec})
 
     async def remove_some(self, number: int) -> None:
-        resource = await self._cluster.resource(VARIANT)
-        assert resource is not None
+        resource = await resource_of(self._cluster, VARIANT)
         for name, obj in list((await self.variants()).items())[number % 5 :: 10]:
             await self._cluster.delete(resource, NAMESPACE, name, uid=obj["metadata"]["uid"])
             self._wanted.pop(name, None)
@@ -283,7 +281,9 @@ class World:
 class Churn:
     """Changes all variants round by round, while everything that may happen to a consumer happens."""
 
-    def __init__(self, world: World, followers: list[Follower], portions: list[str], folder: Path) -> None:
+    def __init__(
+        self, world: ConsumerWorld, followers: list[Follower], portions: list[str], folder: Path
+    ) -> None:
         self._world, self._followers = world, followers
         self._portions, self._folder = portions, folder
         self.kills = self.unfinished = 0
@@ -338,7 +338,7 @@ class Churn:
 class Stage(NamedTuple):
     """An installation whose services run, and its world."""
 
-    world: World
+    world: ConsumerWorld
     consumers: Consumers
 
 
@@ -353,7 +353,7 @@ async def stage(kafka_one: KafkaCluster, java_view: list[str], tmp_path: Path) -
             await services.started()
             cluster = await HttpCluster.connect(kubeconfig)
             try:
-                world = World(cluster, services, kafka_one.bootstrap, prefix)
+                world = ConsumerWorld(cluster, services, kafka_one.bootstrap, prefix)
                 yield Stage(world, Consumers(kafka_one.bootstrap, prefix, java_view))
             finally:
                 await cluster.close()
@@ -408,7 +408,7 @@ def report(name: str, found: Printed, seconds: float = 0.0) -> None:
     print(f"{name}: applied {found.applied:,}, dropped {found.repeated:,} + {found.stale:,}{speed}")
 
 
-async def check_topics(world: World) -> None:
+async def check_topics(world: ConsumerWorld) -> None:
     """Nothing was published twice, the table is the fold of the changes, and it was compacted."""
     published = world.published
     assert published.count == len(published.ids) + world.copies

@@ -41,7 +41,7 @@ def get(url: str) -> str:
     return text
 
 
-class World:
+class LagWorld:
     """Processes of one service on one bus."""
 
     def __init__(self, folder: Path, bus: str, kubeconfig: Path) -> None:
@@ -83,12 +83,12 @@ class World:
 
 
 @contextmanager
-def world(kafka: KafkaCluster, folder: Path) -> Iterator[World]:
+def world(kafka: KafkaCluster, folder: Path) -> Iterator[LagWorld]:
     with serve(folder / "api") as served:
         bus = f"kafka://{kafka.bootstrap}/lag-{secrets.token_hex(4)}"
         created = pvbus("topics", "--create", "--bus", bus)
         assert created.returncode == 0, created.stderr
-        made = World(folder, bus, served.server.kubeconfig_path)
+        made = LagWorld(folder, bus, served.server.kubeconfig_path)
         try:
             yield made
         finally:

@@ -29,6 +29,7 @@ from pvbus.core.kernel.records import LATEST, RESULTS, ResultRow
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.process.assembly import partition_count
 from tests.integration.kafka.consumers import Consumers, running
+from tests.kit.cluster import KindClient
 from tests.tools.installation import environment
 from tests.tools.kafka import KafkaCluster
 from tests.tools.served import serve
@@ -52,70 +53,48 @@ CONFIG_MAP = Kind("", "ConfigMap")
 _event = msgspec.json.Decoder(ConditionEvent)
 
 
-class Fleet:
+class Fleet(KindClient[HttpCluster]):
     """A set with a variant for each ConfigMap, and the results that the test writes for them."""
 
     def __init__(self, cluster: HttpCluster, bootstrap: str, prefix: str) -> None:
-        self._cluster = cluster
+        super().__init__(cluster, NAMESPACE)
         self._bootstrap, self._prefix = bootstrap, prefix
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 2})
 
-    async def create(self) -> None:
+    async def fill(self) -> None:
         """Create what the set needs, its targets, and the set."""
-        meta = {"name": "blueprints.web.v1", "namespace": NAMESPACE}
-        body = {"apiVersion": f"{PORCH_GROUP}/v1alpha1", "kind": "PackageRevision", "metadata": meta}
         upstream = {"packageName": "web", "repository": "blueprints", "workspaceName": "v1", "revision": 1}
-        await self._create(REVISION, {**body, "spec": {**upstream, "lifecycle": "Published"}})
+        await self.create(REVISION, "blueprints.web.v1", spec={**upstream, "lifecycle": "Published"})
         for name in ("blueprints", "deploy"):
-            meta = {"name": name, "namespace": NAMESPACE}
             git = {"type": "git", "git": {"repo": f"https://example.org/{name}.git"}}
-            body = {"apiVersion": f"{CONFIG_GROUP}/v1alpha1", "kind": "Repository", "metadata": meta}
-            await self._create(REPOSITORY, {**body, "spec": git})
+            await self.create(REPOSITORY, name, spec=git)
         for number in range(VARIANTS):
-            labeled = {
-                "name": f"edge-{number:04}",
-                "namespace": NAMESPACE,
-                "labels": {"stage": "production"},
-            }
-            await self._create(CONFIG_MAP, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": labeled})
+            await self.create(CONFIG_MAP, f"edge-{number:04}", labels={"stage": "production"})
         selector = {"apiVersion": "v1", "kind": "ConfigMap", "matchLabels": {"stage": "production"}}
         template = {"downstream": {"repo": "deploy", "packageExpr": "'web-' + target.name"}}
         spec = {
             "upstream": {"repo": "blueprints", "package": "web", "revision": 1},
             "targets": [{"objectSelector": selector, "template": template}],
         }
-        meta = {"name": NAME, "namespace": NAMESPACE}
-        body = {"apiVersion": f"{CONFIG_GROUP}/v1alpha2", "kind": "PackageVariantSet", "metadata": meta}
-        await self._create(SET, {**body, "spec": spec})
-
-    async def _create(self, kind: Kind, obj: Object) -> None:
-        resource = await self._cluster.resource(kind)
-        assert resource is not None
-        await self._cluster.create(resource, obj)
+        await self.create(SET, NAME, spec=spec)
 
     async def change(self) -> None:
         """Change the template: each variant gets a new spec."""
         obj = await self.set()
         (target,) = obj["spec"]["targets"]
         target["template"]["labels"] = {"edition": "two"}
-        resource = await self._cluster.resource(SET)
-        assert resource is not None
-        await self._cluster.update(resource, obj)
+        await self.put(SET, obj)
 
     async def set(self) -> Object:
-        resource = await self._cluster.resource(SET)
-        assert resource is not None
-        obj = await self._cluster.get(resource, NAMESPACE, NAME)
+        obj: Object | None = await self.get(SET, NAME)
         assert obj is not None
         return obj
 
     async def variants(self, generation: int) -> list[Object]:
         """Wait until each variant has the spec of this generation."""
-        resource = await self._cluster.resource(VARIANT)
-        assert resource is not None
         async with asyncio.timeout(SECONDS_MAX):
             while True:
-                listed = (await self._cluster.list(resource, NAMESPACE)).items
+                listed = await self.items(VARIANT)
                 if len(listed) == VARIANTS and all(is_at(obj, generation) for obj in listed):
                     return list(listed)
                 await asyncio.sleep(0.2)
@@ -178,7 +157,7 @@ async def stage(kafka_one: KafkaCluster, java_view: list[str], tmp_path: Path) -
         cluster = await HttpCluster.connect(kubeconfig)
         try:
             fleet = Fleet(cluster, kafka_one.bootstrap, prefix)
-            await fleet.create()
+            await fleet.fill()
             await fleet.publish_results(1)
             await fleet.reported("Ready", 1)
             yield Stage(fleet, Consumers(kafka_one.bootstrap, prefix, java_view))

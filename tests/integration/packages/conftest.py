@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.packages.support import CONFIG, KPTFILE, World, bare, push_files, running
+from tests.integration.packages.support import CONFIG, KPTFILE, StoreWorld, bare, push_files, running
 
 
 @pytest.fixture
@@ -22,13 +22,13 @@ def edge(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[StoreWorld]:
     async with running(tmp_path / "data") as world:
         yield world
 
 
 @pytest.fixture
-async def fleet(world: World, blueprints: Path, edge: Path) -> World:
+async def fleet(world: StoreWorld, blueprints: Path, edge: Path) -> StoreWorld:
     """Both repositories registered: `blue` with blueprints, `edge` for deployments."""
     await world.add_repository("blue", blueprints)
     await world.add_repository("edge", edge, deployment=True)

@@ -134,7 +134,7 @@ def clone_of(upstream: str) -> Object:
     return {"type": "clone", "clone": {"upstreamRef": {"upstreamRef": {"name": upstream}}}}
 
 
-class World:
+class StoreWorld:
     """A store, its objects, and the requests clients make."""
 
     def __init__(self, data: Path, **options: Any) -> None:
@@ -225,7 +225,7 @@ class World:
         )
 
 
-async def put_secret(world: World, password: str, **more: str) -> None:
+async def put_secret(world: StoreWorld, password: str, **more: str) -> None:
     """Store the Secret `login`."""
     data = {"username": "joe", "password": password, **more}
     await world.objects.put(
@@ -239,7 +239,7 @@ async def put_secret(world: World, password: str, **more: str) -> None:
     )
 
 
-async def becomes(world: World, name: str, status: str, message: str) -> None:
+async def becomes(world: StoreWorld, name: str, status: str, message: str) -> None:
     """Wait until the condition Ready of a Repository has this status and says this."""
     await world.until(
         lambda: (
@@ -251,8 +251,8 @@ async def becomes(world: World, name: str, status: str, message: str) -> None:
 
 
 @asynccontextmanager
-async def running(data: Path, **options: Any) -> AsyncIterator[World]:
-    world = World(data, **options)
+async def running(data: Path, **options: Any) -> AsyncIterator[StoreWorld]:
+    world = StoreWorld(data, **options)
     await world.store.start()
     try:
         yield world

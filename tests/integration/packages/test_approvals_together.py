@@ -10,27 +10,27 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import together
 from pvbus.core.kernel.keys import APPROVE_TOGETHER
 from pvbus.ports.cluster import Object
-from tests.integration.packages.support import World, bare, clone_of, git, refs, revision
+from tests.integration.packages.support import StoreWorld, bare, clone_of, git, refs, revision
 from tests.integration.packages.test_faults import refuse
 
 NAMES = ("edge.api.ws", "edge.db.ws", "edge.web.ws")
 PROPOSALS = ["refs/heads/proposed/api/ws", "refs/heads/proposed/db/ws", "refs/heads/proposed/web/ws"]
 
 
-async def propose(world: World, package: str, repository: str = "edge") -> Object:
+async def propose(world: StoreWorld, package: str, repository: str = "edge") -> Object:
     draft = await world.create(revision(repository, package, "ws", clone_of("blue.app.v1")))
     return await world.update(draft, lifecycle="Proposed")
 
 
 @pytest.fixture
-async def train(fleet: World) -> World:
+async def train(fleet: StoreWorld) -> StoreWorld:
     """Three proposals."""
     for package in ("api", "db", "web"):
         await propose(fleet, package)
     return fleet
 
 
-async def approve(world: World, name: str, *names: str) -> Object:
+async def approve(world: StoreWorld, name: str, *names: str) -> Object:
     """Approve a proposal. names: of those that are approved together"""
     obj = world.present(name)
     annotations = {**obj["metadata"].get("annotations", {}), APPROVE_TOGETHER: ",".join(names)}
@@ -38,17 +38,19 @@ async def approve(world: World, name: str, *names: str) -> Object:
     return await world.update(asked, lifecycle="Published", subresource="approval")
 
 
-async def refused(world: World, name: str, *names: str) -> StatusError:
+async def refused(world: StoreWorld, name: str, *names: str) -> StatusError:
     with pytest.raises(StatusError) as refusal:
         await approve(world, name, *names)
     return refusal.value
 
 
-def lifecycles(world: World) -> set[str]:
+def lifecycles(world: StoreWorld) -> set[str]:
     return {world.present(name)["spec"]["lifecycle"] for name in NAMES}
 
 
-async def test_members_wait_for_the_last_one_and_are_published_by_one_push(train: World, edge: Path) -> None:
+async def test_members_wait_for_the_last_one_and_are_published_by_one_push(
+    train: StoreWorld, edge: Path
+) -> None:
     hook, pushes = edge / "hooks" / "post-receive", edge / "pushes"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(f"#!/bin/sh\necho push >>{pushes}\n")
@@ -70,7 +72,7 @@ async def test_members_wait_for_the_last_one_and_are_published_by_one_push(train
 
 
 async def test_a_member_whose_mates_do_not_come_gives_up_and_may_come_again(
-    train: World, edge: Path, monkeypatch: pytest.MonkeyPatch
+    train: StoreWorld, edge: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(together, "WAIT_SECONDS", 0.05)
     error = await refused(train, NAMES[0], *NAMES[:2])
@@ -81,7 +83,7 @@ async def test_a_member_whose_mates_do_not_come_gives_up_and_may_come_again(
     assert {"refs/tags/api/v1", "refs/tags/db/v1"} <= set(refs(edge))
 
 
-async def test_a_member_that_a_check_refuses_leaves_none_published(train: World, edge: Path) -> None:
+async def test_a_member_that_a_check_refuses_leaves_none_published(train: StoreWorld, edge: Path) -> None:
     gate: dict[str, Any] = {"readinessGates": [{"conditionType": "ip"}]}
     draft = await train.create(revision("edge", "gated", "ws", clone_of("blue.app.v1")))
     gated = await train.update(draft, **gate)
@@ -104,7 +106,7 @@ async def test_a_member_that_a_check_refuses_leaves_none_published(train: World,
 
 
 async def test_a_member_that_the_remote_refuses_leaves_none_published_and_others_go(
-    train: World, edge: Path
+    train: StoreWorld, edge: Path
 ) -> None:
     await propose(train, "bystander")
     refuse(edge, "tags/db")
@@ -121,7 +123,7 @@ async def test_a_member_that_the_remote_refuses_leaves_none_published_and_others
 
 
 async def test_a_member_that_somebody_pushes_to_meanwhile_leaves_none_published(
-    train: World, edge: Path
+    train: StoreWorld, edge: Path
 ) -> None:
     """The push of all fails, and what is built anew on the moved refs has one member that conflicts."""
     waiting = [asyncio.create_task(refused(train, name, *NAMES)) for name in NAMES[:2]]
@@ -132,7 +134,7 @@ async def test_a_member_that_somebody_pushes_to_meanwhile_leaves_none_published(
     assert not [name for name in refs(edge) if "tags" in name]
 
 
-async def test_a_member_of_another_repository_is_refused_in_words(train: World, tmp_path: Path) -> None:
+async def test_a_member_of_another_repository_is_refused_in_words(train: StoreWorld, tmp_path: Path) -> None:
     await train.add_repository("far", bare(tmp_path / "far.git"), deployment=True)
     await propose(train, "app", "far")
     error = await refused(train, NAMES[0], NAMES[0], "far.app.ws")
@@ -145,19 +147,21 @@ async def test_a_member_of_another_repository_is_refused_in_words(train: World, 
     ("mate", "words"),
     [("edge.draft.ws", "which is not proposed"), ("edge.none.ws", "which is not there")],
 )
-async def test_a_member_that_cannot_be_approved_holds_the_others(train: World, mate: str, words: str) -> None:
+async def test_a_member_that_cannot_be_approved_holds_the_others(
+    train: StoreWorld, mate: str, words: str
+) -> None:
     await train.create(revision("edge", "draft", "ws", clone_of("blue.app.v1")))
     error = await refused(train, NAMES[0], NAMES[0], mate)
     assert (error.code, words in str(error)) == (409, True)
 
 
-async def test_a_member_that_is_published_already_is_not_waited_for(train: World, edge: Path) -> None:
+async def test_a_member_that_is_published_already_is_not_waited_for(train: StoreWorld, edge: Path) -> None:
     await approve(train, NAMES[0])
     await asyncio.gather(*(approve(train, name, *NAMES) for name in NAMES[1:]))
     assert lifecycles(train) == {"Published"}
 
 
-async def test_a_client_that_goes_away_counts_no_more(train: World, edge: Path) -> None:
+async def test_a_client_that_goes_away_counts_no_more(train: StoreWorld, edge: Path) -> None:
     gone = asyncio.create_task(approve(train, NAMES[0], *NAMES[:2]))
     await asyncio.sleep(0.1)
     gone.cancel()
@@ -171,7 +175,7 @@ async def test_a_client_that_goes_away_counts_no_more(train: World, edge: Path) 
 
 
 async def test_of_many_approvals_in_one_push_those_that_are_refused_are_told_and_the_others_go(
-    train: World, edge: Path
+    train: StoreWorld, edge: Path
 ) -> None:
     """One is refused by the store's own check of the ref, one by the remote."""
     refuse(edge, "tags/db")

@@ -9,7 +9,7 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from tests.integration.packages.support import (
     CONFIG,
     DEADLINE_SECONDS,
-    World,
+    StoreWorld,
     clone_of,
     git,
     push_files,
@@ -48,7 +48,7 @@ def bytes_of(remote: Path, commit: str, name: str) -> str:
 
 
 async def test_odd_files_go_through_clone_edit_and_upgrade(
-    fleet: World, blueprints: Path, edge: Path
+    fleet: StoreWorld, blueprints: Path, edge: Path
 ) -> None:
     """A mark, line ends, aliases and a missing newline stay; both changes are there, and nothing else."""
     write(blueprints, ODD, "app/v2")
@@ -78,7 +78,7 @@ async def test_odd_files_go_through_clone_edit_and_upgrade(
 
 
 async def test_an_object_that_is_there_twice_refuses_the_upgrade_and_leaves_nothing(
-    fleet: World, blueprints: Path, edge: Path
+    fleet: StoreWorld, blueprints: Path, edge: Path
 ) -> None:
     await fleet.publish(await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1"))))
     push_files(blueprints, {"app/settings.yaml": f"{CONFIG}---\n{CONFIG}"}, tag="app/v2")
@@ -98,7 +98,7 @@ async def test_an_object_that_is_there_twice_refuses_the_upgrade_and_leaves_noth
     ],
 )
 async def test_an_upstream_with_a_bad_kptfile_fails_alone(
-    fleet: World, blueprints: Path, edge: Path, kptfile: str, message: str
+    fleet: StoreWorld, blueprints: Path, edge: Path, kptfile: str, message: str
 ) -> None:
     """It is shown with the reason and cannot be cloned, or its clone cannot be proposed; others go on."""
     push_files(blueprints, {"bad/Kptfile": kptfile, "bad/a.yaml": OBJECT.format("a")}, tag="bad/v1")
@@ -111,7 +111,7 @@ async def test_an_upstream_with_a_bad_kptfile_fails_alone(
 
 
 async def test_a_tag_that_moves_and_a_history_that_is_rewritten_upstream_lose_no_draft(
-    fleet: World, blueprints: Path, edge: Path
+    fleet: StoreWorld, blueprints: Path, edge: Path
 ) -> None:
     """The revision shows the tag's new content; the draft's lock still names what it was made of."""
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
@@ -139,7 +139,7 @@ async def test_a_tag_that_moves_and_a_history_that_is_rewritten_upstream_lose_no
 
 
 async def test_a_history_that_is_rewritten_downstream_takes_the_next_revision(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     """Tags keep what was published; the next approval goes onto the branch as it is now."""
     await fleet.publish(await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1"))))

@@ -15,7 +15,7 @@ from tests.integration.packages.support import (
     CONFIG,
     KPTFILE,
     NAMESPACE,
-    World,
+    StoreWorld,
     clone_of,
     git,
     push_files,
@@ -23,7 +23,7 @@ from tests.integration.packages.support import (
 )
 
 
-def sync_of(world: World, name: str) -> RepositorySync:
+def sync_of(world: StoreWorld, name: str) -> RepositorySync:
     return world.store.syncs[NAMESPACE, name]
 
 
@@ -41,7 +41,7 @@ def tips_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-async def restart_after(world: World, change: Callable[[], object]) -> None:
+async def restart_after(world: StoreWorld, change: Callable[[], object]) -> None:
     """Stop the store, change the repositories, and start it; return when it has read `blue` again."""
     await world.store.stop()
     change()
@@ -52,7 +52,7 @@ async def restart_after(world: World, change: Callable[[], object]) -> None:
 
 
 async def test_a_restart_reads_only_what_was_pushed_meanwhile(
-    fleet: World, blueprints: Path, tips_read: list[str]
+    fleet: StoreWorld, blueprints: Path, tips_read: list[str]
 ) -> None:
     push_files(blueprints, {"web/Kptfile": KPTFILE.format(name="web")}, tag="web/v1")
     await fleet.until(lambda: fleet.revision("blue.web.v1"))
@@ -67,7 +67,7 @@ async def test_a_restart_reads_only_what_was_pushed_meanwhile(
 
 
 async def test_a_change_of_lifecycle_reads_no_commit_again(
-    fleet: World, edge: Path, tips_read: list[str]
+    fleet: StoreWorld, edge: Path, tips_read: list[str]
 ) -> None:
     """What moved is as if it had been read; other content at the new ref, of another program, is read."""
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
@@ -126,7 +126,7 @@ def assert_as_without_memory(sync: RepositorySync, pins: dict[str, str], folder:
 
 @pytest.mark.parametrize("change", [rewritten, moved_tag, removed, changed_and_back])
 async def test_a_restart_finds_what_a_store_without_any_memory_would_find(
-    fleet: World, blueprints: Path, change: Callable[[Path], None], tmp_path: Path
+    fleet: StoreWorld, blueprints: Path, change: Callable[[Path], None], tmp_path: Path
 ) -> None:
     push_files(blueprints, {"web/Kptfile": KPTFILE.format(name="web")}, tag="web/v1")
     await fleet.until(lambda: fleet.revision("blue.web.v1"))
@@ -136,7 +136,7 @@ async def test_a_restart_finds_what_a_store_without_any_memory_would_find(
 
 
 async def test_a_file_that_is_older_than_the_objects_misleads_nobody(
-    fleet: World, blueprints: Path, tmp_path: Path
+    fleet: StoreWorld, blueprints: Path, tmp_path: Path
 ) -> None:
     """A killed store leaves the file of an earlier time; the folder is now again as it was then."""
     file = fleet.data / "repositories" / NAMESPACE / "blue" / CATALOG
@@ -157,7 +157,7 @@ async def test_a_file_that_is_older_than_the_objects_misleads_nobody(
 
 @pytest.mark.parametrize("damage", [b"", b"no catalog", None])
 async def test_a_damaged_or_outdated_file_is_read_anew(
-    fleet: World, damage: bytes | None, tips_read: list[str]
+    fleet: StoreWorld, damage: bytes | None, tips_read: list[str]
 ) -> None:
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     before = fleet.names()

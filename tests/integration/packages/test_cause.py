@@ -6,7 +6,7 @@ import pytest
 
 from pvbus.controlplane.packages import layout
 from pvbus.controlplane.packages.layout import Annotation
-from tests.integration.packages.support import World, clone_of, git, revision
+from tests.integration.packages.support import StoreWorld, clone_of, git, revision
 
 
 def messages(remote: Path, *branch: str) -> list[str]:
@@ -15,7 +15,7 @@ def messages(remote: Path, *branch: str) -> list[str]:
     ]
 
 
-async def test_the_cause_of_a_request_is_in_its_commit_and_in_no_other(fleet: World, edge: Path) -> None:
+async def test_the_cause_of_a_request_is_in_its_commit_and_in_no_other(fleet: StoreWorld, edge: Path) -> None:
     made = revision("edge", "web", "ws", clone_of("blue.app.v1"))
     made["metadata"]["annotations"] = {layout.CAUSE: "PackageVariant fleet/v: clone of blue.app.v1"}
     await fleet.create(made)
@@ -32,7 +32,7 @@ async def test_the_cause_of_a_request_is_in_its_commit_and_in_no_other(fleet: Wo
 
 
 async def test_an_approval_says_why_and_one_that_repeats_the_drafts_cause_does_not(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     """The commit that publishes is still read as Porch's, and the object keeps the cause of its draft."""
     for package, cause in (("web", "RolloutPolicy fleet/web, attempt 2"), ("db", "clone")):

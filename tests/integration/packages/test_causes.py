@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.integration.packages.support import (
-    World,
+    StoreWorld,
     clone_of,
     git,
     revision,
@@ -23,7 +23,7 @@ def message(remote: Path, ref: str) -> list[str]:
 
 
 async def test_commits_of_drafts_name_variant_and_cause_and_still_read_as_porchs(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     draft = await fleet.create(
         revision("edge", "app-1", "ws", clone_of("blue.app.v1"), ownerReferences=[OWNER])
@@ -51,7 +51,7 @@ async def test_commits_of_drafts_name_variant_and_cause_and_still_read_as_porchs
     assert fleet.present("edge.app-1.ws2")["spec"]["tasks"][0]["type"] == "edit"
 
 
-async def test_a_package_cloned_from_a_branch_has_a_lock_that_discovery_can_read(fleet: World) -> None:
+async def test_a_package_cloned_from_a_branch_has_a_lock_that_discovery_can_read(fleet: StoreWorld) -> None:
     """porchctl takes what is behind the last slash of the ref, and fails for all where there is none."""
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.main")))
     assert draft["status"]["upstreamLock"]["git"]["ref"] == "refs/heads/main"

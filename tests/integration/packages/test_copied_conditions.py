@@ -8,14 +8,14 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.core.kernel.keys import COPIED_CONDITIONS
 from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.ports.cluster import Object
-from tests.integration.packages.support import World, clone_of, revision
+from tests.integration.packages.support import StoreWorld, clone_of, revision
 
 GATES = [{"conditionType": "Certified"}]
 CERTIFIED = {"type": "Certified", "status": "True", "reason": "Audited"}
 OPEN = {"type": "Open", "status": "Unknown", "message": "nobody knows"}
 
 
-async def source(fleet: World) -> Object:
+async def source(fleet: StoreWorld) -> Object:
     """Publish a package with a gate and two conditions in the repository of blueprints."""
     draft = await fleet.create(revision("blue", "base", "one"))
     changed = {**draft, "status": {**draft["status"], "conditions": [CERTIFIED, OPEN]}}
@@ -43,7 +43,7 @@ def asking(policy: str) -> dict[str, Any]:
     ],
 )
 async def test_a_clone_has_the_gates_and_treats_the_conditions_as_the_policy_says(
-    fleet: World, repository: str, policy: str, conditions: Any
+    fleet: StoreWorld, repository: str, policy: str, conditions: Any
 ) -> None:
     await source(fleet)
     metadata = asking(policy) if policy else {}
@@ -56,7 +56,7 @@ async def test_a_clone_has_the_gates_and_treats_the_conditions_as_the_policy_say
     assert ("InputsChanged" in kptfile) == (conditions.get("Certified") == "Unknown")
 
 
-async def test_the_condition_says_what_it_was(fleet: World) -> None:
+async def test_the_condition_says_what_it_was(fleet: StoreWorld) -> None:
     await source(fleet)
     clone = await fleet.create(revision("edge", "copy", "ws", clone_of("blue.base.one")))
     by_type = {each["type"]: each for each in clone["status"]["conditions"]}
@@ -64,7 +64,7 @@ async def test_the_condition_says_what_it_was(fleet: World) -> None:
     assert by_type["Open"] == OPEN, "what nobody knew stays as it is"
 
 
-async def test_an_edit_keeps_what_an_upgrade_makes_unknown(fleet: World) -> None:
+async def test_an_edit_keeps_what_an_upgrade_makes_unknown(fleet: StoreWorld) -> None:
     """In a deployment repository: an edit starts as the same files, an upgrade has others."""
     base = await source(fleet)
     clone = await fleet.create(revision("edge", "copy", "ws", clone_of("blue.base.one"), **asking("keep")))
@@ -85,7 +85,7 @@ async def test_an_edit_keeps_what_an_upgrade_makes_unknown(fleet: World) -> None
         await fleet.update(upgraded, lifecycle="Proposed")
 
 
-async def test_a_repository_has_a_policy_for_all_that_is_made_in_it(fleet: World) -> None:
+async def test_a_repository_has_a_policy_for_all_that_is_made_in_it(fleet: StoreWorld) -> None:
     await source(fleet)
     repository = fleet.ready("edge")
     assert repository is not None
@@ -98,7 +98,7 @@ async def test_a_repository_has_a_policy_for_all_that_is_made_in_it(fleet: World
     assert found(retained)["Certified"] == "True", "the revision's own annotation counts first"
 
 
-async def test_an_unknown_policy_is_refused_before_anything_is_made(fleet: World) -> None:
+async def test_an_unknown_policy_is_refused_before_anything_is_made(fleet: StoreWorld) -> None:
     await source(fleet)
     with pytest.raises(StatusError, match='"forget" is none of keep, unknown, remove') as refused:
         await fleet.create(revision("edge", "copy", "ws", clone_of("blue.base.one"), **asking("forget")))

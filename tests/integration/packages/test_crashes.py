@@ -22,7 +22,7 @@ from pvbus.controlplane.packages.repository import RepositorySync
 from pvbus.controlplane.packages.settings import StoreOptions
 from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.ports.cluster import Object
-from tests.integration.packages.support import NAMESPACE, World, clone_of, git, refs, revision, running
+from tests.integration.packages.support import NAMESPACE, StoreWorld, clone_of, git, refs, revision, running
 from tests.kit.objects import MemoryObjects
 
 BEFORE, PUSHED, STORED = "before", "pushed", "stored"
@@ -42,7 +42,7 @@ class Moment(NamedTuple):
 class Crashes:
     """Takes the moments of a world's changes, and starts another world from one of them."""
 
-    def __init__(self, world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, world: StoreWorld, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world = world
         self.moments: dict[str, Moment] = {}
         self._folder = folder
@@ -107,32 +107,32 @@ async def crashes(tmp_path: Path, blueprints: Path, edge: Path, monkeypatch: pyt
         yield Crashes(world, tmp_path, monkeypatch)
 
 
-async def draft(world: World) -> Object:
+async def draft(world: StoreWorld) -> Object:
     wanted = revision(
         "edge", "app", "ws", clone_of("blue.app.v1"), ownerReferences=[OWNER], labels={"a": "1"}
     )
     return await world.create(wanted)
 
 
-async def deferred(world: World) -> Object:
+async def deferred(world: StoreWorld) -> Object:
     wanted = revision("edge", "app", "ws", clone_of("blue.app.v1"), annotations={DEFER_RENDER: "true"})
     return await world.create(wanted)
 
 
-async def proposed(world: World) -> Object:
+async def proposed(world: StoreWorld) -> Object:
     return await world.update(await draft(world), lifecycle="Proposed")
 
 
-async def published(world: World) -> Object:
+async def published(world: StoreWorld) -> Object:
     return await world.publish(await draft(world))
 
 
-async def deletion_proposed(world: World) -> Object:
+async def deletion_proposed(world: StoreWorld) -> Object:
     marked = with_metadata(await published(world), annotations={"by": "me"}, finalizers=["example.com/f"])
     return await world.update(marked, lifecycle="DeletionProposed")
 
 
-async def placeholder(world: World) -> Object:
+async def placeholder(world: StoreWorld) -> Object:
     await published(world)
     return world.present("edge.app.main")
 
@@ -147,7 +147,7 @@ METADATA: Object = {"labels": {"b": "2"}, "annotations": {"by": "me"}, "finalize
 class Case(NamedTuple):
     """first: makes the revision; the change sets metadata and spec fields of it."""
 
-    first: Callable[[World], Awaitable[Object]]
+    first: Callable[[StoreWorld], Awaitable[Object]]
     metadata: Object
     spec: Object
     subresource: str = ""
@@ -178,7 +178,7 @@ CASES = {
 }
 
 
-def shown(world: World, name: str) -> Object | None:
+def shown(world: StoreWorld, name: str) -> Object | None:
     """Return a revision without its version."""
     found = world.revision(name)
     if found is None:

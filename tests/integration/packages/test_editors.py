@@ -9,7 +9,15 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
 from pvbus.controlplane.packages.layout import CAUSE, FUNCTIONS_CHANGED
 from pvbus.core.kernel.keys import DELETE_EDITS, EDITED_BY
-from tests.integration.packages.support import NAMESPACE, World, clone_of, git, push_files, refs, revision
+from tests.integration.packages.support import (
+    NAMESPACE,
+    StoreWorld,
+    clone_of,
+    git,
+    push_files,
+    refs,
+    revision,
+)
 
 WORKSPACE = "packagevariant-1"
 DRAFT = f"edge.web.{WORKSPACE}"
@@ -20,23 +28,23 @@ INJECT = f"PackageVariant {NAMESPACE}/v: first render"
 OWNER = {"kind": "PackageVariant", "name": "v", "uid": "u", "controller": True}
 
 
-async def drafted(fleet: World) -> None:
+async def drafted(fleet: StoreWorld) -> None:
     clone = clone_of("blue.app.v1")
     await fleet.create(revision("edge", "web", WORKSPACE, clone, ownerReferences=[OWNER]))
 
 
-async def save(fleet: World, text: str, user: str, cause: str = "") -> None:
+async def save(fleet: StoreWorld, text: str, user: str, cause: str = "") -> None:
     files = await fleet.files(DRAFT)
     files["metadata"]["annotations"] = {CAUSE: cause} if cause else {}
     await fleet.put(files, {"a.txt": text}, user=user)
 
 
-def editors(fleet: World, name: str = DRAFT) -> str | None:
+def editors(fleet: StoreWorld, name: str = DRAFT) -> str | None:
     return (fleet.present(name)["metadata"].get("annotations") or {}).get(EDITED_BY)
 
 
 async def test_people_are_named_until_the_draft_is_published_and_programs_never(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     await drafted(fleet)
     await save(fleet, "1", "pvbus-admin", cause=INJECT)
@@ -59,7 +67,7 @@ async def test_people_are_named_until_the_draft_is_published_and_programs_never(
 
 
 @pytest.mark.parametrize("branch", [BRANCH, "drafts/new/ws"], ids=["onto a draft", "as a new draft"])
-async def test_who_pushes_with_git_is_a_person(fleet: World, edge: Path, branch: str) -> None:
+async def test_who_pushes_with_git_is_a_person(fleet: StoreWorld, edge: Path, branch: str) -> None:
     """The words of a commit message that git wrote decide nothing: anybody may write them."""
     await drafted(fleet)
     directory = branch.split("/")[1]
@@ -70,12 +78,12 @@ async def test_who_pushes_with_git_is_a_person(fleet: World, edge: Path, branch:
     await fleet.until(lambda: fleet.revision(name) and editors(fleet, name) == "person@example.com")
 
 
-async def test_a_draft_that_a_person_made_is_the_persons(fleet: World) -> None:
+async def test_a_draft_that_a_person_made_is_the_persons(fleet: StoreWorld) -> None:
     await fleet.create(revision("edge", "web", "mine", clone_of("blue.app.v1")), user="ann")
     assert editors(fleet, "edge.web.mine") == "ann"
 
 
-async def test_the_garbage_collector_may_not_take_what_people_wrote(fleet: World) -> None:
+async def test_the_garbage_collector_may_not_take_what_people_wrote(fleet: StoreWorld) -> None:
     await drafted(fleet)
     await save(fleet, "1", "ann")
 
@@ -94,7 +102,7 @@ async def test_the_garbage_collector_may_not_take_what_people_wrote(fleet: World
     assert fleet.revision(DRAFT) is None
 
 
-async def test_what_was_pushed_a_moment_ago_is_not_deleted_unseen(fleet: World, edge: Path) -> None:
+async def test_what_was_pushed_a_moment_ago_is_not_deleted_unseen(fleet: StoreWorld, edge: Path) -> None:
     """Whoever decided to delete the draft has not seen the push: only the second request may do it."""
     await drafted(fleet)
     push_files(edge, {"web/b.txt": "b"}, branch=BRANCH)

@@ -17,7 +17,7 @@ from pvbus.controlplane.packages.gitrepo import LOOSE_REFS_MAX, Author, BareMirr
 from pvbus.controlplane.packages.operations import Staging, commit_all
 from tests.integration.packages.support import (
     KPTFILE,
-    World,
+    StoreWorld,
     clone_of,
     git,
     push_files,
@@ -39,7 +39,9 @@ def refuse(remote: Path, pattern: str) -> None:
     hook.chmod(0o755)
 
 
-async def test_a_refused_push_says_what_the_hook_said_and_leaves_no_object(fleet: World, edge: Path) -> None:
+async def test_a_refused_push_says_what_the_hook_said_and_leaves_no_object(
+    fleet: StoreWorld, edge: Path
+) -> None:
     refuse(edge, "drafts")
     with pytest.raises(StatusError, match=r"hook.*policy: refs/heads/drafts/app-1/ws is frozen") as refused:
         await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
@@ -50,7 +52,7 @@ async def test_a_refused_push_says_what_the_hook_said_and_leaves_no_object(fleet
     assert await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
 
 
-async def test_a_refused_approval_leaves_the_proposal_as_it_was(fleet: World, edge: Path) -> None:
+async def test_a_refused_approval_leaves_the_proposal_as_it_was(fleet: StoreWorld, edge: Path) -> None:
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     proposed = await fleet.update(draft, lifecycle="Proposed")
     refuse(edge, "tags")
@@ -60,7 +62,7 @@ async def test_a_refused_approval_leaves_the_proposal_as_it_was(fleet: World, ed
     assert fleet.present("edge.app-1.ws") == proposed
 
 
-async def test_one_refused_draft_does_not_fail_the_others_of_its_push(fleet: World, edge: Path) -> None:
+async def test_one_refused_draft_does_not_fail_the_others_of_its_push(fleet: StoreWorld, edge: Path) -> None:
     refuse(edge, "bad")
     names = ["bad-1", *(f"good-{number}" for number in range(6)), "bad-2"]
     outcomes = await asyncio.gather(
@@ -72,7 +74,7 @@ async def test_one_refused_draft_does_not_fail_the_others_of_its_push(fleet: Wor
     assert refs(edge) == [f"refs/heads/drafts/good-{number}/ws" for number in range(6)]
 
 
-async def test_a_branch_that_moved_meanwhile_is_merged_onto_not_lost(fleet: World, edge: Path) -> None:
+async def test_a_branch_that_moved_meanwhile_is_merged_onto_not_lost(fleet: StoreWorld, edge: Path) -> None:
     drafts = [
         await fleet.create(revision("edge", name, "ws", clone_of("blue.app.v1"))) for name in ("a", "b")
     ]
@@ -179,28 +181,28 @@ async def test_stopping_ends_what_git_is_doing(tmp_path: Path) -> None:
             runner.run("version", directory=tmp_path)
 
 
-async def test_a_host_that_is_not_there_is_named_in_the_condition(world: World) -> None:
+async def test_a_host_that_is_not_there_is_named_in_the_condition(world: StoreWorld) -> None:
     await world.add_repository("far", "http://127.0.0.1:9/nothing.git")
     condition = world.condition("far")
     assert condition["status"] == "False"
     assert "cannot reach the remote" in condition["message"]
 
 
-async def test_a_secret_that_is_missing_is_named_in_the_condition(world: World) -> None:
+async def test_a_secret_that_is_missing_is_named_in_the_condition(world: StoreWorld) -> None:
     await world.add_repository(
         "far", "http://127.0.0.1:9/nothing.git", git={"secretRef": {"name": "git-password"}}
     )
     assert 'the Secret "git-password"' in world.condition("far")["message"]
 
 
-async def test_a_request_during_the_shutdown_is_told_to_come_back(fleet: World) -> None:
+async def test_a_request_during_the_shutdown_is_told_to_come_back(fleet: StoreWorld) -> None:
     await fleet.store.stop()
     with pytest.raises(StatusError) as refused:
         await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     assert refused.value.code == 503
 
 
-async def test_a_branch_in_the_way_of_drafts_is_named(world: World, edge: Path) -> None:
+async def test_a_branch_in_the_way_of_drafts_is_named(world: StoreWorld, edge: Path) -> None:
     push_files(edge, {"file": "x"}, branch="main")
     git(edge, "branch", "drafts", "main")
     await world.add_repository("edge", edge)
@@ -210,7 +212,7 @@ async def test_a_branch_in_the_way_of_drafts_is_named(world: World, edge: Path) 
 
 
 async def test_a_full_disk_fails_the_request_with_words_and_leaves_no_draft(
-    fleet: World, edge: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: StoreWorld, edge: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: BareMirror, files: object) -> str:
         raise OSError("No space left on device")
@@ -415,7 +417,7 @@ def test_many_drafts_do_not_leave_a_file_for_each_ref(mirror: BareMirror, edge: 
 
 
 async def test_a_client_that_goes_away_at_any_moment_leaves_git_and_objects_agreeing(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "1"}
     requests = []

@@ -14,7 +14,7 @@ from pvbus.core.kernel.keys import GATE_STEPS, OVERRIDE_GATES
 from pvbus.ports.cluster import Object
 from tests.integration.apiserver.client import Api
 from tests.integration.apiserver.test_access import RBAC, _add, _bound, _role
-from tests.integration.packages.support import World, clone_of, git, push_files, refs, revision, tree
+from tests.integration.packages.support import StoreWorld, clone_of, git, push_files, refs, revision, tree
 from tests.integration.packages.test_server import RESOURCES, REVISIONS, Served, register, serving
 
 NAME = "edge.app-1.ws"
@@ -35,7 +35,7 @@ def asking(obj: Object, reason: str) -> Object:
     return {**obj, "metadata": {**obj["metadata"], "annotations": {OVERRIDE_GATES: reason}}}
 
 
-async def gated(fleet: World, repository: str = "edge") -> Object:
+async def gated(fleet: StoreWorld, repository: str = "edge") -> Object:
     draft = await fleet.create(revision(repository, "app-1", "ws", clone_of("blue.app.v1")))
     return await fleet.update(with_conditions(draft, TESTED), readinessGates=GATES)
 
@@ -47,7 +47,7 @@ async def refusal(change: Awaitable[Object]) -> StatusError:
 
 
 async def test_a_deployment_repository_refuses_a_proposal_and_lists_the_unmet_gates(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     draft = await gated(fleet)
     before = refs(edge)
@@ -65,7 +65,7 @@ async def test_a_deployment_repository_refuses_a_proposal_and_lists_the_unmet_ga
     assert (await fleet.publish(ready))["spec"]["lifecycle"] == "Published"
 
 
-async def test_the_request_that_proposes_counts_with_its_own_gates_and_conditions(fleet: World) -> None:
+async def test_the_request_that_proposes_counts_with_its_own_gates_and_conditions(fleet: StoreWorld) -> None:
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     gate = [{"conditionType": "Late"}]
     assert "Late" in (await refusal(fleet.update(draft, lifecycle="Proposed", readinessGates=gate))).message
@@ -75,7 +75,7 @@ async def test_the_request_that_proposes_counts_with_its_own_gates_and_condition
 
 
 async def test_a_gate_for_the_approval_lets_the_proposal_pass_and_stops_the_approval(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     draft = await gated(fleet)
     steps = {"annotations": {GATE_STEPS: '{"Certified": "approve"}'}}
@@ -102,13 +102,13 @@ async def test_a_gate_for_the_approval_lets_the_proposal_pass_and_stops_the_appr
     assert approved["spec"]["lifecycle"] == "Published"
 
 
-async def test_a_blueprint_repository_is_exempt(fleet: World) -> None:
+async def test_a_blueprint_repository_is_exempt(fleet: StoreWorld) -> None:
     published = await fleet.publish(await gated(fleet, "blue"))
     assert published["spec"]["readinessGates"] == GATES
     assert published["spec"]["lifecycle"] == "Published"
 
 
-async def test_what_was_proposed_in_git_by_hand_is_not_published(fleet: World, edge: Path) -> None:
+async def test_what_was_proposed_in_git_by_hand_is_not_published(fleet: StoreWorld, edge: Path) -> None:
     """Whoever moves a draft past the API meets the gates when it is approved."""
     await gated(fleet)
     draft, proposed = "refs/heads/drafts/app-1/ws", "refs/heads/proposed/app-1/ws"
@@ -123,7 +123,7 @@ async def test_what_was_proposed_in_git_by_hand_is_not_published(fleet: World, e
 
 
 async def test_an_override_is_for_one_move_and_git_and_the_objects_history_have_it(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     draft = await gated(fleet)
     proposed = await fleet.update(asking(draft, "the lab\nburnt down"), lifecycle="Proposed", user="ann")
@@ -147,13 +147,13 @@ async def test_an_override_is_for_one_move_and_git_and_the_objects_history_have_
     assert approval.startswith("bob")
 
 
-async def test_an_annotation_that_somebody_left_overrides_nothing(fleet: World) -> None:
+async def test_an_annotation_that_somebody_left_overrides_nothing(fleet: StoreWorld) -> None:
     left = await fleet.update(asking(await gated(fleet), "I may not"))
     assert left["metadata"]["annotations"] == {OVERRIDE_GATES: "I may not"}
     assert (await refusal(fleet.update(left, lifecycle="Proposed"))).code == 422
 
 
-async def test_an_override_needs_a_reason(fleet: World) -> None:
+async def test_an_override_needs_a_reason(fleet: StoreWorld) -> None:
     refused = await refusal(fleet.update(asking(await gated(fleet), " \n"), lifecycle="Proposed"))
     assert (refused.code, "say why" in refused.message) == (422, True)
 
@@ -162,7 +162,7 @@ def _count(obj: Object, type_: str) -> int:
     return [each["type"] for each in obj["status"]["conditions"]].count(type_)
 
 
-async def test_duplicate_conditions_are_not_ready_and_can_be_mended(fleet: World, edge: Path) -> None:
+async def test_duplicate_conditions_are_not_ready_and_can_be_mended(fleet: StoreWorld, edge: Path) -> None:
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     gate = [{"conditionType": "Certified"}]
     draft = await fleet.update(draft, readinessGates=gate)
@@ -179,7 +179,7 @@ async def test_duplicate_conditions_are_not_ready_and_can_be_mended(fleet: World
     assert (await fleet.update(mended, lifecycle="Proposed"))["spec"]["lifecycle"] == "Proposed"
 
 
-async def test_a_new_condition_needs_a_valid_status(fleet: World) -> None:
+async def test_a_new_condition_needs_a_valid_status(fleet: StoreWorld) -> None:
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     wrong = with_conditions(draft, {"type": "Certified", "status": "Yes"})
     refused = await refusal(fleet.update(wrong))
@@ -216,7 +216,7 @@ def is_ready_for_porchctl(obj: Object) -> bool:
 
 
 async def test_porchctl_proposes_an_unready_package_after_a_push_has_made_it_ready(
-    fleet: World, blueprints: Path
+    fleet: StoreWorld, blueprints: Path
 ) -> None:
     """The story of Porch's recorded case rpkg-unready: clone, copy, refusals, pull, push, propose, approve.
 

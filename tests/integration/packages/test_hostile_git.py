@@ -13,7 +13,7 @@ from pvbus.core.kernel.objectrows import REPOSITORY
 from tests.integration.packages.support import (
     KPTFILE,
     NAMESPACE,
-    World,
+    StoreWorld,
     clone_of,
     git,
     push_files,
@@ -58,7 +58,9 @@ def tag(remote: Path, name: str, commit: str) -> None:
 OUTSIDE = b"../../../etc/passwd"
 
 
-async def test_one_bad_package_of_each_kind_leaves_the_others_alone(world: World, blueprints: Path) -> None:
+async def test_one_bad_package_of_each_kind_leaves_the_others_alone(
+    world: StoreWorld, blueprints: Path
+) -> None:
     good = KPTFILE.format(name="good").encode()
     kptfile = ("100644", b"Kptfile", stored(blueprints, "blob", good))
 
@@ -168,7 +170,7 @@ def bare_beside(remote: Path) -> Path:
 
 
 async def test_a_tree_that_contains_itself_over_and_over_is_not_walked(
-    world: World, blueprints: Path
+    world: StoreWorld, blueprints: Path
 ) -> None:
     """Ten levels of ten: ten billion folders, each with a package, of a few hundred bytes."""
     kptfile = stored(blueprints, "blob", KPTFILE.format(name="x").encode())
@@ -186,7 +188,7 @@ async def test_a_tree_that_contains_itself_over_and_over_is_not_walked(
     await world.until(lambda: world.condition("blue")["status"] == "True" and world.revision("blue.one.main"))
 
 
-async def test_an_empty_bomb_of_folders_is_walked_once_per_tree(world: World, blueprints: Path) -> None:
+async def test_an_empty_bomb_of_folders_is_walked_once_per_tree(world: StoreWorld, blueprints: Path) -> None:
     folder = tree_of(blueprints, ("100644", b"file", stored(blueprints, "blob", b"x")))
     for _ in range(12):
         folder = tree_of(blueprints, *(("40000", b"d%d" % number, folder) for number in range(10)))
@@ -197,7 +199,7 @@ async def test_an_empty_bomb_of_folders_is_walked_once_per_tree(world: World, bl
 
 @pytest.mark.parametrize("when", ["99999999999999999999 +0000", "never"])
 async def test_a_branch_with_an_unreadable_commit_does_not_look_empty(
-    world: World, blueprints: Path, when: str
+    world: StoreWorld, blueprints: Path, when: str
 ) -> None:
     """Somebody pushes a commit with a date out of range: the packages stay, and the condition says why."""
     await world.add_repository("blue", blueprints)
@@ -211,7 +213,7 @@ async def test_a_branch_with_an_unreadable_commit_does_not_look_empty(
 
 
 async def test_hooks_filters_and_submodules_of_a_repository_run_nothing(
-    world: World, blueprints: Path, tmp_path: Path
+    world: StoreWorld, blueprints: Path, tmp_path: Path
 ) -> None:
     touched = tmp_path / "touched"
     push_files(
@@ -231,7 +233,7 @@ async def test_hooks_filters_and_submodules_of_a_repository_run_nothing(
 
 
 async def test_a_repository_of_a_bad_address_is_refused_and_a_stored_one_says_why(
-    world: World, tmp_path: Path
+    world: StoreWorld, tmp_path: Path
 ) -> None:
     touched = tmp_path / "touched"
     bad = repository("bad", f"ext::sh -c 'touch {touched}'")
@@ -244,7 +246,7 @@ async def test_a_repository_of_a_bad_address_is_refused_and_a_stored_one_says_wh
     assert not touched.exists()
 
 
-async def test_files_with_bad_paths_are_refused_and_change_nothing(fleet: World, edge: Path) -> None:
+async def test_files_with_bad_paths_are_refused_and_change_nothing(fleet: StoreWorld, edge: Path) -> None:
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     before = git(edge, "rev-parse", refs(edge)[0])
     for path in ("../x", ".git/config", "a\0b", "\ud800", "KPTFILE", "/etc/x", "x" * 2_000):

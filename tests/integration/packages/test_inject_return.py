@@ -13,7 +13,8 @@ from pvbus.ports.cluster import Kind, Object
 from tests.integration.apiserver.client import Api, eventually
 from tests.integration.packages.support import NAMESPACE, git
 from tests.integration.packages.test_server import RESOURCES, REVISIONS, register, serving
-from tests.simulation.inject_world import World
+from tests.kit.cluster import resource_of
+from tests.simulation.inject_world import InjectWorld
 
 VARIANTS = f"/apis/config.porch.kpt.dev/v1alpha1/namespaces/{NAMESPACE}/packagevariants"
 KEY = f"{NAMESPACE}/v"
@@ -30,7 +31,7 @@ ASKED: Object = {
 NO_ERRORS = ("True", "NoErrors", "successfully ensured downstream package variant")
 
 
-class ServedWorld(World):
+class ServedWorld(InjectWorld):
     """The inject controller over a server: what it observes is what the server lists."""
 
     def __init__(self, cluster: HttpCluster) -> None:
@@ -44,8 +45,7 @@ class ServedWorld(World):
 
     async def observed(self) -> None:
         for kind in (REVISION, REPOSITORY, VARIANT):
-            resource = await self.served.resource(Kind(*kind))
-            assert resource is not None
+            resource = await resource_of(self.served, Kind(*kind))
             self.listed[Kind(*kind)] = (await self.served.list(resource, NAMESPACE)).items
         self.observe()
 

@@ -13,7 +13,7 @@ from pvbus.core.kernel.objectrows import REPOSITORY
 from tests.integration.packages.support import (
     KPTFILE,
     NAMESPACE,
-    World,
+    StoreWorld,
     clone_of,
     git,
     push_files,
@@ -26,26 +26,26 @@ PLACEHOLDER = "edge.app-1.main"
 INIT = {"type": "init", "init": {"description": "anew"}}
 
 
-async def published(world: World, workspace: str = "ws", package: str = "app-1") -> str:
+async def published(world: StoreWorld, workspace: str = "ws", package: str = "app-1") -> str:
     draft = await world.create(revision("edge", package, workspace, clone_of("blue.app.v1")))
     await world.publish(draft)
     return str(draft["metadata"]["name"])
 
 
-async def deleted(world: World, name: str) -> None:
+async def deleted(world: StoreWorld, name: str) -> None:
     """Propose the deletion of a published revision and approve it."""
     await world.update(world.present(name), lifecycle="DeletionProposed")
     await world.delete(name)
 
 
-async def annotate(world: World, value: str) -> None:
+async def annotate(world: StoreWorld, value: str) -> None:
     stored = world.objects.get(REPOSITORY, NAMESPACE, "edge")
     assert stored is not None
     metadata = {**stored["metadata"], "annotations": {REMOVE_LAST_REVISION: value}}
     await world.objects.update(REPOSITORY, world.store.repositories, {**stored, "metadata": metadata})
 
 
-def condition(world: World) -> dict[str, Any] | None:
+def condition(world: StoreWorld) -> dict[str, Any] | None:
     stored = world.objects.get(REPOSITORY, NAMESPACE, "edge")
     assert stored is not None
     found = [each for each in stored["status"]["conditions"] if each["type"] == "LeftoverFolders"]
@@ -59,7 +59,7 @@ def folders(remote: Path) -> list[str]:
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("task", [clone_of("blue.app.v1"), INIT], ids=["clone", "init"])
 async def test_a_package_comes_back_over_the_folder_of_its_deleted_self(
-    fleet: World, edge: Path, task: dict[str, Any], restarted: bool
+    fleet: StoreWorld, edge: Path, task: dict[str, Any], restarted: bool
 ) -> None:
     await deleted(fleet, await published(fleet))
     assert folders(edge) == ["app-1"]
@@ -76,7 +76,7 @@ async def test_a_package_comes_back_over_the_folder_of_its_deleted_self(
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_the_annotation_removes_the_folder_with_the_last_revision_and_the_package_comes_back(
-    fleet: World, edge: Path, restarted: bool
+    fleet: StoreWorld, edge: Path, restarted: bool
 ) -> None:
     await annotate(fleet, "true")
     first = await published(fleet)
@@ -104,7 +104,7 @@ async def test_the_annotation_removes_the_folder_with_the_last_revision_and_the_
 
 
 async def test_a_condition_counts_the_folders_and_names_the_first_ones_and_both_ways_out(
-    fleet: World,
+    fleet: StoreWorld,
 ) -> None:
     for number in range(1, 6):
         await deleted(fleet, await published(fleet, package=f"app-{number}"))
@@ -122,7 +122,7 @@ async def test_a_condition_counts_the_folders_and_names_the_first_ones_and_both_
     await fleet.until(lambda: condition(fleet) is None)
 
 
-async def test_a_folder_that_a_person_pushed_or_changed_is_theirs(fleet: World, edge: Path) -> None:
+async def test_a_folder_that_a_person_pushed_or_changed_is_theirs(fleet: StoreWorld, edge: Path) -> None:
     push_files(edge, {"mine/Kptfile": KPTFILE.format(name="mine")})
     await fleet.until(lambda: fleet.revision("edge.mine.main"))
     await deleted(fleet, await published(fleet))
@@ -136,7 +136,7 @@ async def test_a_folder_that_a_person_pushed_or_changed_is_theirs(fleet: World, 
 
 
 async def test_an_approval_that_is_not_on_a_rewritten_branch_any_more_is_forgotten(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     """As after a restart: the folder is of whoever rewrote the branch."""
     await deleted(fleet, await published(fleet))
@@ -150,7 +150,7 @@ async def test_an_approval_that_is_not_on_a_rewritten_branch_any_more_is_forgott
 
 
 async def test_approvals_are_remembered_of_so_many_commits_only(
-    fleet: World, edge: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: StoreWorld, edge: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leftovers, "COMMITS_MAX", 2)
     await deleted(fleet, await published(fleet))
@@ -162,7 +162,7 @@ async def test_approvals_are_remembered_of_so_many_commits_only(
 
 
 @pytest.mark.parametrize("package", ["fresh", "app-1"])
-async def test_a_package_that_exists_is_not_begun_anew(fleet: World, edge: Path, package: str) -> None:
+async def test_a_package_that_exists_is_not_begun_anew(fleet: StoreWorld, edge: Path, package: str) -> None:
     await fleet.create(revision("edge", "fresh", "ws", INIT))
     await published(fleet)
     before = refs(edge)

@@ -9,10 +9,10 @@ from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.layout import LATEST_LABEL, parse_annotations
 from pvbus.core.yaml import editor
 from pvbus.ports.cluster import Kind, Object
-from tests.integration.packages.support import World, clone_of, git, refs, revision, tree
+from tests.integration.packages.support import StoreWorld, clone_of, git, refs, revision, tree
 
 
-async def test_a_clone_becomes_a_rendered_draft_on_a_branch_of_its_own(fleet: World, edge: Path) -> None:
+async def test_a_clone_becomes_a_rendered_draft_on_a_branch_of_its_own(fleet: StoreWorld, edge: Path) -> None:
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
 
     assert draft["metadata"]["name"] == "edge.app-1.ws"
@@ -31,7 +31,7 @@ async def test_a_clone_becomes_a_rendered_draft_on_a_branch_of_its_own(fleet: Wo
 
 
 async def test_an_approval_is_answered_after_the_objects_that_follow_from_it(
-    fleet: World, monkeypatch: pytest.MonkeyPatch
+    fleet: StoreWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However slowly they are written."""
     proposed = await fleet.update(
@@ -49,7 +49,7 @@ async def test_an_approval_is_answered_after_the_objects_that_follow_from_it(
     assert fleet.revision("edge.app-1.main") is not None
 
 
-async def test_the_lock_of_a_clone_names_the_upstreams_commit(fleet: World, blueprints: Path) -> None:
+async def test_the_lock_of_a_clone_names_the_upstreams_commit(fleet: StoreWorld, blueprints: Path) -> None:
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     assert draft["status"]["upstreamLock"] == {
         "type": "git",
@@ -63,7 +63,7 @@ async def test_the_lock_of_a_clone_names_the_upstreams_commit(fleet: World, blue
 
 
 async def test_the_branch_itself_can_be_cloned_and_its_lock_is_the_branchs_commit(
-    fleet: World, blueprints: Path
+    fleet: StoreWorld, blueprints: Path
 ) -> None:
     placeholder = fleet.present("blue.app.main")
     assert placeholder["spec"]["revision"] == -1
@@ -72,18 +72,22 @@ async def test_the_branch_itself_can_be_cloned_and_its_lock_is_the_branchs_commi
     assert (lock["ref"], lock["commit"]) == ("refs/heads/main", git(blueprints, "rev-parse", "main"))
 
 
-async def test_a_deployment_repository_gets_its_package_context_from_scratch(fleet: World) -> None:
+async def test_a_deployment_repository_gets_its_package_context_from_scratch(fleet: StoreWorld) -> None:
     await fleet.create(revision("edge", "site/app-1", "ws", clone_of("blue.app.v1")))
     resources = (await fleet.files("edge.site.app-1.ws"))["spec"]["resources"]
     assert resources["package-context.yaml"].endswith("data:\n  name: app-1\n  package-path: site/app-1\n")
 
 
-async def test_a_blueprint_repository_keeps_what_the_upstream_has_of_a_package_context(fleet: World) -> None:
+async def test_a_blueprint_repository_keeps_what_the_upstream_has_of_a_package_context(
+    fleet: StoreWorld,
+) -> None:
     await fleet.create(revision("blue", "copy", "ws", clone_of("blue.app.v1")))
     assert "package-context.yaml" not in (await fleet.files("blue.copy.ws"))["spec"]["resources"]
 
 
-async def test_a_change_of_lifecycle_reads_no_yaml(fleet: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_of_lifecycle_reads_no_yaml(
+    fleet: StoreWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ten thousand drafts may be proposed at once, and reading a Kptfile costs more than the rest."""
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     texts: list[str] = []
@@ -104,7 +108,7 @@ async def test_a_change_of_lifecycle_reads_no_yaml(fleet: World, monkeypatch: py
     assert texts
 
 
-async def test_approval_merges_the_draft_into_the_branch_and_tags_it(fleet: World, edge: Path) -> None:
+async def test_approval_merges_the_draft_into_the_branch_and_tags_it(fleet: StoreWorld, edge: Path) -> None:
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")), user="ada")
     published = await fleet.publish(draft)
 
@@ -122,7 +126,7 @@ async def test_approval_merges_the_draft_into_the_branch_and_tags_it(fleet: Worl
     assert LATEST_LABEL not in placeholder["metadata"].get("labels", {})
 
 
-async def test_the_second_revision_takes_the_number_and_the_label_of_the_newest(fleet: World) -> None:
+async def test_the_second_revision_takes_the_number_and_the_label_of_the_newest(fleet: StoreWorld) -> None:
     first = await fleet.publish(await fleet.create(revision("edge", "app-1", "one", clone_of("blue.app.v1"))))
     edit = {"type": "edit", "edit": {"sourceRef": {"name": "edge.app-1.one"}}}
     second = await fleet.publish(await fleet.create(revision("edge", "app-1", "two", edit)))
@@ -133,7 +137,7 @@ async def test_the_second_revision_takes_the_number_and_the_label_of_the_newest(
     )
 
 
-async def test_a_rejected_proposal_is_a_draft_again(fleet: World, edge: Path) -> None:
+async def test_a_rejected_proposal_is_a_draft_again(fleet: StoreWorld, edge: Path) -> None:
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     commit = git(edge, "rev-parse", "drafts/app-1/ws")
     proposed = await fleet.update(draft, lifecycle="Proposed")
@@ -145,7 +149,7 @@ async def test_a_rejected_proposal_is_a_draft_again(fleet: World, edge: Path) ->
 
 
 async def test_a_published_revision_goes_only_after_its_deletion_was_proposed(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     published = await fleet.publish(draft)
@@ -164,7 +168,9 @@ async def test_a_published_revision_goes_only_after_its_deletion_was_proposed(
     assert tree(edge, "main", "app-1")
 
 
-async def test_deleting_the_placeholder_takes_the_folder_off_the_branch(fleet: World, edge: Path) -> None:
+async def test_deleting_the_placeholder_takes_the_folder_off_the_branch(
+    fleet: StoreWorld, edge: Path
+) -> None:
     await fleet.publish(await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1"))))
     placeholder = await fleet.until(lambda: fleet.revision("edge.app-1.main"))
     await fleet.update(placeholder, lifecycle="DeletionProposed")
@@ -173,14 +179,14 @@ async def test_deleting_the_placeholder_takes_the_folder_off_the_branch(fleet: W
     assert "refs/tags/app-1/v1" in refs(edge)
 
 
-async def test_deleting_a_draft_removes_its_branch(fleet: World, edge: Path) -> None:
+async def test_deleting_a_draft_removes_its_branch(fleet: StoreWorld, edge: Path) -> None:
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     await fleet.delete("edge.app-1.ws")
     assert refs(edge) == []
     assert fleet.revision("edge.app-1.ws") is None
 
 
-async def test_a_revision_that_others_were_cloned_from_stays(fleet: World) -> None:
+async def test_a_revision_that_others_were_cloned_from_stays(fleet: StoreWorld) -> None:
     source = await fleet.publish(await fleet.create(revision("blue", "base", "ws")))
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.base.ws")))
     await fleet.update(source, lifecycle="DeletionProposed")
@@ -203,7 +209,7 @@ async def test_a_revision_that_others_were_cloned_from_stays(fleet: World) -> No
     ],
 )
 async def test_other_ways_of_a_lifecycle_are_refused(
-    fleet: World, edge: Path, start: str, target: str, subresource: str
+    fleet: StoreWorld, edge: Path, start: str, target: str, subresource: str
 ) -> None:
     obj = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     if start != "Draft":
@@ -217,7 +223,9 @@ async def test_other_ways_of_a_lifecycle_are_refused(
     assert refs(edge) == before
 
 
-async def test_labels_and_owners_are_the_objects_own_and_make_no_commit(fleet: World, edge: Path) -> None:
+async def test_labels_and_owners_are_the_objects_own_and_make_no_commit(
+    fleet: StoreWorld, edge: Path
+) -> None:
     draft = await fleet.create(
         revision("edge", "app-1", "ws", clone_of("blue.app.v1"), labels={"a": "b"}, finalizers=["x/y"])
     )
@@ -231,7 +239,7 @@ async def test_labels_and_owners_are_the_objects_own_and_make_no_commit(fleet: W
     assert git(edge, "rev-parse", "drafts/app-1/ws") == commit
 
 
-async def test_conditions_gates_and_package_metadata_are_written_into_the_kptfile(fleet: World) -> None:
+async def test_conditions_gates_and_package_metadata_are_written_into_the_kptfile(fleet: StoreWorld) -> None:
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     renders = len(fleet.renders)
     ready = {"type": "Checked", "status": "True", "reason": "Ok", "message": "fine"}
@@ -252,7 +260,7 @@ async def test_conditions_gates_and_package_metadata_are_written_into_the_kptfil
     assert len(fleet.renders) == renders + 2, "the pipeline has made this of these inputs before"
 
 
-async def test_a_condition_alone_does_not_run_the_pipeline(fleet: World) -> None:
+async def test_a_condition_alone_does_not_run_the_pipeline(fleet: StoreWorld) -> None:
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     renders = len(fleet.renders)
     conditions = [*draft["status"]["conditions"], {"type": "Checked", "status": "True"}]
@@ -261,7 +269,7 @@ async def test_a_condition_alone_does_not_run_the_pipeline(fleet: World) -> None
     assert len(fleet.renders) == renders
 
 
-async def test_nobody_but_the_server_sets_the_latest_label(fleet: World) -> None:
+async def test_nobody_but_the_server_sets_the_latest_label(fleet: StoreWorld) -> None:
     with pytest.raises(StatusError) as refused:
         await fleet.create(revision("edge", "app-1", "ws", labels={LATEST_LABEL: "true"}))
     assert refused.value.code == 422
@@ -271,13 +279,15 @@ async def test_nobody_but_the_server_sets_the_latest_label(fleet: World) -> None
     ("package", "workspace", "code"),
     [("App", "ws", 422), ("app", "W S", 422), ("a//b", "ws", 422), ("app", "", 422), ("-", "ws", 422)],
 )
-async def test_bad_names_are_refused(fleet: World, package: str, workspace: str, code: int) -> None:
+async def test_bad_names_are_refused(fleet: StoreWorld, package: str, workspace: str, code: int) -> None:
     with pytest.raises(StatusError) as refused:
         await fleet.create(revision("edge", package, workspace))
     assert refused.value.code == code
 
 
-async def test_creating_twice_or_inside_another_package_is_refused_with_porchs_words(fleet: World) -> None:
+async def test_creating_twice_or_inside_another_package_is_refused_with_porchs_words(
+    fleet: StoreWorld,
+) -> None:
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     for package, workspace, words in (
         ("app-1", "ws", "workspaceNames must be unique"),
@@ -289,7 +299,7 @@ async def test_creating_twice_or_inside_another_package_is_refused_with_porchs_w
         assert refused.value.code == 500
 
 
-async def test_a_folder_can_be_a_package_once_those_inside_it_are_gone(fleet: World) -> None:
+async def test_a_folder_can_be_a_package_once_those_inside_it_are_gone(fleet: StoreWorld) -> None:
     inner = [revision("edge", f"site/rack/{name}", "ws", clone_of("blue.app.v1")) for name in ("a", "b")]
     outer = revision("edge", "site", "ws", clone_of("blue.app.v1"))
     await fleet.create(inner[0])
@@ -304,7 +314,7 @@ async def test_a_folder_can_be_a_package_once_those_inside_it_are_gone(fleet: Wo
         await fleet.create(inner[0])
 
 
-async def test_a_package_from_nothing_has_the_three_files_of_init(fleet: World) -> None:
+async def test_a_package_from_nothing_has_the_three_files_of_init(fleet: StoreWorld) -> None:
     init = {"type": "init", "init": {"description": "mine", "keywords": ["k"], "site": "http://s"}}
     await fleet.create(revision("edge", "fresh", "ws", init))
     resources = (await fleet.files("edge.fresh.ws"))["spec"]["resources"]

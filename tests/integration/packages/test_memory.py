@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pvbus.controlplane.packages import bounds, caching, creation
-from tests.integration.packages.support import NAMESPACE, World, clone_of, push_files, revision, running
+from tests.integration.packages.support import NAMESPACE, StoreWorld, clone_of, push_files, revision, running
 
 LARGE = "".join(f"k{number}: {'x' * 990}\n" for number in range(1_000))
 
@@ -40,7 +40,7 @@ async def test_content_in_memory_is_limited_whatever_there_is(
         )
 
 
-async def test_edits_of_a_draft_leave_nothing_in_the_catalog(fleet: World, edge: Path) -> None:
+async def test_edits_of_a_draft_leave_nothing_in_the_catalog(fleet: StoreWorld, edge: Path) -> None:
     """Each edit is a commit; what was read of the former one is forgotten."""
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     for number in range(10):

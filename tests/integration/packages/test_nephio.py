@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.packages.support import World, bare, clone_of, git, push_files, revision, tree
+from tests.integration.packages.support import StoreWorld, bare, clone_of, git, push_files, revision, tree
 
 CATALOG = Path(__file__).parents[3].parent / "shared" / "data" / "nephio" / "catalog"
 
@@ -15,7 +15,7 @@ pytestmark = [
 
 
 @pytest.fixture
-async def catalog(world: World, tmp_path: Path, edge: Path) -> World:
+async def catalog(world: StoreWorld, tmp_path: Path, edge: Path) -> StoreWorld:
     remote = bare(tmp_path / "catalog.git")
     files = {
         str(path.relative_to(CATALOG)): path.read_text() for path in CATALOG.rglob("*") if path.is_file()
@@ -27,7 +27,7 @@ async def catalog(world: World, tmp_path: Path, edge: Path) -> World:
     return world
 
 
-async def test_every_package_of_the_catalog_is_found(catalog: World) -> None:
+async def test_every_package_of_the_catalog_is_found(catalog: StoreWorld) -> None:
     wanted = {
         f"catalog-workloads.{str(path.parent.relative_to(CATALOG / 'workloads')).replace('/', '.')}.main"
         for path in (CATALOG / "workloads").rglob("Kptfile")
@@ -36,7 +36,7 @@ async def test_every_package_of_the_catalog_is_found(catalog: World) -> None:
     assert found == wanted
 
 
-async def test_a_cluster_is_named_throughout_by_its_package(catalog: World, edge: Path) -> None:
+async def test_a_cluster_is_named_throughout_by_its_package(catalog: StoreWorld, edge: Path) -> None:
     upstream = "catalog-infra-capi.nephio-workload-cluster.main"
     draft = await catalog.create(revision("mgmt", "edge01", "packagevariant-1", clone_of(upstream)))
     assert draft["status"]["conditions"][-1]["status"] == "True"
@@ -53,7 +53,7 @@ async def test_a_cluster_is_named_throughout_by_its_package(catalog: World, edge
 
 
 async def test_a_name_with_a_dash_is_rendered_once_when_the_render_is_deferred(
-    catalog: World, edge: Path
+    catalog: StoreWorld, edge: Path
 ) -> None:
     upstream = "catalog-infra-capi.nephio-workload-cluster.main"
     await catalog.create(
@@ -73,7 +73,7 @@ async def test_a_name_with_a_dash_is_rendered_once_when_the_render_is_deferred(
     assert git(edge, "rev-list", "--count", "drafts/edge-01/packagevariant-1") == "2"
 
 
-async def test_a_package_that_needs_an_unknown_image_says_which(catalog: World) -> None:
+async def test_a_package_that_needs_an_unknown_image_says_which(catalog: StoreWorld) -> None:
     upstream = "catalog-workloads.free5gc.pkg-example-upf-bp.main"
     draft = await catalog.create(revision("mgmt", "free5gc-upf", "packagevariant-1", clone_of(upstream)))
     rendered = next(item for item in draft["status"]["conditions"] if item["type"] == "Rendered")

@@ -20,7 +20,7 @@ from tests.integration.apiserver.test_access import RBAC, _add, _bound, _role, _
 from tests.integration.packages.support import (
     KPTFILE,
     NAMESPACE,
-    World,
+    StoreWorld,
     bare,
     clone_of,
     git,
@@ -272,7 +272,7 @@ def test_a_redirect_gets_no_password_of_either_runner_of_git(
 
 
 async def test_an_upgrade_reads_no_address_that_the_kptfile_of_a_package_names(
-    fleet: World, tmp_path: Path, edge: Path
+    fleet: StoreWorld, tmp_path: Path, edge: Path
 ) -> None:
     """An editor writes upstream and upstreamLock; an upgrade takes registered revisions by name."""
     foreign = bare(tmp_path / "git" / "foreign.git")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.packages.support import KPTFILE, World, bare, becomes, git, push_files, put_secret
+from tests.integration.packages.support import KPTFILE, StoreWorld, bare, becomes, git, push_files, put_secret
 from tests.tools.gitserver import GitServer, git_server
 
 Files = dict[str, str]
@@ -17,7 +17,9 @@ def server(blueprints: Path) -> Iterator[GitServer]:
         yield server
 
 
-async def test_credentials_that_are_missing_wrong_right_and_changed(world: World, server: GitServer) -> None:
+async def test_credentials_that_are_missing_wrong_right_and_changed(
+    world: StoreWorld, server: GitServer
+) -> None:
     await world.add_repository("blue", server.url("blue%20prints.git"), git={"secretRef": {"name": "login"}})
     await becomes(world, "blue", "False", 'the Secret "login" of spec.git.secretRef does not exist')
     await put_secret(world, "wrong-password")
@@ -34,7 +36,7 @@ async def test_credentials_that_are_missing_wrong_right_and_changed(world: World
     await becomes(world, "blue", "True", "Repository Ready")
 
 
-async def test_a_branch_that_is_wrong_comes_goes_and_comes_back(world: World, tmp_path: Path) -> None:
+async def test_a_branch_that_is_wrong_comes_goes_and_comes_back(world: StoreWorld, tmp_path: Path) -> None:
     remote = bare(tmp_path / "git" / "remote.git")
     files: Files = {"app/Kptfile": KPTFILE.format(name="app")}
     push_files(remote, files, branch="other")
@@ -53,7 +55,7 @@ async def test_a_branch_that_is_wrong_comes_goes_and_comes_back(world: World, tm
     assert world.revision("blue.app.wanted")
 
 
-async def test_a_folder_that_is_no_repository_becomes_one(world: World, tmp_path: Path) -> None:
+async def test_a_folder_that_is_no_repository_becomes_one(world: StoreWorld, tmp_path: Path) -> None:
     remote = tmp_path / "git" / "remote.git"
     remote.mkdir(parents=True)
     await world.add_repository("blue", remote)

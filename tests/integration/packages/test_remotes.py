@@ -18,7 +18,7 @@ from pvbus.ports.cluster import Object
 from tests.integration.packages.support import (
     CONFIG,
     KPTFILE,
-    World,
+    StoreWorld,
     bare,
     becomes,
     clone_of,
@@ -42,14 +42,14 @@ def server(edge: Path, blueprints: Path) -> Iterator[GitServer]:
 
 
 @pytest.fixture
-async def remote(world: World, server: GitServer) -> World:
+async def remote(world: StoreWorld, server: GitServer) -> StoreWorld:
     """The fleet's two repositories by HTTP."""
     await put_secret(world, "right-password")
     await register(world, server.url("blue%20prints.git"), server.url("edge.git"))
     return world
 
 
-async def register(world: World, blueprints: str, edge: str) -> None:
+async def register(world: StoreWorld, blueprints: str, edge: str) -> None:
     await world.add_repository("blue", blueprints, git=LOGIN)
     await world.add_repository("edge", edge, deployment=True, git=LOGIN)
     await world.until(lambda: world.revision("blue.app.v1"))
@@ -71,7 +71,7 @@ def listing(remote: Path, ref: str) -> list[str]:
     return git(remote, "ls-tree", "-r", "--name-only", ref).splitlines()
 
 
-async def lifecycle(world: World, edge: Path) -> None:
+async def lifecycle(world: StoreWorld, edge: Path) -> None:
     """Clone, edit, propose, publish, propose deletion and delete; after each, check the remote."""
     base = git(edge, "rev-parse", "main")
     task = clone_of("blue.app.v1")
@@ -128,14 +128,14 @@ def started(edge: Path) -> None:
 
 
 @pytest.mark.usefixtures("started")
-async def test_a_package_goes_all_the_way_by_http(world: World, server: GitServer, edge: Path) -> None:
+async def test_a_package_goes_all_the_way_by_http(world: StoreWorld, server: GitServer, edge: Path) -> None:
     await put_secret(world, "right-password")
     await register(world, server.url("blue%20prints.git"), server.url("edge.git"))
     await lifecycle(world, edge)
 
 
 async def test_https_needs_the_certificate_of_the_authority(
-    world: World, blueprints: Path, edge: Path, tmp_path: Path
+    world: StoreWorld, blueprints: Path, edge: Path, tmp_path: Path
 ) -> None:
     keystore, authority = make_certificate(tmp_path)
     with git_server(edge.parent, keystore=keystore) as server:
@@ -193,7 +193,7 @@ async def test_a_password_that_is_changed_at_the_remote_stops_writes_until_the_s
 
 
 async def test_a_server_that_is_down_for_a_while_takes_nothing_along(
-    world: World, blueprints: Path, edge: Path
+    world: StoreWorld, blueprints: Path, edge: Path
 ) -> None:
     with git_server(edge.parent) as server:
         await put_secret(world, "right-password")
@@ -229,7 +229,7 @@ async def test_two_stores_and_a_person_that_publish_at_once_lose_nothing(
                 draft = await world.create(revision("edge", f"{letter}{number}", "ws"))
                 proposals.append((world, await world.update(draft, lifecycle="Proposed")))
 
-        async def approve(world: World, proposal: Object) -> None:
+        async def approve(world: StoreWorld, proposal: Object) -> None:
             while True:
                 try:
                     await world.update(proposal, lifecycle="Published", subresource="approval")
@@ -258,13 +258,13 @@ async def test_two_stores_and_a_person_that_publish_at_once_lose_nothing(
                 await world.until(partial(is_published, world, f"edge.{name}.ws"))
 
 
-def is_published(world: World, name: str) -> bool:
+def is_published(world: StoreWorld, name: str) -> bool:
     found = world.revision(name)
     return found is not None and found["spec"]["lifecycle"] == "Published"
 
 
 async def test_a_rewritten_branch_and_a_moved_tag_are_followed_and_built_upon(
-    remote: World, edge: Path
+    remote: StoreWorld, edge: Path
 ) -> None:
     draft = await remote.create(revision("edge", "app", "ws", clone_of("blue.app.v1")))
     await remote.publish(draft)

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from pvbus.controlplane.apiserver.store import StoreError
 from pvbus.controlplane.packages.gitrepo import BareMirror
 from pvbus.telemetry.repeats import Repeats
-from tests.integration.packages.support import KPTFILE, World, push_files, running
+from tests.integration.packages.support import KPTFILE, StoreWorld, push_files, running
 
 
 def shown(lines: list[Any]) -> list[Any]:
@@ -52,7 +52,7 @@ async def test_a_full_disk_is_logged_once_per_repository(
 
 
 async def test_a_pass_that_fails_shows_in_the_condition_and_goes_away(
-    fleet: World, edge: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: StoreWorld, edge: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch = BareMirror.fetch
 

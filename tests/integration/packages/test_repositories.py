@@ -13,7 +13,7 @@ from tests.integration.packages.support import (
     CONFIG,
     KPTFILE,
     NAMESPACE,
-    World,
+    StoreWorld,
     bare,
     clone_of,
     git,
@@ -29,7 +29,7 @@ def package(name: str) -> dict[str, str]:
     return {f"{name}/Kptfile": KPTFILE.format(name=name.rpartition("/")[2]), f"{name}/c.yaml": CONFIG}
 
 
-async def test_packages_that_plain_git_made_are_found(world: World, tmp_path: Path) -> None:
+async def test_packages_that_plain_git_made_are_found(world: StoreWorld, tmp_path: Path) -> None:
     remote = bare(tmp_path / "plain.git")
     push_files(remote, package("app"), tag="app/v1")
     push_files(remote, {"app/c.yaml": CONFIG.replace("small", "big")}, tag="app/v2")
@@ -69,7 +69,7 @@ async def test_packages_that_plain_git_made_are_found(world: World, tmp_path: Pa
     assert published["selfLock"]["git"]["ref"] == "app/v1"
 
 
-async def test_a_restart_has_nothing_to_say_about_what_was_made_before(fleet: World) -> None:
+async def test_a_restart_has_nothing_to_say_about_what_was_made_before(fleet: StoreWorld) -> None:
     """A draft made just before the end is in the Repository's status then, not only after the next start."""
     await fleet.create(revision("edge", "app", "v1", clone_of("blue.app.v1")))
     await fleet.store.stop()
@@ -82,7 +82,7 @@ async def test_a_restart_has_nothing_to_say_about_what_was_made_before(fleet: Wo
     assert fleet.ready("edge") == last
 
 
-async def test_annotated_tags_are_revisions_too_and_can_be_deleted(world: World, tmp_path: Path) -> None:
+async def test_annotated_tags_are_revisions_too_and_can_be_deleted(world: StoreWorld, tmp_path: Path) -> None:
     remote = bare(tmp_path / "plain.git")
     commit = push_files(remote, package("app"))
     git(remote, "tag", "--annotate", "--message", "first", "app/v1", commit)
@@ -95,7 +95,7 @@ async def test_annotated_tags_are_revisions_too_and_can_be_deleted(world: World,
 
 
 async def test_the_directory_of_a_repository_bounds_and_shortens_its_packages(
-    world: World, tmp_path: Path
+    world: StoreWorld, tmp_path: Path
 ) -> None:
     remote = bare(tmp_path / "plain.git")
     push_files(remote, {**package("in/side/app"), **package("out/app")}, tag="in/side/app/v1")
@@ -107,7 +107,9 @@ async def test_the_directory_of_a_repository_bounds_and_shortens_its_packages(
     assert "refs/heads/drafts/in/side/fresh/ws" in refs(remote)
 
 
-async def test_what_others_push_shows_up_and_what_they_remove_goes(fleet: World, blueprints: Path) -> None:
+async def test_what_others_push_shows_up_and_what_they_remove_goes(
+    fleet: StoreWorld, blueprints: Path
+) -> None:
     push_files(blueprints, package("late"), tag="late/v1")
     await fleet.until(lambda: fleet.revision("blue.late.v1"))
     assert fleet.revision("blue.late.main")
@@ -115,7 +117,9 @@ async def test_what_others_push_shows_up_and_what_they_remove_goes(fleet: World,
     await fleet.until(lambda: fleet.revision("blue.late.v1") is None)
 
 
-async def test_a_placeholder_changes_only_when_its_own_folder_does(fleet: World, blueprints: Path) -> None:
+async def test_a_placeholder_changes_only_when_its_own_folder_does(
+    fleet: StoreWorld, blueprints: Path
+) -> None:
     before = fleet.present("blue.app.main")
     push_files(blueprints, package("other"))
     await fleet.until(lambda: fleet.revision("blue.other.main"))
@@ -128,7 +132,7 @@ async def test_a_placeholder_changes_only_when_its_own_folder_does(fleet: World,
     await fleet.until(lambda: fleet.present("blue.app.main")["status"]["selfLock"]["git"]["commit"] == head)
 
 
-async def test_a_restart_writes_nothing_where_nothing_changed(fleet: World, edge: Path) -> None:
+async def test_a_restart_writes_nothing_where_nothing_changed(fleet: StoreWorld, edge: Path) -> None:
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1"), labels={"a": "b"}))
     await fleet.publish(draft)
     await fleet.until(lambda: fleet.revision("edge.app-1.main"))
@@ -145,7 +149,9 @@ async def test_a_restart_writes_nothing_where_nothing_changed(fleet: World, edge
     assert {name: fleet.present(name) for name in fleet.names()} == before
 
 
-async def test_a_draft_found_without_its_object_comes_back_with_its_owner(fleet: World, edge: Path) -> None:
+async def test_a_draft_found_without_its_object_comes_back_with_its_owner(
+    fleet: StoreWorld, edge: Path
+) -> None:
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "1"}
     wanted = revision("edge", "app-1", "ws", clone_of("blue.app.v1"), ownerReferences=[owner])
     # The process dies after the push and before the object is stored.
@@ -158,7 +164,7 @@ async def test_a_draft_found_without_its_object_comes_back_with_its_owner(fleet:
 
 
 async def test_a_deleted_repository_takes_its_objects_along_but_nothing_in_git(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     await fleet.objects.remove(REPOSITORY, NAMESPACE, "edge")
@@ -170,7 +176,7 @@ async def test_a_deleted_repository_takes_its_objects_along_but_nothing_in_git(
 
 
 async def test_a_repository_that_comes_back_has_its_drafts_with_their_owners(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     """Owners, labels and uid are in no git repository: they are noted when the Repository goes."""
     wanted = revision("edge", "app-1", "ws", clone_of("blue.app.v1"))
@@ -185,7 +191,7 @@ async def test_a_repository_that_comes_back_has_its_drafts_with_their_owners(
         assert after[field] == before[field]
 
 
-async def test_a_repository_deleted_while_nobody_looked_leaves_no_revisions(fleet: World) -> None:
+async def test_a_repository_deleted_while_nobody_looked_leaves_no_revisions(fleet: StoreWorld) -> None:
     await fleet.store.stop()
     await fleet.objects.remove(REPOSITORY, NAMESPACE, "blue")
     fleet.store = fleet.new_store()
@@ -193,7 +199,7 @@ async def test_a_repository_deleted_while_nobody_looked_leaves_no_revisions(flee
     await fleet.until(lambda: fleet.names() == [])
 
 
-async def test_a_missing_branch_is_named_and_can_be_created(world: World, tmp_path: Path) -> None:
+async def test_a_missing_branch_is_named_and_can_be_created(world: StoreWorld, tmp_path: Path) -> None:
     remote = bare(tmp_path / "plain.git")
     push_files(remote, package("app"), branch="trunk")
     await world.add_repository("plain", remote)
@@ -205,7 +211,9 @@ async def test_a_missing_branch_is_named_and_can_be_created(world: World, tmp_pa
     assert git(remote, "show", "--format=", "--name-only", "made") == "README.md"
 
 
-async def test_a_repository_that_is_not_there_is_named_and_found_later(world: World, tmp_path: Path) -> None:
+async def test_a_repository_that_is_not_there_is_named_and_found_later(
+    world: StoreWorld, tmp_path: Path
+) -> None:
     remote = tmp_path / "not yet.git"
     await world.add_repository("late", remote)
     assert f"{remote} does not exist" in world.condition("late")["message"]
@@ -217,7 +225,7 @@ async def test_a_repository_that_is_not_there_is_named_and_found_later(world: Wo
     assert world.condition("late")["status"] == "True"
 
 
-async def test_a_remote_that_vanishes_takes_nothing_along(fleet: World, edge: Path) -> None:
+async def test_a_remote_that_vanishes_takes_nothing_along(fleet: StoreWorld, edge: Path) -> None:
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     away = edge.rename(edge.with_name("away.git"))
     await fleet.until(lambda: fleet.condition("edge")["status"] == "False")
@@ -231,7 +239,7 @@ async def test_a_remote_that_vanishes_takes_nothing_along(fleet: World, edge: Pa
     await fleet.put(await fleet.files("edge.app-1.ws"), {"a.txt": "a"})
 
 
-async def test_a_remote_that_lost_its_branch_takes_nothing_along(fleet: World, blueprints: Path) -> None:
+async def test_a_remote_that_lost_its_branch_takes_nothing_along(fleet: StoreWorld, blueprints: Path) -> None:
     for ref in refs(blueprints):
         git(blueprints, "update-ref", "-d", ref)
     await fleet.until(lambda: fleet.condition("blue")["status"] == "False")
@@ -239,7 +247,7 @@ async def test_a_remote_that_lost_its_branch_takes_nothing_along(fleet: World, b
 
 
 async def test_a_repository_in_a_working_copy_works_and_its_checked_out_branch_is_protected(
-    world: World, tmp_path: Path
+    world: StoreWorld, tmp_path: Path
 ) -> None:
     folder = tmp_path / "my work"
     folder.mkdir()
@@ -268,14 +276,14 @@ async def test_a_repository_in_a_working_copy_works_and_its_checked_out_branch_i
     ],
 )
 async def test_two_repositories_cannot_hold_the_same_packages(
-    fleet: World, blueprints: Path, spec: dict[str, object], words: str
+    fleet: StoreWorld, blueprints: Path, spec: dict[str, object], words: str
 ) -> None:
     with pytest.raises(StatusError, match=words) as refused:
         await fleet.store.repositories.on_create(repository("twin", blueprints, **spec), user="")
     assert refused.value.code == 422
 
 
-async def test_what_a_repository_is_cannot_change(fleet: World, blueprints: Path) -> None:
+async def test_what_a_repository_is_cannot_change(fleet: StoreWorld, blueprints: Path) -> None:
     old = fleet.objects.get(REPOSITORY, NAMESPACE, "blue")
     assert old is not None
     for field in ("repo", "branch", "directory"):
@@ -284,14 +292,14 @@ async def test_what_a_repository_is_cannot_change(fleet: World, blueprints: Path
             await fleet.store.repositories.on_update(old, new, subresource="", user="")
 
 
-async def test_a_repository_that_becomes_a_deployment_says_so_in_its_revisions(fleet: World) -> None:
+async def test_a_repository_that_becomes_a_deployment_says_so_in_its_revisions(fleet: StoreWorld) -> None:
     old = fleet.objects.get(REPOSITORY, NAMESPACE, "blue")
     assert old is not None
     await fleet.objects.put(REPOSITORY, {**old, "spec": {**old["spec"], "deployment": True}})
     await fleet.until(lambda: fleet.present("blue.app.v1")["status"].get("deployment") is True)
 
 
-async def test_other_types_of_repositories_are_not_ready(world: World) -> None:
+async def test_other_types_of_repositories_are_not_ready(world: StoreWorld) -> None:
     obj = repository("oci", "x")
     obj["spec"] = {"type": "oci", "oci": {"registry": "example.com"}}
     await world.objects.create(REPOSITORY, world.store.repositories, obj)
@@ -334,7 +342,7 @@ async def test_the_users_own_git_settings_do_not_matter(
     assert os.environ["HOME"] == str(home)
 
 
-async def test_the_author_is_the_user_unless_the_repository_names_one(fleet: World, edge: Path) -> None:
+async def test_the_author_is_the_user_unless_the_repository_names_one(fleet: StoreWorld, edge: Path) -> None:
     await fleet.create(revision("edge", "a", "ws"), user="ada")
     assert git(edge, "log", "-1", "--format=%an <%ae>", "drafts/a/ws") == "ada <ada>"
     old = fleet.objects.get(REPOSITORY, NAMESPACE, "edge")

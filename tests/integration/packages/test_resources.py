@@ -21,7 +21,7 @@ from tests.integration.packages.support import (
     CONFIG,
     KPTFILE,
     NAMESPACE,
-    World,
+    StoreWorld,
     clone_of,
     git,
     push_files,
@@ -87,7 +87,7 @@ pipeline:
 
 
 @pytest.fixture
-async def growing(fleet: World, blueprints: Path) -> World:
+async def growing(fleet: StoreWorld, blueprints: Path) -> StoreWorld:
     """Adds the package `grow`, whose pipeline changes what it made itself."""
     files = {"Kptfile": GROWING_KPTFILE, "grow.yaml": GROWING, "w.yaml": WIDGET}
     files["settings.yaml"] = CONFIG.replace("size: small", "suffix: x")
@@ -96,7 +96,9 @@ async def growing(fleet: World, blueprints: Path) -> World:
     return fleet
 
 
-async def test_an_update_commits_the_rendered_files_and_answers_with_them(fleet: World, edge: Path) -> None:
+async def test_an_update_commits_the_rendered_files_and_answers_with_them(
+    fleet: StoreWorld, edge: Path
+) -> None:
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     before = await fleet.files("edge.app-1.ws")
     assert before["metadata"]["resourceVersion"] == draft["metadata"]["resourceVersion"]
@@ -114,7 +116,7 @@ async def test_an_update_commits_the_rendered_files_and_answers_with_them(fleet:
 
 
 async def test_an_update_that_changes_nothing_makes_no_commit_and_runs_nothing(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     before, renders = await fleet.files("edge.app-1.ws"), len(fleet.renders)
@@ -134,7 +136,7 @@ async def test_an_update_that_changes_nothing_makes_no_commit_and_runs_nothing(
     ],
 )
 async def test_what_an_update_does_whose_pipeline_fails_can_be_chosen(
-    fleet: World, edge: Path, policy: str, answer: str, stored: bool
+    fleet: StoreWorld, edge: Path, policy: str, answer: str, stored: bool
 ) -> None:
     """Porch's annotation: without it, an update stores the files and reports the failure in a condition."""
     annotations = {PUSH_ON_FAILURE: policy} if policy else {}
@@ -158,7 +160,7 @@ async def test_what_an_update_does_whose_pipeline_fails_can_be_chosen(
 
 
 async def test_a_pipeline_that_is_not_idempotent_runs_once_for_a_deferred_draft(
-    growing: World, edge: Path
+    growing: StoreWorld, edge: Path
 ) -> None:
     draft = await growing.create(
         revision("edge", "grow-1", "ws", clone_of("blue.grow.v1"), annotations={**DEFERRED, "mine": "x"})
@@ -183,7 +185,7 @@ async def test_a_pipeline_that_is_not_idempotent_runs_once_for_a_deferred_draft(
 
 
 async def test_the_warning_of_a_second_run_is_of_the_store_and_not_of_the_package(
-    growing: World, edge: Path
+    growing: StoreWorld, edge: Path
 ) -> None:
     """It survives a restart and other edits, no client can write it, and a better render takes it off."""
     draft = await growing.create(revision("edge", "grow-1", "ws", clone_of("blue.grow.v1")))
@@ -209,7 +211,7 @@ async def test_the_warning_of_a_second_run_is_of_the_store_and_not_of_the_packag
     assert (signed["reason"], rendered) == ("InputsChanged", RENDERED)
 
 
-async def test_how_functions_ran_is_remarked_on_the_revision(fleet: World) -> None:
+async def test_how_functions_ran_is_remarked_on_the_revision(fleet: StoreWorld) -> None:
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1"), annotations={"mine": "x"}))
     before = await fleet.files("edge.app-1.ws")
     newer = before["spec"]["resources"]["Kptfile"].replace("set-labels:v0.2", "set-labels:v9.1")
@@ -222,7 +224,7 @@ async def test_how_functions_ran_is_remarked_on_the_revision(fleet: World) -> No
 
 
 async def test_a_render_that_can_run_later_is_refused_for_now_and_changes_nothing(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     """A container engine or function runner that is away is no fault of the package."""
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
@@ -240,7 +242,7 @@ async def test_a_render_that_can_run_later_is_refused_for_now_and_changes_nothin
     await fleet.put(before, {"settings.yaml": None})
 
 
-async def test_sending_the_source_again_gives_what_was_made_of_it(growing: World, edge: Path) -> None:
+async def test_sending_the_source_again_gives_what_was_made_of_it(growing: StoreWorld, edge: Path) -> None:
     await growing.create(revision("edge", "grow-1", "ws", clone_of("blue.grow.v1"), annotations=DEFERRED))
     source = await growing.files("edge.grow-1.ws")
     rendered = await growing.put(source, {})
@@ -252,7 +254,7 @@ async def test_sending_the_source_again_gives_what_was_made_of_it(growing: World
     assert len(growing.renders) == 1
 
 
-async def test_taking_the_deferral_off_renders_at_once(growing: World) -> None:
+async def test_taking_the_deferral_off_renders_at_once(growing: StoreWorld) -> None:
     draft = await growing.create(
         revision("edge", "grow-1", "ws", clone_of("blue.grow.v1"), annotations=DEFERRED)
     )
@@ -261,7 +263,7 @@ async def test_taking_the_deferral_off_renders_at_once(growing: World) -> None:
     assert len(growing.renders) == 1
 
 
-async def test_a_deferral_survives_a_restart(growing: World) -> None:
+async def test_a_deferral_survives_a_restart(growing: StoreWorld) -> None:
     await growing.create(revision("edge", "grow-1", "ws", clone_of("blue.grow.v1"), annotations=DEFERRED))
     await growing.restart()
     rendered = await growing.put(await growing.files("edge.grow-1.ws"), {})
@@ -272,7 +274,7 @@ async def test_a_deferral_survives_a_restart(growing: World) -> None:
 
 
 async def test_a_package_whose_pipeline_cannot_run_is_kept_but_not_published(
-    fleet: World, blueprints: Path, edge: Path
+    fleet: StoreWorld, blueprints: Path, edge: Path
 ) -> None:
     push_files(blueprints, {"unknown/Kptfile": UNKNOWN_KPTFILE, "unknown/c.yaml": CONFIG}, tag="unknown/v1")
     await fleet.until(lambda: fleet.revision("blue.unknown.v1"))
@@ -303,7 +305,7 @@ async def test_a_package_whose_pipeline_cannot_run_is_kept_but_not_published(
 
 
 async def test_a_failed_draft_is_rendered_again_once_its_function_is_there(
-    fleet: World, blueprints: Path, edge: Path
+    fleet: StoreWorld, blueprints: Path, edge: Path
 ) -> None:
     """Each start with other functions tries once; one that cannot reach a function runner does not count."""
     push_files(blueprints, {"unknown/Kptfile": UNKNOWN_KPTFILE, "unknown/c.yaml": CONFIG}, tag="unknown/v1")
@@ -339,7 +341,7 @@ async def test_a_failed_draft_is_rendered_again_once_its_function_is_there(
     await fleet.until(lambda: tried.read_text() == mapped.digest)
 
 
-async def test_a_client_cannot_take_the_failure_off_the_kptfile(fleet: World, blueprints: Path) -> None:
+async def test_a_client_cannot_take_the_failure_off_the_kptfile(fleet: StoreWorld, blueprints: Path) -> None:
     push_files(blueprints, {"unknown/Kptfile": UNKNOWN_KPTFILE}, tag="unknown/v1")
     await fleet.until(lambda: fleet.revision("blue.unknown.v1"))
     draft = await fleet.create(revision("edge", "u-1", "ws", clone_of("blue.unknown.v1")))
@@ -351,7 +353,7 @@ async def test_a_client_cannot_take_the_failure_off_the_kptfile(fleet: World, bl
     assert fleet.present("edge.u-1.ws")["status"]["conditions"][0]["status"] == "False"
 
 
-async def test_a_stale_version_is_a_conflict_and_changes_nothing(fleet: World, edge: Path) -> None:
+async def test_a_stale_version_is_a_conflict_and_changes_nothing(fleet: StoreWorld, edge: Path) -> None:
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     stale = await fleet.files("edge.app-1.ws")
     await fleet.put(stale, {"note.txt": "first"})
@@ -362,7 +364,7 @@ async def test_a_stale_version_is_a_conflict_and_changes_nothing(fleet: World, e
     assert git(edge, "rev-parse", "drafts/app-1/ws") == commit
 
 
-async def test_two_updates_at_once_of_one_revision_are_not_both_done(fleet: World) -> None:
+async def test_two_updates_at_once_of_one_revision_are_not_both_done(fleet: StoreWorld) -> None:
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     current = await fleet.files("edge.app-1.ws")
     outcomes = await asyncio.gather(
@@ -372,7 +374,7 @@ async def test_two_updates_at_once_of_one_revision_are_not_both_done(fleet: Worl
     assert [error.code for error in refused] == [409]
 
 
-async def test_only_drafts_take_files(fleet: World) -> None:
+async def test_only_drafts_take_files(fleet: StoreWorld) -> None:
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     await fleet.update(draft, lifecycle="Proposed")
     with pytest.raises(StatusError, match="package must be Draft") as refused:
@@ -392,7 +394,7 @@ async def test_only_drafts_take_files(fleet: World) -> None:
     ],
 )
 async def test_files_that_are_no_package_are_refused(
-    fleet: World, changes: dict[str, Any], words: str
+    fleet: StoreWorld, changes: dict[str, Any], words: str
 ) -> None:
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     with pytest.raises(StatusError, match=words) as refused:
@@ -400,7 +402,7 @@ async def test_files_that_are_no_package_are_refused(
     assert refused.value.code == 422
 
 
-async def test_a_kptfile_that_is_no_yaml_is_kept_and_blocks_proposing(fleet: World) -> None:
+async def test_a_kptfile_that_is_no_yaml_is_kept_and_blocks_proposing(fleet: StoreWorld) -> None:
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     after = await fleet.put(await fleet.files("edge.app-1.ws"), {"Kptfile": "a: [b\n"})
     assert after["spec"]["resources"]["Kptfile"] == "a: [b\n"
@@ -410,7 +412,7 @@ async def test_a_kptfile_that_is_no_yaml_is_kept_and_blocks_proposing(fleet: Wor
 
 
 async def test_what_is_no_text_comes_through_a_clone_and_an_update_byte_for_byte(
-    fleet: World, blueprints: Path, edge: Path, tmp_path: Path
+    fleet: StoreWorld, blueprints: Path, edge: Path, tmp_path: Path
 ) -> None:
     push_files(blueprints, {"bin/Kptfile": KPTFILE.format(name="bin")})
     clone = blueprints.parent / f"clone-of-{blueprints.name}"
@@ -433,7 +435,7 @@ async def test_what_is_no_text_comes_through_a_clone_and_an_update_byte_for_byte
     assert "new.txt" in ours
 
 
-async def test_a_list_has_the_files_of_every_revision(fleet: World) -> None:
+async def test_a_list_has_the_files_of_every_revision(fleet: StoreWorld) -> None:
     listed = await fleet.store.resources.list(NAMESPACE)
     assert {item["metadata"]["name"] for item in listed} == {"blue.app.v1", "blue.app.main"}
     assert all("settings.yaml" in item["spec"]["resources"] for item in listed)
@@ -441,7 +443,7 @@ async def test_a_list_has_the_files_of_every_revision(fleet: World) -> None:
 
 
 async def test_a_commit_says_whether_it_comes_after_the_revision_and_has_its_package(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     """In a shared repository HEAD moves with each package: evidence of a later commit counts for a revision
     whose package is the same there, and evidence of an earlier one never does."""

@@ -7,7 +7,7 @@ import pytest
 
 from pvbus.core.yaml import editor
 from tests.integration.apiserver.client import eventually
-from tests.integration.packages.support import CONFIG, World, clone_of, git, push_files, revision
+from tests.integration.packages.support import CONFIG, StoreWorld, clone_of, git, push_files, revision
 from tests.integration.packages.test_inject_return import FIRST, NO_ERRORS, approve, injecting
 from tests.integration.packages.test_server import REVISIONS
 from tests.integration.packages.test_upgrade import SECOND, Life, publish_second, upgrade_of
@@ -66,7 +66,7 @@ async def test_drafts_and_published_packages_get_what_a_moved_tag_has(
 
 
 async def test_an_upgrade_by_hand_starts_from_the_commit_that_was_cloned(
-    fleet: World, blueprints: Path
+    fleet: StoreWorld, blueprints: Path
 ) -> None:
     """The revision that the task names as the old upstream has another content now."""
     await fleet.publish(await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1"))))

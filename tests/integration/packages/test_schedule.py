@@ -13,7 +13,7 @@ from pvbus.ports.cluster import Object
 from tests.integration.packages.support import (
     KPTFILE,
     NAMESPACE,
-    World,
+    StoreWorld,
     becomes,
     git,
     push_files,
@@ -23,7 +23,7 @@ from tests.integration.packages.support import (
 from tests.tools.gitserver import git_server
 
 
-async def change(world: World, **sync: str) -> None:
+async def change(world: StoreWorld, **sync: str) -> None:
     """Set spec.sync of the Repository, as a client does."""
     stored = world.objects.get(REPOSITORY, NAMESPACE, "blue")
     assert stored is not None
@@ -34,13 +34,13 @@ async def change(world: World, **sync: str) -> None:
     )
 
 
-async def ask(world: World, when: datetime) -> str:
+async def ask(world: StoreWorld, when: datetime) -> str:
     text = when.strftime("%Y-%m-%dT%H:%M:%SZ")
     await change(world, runOnceAt=text)
     return text
 
 
-def status(world: World) -> dict[str, Any]:
+def status(world: StoreWorld) -> dict[str, Any]:
     stored = world.objects.get(REPOSITORY, NAMESPACE, "blue")
     assert stored is not None
     return dict(stored["status"])
@@ -118,7 +118,9 @@ async def test_a_schedule_says_when_a_url_is_read(tmp_path: Path, blueprints: Pa
             assert following - last == timedelta(seconds=1)
 
 
-async def test_a_bad_schedule_is_refused_and_a_stored_one_is_named(world: World, blueprints: Path) -> None:
+async def test_a_bad_schedule_is_refused_and_a_stored_one_is_named(
+    world: StoreWorld, blueprints: Path
+) -> None:
     bad = repository("blue", blueprints, sync={"schedule": "0 25 * * *"})
     with pytest.raises(
         StatusError, match=r"spec\.sync\.schedule: hour '25' is not between 0 and 23"

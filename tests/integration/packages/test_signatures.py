@@ -13,7 +13,7 @@ from pvbus.core.kernel.keys import CONDITION_ORDER, SIGNATURES, SIGNED_CONTENT, 
 from pvbus.core.kernel.tasks import Task
 from pvbus.core.variants.revisions.signatures import signed_digest
 from pvbus.ports.cluster import Object
-from tests.integration.packages.support import World, clone_of, git, push_files, revision
+from tests.integration.packages.support import StoreWorld, clone_of, git, push_files, revision
 
 NAME = "edge.app-1.ws"
 BRANCH = "drafts/app-1/ws"
@@ -48,17 +48,17 @@ def annotated(obj: Object, added: dict[str, str]) -> dict[str, Any]:
     return {"annotations": {**obj["spec"].get("packageMetadata", {}).get("annotations", {}), **added}}
 
 
-async def texts(fleet: World) -> dict[str, str]:
+async def texts(fleet: StoreWorld) -> dict[str, str]:
     return dict((await fleet.files(NAME))["spec"]["resources"])
 
 
-async def drafted(fleet: World, size: str = "1") -> Object:
+async def drafted(fleet: StoreWorld, size: str = "1") -> Object:
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     await fleet.put(await fleet.files(NAME), {"app.yaml": APP.format(size)})
     return fleet.present(NAME)
 
 
-async def certified(fleet: World, *types: str) -> Object:
+async def certified(fleet: StoreWorld, *types: str) -> Object:
     """Make a draft whose conditions ann has signed."""
     draft = await drafted(fleet)
     for type_ in types or ("Certified",):
@@ -66,12 +66,12 @@ async def certified(fleet: World, *types: str) -> Object:
     return draft
 
 
-async def edit(fleet: World, size: str, **options: Any) -> Object:
+async def edit(fleet: StoreWorld, size: str, **options: Any) -> Object:
     await fleet.put(await fleet.files(NAME), {"app.yaml": APP.format(size)}, **options)
     return fleet.present(NAME)
 
 
-async def test_a_change_of_a_file_makes_what_was_signed_unknown(fleet: World) -> None:
+async def test_a_change_of_a_file_makes_what_was_signed_unknown(fleet: StoreWorld) -> None:
     """Its message has the former value, who signed it, and the file; and old content restores nothing."""
     signed = await certified(fleet)
     assert signatures(signed)["Certified"] == {"content": signed_digest(await texts(fleet)), "by": "ann"}
@@ -87,7 +87,7 @@ async def test_a_change_of_a_file_makes_what_was_signed_unknown(fleet: World) ->
     assert condition(again)["status"] == "True"
 
 
-async def test_what_is_no_content_voids_nothing(fleet: World) -> None:
+async def test_what_is_no_content_voids_nothing(fleet: StoreWorld) -> None:
     """Another condition, a gate, a task, an order, and a Kptfile that kpt has written anew."""
     draft = await certified(fleet)
     draft = await fleet.update(signing(draft, "Tested", "False"), user="bob")
@@ -104,7 +104,7 @@ async def test_what_is_no_content_voids_nothing(fleet: World) -> None:
     assert signatures(fleet.present(NAME))["Certified"]["by"] == "ann"
 
 
-async def test_who_removes_a_gate_of_a_signed_draft_is_in_its_commit(fleet: World, edge: Path) -> None:
+async def test_who_removes_a_gate_of_a_signed_draft_is_in_its_commit(fleet: StoreWorld, edge: Path) -> None:
     gates = [{"conditionType": "Certified"}, {"conditionType": "Tested"}]
     draft = await fleet.update(await certified(fleet), readinessGates=gates)
     await fleet.update(draft, user="eve", readinessGates=gates[:1])
@@ -113,7 +113,7 @@ async def test_who_removes_a_gate_of_a_signed_draft_is_in_its_commit(fleet: Worl
     assert "Gate Certified" not in log
 
 
-async def test_a_signature_runs_no_pipeline(fleet: World) -> None:
+async def test_a_signature_runs_no_pipeline(fleet: StoreWorld) -> None:
     draft = await drafted(fleet)
     runs = len(fleet.renders)
     await fleet.update(signing(draft, "Certified"), user="ann")
@@ -122,14 +122,14 @@ async def test_a_signature_runs_no_pipeline(fleet: World) -> None:
 
 
 @pytest.mark.parametrize("user", ["bob", "ann"])
-async def test_labels_of_the_package_are_content(fleet: World, user: str) -> None:
+async def test_labels_of_the_package_are_content(fleet: StoreWorld, user: str) -> None:
     """The signer's own edit counts as anybody's."""
     draft = await fleet.update(await certified(fleet), user=user, packageMetadata={"labels": {"a": "b"}})
     assert condition(draft)["reason"] == "InputsChanged"
     assert condition(draft)["message"].endswith(": Kptfile")
 
 
-async def test_who_sets_a_condition_with_new_content_signs_the_new_content(fleet: World) -> None:
+async def test_who_sets_a_condition_with_new_content_signs_the_new_content(fleet: StoreWorld) -> None:
     """As kpt and porchctl do: files and the Kptfile's status in one update. Other conditions are void."""
     await certified(fleet, "Certified", "Tested")
     kptfile = (await texts(fleet))["Kptfile"]
@@ -142,7 +142,7 @@ async def test_who_sets_a_condition_with_new_content_signs_the_new_content(fleet
     assert {type_: each["by"] for type_, each in found.items() if each["content"]} == {"Certified": "filler"}
 
 
-async def test_a_service_of_pvbus_signs_nothing(fleet: World) -> None:
+async def test_a_service_of_pvbus_signs_nothing(fleet: StoreWorld) -> None:
     """What a rebase brings along from the upstream's Kptfile is no statement on the draft."""
     await drafted(fleet)
     resources = await fleet.files(NAME)
@@ -153,7 +153,7 @@ async def test_a_service_of_pvbus_signs_nothing(fleet: World) -> None:
     assert condition(fleet.present(NAME), "Brought")["status"] == "Unknown"
 
 
-async def test_a_client_can_neither_forge_nor_lose_a_signature(fleet: World) -> None:
+async def test_a_client_can_neither_forge_nor_lose_a_signature(fleet: StoreWorld) -> None:
     draft = await certified(fleet)
     expected = signatures(draft)
     future = signed_digest({**await texts(fleet), "app.yaml": APP.format("2")})
@@ -167,7 +167,7 @@ async def test_a_client_can_neither_forge_nor_lose_a_signature(fleet: World) -> 
     assert condition(await edit(fleet, "2"))["status"] == "Unknown"
 
 
-async def test_a_push_voids_what_was_signed_until_somebody_signs_anew(fleet: World, edge: Path) -> None:
+async def test_a_push_voids_what_was_signed_until_somebody_signs_anew(fleet: StoreWorld, edge: Path) -> None:
     draft = await certified(fleet, "Certified", "Tested")
     push_files(edge, {"app-1/app.yaml": APP.format("2")}, branch=BRANCH)
     await fleet.until(lambda: condition(fleet.present(NAME))["status"] == "Unknown")
@@ -184,7 +184,7 @@ async def test_a_push_voids_what_was_signed_until_somebody_signs_anew(fleet: Wor
     assert draft["metadata"]["uid"] == signed["metadata"]["uid"]
 
 
-async def test_a_proposal_with_pushed_content_is_not_approved(fleet: World, edge: Path) -> None:
+async def test_a_proposal_with_pushed_content_is_not_approved(fleet: StoreWorld, edge: Path) -> None:
     draft = await fleet.update(await certified(fleet), readinessGates=[{"conditionType": "Certified"}])
     proposed = await fleet.update(draft, lifecycle="Proposed")
     push_files(edge, {"app-1/app.yaml": APP.format("2")}, branch="proposed/app-1/ws")
@@ -195,7 +195,7 @@ async def test_a_proposal_with_pushed_content_is_not_approved(fleet: World, edge
     assert "it was True by ann" in refused.value.message
 
 
-async def test_a_writer_who_names_other_content_is_refused_with_both_digests(fleet: World) -> None:
+async def test_a_writer_who_names_other_content_is_refused_with_both_digests(fleet: StoreWorld) -> None:
     draft = await drafted(fleet)
     looked_at = signed_digest(await texts(fleet))
     draft = await edit(fleet, "2")
@@ -215,7 +215,7 @@ async def test_a_writer_who_names_other_content_is_refused_with_both_digests(fle
         await fleet.put(resources, {"app.yaml": APP.format("3")}, user="ann")
 
 
-async def test_a_save_since_a_client_looked_at_the_files_is_a_conflict(fleet: World) -> None:
+async def test_a_save_since_a_client_looked_at_the_files_is_a_conflict(fleet: StoreWorld) -> None:
     """So a client may compare the files itself, if its write names the version that it read before."""
     draft = await drafted(fleet)
     await edit(fleet, "2")
@@ -224,7 +224,7 @@ async def test_a_save_since_a_client_looked_at_the_files_is_a_conflict(fleet: Wo
     assert refused.value.code == 409
 
 
-async def test_what_a_signer_lets_survive_voids_nothing(fleet: World) -> None:
+async def test_what_a_signer_lets_survive_voids_nothing(fleet: StoreWorld) -> None:
     """As said at the signing: a later wish changes nothing, not even in the edit that it is for."""
     draft = await drafted(fleet)
     wish = {SURVIVES: json.dumps({"Certified": ["docs/*", "app.yaml#/data/size"]})}
@@ -240,7 +240,7 @@ async def test_what_a_signer_lets_survive_voids_nothing(fleet: World) -> None:
     assert condition(fleet.present(NAME))["status"] == "Unknown"
 
 
-async def test_a_wish_in_the_edit_that_it_is_for_comes_too_late(fleet: World) -> None:
+async def test_a_wish_in_the_edit_that_it_is_for_comes_too_late(fleet: StoreWorld) -> None:
     await certified(fleet)
     kptfile = (await texts(fleet))["Kptfile"]
     wish = f"    {SURVIVES}: '{json.dumps({'Certified': ['app.yaml']})}'\n"
@@ -250,7 +250,7 @@ async def test_a_wish_in_the_edit_that_it_is_for_comes_too_late(fleet: World) ->
     assert condition(fleet.present(NAME))["status"] == "Unknown"
 
 
-async def test_a_wish_that_everything_survives_is_refused(fleet: World) -> None:
+async def test_a_wish_that_everything_survives_is_refused(fleet: StoreWorld) -> None:
     draft = await drafted(fleet)
     wish = {SURVIVES: json.dumps({"Certified": ["*"]})}
     draft = await fleet.update(draft, packageMetadata=annotated(draft, wish))
@@ -258,7 +258,7 @@ async def test_a_wish_that_everything_survives_is_refused(fleet: World) -> None:
         await fleet.update(signing(draft, "Certified"), user="ann")
 
 
-async def test_the_history_of_a_task_has_the_end_of_its_answer(fleet: World) -> None:
+async def test_the_history_of_a_task_has_the_end_of_its_answer(fleet: StoreWorld) -> None:
     draft = await drafted(fleet)
     asked = tasks.with_task({}, "Certified", Task(question="Is it licensed?"))
     draft = await fleet.update(
@@ -270,7 +270,9 @@ async def test_the_history_of_a_task_has_the_end_of_its_answer(fleet: World) -> 
     assert (last.by, last.before, last.after) == ("bob", "True", "Unknown")
 
 
-async def test_a_copy_that_keeps_its_conditions_is_bound_to_its_own_content(fleet: World, edge: Path) -> None:
+async def test_a_copy_that_keeps_its_conditions_is_bound_to_its_own_content(
+    fleet: StoreWorld, edge: Path
+) -> None:
     published = await fleet.publish(await certified(fleet))
     edited = {"type": "edit", "edit": {"sourceRef": {"name": published["metadata"]["name"]}}}
     copied = await fleet.create(revision("edge", "app-1", "two", edited))

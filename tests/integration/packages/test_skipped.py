@@ -7,17 +7,17 @@ import pytest
 
 from pvbus.core.api.variants import Upstream
 from pvbus.core.variants.missing import missing_part
-from tests.integration.packages.support import KPTFILE, World, bare, git, push_files
+from tests.integration.packages.support import KPTFILE, StoreWorld, bare, git, push_files
 
 
-def skipped(world: World, name: str) -> dict[str, Any] | None:
+def skipped(world: StoreWorld, name: str) -> dict[str, Any] | None:
     stored = world.ready(name)
     found = stored["status"]["conditions"] if stored else []
     return next((each for each in found if each["type"] == "PackagesSkipped"), None)
 
 
 async def test_packages_that_cannot_be_served_are_named_with_the_reason(
-    world: World, blueprints: Path
+    world: StoreWorld, blueprints: Path
 ) -> None:
     """By their names, at the root, or by the name of a tag; a tag without a package is no news."""
     bad = {"My_App/Kptfile": "app", "teams/Blue.Team/web/Kptfile": "web", "Kptfile": "root"}
@@ -41,7 +41,9 @@ async def test_packages_that_cannot_be_served_are_named_with_the_reason(
     await world.until(lambda: skipped(world, "blue") is None)
 
 
-async def test_a_folder_that_is_itself_a_package_hides_what_is_in_it(world: World, tmp_path: Path) -> None:
+async def test_a_folder_that_is_itself_a_package_hides_what_is_in_it(
+    world: StoreWorld, tmp_path: Path
+) -> None:
     remote = bare(tmp_path / "git" / "one.git")
     push_files(remote, {f"{path}/Kptfile": KPTFILE.format(name="x") for path in ("apps", "apps/web")})
     await world.add_repository("one", remote, git={"directory": "apps"})

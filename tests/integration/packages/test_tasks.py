@@ -9,7 +9,7 @@ from pvbus.core.kernel.keys import TASK_HISTORY, TASKS
 from pvbus.core.kernel.tasks import Task
 from pvbus.ports.cluster import Object
 from tests.integration.apiserver.test_access import RBAC, _add, _bound, _role
-from tests.integration.packages.support import World, clone_of, git, revision
+from tests.integration.packages.support import StoreWorld, clone_of, git, revision
 from tests.integration.packages.test_gates import APPLY, IDENTITY, _once_allowed
 from tests.integration.packages.test_server import REVISIONS, register, serving
 
@@ -28,7 +28,7 @@ def history(obj: Object) -> list[tuple[str, str, str, str]]:
     return [(each.by, each.before, each.after, each.message) for each in tasks.of(obj).history]
 
 
-async def asked(fleet: World) -> Object:
+async def asked(fleet: StoreWorld) -> Object:
     """Make a draft with an open task, whose question bob has asked."""
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     metadata = {"annotations": ASKED}
@@ -36,7 +36,7 @@ async def asked(fleet: World) -> Object:
 
 
 async def test_answers_are_recorded_with_their_user_in_the_object_and_in_git(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     draft = await asked(fleet)
     answered = await fleet.update(with_status(draft, "False", "no licence"), user="eve")
@@ -57,7 +57,7 @@ async def test_answers_are_recorded_with_their_user_in_the_object_and_in_git(
     assert all(name in kptfile for name in ("bob", "eve", "carl"))
 
 
-async def test_the_history_of_a_client_is_not_believed(fleet: World) -> None:
+async def test_the_history_of_a_client_is_not_believed(fleet: StoreWorld) -> None:
     """Not one that forges an answer, not one that loses it, in the object or in the files."""
     answered = await fleet.update(with_status(await asked(fleet), "True"), user="eve")
     expected = [("bob", "", "Unknown", "?"), ("eve", "Unknown", "True", "")]
@@ -73,7 +73,7 @@ async def test_the_history_of_a_client_is_not_believed(fleet: World) -> None:
     assert history(fleet.present(NAME)) == [*expected, ("mallory", "True", "False", "")]
 
 
-async def test_a_kptfile_that_cannot_be_read_hides_no_change_from_git(fleet: World, edge: Path) -> None:
+async def test_a_kptfile_that_cannot_be_read_hides_no_change_from_git(fleet: StoreWorld, edge: Path) -> None:
     await fleet.update(with_status(await asked(fleet), "False"), user="eve")
     resources = await fleet.files(NAME)
     kptfile = resources["spec"]["resources"]["Kptfile"]
@@ -111,7 +111,7 @@ async def test_an_answer_over_http_has_the_name_of_its_token(
         assert history(reply.body) == [("ann", "", "True", "")]
 
 
-async def test_an_answer_does_not_run_the_pipeline(fleet: World) -> None:
+async def test_an_answer_does_not_run_the_pipeline(fleet: StoreWorld) -> None:
     """Nor does a save of files with another history."""
     draft = await asked(fleet)
     runs = len(fleet.renders)
@@ -124,7 +124,7 @@ async def test_an_answer_does_not_run_the_pipeline(fleet: World) -> None:
     assert len(fleet.renders) == runs
 
 
-async def test_a_copy_has_the_questions_but_not_the_answers_of_its_source(fleet: World) -> None:
+async def test_a_copy_has_the_questions_but_not_the_answers_of_its_source(fleet: StoreWorld) -> None:
     """They are about another revision; also where the request brings them along, and in an upgrade."""
     published = await fleet.publish(await fleet.update(with_status(await asked(fleet), "True"), user="eve"))
     assert len(history(published)) == 2

@@ -24,7 +24,7 @@ from tests.integration.packages.support import (
     CONFIG,
     KPTFILE,
     NAMESPACE,
-    World,
+    StoreWorld,
     clone_of,
     git,
     push_files,
@@ -59,7 +59,7 @@ def publish_second(blueprints: Path, settings: str = NEXT) -> str:
 
 
 @pytest.fixture
-async def published(fleet: World, blueprints: Path) -> World:
+async def published(fleet: StoreWorld, blueprints: Path) -> StoreWorld:
     """A clone of the first revision, published with a local edit, and a second revision upstream."""
     draft = await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     files = await fleet.files("edge.app-1.ws")
@@ -73,7 +73,7 @@ async def published(fleet: World, blueprints: Path) -> World:
 
 
 async def test_an_upgrade_has_upstreams_change_and_the_local_one(
-    published: World, blueprints: Path, edge: Path
+    published: StoreWorld, blueprints: Path, edge: Path
 ) -> None:
     draft = await published.create(revision("edge", "app-1", "next", upgrade_of("edge.app-1.ws")))
 
@@ -119,7 +119,7 @@ def settings(name: str, **data: str) -> str:
     return f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: example\ndata:\n{lines}"
 
 
-async def test_what_only_the_pipeline_has_made_is_no_conflict(fleet: World, blueprints: Path) -> None:
+async def test_what_only_the_pipeline_has_made_is_no_conflict(fleet: StoreWorld, blueprints: Path) -> None:
     """Upstream removes fields, and objects; of each, one that only the pipeline has changed, and one that a
     person has changed, too."""
     setter = "nowhere # kpt-set: ${region}"
@@ -161,7 +161,7 @@ async def test_what_only_the_pipeline_has_made_is_no_conflict(fleet: World, blue
     assert "mine: edited" in merged["edited.yaml"]
 
 
-async def test_the_commit_of_an_upgrade_is_as_porchs(published: World, edge: Path) -> None:
+async def test_the_commit_of_an_upgrade_is_as_porchs(published: StoreWorld, edge: Path) -> None:
     await published.create(revision("edge", "app-1", "next", upgrade_of("edge.app-1.ws")))
     message = git(edge, "log", "-1", "--format=%B", "drafts/app-1/next")
     assert message.startswith("Upgrading revision\n\n")
@@ -173,7 +173,7 @@ async def test_the_commit_of_an_upgrade_is_as_porchs(published: World, edge: Pat
 
 
 async def test_a_conflict_takes_upstreams_value_and_is_reported_on_the_revision(
-    published: World, blueprints: Path
+    published: StoreWorld, blueprints: Path
 ) -> None:
     copy = await published.create(
         revision(
@@ -213,7 +213,7 @@ async def test_a_conflict_takes_upstreams_value_and_is_reported_on_the_revision(
     ],
 )
 async def test_each_strategy_has_its_own_result(
-    published: World, strategy: str, data: dict[str, str], own: bool
+    published: StoreWorld, strategy: str, data: dict[str, str], own: bool
 ) -> None:
     task = upgrade_of("edge.app-1.ws", strategy=strategy)
     await published.create(revision("edge", "app-1", "next", task))
@@ -234,7 +234,7 @@ async def test_each_strategy_has_its_own_result(
     ],
 )
 async def test_a_strategy_that_cannot_merge_a_package_refuses_it(
-    published: World, strategy: str, words: str
+    published: StoreWorld, strategy: str, words: str
 ) -> None:
     task = upgrade_of("edge.app-1.ws", strategy=strategy)
     with pytest.raises(StatusError, match=words) as refused:
@@ -262,7 +262,7 @@ async def test_a_strategy_that_cannot_merge_a_package_refuses_it(
     ],
 )
 async def test_a_wrong_upgrade_is_refused_and_leaves_nothing(
-    published: World, edge: Path, task: Object, words: str
+    published: StoreWorld, edge: Path, task: Object, words: str
 ) -> None:
     await published.create(
         revision("edge", "app-1", "draft", {"type": "edit", "edit": {"sourceRef": {"name": "edge.app-1.ws"}}})
@@ -274,7 +274,9 @@ async def test_a_wrong_upgrade_is_refused_and_leaves_nothing(
     assert refs(edge) == before
 
 
-async def test_files_that_are_no_text_keep_their_bytes(fleet: World, blueprints: Path, edge: Path) -> None:
+async def test_files_that_are_no_text_keep_their_bytes(
+    fleet: StoreWorld, blueprints: Path, edge: Path
+) -> None:
     """Bytes that are no UTF-8 are merged as they are, not as they are shown."""
     await fleet.publish(await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1"))))
     clone = blueprints.parent / f"clone-of-{blueprints.name}"
@@ -290,7 +292,7 @@ async def test_files_that_are_no_text_keep_their_bytes(fleet: World, blueprints:
 
 
 async def test_a_package_that_followed_the_branch_is_upgraded_from_the_commit_it_has(
-    fleet: World, blueprints: Path
+    fleet: StoreWorld, blueprints: Path
 ) -> None:
     """The placeholder has gone on since; the lock names what was cloned."""
     await fleet.publish(await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.main"))))
@@ -301,7 +303,7 @@ async def test_a_package_that_followed_the_branch_is_upgraded_from_the_commit_it
     assert editor.values(files["settings.yaml"])[0]["data"] == {"size": "large", "colour": "red"}
 
 
-async def test_the_upstream_of_an_upgrade_cannot_be_deleted(published: World) -> None:
+async def test_the_upstream_of_an_upgrade_cannot_be_deleted(published: StoreWorld) -> None:
     await published.create(revision("edge", "app-1", "next", upgrade_of("edge.app-1.ws")))
     second = published.present("blue.app.v2")
     await published.update(second, lifecycle="DeletionProposed")

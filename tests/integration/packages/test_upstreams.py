@@ -13,7 +13,7 @@ from pvbus.ports.cluster import Object
 from tests.integration.packages.support import (
     CONFIG,
     KPTFILE,
-    World,
+    StoreWorld,
     bare,
     clone_of,
     git,
@@ -44,7 +44,7 @@ def server(blueprints: Path, certified: tuple[Path, Path]) -> Iterator[GitServer
 @pytest.fixture
 async def edged(
     blueprints: Path, edge: Path, certified: tuple[Path, Path], tmp_path: Path
-) -> AsyncIterator[World]:
+) -> AsyncIterator[StoreWorld]:
     """A world with only the deployment repository registered, and the server's password in a Secret."""
     async with running(tmp_path / "data", local_folders=(str(blueprints.parent),)) as world:
         await world.add_repository("edge", edge, deployment=True)
@@ -75,7 +75,7 @@ upstreamLock:
 
 
 async def test_a_package_is_cloned_by_its_address_and_records_it(
-    edged: World, server: GitServer, blueprints: Path, edge: Path
+    edged: StoreWorld, server: GitServer, blueprints: Path, edge: Path
 ) -> None:
     repo = server.url("blue%20prints.git")
     commit = git(blueprints, "rev-parse", "app/v1")
@@ -98,7 +98,9 @@ async def test_a_package_is_cloned_by_its_address_and_records_it(
     assert "right-password" not in message
 
 
-async def test_a_ref_is_a_tag_a_branch_or_a_commit(edged: World, server: GitServer, blueprints: Path) -> None:
+async def test_a_ref_is_a_tag_a_branch_or_a_commit(
+    edged: StoreWorld, server: GitServer, blueprints: Path
+) -> None:
     git(blueprints, "branch", "topic", "main")
     before = git(blueprints, "rev-parse", "topic")
     head = push_files(blueprints, {"app/settings.yaml": CONFIG.replace("small", "large")})
@@ -112,7 +114,7 @@ async def test_a_ref_is_a_tag_a_branch_or_a_commit(edged: World, server: GitServ
 
 
 async def test_a_package_at_the_root_and_an_annotated_tag(
-    edged: World, server: GitServer, edge: Path
+    edged: StoreWorld, server: GitServer, edge: Path
 ) -> None:
     remote = bare(server.folder / "root.git")
     commit = push_files(remote, {"Kptfile": KPTFILE.format(name="root"), "deep/a.yaml": CONFIG})
@@ -125,7 +127,7 @@ async def test_a_package_at_the_root_and_an_annotated_tag(
 
 
 async def test_many_clones_of_a_commit_fetch_it_once(
-    edged: World, server: GitServer, certified: tuple[Path, Path], edge: Path
+    edged: StoreWorld, server: GitServer, certified: tuple[Path, Path], edge: Path
 ) -> None:
     repo = server.url("blue%20prints.git")
     await edged.create(revision("edge", "first", "ws", at(repo)))
@@ -175,7 +177,7 @@ NO_LOCATION: list[tuple[Object, int, str]] = [
 
 
 async def test_what_is_wrong_with_an_address_is_said(
-    edged: World, server: GitServer, blueprints: Path, edge: Path
+    edged: StoreWorld, server: GitServer, blueprints: Path, edge: Path
 ) -> None:
     push_files(blueprints, {"docs/readme.md": "hello\n"})
     tasks = []
@@ -194,7 +196,7 @@ async def test_what_is_wrong_with_an_address_is_said(
 
 
 async def test_a_commit_that_is_too_large_is_given_up(
-    edged: World, blueprints: Path, monkeypatch: pytest.MonkeyPatch
+    edged: StoreWorld, blueprints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gitcommand, "UPSTREAM_LIMITS", programs.Limits(1 << 30, 100 * 1024))
     noise = "".join(f"{number * number:x}\n" for number in range(60_000))
@@ -205,7 +207,7 @@ async def test_a_commit_that_is_too_large_is_given_up(
 
 
 async def test_a_package_cloned_by_address_is_upgraded_once_its_repository_is_registered(
-    edged: World, server: GitServer, blueprints: Path, edge: Path
+    edged: StoreWorld, server: GitServer, blueprints: Path, edge: Path
 ) -> None:
     repo = server.url("blue%20prints.git")
     draft = await edged.create(revision("edge", "web", "ws", at(repo)))
@@ -221,7 +223,7 @@ async def test_a_package_cloned_by_address_is_upgraded_once_its_repository_is_re
     assert await edged.create(revision("edge", "by-name", "ws", clone_of("blue.app.v1")))
 
 
-async def test_a_remote_that_hangs_does_not_hold_up_the_shutdown(edged: World) -> None:
+async def test_a_remote_that_hangs_does_not_hold_up_the_shutdown(edged: StoreWorld) -> None:
     async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.set()
         await reader.read()

@@ -14,7 +14,7 @@ from tests.integration.apiserver.client import Api
 from tests.integration.packages.support import (
     KPTFILE,
     NAMESPACE,
-    World,
+    StoreWorld,
     clone_of,
     git,
     push_files,
@@ -60,7 +60,7 @@ def with_validators(text: str, *validators: Object) -> str:
     return yaml.safe_dump(value, sort_keys=False)
 
 
-async def with_validator(fleet: World, *more: Object) -> Object:
+async def with_validator(fleet: StoreWorld, *more: Object) -> Object:
     """Make a draft with a gate that its validator serves; its content is bad."""
     await fleet.create(revision("edge", "app-1", "ws", clone_of("blue.app.v1")))
     files = await fleet.files(NAME)
@@ -69,12 +69,12 @@ async def with_validator(fleet: World, *more: Object) -> Object:
     return await fleet.update(fleet.present(NAME), readinessGates=GATES)
 
 
-async def save(fleet: World, changes: dict[str, str | None]) -> Object:
+async def save(fleet: StoreWorld, changes: dict[str, str | None]) -> Object:
     await fleet.put(await fleet.files(NAME), changes)
     return fleet.present(NAME)
 
 
-async def sized(fleet: World, size: str) -> Object:
+async def sized(fleet: StoreWorld, size: str) -> Object:
     text = (await fleet.files(NAME))["spec"]["resources"]["settings.yaml"]
     before = yaml.safe_load(text)["data"]["size"]
     return await save(fleet, {"settings.yaml": text.replace(f"size: {before}", f"size: {size}")})
@@ -97,7 +97,7 @@ async def refusal(change: Any) -> str:
 
 
 async def test_a_failing_validator_keeps_a_draft_from_being_proposed_until_it_is_corrected(
-    fleet: World,
+    fleet: StoreWorld,
 ) -> None:
     draft = await with_validator(fleet)
     assert found(draft) == {TYPE: "False", "Rendered": "True"}
@@ -110,7 +110,7 @@ async def test_a_failing_validator_keeps_a_draft_from_being_proposed_until_it_is
     assert (await fleet.publish(corrected))["spec"]["lifecycle"] == "Published"
 
 
-async def test_programs_find_the_results_in_the_answer_and_in_the_kptfile(fleet: World) -> None:
+async def test_programs_find_the_results_in_the_answer_and_in_the_kptfile(fleet: StoreWorld) -> None:
     await with_validator(fleet)
     answer = await fleet.put(await fleet.files(NAME), {"note.txt": "hello\n"})
     *_, item = answer["status"]["renderStatus"]["result"]["items"]
@@ -123,7 +123,7 @@ async def test_programs_find_the_results_in_the_answer_and_in_the_kptfile(fleet:
 
 
 async def test_the_same_content_renders_the_same_conditions_and_writes_nothing(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     await with_validator(fleet, {"image": "no-such", "name": "later"})
     assert found(fleet.present(NAME))[f"{PREFIX}later"] == "Unknown"
@@ -135,7 +135,7 @@ async def test_the_same_content_renders_the_same_conditions_and_writes_nothing(
     assert git(edge, "rev-parse", "drafts/app-1/ws") == before
 
 
-async def test_nobody_sets_a_validators_condition(fleet: World) -> None:
+async def test_nobody_sets_a_validators_condition(fleet: StoreWorld) -> None:
     """Neither through the API nor in the Kptfile; and a program that sets its own disturbs none."""
     draft = await with_validator(fleet)
     forged = {"type": TYPE, "status": "True", "reason": "Trust", "message": "me"}
@@ -154,7 +154,7 @@ async def test_nobody_sets_a_validators_condition(fleet: World) -> None:
     assert found(edited) == {TYPE: "False", "Rendered": "True", "Mine": "True"}
 
 
-async def test_a_validator_that_is_renamed_removed_and_brought_back(fleet: World) -> None:
+async def test_a_validator_that_is_renamed_removed_and_brought_back(fleet: StoreWorld) -> None:
     await with_validator(fleet)
     good = await sized(fleet, "big")
     assert found(good)[TYPE] == "True"
@@ -169,7 +169,7 @@ async def test_a_validator_that_is_renamed_removed_and_brought_back(fleet: World
     assert found(back) == {TYPE: "True", "Rendered": "True"}
 
 
-async def test_what_did_not_run_is_unknown(fleet: World) -> None:
+async def test_what_did_not_run_is_unknown(fleet: StoreWorld) -> None:
     await with_validator(fleet)
     await sized(fleet, "big")
     kptfile = (await fleet.files(NAME))["spec"]["resources"]["Kptfile"]
@@ -187,7 +187,7 @@ async def test_what_did_not_run_is_unknown(fleet: World) -> None:
     assert found(mended) == {TYPE: "True", "Rendered": "True"}
 
 
-async def test_a_program_that_fails_has_its_results_in_the_condition(fleet: World) -> None:
+async def test_a_program_that_fails_has_its_results_in_the_condition(fleet: StoreWorld) -> None:
     """As validators of the catalog do it: an exit code of 1, and a ResourceList with the results."""
     script = "results: [{message: no good, file: {path: a.yaml}}]"
     fleet.registry = FunctionRegistry(
@@ -203,7 +203,7 @@ async def test_a_program_that_fails_has_its_results_in_the_condition(fleet: Worl
 
 
 async def test_content_that_another_program_committed_is_unknown_until_it_is_saved(
-    fleet: World, edge: Path
+    fleet: StoreWorld, edge: Path
 ) -> None:
     """Somebody pushes a bad change to the draft's branch, with the good condition that was there before."""
     await with_validator(fleet)
@@ -225,7 +225,7 @@ async def test_content_that_another_program_committed_is_unknown_until_it_is_sav
     assert found(saved) == {TYPE: "False", "Rendered": "True", "Mine": "True"}
 
 
-async def test_a_copy_has_the_conditions_of_its_own_content_whatever_the_policy(fleet: World) -> None:
+async def test_a_copy_has_the_conditions_of_its_own_content_whatever_the_policy(fleet: StoreWorld) -> None:
     await with_validator(fleet)
     await fleet.publish(await sized(fleet, "big"))
     edit = {"type": "edit", "edit": {"sourceRef": {"name": NAME}}}

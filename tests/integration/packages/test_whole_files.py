@@ -10,7 +10,7 @@ from pvbus.ports.cluster import Object
 from tests.integration.packages.support import (
     CONFIG,
     KPTFILE,
-    World,
+    StoreWorld,
     clone_of,
     git,
     push_files,
@@ -49,7 +49,7 @@ def by_address(remote: Path, package: str) -> Object:
 
 
 async def test_yaml_that_is_not_utf8_keeps_its_bytes_and_names_file_and_byte(
-    fleet: World, blueprints: Path, edge: Path
+    fleet: StoreWorld, blueprints: Path, edge: Path
 ) -> None:
     """It is cloned, saved and renamed byte for byte; functions cannot read it, and the condition says so."""
     publish(blueprints, "town", {"town.yaml": LATIN, "notes.txt": LATIN, "logo.png": b"\x89PNG\xff\x00\xfe"})
@@ -75,7 +75,7 @@ async def test_yaml_that_is_not_utf8_keeps_its_bytes_and_names_file_and_byte(
     assert fleet.present("edge.town.ws")["status"]["conditions"][0]["status"] == "True"
 
 
-async def test_a_kptfile_that_is_not_utf8_cannot_be_cloned(fleet: World, blueprints: Path) -> None:
+async def test_a_kptfile_that_is_not_utf8_cannot_be_cloned(fleet: StoreWorld, blueprints: Path) -> None:
     kptfile = KPTFILE.format(name="town").replace("example", "Zürich").encode("latin-1")
     publish(blueprints, "town", {"Kptfile": kptfile})
     upstream = await fleet.until(lambda: fleet.revision("blue.town.v1"))
@@ -124,7 +124,7 @@ async def test_what_no_package_may_have_is_refused_alike_on_every_way_in(
 
 
 async def test_a_file_below_a_link_is_refused_and_the_link_stays(
-    fleet: World, blueprints: Path, edge: Path
+    fleet: StoreWorld, blueprints: Path, edge: Path
 ) -> None:
     """The API shows no links, so a client does not know that the folder's name is taken."""
     publish(blueprints, "linked", {"real/a.txt": b"a", "link": "real", "README": "real/a.txt"})

@@ -10,6 +10,7 @@ from aiohttp import web
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.ports.cluster import Kind, Object, Resource
+from tests.kit.cluster import resource_of
 from tests.unit.adapters.http_servers import connected, serving, status, write_kubeconfig
 
 SITE = Kind("example.org", "Site")
@@ -126,8 +127,7 @@ async def test_a_kind_that_is_not_served_any_more_is_discovered_again(
     """Nobody said that the definition changed: the 404 of the kind does."""
     server = Server("v1")
     async with serving(server) as url, connected(write_kubeconfig(tmp_path, url)) as cluster:
-        resource = await cluster.resource(SITE)
-        assert resource is not None
+        resource = await resource_of(cluster, SITE)
         server.versions = ()
         with pytest.raises((PermanentError, ConflictError), match="404"):
             await ask(cluster, resource)
@@ -145,8 +145,7 @@ async def test_an_object_that_is_missing_changes_nothing_of_discovery(tmp_path: 
 
     server = Server("v1")
     async with serving(missing) as url, connected(write_kubeconfig(tmp_path, url)) as cluster:
-        resource = await cluster.resource(SITE)
-        assert resource is not None
+        resource = await resource_of(cluster, SITE)
         assert await cluster.get(resource, "default", "a") is None
         with pytest.raises(ConflictError, match="404"):
             await cluster.update(resource, OBJECT)

@@ -30,14 +30,14 @@ BRANCH = Branch("edge", "a-web", "packagevariant-1")
 CHECK = "check|fleet.example.dev/Cluster|default/web"
 
 
-class World:
+class JudgedWorld:
     """Facts, second by second."""
 
     def __init__(self) -> None:
         self.judge = Judge()
         self._offsets = 0
 
-    def at(self, second: float) -> "World":
+    def at(self, second: float) -> "JudgedWorld":
         self.judge.now = 1_000_000.0 + second
         return self
 
@@ -73,9 +73,9 @@ class World:
         return [each.text for each in self.judge.found]
 
 
-def fleet(stage: str = "production") -> World:
+def fleet(stage: str = "production") -> JudgedWorld:
     """A set with one target, and its variant."""
-    world = World().at(0)
+    world = JudgedWorld().at(0)
     world.object(REPOSITORY, "blueprints", spec={"type": "git"})
     world.object(REPOSITORY, "edge", spec={"type": "git"})
     revision = published("default", "blueprints", "web", 1)
@@ -120,7 +120,7 @@ def draft(name: str, package: str = "a-web", uid: str = "uid-draft", lifecycle: 
     }
 
 
-def ordered(world: World, *, is_checked: bool = True) -> None:
+def ordered(world: JudgedWorld, *, is_checked: bool = True) -> None:
     """Let unroll check the set's removals, and order that of its variant."""
     if is_checked:
         request = {
@@ -231,7 +231,7 @@ def event(id_: str, status: str, previous: str, generation: int = 1) -> Mapping[
 
 
 def test_an_event_that_is_published_twice_is_found() -> None:
-    world = World().at(0)
+    world = JudgedWorld().at(0)
     world.record(CONDITIONS, "PackageVariant|default/a", event("1", "False", ""))
     world.record(CONDITIONS, "PackageVariant|default/a", event("2", "True", "False"))
     assert world.broken(DOUBLED) == []
@@ -243,7 +243,7 @@ def test_an_event_that_is_published_twice_is_found() -> None:
 
 
 def test_an_event_that_does_not_follow_the_one_before_is_found() -> None:
-    world = World().at(0)
+    world = JudgedWorld().at(0)
     world.record(CONDITIONS, "PackageVariant|default/a", event("1", "False", ""))
     world.record(CONDITIONS, "PackageVariant|default/a", event("2", "False", "True"))
     assert "follows 'False', but says 'True'" in world.broken(REORDERED)[0]
@@ -252,14 +252,14 @@ def test_an_event_that_does_not_follow_the_one_before_is_found() -> None:
 @pytest.mark.parametrize(("version", "broken"), [("9", 1), ("10", 0), ("11", 0)])
 def test_an_older_version_of_an_object_after_a_newer_one_is_found(version: str, broken: int) -> None:
     """Versions are compared as numbers."""
-    world = World().at(0)
+    world = JudgedWorld().at(0)
     world.record(VARIANTS, "default/a", {"metadata": {"uid": "1", "resourceVersion": "10"}})
     world.record(VARIANTS, "default/a", {"metadata": {"uid": "1", "resourceVersion": version}})
     assert len(world.broken(REORDERED)) == broken
 
 
 def test_versions_of_another_object_with_the_name_do_not_count() -> None:
-    world = World().at(0)
+    world = JudgedWorld().at(0)
     world.record(OBJECTS, "a", {"uid": "1", "resourceVersion": "10"})
     world.record(OBJECTS, "a", {"uid": "2", "resourceVersion": "9"})
     assert world.broken(REORDERED) == []
@@ -277,7 +277,7 @@ def test_a_status_that_observes_an_older_generation_is_found() -> None:
 
 
 def test_an_end_that_goes_back_is_found() -> None:
-    world = World().at(0)
+    world = JudgedWorld().at(0)
     world.judge.ends({("pvbus.targets", 0): 5})
     world.judge.ends({("pvbus.targets", 0): 5})
     assert world.broken(LOST) == []
@@ -287,7 +287,7 @@ def test_an_end_that_goes_back_is_found() -> None:
 
 @pytest.mark.parametrize("again", [{"state": "present"}, None])
 def test_a_record_that_is_not_there_any_more_is_found(again: Mapping[str, Any] | None) -> None:
-    first, last = World().at(0), World()
+    first, last = JudgedWorld().at(0), JudgedWorld()
     first.record("pvbus.desired", "default/a", {"state": "present"})
     first.record("pvbus.desired", "default/a", {"state": "gone"})
     records = (
@@ -303,7 +303,7 @@ def test_a_record_that_is_not_there_any_more_is_found(again: Mapping[str, Any] |
 
 
 def test_an_answered_write_that_is_not_there_is_found() -> None:
-    world = World().at(0)
+    world = JudgedWorld().at(0)
     world.judge.client_writes(3, ["default/a is None"])
     assert world.broken(LOST) == ["default/a is None"]
     assert world.judge.judged[LOST] == 3
@@ -312,7 +312,7 @@ def test_an_answered_write_that_is_not_there_is_found() -> None:
 # ------------------------------------------------------------------ drafts
 
 
-def with_draft() -> World:
+def with_draft() -> JudgedWorld:
     world = fleet()
     world.object(REVISION, BRANCH.revision, **draft(BRANCH.revision))
     world.judge.branches({BRANCH: "1"})

@@ -30,7 +30,7 @@ def text(image: str) -> str:
     return f"{HEAD}  image: {image} # which\n"
 
 
-class World:
+class ConflictWorld:
     """A cluster with a draft in conflict for each variant, and a bus that has seen them."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,11 +110,11 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, monkeypatch)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConflictWorld:
+    return ConflictWorld(tmp_path, monkeypatch)
 
 
-def test_equal_conflicts_are_one_row(world: World, capsys: Captured) -> None:
+def test_equal_conflicts_are_one_row(world: ConflictWorld, capsys: Captured) -> None:
     """The largest group is first; by field, values may differ; labels choose among variants."""
     assert [len(group["variants"]) for group in world.groups(capsys)] == [COUNT - 1, 1]
     assert [len(group["variants"]) for group in world.groups(capsys, "--by-field")] == [COUNT]
@@ -125,7 +125,7 @@ def test_equal_conflicts_are_one_row(world: World, capsys: Captured) -> None:
     assert "data.image" in capsys.readouterr().out
 
 
-def test_one_decision_settles_all_that_match_and_nothing_else(world: World, capsys: Captured) -> None:
+def test_one_decision_settles_all_that_match_and_nothing_else(world: ConflictWorld, capsys: Captured) -> None:
     """A preview writes nothing; then each draft of the group has the value and no conflict."""
     group = world.groups(capsys)[0]["id"]
     before = world.images()
@@ -142,14 +142,14 @@ def test_one_decision_settles_all_that_match_and_nothing_else(world: World, caps
     assert [len(each["variants"]) for each in world.groups(capsys)] == [1]
 
 
-def test_each_draft_takes_its_own_value_by_field(world: World, capsys: Captured) -> None:
+def test_each_draft_takes_its_own_value_by_field(world: ConflictWorld, capsys: Captured) -> None:
     """By field, local means each variant's own; upstream, which the drafts have already, writes no file."""
     (group,) = world.groups(capsys, "--by-field")
     assert world.run("take", "local", group["id"], "--by-field", "--yes") == 0
     assert world.images() == ["a:2"] * (COUNT - 1) + ["a:other"]
 
 
-def test_a_resolution_is_taken_back(world: World, capsys: Captured) -> None:
+def test_a_resolution_is_taken_back(world: ConflictWorld, capsys: Captured) -> None:
     """Every draft has its former value and conflict again, but one that was changed since, which says so."""
     group = world.groups(capsys)[0]["id"]
     assert world.run("take", "local", group, "--yes", "-o", "json") == 0
@@ -166,7 +166,7 @@ def test_a_resolution_is_taken_back(world: World, capsys: Captured) -> None:
     assert world.groups(capsys)[0]["id"] == group
 
 
-def test_what_was_settled_is_listed_until_it_is_taken_back(world: World, capsys: Captured) -> None:
+def test_what_was_settled_is_listed_until_it_is_taken_back(world: ConflictWorld, capsys: Captured) -> None:
     """Each decision is a row with its id; a preview of taking it back writes nothing; published ones stay."""
 
     def settled() -> Any:
@@ -195,7 +195,7 @@ def test_what_was_settled_is_listed_until_it_is_taken_back(world: World, capsys:
     assert (world.images(), world.in_conflict()) == (before, [OTHER])
 
 
-def test_what_changed_since_the_list_is_refused(world: World, capsys: Captured) -> None:
+def test_what_changed_since_the_list_is_refused(world: ConflictWorld, capsys: Captured) -> None:
     """A draft that is proposed, or has another conflict, is named and left alone; the others go on."""
     group = world.groups(capsys)[0]["id"]
     proposed, other = world.of(0), world.of(1)
@@ -210,7 +210,7 @@ def test_what_changed_since_the_list_is_refused(world: World, capsys: Captured) 
     assert world.images() == ["a:3", "a:3", *["a:2"] * 3, "a:3"]
 
 
-def test_what_cannot_be_taken(world: World, capsys: Captured) -> None:
+def test_what_cannot_be_taken(world: ConflictWorld, capsys: Captured) -> None:
     """Without a terminal it does not ask; an unknown group or resolution is an error."""
     group = world.groups(capsys)[0]["id"]
     assert world.run("take", "local", group) == 2

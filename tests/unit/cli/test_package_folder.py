@@ -11,6 +11,7 @@ from pvbus.controlplane.packages import signing
 from pvbus.controlplane.packages.content import facts_of
 from pvbus.core.errors import ConflictError
 from pvbus.core.kernel.objectrows import REVISION
+from tests.kit.cluster import resource_of
 
 Captured = pytest.CaptureFixture[str]
 KPTFILE = """\
@@ -125,8 +126,7 @@ def test_what_cannot_be_done_is_said(
 
 async def test_an_edit_in_the_same_moment_is_not_overwritten(package: Path) -> None:
     cluster = PackageFolder(package)
-    resource = await cluster.resource(REVISION)
-    assert resource is not None
+    resource = await resource_of(cluster, REVISION)
     revision = await cluster.get(resource, *folder_key(str(package)))
     assert revision is not None
     (package / "Kptfile").write_text(KPTFILE + "pipeline: {}\n")

@@ -16,6 +16,7 @@ from pvbus.cli import fleet
 from pvbus.cli.main import run
 from pvbus.core.errors import ConflictError
 from pvbus.ports.cluster import Kind, Object, Resource
+from tests.kit.cluster import resource_of
 
 Captured = pytest.CaptureFixture[str]
 CONDITION = {"type": "Ready", "status": "True", "observedGeneration": 1}
@@ -171,8 +172,7 @@ def test_what_was_approved_is_checked(fleet_of_three: Location, capsys: Captured
 
 
 async def _renumber(server: Server) -> None:
-    resource = await server.resource(Kind("porch.kpt.dev", "PackageRevision"))
-    assert resource is not None
+    resource = await resource_of(server, Kind("porch.kpt.dev", "PackageRevision"))
     await server.patch(resource, "default", "edge.c.packagevariant-1", {"spec": {"revision": 0}})
 
 

@@ -21,7 +21,7 @@ def notice(number: int, *, name: str = "web", note: str = "made") -> Notice:
     return Notice(f"{number:016x}", kind, "default", name, f"uid-{name}", "Ready", note, False, time)
 
 
-class World:
+class EventWorld:
     """An API server, and the writer of its Events. trouble: what its next writes fail with."""
 
     def __init__(self) -> None:
@@ -41,11 +41,11 @@ class World:
         return list((await self.cluster.list(EVENTS, "default")).items)
 
 
-def simulated(scenario: Callable[[World], Awaitable[None]]) -> list[str]:
+def simulated(scenario: Callable[[EventWorld], Awaitable[None]]) -> list[str]:
     """Run a scenario beside the writer, and return the lines of the log."""
 
     async def main() -> None:
-        world = World()
+        world = EventWorld()
         running = asyncio.create_task(world.writer.run())
         await scenario(world)
         running.cancel()
@@ -56,7 +56,7 @@ def simulated(scenario: Callable[[World], Awaitable[None]]) -> list[str]:
 
 
 def test_a_repetition_is_counted_in_the_event_and_made_anew_where_that_is_gone() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: EventWorld) -> None:
         for number in (1, 2, 3):
             world.writer.tell(notice(number))
         await asyncio.sleep(1)
@@ -74,7 +74,7 @@ def test_a_repetition_is_counted_in_the_event_and_made_anew_where_that_is_gone()
 def test_a_refusal_is_one_warning_and_nothing_is_asked_for_a_while() -> None:
     """Then the right may have been granted."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: EventWorld) -> None:
         refusal = PermanentError("forbidden", reason=FORBIDDEN)
         world.trouble = [refusal, refusal]
         for number in range(5):
@@ -91,7 +91,7 @@ def test_a_refusal_is_one_warning_and_nothing_is_asked_for_a_while() -> None:
 
 
 def test_an_api_server_that_is_away_for_a_moment_gets_the_event_once() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: EventWorld) -> None:
         world.trouble = [TransientError("away"), TransientError("busy", retry_after_seconds=2.0)]
         world.writer.tell(notice(1))
         world.writer.tell(notice(1, note="the same change again, after a crash"))
@@ -102,7 +102,7 @@ def test_an_api_server_that_is_away_for_a_moment_gets_the_event_once() -> None:
 
 
 def test_the_queue_is_bounded_while_the_api_server_is_slow() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: EventWorld) -> None:
         world.trouble = [TransientError("away")] * (10 * QUEUE_MAX)
         for number in range(2 * QUEUE_MAX):
             world.writer.tell(notice(number, name=f"web-{number}"))

@@ -20,14 +20,14 @@ from pvbus.runtime.ingest.digests import PublishedDigests
 from pvbus.runtime.ingest.lease import IngestLease
 from tests.kit.busbeside import write_beside
 from tests.simulation.cluster import POLICY, QUARANTINE, STOP
-from tests.simulation.world import CONFIG_MAP, CRD, PARTITIONS, SET, SITE, World
+from tests.simulation.world import CONFIG_MAP, CRD, PARTITIONS, SET, SITE, SimulatedWorld
 
 LEASE = Lease(group="g", partition=0, epoch=1)
 
 
-def simulated(scenario: Callable[[World], Awaitable[None]], *, workers: int = 1) -> None:
+def simulated(scenario: Callable[[SimulatedWorld], Awaitable[None]], *, workers: int = 1) -> None:
     async def main() -> None:
-        world = World(workers=workers)
+        world = SimulatedWorld(workers=workers)
         world.serve_sites()
         await world.start(["ingest"])
         await world.converge(quiet=3)
@@ -37,7 +37,7 @@ def simulated(scenario: Callable[[World], Awaitable[None]], *, workers: int = 1)
     run_simulated(main())
 
 
-async def ask(world: World, request: WatchRequest | str, *, withdraw: bool = False) -> None:
+async def ask(world: SimulatedWorld, request: WatchRequest | str, *, withdraw: bool = False) -> None:
     """Write a request as another service would, past any lease."""
     key = request if isinstance(request, str) else watch_key(request)
     value = None if withdraw or isinstance(request, str) else msgspec.json.encode(request)
@@ -51,7 +51,7 @@ def site_request(requester: str = "unroll-0", **fields: Any) -> WatchRequest:
     return WatchRequest(group="example.org", kind="Site", requester=requester, **fields)
 
 
-def state(world: World, kind: Kind, topic: str = OBJECTS) -> str:
+def state(world: SimulatedWorld, kind: Kind, topic: str = OBJECTS) -> str:
     """Return what a reader of the whole topic knows of a kind."""
     view = SyncView(PARTITIONS)
     for record in world.records(topic):
@@ -62,7 +62,7 @@ def state(world: World, kind: Kind, topic: str = OBJECTS) -> str:
     return marker.state if marker is not None else ""
 
 
-def served(world: World, kind: Kind) -> tuple[str, ...]:
+def served(world: SimulatedWorld, kind: Kind) -> tuple[str, ...]:
     """Return the versions that the markers of a kind name."""
     rows = [r for r in world.records(OBJECTS) if r.key.decode() == f"!sync|{kind}" and r.value is not None]
     found = {msgspec.json.decode(r.value or b"", type=SyncMarker) for r in rows}
@@ -71,13 +71,13 @@ def served(world: World, kind: Kind) -> tuple[str, ...]:
     return marker.versions
 
 
-def names(world: World, topic: str = OBJECTS, kind: str = "Site") -> list[str]:
+def names(world: SimulatedWorld, topic: str = OBJECTS, kind: str = "Site") -> list[str]:
     rows = world.table(topic)
     return sorted(k.split("|")[2] for k in rows if f"{kind}|" in k and not is_marker(k))
 
 
 def test_a_kind_is_watched_while_somebody_asks_for_it() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         world.put(SITE, "a")
         await world.converge(quiet=3)
         assert names(world) == []
@@ -97,7 +97,7 @@ def test_a_kind_is_watched_while_somebody_asks_for_it() -> None:
 def test_sets_can_be_selected_like_any_object() -> None:
     """Their rows as objects exist only while somebody asks, though sets are always watched."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         world.set("alpha", [])
         await world.converge(quiet=3)
         assert names(world, kind="PackageVariantSet") == []
@@ -119,7 +119,7 @@ def test_what_nobody_requests_any_more_goes_when_its_worker_died(
 ) -> None:
     """The rows of a worker that ended before it could withdraw them are no proof of anything."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         world.put(SITE, "a")
         world.set("a", [])
         request = WatchRequest(group=kind.group, kind=kind.kind, requester="unroll-0")
@@ -145,7 +145,7 @@ def test_what_nobody_requests_any_more_goes_when_its_worker_died(
 
 
 def test_content_comes_with_its_request_and_goes_with_it() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         world.put(SITE, "a", spec={"x": 1})
         wish = {"content": True, "namespace": "default"}
         await ask(world, site_request("inject-0", name="a", **wish))
@@ -159,7 +159,7 @@ def test_content_comes_with_its_request_and_goes_with_it() -> None:
 
 
 def test_a_definition_that_comes_later_is_noticed_at_once() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         world.unserve(SITE)
         await ask(world, site_request())
         await asyncio.sleep(5)
@@ -175,7 +175,7 @@ def test_a_definition_that_comes_later_is_noticed_at_once() -> None:
 def test_a_version_that_comes_later_is_noticed_by_every_worker() -> None:
     """The definitions are observed by one worker, the kinds of their groups by others."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await asyncio.sleep(30)
         holders = {tuple(sorted(running.service.leases())) for running in world.running.values()}
         assert len(holders) == 3
@@ -199,7 +199,7 @@ def test_a_version_that_comes_later_is_noticed_by_every_worker() -> None:
 def test_a_restart_writes_nothing_though_steps_were_cut_anywhere() -> None:
     """Whatever prefix of a list reached the bus, the next worker completes it, and a third is silent."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         for i in range(5):
             world.put(CONFIG_MAP, f"c{i}", data={})
         request = WatchRequest(group="", kind="ConfigMap", requester="unroll-0")
@@ -229,7 +229,7 @@ def test_a_restart_writes_nothing_though_steps_were_cut_anywhere() -> None:
 
 
 def test_policies_are_mirrored_whole_when_promote_asks_for_them_and_a_restart_writes_nothing() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         last = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
         noted = {"annotations": {**last, "mine": "x"}}
         world.put(POLICY, "web", spec={"approval": "Always"}, metadata=noted)
@@ -250,7 +250,7 @@ def test_policies_are_mirrored_whole_when_promote_asks_for_them_and_a_restart_wr
 
 
 def test_policies_and_quarantines_share_a_topic_and_a_list_of_one_removes_nothing_of_the_other() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         world.put(POLICY, "web", spec={"approval": "Always"})
         world.put(QUARANTINE, "web-3-1", spec={"contents": ["bad"]})
         for kind in (POLICY, QUARANTINE):
@@ -276,7 +276,7 @@ def test_policies_and_quarantines_share_a_topic_and_a_list_of_one_removes_nothin
 def test_every_partition_has_a_stop_and_a_partition_that_lost_it_gets_it_again() -> None:
     """A worker that ends between two steps may leave the row, or its tombstone, in some partitions only."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         key = "stop|default|fleet"
 
         async def restart() -> None:
@@ -317,7 +317,7 @@ def test_every_partition_has_a_stop_and_a_partition_that_lost_it_gets_it_again()
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_after_a_step_of_unknown_outcome_the_rows_are_there(when: str) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await ask(world, site_request())
         buses = [r.bus for r in world.running.values()]
         for bus in buses:
@@ -364,7 +364,7 @@ def test_rows_do_not_move_past_markers() -> None:
 
 def test_markers_that_disagree_are_no_completeness() -> None:
     async def main() -> None:
-        world = World()
+        world = SimulatedWorld()
         await world.open()
         key = b"!sync|/ConfigMap"
 

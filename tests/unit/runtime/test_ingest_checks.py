@@ -24,16 +24,16 @@ from pvbus.core.kernel.records import (
 from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.ingest.lease import IngestLease
 from tests.kit.busbeside import write_beside
-from tests.simulation.world import PARTITIONS, SITE, World
+from tests.simulation.world import PARTITIONS, SITE, SimulatedWorld
 
 KEY = check_key("example.org", "Site", "default/alpha")
 ROW = "example.org/Site|default|a"
 SITES = WatchRequest(group="example.org", kind="Site", requester="unroll-0")
 
 
-def simulated(scenario: Callable[[World], Awaitable[None]], *, workers: int = 1) -> None:
+def simulated(scenario: Callable[[SimulatedWorld], Awaitable[None]], *, workers: int = 1) -> None:
     async def main() -> None:
-        world = World(workers=workers)
+        world = SimulatedWorld(workers=workers)
         world.serve_sites()
         await world.start(["ingest"])
         relabel(world, "test")
@@ -45,7 +45,7 @@ def simulated(scenario: Callable[[World], Awaitable[None]], *, workers: int = 1)
     run_simulated(main())
 
 
-async def write(world: World, key: str, row: Any) -> None:
+async def write(world: SimulatedWorld, key: str, row: Any) -> None:
     """Write a record of `watches` as another service would, past any lease."""
     kind = key.removeprefix(CHECK_PREFIX).partition("|")[0]
     value = row if isinstance(row, bytes) or row is None else msgspec.json.encode(row)
@@ -53,26 +53,26 @@ async def write(world: World, key: str, row: Any) -> None:
     await write_beside(world.bus, output)
 
 
-async def ask(world: World, nonce: str, *names: str, key: str = KEY) -> None:
+async def ask(world: SimulatedWorld, nonce: str, *names: str, key: str = KEY) -> None:
     group, _, kind = key.split("|")[1].rpartition("/")
     await write(world, key, CheckRequest(group=group, kind=kind, nonce=nonce, names=names))
 
 
-def answer(world: World, key: str = KEY) -> str:
+def answer(world: SimulatedWorld, key: str = KEY) -> str:
     value = world.table(OBJECTS).get(key)
     return msgspec.json.decode(value, type=CheckAnswer).nonce if value else ""
 
 
-def env(world: World) -> str:
+def env(world: SimulatedWorld) -> str:
     return msgspec.json.decode(world.table(OBJECTS)[ROW], type=ObjectRow).labels.get("env", "")
 
 
-def relabel(world: World, value: str) -> None:
+def relabel(world: SimulatedWorld, value: str) -> None:
     world.put(SITE, "a", metadata={"labels": {"env": value}})
 
 
 def test_an_answer_comes_and_goes_with_its_request() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await ask(world, "n1")
         await world.converge(quiet=3)
         assert answer(world) == "n1"
@@ -87,7 +87,7 @@ def test_an_answer_comes_and_goes_with_its_request() -> None:
 
 
 def test_sets_are_checked_though_their_rows_are_elsewhere() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         world.set("alpha", [])
         await world.converge(quiet=3)
         key = check_key(*SET, "default/alpha")
@@ -99,7 +99,7 @@ def test_sets_are_checked_though_their_rows_are_elsewhere() -> None:
 
 
 def test_a_kind_that_nobody_watches_is_answered_when_somebody_does() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         key = check_key("", "ConfigMap", "default/alpha")
         await ask(world, "n", key=key)
         await asyncio.sleep(100)
@@ -113,7 +113,7 @@ def test_a_kind_that_nobody_watches_is_answered_when_somebody_does() -> None:
 
 
 def test_nobody_answers_while_ingest_is_dead_and_a_new_read_does_afterwards() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await ask(world, "n1")
         await world.converge(quiet=3)
         await world.kill(next(iter(world.running)))
@@ -129,7 +129,7 @@ def test_nobody_answers_while_ingest_is_dead_and_a_new_read_does_afterwards() ->
 
 
 def test_an_answer_whose_request_went_while_ingest_was_dead_is_dropped() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await ask(world, "n")
         await world.converge(quiet=3)
         await world.stop()
@@ -147,7 +147,7 @@ def test_an_answer_whose_request_went_while_ingest_was_dead_is_dropped() -> None
 
 
 def test_an_open_request_moves_with_its_lease() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         for name in list(world.running):
             running = world.running[name]
             if partition("example.org/Site", PARTITIONS) in running.service.leases():
@@ -167,7 +167,7 @@ def test_an_open_request_moves_with_its_lease() -> None:
 def test_an_answer_is_never_there_before_its_rows(when: str, failing: int) -> None:
     """Whichever step has an unknown outcome, and however small steps are."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         (running,) = world.running.values()
         world.of("ingest")._steps.limits = world.of("ingest")._steps.limits._replace(records=1)
         step, count = running.bus.step, 0
@@ -201,7 +201,7 @@ def test_an_answer_is_never_there_before_its_rows(when: str, failing: int) -> No
 def test_what_the_bus_refuses_is_not_answered_for() -> None:
     """An old row must not pass for what the API server says; other objects are not held up."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         (running,) = world.running.values()
         step = running.bus.step
         limit = 600
@@ -259,7 +259,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize(("key", "value", "why"), HOSTILE)
 def test_a_hostile_request_is_a_dead_letter_and_changes_nothing(key: str, value: bytes, why: str) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         watched = {kind for opened in world.of("ingest").leases().values() for kind in opened.watches}
         before = {key: row for key, row in world.table(OBJECTS).items() if not key.startswith("check|")}
         await write(world, key, value)
@@ -275,7 +275,7 @@ def test_a_hostile_request_is_a_dead_letter_and_changes_nothing(key: str, value:
 
 
 def test_a_request_with_fields_of_a_later_version_is_taken() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         await write(world, KEY, b'{"group":"example.org","kind":"Site","nonce":"n","later":[1,{}]}')
         await world.converge(quiet=3)
         assert answer(world) == "n"

@@ -22,7 +22,7 @@ from pvbus.runtime.reconcile.holder import KEEP_SECONDS
 from pvbus.runtime.reconcile.leases import StepLimits, output_bytes
 from tests.kit.busbeside import cut_off, delete_records, end_sessions, write_beside
 from tests.simulation import world as world_module
-from tests.simulation.world import PARTITIONS, SITE, World
+from tests.simulation.world import PARTITIONS, SITE, SimulatedWorld
 
 TOMBSTONE_SECONDS = 2400
 
@@ -32,11 +32,11 @@ def short_topics() -> list[TopicSpec]:
     return [msgspec.structs.replace(spec, tombstone_seconds=TOMBSTONE_SECONDS) for spec in topic_specs()]
 
 
-def simulated(scenario: Callable[[World], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+def simulated(scenario: Callable[[SimulatedWorld], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world_module, "topic_specs", short_topics)
 
     async def main() -> None:
-        world = World()
+        world = SimulatedWorld()
         world.serve_sites()
         await world.start(["ingest"])
         await world.converge(quiet=3)
@@ -47,7 +47,7 @@ def simulated(scenario: Callable[[World], Awaitable[None]], monkeypatch: pytest.
     run_simulated(main())
 
 
-async def ask(world: World, request: WatchRequest, *, withdraw: bool = False) -> None:
+async def ask(world: SimulatedWorld, request: WatchRequest, *, withdraw: bool = False) -> None:
     value = None if withdraw else msgspec.json.encode(request)
     key = watch_key(request)
     output = Output(WATCHES, partition(key.partition("|")[0], PARTITIONS), key.encode(), value)
@@ -55,12 +55,12 @@ async def ask(world: World, request: WatchRequest, *, withdraw: bool = False) ->
     await world.converge(quiet=3)
 
 
-def sites(world: World) -> list[str]:
+def sites(world: SimulatedWorld) -> list[str]:
     rows = world.table(OBJECTS)
     return sorted(k.split("|")[2] for k in rows if k.startswith("example.org/Site|"))
 
 
-def watches(world: World) -> dict[str, Any]:
+def watches(world: SimulatedWorld) -> dict[str, Any]:
     held = world.of("ingest").leases().values()
     return {str(kind): watched.watch for opened in held for kind, watched in opened.watches.items()}
 
@@ -69,11 +69,11 @@ def running_watches() -> int:
     return sum("InformerShell.run" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
 
-def markers(world: World) -> Counter[str]:
+def markers(world: SimulatedWorld) -> Counter[str]:
     return Counter(record.key.decode() for record in world.records(OBJECTS) if is_marker(record.key.decode()))
 
 
-async def lose_session(world: World, *, between: list[int]) -> None:
+async def lose_session(world: SimulatedWorld, *, between: list[int]) -> None:
     """Let the worker's leases be lost; somebody else holds some of them for a moment."""
     await end_sessions(world.bus, "pvbus-ingest", between)
     while world.of("ingest").leases():  # noqa: ASYNC110 - nothing tells
@@ -81,7 +81,7 @@ async def lose_session(world: World, *, between: list[int]) -> None:
 
 
 def test_watches_wait_for_their_lease_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         world.put(SITE, "a")
         await world.converge(quiet=3)
         before, reported = watches(world), markers(world)
@@ -103,7 +103,7 @@ def test_watches_wait_for_their_lease_and_go_on(monkeypatch: pytest.MonkeyPatch)
 def test_a_row_that_comes_as_the_lease_goes_is_written_when_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         world.put(SITE, "a")
         await world.converge(quiet=3)
         before = watches(world)
@@ -132,7 +132,7 @@ def test_a_row_that_comes_as_the_lease_goes_is_written_when_it_is_back(
 def test_a_lease_that_goes_before_it_is_restored_takes_its_watches_along(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         count = running_watches()
         (running,) = world.running.values()
         asked = asyncio.Event()
@@ -155,7 +155,7 @@ def test_a_lease_that_goes_before_it_is_restored_takes_its_watches_along(
 
 
 def test_watches_begin_anew_when_somebody_else_held_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         world.put(SITE, "a")
         await world.converge(quiet=3)
         number = partition(str(SITE), PARTITIONS)
@@ -171,7 +171,7 @@ def test_watches_begin_anew_when_somebody_else_held_the_lease(monkeypatch: pytes
 
 
 def test_watches_whose_lease_does_not_come_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         before = watches(world)
         world.add_worker("ingest")
         await asyncio.sleep(KEEP_SECONDS + 20)
@@ -187,7 +187,7 @@ def test_watches_whose_lease_does_not_come_back_end(monkeypatch: pytest.MonkeyPa
 def test_a_step_of_ingest_holds_what_the_bus_says(
     monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int]
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         (running,) = world.running.values()
         world.of("ingest")._steps.limits = StepLimits(*limits)
         steps: list[int] = []
@@ -215,7 +215,7 @@ def test_a_step_of_ingest_holds_what_the_bus_says(
 def test_away_for_half_of_the_tombstones_time_ingest_reads_its_requests_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         world.put(SITE, "a")
         await world.converge(quiet=3)
         await asyncio.sleep(150)
@@ -233,7 +233,7 @@ def test_away_for_half_of_the_tombstones_time_ingest_reads_its_requests_anew(
 
 @pytest.mark.slow
 def test_a_mirror_that_was_not_caught_up_for_too_long_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         async def write(name: str) -> None:
             header = ((DIGEST_HEADER, name.encode()),)
             await write_beside(world.bus, Output(OBJECTS, 0, name.encode(), b"{}", header))
@@ -257,7 +257,7 @@ def test_a_mirror_that_was_not_caught_up_for_too_long_is_read_anew(monkeypatch: 
 
 
 def test_a_membership_that_ends_by_itself_ends_ingest(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: SimulatedWorld) -> None:
         (running,) = world.running.values()
         await running.bus.abandon()
         await asyncio.sleep(1)

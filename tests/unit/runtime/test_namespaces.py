@@ -15,6 +15,7 @@ from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import OBJECTS, SyncMarker
 from pvbus.ports.cluster import Listing, Object, Resource, WatchEvent
+from tests.kit.cluster import resource_of
 from tests.unit.runtime.watching import REVISION, SITE, Porch, Server, Watching, revision, simulated, site
 
 
@@ -241,8 +242,7 @@ def test_a_list_of_one_namespace_changes_nothing_for_the_others() -> None:
         watching = Limited(server, "a", "b")
         await asyncio.sleep(1)
         watching.taken()
-        resource = await watching.reader.resource(SITE)
-        assert resource is not None
+        resource = await resource_of(watching.reader, SITE)
         listing = await watching.reader.list(resource, "c")
         assert [obj["metadata"]["name"] for obj in listing.items] == ["three"]
         server.cut.set()

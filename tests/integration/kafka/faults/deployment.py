@@ -267,10 +267,10 @@ class Deployment:
                 condition.get("message", ""),
             )
             for kind in (VARIANT, SET, REPOSITORY)
-            for obj in await self.fleet.all(kind)
+            for obj in await self.fleet.items(kind)
             for condition in obj.get("status", {}).get("conditions", ())
         }
-        for obj in await self.fleet.all(REVISION):
+        for obj in await self.fleet.items(REVISION):
             name, spec = obj["metadata"]["name"], obj["spec"]
             if KEPT_FOR in obj["metadata"].get("annotations", {}) and spec["lifecycle"] not in PUBLISHED:
                 present[REVISION.kind, name, KEPT_TYPE] = ("True", "")

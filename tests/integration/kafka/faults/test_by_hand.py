@@ -154,7 +154,7 @@ async def lasting(made: Deployment) -> dict[str, object]:
             obj["spec"],
         )
         for kind in (SET, VARIANT, REVISION)
-        for obj in await made.fleet.all(kind)
+        for obj in await made.fleet.items(kind)
     }
 
 

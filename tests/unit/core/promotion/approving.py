@@ -119,7 +119,7 @@ class Package:
         return self._store(wanted)
 
 
-class World(Partition):
+class ReleaseWorld(Partition):
     """Release with one partition."""
 
     def __init__(self) -> None:
@@ -190,15 +190,15 @@ class World(Partition):
         self.write(DESIRED, KEY, row)
 
 
-def planned() -> World:
+def planned() -> ReleaseWorld:
     """v1 is published, and v2 is proposed."""
-    world = World()
+    world = ReleaseWorld()
     world.package.put(V1, "Published", OLD)
     world.package.put(V2, "Proposed", NEW)
     return world
 
 
-def published() -> World:
+def published() -> ReleaseWorld:
     """v2 is published after v1."""
     world = planned()
     world.package.put(V2, "Published", NEW)

@@ -167,7 +167,7 @@ class Server:
         return wanted
 
 
-class World(Partition):
+class PromoteWorld(Partition):
     """Both controllers with one partition. `settle` runs them until nothing changes."""
 
     def __init__(

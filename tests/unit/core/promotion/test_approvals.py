@@ -11,7 +11,7 @@ from pvbus.core.promotion.release.controller import OUTCOMES_MAX
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.former import MADE_BY
 from tests.kit.deciding import CrashedError
-from tests.unit.core.promotion.approving import NEW, OLD, OWNER, V1, V2, World, planned, published
+from tests.unit.core.promotion.approving import NEW, OLD, OWNER, V1, V2, ReleaseWorld, planned, published
 from tests.unit.core.promotion.promoting import KEY
 
 OTHER = {**NEW, "a.yaml": "a: 3\n"}
@@ -19,7 +19,7 @@ FOREIGN = {"ownerReferences": [{**OWNER, "uid": "another"}]}
 LEAVING = {"deletionTimestamp": "2026-01-02T03:04:05Z"}
 
 
-def settle(world: World, rounds: int = 8) -> None:
+def settle(world: ReleaseWorld, rounds: int = 8) -> None:
     """Run as the shell does: after a crash and a conflict again."""
     for _ in range(rounds):
         try:
@@ -367,7 +367,7 @@ def test_the_outcomes_of_policies_that_are_gone_are_few_and_go_with_the_variant(
 # ------------------------------------------------------------ restore
 
 
-def restored(world: World) -> str:
+def restored(world: ReleaseWorld) -> str:
     (name,) = [each for each in world.package.revisions if ".rollback-" in each]
     return name
 

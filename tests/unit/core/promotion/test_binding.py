@@ -12,7 +12,7 @@ from pvbus.core.kernel.keys import AUTO_LIFECYCLE, HOLD, PROPOSED_CONTENT, RETUR
 from pvbus.core.promotion.promote.controller import UNREADABLE_RETRY_SECONDS
 from pvbus.core.variants.revisions.signatures import Signature, annotation_of, signed_digest
 from tests.kit.deciding import CrashedError
-from tests.unit.core.promotion.promoting import FILES, NAME, World, draft, variant
+from tests.unit.core.promotion.promoting import FILES, NAME, PromoteWorld, draft, variant
 from tests.unit.core.promotion.test_candidates import policy, rows, world_of
 from tests.unit.core.promotion.test_unowned import Alone, by_hand
 
@@ -20,13 +20,13 @@ BOTH: Any = {"gates": ("certified", "tested"), "conditions": (("certified", "Tru
 ONE: Any = {"gates": ("ip",), "conditions": (("ip", "True"),)}
 
 
-def condition(world: World, type_: str) -> dict[str, Any]:
+def condition(world: PromoteWorld, type_: str) -> dict[str, Any]:
     assert world.server.revision is not None
     (found,) = (each for each in world.server.revision["status"]["conditions"] if each["type"] == type_)
     return dict(found)
 
 
-def say(world: World, type_: str, status: str = "True", message: str = "") -> None:
+def say(world: PromoteWorld, type_: str, status: str = "True", message: str = "") -> None:
     """Report a condition beside the others, as a program does at Porch's server."""
 
     def edit(obj: Any) -> None:
@@ -37,19 +37,19 @@ def say(world: World, type_: str, status: str = "True", message: str = "") -> No
     world.server.change(edit)
 
 
-def save(world: World, text: str, file: str = "a.yaml") -> None:
+def save(world: PromoteWorld, text: str, file: str = "a.yaml") -> None:
     """Save other content, and leave the conditions as they are."""
     world.server.files[file] = text
     world.commit(text)
 
 
-def is_proposed(world: World) -> bool:
+def is_proposed(world: PromoteWorld) -> bool:
     return "Proposed" in world.server.moves
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_what_was_signed_is_unknown_when_the_content_changes_before_the_proposal(*, restarted: bool) -> None:
-    world = World(draft(**BOTH))
+    world = PromoteWorld(draft(**BOTH))
     say(world, "certified", message="I looked at v3 of it")
     world.settle()
     if restarted:
@@ -73,7 +73,7 @@ def test_what_was_signed_is_unknown_when_the_content_changes_before_the_proposal
 
 def test_a_condition_of_other_content_counts_for_nothing_before_it_is_made_unknown() -> None:
     """Also where the server refuses that write, and where a person puts the former content back."""
-    world = World(draft(**ONE, annotations={AUTO_LIFECYCLE: "false"}))
+    world = PromoteWorld(draft(**ONE, annotations={AUTO_LIFECYCLE: "false"}))
     world.settle()
     world.server.refuses = "conditions are read-only here"
     world.annotate({AUTO_LIFECYCLE: None})
@@ -90,7 +90,7 @@ def test_a_condition_of_other_content_counts_for_nothing_before_it_is_made_unkno
 
 
 def test_a_draft_that_is_not_opted_in_is_not_written_to() -> None:
-    world = World(draft(**ONE), variant(opted_in=False))
+    world = PromoteWorld(draft(**ONE), variant(opted_in=False))
     world.settle()
     save(world, "a: 2\n")
     world.settle()
@@ -98,7 +98,7 @@ def test_a_draft_that_is_not_opted_in_is_not_written_to() -> None:
 
 
 def test_a_hold_keeps_the_condition_as_it_is_and_the_draft_a_draft() -> None:
-    world = World(draft(**ONE), variant(annotations={AUTO_LIFECYCLE: "true", HOLD: "true"}))
+    world = PromoteWorld(draft(**ONE), variant(annotations={AUTO_LIFECYCLE: "true", HOLD: "true"}))
     world.settle()
     save(world, "a: 2\n")
     world.settle()
@@ -110,7 +110,7 @@ def test_a_hold_keeps_the_condition_as_it_is_and_the_draft_a_draft() -> None:
 
 
 def test_files_that_cannot_be_read_make_no_condition_count() -> None:
-    world = World(draft(**ONE))
+    world = PromoteWorld(draft(**ONE))
     world.server.unreadable = {NAME}
     world.observe()
     world.run(world.promote)
@@ -127,7 +127,7 @@ def test_files_that_cannot_be_read_make_no_condition_count() -> None:
 
 
 def test_what_was_bound_stays_bound_while_the_files_cannot_be_read() -> None:
-    world = World(draft(**BOTH))
+    world = PromoteWorld(draft(**BOTH))
     world.settle()
     world.server.unreadable = {NAME}
     save(world, "a: 2\n")
@@ -139,7 +139,7 @@ def test_what_was_bound_stays_bound_while_the_files_cannot_be_read() -> None:
 
 def test_release_compares_the_files_that_it_proposes() -> None:
     """Promote may have read older files than the row is of, as from a cache."""
-    world = World(draft(**ONE))
+    world = PromoteWorld(draft(**ONE))
     world.run(world.promote)
     world.run(world.promote)
     assert world.verdict.order == "propose"
@@ -150,10 +150,10 @@ def test_release_compares_the_files_that_it_proposes() -> None:
 
 
 def test_the_files_of_a_revision_are_read_once_for_its_conditions() -> None:
-    world = World(draft(**BOTH))
+    world = PromoteWorld(draft(**BOTH))
     world.settle()
     assert world.server.gets == ["PackageRevisionResources"]
-    without = World(draft(gates=("ip",), conditions=(("ip", "Unknown"), ("Rendered", "True"))))
+    without = PromoteWorld(draft(gates=("ip",), conditions=(("ip", "Unknown"), ("Rendered", "True"))))
     without.settle()
     assert without.server.gets == []
 
@@ -169,7 +169,7 @@ def test_the_files_of_a_revision_are_read_once_for_its_conditions() -> None:
     ids=["named", "another file", "another type", "everything"],
 )
 def test_a_condition_survives_what_its_signer_said(survives: Any, file: str, status: str) -> None:
-    world = World(draft(**ONE, annotations={AUTO_LIFECYCLE: "true"}), variant(opted_in=False))
+    world = PromoteWorld(draft(**ONE, annotations={AUTO_LIFECYCLE: "true"}), variant(opted_in=False))
     world.annotate({AUTO_LIFECYCLE: "false"})
     kptfile = FILES["Kptfile"] + f"  annotations:\n    {SURVIVES}: '{json.dumps(survives)}'\n"
     world.server.files |= {"Kptfile": kptfile, "README.md": "one\n"}
@@ -182,7 +182,7 @@ def test_a_condition_survives_what_its_signer_said(survives: Any, file: str, sta
 
 
 def test_other_words_are_a_new_statement() -> None:
-    world = World(draft(**BOTH))
+    world = PromoteWorld(draft(**BOTH))
     world.settle()
     world.server.files["a.yaml"] = "a: 2\n"
     say(world, "certified", message="I looked at v4 of it")
@@ -193,7 +193,7 @@ def test_other_words_are_a_new_statement() -> None:
 
 def test_what_the_package_store_has_bound_counts_as_it_says() -> None:
     """Between two looks of promote it was Unknown and set again, with the same words."""
-    world = World(draft(**BOTH))
+    world = PromoteWorld(draft(**BOTH))
     world.settle()
     world.server.files["a.yaml"] = "a: 2\n"
     record = annotation_of({"certified": Signature(content=signed_digest(world.server.files), by="ann")})
@@ -207,7 +207,7 @@ def test_what_the_package_store_has_bound_counts_as_it_says() -> None:
 
 
 def test_a_condition_without_a_gate_is_made_unknown_before_the_proposal() -> None:
-    world = World(draft(conditions=(("ip", "True"),), annotations={AUTO_LIFECYCLE: "false"}))
+    world = PromoteWorld(draft(conditions=(("ip", "True"),), annotations={AUTO_LIFECYCLE: "false"}))
     world.settle()
     save(world, "a: 2\n")
     world.annotate({AUTO_LIFECYCLE: "true"})
@@ -217,7 +217,7 @@ def test_a_condition_without_a_gate_is_made_unknown_before_the_proposal() -> Non
 
 @pytest.mark.parametrize("type_", ["Rendered", "config.injection.ConfigMap.a"])
 def test_what_follows_the_content_by_itself_stays(type_: str) -> None:
-    world = World(draft(gates=("late",), conditions=((type_, "True"),)))
+    world = PromoteWorld(draft(gates=("late",), conditions=((type_, "True"),)))
     world.settle()
     save(world, "a: 2\n")
     world.settle()
@@ -225,7 +225,7 @@ def test_what_follows_the_content_by_itself_stays(type_: str) -> None:
 
 
 def test_a_proposal_whose_content_changes_goes_back_and_its_condition_is_unknown() -> None:
-    world = World(draft(**ONE))
+    world = PromoteWorld(draft(**ONE))
     world.settle()
     assert is_proposed(world)
     save(world, "a: 2\n")
@@ -262,7 +262,7 @@ def test_a_revision_without_a_variant_is_bound_too() -> None:
 
 @pytest.mark.parametrize("crash_after", [1, 2])
 def test_a_crash_at_any_effect_of_release_makes_it_unknown_once(crash_after: int) -> None:
-    world = World(draft(**BOTH))
+    world = PromoteWorld(draft(**BOTH))
     world.settle()
     save(world, "a: 2\n")
     world.observe()
@@ -279,7 +279,7 @@ def test_a_crash_at_any_effect_of_release_makes_it_unknown_once(crash_after: int
 )
 def test_in_any_order_nothing_is_proposed_with_a_condition_of_other_content(steps: list[str]) -> None:
     """What promote has seen a signature on is what counts for it, however often it fails or starts again."""
-    world, signed = World(draft(gates=("ip",))), ""
+    world, signed = PromoteWorld(draft(gates=("ip",))), ""
 
     def is_sound() -> bool:
         assert world.server.revision is not None

@@ -13,7 +13,7 @@ from pvbus.core.kernel.promotionrows import Approval, CandidateRow, PromotionRow
 from pvbus.core.kernel.records import CANDIDATES, POLICIES, PROMOTIONS, RELEASES, DesiredRow, SyncMarker
 from pvbus.core.promotion.rollout.candidates import words_of
 from pvbus.core.variants.revisions.content import content_digest
-from tests.unit.core.promotion.promoting import FILES, KEY, NAME, NOW, World, draft, variant
+from tests.unit.core.promotion.promoting import FILES, KEY, NAME, NOW, PromoteWorld, draft, variant
 
 DIGEST = content_digest(FILES)
 OLD = "edge.web.v1"
@@ -52,8 +52,8 @@ def proposal(**metadata: Any) -> dict[str, Any]:
     )
 
 
-def world_of(*policies: Any, revision: Any = None, of: Any = None, old: Any = ()) -> World:
-    world = World(revision, of)
+def world_of(*policies: Any, revision: Any = None, of: Any = None, old: Any = ()) -> PromoteWorld:
+    world = PromoteWorld(revision, of)
     world.server.published = list(old)
     world.server.files_of = {OLD: OLD_FILES}
     world.policies = list(policies)
@@ -61,7 +61,7 @@ def world_of(*policies: Any, revision: Any = None, of: Any = None, old: Any = ()
     return world
 
 
-def rows(world: World) -> dict[str, CandidateRow]:
+def rows(world: PromoteWorld) -> dict[str, CandidateRow]:
     """Return the candidates of the variant by policy."""
     found = {}
     for (topic, key), value in world.rows.items():
@@ -72,7 +72,7 @@ def rows(world: World) -> dict[str, CandidateRow]:
     return found
 
 
-def release(world: World, *approvals: Approval, uid: str = "uid-v") -> None:
+def release(world: PromoteWorld, *approvals: Approval, uid: str = "uid-v") -> None:
     """Report outcomes of orders, as release does."""
     value = encode_row(ReleaseRow(uid=uid, approvals=approvals))
     assert value is not None
@@ -94,7 +94,7 @@ def approval(order: Any, outcome: Any, *, of: str = "web", attempt: int = 3, mes
     )
 
 
-def mark(world: World, kind: str, **marker: Any) -> None:
+def mark(world: PromoteWorld, kind: str, **marker: Any) -> None:
     world.markers[kind] = SyncMarker(**{"state": "ok", "epoch": 2, **marker})
 
 
@@ -371,7 +371,7 @@ def test_without_a_policy_no_file_is_read() -> None:
 
 
 def test_files_that_cannot_be_read_hold_up_the_approval_and_no_verdict() -> None:
-    world = World(draft(lifecycle="Proposed"))
+    world = PromoteWorld(draft(lifecycle="Proposed"))
     world.server.unreadable = {NAME}
     world.policies = [policy()]
     world.settle()
@@ -613,7 +613,7 @@ def test_rows_end_with_their_policy_once_the_list_is_complete() -> None:
 )
 def test_on_a_partial_list_of_policies_nothing_is_handed_over_and_drafts_are_proposed(marker: Any) -> None:
     """The policy that is missing may be the one of the highest rank."""
-    world = World(draft())
+    world = PromoteWorld(draft())
     world.policies = [policy()]
     world.markers[POLICY_KIND] = msgspec.convert({"epoch": 2, **marker}, SyncMarker)
     world.settle()
@@ -709,7 +709,7 @@ STEPS = st.one_of(
 )
 
 
-def take(world: World, step: str | int) -> None:
+def take(world: PromoteWorld, step: str | int) -> None:
     """Let one thing happen, seen by nobody yet."""
     match step:
         case "Draft" | "Proposed" | "Published":
@@ -743,7 +743,7 @@ def test_after_any_history_the_rows_are_those_of_the_present_state(steps: list[s
         take(world, step)
     mark(world, POLICY_KIND, epoch=9)
     world.settle()
-    fresh = World(world.server.revision, world.variant)
+    fresh = PromoteWorld(world.server.revision, world.variant)
     fresh.server, fresh.policies = world.server, world.policies
     fresh.settle()
     assert rows(world) == rows(fresh)

@@ -16,7 +16,7 @@ from tests.unit.core.promotion.promoting import (
     FILES,
     KEY,
     NAME,
-    World,
+    PromoteWorld,
     draft,
     specializer,
     variant,
@@ -72,7 +72,7 @@ OPT_IN: Any = {"annotations": {AUTO_LIFECYCLE: "true"}}
 def test_what_becomes_of_a_revision(
     of: Any, revision: Any, reason: str, words: str, moves: list[str]
 ) -> None:
-    world = World(revision, of)
+    world = PromoteWorld(revision, of)
     world.settle()
     assert (world.verdict.reason, world.server.moves) == (reason, moves)
     assert words in world.verdict.message
@@ -83,7 +83,7 @@ def test_a_gate_that_a_person_is_asked_for_is_no_programs() -> None:
     asked = draft(gates=("licensed", "ip"))
     question = '{"licensed": {"question": "Is it?", "owner": "ann", "due": "2030-01-01"}}'
     asked["spec"]["packageMetadata"] = {"annotations": {TASKS: question}}
-    world = World(asked)
+    world = PromoteWorld(asked)
     world.settle()
     assert world.verdict.message == (
         "unmet readiness gates: licensed (ann is asked: Is it? (due 2030-01-01)), "
@@ -96,27 +96,27 @@ def test_a_revision_that_its_variant_does_not_report_yet_is_left_alone() -> None
     """Porch shows a draft before the variant's content is in it; the status names it afterwards."""
     of = variant()
     of["status"]["downstreamTargets"] = [{"name": "another"}]
-    world = World(draft(), of)
+    world = PromoteWorld(draft(), of)
     world.settle()
     assert (world.verdict.reason, world.server.moves) == ("NotCurrent", [])
 
 
 @pytest.mark.parametrize("lifecycle", ["Published", "DeletionProposed"])
 def test_a_published_revision_has_no_verdict(lifecycle: str) -> None:
-    world = World(draft(lifecycle=lifecycle))
+    world = PromoteWorld(draft(lifecycle=lifecycle))
     world.settle()
     assert (PROMOTIONS, KEY) not in world.rows
     assert world.server.moves == []
 
 
 def test_a_revision_of_a_former_variant_of_that_name_has_no_verdict() -> None:
-    world = World(draft(), variant(uid="another"))
+    world = PromoteWorld(draft(), variant(uid="another"))
     world.settle()
     assert (PROMOTIONS, KEY) not in world.rows
 
 
 def test_a_set_on_hold_holds_its_variants_drafts() -> None:
-    world = World(draft())
+    world = PromoteWorld(draft())
     world.desired = DesiredRow(set_name="web", uid="uid-v", on_hold=True)
     world.settle()
     assert (world.verdict.reason, world.server.moves) == ("OnHold", [])
@@ -130,14 +130,14 @@ def test_a_set_on_hold_holds_its_variants_drafts() -> None:
 
 
 def test_a_proposal_notes_its_content_in_the_same_write() -> None:
-    world = World(draft(annotations={"a": "b", RETURNED: "it was unready"}))
+    world = PromoteWorld(draft(annotations={"a": "b", RETURNED: "it was unready"}))
     world.settle()
     assert world.server.revision is not None
     assert world.server.revision["metadata"]["annotations"] == {"a": "b", PROPOSED_CONTENT: DIGEST}
 
 
 def test_a_rejected_content_stays_a_draft_and_is_read_once() -> None:
-    world = World(draft())
+    world = PromoteWorld(draft())
     world.settle()
     world.move("Draft")
     world.server.gets.clear()
@@ -153,7 +153,7 @@ def test_a_rejected_draft_is_proposed_again_when_its_content_changes(
     restarted: bool, *, has_commits: bool
 ) -> None:
     """Porch's database cache has no commits of drafts: there only the resourceVersion changes."""
-    world = World(draft())
+    world = PromoteWorld(draft())
     world.settle()
     world.move("Draft")
     world.settle()
@@ -171,7 +171,7 @@ def test_a_rejected_draft_is_proposed_again_when_its_content_changes(
 
 def test_a_condition_is_no_content() -> None:
     """A program that reports again, or whose condition goes and comes, does not overrule a person."""
-    world = World(draft(**MET))
+    world = PromoteWorld(draft(**MET))
     world.settle()
     world.move("Draft")
     for status in ("False", "True"):
@@ -181,7 +181,7 @@ def test_a_condition_is_no_content() -> None:
 
 
 def test_a_person_asks_again_by_removing_the_annotation() -> None:
-    world = World(draft())
+    world = PromoteWorld(draft())
     world.settle()
     world.move("Draft")
     world.settle()
@@ -194,7 +194,7 @@ def test_a_person_asks_again_by_removing_the_annotation() -> None:
 @pytest.mark.parametrize("meanwhile", ["nothing", "rejected", "deleted"])
 def test_a_crash_at_any_effect_of_release_proposes_once(crash_after: int, meanwhile: str) -> None:
     """The third effect is the write: its step is lost. A person who rejects it then is not overruled."""
-    world = World(draft())
+    world = PromoteWorld(draft())
     world.run(world.promote)
     world.run(world.promote)
     with pytest.raises(CrashedError):
@@ -223,7 +223,7 @@ def test_an_order_on_an_older_state_does_nothing() -> None:
         "deletion": lambda obj: obj["metadata"].update(deletionTimestamp="2026-01-02T03:04:05Z"),
     }
     for name, edit in edits.items():
-        world = World(draft())
+        world = PromoteWorld(draft())
         world.run(world.promote)
         world.run(world.promote)
         world.server.change(edit)
@@ -233,7 +233,7 @@ def test_an_order_on_an_older_state_does_nothing() -> None:
 
 
 def test_a_change_between_read_and_write_is_a_conflict_and_no_proposal() -> None:
-    world = World(draft())
+    world = PromoteWorld(draft())
     world.run(world.promote)
     world.run(world.promote)
     world.server.before_write = lambda: world.server.change(
@@ -245,7 +245,7 @@ def test_a_change_between_read_and_write_is_a_conflict_and_no_proposal() -> None
 
 @pytest.mark.parametrize("change", [{"generation": 3}, {"uid": "another"}, {"annotations": {HOLD: "true"}}])
 def test_an_order_for_a_variant_that_has_changed_is_not_carried_out(change: Any) -> None:
-    world = World(draft())
+    world = PromoteWorld(draft())
     world.run(world.promote)
     world.run(world.promote)
     world.variant = variant(**change)
@@ -256,7 +256,7 @@ def test_an_order_for_a_variant_that_has_changed_is_not_carried_out(change: Any)
 
 
 def test_a_refusal_of_the_api_server_is_reported_and_tried_again() -> None:
-    world = World(draft())
+    world = PromoteWorld(draft())
     world.server.refuses = "unmet gates: late"
     world.settle()
     assert world.outcome is not None
@@ -269,7 +269,7 @@ def test_a_refusal_of_the_api_server_is_reported_and_tried_again() -> None:
 
 
 def test_rows_end_with_their_variant_and_not_before_its_list_is_complete() -> None:
-    world = World(draft())
+    world = PromoteWorld(draft())
     world.settle()
     world.variant = None
     world.server.revision = None
@@ -299,7 +299,7 @@ def test_rows_end_with_their_variant_and_not_before_its_list_is_complete() -> No
     ],
 )
 def test_a_proposal_that_loses_its_readiness_is_a_draft_with_the_reason(edit: Any, why: str) -> None:
-    world = World(draft(**MET))
+    world = PromoteWorld(draft(**MET))
     world.settle()
     world.server.change(edit)
     world.settle()
@@ -334,7 +334,7 @@ def test_a_gate_for_one_step_counts_for_this_step(
     step: str, before: str, after: str, moves: list[str]
 ) -> None:
     """An annotation that cannot be read leaves the gate to both."""
-    world = World(_stepped(step, before))
+    world = PromoteWorld(_stepped(step, before))
     world.settle()
     world.server.change(lambda obj: obj["status"].update(_stepped(step, after)["status"]))
     world.settle()
@@ -343,7 +343,7 @@ def test_a_gate_for_one_step_counts_for_this_step(
 
 def test_a_proposal_that_keeps_its_variant_from_a_change_is_taken_back() -> None:
     """Inject changes drafts only: it says so in the variant's condition Ready."""
-    world = World(draft())
+    world = PromoteWorld(draft())
     world.settle()
     needs_draft = {"status": "False", "reason": "UpstreamChanged", "message": "the upstream is now v2"}
     world.variant = variant(ready=needs_draft)
@@ -361,7 +361,7 @@ def test_a_proposal_that_keeps_its_variant_from_a_change_is_taken_back() -> None
     ],
 )
 def test_what_is_no_loss_of_readiness_leaves_a_proposal_alone(of: Any) -> None:
-    world = World(draft())
+    world = PromoteWorld(draft())
     world.settle()
     world.variant = of
     world.settle()
@@ -369,7 +369,7 @@ def test_what_is_no_loss_of_readiness_leaves_a_proposal_alone(of: Any) -> None:
 
 
 def test_the_setting_leaves_unready_proposals_to_people() -> None:
-    world = World(draft(**MET), returns=False)
+    world = PromoteWorld(draft(**MET), returns=False)
     world.settle()
     world.set_condition("ip", "False")
     world.settle()
@@ -378,7 +378,7 @@ def test_the_setting_leaves_unready_proposals_to_people() -> None:
 
 
 def test_a_proposal_of_a_person_is_never_taken_back() -> None:
-    world = World(draft(lifecycle="Proposed", **MET))
+    world = PromoteWorld(draft(lifecycle="Proposed", **MET))
     world.settle()
     world.set_condition("ip", "False")
     world.settle()
@@ -386,7 +386,7 @@ def test_a_proposal_of_a_person_is_never_taken_back() -> None:
 
 
 def test_a_proposal_that_is_approved_in_the_middle_is_not_taken_back() -> None:
-    world = World(draft(**MET))
+    world = PromoteWorld(draft(**MET))
     world.settle()
     world.set_condition("ip", "False")
     world.observe()
@@ -410,7 +410,7 @@ STEPS = st.sampled_from(
 @given(st.lists(STEPS, max_size=40))
 def test_after_any_history_no_content_is_proposed_again_that_a_person_rejected(steps: list[str]) -> None:
     """At most once per attempt: a new attempt takes new content, or promote's own return to Draft."""
-    world = World(draft(**MET))
+    world = PromoteWorld(draft(**MET))
     proposed: set[str] = set()
     number = 0
     for step in steps:
@@ -494,7 +494,7 @@ def test_a_draft_waits_for_each_specializer_that_selects_it(
     spec: Any, annotations: Any, seconds: float, moves: list[str], words: str
 ) -> None:
     revision = draft(annotations=annotations, labels={"region": "asia"})
-    world = World(revision, variant(labels={"region": "europe", "own": "label"}), specializer(**spec))
+    world = PromoteWorld(revision, variant(labels={"region": "europe", "own": "label"}), specializer(**spec))
     world.now += seconds
     world.settle()
     assert world.server.moves == moves
@@ -507,9 +507,11 @@ ACKNOWLEDGEMENT = "acknowledged.promotion.pvbus.dev/ipam"
 CHANGED = "default/ipam acknowledged other content"
 
 
-def acknowledged(value: str = NAME, *, types: tuple[str, ...] = (), gates: tuple[str, ...] = ()) -> World:
+def acknowledged(
+    value: str = NAME, *, types: tuple[str, ...] = (), gates: tuple[str, ...] = ()
+) -> PromoteWorld:
     """A draft that waits for the gate `tested`, and that a program has acknowledged and promote has seen."""
-    world = World(
+    world = PromoteWorld(
         draft(gates=("tested", *gates), annotations={ACKNOWLEDGEMENT: value}),
         variant(),
         specializer(conditionTypes=types),
@@ -519,7 +521,7 @@ def acknowledged(value: str = NAME, *, types: tuple[str, ...] = (), gates: tuple
     return world
 
 
-def change_files(world: World, text: str) -> None:
+def change_files(world: PromoteWorld, text: str) -> None:
     """Change the content, as a rebase, an edit or a push does; what the program tested is True of that."""
     world.server.files["a.yaml"] = text
     world.commit(text)
@@ -573,13 +575,15 @@ def test_an_acknowledgement_that_is_given_anew_is_of_the_content_then() -> None:
 def test_an_acknowledgement_may_name_the_content_and_counts_for_no_other() -> None:
     files = signed_digest(FILES)
     for content, moves in ((files, ["Proposed"]), ("0" * 32, [])):
-        world = World(draft(annotations={ACKNOWLEDGEMENT: f"{NAME}@{content}"}), variant(), specializer())
+        world = PromoteWorld(
+            draft(annotations={ACKNOWLEDGEMENT: f"{NAME}@{content}"}), variant(), specializer()
+        )
         world.settle()
         assert world.server.moves == moves
 
 
 def test_a_draft_whose_files_cannot_be_read_is_not_acknowledged() -> None:
-    world = World(draft(annotations={ACKNOWLEDGEMENT: NAME}), variant(), specializer())
+    world = PromoteWorld(draft(annotations={ACKNOWLEDGEMENT: NAME}), variant(), specializer())
     world.server.unreadable = {NAME}
     world.settle()
     assert world.server.moves == []
@@ -598,7 +602,7 @@ def test_a_draft_from_which_a_gate_is_removed_while_it_is_signed_settles_anew(
     status: str, seconds: float
 ) -> None:
     """Who removed it is in git; others have a minute to see it. A restart does not shorten that."""
-    world = World(draft(gates=("tested", "ip")), variant())
+    world = PromoteWorld(draft(gates=("tested", "ip")), variant())
     world.set_condition("tested", status)
     world.settle()
     assert world.verdict.reason == "GateNotMet"
@@ -619,7 +623,7 @@ def test_a_draft_from_which_a_gate_is_removed_while_it_is_signed_settles_anew(
 
 
 def test_a_clock_that_is_set_back_neither_ends_nor_prolongs_the_settling_of_a_draft() -> None:
-    world = World(draft(gates=("tested", "ip")), variant())
+    world = PromoteWorld(draft(gates=("tested", "ip")), variant())
     world.set_condition("tested", "True")
     world.settle()
     world.server.change(lambda obj: obj["spec"].update(readinessGates=[{"conditionType": "tested"}]))
@@ -634,7 +638,7 @@ def test_a_clock_that_is_set_back_neither_ends_nor_prolongs_the_settling_of_a_dr
 
 
 def test_the_next_decision_is_at_the_deadline() -> None:
-    world = World(
+    world = PromoteWorld(
         draft(), variant(), specializer(deadlineSeconds=90), specializer("other", deadlineSeconds=300)
     )
     world.observe()
@@ -644,7 +648,7 @@ def test_the_next_decision_is_at_the_deadline() -> None:
 
 
 def test_a_gate_that_a_specializer_reports_is_said_to_be_served() -> None:
-    world = World(draft(gates=("ip",)), variant(), specializer(conditionTypes=["ip"]))
+    world = PromoteWorld(draft(gates=("ip",)), variant(), specializer(conditionTypes=["ip"]))
     world.settle()
     assert world.verdict.reason == "GateNotMet"
     assert "no PackageSpecializer" not in world.verdict.message
@@ -667,7 +671,7 @@ def test_nothing_is_proposed_before_the_specializers_are_known(
     marker: SyncMarker | None, moves: list[str]
 ) -> None:
     """A missing row counts only while the list is complete; a kind that is not installed has no objects."""
-    world = World()
+    world = PromoteWorld()
     kind = "promotion.pvbus.dev/PackageSpecializer"
     del world.markers[kind]
     world.rows = {at: value for at, value in world.rows.items() if kind not in at[1]}
@@ -690,7 +694,7 @@ def test_nothing_is_proposed_before_the_specializers_are_known(
 )
 def test_in_any_order_nothing_is_proposed_before_an_acknowledgement(steps: list[str]) -> None:
     """The program adds its gate in the write that acknowledges: the gate holds from the first moment."""
-    world = World(draft(), variant(), specializer())
+    world = PromoteWorld(draft(), variant(), specializer())
     for step in steps:
         match step:
             case "promote":

@@ -12,9 +12,8 @@ from pvbus.core.kernel.objectrows import QUARANTINE
 from pvbus.core.kernel.records import APPROVALS, POLICIES, VARIANTS, SyncMarker
 from pvbus.core.promotion.protocol.quarantines import Content, covers
 from pvbus.core.variants.revisions.content import content_digest, source_digest
-from tests.unit.core.promotion.approving import NEW, OLD, V1, V2, planned
-from tests.unit.core.promotion.approving import World as ReleaseWorld
-from tests.unit.core.promotion.promoting import FILES, KEY, World, draft, quarantine, variant
+from tests.unit.core.promotion.approving import NEW, OLD, V1, V2, ReleaseWorld, planned
+from tests.unit.core.promotion.promoting import FILES, KEY, PromoteWorld, draft, quarantine, variant
 from tests.unit.core.promotion.rolling import Bench
 from tests.unit.core.promotion.stepping import Fleet
 from tests.unit.core.promotion.test_candidates import policy, proposal, published, rows, world_of
@@ -93,7 +92,7 @@ def test_the_digest_of_an_upstream_leaves_out_its_origin_and_status() -> None:
 
 def test_a_draft_of_a_quarantined_revision_is_not_proposed_and_says_each_way_on() -> None:
     """25: a joiner gets nothing, and its draft names release, another revision, and the last good one."""
-    world = World(draft(), follower())
+    world = PromoteWorld(draft(), follower())
     world.quarantines = [quarantine("web-3-1", sets=["web"], **SPEC)]
     world.settle()
     assert world.server.moves == []
@@ -124,7 +123,7 @@ def test_a_draft_of_a_quarantined_revision_is_not_proposed_and_says_each_way_on(
 def test_a_draft_is_judged_by_the_upstream_that_it_is_made_of(
     of: int, ref: str, spec: Any, moves: list[str]
 ) -> None:
-    world = World(made_of(draft(), ref) if ref else draft(), follower(of))
+    world = PromoteWorld(made_of(draft(), ref) if ref else draft(), follower(of))
     world.quarantines = [quarantine(**spec)]
     world.settle()
     assert world.server.moves == moves
@@ -132,7 +131,7 @@ def test_a_draft_is_judged_by_the_upstream_that_it_is_made_of(
 
 def test_the_same_files_under_the_next_revision_are_not_proposed() -> None:
     """19: the upstream is read once for each version of it."""
-    world = World(draft(), follower(7))
+    world = PromoteWorld(draft(), follower(7))
     world.server.published = [upstream(7)]
     world.server.files_of = {"blueprints.web.v7": UPSTREAM}
     bad = [{"revision": V6, "files": source_digest(UPSTREAM)}]
@@ -153,7 +152,7 @@ def test_the_same_files_under_the_next_revision_are_not_proposed() -> None:
 
 def test_two_quarantines_both_hold_until_the_last_one_ends() -> None:
     """27: the union counts, whichever policy has the target."""
-    world = World(draft(), follower())
+    world = PromoteWorld(draft(), follower())
     world.quarantines = [quarantine("a", policy="first", **SPEC), quarantine("b", policy="second", **SPEC)]
     world.settle()
     assert "quarantine a" in world.verdict.message
@@ -166,7 +165,7 @@ def test_two_quarantines_both_hold_until_the_last_one_ends() -> None:
 
 def test_a_quarantine_lasts_without_its_policy() -> None:
     """28: it has its own scope, and needs no policy."""
-    world = World(draft(), follower())
+    world = PromoteWorld(draft(), follower())
     world.quarantines = [quarantine(policy="gone", sets=["web"], **SPEC)]
     world.settle()
     assert world.verdict.reason == "Quarantined"
@@ -182,7 +181,7 @@ def test_a_quarantine_lasts_without_its_policy() -> None:
 def test_nothing_is_proposed_while_it_is_not_known_what_is_quarantined(
     marker: SyncMarker, reason: str
 ) -> None:
-    world = World(draft(), follower())
+    world = PromoteWorld(draft(), follower())
     world.markers[str(QUARANTINE)] = marker
     world.observe()
     world.run(world.promote)
@@ -190,7 +189,7 @@ def test_nothing_is_proposed_while_it_is_not_known_what_is_quarantined(
 
 
 def test_promote_waits_for_the_list_of_quarantines() -> None:
-    world = World(draft(), follower())
+    world = PromoteWorld(draft(), follower())
     world.markers[str(QUARANTINE)] = SyncMarker(state="syncing", epoch=2)
     world.settle()
     outcome = world.run(world.promote)

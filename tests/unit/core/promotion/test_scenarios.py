@@ -19,7 +19,7 @@ from pvbus.core.promotion.protocol.quarantines import refusal_of
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules, rules_of
 from pvbus.core.promotion.protocol.windows import compiled
 from pvbus.core.promotion.rollout.sightings import LOOK_SECONDS
-from tests.unit.core.promotion.promoting import World, draft, quarantine, stop, variant
+from tests.unit.core.promotion.promoting import PromoteWorld, draft, quarantine, stop, variant
 from tests.unit.core.promotion.rolling import Bench
 from tests.unit.core.promotion.stepping import TWO, Fleet
 from tests.unit.core.promotion.test_candidates import DIGEST
@@ -149,7 +149,7 @@ def test_promote_passes_no_quarantine() -> None:
 def test_a_change_that_cannot_wait_goes_out_on_the_last_good_revision_by_the_command_of_the_draft() -> None:
     """All drafts are of the quarantined revision: the set follows the one before again, whatever it named."""
     spec: dict[str, Any] = {"upstreams": [{"revision": V6, "good": V5}]}
-    world = World(draft(), follower())
+    world = PromoteWorld(draft(), follower())
     world.quarantines = [quarantine(sets=["web"], **spec)]
     world.settle()
     command = world.verdict.message.partition(f"{V5}: ")[2].partition(", or end it")[0]
@@ -157,7 +157,7 @@ def test_a_change_that_cannot_wait_goes_out_on_the_last_good_revision_by_the_com
     assert " ".join(words) == "kubectl patch -n default packagevariantset web --type merge -p"
     upstream = json.loads(patch)["spec"]["upstream"]
     assert upstream == {"repo": "blueprints", "package": "web", "revision": 5, "workspaceName": None}
-    world = World(made_of(draft(), "web/v5"), follower(upstream["revision"]))
+    world = PromoteWorld(made_of(draft(), "web/v5"), follower(upstream["revision"]))
     world.quarantines = [quarantine(sets=["web"], **spec)]
     world.settle()
     assert world.server.moves == ["Proposed"]
@@ -189,7 +189,7 @@ def test_a_proposal_stays_while_its_variant_follows_what_is_quarantined(*, is_co
     proposal = made_of(draft(lifecycle="Proposed", annotations={PROPOSED_CONTENT: DIGEST}), "web/v6")
     behind = follower(7)
     behind["status"] = variant(ready=BEHIND)["status"]
-    world = World(proposal, behind)
+    world = PromoteWorld(proposal, behind)
     world.quarantines = [quarantine(upstreams=[{"revision": V7}])] if is_covered else []
     world.settle()
     assert world.server.moves == ([] if is_covered else ["Draft"])

@@ -17,7 +17,7 @@ from pvbus.core.promotion.protocol.stops import FLEET_STOPPED, STOP_UNKNOWN, Sto
 from pvbus.core.promotion.release.controller import ReleaseController
 from pvbus.core.promotion.release.stopping import confirming_key
 from tests.kit.deciding import drive
-from tests.unit.core.promotion.approving import NEW, OLD, V1, V2, World, planned, published
+from tests.unit.core.promotion.approving import NEW, OLD, V1, V2, ReleaseWorld, planned, published
 from tests.unit.core.promotion.promoting import KEY, NOW, stop
 from tests.unit.core.promotion.rolling import KEY as POLICY_KEY
 from tests.unit.core.promotion.rolling import Bench
@@ -90,19 +90,19 @@ def test_a_stop_that_may_exist_unseen_holds_everything(reason: str, value: bytes
 # ------------------------------------------------------------ release
 
 
-def approving() -> World:
+def approving() -> ReleaseWorld:
     world = planned()
     world.order("approve", V2, NEW)
     return world
 
 
-def restoring() -> World:
+def restoring() -> ReleaseWorld:
     world = published()
     world.order("restore", V1, OLD)
     return world
 
 
-def withdrawing() -> World:
+def withdrawing() -> ReleaseWorld:
     world = planned()
     world.order("withdraw", V2, NEW)
     return world
@@ -161,7 +161,7 @@ def test_a_stop_that_comes_in_the_middle_of_an_order_is_in_time_until_the_write_
     for make in (approving, restoring):
         world, reads = make(), 0
 
-        def perform(effect: Any, world: World = world) -> Any:
+        def perform(effect: Any, world: ReleaseWorld = world) -> Any:
             nonlocal reads
             reads += 1
             if reads == 2:

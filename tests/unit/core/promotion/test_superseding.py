@@ -12,7 +12,7 @@ from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
 from pvbus.core.promotion.protocol.turn import SUPERSEDED_MAX
 from tests.unit.core.promotion.promoting import KEY as VARIANT
-from tests.unit.core.promotion.promoting import NAME, World, draft, variant
+from tests.unit.core.promotion.promoting import NAME, PromoteWorld, draft, variant
 from tests.unit.core.promotion.rolling import Bench
 from tests.unit.core.promotion.stepping import TWO, Fleet
 from tests.unit.core.promotion.test_candidates import DIGEST, OLD, OLD_FILES, policy, published, rows
@@ -321,9 +321,9 @@ def test_the_history_has_what_was_skipped_and_the_status_what_waits() -> None:
 BEHIND = {"status": "False", "reason": "UpstreamChanged", "message": "the upstream is now v3"}
 
 
-def frozen_world(order: ApprovalRow | None, revision: Any, of: Any) -> World:
+def frozen_world(order: ApprovalRow | None, revision: Any, of: Any) -> PromoteWorld:
     """Return a world in which promote knows an order of a rollout, and has decided."""
-    world = World(revision, of)
+    world = PromoteWorld(revision, of)
     world.server.published, world.server.files_of = [published()], {OLD: OLD_FILES}
     world.policies = [policy()]
     world.write(APPROVALS, f"{VARIANT}|web", order)

@@ -16,7 +16,7 @@ from pvbus.core.promotion.protocol.quarantines import sources_at
 from pvbus.core.promotion.protocol.unowned import address_of, is_unowned, unowned_key
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.former import MADE_BY
-from tests.unit.core.promotion.promoting import FILES, KEY, NAME, World, draft, quarantine, specializer
+from tests.unit.core.promotion.promoting import FILES, KEY, NAME, PromoteWorld, draft, quarantine, specializer
 from tests.unit.core.promotion.test_quarantines import SPEC, made_of, upstream
 
 ALONE = unowned_key("default", NAME)
@@ -32,7 +32,7 @@ def by_hand(*, annotations: dict[str, str] | None = None, **parts: Any) -> dict[
     )
 
 
-class Alone(World):
+class Alone(PromoteWorld):
     """Runs the decisions on the revision beside those on the variant of its fleet."""
 
     def settle(self, rounds: int = 6) -> None:
@@ -179,7 +179,7 @@ def test_a_quarantine_of_any_set_holds_it(spec: Any, is_held: bool) -> None:
     assert world.said.reason == ("Quarantined" if is_held else "Proposed")
 
 
-def own(world: World, owners: list[dict[str, Any]]) -> None:
+def own(world: PromoteWorld, owners: list[dict[str, Any]]) -> None:
     world.server.change(lambda obj: obj["metadata"].update(ownerReferences=owners))
 
 

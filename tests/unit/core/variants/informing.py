@@ -33,7 +33,7 @@ SILENT = Fault(reason="silent", message="nothing came for 90 s")
 FORBIDDEN = Fault(reason="permanent", message="403 Forbidden", is_forbidden=True)
 
 
-class World:
+class ListedWorld:
     """The objects of one kind, and how an API server shows them.
 
     aggregated: lists have no version, and omit the objects in `left_out`; watches begin with a replay, which
@@ -86,7 +86,7 @@ class Running(NamedTuple):
 class Informed:
     """Runs the commands of an informer, and keeps the rows that it emits."""
 
-    def __init__(self, world: World, content: Iterable[str] = (), kind: Kind = SITE) -> None:
+    def __init__(self, world: ListedWorld, content: Iterable[str] = (), kind: Kind = SITE) -> None:
         self.world = world
         self.kind = kind
         self.now = 1000.0

@@ -17,7 +17,7 @@ from pvbus.core.variants.inject.ensure import Ensured
 from pvbus.core.variants.inject.report import ensured_conditions
 from pvbus.core.variants.render.variant import attention_of
 from pvbus.ports.cluster import Object
-from tests.simulation.inject_world import World, owner, package, upstream, variant
+from tests.simulation.inject_world import InjectWorld, owner, package, upstream, variant
 
 FIRST = "edge.app.packagevariant-1"
 ASKED = {TASKS: '{"Certified": {"question": "Is it licensed?"}}'}
@@ -30,8 +30,8 @@ def draft(*, annotations: dict[str, str] | None = None, **spec: Any) -> list[Obj
     return objects
 
 
-async def attention(*objects: Object) -> tuple[World, Condition | None]:
-    world = World([*upstream(), *objects, variant()])
+async def attention(*objects: Object) -> tuple[InjectWorld, Condition | None]:
+    world = InjectWorld([*upstream(), *objects, variant()])
     await world.settle()
     found = (each for each in world.result().conditions if each.type == ATTENTION)
     return world, next(found, None)
@@ -148,7 +148,7 @@ def test_a_warning_of_a_merge_is_said_and_waits_for_nobody() -> None:
     assert both.message.endswith("changed the key of one element")
 
 
-def noted(world: World, order: str = "stranded", uid: str = "uid-v", policy: str = "web") -> None:
+def noted(world: InjectWorld, order: str = "stranded", uid: str = "uid-v", policy: str = "web") -> None:
     """Write what a rollout writes of its target."""
     row = {"uid": uid, "attempt": 3, "order": order, "revision": FIRST, "digest": "d"}
     value = msgspec.json.encode(row)

@@ -22,7 +22,7 @@ Transition = tuple[str, str, str | None]
 """Status, reason and time of the condition Ready."""
 
 
-class World:
+class ConditionWorld:
     """The API server, the bus, and one worker at a time."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ def is_subsequence(short: list[Transition], long: list[Transition]) -> bool:
 def test_every_transition_that_a_status_ever_had_was_published(crashes: tuple[int, ...]) -> None:
     """Three results that differ; the worker dies at one point of each, and the next worker, who may already
     find the next result, publishes the rest in order, each once, with its time."""
-    world = World()
+    world = ConditionWorld()
     for n, point in enumerate(crashes):
         world.change("True" if n % 2 else "False", f"Reason{n}")
         world.now += 60

@@ -12,7 +12,7 @@ from pvbus.core.kernel.keys import digest
 from pvbus.core.kernel.records import DESIRED, DesiredRow
 from pvbus.core.variants.render.controller import DROPPED_RETRY_SECONDS
 from pvbus.core.variants.render.variant import FIELDS_MAX, dropped_fields
-from tests.simulation.inject_world import World, upstream, variant
+from tests.simulation.inject_world import InjectWorld, upstream, variant
 from tests.simulation.parts import RenderPart
 from tests.unit.core.variants.test_render_controller import VKEY, row, stored
 
@@ -104,7 +104,7 @@ def test_a_dropped_field_is_offered_again_after_a_while_and_not_before() -> None
 
 async def test_the_variant_says_what_is_dropped_and_its_draft_is_made() -> None:
     """It waited without end for the set to change it. Once all is stored, the condition says so."""
-    world = World([*upstream(), variant()])
+    world = InjectWorld([*upstream(), variant()])
     world.observe()
     desired = DesiredRow(set_name="alpha", uid="uid-v", spec_digest=digest(spec_of(world.variant())))
     for dropped, status in ((("spec.labels",), "True"), ((), "False")):

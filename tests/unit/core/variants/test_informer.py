@@ -13,19 +13,19 @@ from pvbus.core.kernel.records import INJECTABLES, OBJECTS, SETS, SyncMarker
 from pvbus.core.variants.ingest import events
 from pvbus.core.variants.ingest.published import agreed, unwanted, withdrawal
 from pvbus.core.variants.ingest.states import TRANSITIONS, Watching
-from tests.unit.core.variants.informing import FORBIDDEN, GONE, SILENT, SITE, TRANSIENT, Informed, World
+from tests.unit.core.variants.informing import FORBIDDEN, GONE, SILENT, SITE, TRANSIENT, Informed, ListedWorld
 
 # ---------------------------------------------------------------- lists and markers
 
 
 def test_a_first_list_is_written_between_its_markers() -> None:
-    informed = Informed(World("a", "b"))
+    informed = Informed(ListedWorld("a", "b"))
     informed.run(1)
     assert informed.story() == ["syncing", "+a=test", "+b=test", "ok"]
 
 
 def test_a_list_without_news_writes_nothing() -> None:
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.run(1)
     informed.story()
     informed.start()
@@ -34,7 +34,7 @@ def test_a_list_without_news_writes_nothing() -> None:
 
 
 def test_after_410_the_difference_is_written_tombstones_last() -> None:
-    informed = Informed(World("a", "b"))
+    informed = Informed(ListedWorld("a", "b"))
     informed.run(1)
     informed.story()
     informed.world.is_flowing = False
@@ -48,7 +48,7 @@ def test_after_410_the_difference_is_written_tombstones_last() -> None:
 
 @pytest.mark.parametrize("fault", [TRANSIENT, FORBIDDEN], ids=["503", "403"])
 def test_a_list_that_fails_removes_nothing(fault: events.Fault) -> None:
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.run(1)
     informed.story()
     informed.start()
@@ -61,7 +61,7 @@ def test_a_list_that_fails_removes_nothing(fault: events.Fault) -> None:
 
 @pytest.mark.parametrize("is_served", [False, True], ids=["unknown", "403"])
 def test_a_kind_that_is_not_served_is_unavailable_and_never_empty(is_served: bool) -> None:
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.run(1)
     informed.story()
     informed.start()
@@ -76,7 +76,7 @@ def test_a_kind_that_is_not_served_is_unavailable_and_never_empty(is_served: boo
 
 
 def test_a_definition_that_is_sent_before_it_is_served_is_looked_for_again_soon() -> None:
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.world.is_served = False
     informed.run(1)
     informed.feed(events.Probed())
@@ -87,7 +87,7 @@ def test_a_definition_that_is_sent_before_it_is_served_is_looked_for_again_soon(
 
 
 def test_a_probe_that_comes_while_discovery_is_asked_is_not_lost() -> None:
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.world.is_served = False
     informed.tick()
     informed.feed(events.Probed())
@@ -98,7 +98,7 @@ def test_a_probe_that_comes_while_discovery_is_asked_is_not_lost() -> None:
 
 
 def test_a_short_interruption_is_no_reason_for_doubt_and_a_long_one_is() -> None:
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.run(1)
     informed.story()
     informed.world.faults["watch"] = [TRANSIENT] * 5
@@ -118,7 +118,7 @@ def test_a_short_interruption_is_no_reason_for_doubt_and_a_long_one_is() -> None
 
 
 def test_silence_alone_is_no_doubt() -> None:
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.run(1)
     informed.story()
     for _ in range(10):
@@ -128,7 +128,7 @@ def test_silence_alone_is_no_doubt() -> None:
 
 
 def test_a_list_with_new_versions_and_nothing_else_is_written() -> None:
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.run(20)
     informed.story()
     informed.world.versions = ("v2", "v1")
@@ -141,7 +141,7 @@ def test_a_list_with_new_versions_and_nothing_else_is_written() -> None:
 
 def test_a_relist_that_finds_a_difference_has_an_epoch_of_its_own() -> None:
     """Else markers of two lists, one per partition, would agree though neither list is complete."""
-    informed = Informed(World())
+    informed = Informed(ListedWorld())
     epochs = []
     for name in ("a", "b", "c"):
         informed.world.put(name)
@@ -154,15 +154,15 @@ def test_a_relist_that_finds_a_difference_has_an_epoch_of_its_own() -> None:
 # ---------------------------------------------------------------- check requests
 
 
-def relabel(world: World) -> None:
+def relabel(world: ListedWorld) -> None:
     world.put("a", "prod")
 
 
-def remove(world: World) -> None:
+def remove(world: ListedWorld) -> None:
     world.remove("a")
 
 
-def flap(world: World) -> None:
+def flap(world: ListedWorld) -> None:
     """Change the object and change it back: its row stays equal, its version does not."""
     world.put("a", "prod")
     world.put("a", "test")
@@ -183,10 +183,14 @@ SITUATIONS = [
 
 @pytest.mark.parametrize(("change", "names", "expected", "lists", "why"), SITUATIONS)
 def test_an_answer_follows_what_its_read_found(
-    change: Callable[[World], None] | None, names: tuple[str, ...], expected: list[str], lists: int, why: str
+    change: Callable[[ListedWorld], None] | None,
+    names: tuple[str, ...],
+    expected: list[str],
+    lists: int,
+    why: str,
 ) -> None:
     """Each row: what is written for one check, and by how many lists; afterwards nothing older arrives."""
-    informed = Informed(World("a", "b"))
+    informed = Informed(ListedWorld("a", "b"))
     informed.run(20)
     informed.story()
     before = informed.counts["list"]
@@ -208,7 +212,7 @@ def test_a_read_that_fails_answers_nothing_and_is_repeated_after_a_minute(
     fault: str, names: tuple[str, ...]
 ) -> None:
     """Meanwhile the watch continues from its position."""
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.run(20)
     informed.story()
     informed.world.faults[fault] = [TRANSIENT]
@@ -222,7 +226,7 @@ def test_a_read_that_fails_answers_nothing_and_is_repeated_after_a_minute(
 
 
 def test_what_may_be_listed_but_not_read_is_listed() -> None:
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.run(20)
     informed.story()
     informed.world.faults["read"] = [FORBIDDEN]
@@ -232,7 +236,7 @@ def test_what_may_be_listed_but_not_read_is_listed() -> None:
 
 
 def test_a_kind_that_ceases_to_be_served_is_not_answered_until_it_is_served() -> None:
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.run(20)
     informed.story()
     informed.world.faults["list"] = [FORBIDDEN] * 5
@@ -254,7 +258,7 @@ def test_a_kind_that_ceases_to_be_served_is_not_answered_until_it_is_served() ->
 )
 def test_a_missing_right_is_marked_with_what_grants_it(kind: Kind, fault: events.Fault, remedy: str) -> None:
     """Sets and variants quote the marker; a kind in the role of ingest needs another remedy than the rest."""
-    informed = Informed(World("a"), kind=kind)
+    informed = Informed(ListedWorld("a"), kind=kind)
     informed.world.faults["list"] = [fault] * 5
     informed.run(1)
     rows = [emission.value for emission in informed.emitted if emission.key == sync_key(*kind)]
@@ -265,7 +269,7 @@ def test_a_missing_right_is_marked_with_what_grants_it(kind: Kind, fault: events
 
 def test_an_api_server_that_starts_and_refuses_is_asked_again_soon() -> None:
     """It answers 403 until it has read the roles: a kind that was listed is back after a second."""
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.run(20)
     informed.story()
     informed.world.faults["watch"] = [FORBIDDEN]
@@ -278,7 +282,7 @@ def test_an_api_server_that_starts_and_refuses_is_asked_again_soon() -> None:
 @pytest.mark.parametrize("was_listed", [True, False])
 def test_a_kind_that_stays_refused_is_asked_ever_less_often(was_listed: bool) -> None:
     """The waits double from one second after a list, up to a minute; without one they are a minute each."""
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.rng = 0.0  # no jitter
     if was_listed:
         informed.run(20)
@@ -292,7 +296,7 @@ def test_a_kind_that_stays_refused_is_asked_ever_less_often(was_listed: bool) ->
 
 
 def test_a_request_that_comes_or_goes_while_it_is_read_is_not_answered_by_that_read() -> None:
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.tick()
     informed.perform("resolve")
     early = informed.ask("default/early", "n1")  # the first list is under way
@@ -310,7 +314,7 @@ def test_a_request_that_comes_or_goes_while_it_is_read_is_not_answered_by_that_r
 
 
 def test_an_answer_that_could_not_be_written_is_given_again_after_a_minute() -> None:
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.run(20)
     key = informed.ask("default/s", "n")
     informed.run(1)
@@ -326,7 +330,7 @@ def test_an_answer_that_could_not_be_written_is_given_again_after_a_minute() -> 
 
 
 def test_content_is_written_of_what_was_requested_found_or_not() -> None:
-    informed = Informed(World("a", "b"), content=["a", "z", ""])
+    informed = Informed(ListedWorld("a", "b"), content=["a", "z", ""])
     informed.run(1)
     assert informed.story(INJECTABLES) == ["+", "+a", "?z", "ok"]
     informed.world.put("z", spec={"late": True})
@@ -336,7 +340,7 @@ def test_content_is_written_of_what_was_requested_found_or_not() -> None:
 
 
 def test_more_content_is_read_without_a_list_and_less_is_withdrawn() -> None:
-    informed = Informed(World("a", "b"), content=["a"])
+    informed = Informed(ListedWorld("a", "b"), content=["a"])
     informed.run(1)
     informed.story()
     assert informed.request_content("a", "b")
@@ -349,7 +353,7 @@ def test_more_content_is_read_without_a_list_and_less_is_withdrawn() -> None:
 
 
 def test_what_a_slow_read_brings_does_not_undo_what_the_watch_showed() -> None:
-    informed = Informed(World("a", "b"), content=["a"])
+    informed = Informed(ListedWorld("a", "b"), content=["a"])
     informed.run(1)
     informed.story()
     informed.request_content("a", "b")
@@ -363,7 +367,7 @@ def test_what_a_slow_read_brings_does_not_undo_what_the_watch_showed() -> None:
 
 def test_content_that_is_being_read_when_the_kind_goes_is_not_complete() -> None:
     """The list that follows writes it."""
-    informed = Informed(World("a", "b"), content=["a"])
+    informed = Informed(ListedWorld("a", "b"), content=["a"])
     informed.run(1)
     informed.story()
     informed.request_content("a", "b")
@@ -378,7 +382,7 @@ def test_content_that_is_being_read_when_the_kind_goes_is_not_complete() -> None
 
 
 def test_what_an_aggregated_list_leaves_out_is_read_before_it_is_gone() -> None:
-    informed = Informed(World("a", "b", aggregated=True))
+    informed = Informed(ListedWorld("a", "b", aggregated=True))
     informed.run(1)
     assert informed.story() == ["syncing", "+a=test", "+b=test", "ok"]
     informed.world.left_out = {"a"}
@@ -390,7 +394,7 @@ def test_what_an_aggregated_list_leaves_out_is_read_before_it_is_gone() -> None:
 
 @pytest.mark.parametrize("has_bookmark", [True, False])
 def test_a_deletion_between_two_watches_is_found_by_the_replay(has_bookmark: bool) -> None:
-    informed = Informed(World("a", "b", aggregated=True))
+    informed = Informed(ListedWorld("a", "b", aggregated=True))
     informed.world.has_bookmark = has_bookmark
     informed.run(20)
     informed.story()
@@ -405,7 +409,7 @@ def test_a_deletion_between_two_watches_is_found_by_the_replay(has_bookmark: boo
 
 
 def test_a_deletion_that_was_never_sent_is_found_by_the_next_list() -> None:
-    informed = Informed(World("a", "b", aggregated=True))
+    informed = Informed(ListedWorld("a", "b", aggregated=True))
     informed.run(20)
     informed.story()
     informed.world.remove("a", is_sent=False)
@@ -417,7 +421,7 @@ def test_a_deletion_that_was_never_sent_is_found_by_the_next_list() -> None:
 
 @pytest.mark.parametrize("others", [(), ("default/whole",)], ids=["alone", "with a whole kind"])
 def test_what_is_asked_about_is_read_by_name_though_a_list_leaves_it_out(others: tuple[str, ...]) -> None:
-    informed = Informed(World("a", aggregated=True))
+    informed = Informed(ListedWorld("a", aggregated=True))
     informed.world.left_out = {"a"}
     for skey in others:
         informed.ask(skey, "w")
@@ -453,7 +457,7 @@ def test_a_withdrawal_begins_with_its_markers() -> None:
 
 
 def test_a_state_that_may_not_follow_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    informed = Informed(World("a"))
+    informed = Informed(ListedWorld("a"))
     informed.run(1)
     monkeypatch.setitem(TRANSITIONS, Watching, {})
     with pytest.raises(InvariantError):

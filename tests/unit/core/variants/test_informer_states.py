@@ -25,7 +25,7 @@ from pvbus.core.variants.ingest.states import (
     Watching,
     following,
 )
-from tests.unit.core.variants.informing import FORBIDDEN, GONE, SILENT, TRANSIENT, Informed, World
+from tests.unit.core.variants.informing import FORBIDDEN, GONE, SILENT, TRANSIENT, Informed, ListedWorld
 
 STATES: tuple[type[State], ...] = get_args(State)
 EVENTS: tuple[type[Event], ...] = get_args(Event)
@@ -38,7 +38,7 @@ SECONDS = (0.0, 0.1, 10.0, 1000.0)  # after which an event comes that depends on
 
 def reach(state: type[State], *, is_interruption: bool = False, aggregated: bool = False) -> Informed:
     """Return an informer in a state, which it has reached by its own commands."""
-    informed = Informed(World("a", "b", aggregated=aggregated or state in AGGREGATED))
+    informed = Informed(ListedWorld("a", "b", aggregated=aggregated or state in AGGREGATED))
     if state is Completing:  # what is known and not in the list is read by name
         informed.run(1)
         informed.start()
@@ -148,7 +148,7 @@ def variants(state: type[State]) -> list[Callable[[], Informed]]:
 
 def samples(event: type[Event]) -> list[Event]:
     """Return events of a type, of every sort that may matter."""
-    objects = Informed(World("a", "b")).world.objects
+    objects = Informed(ListedWorld("a", "b")).world.objects
     request = CheckRequest(group="example.org", kind="Site", nonce="m")
     end = {"metadata": {"annotations": {REPLAY_END: "true"}}}
     found: dict[type[Event], list[Event]] = {

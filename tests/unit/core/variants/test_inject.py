@@ -23,7 +23,7 @@ from tests.simulation.inject_world import (
     PIPELINE,
     POINT,
     SITES,
-    World,
+    InjectWorld,
     owner,
     package,
     site,
@@ -37,8 +37,8 @@ SITE = Kind("example.com", "Site")
 INJECT = [{"name": "s"}]
 
 
-async def settled(*objects: Object, delete: bool = False) -> World:
-    world = World(objects)
+async def settled(*objects: Object, delete: bool = False) -> InjectWorld:
+    world = InjectWorld(objects)
     if delete:
         world.change(deleted=True)
     await world.settle()
@@ -162,7 +162,9 @@ async def test_adopt_existing_takes_ownership_and_keeps_the_content() -> None:
 
 
 async def test_an_adoption_that_is_not_observed_yet_is_not_written_again() -> None:
-    world = World([*upstream(), *package("edge", "app", "by-hand"), variant(adoptionPolicy="adoptExisting")])
+    world = InjectWorld(
+        [*upstream(), *package("edge", "app", "by-hand"), variant(adoptionPolicy="adoptExisting")]
+    )
     world.observe()
     await world.run()
     world.controller.load(RESULTS, 0, "default/v", None)  # as if the step of the first pass was lost
@@ -264,7 +266,7 @@ async def test_a_missing_upstream_says_which_of_repository_package_and_revision_
 async def test_a_write_that_fails_without_the_repository_names_the_repository() -> None:
     """The server's words follow; with the Repository there, they are all that is said."""
     words = "404 Not Found: the server's own words"
-    world = World([*upstream(), variant()])
+    world = InjectWorld([*upstream(), variant()])
 
     def refuse(verb: str, obj: Object) -> None:
         if verb == "create":
@@ -351,7 +353,7 @@ async def test_a_changed_object_reconciles_exactly_the_variants_that_inject_it()
 
 async def test_an_object_that_changes_during_an_attempt_is_injected_by_another_one() -> None:
     """The echo of the attempt's own write must not pass for all that happened meanwhile."""
-    world = World((SITES, site("s"), *upstream(site=POINT), variant(injectors=INJECT)))
+    world = InjectWorld((SITES, site("s"), *upstream(site=POINT), variant(injectors=INJECT)))
     update, regions = world.cluster.update, ["west"]
 
     async def meanwhile(resource: Any, obj: Object, *, subresource: str = "") -> Object:
@@ -428,7 +430,7 @@ async def test_drafts_name_the_variant_and_the_cause_of_each_write() -> None:
 
 
 async def test_a_kind_that_does_not_exist_is_told_and_its_definition_is_enough_to_recover() -> None:
-    world = World([*upstream(site=POINT), variant(injectors=INJECT)])
+    world = InjectWorld([*upstream(site=POINT), variant(injectors=INJECT)])
     world.unserved.add(SITE)
     await world.settle()
     assert world.reported("ConfigInjected")[:2] == ("False", "RequiredNotInjected")
@@ -449,7 +451,7 @@ async def test_a_bad_annotation_value_is_reported_and_only_its_point_is_not_inje
     assert alone.reported("ConfigInjected")[:2] == ("False", "Incomplete")
 
     other = bad.replace("name: ", "name: other-")
-    world = World([SITES, site("s"), *upstream(site=POINT, other=other), variant(injectors=INJECT)])
+    world = InjectWorld([SITES, site("s"), *upstream(site=POINT, other=other), variant(injectors=INJECT)])
     await world.settle()
     assert "region: north" in world.files(FIRST)["site.yaml"]
     assert world.files(FIRST)["other.yaml"] == other
@@ -583,7 +585,7 @@ async def test_nothing_is_written_for_a_held_variant_not_even_its_deletion() -> 
 
 
 async def test_a_wait_is_told_once_it_lasts_and_not_before() -> None:
-    world = World([SITES, site("s"), *upstream(site=POINT), variant(injectors=INJECT)])
+    world = InjectWorld([SITES, site("s"), *upstream(site=POINT), variant(injectors=INJECT)])
     world.observe()
     outcome = await world.run()  # asks for the content; nobody answers
     assert outcome.waiting == ("the content of Site s",)
@@ -608,7 +610,7 @@ def test_a_wait_on_a_new_bus_forgets_no_target() -> None:
 
 
 async def test_the_first_list_is_waited_for_in_silence_and_a_later_one_changes_nothing() -> None:
-    world = World([*upstream(), variant()])
+    world = InjectWorld([*upstream(), variant()])
     world.observe()
     marker = sync_key("porch.kpt.dev", "PackageRevision")
     syncing = msgspec.json.encode(SyncMarker(state="syncing", epoch=2))
@@ -630,7 +632,7 @@ async def test_the_first_list_is_waited_for_in_silence_and_a_later_one_changes_n
 
 @pytest.mark.parametrize("error", [TransientError("503: git is down"), ConflictError("busy")])
 async def test_trouble_that_goes_on_is_told_and_the_attempts_go_on(error: Exception) -> None:
-    world = World([*upstream(), variant()])
+    world = InjectWorld([*upstream(), variant()])
 
     def fail(verb: str, obj: Object) -> None:
         raise error
@@ -651,7 +653,7 @@ async def test_trouble_that_goes_on_is_told_and_the_attempts_go_on(error: Except
 
 
 async def test_what_was_refused_is_not_tried_again_before_something_changes() -> None:
-    world = World([*upstream(), variant()])
+    world = InjectWorld([*upstream(), variant()])
 
     def refuse(verb: str, obj: Object) -> None:
         raise PermanentError('404 NotFound: repositories "edge" not found', reason="NotFound")
@@ -679,7 +681,7 @@ async def test_what_was_refused_is_not_tried_again_before_something_changes() ->
 
 async def test_a_person_who_asks_for_another_try_need_not_wait() -> None:
     """Each new value of the annotation is one attempt more; a variant that is ready writes nothing for it."""
-    world = World([*upstream(), variant()])
+    world = InjectWorld([*upstream(), variant()])
 
     def refuse(verb: str, obj: Object) -> None:
         raise PermanentError("403 Forbidden: not allowed", reason="Forbidden")
@@ -708,7 +710,7 @@ async def test_a_person_who_asks_for_another_try_need_not_wait() -> None:
 
 
 async def test_a_wall_clock_that_jumps_does_not_put_another_attempt_off() -> None:
-    world = World([*upstream(), variant()])
+    world = InjectWorld([*upstream(), variant()])
 
     def refuse(verb: str, obj: Object) -> None:
         raise PermanentError("403 Forbidden: not allowed", reason="Forbidden")
@@ -735,7 +737,7 @@ async def test_a_wall_clock_that_jumps_does_not_put_another_attempt_off() -> Non
 )
 async def test_what_was_refused_is_told_again_when_a_change_is_set_back(meanwhile: Object) -> None:
     """Without another attempt: at the current generation, in place of what was reported meanwhile."""
-    world = World([*upstream(), variant()])
+    world = InjectWorld([*upstream(), variant()])
 
     def refuse(verb: str, obj: Object) -> None:
         raise PermanentError("403 Forbidden: not allowed", reason="Forbidden")

@@ -17,7 +17,7 @@ from pvbus.ports.cluster import Kind
 from tests.simulation.inject_world import (
     NAMESPACE,
     PIPELINE,
-    World,
+    InjectWorld,
     owner,
     package,
     upstream,
@@ -29,17 +29,17 @@ MINE = [owner("v")]
 FIRST = "edge.app.packagevariant-1"
 ON = {HOLD: "true"}
 
-Switch = Callable[[World, bool], None]
+Switch = Callable[[InjectWorld, bool], None]
 
 
-def by_variant(world: World, on: bool) -> None:
+def by_variant(world: InjectWorld, on: bool) -> None:
     obj = world.variant()
     assert obj is not None
     obj["metadata"]["annotations"] = ON if on else {}
     world.cluster.put(obj)
 
 
-def desired(world: World, **fields: Any) -> None:
+def desired(world: InjectWorld, **fields: Any) -> None:
     """Write the row of the set `fleet`, for the variant as it is."""
     obj = world.variant()
     assert obj is not None
@@ -55,7 +55,7 @@ def desired(world: World, **fields: Any) -> None:
     world._load(DESIRED, KEY, msgspec.json.encode(row))
 
 
-def by_set(world: World, on: bool) -> None:
+def by_set(world: InjectWorld, on: bool) -> None:
     desired(world, on_hold=on)
 
 
@@ -65,12 +65,12 @@ HOLDS = pytest.mark.parametrize(
 )
 
 
-def fresh() -> World:
-    return World([*upstream(), variant(pipeline=PIPELINE)])
+def fresh() -> InjectWorld:
+    return InjectWorld([*upstream(), variant(pipeline=PIPELINE)])
 
 
-def edited() -> World:
-    return World(
+def edited() -> InjectWorld:
+    return InjectWorld(
         [
             *upstream(),
             *package("edge", "app", "packagevariant-1", owners=MINE),
@@ -79,47 +79,49 @@ def edited() -> World:
     )
 
 
-def adopting() -> World:
+def adopting() -> InjectWorld:
     foreign = package("edge", "app", "by-hand")
-    return World([*upstream(), *foreign, variant(adoptionPolicy="adoptExisting")])
+    return InjectWorld([*upstream(), *foreign, variant(adoptionPolicy="adoptExisting")])
 
 
-def returned() -> World:
+def returned() -> InjectWorld:
     left = package("edge", "app", "packagevariant-1", lifecycle="DeletionProposed", revision=1)
     left[0]["metadata"]["annotations"] = {MADE_BY: "v@before", PROPOSED_BY: "v@before"}
-    return World([*upstream(), *left, variant()])
+    return InjectWorld([*upstream(), *left, variant()])
 
 
-def retargeted() -> World:
+def retargeted() -> InjectWorld:
     old = package("old", "app", "packagevariant-1", owners=MINE)
     old += package("old", "app", "packagevariant-2", lifecycle="Published", revision=1, owners=MINE)
-    return World([*upstream(), *old, variant()])
+    return InjectWorld([*upstream(), *old, variant()])
 
 
-def deleted() -> World:
+def deleted() -> InjectWorld:
     mine = package("edge", "app", "packagevariant-1", lifecycle="Published", revision=1, owners=MINE)
-    world = World([*upstream(), *mine, *package("edge", "app", "packagevariant-2", owners=MINE), variant()])
+    world = InjectWorld(
+        [*upstream(), *mine, *package("edge", "app", "packagevariant-2", owners=MINE), variant()]
+    )
     world.change(deleted=True)
     return world
 
 
-def unfinalized() -> World:
+def unfinalized() -> InjectWorld:
     obj = variant()
     obj["metadata"]["finalizers"] = []
-    return World([*upstream(), obj])
+    return InjectWorld([*upstream(), obj])
 
 
 WORLDS = [fresh, edited, adopting, returned, retargeted, deleted, unfinalized]
 
 
-def snapshot(world: World, *, leaving_out: Iterable[str] = ("PackageVariant",)) -> list[Any]:
+def snapshot(world: InjectWorld, *, leaving_out: Iterable[str] = ("PackageVariant",)) -> list[Any]:
     return [obj for obj in world.snapshot() if obj["kind"] not in leaving_out]
 
 
 @HOLDS
 @pytest.mark.parametrize("make", WORLDS)
 async def test_nothing_is_written_on_hold_and_all_is_done_when_it_goes(
-    make: Callable[[], World], hold: Switch, holder: str
+    make: Callable[[], InjectWorld], hold: Switch, holder: str
 ) -> None:
     plain = make()
     await plain.settle()
@@ -167,7 +169,7 @@ async def test_what_is_changed_by_hand_on_hold_is_reverted_only_afterwards(hold:
 @HOLDS
 @pytest.mark.parametrize("make", [w for w in WORLDS if w is not fresh])
 async def test_a_hold_that_comes_in_the_middle_stops_the_rest(
-    make: Callable[[], World], hold: Switch, holder: str
+    make: Callable[[], InjectWorld], hold: Switch, holder: str
 ) -> None:
     """Before each effect in turn the hold is observed: no write follows."""
     plain = make()
@@ -178,7 +180,7 @@ async def test_a_hold_that_comes_in_the_middle_stops_the_rest(
         world.cluster.writes.clear()
         at: list[int] = []
 
-        def observed(number: int, effect: Any, world: World = world, at: list[int] = at) -> None:
+        def observed(number: int, effect: Any, world: InjectWorld = world, at: list[int] = at) -> None:
             if number == moment:  # noqa: B023 - called within the turn of the loop
                 hold(world, True)
                 for row in rows_of(VARIANT, world.variant() or {}, topics_of(VARIANT, requested=False)):
@@ -214,7 +216,7 @@ async def test_the_hold_of_a_set_is_not_that_of_a_variant_of_the_same_name() -> 
 async def test_a_variant_that_was_made_again_under_the_hold_of_its_set_is_held() -> None:
     obj = variant()
     obj["metadata"]["ownerReferences"] = [{"kind": "PackageVariantSet", "name": "fleet", "uid": "u"}]
-    world = World([*upstream(), obj])
+    world = InjectWorld([*upstream(), obj])
     desired(world, on_hold=True, uid="uid-before")
     await world.settle()
     assert world.reported()[1] == "OnHold"

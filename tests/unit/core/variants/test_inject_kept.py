@@ -7,7 +7,7 @@ import pytest
 from pvbus.core.kernel.keys import DELETE_EDITS, EDITED_BY, KEPT_FOR, KEPT_LABEL
 from pvbus.core.variants.revisions.former import MADE_BY
 from pvbus.ports.cluster import Object
-from tests.simulation.inject_world import PIPELINE, World, owner, package, upstream, variant
+from tests.simulation.inject_world import PIPELINE, InjectWorld, owner, package, upstream, variant
 from tests.unit.core.variants.test_inject_return import again, made_by_set
 
 FIRST = "edge.app.packagevariant-1"
@@ -28,16 +28,16 @@ def edited(**annotations: str) -> list[Object]:
     return draft(**given)
 
 
-async def deleted(*objects: Object, lifecycle: str = "Draft", made_by: Object | None = None) -> World:
+async def deleted(*objects: Object, lifecycle: str = "Draft", made_by: Object | None = None) -> InjectWorld:
     objects[0]["spec"]["lifecycle"] = lifecycle
-    world = World([*upstream(), *objects, made_by or variant()])
+    world = InjectWorld([*upstream(), *objects, made_by or variant()])
     world.change(deleted=True)
     await world.settle()
     assert world.variant() is None
     return world
 
 
-def marks(world: World, name: str = FIRST) -> tuple[Any, Any]:
+def marks(world: InjectWorld, name: str = FIRST) -> tuple[Any, Any]:
     meta = world.revisions()[name]["metadata"]
     return (meta.get("annotations") or {}).get(KEPT_FOR), (meta.get("labels") or {}).get(KEPT_LABEL)
 
@@ -66,7 +66,7 @@ async def test_an_annotation_asks_for_the_deletion_of_all(where: str) -> None:
 
 
 async def test_another_downstream_leaves_the_edits_at_the_former_one() -> None:
-    world = World([*upstream(), *edited(), variant()])
+    world = InjectWorld([*upstream(), *edited(), variant()])
     await world.settle()
     world.change(downstream={"repo": "edge", "package": "other"})
     await world.settle()
@@ -92,7 +92,7 @@ async def test_the_variant_that_returns_has_its_draft_back_and_brings_it_up_to_d
 
 async def test_a_draft_of_another_set_or_owner_is_left_alone() -> None:
     theirs = draft(owners=[], **{EDITED_BY: "ann", KEPT_FOR: "web/v@"})
-    world = World([*upstream(), *theirs, variant()])
+    world = InjectWorld([*upstream(), *theirs, variant()])
     await world.settle()
     assert world.owners(FIRST) == []
     assert world.owners(OTHER) == ["uid-v"]
@@ -100,6 +100,8 @@ async def test_a_draft_of_another_set_or_owner_is_left_alone() -> None:
 
 async def test_an_edited_draft_whose_variant_is_gone_without_a_trace_is_taken_up() -> None:
     """Somebody removed the finalizer by hand; the package store keeps the garbage collector from it."""
-    world = World([*upstream(), *draft(owners=[owner("v", "uid-former")], **{EDITED_BY: "ann"}), variant()])
+    world = InjectWorld(
+        [*upstream(), *draft(owners=[owner("v", "uid-former")], **{EDITED_BY: "ann"}), variant()]
+    )
     await world.settle()
     assert world.owners(FIRST) == ["uid-v"]

@@ -17,7 +17,7 @@ from tests.simulation.inject_world import (
     KPTFILE,
     NAMESPACE,
     PIPELINE,
-    World,
+    InjectWorld,
     owner,
     package,
     variant,
@@ -90,12 +90,12 @@ def fix(**more: Any) -> list[Object]:
     return revision("fix", 2, **{"task": EDIT, "upstream": lock(1), "own": "fixed", "theirs": "u1", **more})
 
 
-def created(world: World) -> list[Object]:
+def created(world: InjectWorld) -> list[Object]:
     return [write.object for write in world.writes() if write.verb == "create" and write.object]
 
 
-async def settled(*objects: Object) -> World:
-    world = World(objects)
+async def settled(*objects: Object) -> InjectWorld:
+    world = InjectWorld(objects)
     await world.settle()
     return world
 
@@ -190,7 +190,7 @@ def draft(**more: Any) -> list[Object]:
     )  # fmt: skip
 
 
-def data(world: World, name: str) -> list[str]:
+def data(world: InjectWorld, name: str) -> list[str]:
     return [line.strip() for line in world.files(name)["settings.yaml"].splitlines()]
 
 
@@ -221,7 +221,7 @@ async def test_a_draft_is_merged_and_rebased_in_one_go() -> None:
 
 async def test_a_crash_between_the_merge_and_its_note_merges_again_to_the_same() -> None:
     for effects in range(12):
-        world = World([*upstreams(1, 2), *mine(), *draft(), *fix(), wanted(2)])
+        world = InjectWorld([*upstreams(1, 2), *mine(), *draft(), *fix(), wanted(2)])
         world.observe()
         with suppress(CrashedError):
             await world.run(crash_after=effects)

@@ -15,7 +15,7 @@ from pvbus.core.variants.inject.view import InjectView
 from pvbus.core.variants.revisions.owning import list_package, terminate
 from pvbus.ports.cluster import Object
 from tests.kit.deciding import drive
-from tests.simulation.inject_world import World, owner, package, upstream, variant
+from tests.simulation.inject_world import InjectWorld, owner, package, upstream, variant
 
 REVISION = Kind("porch.kpt.dev", "PackageRevision")
 HERE = Downstream(repo="edge", package="app")
@@ -63,7 +63,7 @@ def test_a_variant_that_goes_leaves_revisions_of_others_in_its_package() -> None
 async def test_a_finalizer_of_others_stays() -> None:
     obj = variant()
     obj["metadata"]["finalizers"] = ["example.org/first", FINALIZER, "example.org/last"]
-    world = World([*upstream(), obj])
+    world = InjectWorld([*upstream(), obj])
     world.change(deleted=True)
     world.observe()
     await world.run()

@@ -20,7 +20,7 @@ from pvbus.ports.cluster import Kind, Object
 from tests.simulation.inject_world import (
     NAMESPACE,
     PIPELINE,
-    World,
+    InjectWorld,
     owner,
     package,
     upstream,
@@ -31,7 +31,7 @@ MINE = [owner("v")]
 FIRST = "edge.app.packagevariant-1"
 
 
-def observe_only_variants(world: World) -> None:
+def observe_only_variants(world: InjectWorld) -> None:
     """Two kinds have two watches, and what happened second may be seen first."""
     for obj in world.all(Kind(*VARIANT)):
         for row in rows_of(VARIANT, obj, topics_of(VARIANT, requested=False)):
@@ -46,7 +46,7 @@ async def test_a_revision_that_was_taken_over_is_left_alone_when_the_downstream_
 ) -> None:
     """The row still names us as the owner, the object does not."""
     old = package("old", "app", "packagevariant-1", lifecycle=lifecycle, revision=revision, owners=MINE)
-    world = World([*upstream(), *old, variant(repo="old", deletionPolicy=policy)])
+    world = InjectWorld([*upstream(), *old, variant(repo="old", deletionPolicy=policy)])
     await world.settle()
     world.disown("old.app.packagevariant-1", *taker)
     before = world.revisions()["old.app.packagevariant-1"]
@@ -61,7 +61,7 @@ async def test_a_revision_that_was_taken_over_is_left_alone_when_the_downstream_
 
 
 async def test_the_files_of_a_draft_that_was_taken_over_are_not_written() -> None:
-    world = World([*upstream(), *package("edge", "app", "packagevariant-1", owners=MINE), variant()])
+    world = InjectWorld([*upstream(), *package("edge", "app", "packagevariant-1", owners=MINE), variant()])
     await world.settle()
     files = world.files(FIRST)
     world.disown(FIRST)
@@ -77,7 +77,7 @@ async def test_the_files_of_a_draft_that_was_taken_over_are_not_written() -> Non
 
 async def test_a_published_revision_that_was_taken_over_is_not_taken_back() -> None:
     """Its record names this very variant, so a person removed the owner reference on purpose."""
-    world = World([*upstream(), variant()])
+    world = InjectWorld([*upstream(), variant()])
     world.obey_porch()
     await world.settle()
     world.publish(FIRST)
@@ -92,7 +92,7 @@ async def test_a_published_revision_that_was_taken_over_is_not_taken_back() -> N
 async def test_a_deletion_proposed_revision_that_was_taken_over_is_not_published_again() -> None:
     mine = package("edge", "app", "packagevariant-1", lifecycle="DeletionProposed", revision=1, owners=MINE)
     mine[0]["metadata"]["annotations"] = {MADE_BY: "v@uid-v"}
-    world = World([*upstream(), *mine, variant()])
+    world = InjectWorld([*upstream(), *mine, variant()])
     world.observe()
     world.disown(FIRST)
     await world.run()
@@ -106,7 +106,9 @@ async def test_references_from_another_namespace_make_no_owner() -> None:
     others = package("edge", "other", "packagevariant-1", owners=[owner("w")])
     manual = package("edge", "manual", "work")
     public = package("edge", "prod", "v1", lifecycle="Published", revision=1)
-    world = World([*upstream(), *mine, *others, *manual, *public, variant(), variant("w", package="other")])
+    world = InjectWorld(
+        [*upstream(), *mine, *others, *manual, *public, variant(), variant("w", package="other")]
+    )
     await world.settle()
     before = world.revisions()
     for name, workspace in (("other", "packagevariant-1"), ("manual", "work"), ("prod", "v1")):
@@ -162,44 +164,44 @@ def test_the_view_finds_owned_revisions_by_namespace_and_uid() -> None:
 # ------------------------------------------------------------ at each effect
 
 
-def edited() -> World:
-    return World([*upstream(), *package("edge", "app", "packagevariant-1", owners=MINE), variant()])
+def edited() -> InjectWorld:
+    return InjectWorld([*upstream(), *package("edge", "app", "packagevariant-1", owners=MINE), variant()])
 
 
-def published() -> World:
+def published() -> InjectWorld:
     mine = package("edge", "app", "packagevariant-1", lifecycle="Published", revision=1, owners=MINE)
-    return World([*upstream(), *mine, variant()])
+    return InjectWorld([*upstream(), *mine, variant()])
 
 
-def retargeted() -> World:
+def retargeted() -> InjectWorld:
     old = package("old", "app", "packagevariant-1", owners=MINE)
     old += package("old", "app", "packagevariant-2", lifecycle="Published", revision=1, owners=MINE)
-    return World([*upstream(), *old, variant()])
+    return InjectWorld([*upstream(), *old, variant()])
 
 
-def proposed() -> World:
+def proposed() -> InjectWorld:
     mine = package("edge", "app", "packagevariant-1", lifecycle="DeletionProposed", revision=1, owners=MINE)
-    return World([*upstream(), *mine, variant()])
+    return InjectWorld([*upstream(), *mine, variant()])
 
 
-def deleted() -> World:
+def deleted() -> InjectWorld:
     world = retargeted()
     world.change(deleted=True, downstream={"repo": "old", "package": "app"})
     return world
 
 
-def orphaned() -> World:
+def orphaned() -> InjectWorld:
     world = retargeted()
     world.change(deletionPolicy="orphan", deleted=True, downstream={"repo": "old", "package": "app"})
     return world
 
 
-def adopting() -> World:
+def adopting() -> InjectWorld:
     asked = variant(adoptionPolicy="adoptExisting")
-    return World([*upstream(), *package("edge", "app", "by-hand"), asked])
+    return InjectWorld([*upstream(), *package("edge", "app", "by-hand"), asked])
 
 
-def take_over(world: World, taken: dict[str, Any], moment: int, number: int, effect: Any) -> None:
+def take_over(world: InjectWorld, taken: dict[str, Any], moment: int, number: int, effect: Any) -> None:
     """Give every revision to another variant, if it is the moment; note what they are then."""
     # The server of package revisions versions both kinds as one, the one in memory does not; and a create
     # has no precondition.
@@ -212,7 +214,7 @@ def take_over(world: World, taken: dict[str, Any], moment: int, number: int, eff
 
 @pytest.mark.parametrize("make", [edited, published, retargeted, proposed, deleted, orphaned, adopting])
 async def test_whenever_somebody_takes_a_revision_over_nothing_is_written_to_it_afterwards(
-    make: Callable[[], World],
+    make: Callable[[], InjectWorld],
 ) -> None:
     """Before each effect in turn, another variant takes every revision over: from then on none of them
     is changed or deleted, and no draft is made from one."""
@@ -256,7 +258,7 @@ async def test_every_write_to_a_revision_follows_a_look_at_it() -> None:
 
 
 async def test_the_finalizer_is_not_put_on_another_object_of_the_name() -> None:
-    world = World([*upstream(), {**variant(), "metadata": {**variant()["metadata"], "finalizers": []}}])
+    world = InjectWorld([*upstream(), {**variant(), "metadata": {**variant()["metadata"], "finalizers": []}}])
     world.observe()
     again = variant()
     again["metadata"].update(uid="uid-other", finalizers=[])
@@ -268,7 +270,7 @@ async def test_the_finalizer_is_not_put_on_another_object_of_the_name() -> None:
 
 async def test_the_finalizer_is_put_on_and_taken_off_the_live_object() -> None:
     """Concurrent changes of other writers stay, and cause no conflict."""
-    world = World([*upstream(), {**variant(), "metadata": {**variant()["metadata"], "finalizers": []}}])
+    world = InjectWorld([*upstream(), {**variant(), "metadata": {**variant()["metadata"], "finalizers": []}}])
     world.observe()
     live = world.variant()
     assert live is not None

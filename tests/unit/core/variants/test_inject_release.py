@@ -6,7 +6,7 @@ The server obeys Porch's rules: no clone into a package that exists, no deletion
 import pytest
 
 from pvbus.core.variants.revisions.former import MADE_BY
-from tests.simulation.inject_world import World, owner, package, upstream, variant
+from tests.simulation.inject_world import InjectWorld, owner, package, upstream, variant
 from tests.unit.core.variants.test_inject_return import again
 
 FIRST = "edge.app.packagevariant-1"
@@ -14,13 +14,13 @@ WEST = "west.app.packagevariant-1"
 LIFECYCLES = ("Draft", "Proposed", "Published", "DeletionProposed")
 
 
-async def world_with(lifecycle: str, policy: str) -> World:
+async def world_with(lifecycle: str, policy: str) -> InjectWorld:
     number = 1 if lifecycle in ("Published", "DeletionProposed") else 0
     mine = package(
         "edge", "app", "packagevariant-1", lifecycle=lifecycle, revision=number, owners=[owner("v")]
     )
     mine[0]["metadata"]["annotations"] = {MADE_BY: "v@uid-v"}
-    world = World([*upstream(), *mine, variant(deletionPolicy=policy)])
+    world = InjectWorld([*upstream(), *mine, variant(deletionPolicy=policy)])
     world.obey_porch()
     return world
 
@@ -99,7 +99,7 @@ def test_the_table_has_every_pair() -> None:
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_the_echoes_of_an_ended_variant_are_no_conflict(*, restarts: bool) -> None:
     """Its revisions' deletions are seen before its own: nothing is written or read a second time."""
-    world = World([*upstream(), variant()])
+    world = InjectWorld([*upstream(), variant()])
     await world.settle()
     world.change(deleted=True)
     world.observe()

@@ -9,7 +9,7 @@ from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.variants.revisions.former import MADE_BY, PLACEHOLDER, PROPOSED_BY, made, trace_of
 from pvbus.ports.cluster import Object
-from tests.simulation.inject_world import NAMESPACE, PIPELINE, World, owner, package, upstream, variant
+from tests.simulation.inject_world import NAMESPACE, PIPELINE, InjectWorld, owner, package, upstream, variant
 
 FIRST = "edge.app.packagevariant-1"
 SECOND = "edge.app.packagevariant-2"
@@ -34,9 +34,9 @@ def made_by_set(obj: Object, name: str) -> Object:
     return obj
 
 
-async def published(*objects: Object, **spec: Any) -> World:
+async def published(*objects: Object, **spec: Any) -> InjectWorld:
     """A world with Porch's rules, the variant's package published once."""
-    world = World([*upstream(), *(objects or [variant(**spec)])])
+    world = InjectWorld([*upstream(), *(objects or [variant(**spec)])])
     world.obey_porch()
     await world.settle()
     world.publish(FIRST)
@@ -161,7 +161,9 @@ async def test_the_newest_revision_is_taken_up_whatever_it_was_made_from(policy:
 async def test_a_package_that_was_only_adopted_is_foreign_again_once_it_is_released() -> None:
     """adoptNone says that it must not be taken over again."""
     foreign = package("edge", "app", "v1", lifecycle="Published", revision=1)
-    world = World([*upstream(), *foreign, variant(adoptionPolicy="adoptExisting", deletionPolicy="orphan")])
+    world = InjectWorld(
+        [*upstream(), *foreign, variant(adoptionPolicy="adoptExisting", deletionPolicy="orphan")]
+    )
     world.obey_porch()
     await world.settle()
     assert world.owners("edge.app.v1") == ["uid-v"]
@@ -174,7 +176,7 @@ async def test_a_package_that_was_only_adopted_is_foreign_again_once_it_is_relea
 
 async def test_a_refusal_without_a_revision_in_the_list_is_decided_again() -> None:
     """Another writer was faster, or the list was not complete: inject waits for the echo."""
-    world = World([*upstream(), variant()])
+    world = InjectWorld([*upstream(), variant()])
 
     def refuse(verb: str, obj: Object) -> None:
         raise PermanentError("`clone` cannot create a new revision", reason="PackageExists")
@@ -200,7 +202,7 @@ async def test_a_revision_that_is_published_still_or_again_is_taken_up(policy: s
 async def test_a_foreign_package_is_left_alone_until_the_policy_says_adopt() -> None:
     """The server's refusal is explained, with a remedy."""
     foreign = package("edge", "app", "v1", lifecycle="Published", revision=1)
-    world = World([*upstream(), *foreign, variant()])
+    world = InjectWorld([*upstream(), *foreign, variant()])
     world.obey_porch()
     await world.settle()
     status, reason, message = world.reported()
@@ -309,7 +311,7 @@ async def test_without_a_record_the_owner_reference_or_the_proposed_deletion_dec
     workspace: str, lifecycle: str, owners: list[Object], taken: bool
 ) -> None:
     old = package("edge", "app", workspace, lifecycle=lifecycle, revision=1, owners=owners)
-    world = World([*upstream(), *old, variant()])
+    world = InjectWorld([*upstream(), *old, variant()])
     world.obey_porch()
     await world.settle()
     name = f"edge.app.{workspace}"
@@ -336,7 +338,7 @@ def test_a_placeholder_was_made_by_nobody() -> None:
 async def test_a_revision_that_somebody_took_since_it_was_seen_is_not_taken_up() -> None:
     """The row shows a proposed deletion that is ours to take back; the object says otherwise by now."""
     old = package("edge", "app", "packagevariant-1", lifecycle="DeletionProposed", revision=1)
-    world = World([*upstream(), *old, variant()])
+    world = InjectWorld([*upstream(), *old, variant()])
     world.obey_porch()
     world.observe()
     live = world.revisions()[FIRST]
@@ -350,7 +352,7 @@ async def test_a_revision_that_somebody_took_since_it_was_seen_is_not_taken_up()
 
 async def test_a_draft_that_a_former_variant_left_is_not_taken_up() -> None:
     """It may be a person's work by now: nothing is written into it without adoptExisting."""
-    world = World([*upstream(), variant(deletionPolicy="orphan")])
+    world = InjectWorld([*upstream(), variant(deletionPolicy="orphan")])
     world.obey_porch()
     await world.settle()
     await world.remove_variant()
@@ -412,7 +414,7 @@ async def test_a_proposal_of_our_own_that_is_done_late_is_taken_back(proposer: s
     for number in (1, 2):
         workspace = f"packagevariant-{number}"
         mine += package("edge", "app", workspace, lifecycle="Published", revision=number, owners=[owner("v")])
-    world = World([*upstream(), *mine, variant()])
+    world = InjectWorld([*upstream(), *mine, variant()])
     await world.settle()
     late = world.revisions()[FIRST]
     late["spec"]["lifecycle"] = "DeletionProposed"

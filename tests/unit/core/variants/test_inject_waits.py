@@ -10,18 +10,18 @@ from pvbus.core.kernel.keys import digest, sync_key
 from pvbus.core.kernel.records import DESIRED, OBJECTS, RESULTS, VARIANTS, DesiredRow, ResultRow, SyncMarker
 from pvbus.core.variants.inject.controller import InjectController
 from pvbus.ports.cluster import Kind
-from tests.simulation.inject_world import World, owner, package, upstream, variant
+from tests.simulation.inject_world import InjectWorld, owner, package, upstream, variant
 
 KEY = "default/v"
 VARIANT = Kind("config.porch.kpt.dev", "PackageVariant")
 MINE = [owner("v")]
 
 
-def spec_digest(world: World) -> str:
+def spec_digest(world: InjectWorld) -> str:
     return digest(msgspec.convert(world.variant(), PackageVariant).spec)
 
 
-def desired(world: World, **fields: Any) -> None:
+def desired(world: InjectWorld, **fields: Any) -> None:
     row = DesiredRow(
         **{"set_name": "alpha", "outcome": "applied", "uid": "uid-v", "spec_digest": "newer", **fields}
     )
@@ -41,7 +41,7 @@ def desired(world: World, **fields: Any) -> None:
 async def test_nothing_is_made_of_a_spec_that_the_set_is_about_to_change(
     fields: dict[str, Any], waits: bool
 ) -> None:
-    world = World([*upstream(), variant()])
+    world = InjectWorld([*upstream(), variant()])
     world.observe()
     if fields.get("spec_digest"):
         fields = {**fields, "spec_digest": spec_digest(world)}
@@ -59,7 +59,7 @@ async def test_nothing_is_made_of_a_spec_that_the_set_is_about_to_change(
 async def test_a_variant_that_goes_looks_at_every_downstream_that_its_row_remembers(uid: str) -> None:
     """A draft of a former downstream that was never observed is deleted, too, before the finalizer goes;
     the packages of a former variant of that name are not examined."""
-    world = World([*upstream(), variant()])
+    world = InjectWorld([*upstream(), variant()])
     world.observe()
     hidden = package("west", "old", "packagevariant-1", owners=MINE)
     for obj in hidden:
@@ -79,7 +79,7 @@ async def test_a_variant_that_goes_looks_at_every_downstream_that_its_row_rememb
 
 @pytest.mark.parametrize("kind", ["porch.kpt.dev/PackageRevision", "config.porch.kpt.dev/Repository"])
 async def test_nothing_is_made_while_a_list_is_not_complete(kind: str) -> None:
-    world = World([*upstream(), variant()])
+    world = InjectWorld([*upstream(), variant()])
     world.observe()
     group, _, name = kind.partition("/")
     marker = SyncMarker(state="syncing", epoch=2)
@@ -92,7 +92,7 @@ async def test_nothing_is_made_while_a_list_is_not_complete(kind: str) -> None:
 
 
 async def test_a_variant_missing_from_an_incomplete_list_is_not_forgotten() -> None:
-    world = World([*upstream(), variant()])
+    world = InjectWorld([*upstream(), variant()])
     await world.settle()
     syncing = msgspec.json.encode(SyncMarker(state="syncing", epoch=2))
     key = sync_key("config.porch.kpt.dev", "PackageVariant")

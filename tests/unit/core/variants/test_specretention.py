@@ -30,7 +30,7 @@ REVISION = Kind("apps", "ControllerRevision")
 KEY = "PackageVariantSet|default/alpha"
 
 
-class World:
+class RetentionWorld:
     """A set on a cluster in memory, and who keeps its specs."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class World:
 
 
 async def test_each_spec_is_kept_once_and_a_spec_that_comes_back_is_the_newest_again() -> None:
-    world = World()
+    world = RetentionWorld()
     for revision in (1, 2, 1):
         world.change(revision)
         assert await world.retain() is None
@@ -69,7 +69,7 @@ async def test_each_spec_is_kept_once_and_a_spec_that_comes_back_is_the_newest_a
 
 
 async def test_a_restart_writes_nothing() -> None:
-    world = World()
+    world = RetentionWorld()
     world.change(1)
     await world.retain()
     writes = len(world.cluster.writes)
@@ -80,7 +80,7 @@ async def test_a_restart_writes_nothing() -> None:
 
 async def test_a_new_generation_with_the_same_spec_is_no_revision() -> None:
     """An API server counts a generation for fields that a newer definition defaults, too."""
-    world = World()
+    world = RetentionWorld()
     for _ in range(2):
         world.change(1)
         await world.retain()
@@ -88,7 +88,7 @@ async def test_a_new_generation_with_the_same_spec_is_no_revision() -> None:
 
 
 async def test_the_oldest_revisions_go() -> None:
-    world = World()
+    world = RetentionWorld()
     for revision in range(1, REVISIONS_MAX + 4):
         world.change(revision)
         await world.retain()
@@ -96,7 +96,7 @@ async def test_the_oldest_revisions_go() -> None:
 
 
 async def test_a_revision_says_who_wrote_the_spec_and_why() -> None:
-    world = World()
+    world = RetentionWorld()
     world.change(1, **{CHANGE_CAUSE: "asia is down"})
     of_spec: dict[str, Any] = {"f:spec": {}}
     of_status: dict[str, Any] = {"f:status": {}}
@@ -117,7 +117,7 @@ async def test_a_revision_says_who_wrote_the_spec_and_why() -> None:
 
 
 async def test_the_author_of_a_later_spec_is_not_named_for_this_one() -> None:
-    world = World()
+    world = RetentionWorld()
     world.change(1)
     seen = world.set
     world.change(2)
@@ -132,7 +132,7 @@ async def test_the_author_of_a_later_spec_is_not_named_for_this_one() -> None:
 
 @pytest.mark.parametrize("error", [TransientError("forbidden"), PermanentError("not served")])
 async def test_a_refusal_is_tried_again_after_a_while_and_raises_nothing(error: PvbusError) -> None:
-    world = World()
+    world = RetentionWorld()
     world.change(1)
 
     def refuse(verb: str, _: Any) -> None:
@@ -150,7 +150,7 @@ async def test_a_refusal_is_tried_again_after_a_while_and_raises_nothing(error: 
 
 
 async def test_a_clock_that_is_set_back_delays_no_attempt() -> None:
-    world = World()
+    world = RetentionWorld()
     world.change(1)
 
     def refuse(verb: str, _: Any) -> None:
@@ -166,7 +166,7 @@ async def test_a_clock_that_is_set_back_delays_no_attempt() -> None:
 
 async def test_an_object_of_others_with_the_label_is_no_revision() -> None:
     """Else anybody who may write ControllerRevisions could give a set a spec by an undo."""
-    world = World()
+    world = RetentionWorld()
     world.change(1)
     await world.retain()
     (revision,) = world.cluster.objects_of(REVISION)

@@ -10,7 +10,7 @@ from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.packagerows import LockedRevision
 from pvbus.core.platform.establish.certificates import AUTHORITY
 from tests.kit.deciding import PARTITION, CrashedError
-from tests.unit.core.platform.establish.world import CRD, REVISION, World, crd, okey_of
+from tests.unit.core.platform.establish.world import CRD, REVISION, EstablishWorld, crd, okey_of
 
 replace = msgspec.structs.replace
 
@@ -25,7 +25,7 @@ def inactive(revision: LockedRevision, number: int = 1) -> LockedRevision:
 
 def test_an_install_gets_a_revision_that_controls_its_objects() -> None:
     """A locked install has one active revision, which controls every object of its package."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     first = world.publish("d1", [crd("One"), crd("Two")])
     world.order("pa", active(first))
@@ -41,7 +41,7 @@ def test_an_install_gets_a_revision_that_controls_its_objects() -> None:
 
 def test_a_second_look_writes_nothing() -> None:
     """What is as the lock says is read and not written again, also by a new process."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     world.order("pa", active(world.publish("d1", [crd("One"), crd("Two")], kind="Provider")))
     world.settle()
@@ -53,7 +53,7 @@ def test_a_second_look_writes_nothing() -> None:
 
 def test_a_row_that_comes_during_a_look_is_carried_out_next() -> None:
     """The look was at the former row, so it says nothing of the new one."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     first, second = (world.publish(each, [crd("One", text=each)]) for each in ("d1", "d2"))
     world.order("pa", active(first))
@@ -69,7 +69,7 @@ def test_a_row_that_comes_during_a_look_is_carried_out_next() -> None:
 
 def test_the_loser_of_a_conflict_changes_nothing_and_names_the_owner() -> None:
     """Both want One and Two: the second leaves all as it is, also its own Three, and says who has them."""
-    world = World()
+    world = EstablishWorld()
     for name in ("pa", "pb"):
         world.add_install(name)
     world.order("pa", active(world.publish("d1", [crd("One", text="a"), crd("Two")])))
@@ -86,7 +86,7 @@ def test_the_loser_of_a_conflict_changes_nothing_and_names_the_owner() -> None:
 
 def test_an_object_without_a_controller_is_adopted() -> None:
     """An object that nobody controls becomes the package's, and keeps what others wrote into it."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     users = crd("One", text="mine")
     users["metadata"]["labels"] = {"team": "a"}
@@ -102,7 +102,7 @@ def test_an_object_without_a_controller_is_adopted() -> None:
 
 def test_an_object_of_somebody_else_is_never_taken() -> None:
     """A controller that is no revision keeps its object, and the refusal names it."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     theirs = crd("Two")
     theirs["metadata"]["ownerReferences"] = [
@@ -115,7 +115,7 @@ def test_an_object_of_somebody_else_is_never_taken() -> None:
     assert "controlled by ConfigMap boss" in world.row("pa").message
 
 
-def upgraded(world: World) -> Callable[[], None]:
+def upgraded(world: EstablishWorld) -> Callable[[], None]:
     """Establish the first revision; return what orders the second one, without Old and with New."""
     world.add_install("pa")
     first = world.publish("d1", [crd("One", text="1"), crd("Old"), crd("Two", text="1")], kind="Provider")
@@ -125,7 +125,7 @@ def upgraded(world: World) -> Callable[[], None]:
     return lambda: world.order("pa", inactive(first, 1), active(second, 2))
 
 
-def check_upgraded(world: World) -> None:
+def check_upgraded(world: EstablishWorld) -> None:
     assert world.states("pa") == {"rev-d1": "Inactive", "rev-d2": "Active"}
     assert [world.text_of(each) for each in ("One", "Two")] == ["2", "2"]
     assert [world.controller_of(each) for each in ("One", "Two", "New")] == ["rev-d2"] * 3
@@ -142,18 +142,20 @@ def check_upgraded(world: World) -> None:
 
 def test_an_upgrade_hands_every_object_over() -> None:
     """The new revision controls its objects; the old one owns what it had, and controls nothing."""
-    world = World()
+    world = EstablishWorld()
     upgraded(world)()
     world.settle()
     check_upgraded(world)
 
 
-def every_cut(prepare: Callable[[World], Callable[[], None]], check: Callable[[World], None]) -> int:
+def every_cut(
+    prepare: Callable[[EstablishWorld], Callable[[], None]], check: Callable[[EstablishWorld], None]
+) -> int:
     """Cut a change before and after each of its effects; after a restart the world must be as ordered."""
     position = 0
     while True:
         for is_after in (False, True):
-            world = World()
+            world = EstablishWorld()
             order = prepare(world)
             order()
             uids = {
@@ -180,13 +182,13 @@ def every_cut(prepare: Callable[[World], Callable[[], None]], check: Callable[[W
         position += 1
 
 
-def first_install(world: World) -> Callable[[], None]:
+def first_install(world: EstablishWorld) -> Callable[[], None]:
     world.add_install("pa")
     first = world.publish("d1", [crd("One"), crd("Two")], kind="Provider")
     return lambda: world.order("pa", active(first))
 
 
-def check_first(world: World) -> None:
+def check_first(world: EstablishWorld) -> None:
     assert world.states("pa") == {"rev-d1": "Active"}
     assert [world.controller_of(each) for each in ("One", "Two")] == ["rev-d1", "rev-d1"]
     assert world.row("pa").is_healthy
@@ -203,7 +205,7 @@ def test_an_upgrade_can_be_cut_at_any_effect() -> None:
     assert every_cut(upgraded, check_upgraded) > 30
 
 
-def deactivated(world: World) -> Callable[[], None]:
+def deactivated(world: EstablishWorld) -> Callable[[], None]:
     world.add_install("pa")
     first = world.publish("d1", [crd("One"), crd("Two")], kind="Provider")
     world.order("pa", active(first))
@@ -211,7 +213,7 @@ def deactivated(world: World) -> Callable[[], None]:
     return lambda: world.order("pa", inactive(first))
 
 
-def check_deactivated(world: World) -> None:
+def check_deactivated(world: EstablishWorld) -> None:
     assert world.states("pa") == {"rev-d1": "Inactive"}
     for name in ("One", "Two"):
         assert world.controller_of(name) == ""
@@ -222,7 +224,7 @@ def check_deactivated(world: World) -> None:
 
 def test_a_deactivation_removes_the_runtime_and_releases_the_objects() -> None:
     """An inactive revision owns its objects without control; nothing runs, and no work of it is left."""
-    world = World()
+    world = EstablishWorld()
     deactivated(world)()
     world.settle()
     check_deactivated(world)
@@ -233,7 +235,7 @@ def test_a_deactivation_can_be_cut_at_any_effect() -> None:
     assert every_cut(deactivated, check_deactivated) > 10
 
 
-def collected(world: World) -> Callable[[], None]:
+def collected(world: EstablishWorld) -> Callable[[], None]:
     world.add_install("pa")
     first = world.publish("d1", [crd("One"), crd("Old"), crd("Two")], kind="Provider")
     second = world.publish("d2", [crd("One"), crd("Two")], kind="Provider")
@@ -245,7 +247,7 @@ def collected(world: World) -> Callable[[], None]:
     return lambda: world.order("pa", active(second, 2))
 
 
-def check_collected(world: World) -> None:
+def check_collected(world: EstablishWorld) -> None:
     assert world.states("pa") == {"rev-d2": "Active"}
     assert world.live(CRD, "olds.example.org") is None, "only the collected revision owned it"
     assert world.owners_of("One") == ["rev-d2"]
@@ -255,7 +257,7 @@ def check_collected(world: World) -> None:
 
 def test_a_collected_revision_takes_along_only_what_it_alone_owns() -> None:
     """What the active revision has stays, and what users made."""
-    world = World()
+    world = EstablishWorld()
     collected(world)()
     world.settle()
     check_collected(world)
@@ -268,7 +270,7 @@ def test_a_collection_can_be_cut_at_any_effect() -> None:
 
 def test_nothing_is_collected_before_the_active_revision_is_whole() -> None:
     """A lock without the former revision deletes nothing while its successor is refused."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     world.order("pa", active(world.publish("d1", [crd("One")])))
     world.settle()
@@ -287,7 +289,7 @@ def test_of_two_installs_that_want_the_same_objects_one_wins_whole() -> None:
     winners = set()
     for seed in range(100):
         rng = random.Random(seed)
-        world = World()
+        world = EstablishWorld()
         for name in ("pa", "pb"):
             world.add_install(name)
         world.order("pa", active(world.publish("d1", [crd("One", text="a"), crd("Two", text="a")])))
@@ -315,7 +317,7 @@ def test_of_two_installs_that_want_the_same_objects_one_wins_whole() -> None:
 
 def test_what_the_server_refuses_in_the_dry_run_changes_nothing() -> None:
     """A package that asks for rights that we lack is refused as a whole, in the API server's words."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
     spec = {"controller": {"image": "registry.example.org/run:1", "permissionRequests": rules}}
@@ -339,7 +341,7 @@ def test_what_the_server_refuses_in_the_dry_run_changes_nothing() -> None:
 @pytest.mark.parametrize("position", range(3))
 def test_a_refusal_in_the_middle_is_undone(position: int) -> None:
     """If the API server refuses a write after all, the former revision has everything as before."""
-    world = World()
+    world = EstablishWorld()
     order = upgraded(world)
     before = {name: world.text_of(name) for name in ("One", "Two", "Old")}
     order()
@@ -364,12 +366,12 @@ def test_a_refusal_in_the_middle_is_undone(position: int) -> None:
 
 def test_ownership_is_established_again_after_a_restore() -> None:
     """Objects that came back from a backup, with new uids everywhere, are the revision's again."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     first = world.publish("d1", [crd("One"), crd("Two")], kind="Provider")
     world.order("pa", active(first))
     world.settle()
-    restored = World()
+    restored = EstablishWorld()
     restored.contents = world.contents
     for obj in world.cluster.objects():
         meta = {k: v for k, v in obj["metadata"].items() if k not in ("uid", "resourceVersion")}
@@ -390,7 +392,7 @@ def test_ownership_is_established_again_after_a_restore() -> None:
 
 def test_a_pull_that_failed_is_tried_again_for_the_same_revision() -> None:
     """With another pull secret the same revision is established; nothing was made before but its object."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     world.order("pa", active(world.publish("d1", [crd("One")])))
     world.refusals["d1"] = PermanentError("401 Unauthorized", reason="Unauthorized")
@@ -410,7 +412,7 @@ def test_a_pull_that_failed_is_tried_again_for_the_same_revision() -> None:
 
 def test_a_field_that_a_later_version_lacks_is_removed() -> None:
     """The content of a package replaces what was there; defaults of the API server are no difference."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     old = crd("One")
     old["spec"]["conversion"] = {"strategy": "None"}
@@ -428,7 +430,7 @@ def test_what_was_adopted_is_released_and_not_deleted() -> None:
     """An activation that a crash has cut, and that is refused then, leaves a user's object to the user."""
     found = 0
     for position in range(40):
-        world = World()
+        world = EstablishWorld()
         for name in ("pa", "pb"):
             world.add_install(name)
         world.cluster.put(crd("One", text="mine"))
@@ -453,7 +455,7 @@ def test_what_was_adopted_is_released_and_not_deleted() -> None:
 
 def test_what_a_user_has_just_activated_is_left_to_the_lock() -> None:
     """A desiredState that the lock has not taken into account stays; once it has, the lock decides."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     first, second = world.publish("d1", [crd("One")]), world.publish("d2", [crd("One")])
     world.order("pa", active(first), inactive(second, 2))
@@ -474,7 +476,7 @@ def test_what_a_user_has_just_activated_is_left_to_the_lock() -> None:
 
 def test_installs_of_the_same_objects_write_one_after_the_other() -> None:
     """While one is at work, another one that has one of its objects waits; one of other objects does not."""
-    world = World()
+    world = EstablishWorld()
     for name in ("pa", "pb", "pc"):
         world.add_install(name)
     world.order("pa", active(world.publish("d1", [crd("One"), crd("Two")])))
@@ -491,7 +493,7 @@ def test_installs_of_the_same_objects_write_one_after_the_other() -> None:
 
 def test_a_refusal_in_the_middle_gives_back_what_was_adopted() -> None:
     """A user's object has its former content and no owner again if a later write is refused."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     world.cluster.put(crd("One", text="mine"))
     world.order("pa", active(world.publish("d1", [crd("One", text="theirs"), crd("Two")])))
@@ -509,7 +511,7 @@ def test_a_refusal_in_the_middle_gives_back_what_was_adopted() -> None:
 
 def test_a_revision_follows_the_name_of_its_content() -> None:
     """Another tag or address of the same content is in the revision's image; nothing else is written."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     revision = active(world.publish("d1", [crd("One")]))
     world.order("pa", revision)
@@ -525,7 +527,7 @@ def test_a_revision_follows_the_name_of_its_content() -> None:
 
 def test_the_account_of_a_created_install_has_the_annotations_of_its_owner() -> None:
     """The row has them, as a Provider has no field for them."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     controller = {"controller": {"image": "example.org/c"}}
     revision = active(world.publish("d1", [crd("One")], kind="Provider", spec=controller))

@@ -11,7 +11,7 @@ from pvbus.core.kernel.packagerows import EstablishedRow, LockedDependency, Lock
 from pvbus.core.kernel.records import INSTALLS
 from pvbus.ports.cluster import Kind, Object
 from tests.kit.deciding import PARTITION, CrashedError
-from tests.unit.core.platform.establish.world import CRD, INSTALL, World, crd
+from tests.unit.core.platform.establish.world import CRD, INSTALL, EstablishWorld, crd
 
 CONFIG_MAP = Kind("", "ConfigMap")
 PACKAGE = Kind("data.packaging.carvel.dev", "Package")
@@ -23,7 +23,7 @@ def config_map(name: str, text: str = "") -> Object:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"text": text}}
 
 
-def add_package(world: World, version: str, objects: list[Object], **spec: Any) -> None:
+def add_package(world: EstablishWorld, version: str, objects: list[Object], **spec: Any) -> None:
     """Publish a Package with inline files. spec: instead of the steps that it has."""
     files = {"config.yml": yaml.safe_dump_all(objects)}
     steps = {"fetch": [{"inline": {"paths": files}}], "template": [{"ytt": {}}], "deploy": [{"kapp": {}}]}
@@ -41,7 +41,7 @@ def add_package(world: World, version: str, objects: list[Object], **spec: Any) 
     )
 
 
-def add_install(world: World, name: str = "app", **spec: Any) -> None:
+def add_install(world: EstablishWorld, name: str = "app", **spec: Any) -> None:
     world.cluster.put(
         {
             "apiVersion": "packaging.carvel.dev/v1alpha1",
@@ -52,7 +52,7 @@ def add_install(world: World, name: str = "app", **spec: Any) -> None:
     )
 
 
-def order(world: World, version: str, name: str = "app", **fields: Any) -> None:
+def order(world: EstablishWorld, version: str, name: str = "app", **fields: Any) -> None:
     obj = world.cluster.peek(INSTALL, "team", name)
     row: dict[str, Any] = {"status": "locked", "package": "app.example.org", "version": version, **fields}
     uid = obj["metadata"]["uid"] if obj is not None else ""
@@ -60,14 +60,14 @@ def order(world: World, version: str, name: str = "app", **fields: Any) -> None:
     world.set_lock(key, LockRow(**{"uid": uid, **row}))
 
 
-def data_of(world: World, name: str) -> str | None:
+def data_of(world: EstablishWorld, name: str) -> str | None:
     obj = world.cluster.peek(CONFIG_MAP, "team", name)
     return obj["data"]["text"] if obj is not None else None
 
 
 def test_objects_are_written_in_the_name_of_the_installs_account() -> None:
     """Every write of a packaged object is the ServiceAccount's; only the install itself is written by us."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [config_map("settings", "1"), crd("Thing")])
     order(world, "1.0.0")
@@ -90,7 +90,7 @@ def test_objects_are_written_in_the_name_of_the_installs_account() -> None:
 
 def test_a_second_look_writes_nothing() -> None:
     """What is there as the package says is not written again, also by a new process."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [config_map("settings", "1")])
     order(world, "1.0.0")
@@ -101,7 +101,7 @@ def test_a_second_look_writes_nothing() -> None:
     assert len(world.changes) == writes
 
 
-def updated(world: World) -> None:
+def updated(world: EstablishWorld) -> None:
     add_install(world)
     add_package(world, "1.0.0", [config_map("settings", "1"), config_map("old"), crd("Thing")])
     add_package(world, "2.0.0", [config_map("settings", "2"), config_map("new"), crd("Thing")])
@@ -112,7 +112,7 @@ def updated(world: World) -> None:
 
 def test_an_update_deletes_what_the_new_version_does_not_have() -> None:
     """The objects are those of the new version, and only these."""
-    world = World()
+    world = EstablishWorld()
     updated(world)
     world.settle()
     assert [data_of(world, name) for name in ("settings", "new", "old")] == ["2", "", None]
@@ -123,7 +123,7 @@ def test_an_update_can_be_cut_at_any_effect() -> None:
     position, cuts = 0, 0
     while cuts == position:
         for is_after in (False, True):
-            world = World()
+            world = EstablishWorld()
             updated(world)
             for _ in range(2):  # the row is written between the checks and the writes
                 world.mirror()
@@ -141,7 +141,7 @@ def test_an_update_can_be_cut_at_any_effect() -> None:
 
 def test_a_deleted_install_takes_its_objects_along() -> None:
     """They go first, then the finalizer, so that no object is left without an install."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     mine = config_map("mine", "1")
     mine["metadata"]["namespace"] = "team"
@@ -164,7 +164,7 @@ def test_a_deleted_install_takes_its_objects_along() -> None:
 @pytest.mark.parametrize("status", ["refused", "removed", "removed before it is mirrored"])
 def test_the_objects_of_an_install_are_known_after_the_bus_was_lost(status: str) -> None:
     """Also if the install is refused meanwhile, or deleted before it could be established again."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [config_map("settings", "1"), config_map("more", "1")])
     order(world, "1.0.0")
@@ -189,7 +189,7 @@ def test_the_objects_of_an_install_are_known_after_the_bus_was_lost(status: str)
 
 @pytest.mark.parametrize("text", ["{", "7", '["others"]', '["/ConfigMap|team|others"]'])
 def test_what_a_person_writes_into_the_note_of_objects_deletes_nothing_of_others(text: str) -> None:
-    world = World()
+    world = EstablishWorld()
     others = config_map("others", "theirs")
     others["metadata"]["namespace"] = "team"
     world.cluster.put(others)
@@ -220,7 +220,7 @@ def test_what_a_person_writes_into_the_note_of_objects_deletes_nothing_of_others
 )
 def test_what_is_not_done_here_is_refused_by_name(spec: Mapping[str, Any], words: str) -> None:
     """Nothing is written then, and the reason says what to do."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [config_map("settings")], **spec)
     order(world, "1.0.0")
@@ -248,7 +248,7 @@ def test_what_is_not_done_here_is_refused_by_name(spec: Mapping[str, Any], words
 )
 def test_a_path_is_the_same_in_all_its_spellings(file: str, path: str) -> None:
     """As for ytt: `.` is all files, and `./config` is `config`."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     fetch = [{"inline": {"paths": {file: yaml.safe_dump(config_map("settings", "1"))}}}]
     add_package(world, "1.0.0", [], fetch=fetch, template=[{"ytt": {"paths": [path]}}])
@@ -258,7 +258,7 @@ def test_a_path_is_the_same_in_all_its_spellings(file: str, path: str) -> None:
 
 
 def test_a_path_without_a_file_is_named_beside_one_that_has_files() -> None:
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     paths = ["config.yml", "../overlays"]
     add_package(world, "1.0.0", [config_map("settings", "1")], template=[{"ytt": {"paths": paths}}])
@@ -271,7 +271,7 @@ def test_a_path_without_a_file_is_named_beside_one_that_has_files() -> None:
 def test_a_mistyped_path_deletes_nothing() -> None:
     """A version whose files hold no objects is refused, and what was installed stays; one without `fetch`
     has dependencies only, and no objects."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [config_map("settings", "1")])
     order(world, "1.0.0")
@@ -294,7 +294,7 @@ def test_a_mistyped_path_deletes_nothing() -> None:
 
 def test_an_object_of_another_install_is_not_taken() -> None:
     """The second install changes nothing, and names the first."""
-    world = World()
+    world = EstablishWorld()
     for name in ("app", "second"):
         add_install(world, name)
     add_package(world, "1.0.0", [config_map("settings", "1"), config_map("other")])
@@ -310,7 +310,7 @@ def test_an_object_of_another_install_is_not_taken() -> None:
 
 def test_of_two_installs_that_begin_together_one_writes_nothing() -> None:
     """Both have checked before either has written: the second one looks again when it is its turn."""
-    world = World()
+    world = EstablishWorld()
     for name in ("app", "second"):
         add_install(world, name)
         order(world, "1.0.0", name)
@@ -332,7 +332,7 @@ def test_of_two_installs_that_begin_together_one_writes_nothing() -> None:
 
 def test_what_the_account_may_not_do_changes_nothing() -> None:
     """The API server refuses in the dry run, and its words are in the row."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [config_map("a"), config_map("z")])
     order(world, "1.0.0")
@@ -351,7 +351,7 @@ def test_what_the_account_may_not_do_changes_nothing() -> None:
 
 def test_an_install_waits_for_what_it_needs() -> None:
     """Its objects are written when the install of its dependency is healthy, and not before."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [config_map("settings", "1")])
     need = LockedDependency(
@@ -373,7 +373,7 @@ CHILD = "cluster|packaging.carvel.dev/PackageInstall|team|child"
 OWNER = "kapp-controller.carvel.dev/owner"
 
 
-def child_row(world: World, *holders: str, **fields: Any) -> None:
+def child_row(world: EstablishWorld, *holders: str, **fields: Any) -> None:
     obj = world.cluster.peek(INSTALL, "team", "child")
     template = {"packageRef": {"refName": "child.example.org"}, "serviceAccountName": "installer"}
     row = {
@@ -386,7 +386,7 @@ def child_row(world: World, *holders: str, **fields: Any) -> None:
     world.set_lock(CHILD, LockRow(**row))
 
 
-def child_owner(world: World) -> str | None:
+def child_owner(world: EstablishWorld) -> str | None:
     obj = world.cluster.peek(INSTALL, "team", "child")
     assert obj is not None
     found: str | None = obj["metadata"].get("annotations", {}).get(OWNER)
@@ -395,7 +395,7 @@ def child_owner(world: World) -> str | None:
 
 def test_an_install_for_others_is_made_handed_on_and_released() -> None:
     """It names its first holder, the next one when that goes, and nobody once it is orphaned."""
-    world = World()
+    world = EstablishWorld()
     child_row(world, "app")
     world.settle()
     obj = world.cluster.peek(INSTALL, "team", "child")
@@ -425,7 +425,7 @@ def test_an_install_without_holders_ends_as_the_lock_says(
     removal: str, is_needed: bool, is_left: bool
 ) -> None:
     """It is deleted or released; `keep-if-used` depends on whether another install needs it."""
-    world = World()
+    world = EstablishWorld()
     child_row(world, "app")
     world.settle()
     if is_needed:
@@ -442,7 +442,7 @@ def test_an_install_without_holders_ends_as_the_lock_says(
 
 def test_a_users_install_is_never_deleted() -> None:
     """An install without the annotation of an owner is left alone, whatever the lock says."""
-    world = World()
+    world = EstablishWorld()
     add_install(world, "child")
     child_row(world, status="removed", removal="delete")
     world.settle()
@@ -451,7 +451,7 @@ def test_a_users_install_is_never_deleted() -> None:
 
 def test_an_edit_of_an_install_for_others_is_reported() -> None:
     """What a user changes in it stays, and is said; a new version of the template is written."""
-    world = World()
+    world = EstablishWorld()
     child_row(world, "app")
     world.settle()
     obj = world.cluster.peek(INSTALL, "team", "child")
@@ -469,7 +469,7 @@ def test_an_edit_of_an_install_for_others_is_reported() -> None:
 
 def test_a_definition_and_its_objects_may_be_in_one_package() -> None:
     """What the definition defines cannot be checked before it is there, and is written after it."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     thing = {"apiVersion": "example.org/v1", "kind": "Thing", "metadata": {"name": "one"}}
     add_package(world, "1.0.0", [thing, crd("Thing", scope="Namespaced")])
@@ -481,7 +481,7 @@ def test_a_definition_and_its_objects_may_be_in_one_package() -> None:
 
 def test_values_for_a_package_without_templates_have_no_effect_and_the_row_says_so() -> None:
     """The example of the proposal gives its dependency a Secret, and nothing in the package could use it."""
-    world = World()
+    world = EstablishWorld()
     add_install(world, values=[{"secretRef": {"name": "pkg3-values"}}])
     add_package(world, "1.0.0", [config_map("settings", "1")])
     order(world, "1.0.0")
@@ -496,7 +496,7 @@ def test_values_for_a_package_without_templates_have_no_effect_and_the_row_says_
 
 def test_objects_without_a_namespace_are_in_the_default_one_of_the_install() -> None:
     """spec.defaultNamespace counts before the namespace of the install."""
-    world = World()
+    world = EstablishWorld()
     add_install(world, defaultNamespace="shop")
     add_package(world, "1.0.0", [config_map("settings", "1")])
     order(world, "1.0.0")
@@ -508,7 +508,7 @@ def test_objects_without_a_namespace_are_in_the_default_one_of_the_install() -> 
 @pytest.mark.parametrize("name", ["fetch-0-secret-name", "helm-template-values-from-secret-name"])
 def test_an_install_that_changes_its_package_is_refused_by_name(name: str) -> None:
     """The package without the change is another one than the user asked for."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     obj = world.cluster.peek(INSTALL, "team", "app")
     assert obj is not None
@@ -524,7 +524,7 @@ def test_an_install_that_changes_its_package_is_refused_by_name(name: str) -> No
 
 def test_a_period_without_effect_is_said() -> None:
     """The install is installed, and its message names the field."""
-    world = World()
+    world = EstablishWorld()
     add_install(world, syncPeriod="1h")
     add_package(world, "1.0.0", [config_map("settings", "1")])
     order(world, "1.0.0")

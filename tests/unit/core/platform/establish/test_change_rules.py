@@ -23,7 +23,7 @@ from tests.unit.core.platform.establish.test_carvel import (
     data_of,
     order,
 )
-from tests.unit.core.platform.establish.world import INSTALL, World, crd
+from tests.unit.core.platform.establish.world import INSTALL, EstablishWorld, crd
 
 JOB = Kind("batch", "Job")
 GROUP, RULE = "kapp.k14s.io/change-group", "kapp.k14s.io/change-rule"
@@ -193,9 +193,9 @@ def test_an_object_is_ready_as_its_kind_says(
 # -------------------------------------------------------------------- in a cluster
 
 
-def migrating() -> World:
+def migrating() -> EstablishWorld:
     """Return a world in which settings come after a migration, both of which are to be written."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     after = annotated(config_map("settings", "1"), rule=f"upsert after upserting {MIGRATION}")
     add_package(world, "1.0.0", [after, config_map("first", "1"), job("migrate", group=MIGRATION)])
@@ -204,14 +204,14 @@ def migrating() -> World:
     return world
 
 
-def end_job(world: World, condition: str) -> None:
+def end_job(world: EstablishWorld, condition: str) -> None:
     live = world.cluster.peek(JOB, "team", "migrate")
     assert live is not None
     world.cluster.put({**live, "status": {"conditions": [{"type": condition, "status": "True"}]}})
     again(world)
 
 
-def again(world: World) -> None:
+def again(world: EstablishWorld) -> None:
     for second in range(3):
         world.reconcile(KEY, now=5000.0 + 100 * second)
     world.settle()
@@ -238,7 +238,7 @@ def test_nothing_is_written_after_a_migration_that_failed() -> None:
 
 def test_what_a_new_version_lacks_is_deleted_before_what_replaces_it_is_written() -> None:
     """While the former object is held by a finalizer, the new one is not written."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     former = annotated(config_map("former", "1"), rule="delete before upserting g")
     add_package(world, "1.0.0", [former])
@@ -260,9 +260,9 @@ def test_what_a_new_version_lacks_is_deleted_before_what_replaces_it_is_written(
     assert (data_of(world, "former"), data_of(world, "next")) == (None, "2")
 
 
-def installed_in_order() -> World:
+def installed_in_order() -> EstablishWorld:
     """Return a world with `database`, which is to be deleted after `app`."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     app = annotated(config_map("app", "1"), "app")
     database = annotated(config_map("database", "1"), rule="delete after deleting app")
@@ -272,7 +272,7 @@ def installed_in_order() -> World:
     return world
 
 
-def remove(world: World) -> None:
+def remove(world: EstablishWorld) -> None:
     world.cluster.terminate(INSTALL, "team", "app")
     order(world, "1.0.0", status="removed")
 
@@ -326,7 +326,7 @@ def test_a_broken_rule_on_an_installed_object_holds_the_deletion_with_a_way_out(
 
 
 def test_a_package_with_a_cycle_of_rules_changes_nothing() -> None:
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     first = annotated(config_map("a", "1"), "g", "upsert after upserting h")
     add_package(world, "1.0.0", [first, annotated(config_map("b", "1"), "h", "upsert after upserting g")])
@@ -344,7 +344,7 @@ def with_setting(name: str, value: str = "", kind: str = "annotations") -> Objec
 @pytest.mark.parametrize("is_update", [False, True])
 def test_what_kapp_would_leave_is_left(is_update: bool) -> None:
     """An object that is to be orphaned stays when its install goes, or a new version lacks it."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [with_setting("delete-strategy", "orphan"), config_map("more", "1")])
     add_package(world, "2.0.0", [config_map("next", "2")])
@@ -370,7 +370,7 @@ def test_what_kapp_would_leave_is_left(is_update: bool) -> None:
     ],
 )
 def test_a_setting_of_kapp_that_cannot_be_followed_is_refused(setting: str, kind: str, words: str) -> None:
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [with_setting(setting, kind=kind)])
     order(world, "1.0.0")
@@ -381,7 +381,7 @@ def test_a_setting_of_kapp_that_cannot_be_followed_is_refused(setting: str, kind
 
 
 def test_a_setting_of_kapp_without_effect_is_reported() -> None:
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [with_setting("versioned")])
     order(world, "1.0.0")

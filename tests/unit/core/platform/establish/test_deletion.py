@@ -16,16 +16,16 @@ from tests.unit.core.platform.establish.test_carvel import (
     data_of,
     order,
 )
-from tests.unit.core.platform.establish.world import INSTALL, World
+from tests.unit.core.platform.establish.world import INSTALL, EstablishWorld
 
 NAMESPACE = Kind("", "Namespace")
 RIGHT = 'User "system:serviceaccount:team:installer" cannot delete resource "configmaps"'
 WAY_OUT = "set spec.noopDelete to true"
 
 
-def installed(*names: str) -> World:
+def installed(*names: str) -> EstablishWorld:
     """Return a world with an install of ConfigMaps, in a namespace that is there."""
-    world = World()
+    world = EstablishWorld()
     world.cluster.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
     add_install(world)
     add_package(world, "1.0.0", [config_map(name, "1") for name in names])
@@ -35,7 +35,7 @@ def installed(*names: str) -> World:
     return world
 
 
-def forbid(world: World, *names: str, reason: str = "Forbidden") -> None:
+def forbid(world: EstablishWorld, *names: str, reason: str = "Forbidden") -> None:
     """Take the account the right to delete ConfigMaps: those of these names, or all."""
 
     def refuse(user: str, verb: str, obj: Object) -> None:
@@ -45,28 +45,28 @@ def forbid(world: World, *names: str, reason: str = "Forbidden") -> None:
     world.cluster.authorizes = refuse
 
 
-def delete(world: World) -> None:
+def delete(world: EstablishWorld) -> None:
     world.cluster.terminate(INSTALL, "team", "app")
     order(world, "1.0.0", status="removed")
     world.settle()
 
 
-def edit(world: World, **spec: Any) -> None:
+def edit(world: EstablishWorld, **spec: Any) -> None:
     obj = live(world)
     world.cluster.put({**obj, "spec": {**obj["spec"], **spec}})
 
 
-def live(world: World) -> Object:
+def live(world: EstablishWorld) -> Object:
     obj = world.cluster.peek(INSTALL, "team", "app")
     assert obj is not None
     return obj
 
 
-def is_gone(world: World) -> bool:
+def is_gone(world: EstablishWorld) -> bool:
     return world.cluster.peek(INSTALL, "team", "app") is None and KEY not in world.done
 
 
-def hold(world: World, name: str) -> None:
+def hold(world: EstablishWorld, name: str) -> None:
     obj = world.cluster.peek(CONFIG_MAP, "team", name)
     assert obj is not None
     world.cluster.put({**obj, "metadata": {**obj["metadata"], "finalizers": ["example.org/hold"]}})
@@ -201,7 +201,7 @@ def test_an_update_that_may_not_delete_what_is_outdated_fails_aloud() -> None:
 
 def test_an_install_for_another_cluster_is_not_written_into_this_one() -> None:
     """It would be installed, and later deleted, where nobody wants it."""
-    world = World()
+    world = EstablishWorld()
     add_install(world, cluster={"kubeconfigSecretRef": {"name": "far"}})
     add_package(world, "1.0.0", [config_map("settings", "1")])
     order(world, "1.0.0")

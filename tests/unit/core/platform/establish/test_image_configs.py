@@ -12,33 +12,33 @@ from pvbus.core.kernel.records import INSTALLS, SyncMarker
 from pvbus.ports.cluster import Kind, Object
 from tests.kit.deciding import PARTITION
 from tests.unit.core.platform.establish.test_activation import active, inactive
-from tests.unit.core.platform.establish.world import CRD, PROVIDER, REVISION, World, crd
+from tests.unit.core.platform.establish.world import CRD, PROVIDER, REVISION, EstablishWorld, crd
 
 SOURCE = "registry.example.org/package"
 COSIGN = {"provider": "Cosign", "cosign": {"authorities": [{"name": "ours"}]}}
 
 
-def started(*, secret: bool = True) -> World:
+def started(*, secret: bool = True) -> EstablishWorld:
     """A world whose cluster has the Secret `ours`."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     if secret:
         put_secret(world)
     return world
 
 
-def put_secret(world: World) -> None:
+def put_secret(world: EstablishWorld) -> None:
     meta = {"name": "ours", "namespace": "crossplane-system"}
     world.cluster.put({"apiVersion": "v1", "kind": "Secret", "metadata": meta})
 
 
-def shown(world: World, kind: Kind, name: str) -> Object:
+def shown(world: EstablishWorld, kind: Kind, name: str) -> Object:
     live = world.live(kind, name)
     assert live is not None
     return live
 
 
-def mark(world: World, message: str) -> None:
+def mark(world: EstablishWorld, message: str) -> None:
     marker = SyncMarker(state="unavailable", epoch=1, message=message)
     world.controller.load(INSTALLS, PARTITION, sync_key(*IMAGE_CONFIG), msgspec.json.encode(marker))
 

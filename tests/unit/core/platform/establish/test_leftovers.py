@@ -9,13 +9,13 @@ from tests.unit.core.platform.establish.test_carvel import (
     data_of,
     order,
 )
-from tests.unit.core.platform.establish.world import INSTALL, World
+from tests.unit.core.platform.establish.world import INSTALL, EstablishWorld
 
 CHILD = "cluster|packaging.carvel.dev/PackageInstall|team|child"
 TEMPLATE = {"packageRef": {"refName": "app.example.org"}, "serviceAccountName": "installer"}
 
 
-def created(world: World, **fields: object) -> None:
+def created(world: EstablishWorld, **fields: object) -> None:
     """Order an install that was created for `app`."""
     obj = world.cluster.peek(INSTALL, "team", "child")
     row = {
@@ -33,7 +33,7 @@ def created(world: World, **fields: object) -> None:
 def test_the_objects_of_a_created_install_go_with_it() -> None:
     """The install is deleted by us; what it had is known until its objects are gone, also if somebody has
     removed the note of it."""
-    world = World()
+    world = EstablishWorld()
     add_package(world, "1.0.0", [config_map("settings", "1")])
     created(world)
     world.settle()
@@ -53,7 +53,7 @@ def test_the_objects_of_a_created_install_go_with_it() -> None:
 
 def test_the_message_of_a_former_failure_goes() -> None:
     """After a success the status has no error, and nothing more is written."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [config_map("settings")])
     order(world, "1.0.0", status="refused", reason="Conflict", message="it excludes another one")

@@ -9,7 +9,7 @@ from pvbus.core.platform.establish.notices import notice_of
 from pvbus.core.variants.conditions.recording import Recorder
 from tests.unit.core.platform.establish.test_activation import active
 from tests.unit.core.platform.establish.world import PROVIDER as PROVIDER_OBJECT
-from tests.unit.core.platform.establish.world import World, crd, okey_of
+from tests.unit.core.platform.establish.world import EstablishWorld, crd, okey_of
 
 PROVIDER = ObjectKey.parse(okey_of("pa"))
 CARVEL = ObjectKey.parse("packaging.carvel.dev/PackageInstall|demo|a")
@@ -141,7 +141,7 @@ def test_the_event_of_an_object_without_a_namespace_is_in_default() -> None:
 def test_a_refusal_is_told_with_the_row_that_says_it() -> None:
     """At the first decision, whoever installs: where others do, nothing else says why."""
     for installer in ("pvbus", "others"):
-        world = World(installer=installer)
+        world = EstablishWorld(installer=installer)
         world.add_install("pa")
         world.order("pa", status="refused", reason="Conflict", message="needs another pb")
         world.mirror()
@@ -152,7 +152,7 @@ def test_a_refusal_is_told_with_the_row_that_says_it() -> None:
 
 
 def test_an_installation_is_told_once() -> None:
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     world.order("pa", active(world.publish("d1", [crd("One")])))
     notices = []
@@ -164,7 +164,7 @@ def test_an_installation_is_told_once() -> None:
 
 def test_a_ring_is_in_the_event_and_in_the_conditions() -> None:
     """Of a healthy install, with the names of all that need each other."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     said = "Provider pa needs Provider pb, which needs Provider pa"
     world.order("pa", active(world.publish("d1", [crd("One")])), reason="DependencyCycle", message=said)

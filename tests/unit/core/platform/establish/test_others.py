@@ -21,7 +21,7 @@ from tests.unit.core.platform.establish.test_carvel import (
     config_map,
     order,
 )
-from tests.unit.core.platform.establish.world import CRD, INSTALL, PROVIDER, World, crd, okey_of
+from tests.unit.core.platform.establish.world import CRD, INSTALL, PROVIDER, EstablishWorld, crd, okey_of
 
 PA = f"cluster|{okey_of('pa')}"
 
@@ -30,7 +30,7 @@ def mark(manager: str, time: str, subresource: str = "status") -> Object:
     return {"manager": manager, "operation": "Update", "time": time, "subresource": subresource}
 
 
-def provider(world: World, *marks: Object) -> None:
+def provider(world: EstablishWorld, *marks: Object) -> None:
     obj = world.add_install("pa")
     obj["metadata"]["managedFields"] = list(marks)
     world.cluster.put(obj)
@@ -40,7 +40,7 @@ def provider(world: World, *marks: Object) -> None:
 
 def test_nothing_is_written_beside_crossplane() -> None:
     """A status that Crossplane has just written means that it installs; the words say what to set."""
-    world = World()
+    world = EstablishWorld()
     provider(world, mark("crossplane", "1970-01-01T00:16:20Z"))
     outcome = world.reconcile(PA, now=1000.0)
     assert world.changes == []
@@ -54,7 +54,7 @@ def test_nothing_is_written_beside_crossplane() -> None:
 
 def test_an_answer_to_our_own_write_counts_for_longer() -> None:
     """Who writes after we did is at work now: an idle installer shows itself only so."""
-    world = World()
+    world = EstablishWorld()
     provider(
         world,
         mark("pvbus-establish", "1970-01-01T00:14:00Z"),
@@ -67,7 +67,7 @@ def test_an_answer_to_our_own_write_counts_for_longer() -> None:
 
 def test_the_command_line_of_crossplane_is_no_installer() -> None:
     """It makes installs, under the same name, and writes no status."""
-    world = World()
+    world = EstablishWorld()
     provider(world, mark("crossplane", "1970-01-01T00:16:39Z", ""))
     world.reconcile(PA, now=1000.0)
     assert world.row("pa").is_healthy
@@ -75,7 +75,7 @@ def test_the_command_line_of_crossplane_is_no_installer() -> None:
 
 def test_nothing_is_written_beside_kapp_controller() -> None:
     """Likewise for Carvel's installs."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [config_map("settings")])
     obj = world.cluster.peek(INSTALL, "team", "app")
@@ -88,7 +88,7 @@ def test_nothing_is_written_beside_kapp_controller() -> None:
     assert "kapp-controller" in world.done[KEY].message
 
 
-def report(world: World, **conditions: str) -> None:
+def report(world: EstablishWorld, **conditions: str) -> None:
     obj = world.cluster.peek(PROVIDER, "", "pa")
     assert obj is not None
     found: list[dict[str, Any]] = [{"type": name, "status": status} for name, status in conditions.items()]
@@ -97,7 +97,7 @@ def report(world: World, **conditions: str) -> None:
 
 def test_others_install_what_the_lock_says() -> None:
     """Only the switch that leaves dependencies to pvbus is written; their conditions are ours to report."""
-    world = World(installer="others")
+    world = EstablishWorld(installer="others")
     world.add_install("pa")
     world.order("pa", active(world.publish("d1", [crd("One")])))
     world.settle()
@@ -120,7 +120,7 @@ def test_others_install_what_the_lock_says() -> None:
 
 def test_others_get_the_installs_of_dependencies() -> None:
     """They are made from the lock, and are healthy when kapp-controller says so of the locked version."""
-    world = World(installer="others")
+    world = EstablishWorld(installer="others")
     child_row(world, "app", version="1.0.0")
     world.settle()
     obj = world.cluster.peek(INSTALL, "team", "child")
@@ -139,7 +139,7 @@ def test_others_get_the_installs_of_dependencies() -> None:
 APP_MAPS = ("app.app.apps.k14s.io", "app.app", "app-ctrl.apps.k14s.io", "app-ctrl")
 
 
-def installed_by_kapp(world: World, record: str, label: str = "1700") -> None:
+def installed_by_kapp(world: EstablishWorld, record: str, label: str = "1700") -> None:
     """Have kapp's object, and its record of an app with the label 1700, in the cluster."""
     live = config_map("settings", "theirs")
     meta = {**live["metadata"], "namespace": "team", "labels": {KAPP_LABEL: label}}
@@ -150,7 +150,7 @@ def installed_by_kapp(world: World, record: str, label: str = "1700") -> None:
     world.cluster.put({**known, "metadata": meta, "data": {"spec": spec}})
 
 
-def install_app(world: World) -> None:
+def install_app(world: EstablishWorld) -> None:
     add_install(world)
     add_package(world, "1.0.0", [config_map("settings", "1")])
     order(world, "1.0.0")
@@ -160,7 +160,7 @@ def install_app(world: World) -> None:
 @pytest.mark.parametrize("record", APP_MAPS)
 def test_what_kapp_controller_installed_for_an_install_is_taken_over(record: str) -> None:
     """kapp's own record says so. It keeps kapp's label, for the way back, and goes with its install."""
-    world = World()
+    world = EstablishWorld()
     installed_by_kapp(world, record)
     install_app(world)
     assert world.done[KEY].is_healthy, world.done[KEY].message
@@ -176,7 +176,7 @@ def test_what_kapp_controller_installed_for_an_install_is_taken_over(record: str
 @pytest.mark.parametrize(("record", "label"), [("other.app", "1700"), ("app.app", "1800")])
 def test_what_kapp_installed_for_another_one_is_left_alone(record: str, label: str) -> None:
     """The record of another install, or an object that the record is not of."""
-    world = World()
+    world = EstablishWorld()
     installed_by_kapp(world, record, label)
     install_app(world)
     assert f"belongs to kapp's app {label}" in world.done[KEY].message
@@ -187,7 +187,7 @@ def test_what_kapp_installed_for_another_one_is_left_alone(record: str, label: s
 
 def test_an_install_that_others_take_back_does_not_wait_for_us() -> None:
     """In the mode `others` our finalizer and the list of its objects go, and the objects stay."""
-    world = World()
+    world = EstablishWorld()
     install_app(world)
     obj = world.cluster.peek(INSTALL, "team", "app")
     assert obj is not None
@@ -204,7 +204,7 @@ def test_an_install_that_others_take_back_does_not_wait_for_us() -> None:
 
 def test_a_switch_of_the_user_is_left_as_it_is() -> None:
     """It has no annotation of ours, so dependencies are left alone by both."""
-    world = World(installer="others")
+    world = EstablishWorld(installer="others")
     world.add_install("pa", skipDependencyResolution=True)
     world.order("pa", active(world.publish("d1", [crd("One")])))
     world.settle()

@@ -9,7 +9,7 @@ from pvbus.core.platform.establish.controller import PAGES
 from pvbus.ports.cluster import Kind, Resource
 from tests.kit.deciding import PARTITION
 from tests.unit.core.platform.establish.test_activation import active, inactive
-from tests.unit.core.platform.establish.world import CRD, REVISION, World, crd, okey_of
+from tests.unit.core.platform.establish.world import CRD, REVISION, EstablishWorld, crd, okey_of
 
 LOCK = Kind("pkg.crossplane.io", "PackageLock")
 
@@ -17,7 +17,7 @@ LOCK = Kind("pkg.crossplane.io", "PackageLock")
 @pytest.mark.parametrize("at", range(1, 10))
 def test_an_order_that_arrives_during_a_look_is_carried_out_after_it(at: int) -> None:
     """The look at the former order does not count as one at the new order, at whatever effect that came."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     first, second = (world.publish(each, [crd("One", text=each)]) for each in ("d1", "d2"))
     world.order("pa", active(first))
@@ -37,7 +37,7 @@ def test_an_order_that_arrives_during_a_look_is_carried_out_after_it(at: int) ->
 @pytest.mark.parametrize("state", ["Active", "Inactive"])
 def test_a_revision_whose_annotations_are_removed_by_hand_is_put_right(state: str) -> None:
     """Without the note of what establish wrote the lock takes nothing for a user's wish: so it is none."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     world.order("pa", active(world.publish("d1", [crd("One")])))
     world.settle()
@@ -60,7 +60,7 @@ def needs(*names: str) -> tuple[LockedDependency, ...]:
 
 def test_packages_that_need_each_other_do_not_wait_for_each_other() -> None:
     """A cycle of packages is one step, as `docs/dependencies.md` says; it waits for what is outside of it."""
-    world = World()
+    world = EstablishWorld()
     wanted = {"pa": needs("pb"), "pb": needs("pc"), "pc": needs("pa", "pd"), "pe": needs("pa")}
     for name, dependencies in wanted.items():
         world.add_install(name)
@@ -76,7 +76,7 @@ def test_packages_that_need_each_other_do_not_wait_for_each_other() -> None:
 
 def test_an_install_that_waits_repeats_why_the_other_one_fails() -> None:
     """Through each that waits in between: who looks at the parent need not search its children."""
-    world = World()
+    world = EstablishWorld()
     for name, dependencies in {"pa": needs("pb"), "pb": needs("pc"), "pc": ()}.items():
         world.add_install(name)
         world.order(name, active(world.publish(name, [crd(name)])), dependencies=dependencies)
@@ -89,7 +89,7 @@ def test_an_install_that_waits_repeats_why_the_other_one_fails() -> None:
 @pytest.mark.parametrize("is_deleted", [True, False])
 def test_the_published_lock_is_put_right_after_a_person_edits_or_deletes_it(is_deleted: bool) -> None:
     """Nobody reads the page to decide anything, and the next look makes it again."""
-    world = World()
+    world = EstablishWorld()
     world.cluster.serve(Resource("pkg.crossplane.io", "v1beta1", "PackageLock", "packagelocks", False))
     world.add_install("pa")
     world.order("pa", active(world.publish("d1", [crd("One")])))
@@ -112,7 +112,7 @@ def test_the_published_lock_is_put_right_after_a_person_edits_or_deletes_it(is_d
 
 def test_a_revision_that_a_person_deletes_is_made_again_with_its_objects() -> None:
     """As soon as that is seen: what it controlled was deleted with it."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     world.order("pa", active(world.publish("d1", [crd("One")])))
     world.settle()
@@ -130,7 +130,7 @@ def test_a_revision_that_a_person_deletes_is_made_again_with_its_objects() -> No
 
 def test_a_note_that_a_person_removes_is_put_back_as_soon_as_that_is_seen() -> None:
     """Also while no revision is active, so that the next activation by hand is understood."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     world.order("pa", inactive(world.publish("d1", [crd("One")])))
     world.settle()
@@ -149,7 +149,7 @@ def test_a_note_that_a_person_removes_is_put_back_as_soon_as_that_is_seen() -> N
 
 def test_a_former_revision_without_its_label_is_found_and_collected() -> None:
     """A person has removed the label, and the lock has forgotten it: it must not keep its objects."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     world.order("pa", active(world.publish("d1", [crd("One"), crd("Old")])))
     world.settle()

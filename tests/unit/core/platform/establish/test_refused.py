@@ -14,13 +14,13 @@ from tests.unit.core.platform.establish.test_carvel import (
     data_of,
     order,
 )
-from tests.unit.core.platform.establish.world import CRD, World, crd
+from tests.unit.core.platform.establish.world import CRD, EstablishWorld, crd
 
 
 @pytest.mark.parametrize("status", ["refused", "broken"])
 def test_an_install_that_is_refused_has_its_present_version_put_right(status: str) -> None:
     """An upgrade that cannot be had is no reason to leave a hole: what a person deletes comes back."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     first = active(world.publish("d1", [crd("One"), crd("Two")]))
     world.order("pa", first)
@@ -42,7 +42,7 @@ def test_an_install_that_is_refused_has_its_present_version_put_right(status: st
 
 def test_an_install_whose_object_another_one_has_leaves_it_alone() -> None:
     """By the lock it is the other one's, who would wait for ever if it came back."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     first = active(world.publish("d1", [crd("One")]))
     world.order("pa", first)
@@ -56,7 +56,7 @@ def test_an_install_whose_object_another_one_has_leaves_it_alone() -> None:
 
 def test_a_refused_install_whose_content_cannot_be_pulled_keeps_what_it_has() -> None:
     """It says both: why it does not get what it asks for, and why what it has was not looked at."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     first = active(world.publish("d1", [crd("One")]))
     world.order("pa", first)
@@ -75,7 +75,7 @@ def test_a_refused_install_whose_content_cannot_be_pulled_keeps_what_it_has() ->
 @pytest.mark.parametrize("status", ["refused", "broken"])
 def test_a_packageinstall_that_is_refused_has_its_present_version_put_right(status: str) -> None:
     """The version that it does not get is in the lock's row; the one that is there is in its own."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [config_map("settings", "1")])
     order(world, "1.0.0")
@@ -95,7 +95,7 @@ def test_a_packageinstall_that_is_refused_has_its_present_version_put_right(stat
 
 def test_a_refused_packageinstall_whose_package_is_gone_keeps_what_it_has() -> None:
     """It is not known any more what belongs to it, so nothing of it is touched."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [config_map("settings", "1")])
     order(world, "1.0.0")

@@ -17,7 +17,7 @@ from tests.unit.core.platform.establish.world import (
     PKG,
     PROVIDER,
     REVISION,
-    World,
+    EstablishWorld,
     crd,
     okey_of,
 )
@@ -25,7 +25,9 @@ from tests.unit.core.platform.establish.world import (
 PAGE = Kind("pkg.crossplane.io", "PackageLock")
 
 
-def conditions(world: World, kind: Kind, name: str, namespace: str = "") -> dict[str, tuple[str, str]]:
+def conditions(
+    world: EstablishWorld, kind: Kind, name: str, namespace: str = ""
+) -> dict[str, tuple[str, str]]:
     obj = world.cluster.peek(kind, namespace, name)
     assert obj is not None
     found = obj.get("status", {}).get("conditions", ())
@@ -34,7 +36,7 @@ def conditions(world: World, kind: Kind, name: str, namespace: str = "") -> dict
 
 def test_an_install_reports_its_revision_and_whether_it_is_healthy() -> None:
     """Installed and Healthy have Crossplane's words; the revision lists its objects."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     world.order("pa", active(world.publish("d1", [crd("One")])))
     world.settle()
@@ -57,14 +59,14 @@ def test_an_install_reports_its_revision_and_whether_it_is_healthy() -> None:
     ]
 
 
-def generations(world: World, kind: Kind, name: str) -> tuple[int, set[Any]]:
+def generations(world: EstablishWorld, kind: Kind, name: str) -> tuple[int, set[Any]]:
     """Return the generation of an object, and those that its conditions speak of."""
     obj = world.cluster.peek(kind, "", name)
     assert obj is not None
     return obj["metadata"]["generation"], {each["observedGeneration"] for each in obj["status"]["conditions"]}
 
 
-def change_spec(world: World, kind: Kind, name: str, **spec: Any) -> None:
+def change_spec(world: EstablishWorld, kind: Kind, name: str, **spec: Any) -> None:
     """Change a spec as a user does: the API server counts its generation."""
     obj = world.cluster.peek(kind, "", name)
     assert obj is not None
@@ -74,7 +76,7 @@ def change_spec(world: World, kind: Kind, name: str, **spec: Any) -> None:
 
 def test_conditions_speak_of_the_generation_that_the_lock_has_decided_on() -> None:
     """So `kubectl wait` waits for a change that is not decided on, and for nothing else after that."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     revision = active(world.publish("d1", [crd("One")]))
     world.order("pa", revision, generation=1)
@@ -89,7 +91,7 @@ def test_conditions_speak_of_the_generation_that_the_lock_has_decided_on() -> No
 
 def test_a_revision_reports_the_generation_of_a_switch_by_pvbus_itself() -> None:
     """Each write of desiredState makes a generation, and no wait for a condition must hang on it."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     first, second = world.publish("d1", [crd("One")]), world.publish("d2", [crd("Two")])
     world.order("pa", active(first))
@@ -103,7 +105,7 @@ def test_a_revision_reports_the_generation_of_a_switch_by_pvbus_itself() -> None
 
 
 def test_the_echo_of_a_revision_whose_status_is_behind_has_its_install_look() -> None:
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     world.order("pa", active(world.publish("d1", [crd("One")])))
     world.settle()
@@ -117,7 +119,7 @@ def test_the_echo_of_a_revision_whose_status_is_behind_has_its_install_look() ->
 
 
 def test_a_change_of_a_user_in_a_revision_is_observed_once_the_lock_has_it() -> None:
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     revision = active(world.publish("d1", [crd("One")]))
     world.order("pa", revision)
@@ -137,7 +139,7 @@ WRONG = "the install cannot be read: spec.revisionHistoryLimit: must be a number
 
 @pytest.mark.parametrize("is_installed", [False, True])
 def test_an_install_that_cannot_be_read_says_why_and_keeps_what_it_has(is_installed: bool) -> None:
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     revisions = [active(world.publish("d1", [crd("One")]))] if is_installed else []
     if is_installed:
@@ -158,7 +160,7 @@ def test_an_install_that_cannot_be_read_says_why_and_keeps_what_it_has(is_instal
 
 
 def test_a_packageinstall_that_cannot_be_read_says_why() -> None:
-    world = World()
+    world = EstablishWorld()
     add_install(world, packageRef={"refName": 7})
     order(world, "", status="broken", package="", reason="InvalidInstall", message=WRONG)
     world.settle()
@@ -170,7 +172,7 @@ def test_a_packageinstall_that_cannot_be_read_says_why() -> None:
 
 def test_the_loser_of_a_conflict_reports_the_owner() -> None:
     """The words of the refusal are in the statuses of the install and of its revision."""
-    world = World()
+    world = EstablishWorld()
     for name in ("pa", "pb"):
         world.add_install(name)
     world.order("pa", active(world.publish("d1", [crd("One")])))
@@ -186,7 +188,7 @@ def test_the_loser_of_a_conflict_reports_the_owner() -> None:
 
 def test_a_refused_install_is_reported_and_stays_as_it_was() -> None:
     """A lock that refuses an update changes the status alone."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     first = active(world.publish("d1", [crd("One")]))
     world.order("pa", first)
@@ -201,7 +203,7 @@ def test_a_refused_install_is_reported_and_stays_as_it_was() -> None:
 
 def test_a_mirror_that_is_behind_causes_no_second_write() -> None:
     """The live status is compared before it is written, as the mirror does not show the last write yet."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     world.order("pa", active(world.publish("d1", [crd("One")])))
     world.settle()
@@ -217,7 +219,7 @@ def test_a_mirror_that_is_behind_causes_no_second_write() -> None:
     assert world.requests == requests
 
 
-def seen(world: World, **status: Any) -> list[str]:
+def seen(world: EstablishWorld, **status: Any) -> list[str]:
     """Have the watch show pa as it is, or with another status; return the keys that are to be looked at."""
     obj = world.cluster.peek(PROVIDER, "", "pa")
     assert obj is not None
@@ -227,7 +229,7 @@ def seen(world: World, **status: Any) -> list[str]:
 
 
 def test_the_echo_of_our_own_report_is_no_reason_to_look_and_anothers_status_is() -> None:
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     world.order("pa", active(world.publish("d1", [crd("One")])))
     world.settle()
@@ -237,7 +239,7 @@ def test_the_echo_of_our_own_report_is_no_reason_to_look_and_anothers_status_is(
 
 def test_the_echo_of_a_report_that_is_not_wanted_any_more_is_put_right() -> None:
     """The mirror still shows the report before it, which is wanted again: nothing is written then."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     revision = active(world.publish("d1", [crd("One")]))
     world.order("pa", revision)
@@ -255,7 +257,7 @@ def test_the_echo_of_a_report_that_is_not_wanted_any_more_is_put_right() -> None
 
 
 def test_rows_that_come_before_the_next_write_of_the_pages_are_written_with_it() -> None:
-    world = World()
+    world = EstablishWorld()
     world.cluster.serve(Resource("pkg.crossplane.io", "v1beta1", "PackageLock", "packagelocks", False))
     world.add_install("pa")
     revision = active(world.publish("d1", [crd("One")]))
@@ -273,7 +275,7 @@ def test_rows_that_come_before_the_next_write_of_the_pages_are_written_with_it()
 
 def test_others_conditions_and_fields_stay() -> None:
     """Only what pvbus reports is replaced."""
-    world = World()
+    world = EstablishWorld()
     obj = world.add_install("pa")
     theirs = {"type": "Theirs", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"}
     world.cluster.put({**obj, "status": {"conditions": [theirs], "other": 1}})
@@ -287,7 +289,7 @@ def test_others_conditions_and_fields_stay() -> None:
 
 def test_a_time_changes_only_with_the_answer() -> None:
     """lastTransitionTime stays while the condition has one answer, whatever it says beside it."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa")
     first = world.publish("d1", [crd("One")])
     world.order("pa", active(first))
@@ -306,7 +308,7 @@ def test_a_time_changes_only_with_the_answer() -> None:
 
 def test_a_package_install_has_one_condition() -> None:
     """kapp-controller's conditions exclude each other, so a former one goes."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [config_map("settings")])
     need = LockedDependency(
@@ -321,14 +323,14 @@ def test_a_package_install_has_one_condition() -> None:
     assert world.done[KEY].is_healthy
 
 
-def pages(world: World, now: float) -> dict[str, Any]:
+def pages(world: EstablishWorld, now: float) -> dict[str, Any]:
     world.reconcile(PAGES, now=now)
     return {obj["metadata"]["name"]: obj for obj in world.cluster.objects_of(PAGE)}
 
 
 def test_the_pages_of_the_lock_follow_it() -> None:
     """They have every package and owner; a write a second at most, and none if nothing changed."""
-    world = World()
+    world = EstablishWorld()
     world.cluster.serve(Resource("pkg.crossplane.io", "v1beta1", "PackageLock", "packagelocks", False))
     world.add_install("pa")
     first = active(world.publish("d1", [crd("One")]))
@@ -354,6 +356,6 @@ def test_the_pages_of_the_lock_follow_it() -> None:
 
 def test_a_cluster_without_the_kind_of_the_lock_has_no_pages() -> None:
     """Where only Carvel's packages are, nothing is written and nothing fails."""
-    world = World()
+    world = EstablishWorld()
     assert world.reconcile(PAGES).result == "unchanged"
     assert world.cluster.writes == []

@@ -17,7 +17,7 @@ from pvbus.core.platform.establish.certificates import AUTHORITY
 from pvbus.ports.cluster import Kind, Object, Resource
 from tests.kit.deciding import PARTITION
 from tests.unit.core.platform.establish.test_activation import active, inactive
-from tests.unit.core.platform.establish.world import CRD, PKG, PROVIDER, REVISION, World, crd
+from tests.unit.core.platform.establish.world import CRD, PKG, PROVIDER, REVISION, EstablishWorld, crd
 
 NAMESPACE = "crossplane-system"
 DEPLOYMENT, SERVICE, SECRET = Kind("apps", "Deployment"), Kind("", "Service"), Kind("", "Secret")
@@ -26,22 +26,22 @@ BINDING = Kind("rbac.authorization.k8s.io", "ClusterRoleBinding")
 IMAGE = {"controller": {"image": "registry.example.org/run:1"}}
 
 
-def read(world: World, kind: Kind, name: str, namespace: str = NAMESPACE) -> Object:
+def read(world: EstablishWorld, kind: Kind, name: str, namespace: str = NAMESPACE) -> Object:
     live = world.live(kind, name, namespace)
     assert live is not None, name
     return live
 
 
-def started(kind: str = "Provider", **fields: Any) -> tuple[World, LockedRevision]:
+def started(kind: str = "Provider", **fields: Any) -> tuple[EstablishWorld, LockedRevision]:
     """A world with the install `pa` of a package of this kind, which runs."""
-    world = World()
+    world = EstablishWorld()
     world.add_install("pa", **fields)
     revision = world.publish("d1", [crd("One")], kind=kind, spec=IMAGE)
     world.order("pa", active(revision))
     return world, revision
 
 
-def configure(world: World, name: str, **spec: Any) -> None:
+def configure(world: EstablishWorld, name: str, **spec: Any) -> None:
     obj = {
         "apiVersion": f"{PKG}/v1beta1",
         "kind": "DeploymentRuntimeConfig",
@@ -57,7 +57,7 @@ def container_of(deployment: Object) -> Object:
     return container
 
 
-def certificate_of(world: World, name: str) -> x509.Certificate:
+def certificate_of(world: EstablishWorld, name: str) -> x509.Certificate:
     return x509.load_pem_x509_certificate(base64.b64decode(read(world, SECRET, name)["data"]["tls.crt"]))
 
 
@@ -251,7 +251,7 @@ def test_an_upgrade_hands_service_and_certificates_over() -> None:
 
 def test_what_the_api_server_calls_has_the_service_and_the_authority() -> None:
     """A conversion and a webhook of the package; paths of its own stay."""
-    world = World()
+    world = EstablishWorld()
     kind = Kind("admissionregistration.k8s.io", "ValidatingWebhookConfiguration")
     world.cluster.serve(Resource(kind.group, "v1", kind.kind, "validatingwebhookconfigurations", False))
     world.add_install("pa")

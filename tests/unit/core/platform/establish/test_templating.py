@@ -25,7 +25,7 @@ from tests.unit.core.platform.establish.test_carvel import (
     data_of,
     order,
 )
-from tests.unit.core.platform.establish.world import INSTALL, World
+from tests.unit.core.platform.establish.world import INSTALL, EstablishWorld
 
 TEMPLATE = b"#@ load('@ytt:data', 'data')\nkind: A\n"
 PLAIN = b"kind: B\n"
@@ -224,7 +224,7 @@ def test_without_its_program_a_package_is_refused_and_what_is_installed_stays(
     template: list[Mapping[str, Any]], program: str
 ) -> None:
     """The condition and an Event name the program and how to get it; with the program it goes on."""
-    world = World()
+    world = EstablishWorld()
     add_install(world)
     add_package(world, "1.0.0", [config_map("settings", "1")])
     order(world, "1.0.0")

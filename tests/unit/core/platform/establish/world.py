@@ -60,7 +60,7 @@ def okey_of(name: str) -> str:
     return f"{PKG}/Provider||{name}"
 
 
-class World:
+class EstablishWorld:
     """What outlives a process: the cluster, the bus's rows, and the registry. during: what happens after the
     next effect. programs: those that this machine has, by name."""
 

@@ -108,7 +108,7 @@ def key(name: str, namespace: str = "demo") -> str:
     return okey(GROUP, KIND, namespace, name)
 
 
-class World:
+class InstallWorld:
     """A cluster that carries out what is decided, at once and without failure."""
 
     def __init__(
@@ -128,7 +128,7 @@ class World:
         assert decided_rows(facts._replace(rows=self.rows)) == self.rows
         return self.rows
 
-    def settle(self) -> "World":
+    def settle(self) -> "InstallWorld":
         """Decide and carry out, until nothing changes."""
         for _ in range(30):
             before = (dict(self.installs), dict(self.rows))
@@ -165,11 +165,11 @@ class World:
                 owner = present.owner if row.holders else ""
                 self.installs[okey_] = present._replace(owner=owner, installed=row.version)
 
-    def add(self, added: Install) -> "World":
+    def add(self, added: Install) -> "InstallWorld":
         self.installs[added.okey] = added
         return self
 
-    def remove(self, name: str, namespace: str = "demo") -> "World":
+    def remove(self, name: str, namespace: str = "demo") -> "InstallWorld":
         """A user deletes an install."""
         del self.installs[key(name, namespace)]
         return self

@@ -17,7 +17,7 @@ from tests.unit.core.platform.packaging.carvelworld import (
     MAIN_API,
     MAIN_OFFER,
     OWNER,
-    World,
+    InstallWorld,
     full,
     install,
     key,
@@ -61,7 +61,7 @@ def test_a_second_one_that_is_there_already_is_refused_by_the_lock() -> None:
     """Without an admission step, as on a real cluster: the installed one stays, the other names it."""
     packages = [package("db", "1.0.0", installation="onePerCluster")]
     installs = [install("a", "db"), install("b", "db", namespace="other", installed="1.0.0")]
-    world = World(packages, installs).settle()
+    world = InstallWorld(packages, installs).settle()
     assert world.row("b", "other").status == "locked"
     row = world.row("a")
     assert (row.status, row.reason, row.version) == ("refused", "OnePerCluster", "")
@@ -138,7 +138,7 @@ def test_the_admission_policy_says_the_same(
 
 def test_an_edit_is_not_overwritten_by_the_decision() -> None:
     """The template stays what pvbus wrote, and the version that the edit asks for decides nothing."""
-    world = World(
+    world = InstallWorld(
         [package("app", "1.0.0", ["db 1.0.0"]), package("db"), package("db", "2.0.0")], [install("app")]
     )
     world.settle()
@@ -177,7 +177,7 @@ def test_an_api_without_a_needed_field_is_not_enough(definition: dict[str, Any],
     served = served_by([definition])
     assert served.offers == {MAIN_OFFER}
     packages = [package("app", "1.0.0", [{"gvk": MAIN_API}], annotations=FIELDS)]
-    world = World(packages, [install("app")], offers=served.offers, schemas=served.schemas).settle()
+    world = InstallWorld(packages, [install("app")], offers=served.offers, schemas=served.schemas).settle()
     assert world.row("app").status == status
     assert ("API some.api.org/v1 MainAPI with spec.replicas, spec.size" in world.row("app").message) == (
         status == "refused"
@@ -188,7 +188,7 @@ def test_without_the_annotation_no_field_is_looked_at() -> None:
     """The check is optional."""
     served = served_by([OLD])
     packages = [package("app", "1.0.0", [{"gvk": MAIN_API}])]
-    world = World(packages, [install("app")], offers=served.offers, schemas=served.schemas).settle()
+    world = InstallWorld(packages, [install("app")], offers=served.offers, schemas=served.schemas).settle()
     assert world.conditions("app") == ["ExistingGVK"]
 
 
@@ -198,7 +198,7 @@ def test_a_provider_counts_while_the_api_is_not_served() -> None:
         package("app", "1.0.0", [{"gvk": MAIN_API}], annotations=FIELDS),
         package("provider", "1.0.0", provides=[MAIN_API]),
     ]
-    world = World(packages, [install("app"), install("provider")]).settle()
+    world = InstallWorld(packages, [install("app"), install("provider")]).settle()
     assert world.conditions("app") == ["FoundPackageInstall"]
     served = served_by([OLD])
     world.facts.update(offers=served.offers, schemas=served.schemas)
@@ -285,7 +285,7 @@ def test_a_version_that_would_be_one_too_many_is_not_created() -> None:
         package("db", "1.0.0", installation="onePerCluster"),
         package("db", "2.0.0"),
     ]
-    world = World(packages, [install("app"), install("mine", "db", namespace="other")]).settle()
+    world = InstallWorld(packages, [install("app"), install("mine", "db", namespace="other")]).settle()
     assert world.row("app").status == "refused"
     assert "may be installed once per cluster, and other/mine is there" in world.row("app").message
     assert len(world.installs) == 2

@@ -9,7 +9,7 @@ from pvbus.core.kernel.keys import okey
 from pvbus.core.kernel.packagerows import EstablishedRow
 from pvbus.core.platform.packaging.carvelobjects import GLOBAL_NAMESPACE
 from pvbus.core.platform.packaging.reading import INSTALL_GROUP
-from tests.unit.core.platform.resolve.world import PKG, REGISTRY, World, install_key, started
+from tests.unit.core.platform.resolve.world import PKG, REGISTRY, ResolveWorld, install_key, started
 
 PA, PB, PC = (f"{REGISTRY}/{name}" for name in ("pa", "pb", "pc"))
 AWS = f"{REGISTRY}/aws"
@@ -305,7 +305,7 @@ def test_what_was_made_for_an_install_alone_goes_back_with_it() -> None:
     assert versions() == ["v1.0.0"] * 3
 
 
-def hundred(seed: int) -> World:
+def hundred(seed: int) -> ResolveWorld:
     """Return a world in which 100 installs come at once, in groups that exclude each other: each package has
     the object of its group, and needs the group's version of a shared package."""
     rng = random.Random(seed)

@@ -7,7 +7,7 @@ import pytest
 from pvbus.core.kernel.packagerows import EstablishedRow
 from pvbus.core.platform.resolve.plans import Settings
 from pvbus.core.platform.solver.model import Policy
-from tests.unit.core.platform.resolve.world import REGISTRY, World, install_key, started
+from tests.unit.core.platform.resolve.world import REGISTRY, ResolveWorld, install_key, started
 
 AWS, NET, APP = (f"{REGISTRY}/{name}" for name in ("aws", "network", "app"))
 
@@ -16,7 +16,7 @@ def needs(package: str, version: str = ">=1.0.0") -> dict[str, str]:
     return {"provider": package, "version": version}
 
 
-def network(world: World, removal: str = "orphan", **spec: Any) -> None:
+def network(world: ResolveWorld, removal: str = "orphan", **spec: Any) -> None:
     world.registry.publish(AWS, "v1.0.0")
     world.registry.publish(NET, "v1.0.0", depends=(needs(AWS),))
     world.install("network", f"{NET}:v1.0.0", annotations={"pvbus.dev/dependency-removal": removal}, **spec)

@@ -13,7 +13,7 @@ from pvbus.core.platform.resolve.deciding import Decider
 from pvbus.core.platform.resolve.groups import Groups, Member
 from pvbus.core.platform.resolve.plans import Decision
 from pvbus.core.platform.resolve.state import ScopeState
-from tests.unit.core.platform.resolve.world import REGISTRY, World, install_key, started
+from tests.unit.core.platform.resolve.world import REGISTRY, ResolveWorld, install_key, started
 
 NAMES = ("a", "b", "c", "d")
 TAGS = ("v1.0.0", "v1.1.0")
@@ -72,7 +72,7 @@ establish = st.tuples(st.just("establish"), name, st.booleans())
 step = st.one_of(publish, publish, spoil, touch, install, own_install, own_install, remove, define, establish)
 
 
-def done(world: World, step: tuple[object, ...]) -> None:
+def done(world: ResolveWorld, step: tuple[object, ...]) -> None:
     match step:
         case ("publish", str(to), str(tag), list(needs), bool(is_provider)):
             objects = (thing("kind.example.org"),) if is_provider else ()
@@ -98,7 +98,7 @@ def done(world: World, step: tuple[object, ...]) -> None:
     world.run()
 
 
-def played(found: Iterable[tuple[object, ...]]) -> World:
+def played(found: Iterable[tuple[object, ...]]) -> ResolveWorld:
     """Take steps; what the lock orders to be made exists at once."""
     world = started()
     for each in found:

@@ -17,7 +17,7 @@ from pvbus.core.platform.packaging.imageconfigs import (
 )
 from pvbus.core.platform.resolve.plans import Settings
 from pvbus.core.platform.resolve.state import NAMESPACE
-from tests.unit.core.platform.resolve.world import PKG, REGISTRY, World, started
+from tests.unit.core.platform.resolve.world import PKG, REGISTRY, ResolveWorld, started
 
 PA, PB = f"{REGISTRY}/pa", f"{REGISTRY}/pb"
 MIRRORED = "mirror.example.org/pa"
@@ -25,7 +25,7 @@ COSIGN = {"provider": "Cosign", "cosign": {"authorities": [{"name": "ours"}]}}
 SIGNED_IN = {"authentication": {"pullSecretRef": {"name": "ours"}}}
 
 
-def configure(world: World, name: str, *prefixes: str, **spec: Any) -> None:
+def configure(world: ResolveWorld, name: str, *prefixes: str, **spec: Any) -> None:
     matches = [{"type": "Prefix", "prefix": prefix} for prefix in prefixes]
     key = okey(PKG, "ImageConfig", "", name)
     obj = {"apiVersion": f"{PKG}/v1beta1", "kind": "ImageConfig", "metadata": {"name": name}}

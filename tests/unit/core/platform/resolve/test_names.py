@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.core.platform.resolve.test_conflicts import PA, PB
-from tests.unit.core.platform.resolve.world import World, started
+from tests.unit.core.platform.resolve.world import ResolveWorld, started
 
 
 def test_tags_that_are_no_versions_are_only_taken_by_name() -> None:
@@ -47,5 +47,5 @@ def test_an_install_or_dependency_with_an_empty_name_is_broken_alone(package: st
     assert "dependsOn[0]" in world.row("pa").message
 
 
-def statuses(world: World) -> dict[str, str]:
+def statuses(world: ResolveWorld) -> dict[str, str]:
     return {name: world.row(name).status for name in ("empty", "pa", "pb")}

@@ -9,16 +9,18 @@ from pvbus.core.kernel.effects import Effect, Pull
 from pvbus.core.kernel.keys import okey
 from pvbus.core.kernel.packagekinds import MIRRORED
 from tests.unit.core.platform.resolve.test_conflicts import PA, PB, PC, definition
-from tests.unit.core.platform.resolve.world import PKG, World, install_key, started
+from tests.unit.core.platform.resolve.world import PKG, ResolveWorld, install_key, started
 
 
-def show_revision(world: World, name: str, source: str) -> None:
+def show_revision(world: ResolveWorld, name: str, source: str) -> None:
     """Put the object of the only revision of an install, as establish makes it."""
     (revision,) = world.row(name).revisions
     show(world, revision.name, name, f"{source}@{revision.digest}", revision.digest, "Active", 1)
 
 
-def show(world: World, revision: str, install: str, image: str, digest: str, state: str, number: int) -> None:
+def show(
+    world: ResolveWorld, revision: str, install: str, image: str, digest: str, state: str, number: int
+) -> None:
     reference = {"apiVersion": f"{PKG}/v1", "kind": "Provider", "name": install, "controller": True}
     obj = {
         "apiVersion": f"{PKG}/v1",
@@ -34,9 +36,9 @@ def show(world: World, revision: str, install: str, image: str, digest: str, sta
     world.put(okey(PKG, "ProviderRevision", "", revision), obj)
 
 
-def without_bus(world: World) -> World:
+def without_bus(world: ResolveWorld) -> ResolveWorld:
     """Return a world with the same cluster and registries, and an empty bus."""
-    again = World(registry=world.registry)
+    again = ResolveWorld(registry=world.registry)
     again.mark("cluster")
     again.run()  # it asks for the kinds
     again.now = world.now
@@ -91,7 +93,7 @@ def test_a_former_content_that_is_gone_holds_nobody_up() -> None:
 
 def test_nothing_is_decided_while_the_list_of_a_kind_is_missing() -> None:
     """An install whose revisions are not listed yet would get its first one once more."""
-    world = World()
+    world = ResolveWorld()
     world.mark("cluster")
     world.run()  # it asks for the kinds
     world.registry.publish(PA, "v1.0.0", objects=(definition("keys"),))

@@ -5,7 +5,7 @@ import pytest
 from pvbus.core.kernel.packagerows import DEPENDENCY_CYCLE, LockedDependency, LockRow
 from pvbus.core.platform.resolve.rings import NAMED_MAX, with_rings
 from tests.unit.core.platform.packaging import carvelworld
-from tests.unit.core.platform.resolve.world import REGISTRY, World, started
+from tests.unit.core.platform.resolve.world import REGISTRY, ResolveWorld, started
 
 PKG = "pkg.crossplane.io/Provider||"
 
@@ -67,7 +67,7 @@ def test_a_long_ring_is_not_named_whole() -> None:
     assert f"which needs 3 more, which needs Provider p0: {SAID}" in changed.message
 
 
-def ring(world: World) -> None:
+def ring(world: ResolveWorld) -> None:
     for name, other in (("a", "b"), ("b", "a")):
         needs = ({"provider": f"{REGISTRY}/{other}", "version": ">=1.0.0"},)
         world.registry.publish(f"{REGISTRY}/{name}", "v1.0.0", depends=needs)
@@ -91,7 +91,7 @@ def test_a_ring_of_crossplanes_packages_is_installed_and_told() -> None:
 
 def test_a_ring_of_carvels_packages_is_installed_and_told() -> None:
     packages = [carvelworld.package("app", "1.0.0", ["db"]), carvelworld.package("db", "1.0.0", ["app"])]
-    world = carvelworld.World(packages, [carvelworld.install("app")]).settle()
+    world = carvelworld.InstallWorld(packages, [carvelworld.install("app")]).settle()
     found = world.row("app")
     assert (found.status, found.reason) == ("locked", DEPENDENCY_CYCLE)
     assert (

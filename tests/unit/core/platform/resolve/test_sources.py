@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from pvbus.core.kernel.packagerows import ContentRow
-from tests.unit.core.platform.resolve.world import REGISTRY, World, digest_of, started
+from tests.unit.core.platform.resolve.world import REGISTRY, ResolveWorld, digest_of, started
 
 AWS, NET = f"{REGISTRY}/aws", f"{REGISTRY}/network"
 SECRET = "crossplane-system/login"
 
 
-def installed(**spec: Any) -> World:
+def installed(**spec: Any) -> ResolveWorld:
     world = started()
     world.registry.publish(AWS, "v1.0.0")
     world.install("aws", f"{AWS}:v1.0.0", **spec)

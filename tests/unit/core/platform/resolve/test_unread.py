@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pvbus.core.platform.resolve.naming import child_name
-from tests.unit.core.platform.resolve.world import REGISTRY, World, started
+from tests.unit.core.platform.resolve.world import REGISTRY, ResolveWorld, started
 
 SHOP, DNS, NETWORK = (f"{REGISTRY}/{name}" for name in ("shop", "dns", "network"))
 CRD = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
@@ -25,7 +25,7 @@ def needs_api(kind: str) -> dict[str, Any]:
     return {"crd": {"apiVersion": "example.dev/v1", "kind": kind}}
 
 
-def installed(world: World, *depends: dict[str, Any]) -> World:
+def installed(world: ResolveWorld, *depends: dict[str, Any]) -> ResolveWorld:
     world.registry.publish(SHOP, "v1.0.0", kind="Configuration", depends=depends)
     world.install("shop", f"{SHOP}:v1.0.0", "Configuration")
     for _ in range(20):  # each look at a source may lead to the next one

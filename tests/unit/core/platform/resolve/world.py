@@ -102,7 +102,7 @@ class Registry:
         return Content(effect.digest, self.files[effect.digest])
 
 
-class World:
+class ResolveWorld:
     """One lease of one partition. now: wall seconds."""
 
     def __init__(self, settings: Settings | None = None, registry: Registry | None = None) -> None:
@@ -317,12 +317,12 @@ class World:
         return found[0] if found else ""
 
 
-def started(settings: Settings | None = None) -> World:
+def started(settings: Settings | None = None) -> ResolveWorld:
     """Return a world whose kinds are all listed."""
-    world = World(settings)
+    world = ResolveWorld(settings)
     world.sync()
     world.run()
     return world
 
 
-__all__ = ["REGISTRY", "Registry", "World", "install_key", "parse_okey", "started"]
+__all__ = ["REGISTRY", "Registry", "ResolveWorld", "install_key", "parse_okey", "started"]
