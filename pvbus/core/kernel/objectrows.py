@@ -34,7 +34,7 @@ from pvbus.core.kernel.eventrows import EventRollout
 from pvbus.core.kernel.gates import steps_in
 from pvbus.core.kernel.keys import GATE_STEPS, StopKey, okey
 from pvbus.core.kernel.kinds import Kind
-from pvbus.core.kernel.packagekinds import MIRRORED, REPORTING
+from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP, DEPLOYMENT, MIRRORED, REPORTING
 from pvbus.core.kernel.packagerows import SCOPE, ScopedKey
 from pvbus.core.kernel.records import (
     INJECTABLES,
@@ -65,7 +65,7 @@ QUARANTINE = Kind(PROMOTION_GROUP, "Quarantine")
 STOP = Kind(PROMOTION_GROUP, "RolloutStop")
 STATIC_KINDS = (CRD, REPOSITORY, REVISION, VARIANT, SET)
 _REPORTING = frozenset({REPOSITORY, POLICY, *REPORTING})
-WHOLE_KINDS = frozenset({*STATIC_KINDS, SPECIALIZER, POLICY, QUARANTINE, STOP, *MIRRORED})
+WHOLE_KINDS = frozenset({*STATIC_KINDS, SPECIALIZER, POLICY, QUARANTINE, STOP, DEPLOYMENT, *MIRRORED})
 UNREADABLE = PackageSpecializerSpec(
     selector=LabelSelector(match_expressions=(LabelSelectorRequirement(),)),
 )
@@ -87,8 +87,13 @@ class Emission(NamedTuple):
     partition: int | None = None
 
 
-def topics_of(kind: Kind, *, requested: bool) -> tuple[str, ...]:
-    """Return the topics a kind's rows and markers go to."""
+def topics_of(kind: Kind, *, requested: bool, has_readers: bool = True) -> tuple[str, ...]:
+    """Return the topics a kind's rows and markers go to.
+
+    has_readers: whether somebody requests the kind who reads its metadata in `pvbus.objects`
+    """
+    if kind == DEPLOYMENT:  # a cluster has thousands that run no package
+        return (INSTALLS, OBJECTS) if has_readers else (INSTALLS,)
     if kind == SET:
         return (SETS, OBJECTS) if requested else (SETS,)
     if kind == VARIANT:
@@ -110,6 +115,8 @@ def rows_of(kind: Kind, obj: Mapping[str, Any], topics: tuple[str, ...]) -> list
     for topic in topics:
         if topic == OBJECTS:
             rows.append(_object_row(kind, obj, meta, okey(*kind, namespace, name)))
+        elif kind == DEPLOYMENT:
+            rows += _running_rows(obj, meta, okey(*kind, namespace, name))
         elif topic == INSTALLS:
             rows.append(_packaging_row(kind, obj, meta, okey(*kind, namespace, name)))
         else:
@@ -146,6 +153,44 @@ def _packaging_row(kind: Kind, obj: Mapping[str, Any], meta: Mapping[str, Any], 
         del written["resourceVersion"]
     value = _canonical.encode(whole)
     return Emission(INSTALLS, str(ScopedKey(SCOPE, key)), value, _hash(value))
+
+
+def _running_rows(obj: Mapping[str, Any], meta: Mapping[str, Any], key: str) -> list[Emission]:
+    """Return the row of a Deployment that runs a package: whose it is, and what is wrong with it; else none.
+
+    It has nothing that changes while nothing goes wrong: a Deployment of many Pods is written often.
+    """
+    owners = [
+        owner
+        for owner in meta.get("ownerReferences") or ()
+        if owner.get("controller") and _text(owner.get("apiVersion")).startswith(f"{CROSSPLANE_GROUP}/")
+    ]
+    if not owners:
+        return []
+    named = {field: meta[field] for field in ("namespace", "name", "uid") if field in meta}
+    whole = {
+        "apiVersion": "apps/v1",
+        "kind": DEPLOYMENT.kind,
+        "metadata": {**named, "ownerReferences": owners},
+        "status": {"conditions": _telling(obj)},
+    }
+    value = _canonical.encode(whole)
+    return [Emission(INSTALLS, str(ScopedKey(SCOPE, key)), value, _hash(value))]
+
+
+def _telling(deployment: Mapping[str, Any]) -> list[Mapping[str, str]]:
+    """Return the conditions of a Deployment that say whether it is available, and why it is not."""
+    found = map(_condition, _maps(_map(deployment.get("status")).get("conditions")))
+    telling = {
+        "Available": ("True", "False", "Unknown"),
+        "Progressing": ("False",),
+        "ReplicaFailure": ("True",),
+    }
+    return [
+        {"type": each.type, "status": each.status, "reason": each.reason, "message": each.message}
+        for each in found
+        if each.status in telling.get(each.type, ())
+    ]
 
 
 def _hash(data: bytes) -> str:

@@ -11,6 +11,7 @@ IMAGE_CONFIG = Kind(CROSSPLANE_GROUP, "ImageConfig")
 RUNTIME_CONFIG = Kind(CROSSPLANE_GROUP, "DeploymentRuntimeConfig")
 CARVEL_INSTALL = Kind("packaging.carvel.dev", "PackageInstall")
 CARVEL_PACKAGE = Kind("data.packaging.carvel.dev", "Package")
+DEPLOYMENT = Kind("apps", "Deployment")
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 
 INSTALLS = frozenset({*CROSSPLANE_INSTALLS, CARVEL_INSTALL})
@@ -25,4 +26,5 @@ MIRRORED = (
     CARVEL_PACKAGE,
     CRD,
 )
-"""In `pvbus.installs`, while a service asks for them."""
+"""In `pvbus.installs`, while a service asks for them. So are Deployments that run packages; no
+decision waits for these."""

@@ -311,6 +311,7 @@ PLATFORM_KINDS = (
         "packaging.carvel.dev", "packageinstalls", ("list", "watch"), "mirror them for resolve and establish"
     ),
     Right("data.packaging.carvel.dev", "packages", ("list", "watch"), "mirror them for resolve"),
+    Right("apps", "deployments", ("list", "watch"), "see whether what runs packages is available"),
 )
 """What ingest needs beside its own rights while resolve runs."""
 

@@ -253,8 +253,9 @@ class IngestWorker:
         return {kind: frozenset(names) for kind, names in wanted.items()}
 
     def _topics(self, opened: IngestLease, kind: Kind) -> tuple[str, ...]:
-        requested = any(Kind(r.group, r.kind) == kind for r in opened.requests.values())
-        return topics_of(kind, requested=requested)
+        requesters = [r.requester for r in opened.requests.values() if Kind(r.group, r.kind) == kind]
+        has_readers = any(not requester.startswith("resolve-") for requester in requesters)
+        return topics_of(kind, requested=bool(requesters), has_readers=has_readers)
 
     def _partition_of(self, kind: Kind) -> int:
         return partition_of(str(kind), self.partitions)

@@ -18,7 +18,7 @@ from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey, okey
 from pvbus.core.kernel.markers import SyncView, is_marker
 from pvbus.core.kernel.objects import annotation
-from pvbus.core.kernel.packagekinds import IMAGE_CONFIG, RUNTIME_CONFIG
+from pvbus.core.kernel.packagekinds import DEPLOYMENT, IMAGE_CONFIG, RUNTIME_CONFIG
 from pvbus.core.kernel.packagerows import (
     DEPENDENCY_CYCLE,
     SCOPE,
@@ -31,6 +31,7 @@ from pvbus.core.kernel.packagerows import (
 )
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
 from pvbus.core.platform.establish import carvel, crossplane, installs, others, reporting, revisions, states
+from pvbus.core.platform.establish.deployments import Deployments
 from pvbus.core.platform.establish.families import family_of, kind_of_key
 from pvbus.core.platform.establish.findings import (
     WAITS,
@@ -80,6 +81,7 @@ class EstablishController(KeyedController[InstallData]):
         self._busy: dict[int, dict[str, frozenset[str]]] = {}
         self._images: dict[int, ImageConfigs] = {}
         self._configs: dict[int, RuntimeConfigs] = {}
+        self._deployments: dict[int, Deployments] = {}
         self._syncs: dict[int, SyncView] = {}
         self._needed_by: dict[int, dict[str, set[str]]] = {}
         self._paged_at = 0.0
@@ -92,13 +94,14 @@ class EstablishController(KeyedController[InstallData]):
         self._busy[partition] = {}
         self._images[partition] = ImageConfigs(self._namespace)
         self._configs[partition] = RuntimeConfigs()
+        self._deployments[partition] = Deployments()
         self._syncs[partition] = SyncView(1)
         self._needed_by[partition] = {}
         self._is_page_due = False
 
     def close(self, partition: int) -> None:
         super().close(partition)
-        for tables in (self._busy, self._images, self._configs, self._syncs):
+        for tables in (self._busy, self._images, self._configs, self._deployments, self._syncs):
             tables.pop(partition, None)
         self._needed_by.pop(partition, None)
 
@@ -118,6 +121,8 @@ class EstablishController(KeyedController[InstallData]):
             return self._note_marker(partition, key, value) if topic == INSTALLS else ()
         if topic == INSTALLS and object_key(key).kind in (IMAGE_CONFIG.kind, RUNTIME_CONFIG.kind):
             return self._observe_config(partition, object_key(key), value)
+        if topic == INSTALLS and object_key(key).kind == DEPLOYMENT.kind:
+            return self._observe_deployment(partition, ScopedKey.parse(key).rest, value)
         data = table.setdefault(key, InstallData())
         edited: list[str] = []
         is_news = True
@@ -139,6 +144,7 @@ class EstablishController(KeyedController[InstallData]):
         """Apply how complete a kind is; return the installs for which that matters."""
         images, configs, sync = self._images[partition], self._configs[partition], self._syncs[partition]
         sync.load(0, key, value)
+        self._deployments[partition].is_listed = sync.ok(str(DEPLOYMENT), self._namespace)
         former = images.hidden, configs.hidden
         images.hidden, configs.hidden = sync.hidden(str(IMAGE_CONFIG)), sync.hidden(str(RUNTIME_CONFIG))
         return self._look_at_all(partition) if former != (images.hidden, configs.hidden) else []
@@ -151,6 +157,19 @@ class EstablishController(KeyedController[InstallData]):
         else:
             is_news = self._configs[partition].observe(key.name, obj)
         return self._look_at_all(partition) if is_news else []
+
+    def _observe_deployment(self, partition: int, key: str, value: bytes | None) -> list[str]:
+        """Apply a Deployment; return the install that it runs if it says something else, or is gone."""
+        obj = msgspec.json.decode(value, type=dict[str, Any]) if value is not None else None
+        revision = self._deployments[partition].observe(key, obj)
+        table = self._tables[partition]
+        data = table.get(str(ScopedKey(SCOPE, revision)))
+        parent = revisions.parent_of(data.object()) if data is not None and data.raw is not None else ""
+        if parent not in table:
+            return []
+        if value is None and ObjectKey.parse(revision).name == table[parent].active:  # it is made again
+            table[parent].look_again()
+        return [parent]
 
     def _look_at_all(self, partition: int) -> list[str]:
         """Compare all installs of Crossplane's family again; return their keys."""
@@ -350,6 +369,7 @@ class EstablishController(KeyedController[InstallData]):
                     self._namespace,
                     self._images[run.partition],
                     self._configs[run.partition],
+                    self._deployments[run.partition],
                     strays,
                 )
             )
@@ -379,7 +399,8 @@ class EstablishController(KeyedController[InstallData]):
         def access(source: str) -> Access:
             return images.access(source, install.secrets)
 
-        wanted = reporting.install_status(install, row, data.done, healthy, troubles, access, data.runtime)
+        runtime = self._deployments[run.partition].current(data.runtime, data.active, self._namespace)
+        wanted = reporting.install_status(install, row, data.done, healthy, troubles, access, runtime)
         family, kind = family_of(name), kind_of_key(name)
         if data.reported is not None and not reporting.is_shown({"status": data.reported}, wanted):
             data.reported = None  # its echo is to come, and has to be put right
@@ -392,7 +413,7 @@ class EstablishController(KeyedController[InstallData]):
             return
         kind = revisions.kind_of_revisions(install)
         uids = {each.name: each.uid for each in data.done.revisions} if data.done is not None else {}
-        statuses = reporting.revision_statuses(row, data.done, data.runtime, data.references, access)
+        statuses = reporting.revision_statuses(row, data.done, runtime, data.references, access)
         for locked in row.revisions:
             name_of, uid = okey(kind.group, kind.kind, "", locked.name), uids.get(locked.name)
             if uid and not _is_shown(table, name_of, locked, statuses[locked.name]):

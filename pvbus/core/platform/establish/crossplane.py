@@ -25,6 +25,7 @@ from pvbus.core.kernel.packagerows import (
 )
 from pvbus.core.platform.establish import applying, certificates, revisions, runtime
 from pvbus.core.platform.establish.applying import NotYetError, RefusedError
+from pvbus.core.platform.establish.deployments import Deployments, health_of
 from pvbus.core.platform.establish.objects import Object, key_of, title
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.owners import Owner
@@ -38,7 +39,8 @@ REFUSED_SECONDS = 60.0
 """A conflict may end by a change of an object that nobody watches, as may a lack of rights."""
 PENDING = "Pending"
 RUNTIME_SECONDS = 30.0
-"""Between two looks at a Deployment that is not available yet. A look reads all objects of the package."""
+"""Between two looks at a Deployment that is not available, where ingest cannot watch it. A look reads all
+objects of the package."""
 LOOK_SECONDS = 600.0
 """Objects of packages are not watched: what is changed in them by hand is put right after so long."""
 
@@ -54,6 +56,7 @@ class _Run(NamedTuple):
     live: dict[str, Object]
     images: ImageConfigs
     configs: RuntimeConfigs
+    deployments: Deployments
 
     @property
     def name(self) -> str:
@@ -88,6 +91,7 @@ def reconcile_install(
     namespace: str,
     images: ImageConfigs,
     configs: RuntimeConfigs,
+    deployments: Deployments,
     strays: Iterable[str] = (),
 ) -> Generator[Effect, Any, Carried]:
     """Carry out the lock's row of a Crossplane install.
@@ -97,10 +101,11 @@ def reconcile_install(
     namespace: where the runtimes of packages are created
     images: what is demanded of images, and how they are read
     configs: what the runtimes of packages are made of
+    deployments: those that run packages
     strays: names of revisions that may have lost the label by hand, see `revisions.list_revisions`
     """
     live = yield from revisions.list_revisions(install, Owner.of(obj), strays)
-    run = _Run(install, obj, row, before, namespace, live, images, configs)
+    run = _Run(install, obj, row, before, namespace, live, images, configs, deployments)
     for locked in sorted(row.revisions, key=lambda each: (each.is_active, each.revision)):
         live[locked.name] = yield from revisions.ensure_revision(install, obj, locked, live.get(locked.name))
     active = next((each for each in row.revisions if each.is_active), None)
@@ -141,13 +146,14 @@ def _activate(run: _Run, active: LockedRevision) -> Generator[Effect, Any, Carri
     yield from _collect_garbage(run)
     established = _entry(run, active.name, "established", whole.keys)
     runs = _health_of(whole.workloads, whole.endpoint)
+    is_watched = run.deployments.is_listed or not whole.workloads
     if runs is None and whole.gap:
         runs = Runtime("Unknown", whole.gap, is_started=False)
     return Carried(
         _in_order(run, [*done, established]),
         True,
         message=whole.gap,
-        again_after=RUNTIME_SECONDS if whole.workloads and runs and runs.health != "True" else LOOK_SECONDS,
+        again_after=LOOK_SECONDS if is_watched or (runs and runs.health == "True") else RUNTIME_SECONDS,
         references=whole.references,
         runtime=runs,
     )
@@ -155,14 +161,7 @@ def _activate(run: _Run, active: LockedRevision) -> Generator[Effect, Any, Carri
 
 def _health_of(workloads: Iterable[applying.Item], endpoint: str) -> Runtime | None:
     """Return whether what runs a package is available, by its Deployment before this run."""
-    for item in workloads:
-        status = (item.live or {}).get("status") or {}
-        for condition in status.get("conditions") or ():
-            if condition.get("type") == "Available":
-                answer: Any = condition.get("status", "Unknown")
-                return Runtime(answer, str(condition.get("message") or ""), endpoint)
-        return Runtime("Unknown", "its Deployment does not say whether it is available", endpoint)
-    return None
+    return next((Runtime(*health_of(item.live or {}), endpoint) for item in workloads), None)
 
 
 def _make_whole(run: _Run, locked: LockedRevision) -> Generator[Effect, Any, _Whole]:

@@ -41,6 +41,12 @@ class InstallData:
     def is_empty(self) -> bool:
         return self.raw is None and self.row is None and self.done is None and not any(self.strays.values())
 
+    @property
+    def active(self) -> str:
+        """The revision that the lock orders to be active, "" without one."""
+        revisions = self.row.revisions if self.row is not None else ()
+        return next((each.name for each in revisions if each.is_active), "")
+
     def decide(self, row: LockRow | None) -> None:
         self.row = row
         self.look_again()

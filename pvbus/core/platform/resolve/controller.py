@@ -14,7 +14,7 @@ from pvbus.core.kernel.effects import Get, KindRef, Outcome, Put, Reconciliation
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.keys import partition as partition_of
 from pvbus.core.kernel.markers import is_marker
-from pvbus.core.kernel.packagekinds import MIRRORED
+from pvbus.core.kernel.packagekinds import DEPLOYMENT, MIRRORED
 from pvbus.core.kernel.packagerows import SCOPE, ContentRow, EstablishedRow, LockRow, ScopedKey, SourceRow
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK, SOURCES, WATCHES
 from pvbus.core.kernel.requests import KindRequests
@@ -58,7 +58,7 @@ class ResolveController(ServiceController):
         self._observe_seconds = observe_seconds
         self._states: dict[int, ScopeState] = {}
         self._deciders: dict[int, Decider] = {}
-        self._requests = KindRequests(self.name, MIRRORED)  # for establish, too
+        self._requests = KindRequests(self.name, (*MIRRORED, DEPLOYMENT))  # for establish, too
         self._solved = 0
 
     @property

@@ -13,6 +13,7 @@ from pvbus.core.kernel.packagekinds import (
     CARVEL_PACKAGE,
     CRD,
     CROSSPLANE_REVISIONS,
+    DEPLOYMENT,
     IMAGE_CONFIG,
     INSTALLS,
     MIRRORED,
@@ -97,7 +98,7 @@ class ScopeState:
             return self._observe_definition(okey, obj), set()
         elif kind == IMAGE_CONFIG:
             return self._observe_image_config(okey, obj), set()
-        elif kind == RUNTIME_CONFIG:
+        elif kind in (RUNTIME_CONFIG, DEPLOYMENT):
             return False, set()  # of establish alone
         return True, set()
 

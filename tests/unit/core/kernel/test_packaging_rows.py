@@ -7,7 +7,7 @@ import pytest
 
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.objectrows import CRD, rows_of, topics_of
-from pvbus.core.kernel.packagekinds import MIRRORED
+from pvbus.core.kernel.packagekinds import DEPLOYMENT, MIRRORED
 from pvbus.core.kernel.records import INSTALLS, OBJECTS
 
 PROVIDER = Kind("pkg.crossplane.io", "Provider")
@@ -23,6 +23,12 @@ def mirrored(kind: Kind, obj: dict[str, Any]) -> tuple[str, Any]:
 @pytest.mark.parametrize("kind", MIRRORED, ids=str)
 def test_a_kind_that_is_asked_for_is_mirrored(kind: Kind) -> None:
     assert topics_of(kind, requested=True) == (INSTALLS, OBJECTS)
+
+
+def test_of_deployments_only_those_that_run_packages_are_mirrored_for_packages_alone() -> None:
+    """The metadata of all is on the bus only while a set or a variant asks for the kind."""
+    assert topics_of(DEPLOYMENT, requested=True, has_readers=False) == (INSTALLS,)
+    assert topics_of(DEPLOYMENT, requested=True) == (INSTALLS, OBJECTS)
 
 
 def test_definitions_are_mirrored_only_while_somebody_asks() -> None:

@@ -11,9 +11,12 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from pvbus.adapters.certificates import builder, usage
+from pvbus.core.kernel.keys import sync_key
+from pvbus.core.kernel.objectrows import rows_of
 from pvbus.core.kernel.packagerows import LockedRevision
-from pvbus.core.kernel.records import INSTALLS
+from pvbus.core.kernel.records import INSTALLS, SyncMarker
 from pvbus.core.platform.establish.certificates import AUTHORITY
+from pvbus.core.platform.establish.crossplane import LOOK_SECONDS, RUNTIME_SECONDS
 from pvbus.ports.cluster import Kind, Object, Resource
 from tests.kit.deciding import PARTITION
 from tests.unit.core.platform.establish.test_activation import active, inactive
@@ -317,3 +320,98 @@ def test_an_authority_that_is_not_whole_holds_the_install_and_is_named() -> None
     world.settle()
     assert world.live(CRD, "ones.example.org") is None
     assert f"Secret {NAMESPACE}/{AUTHORITY} has no tls.crt" in world.row("pa").message
+
+
+def watched(world: EstablishWorld, conditions: list[Object] | None) -> list[str]:
+    """Change the Deployment of `pa`, or delete it (None), as ingest sees it; return the keys to decide on."""
+    deployment = read(world, DEPLOYMENT, "rev-d1")
+    deployment = {**deployment, "status": {"conditions": conditions or []}}
+    if conditions is None:
+        world.cluster.remove(DEPLOYMENT, NAMESPACE, "rev-d1")
+    else:
+        world.cluster.put(deployment)
+    (row,) = rows_of(DEPLOYMENT, deployment, (INSTALLS,))
+    return list(
+        world.controller.load(INSTALLS, PARTITION, row.key, None if conditions is None else row.value)
+    )
+
+
+def list_deployments(world: EstablishWorld) -> None:
+    marker = msgspec.json.encode(SyncMarker(state="ok", epoch=1))
+    world.controller.load(INSTALLS, PARTITION, sync_key(*DEPLOYMENT), marker)
+
+
+def shown_of(world: EstablishWorld) -> list[tuple[str, str]]:
+    """Return what the install and its revision say of what runs them."""
+    found = []
+    for kind, name, type_ in ((PROVIDER, "pa", "Healthy"), (REVISION, "rev-d1", "RuntimeHealthy")):
+        conditions = {each["type"]: each for each in read(world, kind, name, "")["status"]["conditions"]}
+        found.append((conditions[type_]["status"], conditions[type_]["message"]))
+    return found
+
+
+def test_a_deployment_that_fails_later_is_told_in_its_own_words_and_so_is_its_recovery() -> None:
+    """Without a look at the package's objects: two reads and writes, of the statuses."""
+    world, _ = started()
+    list_deployments(world)
+    world.settle()
+    key = f"cluster|{PKG}/Provider||pa"
+    fine = [{"type": "Available", "status": "True", "message": "has minimum availability"}]
+    why = [
+        {"type": "Available", "status": "False", "message": "does not have minimum availability"},
+        {"type": "Progressing", "status": "False", "message": "timed out progressing"},
+        {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"},
+    ]
+    words = "does not have minimum availability; timed out progressing; exceeded quota"
+    for conditions, shown in ((fine, ("True", "has minimum availability")), (why, ("False", words))) * 2:
+        before = world.effects
+        assert watched(world, conditions) == [key]
+        world.mirror()
+        assert not world.reconcile(key).puts
+        assert shown_of(world)[1] == shown
+        assert shown_of(world)[0] == (shown[0], "" if shown[0] == "True" else words)
+        assert world.effects - before <= 4
+
+
+def test_a_deployment_that_is_deleted_by_hand_is_made_again_at_once() -> None:
+    world, _ = started()
+    list_deployments(world)
+    world.settle()
+    watched(world, [{"type": "Available", "status": "True"}])
+    world.settle()
+    (key,) = watched(world, None)
+    world.mirror()
+    world.reconcile(key)
+    assert read(world, DEPLOYMENT, "rev-d1")["spec"]["replicas"] == 1
+
+
+def test_nobody_looks_at_a_deployment_that_ingest_watches() -> None:
+    """One that is not available is looked at each half minute only where it cannot be watched."""
+    seconds = []
+    for is_listed in (True, False):
+        world, _ = started()
+        if is_listed:
+            list_deployments(world)
+        world.settle()
+        seconds.append(world.reconcile(f"cluster|{PKG}/Provider||pa").again_after)
+    assert seconds == [LOOK_SECONDS, RUNTIME_SECONDS]
+
+
+def test_of_a_deployment_only_what_is_wrong_with_it_is_mirrored() -> None:
+    """One of a package, whose rollout goes on, has the same row; one of anybody else has none."""
+    world, _ = started()
+    world.settle()
+    deployment = read(world, DEPLOYMENT, "rev-d1")
+    rows = []
+    for text in ("one", "two"):
+        conditions = [
+            {"type": "Available", "status": "True", "lastUpdateTime": text},
+            {"type": "Progressing", "status": "True", "message": text},
+        ]
+        status = {"readyReplicas": len(text), "conditions": conditions}
+        meta = {**deployment["metadata"], "resourceVersion": text}
+        (row,) = rows_of(DEPLOYMENT, {**deployment, "metadata": meta, "status": status}, (INSTALLS,))
+        rows.append(row)
+    assert rows[0] == rows[1]
+    others = {**deployment, "metadata": {"name": "web", "namespace": "default"}}
+    assert rows_of(DEPLOYMENT, others, (INSTALLS,)) == []
