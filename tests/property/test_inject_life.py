@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pvbus.adapters.memory.cluster import RESOURCES, REVISION
+from pvbus.adapters.memory.objects import RESOURCES, REVISION
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.kernel.conflicts import ABSENT, CONFLICTS, reported
 from pvbus.core.kernel.records import RESULTS

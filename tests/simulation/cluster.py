@@ -99,7 +99,7 @@ class WatchedCluster(MemoryCluster):
 
     def _changed_kind(self, kind: Kind) -> None:
         if kind in (VARIANT, REVISION):
-            both = (obj for k in (VARIANT, REVISION) for obj in self._objects.get(k, {}).values())
+            both = (obj for k in (VARIANT, REVISION) for obj in self.objects_of(k))
             self.world.watcher.changed(both)
 
     def _wrote(self, verb: str, obj: Object, *, subresource: str = "", **more: Any) -> None:
@@ -107,5 +107,4 @@ class WatchedCluster(MemoryCluster):
         self.world.wrote(verb, obj, subresource)
 
     def by_uid(self, uid: str) -> Object | None:
-        everything = (obj for objects in self._objects.values() for obj in objects.values())
-        return next((obj for obj in everything if obj["metadata"]["uid"] == uid), None)
+        return next((obj for obj in self.objects() if obj["metadata"]["uid"] == uid), None)

@@ -5,7 +5,7 @@ The package store's rules are those of `pvbus plan`; the files of a commit are s
 
 from typing import Any
 
-from pvbus.adapters.memory.cluster import RESOURCES, REVISION
+from pvbus.adapters.memory.objects import RESOURCES, REVISION
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.variants.following import FOLLOW
 from pvbus.core.variants.merge import copies

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pvbus.adapters.memory import cluster
+from pvbus.adapters.memory import storage
 from pvbus.adapters.memory.virtual_time import run_simulated
 from tests.simulation.mass_deletion import EDITED_EACH, WIDE_CHILDREN, WIDE_LEFT, Deletion, delete_together
 
@@ -47,7 +47,7 @@ def test_each_set_costs_the_same_however_many_go(deletions: dict[int, Deletion])
 
 def test_what_a_slow_watch_missed_is_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The API server forgets old events, and watches of many sets fall behind: nothing is lost by it."""
-    monkeypatch.setattr(cluster, "HISTORY_EVENTS", 100)
+    monkeypatch.setattr(storage, "HISTORY_EVENTS", 100)
     deletion = run_simulated(delete_together(100))
     assert deletion.retained.keys() == deletion.edited.keys()
     assert len(deletion.drafts) == len(deletion.variants) == WIDE_CHILDREN

@@ -7,37 +7,33 @@ By itself it renders nothing and enforces no lifecycle rules; `PackageRules` do.
 default.
 """
 
-import asyncio
 import uuid
-from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from operator import itemgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from pvbus.adapters.memory.objects import (
+    RESOURCES,
+    REVISION,
     copy_of,
     fields_match,
     merged,
-    package_of,
     resources_of,
     source_of,
     split_api_version,
     updated,
 )
 from pvbus.adapters.memory.packages import Files, PackageRules
+from pvbus.adapters.memory.storage import Storage
 from pvbus.core.api.selectors import matches
 from pvbus.core.api.selectortext import parse_label_selector
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.errors import AlreadyExistsError, ConflictError
 from pvbus.core.kernel.keys import revision_name
-from pvbus.ports.cluster import GoneError, Kind, Listing, Object, Resource, WatchEvent
+from pvbus.ports.cluster import Kind, Listing, Object, Resource, WatchEvent
 
-REVISION = Kind(PORCH_GROUP, "PackageRevision")
-RESOURCES = Kind(PORCH_GROUP, "PackageRevisionResources")
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 _UIDS = uuid.UUID("6a0d9e5e-52f7-49e5-9a3f-6d8a3f0f7f10")
-HISTORY_EVENTS = 10_000
 
 BUILT_IN = {
     "": ("v1", ("Namespace", "ConfigMap", "Secret", "Event", "Pod", "Service", "ServiceAccount", "Node")),
@@ -85,7 +81,7 @@ class MemoryCluster:
     collects_garbage: whether an object's dependents are deleted with it
     writes: the writes with an effect, in order
     before_write: a hook for tests, called before each write is applied, and before a dry run; it may raise
-    stored: a hook, called with the kind, the namespace, the name and the new state of each object that is
+    on_store: a hook, called with the kind, the namespace, the name and the new state of each object that is
         stored, None for one that is removed
     authorizes: a hook like `before_write`, called with the user ("" for the client itself), the verb and the
         object
@@ -106,14 +102,8 @@ class MemoryCluster:
         self.without_files: set[tuple[str, str]] = set()
         self._now = now
         self._collects_garbage = collects_garbage
-        self._version = 0
-        self._objects: dict[Kind, dict[tuple[str, str], Object]] = {}
-        self._packages: dict[tuple[str, str, str], set[str]] = {}
-        self._owned: dict[str, set[tuple[Kind, str, str]]] = {}
+        self._storage = Storage()
         self._resources: dict[Kind, dict[str, Resource]] = {}
-        self._history: list[tuple[int, Kind, WatchEvent]] = []
-        self._forgotten = 0  # version of the newest event that the history has lost
-        self._changed = asyncio.Event()
         self._user, self._is_dry_run = "", False
         for group, (version, kinds) in BUILT_IN.items():
             for kind in kinds:
@@ -141,7 +131,7 @@ class MemoryCluster:
         Caller: deletes its objects.
         """
         self._resources.pop(kind, None)
-        self._wake_watches()
+        self._storage.wake_watches()
 
     async def resource(self, kind: Kind, *, version: str | None = None) -> Resource | None:
         served = self._resources.get(kind, {})
@@ -163,20 +153,24 @@ class MemoryCluster:
 
     def objects(self) -> list[Object]:
         """Return all objects, ordered by kind, namespace and name."""
-        return [table[key] for _, table in sorted(self._objects.items()) for key in sorted(table)]
+        return self._storage.all()
 
     def peek(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """Return an object as it is stored; the caller must not change it."""
-        return self._objects.get(kind, {}).get((namespace, name))
+        return self._storage.get(kind, namespace, name)
+
+    def _present(self, kind: Kind, namespace: str, name: str) -> Object:
+        obj = self.peek(kind, namespace, name)
+        assert obj is not None, (kind, namespace, name)
+        return obj
 
     def objects_of(self, kind: Kind) -> Iterable[Object]:
         """Return the objects of a kind as they are stored."""
-        return self._objects.get(kind, {}).values()
+        return self._storage.of_kind(kind)
 
     def package(self, namespace: str, repository: str, package: str) -> list[Object]:
         """Return the PackageRevisions of a package as they are stored, by name."""
-        names = self._packages.get((namespace, repository, package), ())
-        return [self._objects[REVISION][namespace, name] for name in sorted(names)]
+        return self._storage.package(namespace, repository, package)
 
     def put(self, obj: Object) -> Object:
         """Add or replace an object as it is, and set missing server fields; no write is recorded."""
@@ -203,60 +197,16 @@ class MemoryCluster:
             self._serve(spec["group"], served["name"], spec["names"]["kind"], namespaced=is_namespaced)
 
     def _store(self, kind: Kind, obj: Object) -> Object:
-        meta = obj["metadata"]
-        key = (meta.get("namespace", ""), meta["name"])
-        table = self._objects.setdefault(kind, {})
-        event: Literal["ADDED", "MODIFIED"] = "MODIFIED" if key in table else "ADDED"
-        self._unindex(kind, table.get(key))
-        self._version += 1
-        meta["resourceVersion"] = str(self._version)
-        table[key] = obj
-        self.on_store(kind, *key, obj)
-        self._index(kind, obj)
-        self._tell(kind, WatchEvent(event, copy_of(obj)))
+        self._storage.put(kind, obj)
+        self.on_store(kind, obj["metadata"].get("namespace", ""), obj["metadata"]["name"], obj)
         return copy_of(obj)
-
-    def _index(self, kind: Kind, obj: Object) -> None:
-        meta = obj["metadata"]
-        if kind == REVISION:
-            self._packages.setdefault(package_of(obj), set()).add(meta["name"])
-        for owner in meta.get("ownerReferences") or ():
-            key = (kind, meta.get("namespace", ""), meta["name"])
-            self._owned.setdefault(owner.get("uid", ""), set()).add(key)
-
-    def _unindex(self, kind: Kind, obj: Object | None) -> None:
-        if obj is None:
-            return
-        meta = obj["metadata"]
-        if kind == REVISION:
-            self._packages.get(package_of(obj), set()).discard(meta["name"])
-        for owner in meta.get("ownerReferences") or ():
-            key = (kind, meta.get("namespace", ""), meta["name"])
-            self._owned.get(owner.get("uid", ""), set()).discard(key)
-
-    def _tell(self, kind: Kind, event: WatchEvent) -> None:
-        self._history.append((self._version, kind, event))
-        if len(self._history) > HISTORY_EVENTS + HISTORY_EVENTS // 10:
-            # A tenth at once is cheap on average.
-            self._forgotten = self._history[-HISTORY_EVENTS - 1][0]
-            del self._history[:-HISTORY_EVENTS]
-        self._wake_watches()
-
-    def _wake_watches(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
 
     def remove(self, kind: Kind, namespace: str, name: str) -> None:
         """Remove an object as a server does when the last finalizer is gone."""
-        obj = self._objects.get(kind, {}).pop((namespace, name), None)
+        obj = self._storage.remove(kind, namespace, name)
         if obj is None:
             return
-        self._unindex(kind, obj)
         self.on_store(kind, namespace, name, None)
-        self._version += 1
-        last = copy_of(obj)
-        last["metadata"]["resourceVersion"] = str(self._version)
-        self._tell(kind, WatchEvent("DELETED", last))
         if kind == REVISION:
             self.remove(RESOURCES, namespace, name)
         if self._collects_garbage:
@@ -264,8 +214,8 @@ class MemoryCluster:
 
     def _collect(self, uid: str) -> None:
         """Delete the dependents of this uid; a dependent with another owner only loses the reference."""
-        for kind, namespace, name in sorted(self._owned.pop(uid, ())):
-            obj = self._objects[kind][namespace, name]
+        for kind, namespace, name in self._storage.dependents(uid):
+            obj = self._present(kind, namespace, name)
             new = copy_of(obj)
             others = [one for one in new["metadata"]["ownerReferences"] if one.get("uid") != uid]
             if others:
@@ -276,7 +226,7 @@ class MemoryCluster:
 
     def terminate(self, kind: Kind, namespace: str, name: str, *, by: str = "") -> None:
         """Delete an object as a server does: at once, or when its finalizers are gone."""
-        current = self._objects[kind][namespace, name]
+        current = self._present(kind, namespace, name)
         if by:
             self.writes.append(Write("delete", kind.kind, namespace, name, None, "", current, by))
         if current["metadata"].get("finalizers"):
@@ -307,7 +257,7 @@ class MemoryCluster:
             and matches(wanted, obj["metadata"].get("labels") or {})
             and fields_match(obj, field_selector)
         ]
-        return Listing(str(self._version), [*map(keep, items)] if keep is not None else items)
+        return Listing(str(self._storage.version), [*map(keep, items)] if keep is not None else items)
 
     def _candidates(self, kind: Kind, namespace: str | None, field_selector: str) -> Sequence[Object]:
         """Return the candidates for a list: only those of one package if the selector names it."""
@@ -315,8 +265,7 @@ class MemoryCluster:
         repository, package = (fields.get(f"spec.{field}") for field in ("repository", "packageName"))
         if kind == REVISION and namespace and repository and package:
             return self.package(namespace, repository, package)
-        table = self._objects.get(kind, {})
-        return [table[key] for key in sorted(table)]
+        return self._storage.ordered(kind)
 
     def _shown(self, kind: Kind, obj: Object) -> Object:
         """Copy an object for a reader; a revision and its files share one version, as at Porch's server."""
@@ -328,7 +277,7 @@ class MemoryCluster:
                 shown["metadata"]["uid"] = revision["metadata"]["uid"]
         return shown
 
-    async def watch(
+    def watch(
         self,
         resource: Resource,
         resource_version: str,
@@ -338,19 +287,7 @@ class MemoryCluster:
     ) -> AsyncIterator[WatchEvent]:
         kind = Kind(resource.group, resource.kind)
         position = int(resource_version or 0)
-        while True:
-            if position < self._forgotten:  # at the start, or as the reader takes long for each event
-                raise GoneError(f"too old resource version: {position}")
-            changed = self._changed
-            first = bisect_right(self._history, position, key=itemgetter(0))
-            for version, k, event in self._history[first:]:
-                position = version
-                if k == kind and namespace in (None, event.object["metadata"].get("namespace", "")):
-                    yield event
-            if not self.serves(kind):
-                return
-            if changed is self._changed:
-                await changed.wait()
+        return self._storage.watch(kind, position, namespace, lambda: self.serves(kind))
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
         kind = Kind(resource.group, resource.kind)
@@ -418,7 +355,7 @@ class MemoryCluster:
         if self.peek(kind, namespace, meta["name"]) is not None:
             raise AlreadyExistsError(f'{resource.plural} "{meta["name"]}" already exists')
         key = (kind, namespace, meta["name"])
-        meta["uid"] = str(uuid.uuid5(_UIDS, f"{self._version}/{'/'.join(map(str, key))}"))
+        meta["uid"] = str(uuid.uuid5(_UIDS, f"{self._storage.version}/{'/'.join(map(str, key))}"))
         meta["generation"] = 1
         meta["creationTimestamp"] = self._now()
         if files is None:
@@ -485,7 +422,7 @@ class MemoryCluster:
         """Write the files of a revision, which also updates the revision."""
         meta = new["metadata"]
         key = (meta["namespace"], meta["name"])
-        revision = copy_of(self._objects[REVISION][key])
+        revision = copy_of(self._present(REVISION, *key))
         saved = rules.save(
             revision, current["spec"].get("resources") or {}, new["spec"].get("resources") or {}
         )

@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pvbus.core.api.variants import PORCH_GROUP
-from pvbus.ports.cluster import Object
+from pvbus.ports.cluster import Kind, Object
+
+REVISION = Kind(PORCH_GROUP, "PackageRevision")
+RESOURCES = Kind(PORCH_GROUP, "PackageRevisionResources")
 
 
 def split_api_version(api_version: str) -> tuple[str, str]:

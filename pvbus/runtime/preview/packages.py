@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from pvbus.adapters.kubernetes.errors import error_of
-from pvbus.adapters.memory.cluster import RESOURCES as FILES
-from pvbus.adapters.memory.cluster import REVISION, MemoryCluster
-from pvbus.adapters.memory.objects import copy_of, source_of
+from pvbus.adapters.memory.cluster import MemoryCluster
+from pvbus.adapters.memory.objects import RESOURCES as FILES
+from pvbus.adapters.memory.objects import REVISION, copy_of, source_of
 from pvbus.adapters.memory.packages import Files
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import answers, bounds, content, layout, upgrading

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.adapters.memory.cluster import REVISION, MemoryCluster
+from pvbus.adapters.memory.cluster import MemoryCluster
+from pvbus.adapters.memory.objects import REVISION
 from pvbus.cli.main import run
 from pvbus.core.kernel.keys import HOLD, HOLD_REASON, RETRY
 from pvbus.ports.cluster import Kind, Object

@@ -107,8 +107,9 @@ class Porch(Server):
     async def watch(
         self, resource: Resource, resource_version: str, **options: Any
     ) -> AsyncIterator[WatchEvent]:
-        version = str(self._version)
-        for obj in (await MemoryCluster.list(self, resource, options.get("namespace"))).items:
+        listing = await MemoryCluster.list(self, resource, options.get("namespace"))
+        version = listing.resource_version
+        for obj in listing.items:
             yield WatchEvent("ADDED", obj)
         if self.bookmark:
             annotations = {"k8s.io/initial-events-end": "true"}

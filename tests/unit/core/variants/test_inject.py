@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.adapters.memory.cluster import REVISION
+from pvbus.adapters.memory.objects import REVISION
 from pvbus.core.api.packages import CATALOG
 from pvbus.core.api.variants import DownstreamTarget, PackageVariant
 from pvbus.core.errors import ConflictError, PermanentError, TransientError

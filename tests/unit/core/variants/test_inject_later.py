@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.adapters.memory.cluster import REVISION
+from pvbus.adapters.memory.objects import REVISION
 from pvbus.core.kernel.conflicts import CONFLICTS, reported
 from pvbus.core.kernel.keys import RESTORES
 from pvbus.core.kernel.kinds import Kind

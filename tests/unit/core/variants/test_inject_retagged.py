@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.adapters.memory.cluster import RESOURCES
+from pvbus.adapters.memory.objects import RESOURCES
 from pvbus.core.kernel.effects import Get
 from pvbus.core.variants.following import MOVED_TAGS
 from tests.simulation.draft_world import FIRST, SECOND, UPSTREAM, DraftWorld
