@@ -103,7 +103,7 @@ def apply(
     async def run() -> int:
         async with connect_live(None if kubeconfig else data, kubeconfig) as cluster:
             if replan:
-                return await _show_new_plan(cluster, plan)
+                return await _show_new_plan(cluster, plan, None if kubeconfig else data)
             journal = _journal(file, data, kubeconfig)
             return await _apply(cluster, plan, signature, journal, yes, wait, timeout)
 
@@ -338,7 +338,7 @@ async def _resource(cluster: Cluster, kind: Kind) -> Resource:
 # ------------------------------------------------------------ another plan
 
 
-async def _show_new_plan(cluster: "HttpCluster", plan: PlanFile) -> int:
+async def _show_new_plan(cluster: "HttpCluster", plan: PlanFile, data: str | None) -> int:
     """Print how a plan that is made now differs; return MOVED if any input has moved, else 0."""
     standing = standing_of(plan, await read_again(cluster, plan, progress_printer("apply")))
     manifests = tuple(
@@ -348,7 +348,7 @@ async def _show_new_plan(cluster: "HttpCluster", plan: PlanFile) -> int:
     names = tuple("/".join(filter(None, (f"{k.kind}.{k.group}".rstrip("."), space, name)))
                   for k, space, name in plan.deleted)  # fmt: skip
     request = Request(PlanInput((), manifests), settings(), None, names, progress=progress_printer("apply"))
-    fresh = await plan_on(cluster, request)
+    fresh = await plan_on(cluster, request, data)
     for words in standing.moved[:MOVED_MAX]:
         click.echo(f"moved: {words}")
     done, rest = still_to_do(plan, standing)

@@ -4,7 +4,8 @@ It also lists inputs that the plan lacks, and how to get them.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -28,7 +29,7 @@ from pvbus.core.kernel.keys import (
 )
 from pvbus.core.kernel.objectrows import SET, VARIANT
 from pvbus.core.kernel.objects import annotations_of, owner_name
-from pvbus.core.promotion.protocol.proposals import conflicts_of
+from pvbus.core.promotion.protocol.proposals import UPSTREAM_CHANGED, conflicts_of
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.preview.run import Preview, PreviewChild
 
@@ -65,17 +66,29 @@ def document_of(result: Preview, *, with_diffs: bool = False) -> Document:
         "held": [_held(child) for child in result.children if child.state == "held"],
     }
     _add_conflicts(document)
+    if result.frozen:
+        document["frozen"] = dict(result.frozen)
     document["troubles"] = troubles(document)
     document["notes"] = [
-        f"PackageRevision {name} is an upgrade: the package server merges three ways, and the plan shows the "
-        "files of the local revision"
-        for name in sorted(result.unmerged)
+        *_frozen_notes(result.frozen),
+        *(
+            f"PackageRevision {name} is an upgrade: the package server merges three ways, and the plan shows "
+            "the files of the local revision"
+            for name in sorted(result.unmerged)
+        ),
     ]
     if result.defects:
         document["errors"] = list(result.defects)
     if with_diffs:
         document["diffs"] = package_diffs(writes, packages)
     return document
+
+
+def _frozen_notes(frozen: Mapping[str, str]) -> Iterator[str]:
+    """Yield a note for each reason for which proposals stay, with how many they are."""
+    for why, count in sorted(Counter(frozen.values()).items()):
+        example = min(name for name, each in frozen.items() if each == why)
+        yield f"{count} proposed, such as that of {example}: {why}"
 
 
 def _add_conflicts(document: Document) -> None:
@@ -238,11 +251,13 @@ def _task(spec: Object) -> Object:
 def troubles(document: Document) -> list[str]:
     """Return errors and conditions such as Stalled, as messages: `--check` fails for them."""
     found = list(document.get("errors", ()))
+    frozen = {f"{VARIANT.kind}/{name}" for name in document.get("frozen", ())}
     for key, conditions in document["conditions"].items():
         if key.startswith("PackageRevision/"):
             continue
         for condition in conditions:
-            if (condition["type"], condition["status"]) in TROUBLE:
+            is_kept = key in frozen and condition.get("reason") == UPSTREAM_CHANGED
+            if (condition["type"], condition["status"]) in TROUBLE and not is_kept:
                 text = condition.get("message") or condition.get("reason", "")
                 found.append(f"{key}: {condition['type']}={condition['status']}: {text}")
     return found

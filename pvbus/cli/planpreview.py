@@ -23,13 +23,16 @@ from pvbus.cli.plandocument import (
     unread,
 )
 from pvbus.cli.planfile import PlanInputs
+from pvbus.cli.planfrozen import frozen_of, read_frozen
 from pvbus.cli.plangit import GitReader, git_reader, secrets_of, unread_repositories
 from pvbus.cli.planinput import PlanInput, admitted, deletions
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.errors import UsageError
+from pvbus.core.kernel.objectrows import QUARANTINE
 from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.cluster import Object
 from pvbus.runtime.preview.changes import Changes
+from pvbus.runtime.preview.returning import Frozen, nothing_frozen
 from pvbus.runtime.preview.run import Only, Preview, World, preview
 from pvbus.runtime.process.configuration import load_config
 from pvbus.runtime.process.settings import ApiServerConfig, UnrollConfig
@@ -68,6 +71,7 @@ class Request(NamedTuple):
     with_diffs: whether to add the diffs of package files
     progress: is called with words now and then
     has_states: whether to note the states of each object, for a file of the plan
+    frozen: tells what rollouts keep proposed as planned
     """
 
     given: PlanInput
@@ -77,6 +81,7 @@ class Request(NamedTuple):
     with_diffs: bool = False
     progress: Progress = quiet
     has_states: bool = False
+    frozen: Frozen = nothing_frozen
 
 
 class Plan(NamedTuple):
@@ -99,6 +104,8 @@ def plan_of_files(request: Request) -> Plan:
         return _refused(objects, errors)
     if request.given.exports:
         export = merged(request.given.exports)
+        isolated = [obj for obj in export.items if obj["kind"] == QUARANTINE.kind]
+        request = request._replace(frozen=frozen_of({}, isolated))
         return _planned(
             request, export, objects, _previewed(request, export, objects), unread(export, objects)
         )
@@ -218,13 +225,17 @@ def plan_of_live(request: Request, data: str | None, kubeconfig: str | None) -> 
 
     async def connect_and_plan() -> Plan:
         async with connect_live(data, kubeconfig) as cluster:
-            return await plan_on(cluster, request)
+            return await plan_on(cluster, request, data)
 
     return asyncio.run(connect_and_plan())
 
 
-async def plan_on(cluster: "HttpCluster", request: Request) -> Plan:
-    """Plan against the system of this API server, which is only read."""
+async def plan_on(cluster: "HttpCluster", request: Request, data: str | None) -> Plan:
+    """Plan against the system of this API server, which is only read.
+
+    data: the folder of its bus, None if that is not known
+    """
+    request = request._replace(frozen=await read_frozen(cluster, data))
     objects, errors = admitted(request.given.manifests)
     if errors:
         return _refused(objects, errors)
@@ -243,7 +254,7 @@ async def plan_on(cluster: "HttpCluster", request: Request) -> Plan:
 
 def _previewed(request: Request, export: Export, objects: Sequence[Object]) -> Preview:
     server: Literal["pvbus", "porch"] = "pvbus" if export.server == "pvbus" else "porch"
-    world = World(export.items, export.resources, server, request.how.functions)
+    world = World(export.items, export.resources, server, request.how.functions, request.frozen)
     return preview(
         world,
         only=request.only,

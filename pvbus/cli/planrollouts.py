@@ -69,6 +69,11 @@ def rollout_lines(rollouts: Sequence[Document]) -> Iterator[str]:
             yield f"[red]![/] rollout {name} approves nothing: {escape(each['problems'][0])}"
             continue
         yield f"[bold]rollout {name}[/]: {escape(_waves(each))}"
+        if each["missing"]:
+            yield (
+                "  as if no attempt were under way, and nothing stayed as planned (onNewRevision: Finish): "
+                f"{escape(each['missing'])}"
+            )
         for words in (*each["waitsFor"], *_pauses(each)):
             yield f"  waits for {escape(words)}"
         for words in each["evidence"]:

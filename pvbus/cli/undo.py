@@ -85,16 +85,22 @@ def undo(
     key = named(words, (SET,), Scope(namespace, data, kubeconfig)).key
 
     async def run() -> str:
-        async with connect_live(None if kubeconfig else data, kubeconfig) as cluster:
-            return await _undo(cluster, key, to_revision, reason, yes)
+        folder = None if kubeconfig else data
+        async with connect_live(folder, kubeconfig) as cluster:
+            return await _undo(cluster, folder, key, to_revision, reason, yes)
 
     click.echo(asyncio.run(run()))
 
 
 async def _undo(
-    cluster: "HttpCluster", key: Key, to_revision: int | None, reason: str | None, yes: bool
+    cluster: "HttpCluster",
+    data: str | None,
+    key: Key,
+    to_revision: int | None,
+    reason: str | None,
+    yes: bool,
 ) -> str:
-    """Undo a set's spec; return the message."""
+    """Undo a set's spec; return the message. data: the folder of the bus, if known."""
     owner, retained = await read_history(cluster, key)
     if manager := gitops_manager(owner):
         raise PermanentError(
@@ -112,7 +118,7 @@ async def _undo(
     if spec_of(chosen) == spec:
         return f"{SET.kind} {key} has the spec of revision {number} already"
     wanted = with_spec(owner, chosen, reason)
-    await _show_plan(cluster, wanted)
+    await _show_plan(cluster, data, wanted)
     if not (yes or sys.stdin.isatty()):
         raise UsageError("cannot ask here, as this is no terminal: add --yes to undo it")
     if not yes and not click.confirm(f"Give {SET.kind} {key} the spec of revision {number} again?"):
@@ -121,12 +127,12 @@ async def _undo(
     return f"{SET.kind} {key} has the spec of revision {number} again; to wait for it: pvbus wait pvs/{key}"
 
 
-async def _show_plan(cluster: "HttpCluster", wanted: Object) -> None:
+async def _show_plan(cluster: "HttpCluster", data: str | None, wanted: Object) -> None:
     """Print what follows from a set's spec. Raises PermanentError if it cannot be planned."""
     meta = {name: value for name, value in wanted["metadata"].items() if name != "managedFields"}
     manifest = Manifest(Path("history"), 1, {**wanted, "metadata": meta})
     request = Request(PlanInput((), (manifest,)), settings(), progress=progress_printer("undo"))
-    document = (await plan_on(cluster, request)).document
+    document = (await plan_on(cluster, request, data)).document
     for line in screen_lines(document):
         click.echo(render(line).plain)
     if document.get("errors"):

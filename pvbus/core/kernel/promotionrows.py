@@ -202,3 +202,8 @@ class ApprovalRow(Row, frozen=True, kw_only=True):
     is_frozen: bool = False
     replaces: str = ""
     mates: tuple[str, ...] = ()
+
+    @property
+    def keeps_proposed(self) -> bool:
+        """Whether the revision stays proposed though its variant follows a newer upstream revision."""
+        return self.order == "freeze" or self.is_frozen

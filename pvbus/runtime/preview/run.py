@@ -31,7 +31,7 @@ from pvbus.runtime.failures import causes
 from pvbus.runtime.preview.changes import Changes, ObjectName, lay_over
 from pvbus.runtime.preview.meaning import digest_of_object
 from pvbus.runtime.preview.packages import StoreRules
-from pvbus.runtime.preview.returning import drafts_again
+from pvbus.runtime.preview.returning import Frozen, drafts_again, kept_as_planned, nothing_frozen
 from pvbus.runtime.process.assembly import Service, Surroundings, build_service, is_settled, run_all
 from pvbus.runtime.process.settings import ServicesConfig
 
@@ -58,12 +58,14 @@ class World(NamedTuple):
     resources: kinds that are served besides those of the objects
     server: the package server; None copies files and checks nothing
     functions: the functions that the server can run, None for the built-in ones
+    frozen: tells what rollouts keep proposed as planned
     """
 
     objects: Sequence[Object]
     resources: Sequence[Resource] = ()
     server: Literal["pvbus", "porch"] | None = None
     functions: FunctionRegistry | None = None
+    frozen: Frozen = nothing_frozen
 
 
 class PreviewChild(NamedTuple):
@@ -94,6 +96,7 @@ class Preview(NamedTuple):
     unmerged: upgrade drafts whose merge is not computed
     states: the digests of the states that each written object went through, in order, without the first one
     settled: how many of them there were before the changes
+    frozen: NAMESPACE/NAME of each variant whose proposal stays as planned, and why
     """
 
     writes: list[Write]
@@ -106,6 +109,7 @@ class Preview(NamedTuple):
     unmerged: frozenset[str] = frozenset()
     states: Mapping[ObjectName, Sequence[str]] = MappingProxyType({})
     settled: Mapping[ObjectName, int] = MappingProxyType({})
+    frozen: Mapping[str, str] = MappingProxyType({})
 
 
 Progress = Callable[[str], None]
@@ -228,12 +232,14 @@ class _Run:
             unmerged=frozenset(self._rules.unmerged) if self._rules is not None else frozenset(),
             states=self._states,
             settled=self._settled,
+            frozen=dict(kept_as_planned(cluster, self._world.frozen)),
         )
 
     async def _settle_with_promotion(self, services: Sequence[Service], bus: Bus) -> None:
         """Settle, and again after promotion has taken back proposals: a draft is no proposal any more."""
         await self._settle(services, bus)
-        while self._only is None and (drafts := list(drafts_again(self._cluster))):
+        frozen = self._world.frozen
+        while self._only is None and (drafts := list(drafts_again(self._cluster, frozen))):
             resource = await self._cluster.resource(REVISION)
             assert resource is not None
             for draft in drafts:

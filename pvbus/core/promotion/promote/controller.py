@@ -71,7 +71,9 @@ from pvbus.core.promotion.promote.verdicts import (
     REJECTED,
     Subject,
     as_object,
+    frozen_by,
     judge_held,
+    outlived_by,
     rejected,
     was_proposed,
 )
@@ -453,15 +455,14 @@ def _why_frozen(
     """Say why a proposal stays as it is though a newer upstream revision is there, "" if it does not.
     followed: why that one goes nowhere, None for nothing."""
     if followed is not None:
-        return f"the upstream revision that its variant follows by now goes nowhere: {followed.message}"
-    for policy, row in seen.frozen(variant.metadata.uid).items():
-        if row.revision == revision.name:
-            key = Key(revision.namespace, policy)
-            return (
-                f"it stays as planned until attempt {row.attempt} of RolloutPolicy {key} is over "
-                f"(onNewRevision: Finish): pvbus rollout status {key}"
-            )
-    return ""
+        return outlived_by(followed)
+    orders = seen.frozen(variant.metadata.uid).items()
+    found = (
+        frozen_by(Key(revision.namespace, policy), row.attempt)
+        for policy, row in orders
+        if row.revision == revision.name
+    )
+    return next(found, "")
 
 
 def _set_on_hold(variant: PackageVariant, seen: PromoteState) -> SetHold | None:

@@ -40,7 +40,7 @@ class PromoteState:
     def freeze(self, policy: str, row: ApprovalRow | None) -> bool:
         """Take an order of a rollout; return whether that changes what stays proposed."""
         before = self.freezes.pop(policy, None)
-        if row is not None and (row.order == "freeze" or row.is_frozen):
+        if row is not None and row.keeps_proposed:
             self.freezes[policy] = row
         return self.freezes.get(policy) != before
 

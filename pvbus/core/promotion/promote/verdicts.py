@@ -111,6 +111,19 @@ def _draft(subject: Subject, verdict: Verdict) -> Verdict:
     return replace(verdict, reason=PROPOSING, message="it is ready", order="propose")
 
 
+def frozen_by(policy: Key, attempt: int) -> str:
+    """Say why a proposal stays as it is that an attempt has planned."""
+    return (
+        f"it stays as planned until attempt {attempt} of RolloutPolicy {policy} is over (onNewRevision: "
+        f"Finish): pvbus rollout status {policy}"
+    )
+
+
+def outlived_by(followed: Refusal) -> str:
+    """Say why a proposal stays as it is whose newer upstream revision goes nowhere, as `followed` says."""
+    return f"the upstream revision that its variant follows by now goes nowhere: {followed.message}"
+
+
 def voiding(verdict: Verdict, types: Iterable[str]) -> Verdict:
     """Return the verdict on a draft with conditions that were found on other content."""
     message = (
