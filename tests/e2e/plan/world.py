@@ -94,8 +94,16 @@ class NotedCluster:
 class PlannedWorld:
     """See the module."""
 
-    def __init__(self, folder: Path, cluster: HttpCluster, bus: SqliteBus, clock: SimulatedClock) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cluster: HttpCluster,
+        bus: SqliteBus,
+        clock: SimulatedClock,
+        names: Sequence[str],
+    ) -> None:
         self.folder = folder
+        self._names = names
         self.cluster = cluster
         self.sent: list[Sent] = []
         self._bus = bus
@@ -105,7 +113,7 @@ class PlannedWorld:
 
     def start(self) -> None:
         noted: Any = NotedCluster(self.cluster, self.sent)
-        self._services = [build_service(name, self._bus.peer(), noted, self._clock) for name in SERVICES]
+        self._services = [build_service(name, self._bus.peer(), noted, self._clock) for name in self._names]
         self._running = asyncio.create_task(run_all(self._services))
 
     async def stop(self) -> None:
@@ -188,8 +196,8 @@ def beside(work: Callable[[], T]) -> T:
 
 
 @asynccontextmanager
-async def live_world(folder: Path) -> AsyncIterator[PlannedWorld]:
-    """Start a system, and end it."""
+async def live_world(folder: Path, names: Sequence[str] = SERVICES) -> AsyncIterator[PlannedWorld]:
+    """Start a system, and end it. names: of its services"""
     folder.mkdir(parents=True, exist_ok=True)
     clock = SimulatedClock(time.time())
     config = ApiServerConfig(fetch_seconds=3600.0, poll_seconds=1.0)
@@ -197,7 +205,7 @@ async def live_world(folder: Path) -> AsyncIterator[PlannedWorld]:
         cluster = await HttpCluster.connect(address.kubeconfig)
         bus = await SqliteBus.open(":memory:", clock=clock)
         await bus.create_topics(topic_specs())
-        world = PlannedWorld(folder, cluster, bus, clock)
+        world = PlannedWorld(folder, cluster, bus, clock, names)
         world.start()
         try:
             yield world
