@@ -98,6 +98,11 @@ def _owner(obj: Object, namespace: str, owners: Mapping[tuple[str, str], Identit
     return next((owners[namespace, text] for text in texts if (namespace, text) in owners), None)
 
 
+def draft_name(upstream: str, variant: str) -> str:
+    """Return how a draft is called that a variant has yet to get. upstream: `REPOSITORY/PACKAGE@REVISION`."""
+    return f"draft of {upstream.partition('/')[2]} for {variant}"
+
+
 def draft_of(variant: Object) -> Object:
     """Return the draft that a variant gets of its upstream, proposed if it is opted in."""
     meta, downstream = variant["metadata"], variant["spec"].get("downstream") or {}
@@ -109,7 +114,9 @@ def draft_of(variant: Object) -> Object:
         "apiVersion": f"{PORCH_GROUP}/v1alpha1",
         "kind": "PackageRevision",
         "metadata": {
-            "name": f"draft of {upstream.get('package', '')}@{revision} for {meta['name']}",
+            "name": draft_name(
+                f"{upstream.get('repo', '')}/{upstream.get('package', '')}@{revision}", meta["name"]
+            ),
             "namespace": meta.get("namespace") or "default",
             "ownerReferences": [owner],
         },

@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from pvbus.cli.rolloutmoves import draft_name
 from pvbus.cli.rolloutrows import Rows
 from pvbus.core.api.quarantines import Quarantine
+from pvbus.core.kernel.keys import AUTO_LIFECYCLE
 from pvbus.core.kernel.promotionrows import CandidateRow
 from pvbus.core.kernel.rolloutrows import Evidence, Target, TargetFacts
 from pvbus.core.promotion.promote.verdicts import DELETED, WAITS_FOR_ROLLOUT
-from pvbus.core.promotion.protocol.observing import is_candidate
+from pvbus.core.promotion.protocol.observing import is_candidate, moved_on
 from pvbus.core.promotion.protocol.quarantines import QUARANTINED, UNKNOWN, Content, Quarantines, package_of
 from pvbus.core.promotion.protocol.rehearsal import Standing
 from pvbus.core.promotion.protocol.selection import LeftOut, Selection
@@ -143,9 +145,11 @@ def _target(
     row = rows.candidates.get(name) if rows is not None else None
     known = _known(name, row) if row is not None else None
     if rows is None or row is None or known is None or known.published != facts.published:
-        return _named(selection, name, quarantines, releases)
+        return _named(selection, name, facts, quarantines, releases)
+    if known.revision == facts.revision and _is_kept(known, rows.targets.get(name)):
+        facts = _drafted(selection, name)
     if known.revision != facts.revision:
-        named, left_out, _ = _named(selection, name, quarantines, releases)
+        named, left_out, _ = _named(selection, name, facts, quarantines, releases)
         fields = {field: getattr(known, field) for field in _OF_PUBLISHED}
         moved = Known(named._replace(**fields), left_out)
         return _as_planned(moved, known, rows.targets.get(name))
@@ -155,13 +159,28 @@ def _target(
     return Known(known._replace(is_proposed=is_proposed, is_current=facts.is_current), left_out)
 
 
+def _is_kept(live: TargetFacts, row: Target | None) -> bool:
+    """Tell whether a rollout keeps the proposal of a target, whose variant has moved on already."""
+    return row is not None and _is_frozen(live, row) and moved_on(row, live)
+
+
+def _is_frozen(live: TargetFacts, row: Target) -> bool:
+    return row.is_frozen and live.is_proposed and live.revision == row.revision
+
+
+def _drafted(selection: Selection, name: str) -> TargetFacts:
+    """Return the facts of a target as of the draft that its variant gets once its proposal makes way."""
+    facts, variant = selection.seen[name], selection.packages[name].variant
+    is_opted_in = variant is not None and variant.metadata.annotations.get(AUTO_LIFECYCLE) == "true"
+    return facts._replace(revision=draft_name(facts.upstream, name), is_proposed=is_opted_in)
+
+
 def _as_planned(moved: Known, live: TargetFacts, row: Target | None) -> Known:
     """Return what is known of a target whose variant moves on, where its rollout keeps what is planned.
 
     moved: as if it did not. live: before the change
     """
-    is_frozen = row is not None and row.is_frozen and live.is_proposed and live.revision == row.revision
-    if row is None or not is_frozen:
+    if row is None or not _is_frozen(live, row):
         return moved
     why = f"{row.revision} stays as planned until attempt {row.attempt} is over, and this comes after it"
     facts = live._replace(
@@ -178,9 +197,14 @@ def _known(name: str, row: CandidateRow) -> TargetFacts | None:
     return live.live_facts({}).get(name)
 
 
-def _named(selection: Selection, name: str, quarantines: Quarantines, releases: Mapping[str, str]) -> Known:
+def _named(
+    selection: Selection,
+    name: str,
+    facts: TargetFacts,
+    quarantines: Quarantines,
+    releases: Mapping[str, str],
+) -> Known:
     """Let the names of revisions stand for their contents: no server need say what is in them."""
-    facts = selection.seen[name]
     source = facts.upstream if facts.revision else ""
     named = facts._replace(digest=facts.revision, published_digest=facts.published, source=source)
     if facts.is_current:

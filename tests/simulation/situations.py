@@ -224,7 +224,7 @@ SITUATIONS: dict[str, Situation] = {
     # a change by a file
     "file": fresh({}, opt_in, change=next_revision),
     "filemid": Situation(
-        {"waves": [{"count": 1, "hold": "5m"}, {"percent": 100}]},
+        {**WHOLE, "waves": [{"count": 1, "hold": "5m"}, {"percent": 100}]},
         script=[(10.0, opt_in)],
         change=next_revision,
     ),
@@ -234,6 +234,11 @@ SITUATIONS: dict[str, Situation] = {
         change=next_revision,
     ),
     "filebad": Situation(failing={1}, script=[(30.0, opt_in)], change=next_revision),
+    # the same without a file: the variants have moved on already
+    "newsfinish": Situation(
+        {"onNewRevision": "Finish", "settle": "20s", "waves": [{"count": 1, "hold": "5m"}, {"percent": 100}]},
+        script=[(10.0, opt_in), (40.0, move)],
+    ),
     # trains of two packages
     "train": train(),
     "trainasone": train({"mode": "Together"}, sites=2),
