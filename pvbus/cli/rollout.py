@@ -18,7 +18,7 @@ from pvbus.cli.planinput import admitted, read_input
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.quarantines import quarantines_command, release_command
 from pvbus.cli.reading import bus_option, files_option
-from pvbus.cli.rolloutdocument import NO_ROWS, POLICY, QUARANTINE, Document, document_of
+from pvbus.cli.rolloutdocument import NO_ROWS, POLICY, QUARANTINE, Document, document_of, left_out_lines
 from pvbus.cli.rolloutmoves import identity_of, laid_over
 from pvbus.cli.rolloutorders import COMMANDS, policy_named
 from pvbus.cli.rolloutrows import Rows, rows_of
@@ -230,11 +230,11 @@ def policy_lines(policy: Document) -> Iterator[str]:
     if policy["needsStart"] and any(wave["targets"] for wave in policy["waves"]):
         yield "  before wave 1: a person approves it"
     yield from _attempt_lines(policy)
-    for each in policy["leftOut"][:LEFT_OUT_MAX]:
-        words = f"{each['target']} ({each['revision']}): {each['reason']}: {each['message']}"
+    lines = left_out_lines(policy["leftOut"])
+    for _, words in lines[:LEFT_OUT_MAX]:
         yield f"  [yellow]left out[/] {escape(words)}"
-    if len(policy["leftOut"]) > LEFT_OUT_MAX:
-        yield f"  [yellow]left out[/] {len(policy['leftOut']) - LEFT_OUT_MAX} more (-o json lists all)"
+    if hidden := sum(number for number, _ in lines[LEFT_OUT_MAX:]):
+        yield f"  [yellow]left out[/] {hidden} more (-o json lists all)"
     yield from _end_lines(policy)
     for each in policy["then"]:
         yield f"  then attempt {each['attempt']}, {_count(each['targets'], 'target')}:"

@@ -1,6 +1,6 @@
 """The document of `pvbus rollout plan`: the waves of each policy, as the rollout machine takes them."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +15,7 @@ from pvbus.core.api.variants import PORCH_GROUP, PackageVariant
 from pvbus.core.errors import UsageError
 from pvbus.core.kernel.holds import SetHold, hold_reason, is_held
 from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.messages import first_of
 from pvbus.core.kernel.objectrows import STOP
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.kernel.rolloutrows import Target
@@ -32,6 +33,7 @@ Document = dict[str, Any]
 POLICY = Kind(PROMOTION_GROUP, "RolloutPolicy")
 QUARANTINE = Kind(PROMOTION_GROUP, "Quarantine")
 NO_ROWS: Mapping[Key, Rows | str] = MappingProxyType({})
+LEFT_OUT_NAMES_MAX = 3
 
 
 def document_of(
@@ -233,3 +235,21 @@ def _target(row: Target, standing: Standing) -> Document:
 
 def _window(window: TimeWindow) -> str:
     return f"{','.join(window.days) or 'every day'} {window.start}-{window.end} {window.time_zone or 'UTC'}"
+
+
+def left_out_lines(left_out: Iterable[Document]) -> list[tuple[int, str]]:
+    """Return who is left out and why, as lines: targets with one reason share one, with their number."""
+    groups: dict[tuple[str, str], list[Document]] = {}
+    for each in left_out:
+        groups.setdefault((each["reason"], each["message"]), []).append(each)
+    return [
+        (
+            len(targets),
+            f"{first_of(list(map(_left_out_name, targets)), LEFT_OUT_NAMES_MAX)}: {reason}: {message}",
+        )
+        for (reason, message), targets in groups.items()
+    ]
+
+
+def _left_out_name(target: Document) -> str:
+    return f"{target['target']} ({target['revision']})" if target["revision"] else str(target["target"])

@@ -19,6 +19,7 @@ from pvbus.core.kernel.promotionrows import CandidateRow
 from pvbus.core.kernel.rolloutrows import Evidence, Target, TargetFacts
 from pvbus.core.promotion.promote.verdicts import DELETED, WAITS_FOR_ROLLOUT
 from pvbus.core.promotion.protocol.observing import is_candidate, moved_on
+from pvbus.core.promotion.protocol.proposals import NOT_UP_TO_DATE
 from pvbus.core.promotion.protocol.quarantines import QUARANTINED, UNKNOWN, Content, Quarantines, package_of
 from pvbus.core.promotion.protocol.rehearsal import Standing
 from pvbus.core.promotion.protocol.selection import LeftOut, Selection
@@ -122,8 +123,14 @@ def _candidates(rows: Rows) -> Candidates:
 
 
 def _held_words(words: Mapping[str, str], selection: Selection) -> dict[str, str]:
-    """Return what promote says of canaries that the objects say nothing against."""
-    return {name: text for name, text in words.items() if text and name not in selection.words}
+    """Return what promote says of canaries that the objects say nothing against, or only that the variant is
+    not ready: promote has looked at the draft, too."""
+    known = selection.words
+    return {
+        name: text
+        for name, text in words.items()
+        if text and (name not in known or known[name].startswith(NOT_UP_TO_DATE))
+    }
 
 
 def _imagined(seen: Mapping[str, TargetFacts]) -> Iterator[tuple[str, Evidence]]:

@@ -12,7 +12,7 @@ from pvbus.cli.fleet import api_server, existing, kubeconfig_option
 from pvbus.cli.objectnames import Scope, namespace_option
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.reading import bus_option, data_option
-from pvbus.cli.rolloutdocument import POLICY, Document
+from pvbus.cli.rolloutdocument import POLICY, Document, left_out_lines
 from pvbus.cli.rolloutorders import policy_argument, policy_named
 from pvbus.cli.rolloutrows import Rows, rows_of
 from pvbus.cli.stops import lines_of as lines_of_stops
@@ -308,9 +308,7 @@ def _print(document: Document) -> None:
                 f"and {document['targetsMore']} more: the same command with --continue "
                 f"{document['continue']} (--limit 0 lists all)"
             )
-    for each in document.get("leftOut", ()):
-        revision = each["revision"] and f" ({each['revision']})"
-        words = f"{each['target']}{revision}: {each['reason']}: {each['message']}"
+    for _, words in left_out_lines(document.get("leftOut", ())):
         click.echo(f"left out: {one_line(words)}")
     if document.get("leftOutMore"):
         click.echo(f"left out: {document['leftOutMore']} more (--limit 0 lists all)")
@@ -332,9 +330,12 @@ def lines_of(document: Document) -> Iterator[str]:
     if counts.get("total"):
         parts = [f"{counts[name]} {words}" for name, words in _COUNTS if counts.get(name)]
         yield f"  {counts['total']} targets: {', '.join(parts) or 'none is planned'}"
+    said: list[str] = []
     for each in document["conditions"]:
-        if each.get("message"):
-            yield f"  {each['type']} is {each['status']} ({each['reason']}): {one_line(each['message'])}"
+        if message := one_line(each.get("message", "")):
+            words = unsaid(message, said)
+            said.append(message)
+            yield f"  {each['type']} is {each['status']} ({each['reason']}): {words}"
     for each in document["excused"]:
         yield f"  goes on {one_line(without(msgspec.convert(each, CanaryExcuse)))}"
     for name in document["quarantines"]:
@@ -349,10 +350,17 @@ def lines_of(document: Document) -> Iterator[str]:
     if document["newer"]:
         ends = f"pvbus rollout abort {document['policy']} ends it now"
         yield f"  {', '.join(document['newer'])} waits for the end of attempt {document['attempt']}: {ends}"
-    for words in document["waitsFor"]:
-        yield f"  waits for {one_line(words)}"
+    for words in map(one_line, document["waitsFor"]):
+        if not any(words.partition(": ")[2] in each for each in said):
+            yield f"  waits for {words}"
     if document["missing"]:
         yield f"  {one_line(document['missing'])}"
+
+
+def unsaid(message: str, said: Sequence[str]) -> str:
+    """Return a message without its end where that was said in a line above."""
+    former = next((each for each in said if message != each and message.endswith(each)), "")
+    return f"{message.removesuffix(former).rstrip(': ')}, as said above" if former else message
 
 
 _COUNTS = (

@@ -324,7 +324,8 @@ def test_a_file_with_another_upstream_shows_the_drafts_that_follow_and_what_keep
     assert run([*arguments, "-f", changed]) == 0
     shown = capsys.readouterr().out
     assert "0 targets" in shown
-    assert "left out a (draft of web@v2 for a): Quarantined: quarantine web-1-1 covers it" in shown
+    names = ", ".join(f"{name} (draft of web@v2 for {name})" for name in "abc")
+    assert f"left out {names}: Quarantined: quarantine web-1-1 covers it" in shown
 
 
 def test_a_plan_says_that_all_rollouts_are_stopped(file: Path, capsys: Captured) -> None:

@@ -11,10 +11,12 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli import rolloutorders
 from pvbus.cli.main import run
+from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.promotionrows import CandidateRow
 from pvbus.core.kernel.records import CANDIDATES, ROLLOUTS
 from pvbus.core.kernel.rolloutrows import Rollout, Target
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
+from pvbus.core.promotion.rollout.waiting import canary_advice
 from pvbus.ports.cluster import Resource
 from tests.tools.bustables import Row, write_tables
 
@@ -337,6 +339,35 @@ def test_status_shows_the_wave_its_targets_and_what_it_waits_for(
     ]
     assert "Ready is False: no image" in shown
     assert "left out: d (d.v2): OnHold: held" in shown
+
+
+def test_status_says_a_thing_once(terminal: Terminal, capsys: Captured) -> None:
+    """What a rollout waits for is in two conditions and on the bus; many targets may have one reason."""
+    obstacle = "canary a: OnHold: it is on hold: pvbus unhold default/a"
+    terminal.set("Completed")
+    (policy,) = terminal.cluster.objects()
+    words = f"before its canaries: {obstacle}; {canary_advice(Key('default', 'web'))}"
+    policy["status"]["conditions"] = [
+        {"type": kind, "status": status, "reason": "CanaryNotReady", "message": f"{said}{words}"}
+        for kind, status, said in (("Progressing", "False", ""), ("Waiting", "True", "for 2 d: a person: "))
+    ]
+    terminal.cluster = cluster_of(policy)
+    rollout = Rollout(
+        state=RolloutState.COMPLETED, attempt=3, canary_reason="CanaryNotReady", canary_message=obstacle
+    )
+    bad = {"reason": "Quarantined", "message": "web-3-1 covers it"}
+    left_out = {name: CandidateRow(uid=name, revision=f"{name}.v2", **bad) for name in "bcdef"}
+    left_out["a"] = CandidateRow(uid="a", revision="a.v2", reason="OnHold", message="held")
+    terminal.write(
+        (ROLLOUTS, "default/web", rollout),
+        *((CANDIDATES, f"default/web|{name}", row) for name, row in left_out.items()),
+    )
+    assert terminal.run("status", "default/web") == 0
+    shown = capsys.readouterr().out
+    assert shown.count(obstacle) == 1
+    assert "Waiting is True (CanaryNotReady): for 2 d: a person, as said above\n" in shown
+    assert "left out: a (a.v2): OnHold: held\n" in shown
+    assert "left out: b (b.v2), c (c.v2), d (d.v2) and 2 more: Quarantined: web-3-1 covers it\n" in shown
 
 
 def test_status_says_why_a_rollback_left_a_target_as_it_is(terminal: Terminal, capsys: Captured) -> None:

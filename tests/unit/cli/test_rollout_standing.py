@@ -71,6 +71,25 @@ def test_with_finish_a_planned_proposal_goes_out_before_what_a_file_brings() -> 
     assert waits["message"].endswith("stays as planned until attempt 1 is over, and this comes after it")
 
 
+@pytest.mark.parametrize(
+    ("annotations", "said"),
+    [
+        ({}, "NotRendered: no image"),
+        ({"pvbus.dev/hold": "true"}, "OnHold: it is on hold: pvbus unhold default/a"),
+    ],
+)
+def test_a_plan_says_of_a_canary_what_promote_says(annotations: dict[str, str], said: str) -> None:
+    """That the variant is not ready says less. A hold that a file has is newer."""
+    moved = variant("a", **annotations)
+    moved["status"]["conditions"][0] |= {"status": "False", "reason": "RenderFailed"}
+    objects = [policy(canaries=["a"]), moved, owned("a", 1, "Draft")]
+    objects += [variant("b"), owned("b", 1, "Proposed")]
+    row = CandidateRow(uid="uid-a", reason="NotRendered", message="no image", upstream="blueprints/web@v1")
+    rows = {KEY: Rows(Rollout(), {}, {"a": row})}
+    (words,) = document_of(objects, NOW, rows=rows)["policies"][0]["waitsFor"]
+    assert words.startswith(f"its canaries (CanaryNotReady): canary a: {said}; ")
+
+
 def of_set(name: str, set_name: str, number: int) -> Object:
     found = variant(name)
     found["metadata"]["ownerReferences"][0]["name"] = set_name
