@@ -355,9 +355,11 @@ def test_status_says_a_thing_once(terminal: Terminal, capsys: Captured) -> None:
     rollout = Rollout(
         state=RolloutState.COMPLETED, attempt=3, canary_reason="CanaryNotReady", canary_message=obstacle
     )
-    bad = {"reason": "Quarantined", "message": "web-3-1 covers it"}
-    left_out = {name: CandidateRow(uid=name, revision=f"{name}.v2", **bad) for name in "bcdef"}
-    left_out["a"] = CandidateRow(uid="a", revision="a.v2", reason="OnHold", message="held")
+    reasons = {name: ("Quarantined", "web-3-1 covers it") for name in "bcdef"} | {"a": ("OnHold", "held")}
+    left_out = {
+        name: CandidateRow(uid=name, revision=f"{name}.v2", reason=reason, message=message)
+        for name, (reason, message) in reasons.items()
+    }
     terminal.write(
         (ROLLOUTS, "default/web", rollout),
         *((CANDIDATES, f"default/web|{name}", row) for name, row in left_out.items()),
