@@ -355,7 +355,7 @@ def test_status_says_a_thing_once(terminal: Terminal, capsys: Captured) -> None:
     rollout = Rollout(
         state=RolloutState.COMPLETED, attempt=3, canary_reason="CanaryNotReady", canary_message=obstacle
     )
-    reasons = {name: ("Quarantined", "web-3-1 covers it") for name in "bcdef"} | {"a": ("OnHold", "held")}
+    reasons = dict.fromkeys("bcdef", ("Quarantined", "web-3-1 covers it")) | {"a": ("OnHold", "held")}
     left_out = {
         name: CandidateRow(uid=name, revision=f"{name}.v2", reason=reason, message=message)
         for name, (reason, message) in reasons.items()
