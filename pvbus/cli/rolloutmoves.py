@@ -103,12 +103,19 @@ def draft_name(upstream: str, variant: str) -> str:
     return f"draft of {upstream.partition('/')[2]} for {variant}"
 
 
+def opts_in(annotations: Mapping[str, str], own: Mapping[str, str]) -> bool:
+    """Tell whether a draft is proposed once it is ready. annotations: of its variant. own: those that the
+    variant gives it, which come first."""
+    return own.get(AUTO_LIFECYCLE, annotations.get(AUTO_LIFECYCLE)) == "true"
+
+
 def draft_of(variant: Object) -> Object:
     """Return the draft that a variant gets of its upstream, proposed if it is opted in."""
     meta, downstream = variant["metadata"], variant["spec"].get("downstream") or {}
     upstream = _upstream(variant)
     revision = upstream.get("workspaceName") or f"v{upstream.get('revision', 0)}"
-    is_opted_in = annotations_of(variant).get(AUTO_LIFECYCLE) == "true"
+    own = {field: dict(variant["spec"].get(field) or {}) for field in ("labels", "annotations")}
+    lifecycle = "Proposed" if opts_in(annotations_of(variant), own["annotations"]) else "Draft"
     owner = {"kind": _VARIANT_KIND, "name": meta["name"], "uid": meta.get("uid", "")}
     return {
         "apiVersion": f"{PORCH_GROUP}/v1alpha1",
@@ -119,10 +126,11 @@ def draft_of(variant: Object) -> Object:
             ),
             "namespace": meta.get("namespace") or "default",
             "ownerReferences": [owner],
+            **own,
         },
         "spec": {
             "repository": downstream.get("repo", ""),
             "packageName": downstream.get("package") or upstream.get("package", ""),
-            "lifecycle": "Proposed" if is_opted_in else "Draft",
+            "lifecycle": lifecycle,
         },
     }

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from pvbus.cli.rolloutmoves import draft_name
+from pvbus.cli.rolloutmoves import draft_name, opts_in
 from pvbus.cli.rolloutrows import Rows
 from pvbus.core.api.quarantines import Quarantine
-from pvbus.core.kernel.keys import AUTO_LIFECYCLE
 from pvbus.core.kernel.promotionrows import CandidateRow
 from pvbus.core.kernel.rolloutrows import Evidence, Target, TargetFacts
 from pvbus.core.promotion.promote.verdicts import DELETED, WAITS_FOR_ROLLOUT
@@ -178,7 +177,7 @@ def _is_frozen(live: TargetFacts, row: Target) -> bool:
 def _drafted(selection: Selection, name: str) -> TargetFacts:
     """Return the facts of a target as of the draft that its variant gets once its proposal makes way."""
     facts, variant = selection.seen[name], selection.packages[name].variant
-    is_opted_in = variant is not None and variant.metadata.annotations.get(AUTO_LIFECYCLE) == "true"
+    is_opted_in = variant is not None and opts_in(variant.metadata.annotations, variant.spec.annotations)
     return facts._replace(revision=draft_name(facts.upstream, name), is_proposed=is_opted_in)
 
 

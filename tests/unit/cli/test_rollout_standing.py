@@ -17,6 +17,7 @@ Object = dict[str, Any]
 NOW = 1_000_000.0
 KEY = Key("default", "edge")
 RELEASE = "example.com/release"
+OPT_IN = "config.porch.kpt.dev/auto-lifecycle-mgmt"
 
 
 def owned(name: str, number: int, lifecycle: str) -> Object:
@@ -69,6 +70,48 @@ def test_with_finish_a_planned_proposal_goes_out_before_what_a_file_brings() -> 
     (waits,) = (each for each in document["leftOut"] if each["reason"] == "WaitsForRollout")
     assert waits["target"] == "b"
     assert waits["message"].endswith("stays as planned until attempt 1 is over, and this comes after it")
+
+
+@pytest.mark.parametrize(
+    ("own", "waves"), [({}, [["a"]]), ({OPT_IN: "false"}, []), ({OPT_IN: "true"}, [["a"]])]
+)
+@pytest.mark.parametrize("is_finishing", [False, True], ids=["file", "finish"])
+def test_a_draft_has_what_its_variant_gives_it(
+    own: dict[str, str], waves: list[list[str]], is_finishing: bool
+) -> None:
+    """Its own annotation comes before the variant's, and its labels are selected."""
+    moved = variant("a")
+    moved["spec"] |= {"annotations": own, "labels": {"ring": "one"}}
+    if waves and own:
+        moved["metadata"]["annotations"] = {}
+    selector = {"matchLabels": {"ring": "one"}}
+    spec: Object = {"revisions": {"selector": selector}, "waves": [{"percent": 100}]}
+    objects = [set_of(1), moved, owned("a", 1, "Published")]
+    objects[-1]["metadata"]["labels"] = {"ring": "one"}
+    if not is_finishing:
+        document = document_of([policy(**spec), *laid_over(objects, [set_of(2)])], NOW)["policies"][0]
+        assert [wave["approved"] for wave in document["waves"] if wave["approved"]] == waves
+        return
+    moved["spec"]["upstream"] = {"repo": "blueprints", "package": "web", "revision": 3}
+    planned = owned("a", 2, "Proposed")
+    planned["metadata"]["labels"] = {"ring": "one"}
+    names = {"revision": planned["metadata"]["name"], "digest": "a2", "source": "blueprints/web@v2"}
+    target = Target(
+        target="a", attempt=1, wave=1, position=0, is_frozen=True, upstream="blueprints/web@v2", **names
+    )
+    row = CandidateRow(
+        uid="uid-a",
+        is_proposed=True,
+        published=objects[-1]["metadata"]["name"],
+        upstream="blueprints/web@v3",
+        **names,
+    )
+    started = Rollout(state=RolloutState.ROLLING, attempt=1, wave=1, is_started=True, sizes=(1,))
+    rows = {KEY: Rows(started, {"a": target}, {"a": row})}
+    after = [policy(onNewRevision="Finish", **spec), *objects, planned]
+    document = document_of(after, NOW, rows=rows)["policies"][0]
+    assert [wave["approved"] for wave in document["waves"]] == [["a"]]
+    assert [wave["approved"] for then in document["then"] for wave in then["waves"]] == waves
 
 
 @pytest.mark.parametrize(
