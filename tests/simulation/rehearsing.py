@@ -240,7 +240,16 @@ class Stage(SimulatedWorld):
         situation, revision = self.situations[case], obj["metadata"]["name"]
         is_late = int(site) in situation.late and not self.is_well
         is_bad = int(site) in situation.failing and revision.endswith(".v2")
-        self.report(case, int(site), revision, status=str(not is_bad), is_late=is_late)
+        is_behind = any(key[:2] == (case, int(site)) for key in self._behind)  # its next draft is to come
+        reason = "UpstreamChanged" if is_behind else "Looked"
+        self.report(
+            case,
+            int(site),
+            revision,
+            status=str(not is_bad and not is_behind),
+            reason=reason,
+            is_late=is_late,
+        )
 
     # ------------------------------------------------------------ what people do
 

@@ -18,10 +18,10 @@ from pvbus.core.kernel.promotionrows import Approval, ApprovalRow, CandidateRow,
 from pvbus.core.promotion.promote.isolation import Isolation
 from pvbus.core.promotion.promote.policies import Policy
 from pvbus.core.promotion.promote.sources import evidence_source
-from pvbus.core.promotion.promote.verdicts import DELETED, PROPOSED, as_object
+from pvbus.core.promotion.promote.verdicts import BLOCKING, DELETED, PROPOSED, as_object
 from pvbus.core.promotion.promote.view import PublishedRevision
 from pvbus.core.promotion.protocol.evidence import READY
-from pvbus.core.promotion.protocol.proposals import hold_refusal, labels_of, unready
+from pvbus.core.promotion.protocol.proposals import hold_refusal, is_outdated, labels_of, unready
 from pvbus.core.promotion.protocol.selection import (
     NOT_SELECTED,
     LeftOut,
@@ -39,6 +39,7 @@ from pvbus.core.variants.readiness import readiness
 from pvbus.core.variants.revisions.observed import ObservedRevision
 
 NO_REVISION = "NoRevision"
+NEWER = "Ready is of a newer revision"
 NO_FREEZES: Mapping[str, ApprovalRow] = {}
 _SET = "PackageVariantSet"
 
@@ -342,9 +343,12 @@ def _ready(subject: Subject, published: PublishedRevision, *, is_frozen: bool) -
     if subject.is_newer_open and published.name not in {
         target.name for target in variant.status.downstream_targets
     }:
-        return (True, "") if is_frozen else (None, "Ready is of a newer revision")
+        return (True, "") if is_frozen else (None, NEWER)
     ready = next((each for each in variant.status.conditions if each.type == READY), None)
     if ready is None or ready.observed_generation < variant.metadata.generation:
         return None, "Ready: the services have not done the variant's last change yet"
+    if ready.status == "False" and ready.reason in BLOCKING:
+        # What the variant wants next had to wait for this publication, of which Ready is no verdict.
+        return (True, "") if is_frozen and is_outdated(variant) else (None, NEWER)
     is_ready, why, is_failing = readiness(variant)
     return (True if is_ready else False if is_failing else None), f"Ready: {why}"

@@ -383,6 +383,30 @@ def test_a_change_that_is_no_upstream_revision_is_not_frozen() -> None:
     assert not rows(world)["web"].is_proposed
 
 
+@pytest.mark.parametrize(
+    ("is_frozen", "reason", "is_good"),
+    [
+        (True, "UpstreamChanged", True),
+        (False, "UpstreamChanged", None),
+        (True, "NotDraft", None),
+        (False, "NotDraft", None),
+        (True, "RenderFailed", False),
+    ],
+)
+def test_what_a_variant_wants_next_says_nothing_of_what_was_just_published(
+    is_frozen: bool, reason: str, is_good: bool | None
+) -> None:
+    """Its draft is not there yet, so Ready still says that the proposal is in the way."""
+    order = ApprovalRow(
+        uid="uid-v", attempt=3, order="approve", revision=NAME, digest="d", is_frozen=is_frozen
+    )
+    approved = draft(lifecycle="Published")
+    approved["spec"]["revision"] = 2
+    world = frozen_world(order, approved, variant(ready={**BEHIND, "reason": reason}))
+    assert rows(world)["web"].published == NAME
+    assert rows(world)["web"].is_good is is_good
+
+
 def test_what_a_frozen_target_got_is_proven_by_its_publication() -> None:
     """Ready is of the newer draft by then, and says nothing of the published revision."""
     order = ApprovalRow(uid="uid-v", attempt=3, order="freeze", revision=OLD, digest="d")
