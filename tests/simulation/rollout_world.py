@@ -6,6 +6,7 @@ crashes in it. `problems` names what no history may lead to; it uses nothing of 
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from pvbus.core.api.quarantines import QuarantinedUpstream, QuarantineSpec
@@ -68,6 +69,9 @@ TRAIN = RULES._replace(waves=(WaveRules(),), train=TrainRules(("a", "b"), partia
 PATIENT_TRAIN = TRAIN._replace(train=TrainRules(("a", "b"), partial_seconds=20 * TICK_SECONDS))
 FINISHING = RULES._replace(finishes=True)
 WITH_CANARY = RULES._replace(canaries=("t0",), in_flight_max=2)
+
+STEPS_KEPT = 100_000
+"""Steps whose results are kept, each some hundred bytes beside what the worlds hold anyway."""
 
 Rows = tuple[tuple[str, Target], ...]
 Move = tuple[str, ...]
@@ -202,18 +206,44 @@ def is_barred(world: RolloutWorld, row: Target) -> bool:
     return any(set(each.upstreams) <= set(row.combination) for each in combinations)
 
 
+@lru_cache(maxsize=STEPS_KEPT)
+def _step_on(
+    rules: Rules,
+    rollout: Rollout,
+    rows: Rows,
+    view: tuple[tuple[str, TargetFacts], ...],
+    evidence: tuple[tuple[str, Evidence], ...],
+    now: float,
+    answers: Answers | None,
+    isolated: Isolated | None,
+    commands: Commands,
+) -> Step:
+    """Take a step of the machine, once for all worlds in which it sees the same: it is a pure function."""
+    return step(
+        rules,
+        rollout,
+        dict(rows),
+        {target: facts for target, facts in view if facts != NOTHING},
+        dict(evidence),
+        now=now,
+        answers=answers,
+        isolated=isolated,
+        commands=commands,
+    )
+
+
 def stepped(world: RolloutWorld) -> tuple[RolloutWorld, Step]:
     """Let the machine take a step on what it sees."""
-    taken = step(
+    taken = _step_on(
         world.rules,
         world.rollout,
-        dict(world.rows),
-        {target: facts for target, facts in world.view if facts != NOTHING},
-        dict(world.evidence),
-        now=world.now,
-        answers=world.answers,
-        isolated=world.isolated,
-        commands=world.commands,
+        world.rows,
+        world.view,
+        world.evidence,
+        world.now,
+        world.answers,
+        world.isolated,
+        world.commands,
     )
     rows = {**dict(world.rows), **taken.rows}
     remaining = tuple(sorted((target, row) for target, row in rows.items() if row is not None))

@@ -11,6 +11,7 @@ PVBUS_TEST_REVISIONS=large adds that resolve sees the objects late, and takes a 
 import os
 from collections import deque
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -130,8 +131,7 @@ class Model:
         if state.lock is None and state.mirror != state.objects:
             return state._replace(mirror=state.objects)
         history = state.lock if state.lock is not None else rebuilt(state.mirror, state.current)
-        intent = Intent(state.tag, f"aws-{state.tag}", is_manual=state.is_manual, history_max=state.limit)
-        after = advanced(history, intent, request_of(history, state.mirror))
+        after = _advanced(history, state.mirror, state.tag, state.is_manual, state.limit)
         check(state, after)
         if after == state.lock:
             return None
@@ -173,6 +173,15 @@ class Model:
                 return
 
 
+@cache
+def _advanced(
+    history: History, mirror: tuple[RevisionObject, ...], tag: str, is_manual: bool, limit: int
+) -> History:
+    """Decide once for all states in which resolve sees the same: it is a pure function."""
+    intent = Intent(tag, f"aws-{tag}", is_manual=is_manual, history_max=limit)
+    return advanced(history, intent, request_of(history, mirror))
+
+
 def _lost(state: State) -> State:
     return state._replace(lock=None, ordered=(), mirror=(), is_due=bool(state.current))
 
@@ -198,12 +207,25 @@ def check(state: State, after: History) -> None:
 
 def normal(state: State) -> State:
     """Return a state with the smallest numbers that are in the same order: only their order has a meaning."""
-    lock = state.lock.revisions if state.lock else ()
-    numbers = sorted({each.revision for each in (*lock, *state.ordered)})
+    lock, ordered, objects, mirror = _numbered(state.lock, state.ordered, state.objects, state.mirror)
+    return state._replace(lock=lock, ordered=ordered, objects=objects, mirror=mirror)
+
+
+@cache
+def _numbered(
+    lock: History | None,
+    ordered: tuple[LockedRevision, ...],
+    objects: tuple[RevisionObject, ...],
+    mirror: tuple[RevisionObject, ...],
+) -> tuple[
+    History | None, tuple[LockedRevision, ...], tuple[RevisionObject, ...], tuple[RevisionObject, ...]
+]:
+    locked = lock.revisions if lock else ()
+    numbers = sorted({each.revision for each in (*locked, *ordered)})
     generations: dict[str, list[int]] = {}
-    for seen in (*state.objects, *state.mirror):
+    for seen in (*objects, *mirror):
         generations.setdefault(seen.digest, []).append(seen.generation)
-    for each in (*lock, *state.ordered):
+    for each in (*locked, *ordered):
         generations.setdefault(each.digest, []).append(each.asked)
     ranks = {digest: sorted({0, *each}) for digest, each in generations.items()}
 
@@ -215,11 +237,11 @@ def normal(state: State) -> State:
     def seen_of(each: RevisionObject) -> RevisionObject:
         return each._replace(generation=ranks[each.digest].index(each.generation))
 
-    return state._replace(
-        lock=state.lock._replace(revisions=tuple(map(revision, lock))) if state.lock else None,
-        ordered=tuple(map(revision, state.ordered)),
-        objects=tuple(map(seen_of, state.objects)),
-        mirror=tuple(map(seen_of, state.mirror)),
+    return (
+        lock._replace(revisions=tuple(map(revision, locked))) if lock else None,
+        tuple(map(revision, ordered)),
+        tuple(map(seen_of, objects)),
+        tuple(map(seen_of, mirror)),
     )
 
 
