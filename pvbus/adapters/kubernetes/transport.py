@@ -8,6 +8,8 @@ import asyncio
 import copy
 import random
 import re
+import socket
+import weakref
 from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
@@ -66,6 +68,8 @@ TLS_READ_BYTES = 32_768
 """What one read of a TLS connection takes at most: two records of TLS. Python has a buffer of this size for
 each connection, 256 kB by default: 16 MB for the writes that a service has in flight."""
 WAIT_SECONDS_MAX = 5.0  # before a request is sent: a lease that was checked before may be lost after that
+CLOSE_SECONDS_MAX = 1.0  # a server that does not answer the end of TLS does not keep a process alive
+CLOSE_LOOK_SECONDS = 0.005
 RETRY_SECONDS_MIN = 0.1  # after a 429 that asks for no wait
 
 _encode = msgspec.json.Encoder().encode
@@ -126,6 +130,7 @@ class Transport:
         self._user = ""
         self._limit = InflightLimit(CONNECTIONS_MAX)
         self._warnings = Warnings()
+        self._sockets = weakref.WeakSet[socket.socket]()
         self._session = self._open_session(CONNECTIONS_MAX)
         self._watching = self._open_session(0)  # watches are long-lived: they must not use up the connections
 
@@ -150,11 +155,10 @@ class Transport:
         other._user = user
         return other
 
-    @staticmethod
-    def _open_session(connections_max: int) -> aiohttp.ClientSession:
+    def _open_session(self, connections_max: int) -> aiohttp.ClientSession:
         SSLProtocol.max_size = TLS_READ_BYTES
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections_max),
+            connector=aiohttp.TCPConnector(limit=connections_max, socket_factory=self._open_socket),
             trust_env=False,
             auto_decompress=True,
         )
@@ -163,7 +167,21 @@ class Transport:
         await self._session.close()
         await self._watching.close()
         await self._connection.close()
-        await asyncio.sleep(0)  # sockets of aborted connections close in the next round of the loop
+        await self._wait_for_sockets()
+
+    def _open_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        opened = socket.socket(*address[:3])
+        self._sockets.add(opened)
+        return opened
+
+    async def _wait_for_sockets(self) -> None:
+        """Wait until the loop has closed every socket: aiohttp waits for none whose response was cut off."""
+        deadline = asyncio.get_running_loop().time() + CLOSE_SECONDS_MAX
+        await asyncio.sleep(0)  # those of aborted connections close in the next round of the loop
+        while any(opened.fileno() >= 0 for opened in self._sockets):
+            if asyncio.get_running_loop().time() >= deadline:
+                break
+            await asyncio.sleep(CLOSE_LOOK_SECONDS)
 
     async def send(
         self,

@@ -2,9 +2,11 @@
 
 import asyncio
 import base64
+import gc
+import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +229,40 @@ async def test_a_rejected_token_says_where_it_comes_from(tmp_path: Path) -> None
         async with connected(path) as client:
             with pytest.raises(TransientError, match=r"401 Unauthorized.*read at the start only"):
                 await client.list(SITES)
+
+
+async def test_no_socket_is_open_after_the_close(tmp_path: Path) -> None:
+    """Not even that of a watch that was just cut off, whose TLS connection still has to say that it ends: the
+    loop may be over by then."""
+    tls = server_context(tmp_path, issue("server", with_ca(tmp_path)))
+
+    async def watched(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return no_sites()
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        await stream.write(b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"2"}}}\n')
+        await asyncio.sleep(60)
+        return stream
+
+    async with serving(watched, tls) as url:
+        port = int(url.rpartition(":")[2])
+        kubeconfig = write_kubeconfig(tmp_path, url, {}, certificate_authority="ca.crt")
+        async with connected(kubeconfig) as cluster:
+            async with aclosing(cluster.watch(SITES, "1")) as events:
+                assert (await anext(events)).type == "ADDED"
+            assert open_to(port)
+        assert open_to(port) == []
+
+
+def open_to(port: int) -> list[socket.socket]:
+    """Return the sockets of this process that are connected to a port."""
+    sockets = [thing for thing in gc.get_objects() if isinstance(thing, socket.socket)]
+    return [opened for opened in sockets if opened.fileno() >= 0 and _is_connected(opened, port)]
+
+
+def _is_connected(opened: socket.socket, port: int) -> bool:
+    try:
+        return opened.family == socket.AF_INET and opened.getpeername()[1] == port
+    except OSError:  # it listens
+        return False
