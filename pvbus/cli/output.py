@@ -30,3 +30,8 @@ def columns(headings: Sequence[str], rows: Iterable[Sequence[str]], *, gap: int 
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
         click.echo((" " * gap).join([*cells, line[-1]]).rstrip())
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if it is not 1."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

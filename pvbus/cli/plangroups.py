@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from pvbus.adapters.memory.cluster import Write
 from pvbus.core.api.selectors import Requirements, matches
 from pvbus.core.kernel.keys import ObjectKey
+from pvbus.core.kernel.objects import mapping
 from pvbus.ports.cluster import Object
 from pvbus.runtime.preview.run import Preview
 
@@ -71,7 +72,7 @@ def variants_of(result: Preview) -> dict[str, Document]:
         key: {
             "set": set_key_of(obj),
             "labels": _labels_of(obj),
-            "package": str(_mapping(_mapping(obj.get("spec")).get("downstream")).get("package") or ""),
+            "package": str(mapping(mapping(obj.get("spec")).get("downstream")).get("package") or ""),
             "target": ObjectKey.parse(okey).name if (okey := targets.get(key)) else "",
         }
         for key, obj in _all_objects(result)
@@ -116,11 +117,7 @@ def _owners_of(obj: Object) -> list[Mapping[str, Any]]:
 
 def _labels_of(obj: Object) -> dict[str, str]:
     """Return a variant's labels, and below them those that it gives to its packages."""
-    return {**_mapping(_mapping(obj.get("spec")).get("labels")), **_mapping(obj["metadata"].get("labels"))}
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
+    return {**mapping(mapping(obj.get("spec")).get("labels")), **mapping(obj["metadata"].get("labels"))}
 
 
 def variant_of(write: Write, variants: Mapping[str, str]) -> str:

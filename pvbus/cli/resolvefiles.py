@@ -24,8 +24,7 @@ from pvbus.core.platform.packaging.reading import (
     read_install,
 )
 from pvbus.core.platform.packaging.xpkg import META_GROUP, META_KINDS, META_VERSIONS
-from pvbus.core.platform.resolve.carvelproblem import may_install, stray_override, with_overrides
-from pvbus.core.platform.solver.languages import CARVEL, VersionError
+from pvbus.core.platform.resolve.carvelproblem import is_exact, may_install, stray_override, with_overrides
 from pvbus.core.platform.solver.model import Candidate, Installed, Package, Policy, Problem, Target, Wish, api
 
 CRD = "apiextensions.k8s.io/v1"
@@ -190,7 +189,7 @@ class Reader:
             self._overriding.append((self._manifest, install))
         if not all(may_install(install, each) for each in (None, *install.overrides)):
             self.wrong("spec.dependencies", "resolve reads ranges, and `pvbus packages tree -f` all of it")
-        self._wish(install, obj, install.range, is_pinned=_is_exact(install.range))
+        self._wish(install, obj, install.range, is_pinned=is_exact(install.range))
         if install.installed:
             self.install(install.target, install.package, install.installed)
 
@@ -265,11 +264,3 @@ def read_input(manifests: Iterable[Manifest], platforms: Mapping[str, str], poli
         policy=policy,
     )
     return ReadInput(problem, tuple(reader.problems))
-
-
-def _is_exact(text: str) -> bool:
-    try:
-        CARVEL.parse_version(text.removeprefix("=").strip())
-    except VersionError:
-        return False
-    return True

@@ -13,7 +13,7 @@ from rich.markup import escape
 from pvbus.cli.datafolder import DEFAULT
 from pvbus.cli.live import REVISION, connect_live
 from pvbus.cli.objectnames import Scope, namespace_option, object_argument
-from pvbus.cli.output import FORMATS, emit
+from pvbus.cli.output import FORMATS, counted, emit
 from pvbus.cli.planinput import admitted, read_input
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.quarantines import quarantines_command, release_command
@@ -214,7 +214,7 @@ def policy_lines(policy: Document) -> Iterator[str]:
         yield f"[bold]RolloutPolicy {name}[/] is not accepted:"
         yield from (f"  [red]![/] {escape(problem)}" for problem in policy["problems"])
         return
-    targets = _count(policy["targets"], "target")
+    targets = counted(policy["targets"], "target")
     attempt = f", attempt {policy['attempt']}" if policy["attempt"] > 1 else ""
     standing = f" ({policy['before']} now)" if policy["before"] in _UNDER_WAY else ""
     yield f"[bold]RolloutPolicy {name}[/]: {targets}, approval {policy['approval']}{attempt}{standing}"
@@ -237,7 +237,7 @@ def policy_lines(policy: Document) -> Iterator[str]:
         yield f"  [yellow]left out[/] {hidden} more (-o json lists all)"
     yield from _end_lines(policy)
     for each in policy["then"]:
-        yield f"  then attempt {each['attempt']}, {_count(each['targets'], 'target')}:"
+        yield f"  then attempt {each['attempt']}, {counted(each['targets'], 'target')}:"
         yield from _attempt_lines(each)
         yield from _end_lines(each)
 
@@ -283,10 +283,6 @@ def _wave_lines(wave: Document, placed: str, *, is_last: bool) -> Iterator[str]:
     stranded = [each["target"] for each in wave["targets"] if each["state"] == "stranded"]
     if stranded:
         yield f"    [red]no revision to go back to[/]: {escape(first_of(stranded, NAMES_MAX))}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _span(seconds: int) -> str:

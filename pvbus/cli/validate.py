@@ -12,7 +12,7 @@ import msgspec
 
 from pvbus.adapters.manifests import FileProblem, Manifest, read_manifests
 from pvbus.cli.applyrecord import digest, identity
-from pvbus.cli.output import FORMATS, emit
+from pvbus.cli.output import FORMATS, counted, emit
 from pvbus.controlplane.apiserver.crdvalidation import validate_crd
 from pvbus.controlplane.apiserver.structural import Schema, compile_schema
 from pvbus.core.api.crds import crds
@@ -74,12 +74,8 @@ def validate(paths: tuple[Path, ...], output: str) -> None:
 
 
 def _summary(objects: int, problems: int, warnings: int) -> str:
-    parts = [_counted(objects, "object"), _counted(problems, "problem") if problems else "no problems"]
-    return ", ".join([*parts, _counted(warnings, "warning")] if warnings else parts)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    parts = [counted(objects, "object"), counted(problems, "problem") if problems else "no problems"]
+    return ", ".join([*parts, counted(warnings, "warning")] if warnings else parts)
 
 
 def problems_of(manifests: Sequence[Manifest]) -> Iterator[FileProblem]:

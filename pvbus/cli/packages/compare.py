@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from pvbus.adapters.manifests import read_manifests
+from pvbus.adapters.manifests import kind_of, read_manifests
 from pvbus.cli.fleet import api_server
 from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.packages.comparison import (
@@ -19,7 +19,6 @@ from pvbus.cli.packages.comparison import (
     Comparison,
     Unsupported,
     comparisons,
-    kind_of,
     unsupported_beside,
 )
 from pvbus.cli.packages.input import input_options

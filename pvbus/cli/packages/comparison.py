@@ -6,6 +6,7 @@ Pure: objects and decided rows in, one `Comparison` for each install out.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from pvbus.adapters.manifests import kind_of
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import okey
 from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP, IMAGE_CONFIG, INSTALLS
@@ -210,7 +211,3 @@ def unsupported_beside(objects: Iterable[Object]) -> Iterator[Unsupported]:
 def _key(obj: Object) -> str:
     kind, meta = kind_of(obj), obj["metadata"]
     return okey(kind.group, kind.kind, str(meta.get("namespace") or ""), meta["name"])
-
-
-def kind_of(obj: Object) -> Kind:
-    return Kind(str(obj["apiVersion"]).rpartition("/")[0], str(obj["kind"]))

@@ -19,7 +19,7 @@ from pvbus.cli.packages.input import (
     read_facts,
 )
 from pvbus.core.errors import PermanentError
-from pvbus.core.kernel.keys import ObjectKey
+from pvbus.core.kernel.keys import ObjectKey, namespaced_name
 from pvbus.core.platform.packaging.carvelobjects import ReadObjects
 from pvbus.core.platform.resolve.removal import Going, RemovalPlan, Staying, removal_plan
 from pvbus.ports.cluster import Cluster, Resource
@@ -96,7 +96,7 @@ def _planned(read: ReadObjects, okey: str, name: str, *, dependants: bool, depen
     beside = [each for each in unread if _namespace(each) == _namespace(okey)]
     if beside and (dependants or dependencies):
         raise PermanentError(
-            f"{', '.join(map(_name, beside))} cannot be read, so what it needs is not known: "
+            f"{', '.join(map(namespaced_name, beside))} cannot be read, so what it needs is not known: "
             f"{unread[beside[0]].message}; correct that, or delete {name} alone"
         )
     if okey in unread:
@@ -150,10 +150,10 @@ async def delete_in_order(cluster: Cluster, goes: Sequence[Going], wait_seconds:
         await cluster.delete(resource, key.namespace, key.name, uid=each.uid)
         deleted.append(each.okey)
         if index < len(goes) - 1 and not await _is_gone(cluster, resource, key, wait_seconds):
-            rest = ", ".join(_name(one.okey) for one in goes[index + 1 :])
+            rest = ", ".join(namespaced_name(one.okey) for one in goes[index + 1 :])
             raise PermanentError(
-                f"{_name(each.okey)} is still there after {wait_seconds:g} s, so what it may need was not "
-                f"deleted: {rest}; see its status, and run the command again"
+                f"{namespaced_name(each.okey)} is still there after {wait_seconds:g} s, so what it may need "
+                f"was not deleted: {rest}; see its status, and run the command again"
             )
     return tuple(deleted)
 
@@ -176,11 +176,15 @@ def _show(plan: RemovalPlan, output: str, *, deleted: Sequence[str] | None) -> N
     if output != "text":
         emit(document_of(plan, deleted or ()), output)
         return
-    rows = [("goes", _name(one.okey), one.package, one.version or "-", one.why) for one in plan.goes]
-    rows += [("stays", _name(one.okey), one.package, one.version or "-", one.why) for one in plan.stays]
+    rows = [
+        ("goes", namespaced_name(one.okey), one.package, one.version or "-", one.why) for one in plan.goes
+    ]
+    rows += [
+        ("stays", namespaced_name(one.okey), one.package, one.version or "-", one.why) for one in plan.stays
+    ]
     columns(("", "INSTALL", "PACKAGE", "VERSION", "WHY"), rows)
     if deleted:
-        click.echo(f"deleted: {', '.join(map(_name, deleted))}")
+        click.echo(f"deleted: {', '.join(map(namespaced_name, deleted))}")
 
 
 def document_of(plan: RemovalPlan, deleted: Sequence[str]) -> dict[str, Any]:
@@ -188,7 +192,7 @@ def document_of(plan: RemovalPlan, deleted: Sequence[str]) -> dict[str, Any]:
     return {
         "goes": [
             {
-                "install": _name(each.okey),
+                "install": namespaced_name(each.okey),
                 "package": each.package,
                 "version": each.version,
                 "cause": each.cause,
@@ -198,7 +202,7 @@ def document_of(plan: RemovalPlan, deleted: Sequence[str]) -> dict[str, Any]:
         ],
         "stays": [
             {
-                "install": _name(each.okey),
+                "install": namespaced_name(each.okey),
                 "package": each.package,
                 "version": each.version,
                 "fails": each.is_harmed,
@@ -206,10 +210,5 @@ def document_of(plan: RemovalPlan, deleted: Sequence[str]) -> dict[str, Any]:
             }
             for each in plan.stays
         ],
-        "deleted": [_name(each) for each in deleted],
+        "deleted": [namespaced_name(each) for each in deleted],
     }
-
-
-def _name(okey: str) -> str:
-    key = ObjectKey.parse(okey)
-    return f"{key.namespace}/{key.name}"

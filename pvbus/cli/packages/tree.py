@@ -11,7 +11,7 @@ from pvbus.cli.objectnames import INSTALL, Scope, namespace_option, object_argum
 from pvbus.cli.output import FORMATS, emit
 from pvbus.cli.packages.input import input_options, install_named, is_install, read_facts
 from pvbus.core.errors import PermanentError
-from pvbus.core.kernel.keys import ObjectKey
+from pvbus.core.kernel.keys import ObjectKey, namespaced_name
 from pvbus.core.kernel.packagerows import DEPENDENCY_CYCLE, LockedDependency, LockRow
 from pvbus.core.platform.resolve.carvel import decided_rows
 from pvbus.core.platform.resolve.plans import unreadable
@@ -99,7 +99,7 @@ def _lines(rows: Mapping[str, LockRow], root: str, there: frozenset[str], seen: 
 
 
 def _line(okey: str, row: LockRow, dependency: LockedDependency | None, is_there: bool, again: bool) -> str:
-    text = f"{'' if is_there else '+ '}{_name(okey)}  {row.package or '-'} {row.version or '-'}"
+    text = f"{'' if is_there else '+ '}{namespaced_name(okey)}  {row.package or '-'} {row.version or '-'}"
     if dependency is not None:
         wanted = dependency.range or dependency.offer
         text += f"  {dependency.condition}" + (f" ({wanted})" if wanted else "")
@@ -128,7 +128,7 @@ def document_of(okey: str, row: LockRow, *, is_there: bool) -> dict[str, Any]:
         "reason": row.reason,
         "message": row.message,
         "exists": is_there,
-        "createdFor": [_name(each) for each in row.holders],
+        "createdFor": [namespaced_name(each) for each in row.holders],
         "dependencies": [_dependency(each) for each in row.dependencies],
     }
 
@@ -140,7 +140,7 @@ def _dependency(dependency: LockedDependency) -> dict[str, Any]:
         "range": dependency.range,
         "api": dependency.offer.removeprefix("API "),
         "condition": dependency.condition,
-        "install": _name(dependency.install) if dependency.install else "",
+        "install": namespaced_name(dependency.install) if dependency.install else "",
         "version": dependency.version,
         "optional": dependency.is_optional,
         "message": dependency.message,
@@ -156,8 +156,3 @@ def _reached(rows: Mapping[str, LockRow], roots: list[str]) -> list[str]:
             found[okey] = None
             pending += [each.install for each in reversed(rows[okey].dependencies) if each.install]
     return list(found)
-
-
-def _name(okey: str) -> str:
-    key = ObjectKey.parse(okey)
-    return f"{key.namespace}/{key.name}"

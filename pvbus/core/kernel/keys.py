@@ -142,6 +142,12 @@ def okey(group: str, kind: str, namespace: str, name: str) -> str:
     return f"{group}/{kind}|{namespace}|{name}"
 
 
+def namespaced_name(okey: str) -> str:
+    """Return the namespace and the name in an okey, as people write them."""
+    key = ObjectKey.parse(okey)
+    return f"{key.namespace}/{key.name}"
+
+
 parse_okey = ObjectKey.parse
 
 

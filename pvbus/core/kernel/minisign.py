@@ -7,11 +7,10 @@ anything else has another comment. A key's number is only a hint which key to tr
 Source: https://jedisct1.github.io/minisign/, "Signature format"; minisign 0.11.
 """
 
-import binascii
 import hashlib
 from typing import NamedTuple
 
-from pvbus.core.kernel.sshsig import SIGNATURE_CHARACTERS_MAX, SignatureError, verify
+from pvbus.core.kernel.sshsig import SIGNATURE_CHARACTERS_MAX, SignatureError, decode_base64, verify
 
 BEGIN = "untrusted comment:"
 KEY_BYTES = 42
@@ -44,7 +43,7 @@ def parse_minisignature(text: str) -> Minisignature:
         raise SignatureError("it is no signature of minisign")
     if not lines[2].startswith(_TRUSTED):
         raise SignatureError("the signature of minisign has no trusted comment")
-    blob, whole = _base64(lines[1]), _base64(lines[3])
+    blob, whole = decode_base64(lines[1]), decode_base64(lines[3])
     kind, number, value = blob[:2], blob[2:10], blob[10:]
     if kind not in (_PLAIN, _HASHED) or len(value) != _VALUE_BYTES or len(whole) != _VALUE_BYTES:
         raise SignatureError("the signature of minisign is damaged")
@@ -53,7 +52,7 @@ def parse_minisignature(text: str) -> Minisignature:
 
 def parse_minisign_key(text: str) -> bytes:
     """Return the 42 bytes of a public key: its type, its number, and the key. Raises SignatureError."""
-    blob = _base64(text.split()[0] if text.strip() else "")
+    blob = decode_base64(text.split()[0] if text.strip() else "")
     if len(blob) != KEY_BYTES or not blob.startswith(_KEY_TYPE):
         raise SignatureError("it is no public key of minisign: RW...")
     return blob
@@ -74,10 +73,3 @@ def is_minisigned(signature: Minisignature, key: bytes, purpose: bytes, message:
     return verify(public, signed, signature.value) and verify(
         public, signature.value + comment, signature.whole
     )
-
-
-def _base64(text: str) -> bytes:
-    try:
-        return binascii.a2b_base64(text, strict_mode=True)
-    except ValueError as exc:
-        raise SignatureError("it is no base64") from exc

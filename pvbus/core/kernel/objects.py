@@ -16,6 +16,16 @@ def annotation(obj: Mapping[str, Any], name: str) -> str:
     return str(value) if value is not None else ""
 
 
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Return a part of an object that nobody has validated if it is a mapping, else {}."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def text(value: Any) -> str:
+    """Return such a part if it is a text, else ""."""
+    return value if isinstance(value, str) else ""
+
+
 def owner_name(obj: Mapping[str, Any], kind: str) -> str:
     """Return the name of the first owner of a kind, "" for none."""
     owners = (obj.get("metadata") or {}).get("ownerReferences") or ()

@@ -50,7 +50,7 @@ def parse_signature(armored: str) -> Signature:
     text = armored.strip()
     if len(text) > SIGNATURE_CHARACTERS_MAX or not (text.startswith(BEGIN) and text.endswith(END)):
         raise SignatureError("it is no SSH signature")
-    blob = _base64("".join(text[len(BEGIN) : -len(END)].split()))
+    blob = decode_base64("".join(text[len(BEGIN) : -len(END)].split()))
     if blob[:6] != _MAGIC or blob[6:10] != b"\0\0\0\1":
         raise SignatureError("it is no SSH signature of version 1")
     try:
@@ -68,7 +68,7 @@ def parse_key(text: str) -> bytes:
     kind, _, data = text.strip().partition(" ")
     if kind.encode() != TYPE:
         raise SignatureError("only Ed25519 keys are accepted: ssh-ed25519 AAAA...")
-    return _key(_base64(data.split(" ")[0]))
+    return _key(decode_base64(data.split(" ")[0]))
 
 
 def is_signed(signature: Signature, namespace: bytes, message: bytes) -> bool:
@@ -90,7 +90,8 @@ def _key(blob: bytes) -> bytes:
     return key
 
 
-def _base64(text: str) -> bytes:
+def decode_base64(text: str) -> bytes:
+    """Return what base64 stands for. Raises SignatureError."""
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except ValueError as exc:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from pvbus.core.kernel.effects import Delete, Discover, Effect, KindRef
 from pvbus.core.kernel.installs import Install
+from pvbus.core.kernel.objects import mapping
 from pvbus.core.platform.establish import applying
 from pvbus.core.platform.establish.objects import CRD, Object, kind_of
 from pvbus.core.platform.establish.owners import Owner, controls
@@ -108,26 +109,26 @@ def runtime_of(
         return Runtime()
     controller = spec.get("controller") or {}
     image = str((controller.get("image") if kind == PROVIDER else spec.get("image")) or image)
-    template, gaps = _mapping(config.get("deploymentTemplate")), []
-    given = _mapping(template.get("metadata"))
+    template, gaps = mapping(config.get("deploymentTemplate")), []
+    given = mapping(template.get("metadata"))
     if given.get("name"):
         gaps.append(
             "deploymentTemplate.metadata.name has no effect: each revision has a Deployment of its name"
         )
-    pod = _mapping(_mapping(_mapping(template.get("spec")).get("template")).get("spec"))
+    pod = mapping(mapping(mapping(template.get("spec")).get("template")).get("spec"))
     if not (image or _container(pod).get("image")):
         return Runtime(gap="nothing is started: the package has no image of a controller")
     labels = {
         "pkg.crossplane.io/revision": identity.revision[:63],
         f"pkg.crossplane.io/{kind.lower()}": identity.package[:63],
     }
-    account = _account(install, identity, _mapping(config.get("serviceAccountTemplate")))
+    account = _account(install, identity, mapping(config.get("serviceAccountTemplate")))
     user = str(pod.get("serviceAccountName") or account["metadata"]["name"])
     accounts = [account] if user == account["metadata"]["name"] else []
     if kind == PROVIDER:
         rules = (*_rules_of(packaged), *_SYSTEM_RULES, *_asked(spec))
         accounts += [_role(identity.revision, rules), _binding(identity, user)]
-    service = _service(kind, identity, _mapping(config.get("serviceTemplate")), labels)
+    service = _service(kind, identity, mapping(config.get("serviceTemplate")), labels)
     deployment = _deployment(kind, install, identity, template, image, labels, user)
     name = service["metadata"]["name"]
     endpoint = f"dns:///{name}.{identity.namespace}:{SERVED_PORT}" if kind == FUNCTION else ""
@@ -172,7 +173,7 @@ def role_name(revision: str) -> str:
 
 def _metadata(template: Mapping[str, Any], name: str, namespace: str) -> Object:
     """Return the metadata of a template, with a name and a namespace, and without what is empty."""
-    given = _mapping(template.get("metadata"))
+    given = mapping(template.get("metadata"))
     meta: Object = {"name": str(given.get("name") or name), "namespace": namespace}
     for field in ("labels", "annotations"):
         if given.get(field):
@@ -225,7 +226,7 @@ def _service(
 
 def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the template of the controller's container, {} without one."""
-    named = (each for each in pod.get("containers") or () if _mapping(each).get("name") == CONTAINER)
+    named = (each for each in pod.get("containers") or () if mapping(each).get("name") == CONTAINER)
     return next(named, {})
 
 
@@ -238,10 +239,10 @@ def _deployment(
     labels: Mapping[str, str],
     account: str,
 ) -> Object:
-    spec = _mapping(template.get("spec"))
-    pods = _mapping(spec.get("template"))
-    pod, meta = _mapping(pods.get("spec")), _mapping(pods.get("metadata"))
-    others = [each for each in pod.get("containers") or () if _mapping(each).get("name") != CONTAINER]
+    spec = mapping(template.get("spec"))
+    pods = mapping(spec.get("template"))
+    pod, meta = mapping(pods.get("spec")), mapping(pods.get("metadata"))
+    others = [each for each in pod.get("containers") or () if mapping(each).get("name") != CONTAINER]
     volumes, mounts, variables = _mounted(kind, identity.package)
     given = _container(pod)
     container = {
@@ -267,7 +268,7 @@ def _deployment(
     if kind == PROVIDER:
         pod_meta["annotations"] = _with_scraping(meta.get("annotations") or {}, container["ports"])
     own = _metadata(
-        {"metadata": {**_mapping(template.get("metadata")), "name": ""}},
+        {"metadata": {**mapping(template.get("metadata")), "name": ""}},
         identity.revision,
         identity.namespace,
     )
@@ -335,10 +336,6 @@ def _mounted(kind: str, package: str) -> tuple[list[Object], list[Object], list[
         if kind == PROVIDER:  # the names that older providers read
             variables.append({"name": former, "value": f"$({variable})"})
     return volumes, mounts, variables
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def stop(revision: Owner, package: str, namespace: str) -> Generator[Effect, Any, None]:

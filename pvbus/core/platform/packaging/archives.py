@@ -81,11 +81,11 @@ def files_of_image(layers: Sequence[Layer], limits: Limits = Limits()) -> dict[s
     """
     bases = [layer for layer in layers if layer.annotations.get(XPKG_ANNOTATION) == XPKG_BASE]
     if len(bases) > 1:
-        raise _invalid(f"{len(bases)} layers have the annotation {XPKG_ANNOTATION}: {XPKG_BASE}: one has it")
+        raise invalid(f"{len(bases)} layers have the annotation {XPKG_ANNOTATION}: {XPKG_BASE}: one has it")
     if bases:
         files = read_layer(bases[0].data, limits)
         if XPKG_FILE not in files:
-            raise _invalid(f"{XPKG_FILE}: the layer with the annotation {XPKG_ANNOTATION} has no such file")
+            raise invalid(f"{XPKG_FILE}: the layer with the annotation {XPKG_ANNOTATION} has no such file")
         return files
     return _flattened(layers, limits)
 
@@ -102,16 +102,16 @@ def layout_of(files: Mapping[str, bytes]) -> Layout:
 def check_path(path: str) -> str:
     """Return a path without `./`. Raises PermanentError (InvalidContent) for one that is not safe."""
     if len(path) > PATH_CHARACTERS_MAX:
-        raise _invalid(f"{path[:60]!r}...: the path has more than {PATH_CHARACTERS_MAX} characters")
+        raise invalid(f"{path[:60]!r}...: the path has more than {PATH_CHARACTERS_MAX} characters")
     if path.startswith("/"):
-        raise _invalid(f"{path!r}: the path is absolute")
+        raise invalid(f"{path!r}: the path is absolute")
     if "\\" in path or not path.isprintable():
-        raise _invalid(f"{path!r}: the path has a backslash, a control character, or is not UTF-8")
+        raise invalid(f"{path!r}: the path has a backslash, a control character, or is not UTF-8")
     names = [name for name in path.split("/") if name not in ("", ".")]
     if len(names) > FOLDERS_DEEP_MAX:
-        raise _invalid(f"{path[:60]!r}...: the path has more than {FOLDERS_DEEP_MAX} folders")
+        raise invalid(f"{path[:60]!r}...: the path has more than {FOLDERS_DEEP_MAX} folders")
     if ".." in names:
-        raise _invalid(f"{path!r}: the path has ..")
+        raise invalid(f"{path!r}: the path has ..")
     return "/".join(names)
 
 
@@ -121,9 +121,9 @@ def check_files(files: Iterable[tuple[str, int]], limits: Limits = Limits()) -> 
     known: set[str] = set()
     for path, size in files:
         if check_path(path) != path:
-            raise _invalid(f"{path!r}: the path has an empty name or .")
+            raise invalid(f"{path!r}: the path has an empty name or .")
         if path in known:
-            raise _invalid(f"{path!r}: the path is there twice")
+            raise invalid(f"{path!r}: the path is there twice")
         known.add(path)
         budget.spend(path, size)
 
@@ -143,12 +143,12 @@ def images_of(files: Mapping[str, bytes]) -> dict[str, str]:
         return {}
     document = _single(IMAGES_FILE, data)
     if document.get("kind") != "ImagesLock":
-        raise _invalid(f"{IMAGES_FILE}: kind must be ImagesLock")
+        raise invalid(f"{IMAGES_FILE}: kind must be ImagesLock")
     images: dict[str, str] = {}
     for index, item in enumerate(document.get("images") or []):
         image = item.get("image") if isinstance(item, dict) else None
         if not isinstance(image, str) or "@" not in image:
-            raise _invalid(f"{IMAGES_FILE}: images[{index}].image must be an image with a digest")
+            raise invalid(f"{IMAGES_FILE}: images[{index}].image must be an image with a digest")
         names = item.get("annotations") or {}
         images[str(names.get("kbld.carvel.dev/id", image))] = image
     return images
@@ -172,18 +172,18 @@ def _objects(path: str, data: bytes) -> Iterator[Mapping[str, Any]]:
             if value is None:
                 continue
             if not isinstance(value, dict) or not value.get("kind") or not value.get("apiVersion"):
-                raise _invalid(f"{path}: document {number} has no apiVersion and kind")
+                raise invalid(f"{path}: document {number} has no apiVersion and kind")
             yield value
     except TooLargeError as exc:
         raise _too_large(f"{path}: {exc}") from exc
     except YamlError as exc:
-        raise _invalid(f"{path}: {exc}") from exc
+        raise invalid(f"{path}: {exc}") from exc
 
 
 def _single(path: str, data: bytes) -> Mapping[str, Any]:
     objects = list(_objects(path, data))
     if len(objects) != 1:
-        raise _invalid(f"{path}: it has {len(objects)} documents, and must have one")
+        raise invalid(f"{path}: it has {len(objects)} documents, and must have one")
     return objects[0]
 
 
@@ -214,9 +214,7 @@ class _Member(tarfile.TarInfo):
         for field in (bytes(buf[:100]), prefix):
             name, _, rest = field.partition(b"\0")
             if rest.strip(b"\0"):
-                raise _invalid(
-                    f"{name.decode(errors='replace')!r}: the name has a NUL, and ends there or not"
-                )
+                raise invalid(f"{name.decode(errors='replace')!r}: the name has a NUL, and ends there or not")
         return member
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
@@ -280,13 +278,13 @@ class _Unpacked(io.RawIOBase):
                 continue
             if not self._buffer:
                 if not self._left:
-                    raise _invalid("the archive ends in the middle: it was cut off")
+                    raise invalid("the archive ends in the middle: it was cut off")
                 self._buffer, self._left = bytes(self._left[:CHUNK_BYTES]), self._left[CHUNK_BYTES:]
 
 
 def _read(data: bytes, budget: _Budget) -> dict[str, bytes]:
     if data.startswith(_ZSTD_MAGIC):
-        raise _invalid("the archive is packed by zstd, which is not supported: pack it by gzip")
+        raise invalid("the archive is packed by zstd, which is not supported: pack it by gzip")
     files: dict[str, bytes] = {}
     folders: set[str] = set()
     try:
@@ -297,7 +295,7 @@ def _read(data: bytes, budget: _Budget) -> dict[str, bytes]:
                 _add(files, folders, archive, member, budget)
             _check_end(archive)
     except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, OSError) as exc:
-        raise _invalid(f"it is not a tar archive, or is damaged: {exc}") from exc
+        raise invalid(f"it is not a tar archive, or is damaged: {exc}") from exc
     return files
 
 
@@ -306,7 +304,7 @@ def _check_end(archive: tarfile.TarFile) -> None:
     stream = archive.fileobj
     while stream is not None and (rest := stream.read(CHUNK_BYTES)):
         if rest.strip(b"\0"):
-            raise _invalid("more than zeros follows the end of the archive: it could be read in two ways")
+            raise invalid("more than zeros follows the end of the archive: it could be read in two ways")
 
 
 def _add(
@@ -319,24 +317,24 @@ def _add(
     """Add a member of an archive to the files."""
     path = check_path(member.name)
     if member.issym() or member.islnk():
-        raise _invalid(f"{path!r}: it is a link to {member.linkname[:200]!r}: a package has no links")
+        raise invalid(f"{path!r}: it is a link to {member.linkname[:200]!r}: a package has no links")
     if member.isdir():
         budget.spend(path, 0)
         _check_parents(files, path, is_folder=True)
         _add_folders(folders, f"{path}/x", budget)
         return
     if not member.isreg() or member.issparse() or member.size < 0:
-        raise _invalid(f"{path!r}: it is neither a file nor a folder: a package has no devices")
+        raise invalid(f"{path!r}: it is neither a file nor a folder: a package has no devices")
     if not path:
-        raise _invalid(f"{member.name!r}: the file has no name")
+        raise invalid(f"{member.name!r}: the file has no name")
     if path in files or path in folders:
-        raise _invalid(f"{path!r}: the path is there twice")
+        raise invalid(f"{path!r}: the path is there twice")
     _check_parents(files, path)
     budget.spend(path, member.size)
     stream = archive.extractfile(member)
     content = stream.read() if stream is not None else b""
     if len(content) != member.size:
-        raise _invalid(f"{path!r}: the archive ends in the middle: it was cut off")
+        raise invalid(f"{path!r}: the archive ends in the middle: it was cut off")
     files[path] = content
     _add_folders(folders, path, budget)
 
@@ -358,7 +356,7 @@ def _folders_of(path: str) -> Iterator[str]:
 def _check_parents(files: Mapping[str, bytes], path: str, *, is_folder: bool = False) -> None:
     for folder in (*((path,) if is_folder else ()), *_folders_of(path)):
         if folder in files:
-            raise _invalid(f"{path!r}: {folder!r} is there as a file, too")
+            raise invalid(f"{path!r}: {folder!r} is there as a file, too")
 
 
 def _flattened(layers: Sequence[Layer], limits: Limits) -> dict[str, bytes]:
@@ -390,7 +388,7 @@ def _flattened(layers: Sequence[Layer], limits: Limits) -> dict[str, bytes]:
         files |= added
         is_empty = is_empty and not above
     if is_empty:
-        raise _invalid("the layers have no file: their archives are empty")
+        raise invalid("the layers have no file: their archives are empty")
     return files
 
 
@@ -398,7 +396,8 @@ def _is_whiteout(path: str) -> bool:
     return path.rpartition("/")[2].startswith(_WHITEOUT)
 
 
-def _invalid(message: str) -> PermanentError:
+def invalid(message: str) -> PermanentError:
+    """Return the error of a content that no retry makes right."""
     return PermanentError(message, reason="InvalidContent")
 
 

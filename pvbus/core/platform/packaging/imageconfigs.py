@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Effect, Get, KindRef
+from pvbus.core.kernel.objects import mapping, text
 
 SECRET = KindRef("", "Secret", "v1")
 APPLIED = "appliedImageConfigRefs"
@@ -92,18 +93,18 @@ Accesses = Callable[[str], Access]
 
 def image_config_of(obj: Mapping[str, Any]) -> ImageConfig:
     """Read an ImageConfig; what is not as its schema says has no effect, but for a demand of signatures."""
-    spec = _mapping(obj.get("spec"))
+    spec = mapping(obj.get("spec"))
     items = spec.get("matchImages")
-    prefixes = [_mapping(item).get("prefix") for item in items] if isinstance(items, list) else []
-    authentication = _mapping(_mapping(spec.get("registry")).get("authentication"))
+    prefixes = [mapping(item).get("prefix") for item in items] if isinstance(items, list) else []
+    authentication = mapping(mapping(spec.get("registry")).get("authentication"))
     rewrite = spec.get("rewriteImage")
     return ImageConfig(
-        name=str(_mapping(obj.get("metadata")).get("name", "")),
+        name=str(mapping(obj.get("metadata")).get("name", "")),
         prefixes=tuple(prefix for prefix in prefixes if isinstance(prefix, str) and prefix),
         is_verifying=spec.get("verification") is not None,
-        secret=_text(_mapping(authentication.get("pullSecretRef")).get("name")),
-        rewrite=None if rewrite is None else _text(_mapping(rewrite).get("prefix")),
-        runtime=_text(_mapping(_mapping(spec.get("runtime")).get("configRef")).get("name")),
+        secret=text(mapping(authentication.get("pullSecretRef")).get("name")),
+        rewrite=None if rewrite is None else text(mapping(rewrite).get("prefix")),
+        runtime=text(mapping(mapping(spec.get("runtime")).get("configRef")).get("name")),
     )
 
 
@@ -258,11 +259,3 @@ class ImageConfigs:
         if self.hidden:
             return unread_words(self.hidden)
         return unverified_words(self._configs.values(), source, version, digest)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.keys import okey
 from pvbus.core.kernel.packagerows import ContentRow
-from pvbus.core.platform.packaging.archives import FOLDER_FILE, XPKG_FILE
+from pvbus.core.platform.packaging.archives import FOLDER_FILE, XPKG_FILE, invalid
 from pvbus.core.platform.packaging.fields import Fields
 from pvbus.core.platform.packaging.needs import meta_requirements
 from pvbus.core.platform.solver.model import Candidate, api
@@ -47,7 +47,7 @@ def packaged(files: Mapping[str, bytes]) -> Packaged:
     documents = list(_documents(files))
     metas = [each for each in documents if _is_meta(each)]
     if len(metas) != 1:
-        raise _invalid(f"has {len(metas)} manifests of {META_GROUP}, must have exactly one")
+        raise invalid(f"has {len(metas)} manifests of {META_GROUP}, must have exactly one")
     return Packaged(metas[0], _by_okey(each for each in documents if each is not metas[0]))
 
 
@@ -79,10 +79,6 @@ def _is_meta(obj: Mapping[str, Any]) -> bool:
     return group == META_GROUP and version in META_VERSIONS and obj.get("kind") in META_KINDS
 
 
-def _invalid(message: str) -> PermanentError:
-    return PermanentError(message, reason="InvalidContent")
-
-
 def _documents(files: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
     """Yield every object of a package, in the order of paths and documents."""
     if XPKG_FILE in files:
@@ -90,7 +86,7 @@ def _documents(files: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
     elif FOLDER_FILE in files:
         paths = sorted(filter(_is_part, files))
     else:
-        raise _invalid(f"has neither {XPKG_FILE} nor {FOLDER_FILE}")
+        raise invalid(f"has neither {XPKG_FILE} nor {FOLDER_FILE}")
     for path in paths:
         for number, value in enumerate(_values(path, files[path]), start=1):
             yield _object(f"{path}, document {number}", value)
@@ -107,19 +103,19 @@ def _values(path: str, data: bytes) -> list[Any]:
     try:
         return values(data, PACKAGES)
     except YamlError as exc:
-        raise _invalid(f"{path}: {exc}") from exc
+        raise invalid(f"{path}: {exc}") from exc
 
 
 def _object(location: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _invalid(f"{location}: is not an object")
+        raise invalid(f"{location}: is not an object")
     for field in ("apiVersion", "kind"):
         if not isinstance(value.get(field), str) or not value[field] or "|" in value[field]:
-            raise _invalid(f"{location}: has no {field}")
+            raise invalid(f"{location}: has no {field}")
     metadata = value.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     if not isinstance(name, str) or not name or "|" in name:
-        raise _invalid(f"{location}: {value['kind']} has no metadata.name")
+        raise invalid(f"{location}: {value['kind']} has no metadata.name")
     return value
 
 
@@ -129,10 +125,10 @@ def _by_okey(objects: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         group = obj["apiVersion"].rpartition("/")[0]
         namespace = obj["metadata"].get("namespace") or ""
         if not isinstance(namespace, str) or "|" in namespace:
-            raise _invalid(f"{obj['kind']} {obj['metadata']['name']}: metadata.namespace is no name")
+            raise invalid(f"{obj['kind']} {obj['metadata']['name']}: metadata.namespace is no name")
         key = okey(group, obj["kind"], namespace, obj["metadata"]["name"])
         if key in found:
-            raise _invalid(f"has {obj['kind']} {obj['metadata']['name']} twice")
+            raise invalid(f"has {obj['kind']} {obj['metadata']['name']} twice")
         found[key] = obj
     return found
 
@@ -154,4 +150,4 @@ def _offers(obj: Mapping[str, Any]) -> Iterator[str]:
         if fields.flag(version, path, "served"):
             yield from (api(f"{group}/{name}", kind) for kind in kinds)
     if fields.problems:
-        raise _invalid(f"{obj['kind']} {obj['metadata']['name']}: {fields.problems[0]}")
+        raise invalid(f"{obj['kind']} {obj['metadata']['name']}: {fields.problems[0]}")

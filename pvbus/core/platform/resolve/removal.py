@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from pvbus.core.kernel.keys import ObjectKey
+from pvbus.core.kernel.keys import namespaced_name
 from pvbus.core.kernel.packagerows import LockRow
 from pvbus.core.platform.packaging.carvelfacts import ORPHANED, Facts
 from pvbus.core.platform.resolve.carvel import decided_rows
@@ -87,7 +87,7 @@ def _add_dependants(facts: Facts, rows: Mapping[str, LockRow], going: dict[str, 
             if each in going or each not in facts.installs:
                 continue
             if any(one.install == needed and not one.is_optional for one in row.dependencies):
-                going[each] = _going(facts, each, row, "dependant", f"it needs {_name(needed)}")
+                going[each] = _going(facts, each, row, "dependant", f"it needs {namespaced_name(needed)}")
                 pending.append(each)
 
 
@@ -164,10 +164,5 @@ def _removal_order(rows: Mapping[str, LockRow], going: Mapping[str, Going]) -> t
     return tuple(found)
 
 
-def _name(okey: str) -> str:
-    key = ObjectKey.parse(okey)
-    return f"{key.namespace}/{key.name}"
-
-
 def _names(okeys: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(_name(each) for each in okeys)
+    return ", ".join(namespaced_name(each) for each in okeys)

@@ -8,6 +8,7 @@ import msgspec
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.markers import SyncView
+from pvbus.core.kernel.objects import mapping, text
 from pvbus.core.kernel.packagekinds import (
     CARVEL_INSTALL,
     CARVEL_PACKAGE,
@@ -110,14 +111,14 @@ class ScopeState:
     def _observe_install(self, kind: Kind, okey: str, obj: Mapping[str, Any] | None) -> tuple[bool, set[str]]:
         before, after = self.installs.pop(okey, None), None
         if obj is not None:
-            metadata, status = _mapping(obj.get("metadata")), _mapping(obj.get("status"))
+            metadata, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
             install = install_of(obj, namespace=self._namespace)
             if isinstance(install, Install) and install.family == "crossplane":
                 install = install._replace(installed="")  # the lock knows: what a status says decides nothing
             self.installs[okey] = after = InstallObject(
                 install,
-                _text(metadata.get("creationTimestamp")),
-                _text(status.get("currentRevision")),
+                text(metadata.get("creationTimestamp")),
+                text(status.get("currentRevision")),
             )
         if before is not None and after is not None and okey in self.lock:
             before = before._replace(current=after.current)  # it matters only where the lock was lost
@@ -299,47 +300,39 @@ def objects_of(row: LockRow | None) -> set[str]:
 
 def seen_of(obj: Mapping[str, Any]) -> RevisionObject | None:
     """Read a revision's object; None if it does not say which content it is of."""
-    metadata, spec = _mapping(obj.get("metadata")), _mapping(obj.get("spec"))
-    annotations = _mapping(metadata.get("annotations"))
-    source, tag, pinned = split_reference(_text(spec.get("image")) or _text(spec.get("package")))
-    digest = _text(annotations.get(DIGEST)) or pinned
+    metadata, spec = mapping(obj.get("metadata")), mapping(obj.get("spec"))
+    annotations = mapping(metadata.get("annotations"))
+    source, tag, pinned = split_reference(text(spec.get("image")) or text(spec.get("package")))
+    digest = text(annotations.get(DIGEST)) or pinned
     if not digest:
         return None
     number, generation = spec.get("revision"), metadata.get("generation")
     return RevisionObject(
-        name=_text(metadata.get("name")),
+        name=text(metadata.get("name")),
         digest=digest,
         revision=number if isinstance(number, int) else 0,
         version=tag,
         source=source,
-        desired=_text(spec.get("desiredState")) or "Inactive",
-        wrote=_text(annotations.get(WROTE)),
+        desired=text(spec.get("desiredState")) or "Inactive",
+        wrote=text(annotations.get(WROTE)),
         generation=generation if isinstance(generation, int) else 0,
     )
 
 
 def _parent(obj: Mapping[str, Any]) -> str:
     """Return the name of a revision's install: of its controller, or else of its label."""
-    metadata = _mapping(obj.get("metadata"))
+    metadata = mapping(obj.get("metadata"))
     for owner in _mappings(metadata.get("ownerReferences")):
         if owner.get("controller"):
-            return _text(owner.get("name"))
-    return _text(_mapping(metadata.get("labels")).get(PARENT_LABEL))
+            return text(owner.get("name"))
+    return text(mapping(metadata.get("labels")).get(PARENT_LABEL))
 
 
 def _offers(obj: Mapping[str, Any]) -> frozenset[str]:
-    spec = _mapping(obj.get("spec"))
-    kind = _text(_mapping(spec.get("names")).get("kind"))
+    spec = mapping(obj.get("spec"))
+    kind = text(mapping(spec.get("names")).get("kind"))
     versions = [each for each in _mappings(spec.get("versions")) if each.get("served")]
     return frozenset(api(f"{spec.get('group')}/{each.get('name')}", kind) for each in versions)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _mappings(value: Any) -> list[Mapping[str, Any]]:

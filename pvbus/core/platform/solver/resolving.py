@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from pvbus.core.platform.solver.closure import Catalog, Location, components_of, wish_order
+from pvbus.core.platform.solver.closure import Catalog, components_of, wish_order
 from pvbus.core.platform.solver.connected import strongly_connected
-from pvbus.core.platform.solver.model import Chosen, Problem, Resolution
+from pvbus.core.platform.solver.model import Problem, Resolution
 from pvbus.core.platform.solver.solving import Solution, solve
+from pvbus.core.platform.solver.transaction import needed_by
 
 
 def resolve(problem: Problem) -> Resolution:
@@ -24,7 +25,7 @@ def joined(catalog: Catalog, solutions: Sequence[Solution]) -> Resolution:
     outcomes = [outcome for solution in solutions for outcome in solution.outcomes]
     chosen = [each for solution in solutions for each in solution.chosen]
     chosen.sort(key=lambda each: (each.target, each.package))
-    edges = {(each.target, each.package): _needed_by(each) for each in chosen}
+    edges = {(each.target, each.package): needed_by(each) for each in chosen}
     return Resolution(
         outcomes=tuple(sorted(outcomes, key=lambda outcome: wish_order(catalog, outcome.wish))),
         chosen=tuple(chosen),
@@ -34,7 +35,3 @@ def joined(catalog: Catalog, solutions: Sequence[Solution]) -> Resolution:
         components=len(solutions),
         unproven=sum(solution.unproven for solution in solutions),
     )
-
-
-def _needed_by(chosen: Chosen) -> list[Location]:
-    return sorted({(edge.target, edge.provider) for edge in chosen.edges if edge.status == "met"})

@@ -68,7 +68,7 @@ def transaction_of(problem: Problem, resolution: Resolution) -> Transaction:
     """
     catalog = Catalog(problem)
     chosen = {(each.target, each.package): each for each in resolution.chosen}
-    edges = {location: _needed(each) for location, each in chosen.items()}
+    edges = {location: needed_by(each) for location, each in chosen.items()}
     steps: dict[Location, int] = {}
     actions = []
     for group in strongly_connected(edges):
@@ -84,7 +84,8 @@ def transaction_of(problem: Problem, resolution: Resolution) -> Transaction:
     return Transaction(actions=tuple(actions), expected=tuple(expected))
 
 
-def _needed(chosen: Chosen) -> list[Location]:
+def needed_by(chosen: Chosen) -> list[Location]:
+    """Return target and provider of each dependency that a choice has met."""
     return sorted({(edge.target, edge.provider) for edge in chosen.edges if edge.status == "met"})
 
 
@@ -187,7 +188,7 @@ def creations_of(
         made = []
         for owner in dict.fromkeys(owners):
             is_whole = strategies.get(owner, strategy) == "closure"
-            reached = _closure(chosen, owner) if is_whole else _needed(chosen[owner])
+            reached = _closure(chosen, owner) if is_whole else needed_by(chosen[owner])
             for location in reached:
                 if location not in existing:
                     existing.add(location)
@@ -205,10 +206,10 @@ def creations_of(
 
 def _closure(chosen: Mapping[Location, Chosen], location: Location) -> list[Location]:
     found: list[Location] = []
-    pending = _needed(chosen[location])
+    pending = needed_by(chosen[location])
     while pending:
         other = pending.pop(0)
         if other not in found and other != location:
             found.append(other)
-            pending += _needed(chosen[other])
+            pending += needed_by(chosen[other])
     return found

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pvbus.core.kernel.messages import part
+from pvbus.core.kernel.objects import mapping
 
 PREFIX = "validator.pvbus.dev/"
 """Of the types of all validators' conditions. A condition with it that has no validator is removed."""
@@ -149,7 +150,7 @@ def findings(results: Sequence[Object]) -> str:
 
 def _finding(result: Object) -> str:
     """Return a result in one line: file, object and field, and its message."""
-    reference, field, file = (_mapping(result.get(key)) for key in ("resourceRef", "field", "file"))
+    reference, field, file = (mapping(result.get(key)) for key in ("resourceRef", "field", "file"))
     name = "/".join(str(reference[key]) for key in ("namespace", "name") if reference.get(key))
     words = (file.get("path"), reference.get("kind"), name, field.get("path"))
     where = " ".join(str(word) for word in words if word)
@@ -197,12 +198,8 @@ def _next(name: str, taken: set[str]) -> str:
 
 
 def _entries(kptfile: Any) -> Sequence[Any]:
-    entries = _mapping(_mapping(kptfile).get("pipeline")).get("validators")
+    entries = mapping(mapping(kptfile).get("pipeline")).get("validators")
     return entries if isinstance(entries, list) else ()
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _one_line(text: str) -> str:
