@@ -2,7 +2,7 @@
 
 import signal
 
-from pvbus.runtime.collector import relax_collector
+from pvbus.runtime.collector import end_collector, relax_collector
 
 
 def run() -> None:
@@ -14,7 +14,10 @@ def run() -> None:
     from pvbus.cli.main import main  # it takes half a second
 
     signal.signal(signal.SIGINT, handler)
-    main()
+    try:
+        main()
+    finally:
+        end_collector()
 
 
 if __name__ == "__main__":

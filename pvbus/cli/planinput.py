@@ -72,7 +72,6 @@ def admitted(manifests: Iterable[Manifest]) -> tuple[list[Object], list[str]]:
     PackageVariants, sets and Repositories are defaulted, pruned and validated by our own
     CustomResourceDefinitions; of other kinds only the parts that the services read are checked.
     """
-    schemas = _schemas()
     objects: list[Object] = []
     errors: list[str] = []
     seen: dict[tuple[str, str, str, str], str] = {}
@@ -81,7 +80,7 @@ def admitted(manifests: Iterable[Manifest]) -> tuple[list[Object], list[str]]:
         meta = obj["metadata"]
         name = f"{obj['kind']} {meta['name']}"
         problems = list(_shape_problems(obj))
-        schema = schemas.get((obj["apiVersion"], obj["kind"]))
+        schema = _schemas().get((obj["apiVersion"], obj["kind"]))
         if schema is not None and not problems:
             obj, _ = schema.pruned(schema.defaulted(obj))
             problems += [f"{error.path}: {error.message}" for error in schema.validate(obj)]

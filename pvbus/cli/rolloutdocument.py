@@ -52,7 +52,12 @@ def document_of(
     Raises UsageError if there is no such policy, or none at all, or no such target in the waves.
     """
     groups = _by_namespace(objects)
-    known = [(namespace, each) for namespace, group in groups.items() for each in _selections(group, now)]
+    packages = {namespace: _packages(group) for namespace, group in groups.items()}
+    known = [
+        (namespace, each)
+        for namespace, group in groups.items()
+        for each in select(_policies(group), packages[namespace], now)
+    ]
     shown = [each for each in known if name in (None, (each[0], each[1].policy.metadata.name))]
     if not shown:
         raise UsageError(_no_policy(name, known))
@@ -70,7 +75,7 @@ def document_of(
     stops = [msgspec.convert(each, RolloutStop) for each in _of(objects, STOP)]
     return {
         "policies": policies,
-        "unselected": _unselected(groups, selected),
+        "unselected": _unselected(packages, selected),
         "stops": standstill_of(stops).message,
     }
 
@@ -89,9 +94,8 @@ def _by_namespace(objects: Sequence[Object]) -> Mapping[str, list[Object]]:
     return dict(sorted(groups.items()))
 
 
-def _selections(objects: Sequence[Object], now: float) -> list[Selection]:
-    policies = [msgspec.convert(obj, RolloutPolicy) for obj in _of(objects, POLICY)]
-    return select(policies, _packages(objects), now)
+def _policies(objects: Sequence[Object]) -> list[RolloutPolicy]:
+    return [msgspec.convert(obj, RolloutPolicy) for obj in _of(objects, POLICY)]
 
 
 def _packages(objects: Sequence[Object]) -> list[Package]:
@@ -113,13 +117,13 @@ def _revisions(objects: Sequence[Object]) -> list[Object]:
     return _of(objects, Kind(PORCH_GROUP, "PackageRevision"))
 
 
-def _unselected(groups: Mapping[str, Sequence[Object]], selected: Collection[tuple[str, str]]) -> int:
-    """Return how many packages with a proposed revision no policy selects."""
-    count = 0
-    for namespace, group in groups.items():
-        packages = _packages(group)
-        count += sum(p.proposed is not None and (namespace, p.name) not in selected for p in packages)
-    return count
+def _unselected(packages: Mapping[str, Sequence[Package]], selected: Collection[tuple[str, str]]) -> int:
+    """Return how many packages with a proposed revision no policy selects. packages: by namespace."""
+    return sum(
+        package.proposed is not None and (namespace, package.name) not in selected
+        for namespace, group in packages.items()
+        for package in group
+    )
 
 
 def _policy(

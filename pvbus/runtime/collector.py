@@ -11,3 +11,8 @@ exceptions leave would stay for longer."""
 def relax_collector() -> None:
     """Set the thresholds of this process."""
     gc.set_threshold(*THRESHOLDS)
+
+
+def end_collector() -> None:
+    """Let this process end without a last search: what a command has read goes with its process."""
+    gc.freeze()
