@@ -1,9 +1,11 @@
 """Rules for the whole suite: what is collected, and that continuous integration skips nothing."""
 
 import gc
+import importlib
 import logging
 import os
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +88,29 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     """Keep the garbage collector off what is collected: it would go over a million objects that stay."""
     gc.disable()
     try:
+        _import_share(session.config)
         return (yield)
     finally:
         gc.enable()
         gc.freeze()
+
+
+def _import_share(config: pytest.Config) -> None:
+    """Import this worker's share of the test modules first.
+
+    Every worker collects all tests. In a checkout whose tests never ran, each would rewrite the assertions of
+    all modules, at the same time as the others; so each writes the bytecode of some, which the others read.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    number, count = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
+    ignored = [config.rootpath / path for path in config.option.ignore or ()]
+    paths = [path for argument in config.args for path in sorted(Path(argument).rglob("test_*.py"))]
+    for path in paths[number::count]:
+        if not any(path.resolve().is_relative_to(folder) for folder in ignored):
+            name = ".".join(path.resolve().relative_to(config.rootpath).with_suffix("").parts)
+            with suppress(Exception, pytest.skip.Exception):  # the collection reports it
+                importlib.import_module(name)
 
 
 @pytest.fixture(autouse=True)
