@@ -102,6 +102,7 @@ async def test_a_small_run_in_a_browser_shows_each_event() -> None:
 
 @pytest.mark.slow
 @pytest.mark.kafka
+@pytest.mark.campaign
 @pytest.mark.timeout(300)
 async def test_a_small_run_on_kafka_writes_nothing_after_a_restart(
     kafka_one: KafkaCluster, monkeypatch: pytest.MonkeyPatch
