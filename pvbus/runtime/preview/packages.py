@@ -17,6 +17,7 @@ from pvbus.adapters.memory.objects import REVISION, copy_of, source_of
 from pvbus.adapters.memory.packages import Files
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages import answers, bounds, content, layout, upgrading
+from pvbus.controlplane.packages.alike import AlikeTexts, Texts
 from pvbus.controlplane.packages.content import RENDERED, facts_of, shown_conditions
 from pvbus.controlplane.packages.creation import Start as FirstFiles
 from pvbus.controlplane.packages.creation import (
@@ -53,6 +54,8 @@ from pvbus.core.yaml import editor
 from pvbus.core.yaml.rawtext import bytes_of
 from pvbus.ports.cluster import Kind, Object
 
+CLONES_BYTES_MAX = 16 << 20
+"""Of the clones that are remembered: one of each upstream, for each length of names."""
 REPOSITORY = Kind(CONFIG_GROUP, "Repository")
 
 
@@ -71,6 +74,7 @@ class StoreRules:
         self._is_embedded = is_embedded
         self._notes: dict[tuple[str, str], RenderNote | None] = {}
         self._origins: dict[tuple[str, str, str], Mapping[str, str]] = {}
+        self._clones = AlikeTexts(CLONES_BYTES_MAX)
         self._upstreams: set[str] | None = None
 
     # ------------------------------------------------------------ creating
@@ -225,22 +229,30 @@ class StoreRules:
             self.unmerged.add(f"{wanted.namespace}/{wanted.name}")
         if kind != "clone":
             return files
-        lock = (revision.get("status") or {}).get("selfLock")
         deployment = bool((repository.get("spec") or {}).get("deployment"))
         try:
-            return self._clone(files, revision, wanted.package, lock, deployment=deployment)
+            return self._clone_alike(files, revision, wanted.package, deployment=deployment)
         except (editor.YamlError, KeyError) as exc:
             raise answers.unusable(f'upstream package revision "{source}" cannot be cloned: {exc}') from exc
 
-    def _clone(
-        self,
-        files: Mapping[str, str],
-        source: Object,
-        package: str,
-        lock: Mapping[str, Any] | None,
-        *,
-        deployment: bool,
+    def _clone_alike(
+        self, files: Mapping[str, str], source: Object, package: str, *, deployment: bool
     ) -> Mapping[str, str]:
+        """Return a clone's files, made as those of another package of the same upstream were."""
+
+        def make() -> Texts:
+            made = self._clone(files, source, package, deployment=deployment)
+            return (*made, *made.values())
+
+        version = (_namespace(source), source["metadata"]["name"], source["metadata"]["resourceVersion"])
+        made = self._clones.get((*version, str(deployment), package), package.rpartition("/")[2], make)
+        half = len(made) // 2
+        return dict(zip(made[:half], made[half:], strict=True))
+
+    def _clone(
+        self, files: Mapping[str, str], source: Object, package: str, *, deployment: bool
+    ) -> Mapping[str, str]:
+        lock = (source.get("status") or {}).get("selfLock")
         edits = [copies.named(package.rpartition("/")[2])]
         if lock and lock.get("git"):
             edits.append(copies.derived_from(lock))

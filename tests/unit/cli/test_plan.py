@@ -77,6 +77,7 @@ spec:
   - repositories: [{name: edge, packageNames: [own]}]
     template: {labelExprs: [{key: region, valueExpr: "target.lables.region"}]}
 """
+LOCKED = ("repo", "directory", "ref", "commit")
 FUNCTION = "  pipeline: {mutators: [{name: one, image: set-labels, configMap: {region: north}}]}\n"
 
 
@@ -326,6 +327,32 @@ def test_diffs_from_files_alone_show_what_pipelines_make(folder: Path) -> None:
     (folder / "variant.yaml").write_text(VARIANT + FUNCTION.replace("set-labels", "no-such-function"))
     document = planned(folder, with_diffs=True)
     assert any("no-such-function" in error for error in document["errors"])
+
+
+def test_the_packages_of_a_fleet_are_those_of_each_variant_alone(folder: Path) -> None:
+    """What is made of a package is remembered for those that differ in their name alone."""
+    context = "    template: {packageContext: {data: {tier: gold}}}\n"
+    the_set = SET_THAT_STALLS[: SET_THAT_STALLS.index("    template:")] + context
+    items = list(yaml.safe_load_all(f"{FILES}    {FUNCTION}"))
+    items[2]["status"] = {"selfLock": {"type": "git", "git": dict.fromkeys(LOCKED, "v1")}}
+    export = Export(server="pvbus", items=items)
+
+    def packages(*names: str) -> dict[str, dict[str, str]]:
+        (folder / "set.yaml").write_text(the_set.replace("[own]", f"[{', '.join(names)}]"))
+        document = plan_of(PlanInput((export,), read_input([folder / "set.yaml"]).manifests))
+        assert not document["troubles"]
+        return {key: files for key, files in document["packages"].items() if "/edge." in key}
+
+    fleet = packages(*(f"site-{number:02}" for number in range(6)))
+    (alone,) = packages("zone-a-1").values()
+    assert "tier: gold" in alone["package-context.yaml"]
+    assert "region: north" in alone["Kptfile"] + alone["package-context.yaml"]
+    assert fleet == {
+        f"default/edge.site-{number:02}.packagevariant-1": {
+            path: text.replace("zone-a-1", f"site-{number:02}") for path, text in alone.items()
+        }
+        for number in range(6)
+    }
 
 
 def test_objects_of_one_name_in_two_namespaces_are_planned_and_rendered(folder: Path) -> None:

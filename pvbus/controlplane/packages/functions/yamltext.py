@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from pvbus.controlplane.packages.alike import AlikeTexts
 from pvbus.controlplane.packages.caching import SizedCache
 from pvbus.controlplane.packages.functions.limits import check_time
 from pvbus.core.yaml import positions
@@ -26,6 +27,7 @@ COMPARISONS_MAX = 250_000
 rewrite the whole list."""
 
 _edits: SizedCache[tuple[str, str], str] = SizedCache(REMEMBERED_EDITS_BYTES_MAX, len)
+_alike = AlikeTexts(REMEMBERED_EDITS_BYTES_MAX)
 
 Path = tuple[str | int, ...]
 """Keys of maps and indices of lists, from the root of a document."""
@@ -66,11 +68,26 @@ def with_value(text: str, old: Any, new: Any) -> str:
     """
     key = (text, repr(new))  # has what decides on the spelling: types, signs, the order of keys
     if len(text) + len(key[1]) > REMEMBERED_EDIT_CHARACTERS_MAX:
-        return _with_value(text, old, new)
-    return _edits.get(key, lambda: _with_value(text, old, new))
+        return edited_value(text, old, new)
+    return _edits.get(key, lambda: _with_value_alike(key, old, new))
 
 
-def _with_value(text: str, old: Any, new: Any) -> str:
+def _with_value_alike(key: tuple[str, str], old: Any, new: Any) -> str:
+    """Edit a text as another one of an equal object with another name was."""
+    (made,) = _alike.get(key, name_in(new), lambda: (edited_value(key[0], old, new),))
+    return made
+
+
+def name_in(value: Any) -> str:
+    """Return the name by which objects of a fleet differ: their own, of a package context the package's."""
+    for path in (("data", "name"), ("metadata", "name")):
+        if isinstance(name := get(value, path), str):
+            return name
+    return ""
+
+
+def edited_value(text: str, old: Any, new: Any) -> str:
+    """Edit a text as `with_value` does, without looking at what is remembered."""
     return edited(Document(text, old), lambda document: _merged(document, (), new)).text
 
 
