@@ -31,7 +31,7 @@ from pvbus.core.kernel.keys import ObjectKey, okey
 from pvbus.core.kernel.packagekinds import CARVEL_PACKAGE, IMAGE_CONFIG, MIRRORED, RUNTIME_CONFIG
 from pvbus.core.kernel.packagerows import LockRow
 from pvbus.core.platform.establish.applying import RefusedError
-from pvbus.core.platform.establish.carvel import ignored, unsupported
+from pvbus.core.platform.establish.carvel import unsupported
 from pvbus.core.platform.establish.fetching import fetch_content
 from pvbus.core.platform.establish.runtime import RUN, RuntimeIdentity, runtime_of
 from pvbus.core.platform.establish.runtimeconfigs import RuntimeConfigs
@@ -281,7 +281,7 @@ async def _carvel_gaps(obj: Object, package: Object | None, perform: Perform) ->
         return [refusal.message] if is_named else [f"its content: {refusal.message}"]
     except PvbusError as error:
         return [f"its content cannot be read: {error}"]
-    return [*content.gaps, *ignored(obj)]
+    return list(content.gaps)
 
 
 # ---------------------------------------------------------------- what is printed

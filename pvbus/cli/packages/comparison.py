@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from pvbus.adapters.manifests import kind_of
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import okey
-from pvbus.core.kernel.packagekinds import CROSSPLANE_GROUP, IMAGE_CONFIG, INSTALLS
+from pvbus.core.kernel.packagekinds import CARVEL_REPOSITORY, CROSSPLANE_GROUP, IMAGE_CONFIG, INSTALLS
 from pvbus.core.kernel.packagerows import PARENT_LABEL, LockRow
 from pvbus.core.platform.packaging.imageconfigs import image_config_of
 from pvbus.core.platform.packaging.reading import install_of, okey_of, split_reference
@@ -18,8 +18,7 @@ from pvbus.ports.cluster import Kind, Object
 
 LOCK = Kind(CROSSPLANE_GROUP, "Lock")
 APP = Kind("kappctrl.k14s.io", "App")
-REPOSITORY = Kind("packaging.carvel.dev", "PackageRepository")
-BESIDE = (LOCK, APP, REPOSITORY)
+BESIDE = (LOCK, APP)
 """Kinds of both projects that say what is installed, or that change how."""
 DIGEST_CHARACTERS = 12
 """Of a digest, at the end of the name of a revision. Source: Crossplane, internal/xpkg, FriendlyID."""
@@ -202,8 +201,8 @@ def unsupported_beside(objects: Iterable[Object]) -> Iterator[Unsupported]:
         kind, name, meta = kind_of(obj), shown(_key(obj)), obj["metadata"]
         if kind == IMAGE_CONFIG and image_config_of(obj).is_verifying:
             yield Unsupported(name, kind.kind, "no signatures are verified: its images are refused")
-        elif kind == REPOSITORY:
-            yield Unsupported(name, kind.kind, "is not fetched: Packages stay as they are in the cluster")
+        elif kind == CARVEL_REPOSITORY and "http" in (obj.get("spec") or {}).get("fetch", {}):
+            yield Unsupported(name, "fetch.http", "is not fetched: Packages stay as they are in the cluster")
         elif kind == APP and not meta.get("ownerReferences"):
             yield Unsupported(name, kind.kind, "is not installed")
 

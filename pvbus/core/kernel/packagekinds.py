@@ -11,6 +11,7 @@ IMAGE_CONFIG = Kind(CROSSPLANE_GROUP, "ImageConfig")
 RUNTIME_CONFIG = Kind(CROSSPLANE_GROUP, "DeploymentRuntimeConfig")
 CARVEL_INSTALL = Kind("packaging.carvel.dev", "PackageInstall")
 CARVEL_PACKAGE = Kind("data.packaging.carvel.dev", "Package")
+CARVEL_REPOSITORY = Kind("packaging.carvel.dev", "PackageRepository")
 DEPLOYMENT = Kind("apps", "Deployment")
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 
@@ -24,6 +25,7 @@ MIRRORED = (
     RUNTIME_CONFIG,
     CARVEL_INSTALL,
     CARVEL_PACKAGE,
+    CARVEL_REPOSITORY,
     CRD,
 )
 """In `pvbus.installs`, while a service asks for them. So are Deployments that run packages; no

@@ -234,12 +234,18 @@ class EstablishedRevision(Row, frozen=True, kw_only=True):
     message: str = ""
 
 
+Stage = Literal["", "fetch", "template", "deploy"]
+"""Of the installation of a package of Carvel's, as kapp-controller tells them apart."""
+
+
 class EstablishedRow(Row, frozen=True, kw_only=True):
     """What establish did for an install. Key: as in the lock.
 
     uid: of the install. order: the digest of the LockRow that this is the outcome of. is_healthy: its active
     revision is established and, where others install, they report success. created: establish made the
-    install.
+    install. stage: in which an install of Carvel's has failed.
+
+    A PackageRepository of Carvel has such a row, too, without an order: its revision is its content.
     """
 
     uid: str = ""
@@ -249,3 +255,4 @@ class EstablishedRow(Row, frozen=True, kw_only=True):
     is_created: bool = False
     reason: str = ""
     message: str = ""
+    stage: Stage = ""

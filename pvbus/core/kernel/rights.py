@@ -251,6 +251,17 @@ PLATFORM_RIGHTS: Mapping[str, tuple[Right, ...]] = {
             "make, move and remove installs that others need",
         ),
         Right("packaging.carvel.dev", "packageinstalls/status", ("update",), "report dependencies"),
+        Right("packaging.carvel.dev", "packagerepositories", ("get", "update"), "set the finalizer"),
+        Right("packaging.carvel.dev", "packagerepositories/status", ("update",), "report what each brings"),
+        *(
+            Right(
+                "data.packaging.carvel.dev",
+                name,
+                ("list", "create", "update", "delete"),
+                "make what PackageRepositories bring available",
+            )
+            for name in ("packages", "packagemetadatas")
+        ),
         _EVENTS,
         Right("", "namespaces", ("get",), "let a PackageInstall go whose namespace is being deleted"),
         _PULL_SECRETS,
@@ -312,6 +323,7 @@ PLATFORM_KINDS = (
     ),
     Right("data.packaging.carvel.dev", "packages", ("list", "watch"), "mirror them for resolve"),
     Right("apps", "deployments", ("list", "watch"), "see whether what runs packages is available"),
+    Right("packaging.carvel.dev", "packagerepositories", ("list", "watch"), "mirror them for establish"),
 )
 """What ingest needs beside its own rights while resolve runs."""
 

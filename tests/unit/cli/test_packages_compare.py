@@ -223,6 +223,7 @@ REPOSITORY = {
     "apiVersion": "packaging.carvel.dev/v1alpha1",
     "kind": "PackageRepository",
     "metadata": {"name": "tools", "namespace": "demo"},
+    "spec": {"fetch": {"http": {"url": "https://x.example.org/tools.tgz"}}},
 }
 APPS = [
     {
@@ -238,7 +239,7 @@ GAPS: dict[str, tuple[list[dict[str, Any]], tuple[str, str]]] = {
         ("Provider net", "runtimeConfigRef"),
     ),
     "images": ([IMAGE_CONFIG], ("ImageConfig ours", "ImageConfig")),
-    "a repository": ([REPOSITORY], ("PackageRepository demo/tools", "PackageRepository")),
+    "a repository": ([REPOSITORY], ("PackageRepository demo/tools", "fetch.http")),
     "apps, but for those of installs": (APPS, ("App demo/own", "App")),
     "another tool": (
         carvel("web", "1.0.0", "1.0.0", template=[{"sops": {}}]),
@@ -255,10 +256,6 @@ GAPS: dict[str, tuple[list[dict[str, Any]], tuple[str, str]]] = {
     "a login of its own": (
         carvel("web", "1.0.0", "1.0.0", annotations={"ext.packaging.carvel.dev/fetch-0-secret-name": "x"}),
         ("PackageInstall demo/web", "ext.packaging.carvel.dev/fetch-0-secret-name"),
-    ),
-    "a period": (
-        carvel("web", "1.0.0", "1.0.0", syncPeriod="1h"),
-        ("PackageInstall demo/web", "spec.syncPeriod"),
     ),
 }
 

@@ -14,6 +14,7 @@ from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.effects import Create, Delete, Discover, Effect, Get, KindRef, Update
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.objects import annotation
+from pvbus.core.kernel.packagerows import Stage
 from pvbus.core.platform.establish import objects as forms
 from pvbus.core.platform.establish.objects import ADOPTED, CONTENT, Object, key_of, kind_of, title
 from pvbus.core.platform.establish.owners import (
@@ -37,11 +38,13 @@ class RefusedError(Exception):
 
     reason: one CamelCase word, for the condition
     message: which object prevents it, and why
+    stage: fetch, template or deploy, as the statuses of Carvel's kinds tell them apart
     """
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, stage: Stage = "deploy") -> None:
         super().__init__(message)
         self.reason, self.message = reason, message
+        self.stage: Stage = stage
 
 
 class NotYetError(Exception):

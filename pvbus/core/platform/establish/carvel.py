@@ -32,6 +32,7 @@ from pvbus.core.platform.establish.fetching import fetch_content
 from pvbus.core.platform.establish.objects import ADOPTED, CONTENT, Object, key_of, kind_of, title
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.owners import controller_of
+from pvbus.core.platform.establish.periods import period_of
 from pvbus.core.platform.establish.readiness import awaited_state
 from pvbus.core.platform.establish.templating import (
     EXTENSIONS,
@@ -85,13 +86,6 @@ def _is_unsupported(annotation_name: str) -> bool:
     return annotation_name.startswith(EXTENSIONS) and not is_done
 
 
-def ignored(obj: Mapping[str, Any]) -> list[str]:
-    """Return what of an install's object has no effect here, in words."""
-    spec = obj.get("spec") or {}
-    period = f"spec.syncPeriod has no effect: objects are compared every {LOOK_SECONDS / 60:g} minutes"
-    return [period] if spec.get("syncPeriod") else []
-
-
 def reconcile_install(
     install: Install, obj: Object, row: LockRow, before: EstablishedRow, package: Object | None
 ) -> Generator[Effect, Any, Carried]:
@@ -114,9 +108,8 @@ def reconcile_install(
             raise RefusedError(NOT_SUPPORTED, text)
         return (yield from _install(install, obj, row, former, package))
     except RefusedError as refusal:
-        return _ended(row, former, "failed", refusal.reason, refusal.message)._replace(
-            again_after=REFUSED_SECONDS
-        )
+        ended = _ended(row, former, "failed", refusal.reason, refusal.message)
+        return ended._replace(again_after=REFUSED_SECONDS, stage=refusal.stage)
     except NotYetError as leaving:
         found = _ended(row, former, "pending", "Pending", str(leaving))
         return found._replace(waiting=(str(leaving),), again_after=SOON_SECONDS)
@@ -142,8 +135,8 @@ def _install(
     yield from _note_objects(obj, tuple(dict.fromkeys((*former.objects, *keys))))
     yield from _carry_out(order, items, name, user)
     entry = EstablishedRevision(name=row.version, state="established", objects=keys)
-    message = "; ".join((*gaps, *ignored(obj)))
-    return Carried((entry,), True, message=message, again_after=LOOK_SECONDS)
+    period = period_of((obj.get("spec") or {}).get("syncPeriod"), LOOK_SECONDS)
+    return Carried((entry,), True, message="; ".join(gaps), again_after=period)
 
 
 def _change_order(

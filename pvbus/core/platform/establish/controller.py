@@ -18,7 +18,11 @@ from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.keys import ObjectKey, okey
 from pvbus.core.kernel.markers import SyncView, is_marker
 from pvbus.core.kernel.objects import annotation
-from pvbus.core.kernel.packagekinds import DEPLOYMENT, IMAGE_CONFIG, RUNTIME_CONFIG
+from pvbus.core.kernel.packagekinds import (
+    DEPLOYMENT,
+    IMAGE_CONFIG,
+    RUNTIME_CONFIG,
+)
 from pvbus.core.kernel.packagerows import (
     DEPENDENCY_CYCLE,
     SCOPE,
@@ -30,7 +34,16 @@ from pvbus.core.kernel.packagerows import (
     ScopedKey,
 )
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
-from pvbus.core.platform.establish import carvel, crossplane, installs, others, reporting, revisions, states
+from pvbus.core.platform.establish import (
+    carvel,
+    crossplane,
+    installs,
+    others,
+    reporting,
+    repositories,
+    revisions,
+    states,
+)
 from pvbus.core.platform.establish.deployments import Deployments
 from pvbus.core.platform.establish.families import family_of, kind_of_key
 from pvbus.core.platform.establish.findings import (
@@ -107,7 +120,9 @@ class EstablishController(KeyedController[InstallData]):
 
     def keys(self, partition: int) -> Iterable[str]:
         installs = [*super().keys(partition)]
-        return [*installs, PAGES] if installs else []
+        table = self._tables.get(partition, {}) if self._installer == "pvbus" else {}
+        more = [key for key in table if key.startswith(repositories.KEYS) and key not in installs]
+        return [*installs, *more, *([PAGES] if installs else [])]
 
     @staticmethod
     def has_work(state: InstallData) -> bool:
@@ -123,6 +138,9 @@ class EstablishController(KeyedController[InstallData]):
             return self._observe_config(partition, object_key(key), value)
         if topic == INSTALLS and object_key(key).kind == DEPLOYMENT.kind:
             return self._observe_deployment(partition, ScopedKey.parse(key).rest, value)
+        if topic == INSTALLS and key.startswith(repositories.KEYS):
+            is_news = repositories.observe(table, key, value)
+            return [key] if is_news and self._installer == "pvbus" else []
         data = table.setdefault(key, InstallData())
         edited: list[str] = []
         is_news = True
@@ -247,6 +265,8 @@ class EstablishController(KeyedController[InstallData]):
         if data is None:
             return Outcome()
         self.evaluations += 1
+        if key.startswith(repositories.KEYS):
+            return (yield from repositories.reconcile(key, table, now, self._syncs[partition]))
         wanted = _objects_of(data)
         if any(wanted & objects for each, objects in busy.items() if each != key):
             return Outcome(
@@ -291,6 +311,7 @@ class EstablishController(KeyedController[InstallData]):
             or not row.uid,
             reason=done.reason,
             message=done.message,
+            stage=done.stage,
         )
         if done.references or done.runtime is not None:
             data.references, data.runtime = done.references, done.runtime

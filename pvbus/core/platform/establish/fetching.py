@@ -4,11 +4,13 @@ Done here: `fetch` of inline paths, images, imgpkg bundles and git; `template` a
 kapp. All else is refused by name.
 """
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Content, Effect, Observation, Observe, Pull
+from pvbus.core.kernel.packagerows import Stage
 from pvbus.core.platform.establish.applying import RefusedError
 from pvbus.core.platform.establish.objects import Object, parsed
 from pvbus.core.platform.establish.templating import (
@@ -36,25 +38,48 @@ class Brought(NamedTuple):
     gaps: tuple[str, ...]
 
 
+@contextmanager
+def _stage_of_refusals(stage: Stage) -> Iterator[None]:
+    """Name the stage in refusals, as which errors of effects count, too."""
+    try:
+        yield
+    except RefusedError as refusal:
+        raise RefusedError(refusal.reason, refusal.message, stage) from refusal
+    except PermanentError as error:
+        raise RefusedError(error.reason, str(error), stage) from error
+
+
 def fetch_content(package: Mapping[str, Any], setting: Setting) -> Generator[Effect, Any, Brought]:
     """Fetch and read a Package. setting: of its install, with its pull secrets. Raises RefusedError."""
     spec = ((package.get("spec") or {}).get("template") or {}).get("spec") or {}
     gaps = _deployed_gaps(spec.get("deploy") or ())
     files: Files = {}
-    try:
-        items = list(spec.get("fetch") or ())
-        for number, item in enumerate(items):
-            for path, data in (yield from _fetch(item, setting.namespace)).items():
-                # One item has its own paths, more have a folder each, as in kapp-controller.
-                files[path if len(items) == 1 else path_of(f"{item.get('path') or number}/{path}")] = data
-        rendered = yield from render(files, list(spec.get("template") or ()), setting)
-        objects = parsed(rendered.files)
-    except PermanentError as error:
-        raise RefusedError(error.reason, str(error)) from error
-    if items and not objects:
+    items = list(spec.get("fetch") or ())
+    for number, item in enumerate(items):
+        for path, data in (yield from fetch_files(item, setting.namespace)).items():
+            # One item has its own paths, more have a folder each, as in kapp-controller.
+            files[path if len(items) == 1 else path_of(f"{item.get('path') or number}/{path}")] = data
+    found = yield from render_objects(files, list(spec.get("template") or ()), setting)
+    if items and not found.objects:
         # kapp refuses it, too: a mistyped path would delete all that is installed.
-        raise RefusedError("InvalidPackage", "the package has no objects: look at its paths and subPath")
-    return Brought(objects, (*gaps, *rendered.gaps))
+        text = "the package has no objects: look at its paths and subPath"
+        raise RefusedError("InvalidPackage", text, "template")
+    return Brought(found.objects, (*gaps, *found.gaps))
+
+
+def render_objects(
+    files: Files, steps: Sequence[Mapping[str, Any]], setting: Setting
+) -> Generator[Effect, Any, Brought]:
+    """Return the objects that the steps of a template leave. Raises RefusedError."""
+    with _stage_of_refusals("template"):
+        rendered = yield from render(files, steps, setting)
+        return Brought(parsed(rendered.files), rendered.gaps)
+
+
+def fetch_files(item: Mapping[str, Any], namespace: str) -> Generator[Effect, Any, Files]:
+    """Return the files of an item of `fetch`. Raises RefusedError."""
+    with _stage_of_refusals("fetch"):
+        return (yield from _fetch(item, namespace))
 
 
 def _fetch(item: Mapping[str, Any], namespace: str) -> Generator[Effect, Any, Files]:

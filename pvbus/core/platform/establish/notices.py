@@ -5,7 +5,7 @@ are others'. Work that goes on has none. The reasons are Crossplane's and those 
 Source: Crossplane, internal/controller/pkg/manager and internal/controller/pkg/revision.
 """
 
-from pvbus.core.kernel.effects import Notice
+from pvbus.core.kernel.effects import KindRef, Notice
 from pvbus.core.kernel.keys import ObjectKey, digest
 from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.packagerows import DEPENDENCY_CYCLE, SOURCE_FAILS, WAITING, EstablishedRow, LockRow
@@ -44,15 +44,23 @@ def notice_of(
         note += f"; {done.message}" if done.message else ""
     else:
         return None
+    kind, is_warning = kind_of_key(key), trouble is not None
+    return notice_for(key, kind, row.uid, reason, note, now, is_warning=is_warning)
+
+
+def notice_for(
+    key: ObjectKey, kind: KindRef, uid: str, reason: str, note: str, now: float, *, is_warning: bool
+) -> Notice:
+    """Return a notice of what was done for an object."""
     return Notice(
-        id=digest((str(key), row.uid, reason, note, now))[:32],
-        kind=kind_of_key(key),
+        id=digest((str(key), uid, reason, note, now))[:32],
+        kind=kind,
         namespace=key.namespace,
         name=key.name,
-        uid=row.uid,
+        uid=uid,
         reason=reason,
         note=note.encode()[:NOTE_BYTES_MAX].decode(errors="ignore"),
-        is_warning=trouble is not None,
+        is_warning=is_warning,
         time=timestamp(now).removesuffix("Z") + ".000Z",
         reporter=REPORTER,
     )

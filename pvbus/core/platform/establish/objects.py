@@ -76,13 +76,17 @@ def parsed(files: Mapping[str, bytes | str]) -> list[Object]:
     """Return the objects of these files. Raises PermanentError, with the file's name."""
     found: list[Object] = []
     for path in sorted(files):
-        try:
-            contents = values(files[path], PACKAGES)
-        except YamlError as error:
-            raise PermanentError(f"{path}: {error}", reason="InvalidContent") from error
-        for value in contents:
+        for value in parsed_values(path, files[path]):
             found += _taken_apart(path, value)
     return found
+
+
+def parsed_values(path: str, data: bytes | str) -> list[Any]:
+    """Return the values of a file's documents. Raises PermanentError, with the file's name."""
+    try:
+        return values(data, PACKAGES)
+    except YamlError as error:
+        raise PermanentError(f"{path}: {error}", reason="InvalidContent") from error
 
 
 def _taken_apart(path: str, value: Any) -> list[Object]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pvbus.core.kernel.packagerows import EstablishedRevision
+from pvbus.core.kernel.packagerows import EstablishedRevision, Stage
 from pvbus.core.platform.packaging.statuses import Runtime
 
 
@@ -18,6 +18,7 @@ class Carried(NamedTuple):
     again_after: seconds until the next look, None if none is due
     references: references to the objects of the active revision, for its status; () if nobody looked at them
     runtime: the state of the package's controller, None without a controller
+    stage: in which an install of Carvel's has failed
     """
 
     revisions: tuple[EstablishedRevision, ...] = ()
@@ -29,3 +30,4 @@ class Carried(NamedTuple):
     again_after: float | None = None
     references: tuple[Mapping[str, Any], ...] = ()
     runtime: Runtime | None = None
+    stage: Stage = ""

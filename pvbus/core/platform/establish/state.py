@@ -55,7 +55,7 @@ class InstallData:
     def observe(self, raw: bytes | None) -> bool:
         """Apply the install's object; return whether anything but our own report is new in it."""
         before, self.raw = self.raw, raw
-        if self.row is None or before is None or raw is None or _asked(before) != _asked(raw):
+        if self.row is None or before is None or raw is None or asked(before) != asked(raw):
             self.look_again()
             return True
         return self.reported is None or _decode(raw).get("status") != self.reported
@@ -71,7 +71,7 @@ class InstallData:
         return _decode(self.raw)
 
 
-def _asked(raw: bytes) -> Any:
+def asked(raw: bytes) -> Any:
     """Return what of an object matters beside its status."""
     obj = _decode(raw)
     meta = {

@@ -1,8 +1,8 @@
 """Renders the files of a Carvel Package as `spec.template.spec.template` of it says: by ytt, helm and kbld.
 
 Each step runs its own program, on the files of the package and on what the step before it left. A step that
-would leave its input as it is needs no program: ytt where no file has a directive, kbld where nothing names
-an image. Without its program a step is refused, never left out.
+would leave its input as it is needs no program: ytt where no file has a directive, kbld where every image has
+its digest. Without its program a step is refused, never left out.
 
 Secrets and ConfigMaps with values are read in the name of the install's account: who may write installs could
 read them otherwise.
@@ -14,13 +14,15 @@ import base64
 import binascii
 import posixpath
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pvbus.core.errors import PROGRAM_MISSING, PermanentError
 from pvbus.core.kernel.effects import Effect, Execute, Executed, KindRef
 from pvbus.core.kernel.objects import annotations_of
 from pvbus.core.platform.establish.applying import RefusedError, read
+from pvbus.core.platform.establish.objects import parsed_values
+from pvbus.core.platform.packaging.archives import IMAGES_FILE, images_of
 
 Files = dict[str, bytes]
 
@@ -233,11 +235,41 @@ def _run_helm(step: _Step) -> _Steps:
 def _run_kbld(step: _Step) -> _Steps:
     only(step.options, step.where, "paths")
     arguments, chosen = _inputs(step)
-    if not any(b"image" in data or b"kbld" in data for data in chosen.values()):
-        return chosen, step.setting  # kbld changes images, and nothing names one
+    is_locked = IMAGES_FILE in map(path_of, step.options.get("paths") or ())
+    if not _has_unresolved(chosen, images_of(step.files) if is_locked else {}):
+        return chosen, step.setting
     shown = _shown(step.files, arguments)
     output = yield from _execute("kbld", step, [*arguments, "--build=false"], shown)
     return output, step.setting
+
+
+def _has_unresolved(manifests: Files, locked: Mapping[str, str]) -> bool:
+    """Return whether kbld has anything to change: an image without a digest, or one that a lock has moved.
+
+    locked: image as it is named -> by digest
+    """
+    for path, data in manifests.items():
+        if b"image" not in data and b"kbld" not in data:
+            continue
+        for value in parsed_values(path, data):
+            if isinstance(value, dict) and str(value.get("apiVersion")).startswith("kbld."):
+                return True
+            if any("@sha256:" not in image or locked.get(image, image) != image for image in _images(value)):
+                return True
+    return False
+
+
+def _images(value: Any) -> Iterator[str]:
+    """Yield what kbld takes for images: the texts of all fields with that name."""
+    if isinstance(value, dict):
+        for field, item in value.items():
+            if field == "image" and isinstance(item, str):
+                yield item
+            else:
+                yield from _images(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _images(item)
 
 
 _TOOLS: Mapping[str, Callable[[_Step], _Steps]] = {

@@ -12,6 +12,7 @@ from pvbus.core.kernel.objects import mapping, text
 from pvbus.core.kernel.packagekinds import (
     CARVEL_INSTALL,
     CARVEL_PACKAGE,
+    CARVEL_REPOSITORY,
     CRD,
     CROSSPLANE_REVISIONS,
     DEPLOYMENT,
@@ -99,7 +100,7 @@ class ScopeState:
             return self._observe_definition(okey, obj), set()
         elif kind == IMAGE_CONFIG:
             return self._observe_image_config(okey, obj), set()
-        elif kind in (RUNTIME_CONFIG, DEPLOYMENT):
+        elif kind in (RUNTIME_CONFIG, DEPLOYMENT, CARVEL_REPOSITORY):
             return False, set()  # of establish alone
         return True, set()
 
@@ -181,6 +182,8 @@ class ScopeState:
 
     def set_established(self, okey: str, row: EstablishedRow | None) -> bool:
         """Apply what establish did; return whether a decision depends on it: on whether there is a row."""
+        if okey.startswith(f"{CARVEL_REPOSITORY}|"):
+            return False  # what it brings are Packages, which are read as such
         before = self.established.pop(okey, None)
         if row is not None:
             self.established[okey] = row

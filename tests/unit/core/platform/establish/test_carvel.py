@@ -522,12 +522,16 @@ def test_an_install_that_changes_its_package_is_refused_by_name(name: str) -> No
     assert data_of(world, "settings") is None
 
 
-def test_a_period_without_effect_is_said() -> None:
-    """The install is installed, and its message names the field."""
+@pytest.mark.parametrize(
+    ("period", "seconds"),
+    [(None, 600), ("1h", 3600), ("1m30s", 90), ("5s", 30), ("soon", 600), ("1h soon", 600), (90, 600)],
+)
+def test_an_install_is_compared_after_its_period(period: Any, seconds: float) -> None:
+    """At least half a minute, as for kapp-controller; without one, or for what is none, ten minutes."""
     world = EstablishWorld()
-    add_install(world, syncPeriod="1h")
+    add_install(world, syncPeriod=period)
     add_package(world, "1.0.0", [config_map("settings", "1")])
     order(world, "1.0.0")
     world.settle()
-    assert world.done[KEY].is_healthy
-    assert "spec.syncPeriod has no effect" in world.done[KEY].message
+    assert world.settle()[KEY].again_after == seconds
+    assert world.done[KEY].message == ""

@@ -34,7 +34,7 @@ FILES = {
     "config/lib.star": b"x",
     "plain/b.yml": PLAIN,
     "odd=/etc/hosts": b"x",
-    ".imgpkg/images.yml": b"images: []\n",
+    ".imgpkg/images.yml": b"apiVersion: imgpkg.carvel.dev/v1alpha1\nkind: ImagesLock\nimages: []\n",
     "chart/Chart.yaml": b"name: c\n",
     "chart/values.yaml": b"a: 1\n",
 }
@@ -233,7 +233,8 @@ def test_without_its_program_a_package_is_refused_and_what_is_installed_stays(
     paths = {"Chart.yaml": "name: c"} if program == "helm" else {"config.yml": text}
     add_package(world, "1.1.0", [], fetch=[{"inline": {"paths": paths}}], template=template)
     if program == "kbld":
-        world.programs["ytt"] = lambda _: Executed(0, text.encode(), b"")
+        with_image = yaml.safe_dump({**config_map("settings", "2"), "image": "nginx"}).encode()
+        world.programs["ytt"] = lambda _: Executed(0, with_image, b"")
     order(world, "1.1.0")
     world.mirror()
     (put,) = world.reconcile(KEY).puts

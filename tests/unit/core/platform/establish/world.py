@@ -9,6 +9,7 @@ import yaml
 from pvbus.adapters.memory.cluster import MemoryCluster, Write
 from pvbus.core.errors import PROGRAM_MISSING, PermanentError, PvbusError
 from pvbus.core.kernel.effects import WRITES, Content, Effect, Execute, Executed, Outcome, Pull, Put
+from pvbus.core.kernel.packagekinds import CARVEL_REPOSITORY
 from pvbus.core.kernel.packagerows import EstablishedRow, Installer, LockedRevision, LockRow
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
 from pvbus.core.platform.establish.controller import EstablishController
@@ -22,7 +23,7 @@ PROVIDER = Kind(PKG, "Provider")
 REVISION = Kind(PKG, "ProviderRevision")
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 INSTALL = Kind("packaging.carvel.dev", "PackageInstall")
-MIRRORED = {PROVIDER, REVISION, INSTALL, Kind("data.packaging.carvel.dev", "Package")}
+MIRRORED = {PROVIDER, REVISION, INSTALL, Kind("data.packaging.carvel.dev", "Package"), CARVEL_REPOSITORY}
 
 
 def crd(name: str, *, text: str = "", scope: str = "Cluster") -> Object:
@@ -71,7 +72,12 @@ class EstablishWorld:
         self.cluster.serve(
             Resource("packaging.carvel.dev", "v1alpha1", "PackageInstall", "packageinstalls", True)
         )
-        self.cluster.serve(Resource("data.packaging.carvel.dev", "v1alpha1", "Package", "packages", True))
+        for kind in ("Package", "PackageMetadata"):
+            plural = "packages" if kind == "Package" else "packagemetadatas"
+            self.cluster.serve(Resource("data.packaging.carvel.dev", "v1alpha1", kind, plural, True))
+        self.cluster.serve(
+            Resource("packaging.carvel.dev", "v1alpha1", "PackageRepository", "packagerepositories", True)
+        )
         self.contents: dict[str, dict[str, bytes]] = {}
         self.refusals: dict[str, PvbusError] = {}
         self.programs: dict[str, Callable[[Execute], Executed]] = {}
