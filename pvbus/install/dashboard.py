@@ -230,11 +230,16 @@ QUESTIONS = (
             Panel(
                 "Sources of packages",
                 "ops",
-                "Reads of registries and git, by outcome: with `transient` and `permanent` packages wait.",
+                "Reads of registries and git, and programs of templates, by outcome: with `transient` and "
+                "`permanent` packages wait.",
                 (
                     Query(
                         "sum by (effect, outcome) (rate(pvbus_source_reads_total[$__rate_interval]))",
                         "{{effect}} {{outcome}}",
+                    ),
+                    Query(
+                        "sum by (program, outcome) (rate(pvbus_programs_total[$__rate_interval]))",
+                        "{{program}} {{outcome}}",
                     ),
                 ),
             ),
