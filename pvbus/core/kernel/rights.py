@@ -251,6 +251,8 @@ PLATFORM_RIGHTS: Mapping[str, tuple[Right, ...]] = {
             "make, move and remove installs that others need",
         ),
         Right("packaging.carvel.dev", "packageinstalls/status", ("update",), "report dependencies"),
+        Right("kappctrl.k14s.io", "apps", ("get", "create", "update"), "show what each install does"),
+        Right("kappctrl.k14s.io", "apps/status", ("update",), "show what each install does"),
         Right("packaging.carvel.dev", "packagerepositories", ("get", "update"), "set the finalizer"),
         Right("packaging.carvel.dev", "packagerepositories/status", ("update",), "report what each brings"),
         *(

@@ -35,6 +35,7 @@ from pvbus.core.kernel.packagerows import (
 )
 from pvbus.core.kernel.records import ESTABLISHED, INSTALLS, LOCK
 from pvbus.core.platform.establish import (
+    apps,
     carvel,
     crossplane,
     installs,
@@ -55,6 +56,7 @@ from pvbus.core.platform.establish.findings import (
     is_healthy,
     look,
     object_key,
+    package_of,
     why_unhealthy,
 )
 from pvbus.core.platform.establish.notices import BESIDE, notice_of
@@ -63,7 +65,6 @@ from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.runtimeconfigs import RuntimeConfigs
 from pvbus.core.platform.establish.state import InstallData
 from pvbus.core.platform.establish.states import InstallAction
-from pvbus.core.platform.packaging.carvelobjects import GLOBAL_NAMESPACE
 from pvbus.core.platform.packaging.conditions import Status
 from pvbus.core.platform.packaging.imageconfigs import Access, ImageConfigs
 from pvbus.core.platform.packaging.reading import Problem, install_of
@@ -396,7 +397,7 @@ class EstablishController(KeyedController[InstallData]):
             )
         if row.status != "locked":
             row = msgspec.structs.replace(row, version=run.before.revisions[-1].name)
-        package = self._package(run.table, install, row)
+        package = package_of(run.table, install, row)
         return (yield from carvel.reconcile_install(install, live, row, run.before, package))
 
     def _report(self, run: Pass, done: Carried) -> Generator[Effect, Any, None]:
@@ -431,6 +432,7 @@ class EstablishController(KeyedController[InstallData]):
             )
             data.reported = stored or data.reported
         if not family.has_revisions:
+            yield from apps.report_app(name, data, package_of(table, install, row), wanted, now)
             return
         kind = revisions.kind_of_revisions(install)
         uids = {each.name: each.uid for each in data.done.revisions} if data.done is not None else {}
@@ -455,16 +457,6 @@ class EstablishController(KeyedController[InstallData]):
         # Nobody watches the pages: what a person has changed in them is put right by the next look.
         again = crossplane.LOOK_SECONDS if rows else None
         return Outcome(result="changed" if is_changed else "unchanged", again_after=again)
-
-    def _package(self, table: Table, install: Install, row: LockRow) -> Object | None:
-        """Return the Carvel Package of an install's version: of its namespace, else of the common one."""
-        kind, namespace = carvel.PACKAGE, ObjectKey.parse(install.okey).namespace
-        for where in (namespace, GLOBAL_NAMESPACE):
-            key = ScopedKey(SCOPE, okey(kind.group, kind.kind, where, f"{install.package}.{row.version}"))
-            data = table.get(str(key))
-            if data is not None and data.raw is not None:
-                return data.object()
-        return None
 
 
 def _objects_of(data: InstallData) -> frozenset[str]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pvbus.core.kernel.effects import Effect, Get
 from pvbus.core.kernel.installs import Install
-from pvbus.core.kernel.keys import ObjectKey
+from pvbus.core.kernel.keys import ObjectKey, okey
 from pvbus.core.kernel.packagerows import (
     OBJECT_OWNED,
     SCOPE,
@@ -26,6 +26,7 @@ from pvbus.core.platform.establish.notices import trouble_of
 from pvbus.core.platform.establish.objects import Object
 from pvbus.core.platform.establish.state import InstallData
 from pvbus.core.platform.establish.states import InstallFinding, InstallState
+from pvbus.core.platform.packaging.carvelobjects import GLOBAL_NAMESPACE
 from pvbus.core.platform.packaging.reading import Problem, install_of
 
 Table = Mapping[str, InstallData]
@@ -249,6 +250,17 @@ def established_before(name: ObjectKey, data: InstallData) -> EstablishedRow:
     version = data.row.version if data.row is not None else ""
     entry = EstablishedRevision(name=version, state="pending", objects=objects)
     return EstablishedRow(revisions=(entry,) if objects else ())
+
+
+def package_of(table: Table, install: Install, row: LockRow) -> Object | None:
+    """Return the Carvel Package of an install's version: of its namespace, else of the common one."""
+    kind, namespace = carvel.PACKAGE, ObjectKey.parse(install.okey).namespace
+    for where in (namespace, GLOBAL_NAMESPACE):
+        key = ScopedKey(SCOPE, okey(kind.group, kind.kind, where, f"{install.package}.{row.version}"))
+        data = table.get(str(key))
+        if data is not None and data.raw is not None:
+            return data.object()
+    return None
 
 
 def _title(rest: str) -> str:

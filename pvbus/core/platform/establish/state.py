@@ -22,6 +22,7 @@ class InstallData:
     references: references to the active revision's objects, as of the last comparison
     runtime: the state of the active revision's controller, as of the last comparison
     reported: the status of the install that was written last; None if it is not wanted any more
+    app: the digest of what the App of an install of Carvel's says, as it was written last
     """
 
     def __init__(self) -> None:
@@ -36,6 +37,7 @@ class InstallData:
         self.references: tuple[Mapping[str, Any], ...] = ()
         self.runtime: Runtime | None = None
         self.reported: Mapping[str, Any] | None = None
+        self.app = ""
 
     @property
     def is_empty(self) -> bool:

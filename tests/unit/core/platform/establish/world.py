@@ -78,6 +78,7 @@ class EstablishWorld:
         self.cluster.serve(
             Resource("packaging.carvel.dev", "v1alpha1", "PackageRepository", "packagerepositories", True)
         )
+        self.cluster.serve(Resource("kappctrl.k14s.io", "v1alpha1", "App", "apps", True))
         self.contents: dict[str, dict[str, bytes]] = {}
         self.refusals: dict[str, PvbusError] = {}
         self.programs: dict[str, Callable[[Execute], Executed]] = {}
@@ -242,8 +243,8 @@ class EstablishWorld:
 
     @property
     def changes(self) -> list[Write]:
-        """Return the writes but for those of statuses."""
-        return [write for write in self.cluster.writes if write.subresource != "status"]
+        """Return the writes but for those of statuses, and of Apps, which are nothing else."""
+        return [each for each in self.cluster.writes if each.subresource != "status" and each.kind != "App"]
 
     def live(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         return self.cluster.peek(kind, namespace, name)
