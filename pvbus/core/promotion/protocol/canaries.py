@@ -124,7 +124,16 @@ def _unless_running(
         return Obstacle(canary, NOT_READY, SEPARATOR.join(filter(None, (why, turn.words.get(canary)))))
     if facts.is_current and is_good_now(facts, turn.evidence.get(canary)):
         return None
-    return Obstacle(canary, NOT_READY, turn.words.get(canary) or "its revision is not proposed")
+    return Obstacle(canary, NOT_READY, turn.words.get(canary) or _standing(facts, turn.rows.get(canary)))
+
+
+def _standing(facts: TargetFacts, row: Target | None) -> str:
+    """Say what a canary lacks where promote says nothing: what it runs is not good, or none is proposed."""
+    if not facts.is_current:
+        return "its revision is not proposed"
+    said = row.evidence if row is not None and row.revision == facts.published else ""
+    why = f"it runs {facts.published} already, which is not shown to be good now"
+    return f"{why} ({said})" if said else why
 
 
 def _package(upstream: str) -> str:

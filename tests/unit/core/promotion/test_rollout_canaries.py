@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from pvbus.core.api.rollouts import CanaryExcuse
+from pvbus.core.api.rollouts import CanaryExcuse, DenyWindow
 from pvbus.core.kernel.rolloutrows import Approve, Evidence, TargetFacts
 from pvbus.core.kernel.rolloutstates import RolloutState
 from pvbus.core.promotion.protocol.machine import SETTLE_TIMES_MAX
 from pvbus.core.promotion.protocol.rules import Rules, WaveRules
+from pvbus.core.promotion.protocol.windows import compiled
 from tests.unit.core.promotion.stepping import TWO, Fleet
 
 S = RolloutState
@@ -63,8 +64,8 @@ HELD: list[tuple[Callable[[Fleet], None], str, str]] = [
     (missing, "CanaryMissing", "canary t0: no PackageVariant of this name exists"),
     (unproposed, "CanaryNotReady", "canary t0: its revision is not proposed"),
     (with_an_open_draft, "CanaryNotReady", "canary t0: its revision is not proposed"),
-    (without_evidence, "CanaryNotReady", "canary t0: its revision is not proposed"),
-    (bad, "CanaryNotReady", "canary t0: its revision is not proposed"),
+    (without_evidence, "CanaryNotReady", "canary t0: it runs v2 already, which is not shown to be good now"),
+    (bad, "CanaryNotReady", "canary t0: it runs v2 already, which is not shown to be good now"),
     (
         of_another_revision,
         "CanaryNotReady",
@@ -351,11 +352,16 @@ def test_scenario_11_promote_passes_no_open_canary() -> None:
     assert (made.go(1000).ordered(Approve), made.rollout.canary_reason) == ([], "CanaryNotReady")
 
 
-def test_scenario_13_a_canary_holds_inside_and_outside_of_windows() -> None:
-    made = fleet()
-    missing(made)
-    assert made.go().rollout.canary_reason == "CanaryMissing"
-    assert made.command(promote=1).rollout.attempt == 0
+@pytest.mark.parametrize("is_open", [True, False])
+def test_scenario_13_a_canary_holds_inside_and_outside_of_windows(*, is_open: bool) -> None:
+    """What passes a denied time for a hotfix passes no canary."""
+    last = "1970-01-02" if is_open else "2100-01-01"
+    denied = (compiled(DenyWindow(first_date="1970-01-01", last_date=last)),)
+    rules = CANARY._replace(waves=(WaveRules(0, 1, denied=denied), WaveRules(denied=denied)))
+    made = fleet(rules).go().command(promote=1, promote_reason="a hotfix")
+    assert made.ordered(Approve) == ["t0"]
+    made.change("t0", is_proposed=False).change("t0", withdrawn=1)
+    assert (made.go(600).ordered(Approve), made.rollout.canary_reason) == ([], "CanaryNotReady")
 
 
 def test_a_canary_that_is_unproven_again_keeps_the_rest_of_the_fleet_waiting() -> None:

@@ -36,7 +36,7 @@ def test_a_target_without_evidence_stops_the_rollout_and_never_rolls_back(*, rol
     watch(fleet, 60)
     assert (fleet.rollout.state, fleet.rollout.reason) == (RolloutState.STOPPED, "NoEvidence")
     assert "t0: EvidenceMissing: Application web does not exist" in fleet.rollout.message
-    assert fleet.states == "silent planned planned"
+    assert (fleet.states, fleet.quarantines) == ("silent planned planned", {}), "nothing speaks against it"
 
 
 def test_nothing_but_ready_is_waited_for_as_long_where_the_policy_says_nothing() -> None:

@@ -138,6 +138,10 @@ def test_bad_evidence_counts_when_it_is_seen_twice() -> None:
     hub.go(LOOK_SECONDS)
     assert hub.targets["t0"] == "approved"
     assert "it counts when it is seen twice" in hub.why()
+    looks = len(hub.looks)
+    hub.source("t0", query="other").go(1)
+    assert len(hub.looks) > looks, "what promote says is looked at at once"
+    assert hub.targets["t0"] == "approved", "two looks within a second are one"
     hub.shows("t0", application(health="Progressing")).go(LOOK_SECONDS)
     hub.shows("t0", application(health="Degraded")).go(LOOK_SECONDS)
     assert hub.targets["t0"] == "approved", "it flaps"
@@ -339,7 +343,9 @@ def test_a_canary_that_runs_the_revision_counts_by_the_evidence_of_now() -> None
     assert hub.looks == [], "nothing is to be planned"
     hub.candidate("t1", revision="v2", digest=DIGEST, is_proposed=True)
     hub.source("t1").go(120)
-    assert (hub.status.attempt, hub.condition("Progressing").reason) == (1, "CanaryNotReady")
+    going = hub.condition("Progressing")
+    assert (hub.status.attempt, going.reason) == (1, "CanaryNotReady")
+    assert "canary t0: it runs v2 already, which is not shown to be good now" in going.message
     hub.shows("t0", application()).go(60)
     assert (hub.status.attempt, hub.targets["t1"]) == (2, "ordered")
 
