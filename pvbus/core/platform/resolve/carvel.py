@@ -391,10 +391,11 @@ class CarvelFamily:
         sentence = refusal_words(outcome.explanation)
         if outcome.status == "undecided":
             return "Undecided", sentence
-        conditions = {
-            each.condition
-            for each in dependencies_open(plan.reports, lambda package, _: self._found(plan, package))
-        }
+        unmet = dependencies_open(plan.reports, lambda package, _: self._found(plan, package))
+        conditions = {each.condition for each in unmet}
+        # The sentence names an API that is missing; who provides it, or that nobody does, is said here.
+        hints = [each.message for each in unmet if each.offer and not each.is_optional and each.message]
+        sentence = "; ".join((sentence, *dict.fromkeys(hints)))
         if not self._catalogue.versions(plan.present.namespace, plan.package):
             conditions.add("UnknownPackage")
         for condition in _REFUSALS:

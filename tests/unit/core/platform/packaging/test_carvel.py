@@ -592,9 +592,9 @@ def test_no_provider_is_searched_unless_that_is_wanted() -> None:
     """By default the install is refused, with the name of what provides the API."""
     world = InstallWorld([PROVIDER, CONSUMER], [install("app")]).settle()
     assert world.row("app").status == "refused"
-    assert world.row("app").dependencies[0].message == (
-        "API some.api.org/v1 MainAPI is provided by provider.test.carvel.dev: install it"
-    )
+    way_out = "API some.api.org/v1 MainAPI is provided by provider.test.carvel.dev: install it"
+    assert world.row("app").dependencies[0].message == way_out
+    assert world.row("app").message.endswith(f"; {way_out}")
 
 
 def test_several_providers_are_a_question() -> None:
