@@ -71,7 +71,7 @@ def document_of(
     for namespace, selection in shown:
         key = Key(namespace, selection.policy.metadata.name)
         found = _policy(key, selection, rows.get(key), groups[namespace], now, failing)
-        policies.append({**found, "evidence": list(_evidence(selection, objects))})
+        policies.append({**found, "evidence": list(_evidence_gaps(selection, objects))})
     stops = [msgspec.convert(each, RolloutStop) for each in _of(objects, STOP)]
     return {
         "policies": policies,
@@ -171,8 +171,8 @@ def _upstreams(objects: Sequence[Object]) -> Mapping[str, Mapping[str, str]]:
     return found
 
 
-def _evidence(selection: Selection, objects: Sequence[Object]) -> Iterator[str]:
-    """Yield why the evidence of targets would never be known."""
+def _evidence_gaps(selection: Selection, objects: Sequence[Object]) -> Iterator[str]:
+    """Yield each reason for which evidence of targets would never be known."""
     rule = selection.policy.spec.evidence.object
     if rule is None or selection.problems:
         return

@@ -1,7 +1,7 @@
 """Reads what a version of a package needs and provides: `dependsOn` of Crossplane's packages, and
 `dependencies`, `provides` and the gates of the platform of Carvel's.
 
-Both the seed's and the merged proposal's spelling of Carvel's fields are read; docs/packages.md has them
+Both the first and the merged proposal's spelling of Carvel's fields are read; docs/packages.md has them
 side by side.
 """
 
@@ -47,7 +47,7 @@ INSTALLATION_TYPES = {
     "OnePerNamespace": "onePerNamespace",
     "NoRestrictions": "noRestrictions",
 }
-"""Every spelling of an installationType, and the seed's."""
+"""Every spelling of an installationType, and that of the first proposal."""
 
 OR_DEPTH_MAX = 16
 """How often alternatives may be nested: nobody needs two levels, and Python's stack ends at some hundreds."""
@@ -139,7 +139,7 @@ def _gate(fields: Fields, spec: Spec, field: str, platform: str) -> Requirement 
 
 
 def _dependencies(fields: Fields, spec: Spec) -> list[tuple[str, Spec]]:
-    """Return the items of `dependencies`; the example of the seed has them in `packages` within it."""
+    """Return the items of `dependencies`; the first proposal's example has them in `packages` within it."""
     if not isinstance(spec.get("dependencies"), Mapping):
         return fields.items(spec, "spec", "dependencies")
     inner = spec["dependencies"]

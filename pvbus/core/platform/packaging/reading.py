@@ -251,7 +251,7 @@ def _carvel_install(fields: Fields, obj: Mapping[str, Any]) -> Install | None:
 
 
 def _installs(fields: Fields, dependencies: Mapping[str, Any]) -> bool:
-    """Return whether dependencies are installed. The seed says `install`, the merged proposal `managedBy`."""
+    """Return whether dependencies are installed: `install` of the first proposal, or `managedBy`."""
     seed = fields.flag(dependencies, "spec.dependencies", "install")
     merged = fields.choice(dependencies, "spec.dependencies", "managedBy", _MANAGED_BY)
     if seed is not None and merged and seed != (merged == "Auto"):
@@ -285,7 +285,8 @@ def _overrides(fields: Fields, dependencies: Mapping[str, Any]) -> tuple[Overrid
 
 
 def _override(fields: Fields, path: str, item: Mapping[str, Any]) -> Override:
-    """Read an item: the seed has `versionSelection` in it, the merged proposal in `packageRef`."""
+    """Read an override; `versionSelection` is a field of its own in the first proposal, and of `packageRef`
+    in the merged one."""
     fields.check_known(item, path, {"name", "alias", "refName", "packageRef", "versionSelection", "install"})
     inner, inner_path = item, path
     if "packageRef" in item:

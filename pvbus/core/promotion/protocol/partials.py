@@ -85,7 +85,10 @@ def strand_overdue(turn: Turn) -> None:
 
 
 def undo_units(turn: Turn, members: Iterable[Sequence[Target]], free: int | None) -> None:
-    """Restore the members of units whose turn it is, in at most so many units; strand who cannot be."""
+    """Restore the members of units whose turn it is, and strand those that cannot be restored.
+
+    free: of how many units at most, None for no limit
+    """
     strand_overdue(turn)
     for unit in members:
         why = why_kept(turn, unit)

@@ -108,7 +108,7 @@ class RolloutController(KeyedController[RolloutData]):
         return (name,)
 
     def _touch_all(self, partition: int) -> list[str]:
-        """Note that all rollouts stand still, or go on."""
+        """Make all rollouts decide again, as a stop has come or gone; return their keys."""
         table = self._tables[partition]
         for data in table.values():
             data.is_touched = data.is_stale = True

@@ -5,7 +5,6 @@ revisions of the downstream and the content of injected objects. If the digest i
 read or written, so a restart writes nothing.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
@@ -16,7 +15,7 @@ from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.backoff import Backoff
 from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.echo import ECHO_SECONDS
-from pvbus.core.kernel.effects import INTERNAL_ERROR, Effect, Get, Outcome, Put, Reconciliation
+from pvbus.core.kernel.effects import INTERNAL_ERROR, Effect, Outcome, Put, Reconciliation
 from pvbus.core.kernel.keys import FINALIZER, RETRY, Key, TargetKey, digest, okey, sha1_head, watch_key
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.promotionrows import ApprovalRow
@@ -38,21 +37,18 @@ from pvbus.core.variants.inject.choosing import NotYetError
 from pvbus.core.variants.inject.ensure import ContentName, ContentNeededError, DownstreamReconciler
 from pvbus.core.variants.inject.mutations import (
     InjectionPoint,
-    InjectionPoints,
-    injection_points,
     validate_variant,
     wanted,
 )
-from pvbus.core.variants.inject.requests import Requests, requester
+from pvbus.core.variants.inject.requests import KnownPoints, Requests, requester
 from pvbus.core.variants.inject.state import InjectState, Inputs, Pass, RefusedAttempt, Written
 from pvbus.core.variants.inject.view import REPOSITORY_KIND, InjectView, PackageKey, ViewCandidates
 from pvbus.core.variants.missing import missing_part, no_repository
 from pvbus.core.variants.revisions.holding import Holder, holder_of, unheld, until_held
 from pvbus.core.variants.revisions.observed import REVISION_KIND, ObservedRevision
-from pvbus.core.variants.revisions.owning import RESOURCES, add_finalizer, terminate
+from pvbus.core.variants.revisions.owning import add_finalizer, terminate
 
 VARIANT_KIND = f"{CONFIG_GROUP}/PackageVariant"
-POINTS_KEPT = 256  # upstream contents whose injection points are cached
 REFUSED_RETRY_SECONDS = 60.0
 TERMINATING_RETRY_SECONDS = 5.0
 WAIT_REPORTED_SECONDS = 2.0  # shorter waits are part of every change; reporting them would make Ready flap
@@ -83,7 +79,7 @@ class InjectController(KeyedController[InjectState]):
         self.view = InjectView(partitions)
         self._elapsed = elapsed
         self._requests = Requests()
-        self._points: OrderedDict[str, InjectionPoints] = OrderedDict()
+        self._points = KnownPoints()
 
     # ------------------------------------------------------------ records in
 
@@ -377,25 +373,8 @@ class InjectController(KeyedController[InjectState]):
         ]
         followed = upstream.followed(saves=follows_saves(one.variant))
         if row is None or not row.input_digest or row.upstream_identity != followed:
-            points += (yield from self._points_of(one.namespace, upstream)).points
+            points += (yield from self._points.of(one.namespace, upstream)).points
         return tuple(dict.fromkeys((*wanted(points, injectors), *one.seen.content)))
-
-    def _points_of(
-        self, namespace: str, upstream: ObservedRevision
-    ) -> Generator[Effect, Any, InjectionPoints]:
-        """Return the injection points of an upstream's content, read once per content."""
-        found = self._points.get(upstream.identity)
-        if found is None:
-            resources = yield Get(RESOURCES, namespace, upstream.name)
-            files = ((resources or {}).get("spec") or {}).get("resources") or {}
-            found = injection_points(files)
-            if resources is not None and upstream.facts.lifecycle == "Published":  # others change in place
-                self._points[upstream.identity] = found
-        else:
-            self._points.move_to_end(upstream.identity)
-        while len(self._points) > POINTS_KEPT:
-            self._points.popitem(last=False)
-        return found
 
     def _gather(
         self, one: Pass, names: tuple[ContentName, ...], downstreams: list[PackageKey]

@@ -5,16 +5,22 @@ the last of them. A variant's result row stores its requests, so a lease that mo
 still withdraw the unused ones.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
-from pvbus.core.kernel.effects import Put
+from pvbus.core.kernel.effects import Effect, Get, Put
 from pvbus.core.kernel.keys import WatchKey, is_check
 from pvbus.core.kernel.records import WATCHES, WatchRequest
+from pvbus.core.variants.inject.mutations import InjectionPoints, injection_points
+from pvbus.core.variants.revisions.observed import ObservedRevision
+from pvbus.core.variants.revisions.owning import RESOURCES
 
 _request = msgspec.json.Decoder(WatchRequest)
 _PREFIX = "inject-"
+POINTS_KEPT = 256  # upstream contents whose injection points are cached
 
 
 def requester(partition: int) -> str:
@@ -99,3 +105,25 @@ class Requests:
                 del lease.users[key]
                 left.add(key)
         return left
+
+
+class KnownPoints:
+    """The injection points of upstream contents, which say what is requested. Each content is read once."""
+
+    def __init__(self) -> None:
+        self._points: OrderedDict[str, InjectionPoints] = OrderedDict()
+
+    def of(self, namespace: str, upstream: ObservedRevision) -> Generator[Effect, Any, InjectionPoints]:
+        """Return the injection points of an upstream's content."""
+        points = self._points.get(upstream.identity)
+        if points is None:
+            resources = yield Get(RESOURCES, namespace, upstream.name)
+            files = ((resources or {}).get("spec") or {}).get("resources") or {}
+            points = injection_points(files)
+            if resources is not None and upstream.facts.lifecycle == "Published":  # others change in place
+                self._points[upstream.identity] = points
+        else:
+            self._points.move_to_end(upstream.identity)
+        while len(self._points) > POINTS_KEPT:
+            self._points.popitem(last=False)
+        return points
