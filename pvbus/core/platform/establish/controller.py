@@ -316,6 +316,8 @@ class EstablishController(KeyedController[InstallData]):
         )
         if done.references or done.runtime is not None:
             data.references, data.runtime = done.references, done.runtime
+        if done.manifest is not None:
+            data.manifest = done.manifest
         is_current = changes == data.changes  # what was changed meanwhile was not looked at
         if is_current and done.is_healthy and not done.waiting and done.again_after is not None:
             data.looked_at, data.look_after = run.now, done.again_after
@@ -436,7 +438,10 @@ class EstablishController(KeyedController[InstallData]):
             return
         kind = revisions.kind_of_revisions(install)
         uids = {each.name: each.uid for each in data.done.revisions} if data.done is not None else {}
-        statuses = reporting.revision_statuses(row, data.done, runtime, data.references, access)
+        given_status = dict(data.manifest)
+        if kind.kind == crossplane.PACKAGE_REVISION and runtime is not None and runtime.is_started:
+            given_status["controllerRef"] = reporting.controller_ref(data.active)
+        statuses = reporting.revision_statuses(row, data.done, runtime, data.references, access, given_status)
         for locked in row.revisions:
             name_of, uid = okey(kind.group, kind.kind, "", locked.name), uids.get(locked.name)
             if uid and not _is_shown(table, name_of, locked, statuses[locked.name]):

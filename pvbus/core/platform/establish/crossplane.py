@@ -23,7 +23,7 @@ from pvbus.core.kernel.packagerows import (
     LockedRevision,
     LockRow,
 )
-from pvbus.core.platform.establish import applying, certificates, revisions, runtime
+from pvbus.core.platform.establish import applying, certificates, manifests, revisions, runtime
 from pvbus.core.platform.establish.applying import NotYetError, RefusedError
 from pvbus.core.platform.establish.deployments import Deployments, health_of
 from pvbus.core.platform.establish.objects import Object, key_of, title
@@ -38,6 +38,8 @@ SOON_SECONDS = 1.0
 REFUSED_SECONDS = 60.0
 """A conflict may end by a change of an object that nobody watches, as may a lack of rights."""
 PENDING = "Pending"
+PACKAGE_REVISION = "PackageRevision"
+"""The kind of the revisions of Packages, which have fields that shipped kinds lack."""
 RUNTIME_SECONDS = 30.0
 """Between two looks at a Deployment that is not available, where ingest cannot watch it. A look reads all
 objects of the package."""
@@ -46,7 +48,8 @@ LOOK_SECONDS = 600.0
 
 
 class _Run(NamedTuple):
-    """One reconciliation. live: revision name -> its live object."""
+    """One reconciliation. live: revision name -> its live object. manifest: of the active revision's package,
+    once it is read."""
 
     install: Install
     obj: Object
@@ -57,6 +60,7 @@ class _Run(NamedTuple):
     images: ImageConfigs
     configs: RuntimeConfigs
     deployments: Deployments
+    manifest: dict[str, Any]
 
     @property
     def name(self) -> str:
@@ -105,7 +109,7 @@ def reconcile_install(
     strays: names of revisions that may have lost the label by hand, see `revisions.list_revisions`
     """
     live = yield from revisions.list_revisions(install, Owner.of(obj), strays)
-    run = _Run(install, obj, row, before, namespace, live, images, configs, deployments)
+    run = _Run(install, obj, row, before, namespace, live, images, configs, deployments, {})
     for locked in sorted(row.revisions, key=lambda each: (each.is_active, each.revision)):
         live[locked.name] = yield from revisions.ensure_revision(install, obj, locked, live.get(locked.name))
     active = next((each for each in row.revisions if each.is_active), None)
@@ -114,7 +118,8 @@ def reconcile_install(
         return Carried(
             _in_order(run, done), reason="InactivePackageRevision", message="no revision is active"
         )
-    return (yield from _activate(run, active))
+    carried = yield from _activate(run, active)
+    return carried._replace(manifest=manifests.status_of(run.manifest) if run.manifest else None)
 
 
 class _Whole(NamedTuple):
@@ -125,6 +130,7 @@ class _Whole(NamedTuple):
     workloads: the objects that run the package, to be written once the revision is active
     gap: what of the package has no effect here, in words, "" if nothing
     endpoint: the address at which a function answers
+    lists: fields of the revision's spec that come from the package
     """
 
     keys: tuple[str, ...]
@@ -132,6 +138,7 @@ class _Whole(NamedTuple):
     workloads: list[applying.Item]
     gap: str
     endpoint: str
+    lists: Mapping[str, Any]
 
 
 def _activate(run: _Run, active: LockedRevision) -> Generator[Effect, Any, Carried]:
@@ -173,6 +180,7 @@ def _make_whole(run: _Run, locked: LockedRevision) -> Generator[Effect, Any, _Wh
         raise RefusedError(UNVERIFIED, words)
     access = run.images.access(source, run.install.secrets)
     content = yield from content_of(locked, access)
+    run.manifest.update(content.meta)
     given = list(content.objects.values())
     certified = yield from _runtime(run, locked, content, access)
     ran = certified.runtime
@@ -193,7 +201,8 @@ def _make_whole(run: _Run, locked: LockedRevision) -> Generator[Effect, Any, _Wh
         {"apiVersion": each["apiVersion"], "kind": each["kind"], "name": each["metadata"]["name"]}
         for each in own
     )
-    return _Whole(tuple(map(key_of, own)), references, workloads, ran.gap, ran.endpoint)
+    lists = manifests.lists_of(content.meta, references) if run.kind.kind == PACKAGE_REVISION else {}
+    return _Whole(tuple(map(key_of, own)), references, workloads, ran.gap, ran.endpoint, lists)
 
 
 def _create_authority(run: _Run, secret: Object) -> Generator[Effect, Any, None]:
@@ -243,7 +252,9 @@ def _switch_on(
         # One that the lock has dropped meanwhile goes last, and must not be active beside the new one.
         run.live[name] = yield from revisions.switch(run.kind, run.live[name], None, "Inactive")
     live = run.live[active.name]
-    run.live[active.name] = yield from revisions.switch(run.kind, live, active, "Active")
+    run.live[active.name] = yield from revisions.switch(
+        run.kind, live, active, "Active", run.manifest, whole.lists
+    )
     yield from applying.write(whole.workloads)
     return done
 

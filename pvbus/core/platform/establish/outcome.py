@@ -19,6 +19,7 @@ class Carried(NamedTuple):
     references: references to the objects of the active revision, for its status; () if nobody looked at them
     runtime: the state of the package's controller, None without a controller
     stage: in which an install of Carvel's has failed
+    manifest: fields of the active revision's status that come from its package; None if nobody looked
     """
 
     revisions: tuple[EstablishedRevision, ...] = ()
@@ -31,3 +32,4 @@ class Carried(NamedTuple):
     references: tuple[Mapping[str, Any], ...] = ()
     runtime: Runtime | None = None
     stage: Stage = ""
+    manifest: Mapping[str, Any] | None = None

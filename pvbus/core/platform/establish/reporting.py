@@ -11,6 +11,7 @@ from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Create, Delete, Effect, Get, KindRef, List, Update
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.objects import timestamp
+from pvbus.core.kernel.packagekinds import DEPLOYMENT
 from pvbus.core.kernel.packagerows import EstablishedRow, LockedRevision, LockRow
 from pvbus.core.platform.establish.families import FAMILIES
 from pvbus.core.platform.establish.objects import Object, contains
@@ -70,9 +71,11 @@ def revision_statuses(
     runtime: Runtime | None,
     references: Iterable[Mapping[str, Any]],
     access: Accesses,
+    manifest: Mapping[str, Any] = {},
 ) -> dict[str, Status]:
     """Return the status of every revision by name.
 
+    manifest: fields that the active one has from its package
     references: to the active one's objects
     access: returns how a source is read
     """
@@ -82,10 +85,16 @@ def revision_statuses(
         found[each.name] = revision_status(
             each, row, done, runtime=runtime, references=known, access=way if way.applied else None
         )
+        found[each.name].update(manifest if each.is_active else {})
     return found
 
 
-OPTIONAL = ("dependencies", "usefulErrorMessage", "resolvedImage", APPLIED)
+def controller_ref(revision: str) -> Object:
+    """Return the reference to the Deployment of a revision of a Package; other kinds have no field for it."""
+    return {"apiVersion": "apps/v1", "kind": DEPLOYMENT.kind, "name": revision}
+
+
+OPTIONAL = ("dependencies", "usefulErrorMessage", "resolvedImage", "controllerRef", APPLIED)
 """Fields of a status that are ours and not always there: without a value now, a former one goes."""
 
 

@@ -15,6 +15,7 @@ from pvbus.core.kernel.keys import ObjectKey, okey
 from pvbus.core.kernel.objects import annotation
 from pvbus.core.kernel.packagerows import DIGEST, PARENT_LABEL, SCOPE, WROTE, LockedRevision, ScopedKey
 from pvbus.core.platform.establish.families import CROSSPLANE, kind_of_key
+from pvbus.core.platform.establish.manifests import described
 from pvbus.core.platform.establish.objects import Object, contains, group_of
 from pvbus.core.platform.establish.owners import Owner, controller_of, owns, references_of, taken
 
@@ -135,18 +136,29 @@ def is_users(revision: Object, locked: LockedRevision | None) -> bool:
 
 
 def switch(
-    kind: KindRef, revision: Object, locked: LockedRevision | None, state: State
+    kind: KindRef,
+    revision: Object,
+    locked: LockedRevision | None,
+    state: State,
+    manifest: Mapping[str, Any] = {},
+    lists: Mapping[str, Any] = {},
 ) -> Generator[Effect, Any, Object]:
-    """Give a revision this desiredState unless a user has just given it another one; return its object."""
+    """Give a revision this desiredState unless a user has just given it another one; return its object.
+
+    manifest: of its package, whose labels and annotations it gets in the same write
+    lists: fields of its spec that come from its package
+    """
     is_same = desired_state(revision) == state
-    if (is_same and annotation(revision, WROTE) == state) or (not is_same and is_users(revision, locked)):
+    meta = described(revision["metadata"], manifest)
+    is_shown = annotation(revision, WROTE) == state and meta == revision["metadata"]
+    is_shown &= contains(revision.get("spec"), lists)
+    if (is_same and is_shown) or (not is_same and is_users(revision, locked)):
         return revision
-    meta = revision["metadata"]
     annotations: Mapping[str, Any] = {**(meta.get("annotations") or {}), WROTE: state}
     changed = {
         **revision,
         "metadata": {**meta, "annotations": annotations},
-        "spec": {**(revision.get("spec") or {}), "desiredState": state},
+        "spec": {**(revision.get("spec") or {}), **lists, "desiredState": state},
     }
     stored: Object = yield Update(kind, changed)
     return stored

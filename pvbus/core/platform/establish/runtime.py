@@ -15,6 +15,7 @@ from pvbus.core.kernel.effects import Delete, Discover, Effect, KindRef
 from pvbus.core.kernel.installs import Install
 from pvbus.core.kernel.objects import mapping
 from pvbus.core.platform.establish import applying
+from pvbus.core.platform.establish.manifests import asked_rules
 from pvbus.core.platform.establish.objects import CRD, Object, kind_of
 from pvbus.core.platform.establish.owners import Owner, controls
 
@@ -126,7 +127,7 @@ def runtime_of(
     user = str(pod.get("serviceAccountName") or account["metadata"]["name"])
     accounts = [account] if user == account["metadata"]["name"] else []
     if kind == PROVIDER:
-        rules = (*_rules_of(packaged), *_SYSTEM_RULES, *_asked(spec))
+        rules = (*_rules_of(packaged), *_SYSTEM_RULES, *asked_rules(spec))
         accounts += [_role(identity.revision, rules), _binding(identity, user)]
     service = _service(kind, identity, mapping(config.get("serviceTemplate")), labels)
     deployment = _deployment(kind, install, identity, template, image, labels, user)
@@ -159,12 +160,6 @@ def _rules_of(packaged: Iterable[Object]) -> list[Object]:
         resources = [f"{each}{part}" for each in sorted(plurals) for part in ("", "/status", "/finalizers")]
         rules.append({"apiGroups": [group], "resources": resources, "verbs": list(_OWN)})
     return rules
-
-
-def _asked(spec: Mapping[str, Any]) -> list[Object]:
-    """Return the rules that a package asks for, in Crossplane's spelling or as `permissions`."""
-    controller, permissions = spec.get("controller") or {}, spec.get("permissions") or {}
-    return [*(controller.get("permissionRequests") or ()), *(permissions.get("rules") or ())]
 
 
 def role_name(revision: str) -> str:

@@ -21,6 +21,7 @@ class InstallData:
     strays: revision name -> whether the revision lacks the label of its install
     references: references to the active revision's objects, as of the last comparison
     runtime: the state of the active revision's controller, as of the last comparison
+    manifest: fields of the active revision's status that come from its package, as of the last comparison
     reported: the status of the install that was written last; None if it is not wanted any more
     app: the digest of what the App of an install of Carvel's says, as it was written last
     """
@@ -36,6 +37,7 @@ class InstallData:
         self.order = ""
         self.references: tuple[Mapping[str, Any], ...] = ()
         self.runtime: Runtime | None = None
+        self.manifest: Mapping[str, Any] = {}
         self.reported: Mapping[str, Any] | None = None
         self.app = ""
 

@@ -45,13 +45,17 @@ def crd(name: str, *, text: str = "", scope: str = "Cluster") -> Object:
 
 
 def package(
-    objects: Iterable[Object], *, kind: str = "Configuration", spec: Mapping[str, Any] | None = None
+    objects: Iterable[Object],
+    *,
+    kind: str = "Configuration",
+    spec: Mapping[str, Any] | None = None,
+    **metadata: Any,
 ) -> bytes:
     """Return the file of a package's image."""
     meta = {
         "apiVersion": "meta.pkg.crossplane.io/v1",
         "kind": kind,
-        "metadata": {"name": "package"},
+        "metadata": {"name": "package", **metadata},
         "spec": dict(spec or {}),
     }
     return yaml.safe_dump_all([meta, *objects]).encode()
