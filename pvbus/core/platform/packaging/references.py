@@ -116,13 +116,18 @@ def reference_of(source: str, tag: str) -> str:
     return f"{source}:{tag}"
 
 
+_NO_NAME = re.compile(r"[^\w./:@%+~$-]")
+"""A character that no name of an image or of a package has."""
+
+
 def reference_problem(text: str) -> str:
     """Return why a text is no reference to one version of a source, "" if it is one, or a name of files."""
     source, tag, _ = split_reference(text)
     if not source.rpartition("/")[2]:
         return "has no name before its tag or digest"
     if not text.startswith(GIT):
-        return ""
+        wrong = _NO_NAME.search(source)
+        return f"has {wrong[0]!r}, which no image's name has" if wrong else ""
     if "?" in text and tag and any(split_reference(source)[1:]):
         return f"names a version before ?ref={tag}, too: remove one"
     try:

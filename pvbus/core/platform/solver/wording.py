@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
+import msgspec
+
 from pvbus.core.platform.solver.closure import Catalog, Location, node_of
 from pvbus.core.platform.solver.facts import (
     ConflictFact,
@@ -62,12 +64,25 @@ class _Words:
 
     def sentence(self) -> str:
         """Return one sentence: the needs of one package that nothing meets, else all facts."""
+        for fact in self._facts:
+            if isinstance(fact, NeedFact) and self._is_offered_by_nobody(fact):
+                return f"{self._says(fact, fact.location)}, but no known package provides it"
         for location in self._wanted_locations():
             needs = [fact for fact in self._facts if self._need_of(fact, location) is not None]
             limits = [fact for fact in self._facts if _limits(fact, location)]
             if not self._left(location, [*needs, *limits]):
                 return self._clash(location, needs, limits)
         return "; ".join(self.reason(fact) for fact in self._facts) + ": these exclude each other"
+
+    def _is_offered_by_nobody(self, fact: NeedFact) -> bool:
+        leaves = list(flattened(fact.requirement.need))
+        known = self._catalog.target(fact.location[0]).offers
+        return all(
+            isinstance(leaf, OfferNeed)
+            and leaf.offer not in known
+            and not self._catalog.providers(leaf.offer)
+            for leaf in leaves
+        )
 
     def _wanted_locations(self) -> list[Location]:
         locations: list[Location] = []
@@ -152,14 +167,29 @@ class _Words:
         return "" if need.platform in known else need.platform
 
     def _needs(self, fact: NeedFact) -> str:
-        unknown = self.unknown_platform(fact)
-        return needs_words(fact) + (f", and no version of {unknown} is known" if unknown else "")
+        need, unknown = fact.requirement.need, self.unknown_platform(fact)
+        if unknown:
+            return f"{needs_words(fact)}, and no version of {unknown} is known"
+        if not isinstance(need, PlatformNeed):
+            return needs_words(fact)
+        running = dict(self._catalog.target(fact.location[0]).platforms)[need.platform]
+        return f"{needs_words(fact)}, and {running} runs"
 
     def _pin_of(self, location: Location) -> Wish | None:
         for fact in self._facts:
             if isinstance(fact, WishFact) and fact.wish.pinned and node_of(fact.wish) == location:
                 return fact.wish
         return None
+
+    def _in_versions(self, wish: Wish) -> Wish:
+        """Return a wish for a digest as one for the version that has it: people know versions."""
+        location = node_of(wish)
+        found = [
+            each for each in self._catalog.candidates(location) if wish.digest and each.digest == wish.digest
+        ]
+        if not found or found[0].version == wish.digest:
+            return wish
+        return msgspec.structs.replace(wish, digest="", range=self._versions(location, found))
 
     def _holder(self, fact: NeedFact | ConflictFact) -> str:
         """Return a package with those of its versions that have the fact and that the other facts leave."""
@@ -185,7 +215,7 @@ class _Words:
         """Return a fact as a sentence without its full stop."""
         match fact:
             case WishFact():
-                return _wish_words(fact.wish)
+                return _wish_words(self._in_versions(fact.wish))
             case StayFact():
                 return f"{shown(fact.location, fact.version)}, which is installed, stays"
             case NeedFact():

@@ -231,6 +231,8 @@ def test_a_ref_of_git_is_a_version_like_a_tag(text: str, expected: tuple[str, st
         (f"{GIT}@{DIGEST}?ref=v2", "names a version before"),
         ("git+gopher://x//y?ref=v1", "write git"),
         ("registry.example.org/:v1", "no name before its tag"),
+        ("not a ref!!", "has ' ', which no image's name has"),
+        ("registry.example.org/pa!", "has '!', which no image's name has"),
     ],
 )
 def test_a_reference_that_names_no_version_rightly_is_a_problem(text: str, words: str) -> None:

@@ -8,6 +8,7 @@ from pvbus.core.platform.solver.model import (
     AnyOf,
     Candidate,
     Conflict,
+    OfferNeed,
     Package,
     PackageNeed,
     PlatformNeed,
@@ -376,7 +377,21 @@ def test_the_platform_limits_versions_unless_it_is_ignored() -> None:
         )
         assert versions(resolve(problem)) == {"a": expected}
     strict = resolve(Problem(packages=packages, wishes=(wish("a >=2"),), targets=targets))
-    assert sentence(strict) == "you want a >=2, but a 2.0.0 needs crossplane >=2.0.0"
+    assert sentence(strict) == "you want a >=2, but a 2.0.0 needs crossplane >=2.0.0, and 1.20.0 runs"
+
+
+def test_an_api_that_nobody_provides_is_said_so() -> None:
+    """In one clause, and the pinned version by its name and not by its digest."""
+    need = Requirement(need=OfferNeed(offer=MAIN_API))
+    new = Candidate(version="1.0.0", digest="sha256:1f", requirements=(need,))
+    pinned = Wish(package="a", digest="sha256:1f", pinned=True)
+    packages = (Package(name="a", candidates=(new,)), pkg("b", {"1.0.0": []}))
+    refused = resolve(Problem(packages=packages, wishes=(pinned, wish("b"))))
+    assert (
+        sentence(refused, 0) == f"a 1.0.0, pinned by you, needs {MAIN_API}, but no known package provides it"
+    )
+    (explanation,) = [each.explanation for each in refused.outcomes if each.explanation is not None]
+    assert explanation.reasons[0] == "you pin a 1.0.0"
 
 
 def test_a_platform_without_a_known_version_is_said_to_be_unknown() -> None:
