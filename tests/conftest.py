@@ -19,6 +19,10 @@ from tests.tools.stalls import WATCHED, reason_for, stalls_found
 settings.register_profile("pvbus", deadline=None)  # machines that run tests are shared
 settings.load_profile("pvbus")
 
+YOUNG_OBJECTS = 10_000
+"""How many new objects the collector waits for, 700 by default: tests make and drop many, and it took a
+twentieth of their time. With more, what one test leaves open is noticed only in a later one."""
+
 LIBRARY_LEAKS = ("unclosed transport", "Unclosed AIOKafkaConnection", "loop is closed")
 """How a connection that aiokafka leaves shows in whichever test garbage is collected next: its transport, the
 connection, or its writer. The library waits for none that it closes, and loses those it is still making."""
@@ -93,6 +97,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(YOUNG_OBJECTS, 10, 10)
 
 
 def _import_share(config: pytest.Config) -> None:
