@@ -27,7 +27,9 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
         "conditions": Entry(
             "pvbus.cli.conditionevents:conditions", "Show every object's conditions, and changes."
         ),
-        "history": Entry("pvbus.cli.spechistory:history", "List the former specs of a set."),
+        "history": Entry(
+            "pvbus.cli.spechistory:history", "List who changed a set, a policy or a variant, and when."
+        ),
         "diff": Entry("pvbus.cli.diff:diff", "Show what a variant's draft changes; settle conflicts."),
         "wait": Entry("pvbus.cli.wait:wait", "Wait until a change has arrived everywhere."),
         "lag": Entry("pvbus.cli.lag:lag", "Show each partition's owner, lag and progress."),

@@ -18,6 +18,7 @@ from pvbus.core.kernel.keys import EDITED_BY, Key
 from pvbus.core.kernel.objects import annotation
 from pvbus.core.promotion.protocol.proposals import conflicts_of
 from pvbus.core.variants.merge.objects import words_of
+from pvbus.core.variants.revisions.making import CAUSE
 from pvbus.core.variants.revisions.owning import lifecycle_of
 from pvbus.core.variants.revisions.signatures import signed_digest
 from pvbus.core.web.conflicts import HIDDEN, is_secret, values_of
@@ -45,7 +46,7 @@ async def detail_of(cluster: Cluster, key: Key) -> Document:
         "conflicts": [_conflict(each) for draft in found.drafts for each in conflicts_of(draft.revision)],
         "published": await _or_error(_changes(cluster, found, upstream=False)),
         "upstream": await _or_error(_changes(cluster, found, upstream=True)),
-        "events": await _or_error(_events(cluster, key)),
+        "events": await _or_error(read_events(cluster, key)),
     }
 
 
@@ -71,11 +72,24 @@ def revision_row(member: Member) -> Document:
         "revision": revision["spec"].get("revision") or 0,
         "at": status.get("publishTimestamp") or revision["metadata"].get("creationTimestamp") or "",
         "by": status.get("publishedBy") or annotation(revision, EDITED_BY),
+        "why": annotation(revision, CAUSE) or _task_words(revision),
         "ref": ref,
         "commit": commit,
         "links": links._asdict() if links is not None else None,
         "log": shlex.join(log) if is_local and ref else "",
     }
+
+
+def _task_words(revision: Object) -> str:
+    """Return what a revision was made from, as its first task says, "" if it has none."""
+    match next(iter(revision["spec"].get("tasks") or ()), {}):
+        case {"type": "upgrade", "upgrade": {"newUpstreamRef": {"name": str(name)}}}:
+            return f"upgrade to {name}"
+        case {"type": "edit", "edit": {"sourceRef": {"name": str(name)}}}:
+            return f"copy of {name}"
+        case {"type": other}:
+            return str(other)
+    return ""
 
 
 def _conflict(each: Any) -> Document:
@@ -152,7 +166,8 @@ def _objects(text: str) -> dict[str, Object] | None:
 # ------------------------------------------------------------ events
 
 
-async def _events(cluster: Cluster, key: Key) -> Document:
+async def read_events(cluster: Cluster, key: Key) -> Document:
+    """Return the newest Events of a variant as `rows`. Raises PvbusError."""
     selector = f"involvedObject.kind={VARIANT.kind},involvedObject.name={key.name}"
     resource = await require_served(cluster, EVENT)
     items = (await cluster.list(resource, key.namespace, field_selector=selector)).items

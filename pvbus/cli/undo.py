@@ -23,7 +23,7 @@ from pvbus.cli.spechistory import former_of, read_history, revision_numbered
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.objects import annotation
-from pvbus.core.variants.conditions.specretention import CHANGE_CAUSE, CHANGED_AT, spec_of
+from pvbus.core.kernel.specretention import CHANGE_CAUSE, CHANGED_AT, spec_of
 from pvbus.ports.cluster import Object
 from pvbus.telemetry.logs import configure
 
@@ -101,7 +101,7 @@ async def _undo(
     yes: bool,
 ) -> str:
     """Undo a set's spec; return the message. data: the folder of the bus, if known."""
-    owner, retained = await read_history(cluster, key)
+    owner, retained = await read_history(cluster, SET, key)
     if manager := gitops_manager(owner):
         raise PermanentError(
             f"{manager} manages {SET.kind} {key} and would put the current spec back: revert the change in "
@@ -110,7 +110,9 @@ async def _undo(
         )
     spec = owner.get("spec") or {}
     chosen = (
-        former_of(retained, spec) if to_revision is None else revision_numbered(retained, to_revision, key)
+        former_of(retained, spec)
+        if to_revision is None
+        else revision_numbered(retained, to_revision, SET, key)
     )
     if chosen is None:
         raise PermanentError(f"{SET.kind} {key} has only ever had this spec, as far as it is kept")

@@ -11,11 +11,14 @@ import pytest
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.controlplane import control_plane
 from pvbus.cli.progress import SET, VARIANT
+from pvbus.core.kernel.effects import KindRef
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE
 from pvbus.core.kernel.rights import OBSERVED_VERBS, PROMOTION_KINDS, Request, requests_of, rights_of
+from pvbus.core.kernel.specretention import POLICY as POLICY_REF
+from pvbus.core.kernel.specretention import REVISIONS_MAX, Author, revision_body
+from pvbus.core.kernel.specretention import SET as SET_REF
 from pvbus.core.kernel.topics import PROMOTION, SERVICES
 from pvbus.core.promotion.rollout.commanding import ROLL_BACK
-from pvbus.core.variants.conditions.specretention import REVISIONS_MAX, Author, revision_body
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.process.hosting import Host, host_services
 from pvbus.runtime.process.settings import SERVICE_CONFIGS, ApiServerConfig
@@ -144,7 +147,7 @@ async def main_job(client: Client, folder: Path) -> None:
     """A set makes variants, these make drafts, upstream changes, one cluster goes and returns."""
     await create_all(client, list(manifests(folder / "repositories")))
     await until(client, SET, "web", Ready="True")
-    await fill_history(client)
+    await fill_history(client, SET_REF, "web")
     for package in PACKAGES:
         await client.until_there(name_of(package, 1))
         await client.approve(name_of(package, 1))
@@ -163,10 +166,11 @@ async def main_job(client: Client, folder: Path) -> None:
     await until(client, VARIANT, variant, Ready="True")
 
 
-async def fill_history(client: Client) -> None:
-    """Give the set as many former specs as are kept: the next one lets the oldest go."""
-    owner = await client.get(SET, "web")
-    revisions = [revision_body(owner, number, Author(), 0.0) for number in range(2, REVISIONS_MAX + 2)]
+async def fill_history(client: Client, kind: KindRef, name: str) -> None:
+    """Give a set or a policy as many former specs as are kept: the next one lets the oldest go."""
+    owner = await client.get(Kind(kind.group, kind.kind), name)
+    numbers = range(2, REVISIONS_MAX + 2)
+    revisions = [revision_body(kind, owner, number, Author(), 0.0) for number in numbers]
     await create_all(client, [{**each, "data": {"spec": {}}} for each in revisions])
 
 
@@ -186,6 +190,19 @@ async def promotion_job(client: Client) -> None:
     await client.edit(POLICY, "all", lambda policy: policy["metadata"].update(annotations={ROLL_BACK: "1"}))
     ended = await until_rolled_back(client)
     assert ended["targets"] == {"total": 1, "rolledBack": 1}
+    await fill_history(client, POLICY_REF, "all")
+    await client.edit(POLICY, "all", lambda policy: policy["spec"].update(settle="2s"))
+    await until_forgotten(client)
+
+
+async def until_forgotten(client: Client) -> None:
+    """Wait until the first spec of the policy is kept no longer."""
+    for _ in range(SECONDS_MAX * 10):
+        names = [each["metadata"]["name"] for each in await client.items(Kind("apps", "ControllerRevision"))]
+        if not any(name.startswith("all-1-") for name in names):
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{names} after {SECONDS_MAX} s")
 
 
 async def until_stale(client: Client) -> None:

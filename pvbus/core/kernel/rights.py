@@ -168,6 +168,14 @@ PROMOTION_RIGHTS: Mapping[str, tuple[Right, ...]] = {
             "see whether a later commit, which a cluster reports, has the same package",
         ),
         Right(PROMOTION_GROUP, "quarantines", ("get", "create"), "keep what failed from going out again"),
+        Right(PROMOTION_GROUP, "rolloutpolicies", ("get",), "read who changed a spec"),
+        Right(
+            "apps",
+            "controllerrevisions",
+            ("list", "create", "delete"),
+            "keep the former specs of policies, for pvbus history",
+            is_needed=False,
+        ),
     ),
     "release": (
         Right(

@@ -66,7 +66,7 @@ class Surroundings(NamedTuple):
     opinions: gives second opinions on expressions, None for none
     tell: takes the notices of rows that were written, None to drop them
     checks_plans: whether unroll holds a set that needs a signed plan and has none
-    keeps_specs: whether conditions keeps the former specs of sets
+    keeps_specs: whether the former specs of sets and policies are kept
     observe: wraps a controller
     nonce: returns a random text, which nobody can guess
     jitter: the source of the randomness of all waits
@@ -191,10 +191,10 @@ def _make_promote(making: _Making) -> _Maker:
     return lambda: PromoteController(partitions=making.partitions, returns=making.config.promote_returns)
 
 
-def _make_rollout(_: _Making) -> _Maker:
+def _make_rollout(making: _Making) -> _Maker:
     from pvbus.core.promotion.rollout.controller import RolloutController
 
-    return RolloutController
+    return lambda: RolloutController(keeps_specs=making.around.keeps_specs)
 
 
 def _make_release(making: _Making) -> _Maker:

@@ -36,6 +36,26 @@ def test_a_file_that_is_new_or_gone_is_said_and_a_long_one_is_cut() -> None:
     assert file_change("a", {"a": "1\n"}, {"a": "2\n"})["diff"].endswith("-1\n+2\n")
 
 
+@pytest.mark.parametrize(
+    ("cause", "task", "why"),
+    [
+        ("PackageVariant a/b: template changed", {"type": "clone"}, "PackageVariant a/b: template changed"),
+        (
+            "",
+            {"type": "upgrade", "upgrade": {"newUpstreamRef": {"name": "up.web.v2"}}},
+            "upgrade to up.web.v2",
+        ),
+        ("", {"type": "edit", "edit": {"sourceRef": {"name": "edge.web.v1"}}}, "copy of edge.web.v1"),
+        ("", {"type": "edit"}, "edit"),
+        ("", {}, ""),
+    ],
+)
+def test_a_revision_says_why_it_is_there(cause: str, task: dict[str, Any], why: str) -> None:
+    meta = {"name": "r", "annotations": {"pvbus.dev/cause": cause}}
+    revision = {"metadata": meta, "spec": {"lifecycle": "Draft", "tasks": [task]}}
+    assert revision_row(Member(PackageVariant(), revision))["why"] == why
+
+
 def test_a_revision_has_its_place_in_git() -> None:
     """A page of the forge, or for a repository on this machine the command that shows its commits."""
     git = {"repo": "/srv/my repo.git", "ref": "drafts/web/v1", "directory": "web", "commit": "abcdef1234"}

@@ -6,7 +6,7 @@ import pytest
 
 from pvbus.cli.spechistory import change_words, entries_of, former_of
 from pvbus.cli.undo import gitops_manager, with_spec
-from pvbus.core.variants.conditions.specretention import CHANGE_CAUSE, CHANGED_AT
+from pvbus.core.kernel.specretention import CHANGE_CAUSE, CHANGED_AT
 
 
 def revision(number: int, spec: dict[str, Any], **annotations: str) -> dict[str, Any]:

@@ -69,6 +69,7 @@ _VIEWED = (
     _rule(_READ, PORCH_GROUP, "packagerevisions", "packagerevisions/approval", "packagerevisionresources"),
     _rule(_READ, CONFIG_GROUP, "*"),
     _rule(_READ, PROMOTION_GROUP, "*"),
+    _rule(_READ, "apps", "controllerrevisions"),  # the former specs of what they read
 )
 _PROPOSED = (_rule(_CHANGE, PORCH_GROUP, "packagerevisions"),)
 _EDITED = (

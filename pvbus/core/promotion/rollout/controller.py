@@ -14,17 +14,17 @@ from typing import Any
 
 import msgspec
 
-from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.controller import KeyedController
 from pvbus.core.kernel.echo import ECHO_SECONDS
-from pvbus.core.kernel.effects import Effect, KindRef, Outcome, Put, Reconciliation, Update
+from pvbus.core.kernel.effects import Effect, Outcome, Put, Reconciliation, Update
 from pvbus.core.kernel.keys import ChildKey, Key, is_child
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.promotionrows import CandidateRow
 from pvbus.core.kernel.records import CANDIDATES, POLICIES, ROLLOUTS
 from pvbus.core.kernel.rolloutrows import Answers, Ask, Isolate, Isolated, Rollout, Target
+from pvbus.core.kernel.specretention import POLICY, SpecRetention
 from pvbus.core.promotion.protocol.machine import NO_SIGHTINGS, step
 from pvbus.core.promotion.protocol.quarantines import is_quarantine
 from pvbus.core.promotion.protocol.rules import Rules
@@ -37,7 +37,6 @@ from pvbus.core.promotion.rollout.reminding import next_reminder
 from pvbus.core.promotion.rollout.report import body_of, status_of
 from pvbus.core.promotion.rollout.state import STATUS_SECONDS, RolloutData
 
-POLICY = KindRef(PROMOTION_GROUP, "RolloutPolicy", "v1alpha1")
 POLICY_KIND = f"{POLICY.group}/{POLICY.kind}"
 
 STEP_SECONDS = 0.2
@@ -65,9 +64,14 @@ class RolloutController(KeyedController[RolloutData]):
     name = "rollout"
     listed = (POLICIES,)
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_specs: bool = True) -> None:
+        """Create a controller without partitions.
+
+        keeps_specs: whether the former specs of policies are kept
+        """
         super().__init__(lambda _: RolloutData())
         self._stops: dict[int, StopView] = {}
+        self._specs = SpecRetention(POLICY) if keeps_specs else None
         self.evaluations = 0
 
     def open(self, partition: int) -> None:
@@ -138,10 +142,21 @@ class RolloutController(KeyedController[RolloutData]):
         if puts:
             return Outcome(puts, "changed", again_after=0)
         result = yield from _report(data, now, stops.standstill)
-        return Outcome(result=result, again_after=_again_after(data, now))
+        times = (_again_after(data, now), (yield from self._retain(key, data, now)))
+        again_after = min((time for time in times if time is not None), default=None)
+        return Outcome(result=result, again_after=again_after)
+
+    def _retain(self, key: str, data: RolloutData, now: float) -> Generator[Effect, Any, float | None]:
+        """Keep the policy's spec; return the seconds until the next attempt, None if none is due."""
+        if self._specs is None or data.wanted is None or data.raw is None:
+            return None  # it may have gone while its status was written
+        meta = data.wanted.policy.metadata
+        return (yield from self._specs.retain(key, meta.uid, meta.generation, data.raw, now))
 
     def _gone(self, partition: int, key: Key, data: RolloutData) -> Outcome:
         """End the rollout of a policy that is gone, once the list of policies is complete."""
+        if self._specs is not None:
+            self._specs.forget(str(key))
         puts = tuple(end_puts(key, data.rollout, data.rows))
         if not puts:
             return Outcome()

@@ -43,10 +43,10 @@ from pvbus.core.kernel.records import (
     ResultRow,
     SetResult,
 )
+from pvbus.core.kernel.specretention import SpecRetention
 from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.conditions.endings import DECIDED_TO_REMOVE, end_of
 from pvbus.core.variants.conditions.sets import set_conditions
-from pvbus.core.variants.conditions.specretention import SpecRetention
 from pvbus.core.variants.conditions.subjects import NO_ROLLOUT, OBSERVED_NAMES, ConditionSubject, Subjects
 from pvbus.core.variants.notices import REVISION
 from pvbus.core.variants.publishing import (
@@ -117,7 +117,7 @@ class ConditionsController(KeyedController[ObjectState]):
         self._children_report = children_report
         self._subjects = Subjects(partitions)
         self._needing: dict[int, set[str]] = {}
-        self._specs = SpecRetention() if keeps_specs else None
+        self._specs = SpecRetention(SET) if keeps_specs else None
 
     def needing(self, kind: str) -> int:
         """Return how many objects of a kind wait for a person, for metrics."""

@@ -64,7 +64,7 @@ class Bench(Partition):
 
     def restart(self) -> "Bench":
         """Forget everything that is not on the bus."""
-        self.controller = RolloutController()
+        self.controller = RolloutController(keeps_specs=False)
         self.open(self.controller)
         self.observe()
         for target in self.candidates:

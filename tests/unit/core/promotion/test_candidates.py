@@ -112,7 +112,7 @@ def test_a_proposal_is_a_candidate_with_the_content_that_was_noted() -> None:
             published=OLD,
             published_digest=content_digest(OLD_FILES),
             is_good=None,
-            verdict="Ready is of a newer revision",
+            verdict="Ready is about a newer revision",
         )
     }
 

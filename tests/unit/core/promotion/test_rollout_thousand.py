@@ -76,7 +76,7 @@ class Fleet:
             "metadata": {"name": "fleet", "namespace": "default", "uid": "uid-p", "generation": 1},
             "spec": SPEC,
         }
-        self.promote, self.rollout = PromoteController(partitions=1), RolloutController()
+        self.promote, self.rollout = PromoteController(partitions=1), RolloutController(keeps_specs=False)
         self.orders: dict[str, ApprovalRow] = {}
         self.approved: list[tuple[str, int]] = []
         self.began: dict[int, float] = {}

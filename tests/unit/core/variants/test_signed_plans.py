@@ -114,10 +114,10 @@ def test_keys_of_minisign_sign_beside_those_of_ssh(annotations: dict[str, str], 
         (NEEDS | {SIGNED_PLAN: signed(key=EVE)}, "of a key that the installation does not know"),
         (NEEDS | {SIGNED_PLAN: signed(namespace=b"git")}, "its signature is not of this plan"),
         (NEEDS | {SIGNED_PLAN: signed(edit=lambda t: t.replace("uid-", "uid_"))}, "is not of this plan"),
-        (NEEDS | {SIGNED_PLAN: signed(uid="of another cluster")}, "its plan is of other sets"),
-        (NEEDS | {SIGNED_PLAN: signed(name="default/beta")}, "its plan is of other sets"),
+        (NEEDS | {SIGNED_PLAN: signed(uid="of another cluster")}, "its plan is for other sets"),
+        (NEEDS | {SIGNED_PLAN: signed(name="default/beta")}, "its plan is for other sets"),
         (NEEDS | {SIGNED_PLAN: signed(up=NEW)}, "it was changed since its plan was signed"),
-        (NEEDS | {SIGNED_PLAN: signed(generation=7)}, "its plan is of generation 7"),
+        (NEEDS | {SIGNED_PLAN: signed(generation=7)}, "its plan is for generation 7"),
         ({REQUIRE_PLAN: "eve", SIGNED_PLAN: signed()}, "signed by alice, and eve must sign"),
         ({REQUIRE_PLAN: "alice", SIGNED_PLAN: signed()}, "it was changed since its plan was signed"),
         (NEEDS | {SIGNED_PLAN: "yes"}, "it has none"),
@@ -150,7 +150,7 @@ def test_an_edit_holds_what_is_made_and_a_signed_one_goes_on() -> None:
     assert standing(found) == ""
     # the old plan is signed and its spec was allowed once; its generation is past
     change(found, generation=3, annotations=NEEDS | {SIGNED_PLAN: signed()})
-    assert "its plan is of generation 1, and it has generation 3" in standing(found)
+    assert "its plan is for generation 1, and it has generation 3" in standing(found)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -180,7 +180,7 @@ def test_a_set_that_the_installation_names_needs_a_plan_whatever_it_says() -> No
     found.tell_gone(SET, site_set())
     found.run()
     change(found, uid="again", annotations={SIGNED_PLAN: signed(requires="")})
-    assert "its plan is of other sets" in standing(found)
+    assert "its plan is for other sets" in standing(found)
 
 
 @pytest.mark.parametrize("text", ["alice", "alice ssh-rsa AAAA", f"alice {public_text(ALICE)[:-8]}", "a b c"])

@@ -1,12 +1,13 @@
-"""Keeps the former specs of a set as ControllerRevisions, as Kubernetes does for its own workloads.
+"""Keeps the former specs of an object as ControllerRevisions, as Kubernetes does for its own workloads.
 
-Each spec that is seen becomes one object with the next number, also a spec that comes back. Its name is made
-of the set's uid, the number and the spec, so a second process cannot write it twice. The set owns its
-revisions, which go with it. The newest REVISIONS_MAX stay.
+The service conditions keeps those of sets, and rollout those of RolloutPolicies. Each spec that is seen
+becomes one object with the next number, also a spec that comes back. Its name is made of the owner's uid, the
+number and the spec, so a second process cannot write it twice. The object owns its revisions, which go with
+it. The newest REVISIONS_MAX stay.
 
-The history is a help for people: where it cannot be written, the conditions of the set are written none the
-less, and `pvbus history` says that nothing is kept. Nothing is written for a spec that is the newest one
-already, so a restart only reads.
+The history is a help for people: where it cannot be written, the service does its work none the less, and
+`pvbus history` says that nothing is kept. Nothing is written for a spec that is the newest one already, so a
+restart only reads.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.effects import Create, Delete, Effect, Get, KindRef, List
@@ -24,6 +26,9 @@ from pvbus.core.kernel.objects import annotation, timestamp
 Object = dict[str, Any]
 REVISION = KindRef("apps", "ControllerRevision", "v1")
 SET = KindRef(CONFIG_GROUP, "PackageVariantSet", "v1alpha2")
+POLICY = KindRef(PROMOTION_GROUP, "RolloutPolicy", "v1alpha1")
+UID_LABELS: Mapping[str, str] = {SET.kind: SET_UID_LABEL, POLICY.kind: "promotion.pvbus.dev/rolloutpolicy"}
+"""The label of a revision that has the uid of its owner, by the owner's kind."""
 REVISIONS_MAX = 10
 """As Deployments have it: a spec may have some 100 kB, and a person goes back one step or two."""
 RETRY_SECONDS = 60.0
@@ -32,8 +37,8 @@ none; shorter, and the API server's log fills with refusals."""
 CHANGED_BY = "pvbus.dev/changed-by"
 CHANGED_AT = "pvbus.dev/changed-at"
 CHANGE_CAUSE = "kubernetes.io/change-cause"
-"""kubectl's own annotation: on a set the reason of its latest change, on a revision the one of its spec."""
-SET_CHARACTERS_MAX = 200
+"""kubectl's own annotation: on an object the reason of its latest change, on a revision that of its spec."""
+OWNER_CHARACTERS_MAX = 200
 """Of a name, which has at most 253 characters."""
 DIGEST_CHARACTERS = 10
 _sorted = msgspec.json.Encoder(order="sorted")
@@ -51,23 +56,24 @@ class Author(NamedTuple):
 
 
 class SpecRetention:
-    """Has the spec of each set kept once per generation."""
+    """Has the spec of each object of a kind kept once per generation."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: KindRef) -> None:
+        self._kind = kind
         self._retained: dict[str, tuple[str, int]] = {}
         self._again_at: dict[str, float] = {}
 
     def retain(
         self, key: str, uid: str, generation: int, raw: bytes, now: float
     ) -> Generator[Effect, Any, float | None]:
-        """Keep a set's spec if it is new; return the seconds until the next attempt, None if it is kept."""
+        """Keep a spec if it is new; return the seconds until the next attempt, None if it is kept."""
         if self._retained.get(key) == (uid, generation):
             return None
         wait = self._again_at.get(key, now) - now
         if 0 < wait <= RETRY_SECONDS:  # a longer one is that of a clock that was set back since
             return wait
         try:
-            yield from retain_spec(msgspec.json.decode(raw), now)
+            yield from retain_spec(self._kind, msgspec.json.decode(raw), now)
         except (PermanentError, TransientError, ConflictError):
             self._again_at[key] = now + RETRY_SECONDS
             return RETRY_SECONDS
@@ -76,30 +82,33 @@ class SpecRetention:
         return None
 
     def forget(self, key: str) -> None:
-        """Forget a set that is gone."""
+        """Forget an object that is gone."""
         self._retained.pop(key, None)
         self._again_at.pop(key, None)
 
 
-def retain_spec(owner: Object, now: float) -> Generator[Effect, Any, None]:
-    """Create the revision of a set's spec unless it is the newest one, and delete those that are too many."""
+def retain_spec(kind: KindRef, owner: Object, now: float) -> Generator[Effect, Any, None]:
+    """Create the revision of a spec unless it is the newest one, and delete those that are too many."""
     meta, spec = owner["metadata"], owner.get("spec") or {}
-    retained = revisions_of((yield List(REVISION, meta["namespace"], selector_of(meta["uid"]))), meta["uid"])
+    listing = yield List(REVISION, meta["namespace"], selector_of(kind.kind, meta["uid"]))
+    retained = revisions_of(listing, meta["uid"])
     if not retained or spec_of(retained[-1]) != spec:
-        live = yield Get(SET, meta["namespace"], meta["name"])
+        live = yield Get(kind, meta["namespace"], meta["name"])
         author = author_of(live) if _is_same(live, owner) else Author()
-        retained.append((yield Create(REVISION, revision_body(owner, next_number(retained), author, now))))
+        retained.append(
+            (yield Create(REVISION, revision_body(kind, owner, next_number(retained), author, now)))
+        )
     for old in retained[:-REVISIONS_MAX]:
         yield Delete(REVISION, meta["namespace"], old["metadata"]["name"], uid=old["metadata"]["uid"])
 
 
-def selector_of(uid: str) -> str:
-    """Return the label selector of the revisions of a set."""
-    return f"{SET_UID_LABEL}={uid}"
+def selector_of(kind: str, uid: str) -> str:
+    """Return the label selector of the revisions of an object."""
+    return f"{UID_LABELS[kind]}={uid}"
 
 
 def revisions_of(objects: Iterable[Object], uid: str) -> list[Object]:
-    """Return the revisions that a set owns, oldest first: anybody may write its label on an object."""
+    """Return the revisions that an object owns, oldest first: anybody may write its label on another."""
     owned = (
         obj
         for obj in objects
@@ -120,7 +129,7 @@ def spec_of(revision: Object) -> dict[str, Any]:
 
 
 def author_of(owner: Object | None) -> Author:
-    """Return who wrote the spec of a live set last, by its managedFields."""
+    """Return who wrote the spec of a live object last, by its managedFields."""
     entries = ((owner or {}).get("metadata") or {}).get("managedFields") or ()
     writes = [entry for entry in entries if _has_spec(entry)]
     if not writes:
@@ -134,12 +143,12 @@ def _has_spec(entry: Mapping[str, Any]) -> bool:
 
 
 def _is_same(live: Object | None, owner: Object) -> bool:
-    """Return whether a live set has the spec that was observed: a later one has another author."""
+    """Return whether a live object has the spec that was observed: a later one has another author."""
     return live is not None and live.get("spec") == owner.get("spec")
 
 
-def revision_body(owner: Object, number: int, author: Author, now: float) -> Object:
-    """Return the revision of a set's spec."""
+def revision_body(kind: KindRef, owner: Object, number: int, author: Author, now: float) -> Object:
+    """Return the revision of an object's spec."""
     meta = owner["metadata"]
     notes = {
         CHANGED_BY: author.manager,
@@ -152,12 +161,12 @@ def revision_body(owner: Object, number: int, author: Author, now: float) -> Obj
         "metadata": {
             "namespace": meta["namespace"],
             "name": revision_name(owner, number),
-            "labels": {SET_UID_LABEL: meta["uid"]},
+            "labels": {UID_LABELS[kind.kind]: meta["uid"]},
             "annotations": {name: text for name, text in notes.items() if text},
             "ownerReferences": [
                 {
-                    "apiVersion": f"{SET.group}/{SET.version}",
-                    "kind": SET.kind,
+                    "apiVersion": f"{kind.group}/{kind.version}",
+                    "kind": kind.kind,
                     "name": meta["name"],
                     "uid": meta["uid"],
                     "controller": True,
@@ -170,8 +179,8 @@ def revision_body(owner: Object, number: int, author: Author, now: float) -> Obj
 
 
 def revision_name(owner: Object, number: int) -> str:
-    """Return the name of a revision: readable, and another one for every set, number and spec."""
+    """Return the name of a revision: readable, and another one for every owner, number and spec."""
     meta = owner["metadata"]
     digest = hashlib.sha256(_sorted.encode([meta["uid"], number, owner.get("spec") or {}])).hexdigest()
-    head = str(meta["name"])[:SET_CHARACTERS_MAX].rstrip("-.")
+    head = str(meta["name"])[:OWNER_CHARACTERS_MAX].rstrip("-.")
     return f"{head}-{number}-{digest[:DIGEST_CHARACTERS]}"

@@ -8,12 +8,14 @@ import pytest
 
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.core.errors import PermanentError, PvbusError, TransientError
-from pvbus.core.variants.conditions.specretention import (
+from pvbus.core.kernel.effects import KindRef
+from pvbus.core.kernel.specretention import (
     CHANGE_CAUSE,
     CHANGED_AT,
     CHANGED_BY,
     RETRY_SECONDS,
     REVISIONS_MAX,
+    UID_LABELS,
     SpecRetention,
     author_of,
     revision_name,
@@ -26,6 +28,8 @@ from tests.kit.deciding import drive_live
 from tests.simulation.parts import obj
 
 SET = Kind("config.porch.kpt.dev", "PackageVariantSet")
+SET_REF = KindRef("config.porch.kpt.dev", "PackageVariantSet", "v1alpha2")
+POLICY_REF = KindRef("promotion.pvbus.dev", "RolloutPolicy", "v1alpha1")
 REVISION = Kind("apps", "ControllerRevision")
 KEY = "PackageVariantSet|default/alpha"
 
@@ -35,7 +39,7 @@ class RetentionWorld:
 
     def __init__(self) -> None:
         self.cluster = MemoryCluster(now=lambda: "2026-01-01T00:00:00Z")
-        self.retention = SpecRetention()
+        self.retention = SpecRetention(SET_REF)
         self.generation = 0
         self.now = 1_000_000.0
 
@@ -73,7 +77,7 @@ async def test_a_restart_writes_nothing() -> None:
     world.change(1)
     await world.retain()
     writes = len(world.cluster.writes)
-    world.retention = SpecRetention()
+    world.retention = SpecRetention(SET_REF)
     assert await world.retain() is None
     assert len(world.cluster.writes) == writes
 
@@ -173,6 +177,26 @@ async def test_an_object_of_others_with_the_label_is_no_revision() -> None:
     meta = {**revision["metadata"], "name": "forged", "uid": "forged", "ownerReferences": []}
     world.cluster.put({**revision, "metadata": meta, "revision": 9})
     assert world.retained() == [(1, 1)]
+
+
+async def test_a_policy_has_a_history_of_its_own() -> None:
+    """Owned by the policy, found by its label, and not taken for that of a set."""
+    cluster, policy = MemoryCluster(now=lambda: ""), Kind(POLICY_REF.group, POLICY_REF.kind)
+    owner = obj(
+        policy,
+        "waves",
+        apiVersion="promotion.pvbus.dev/v1alpha1",
+        spec={"approval": "Manual"},
+        metadata={"generation": 1},
+    )
+    cluster.put(owner)
+    steps = SpecRetention(POLICY_REF).retain("default/waves", "uid-waves", 1, msgspec.json.encode(owner), 0.0)
+    assert await drive_live(steps, partial(perform, cluster)) is None
+    (revision,) = cluster.objects_of(REVISION)
+    (reference,) = revision["metadata"]["ownerReferences"]
+    assert (reference["apiVersion"], reference["kind"]) == ("promotion.pvbus.dev/v1alpha1", "RolloutPolicy")
+    assert revision["metadata"]["labels"] == {UID_LABELS["RolloutPolicy"]: "uid-waves"}
+    assert UID_LABELS["RolloutPolicy"] != UID_LABELS["PackageVariantSet"]
 
 
 def test_names_differ_by_set_number_and_spec_and_are_never_too_long() -> None:
