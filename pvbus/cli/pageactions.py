@@ -73,6 +73,7 @@ class Look(NamedTuple):
     run: does exactly that; None if there is nothing to do
     seen: the digest of what it acts on, where that may change
     number: what the person types to confirm it, 0 for nothing
+    ok: False if there is nothing to do because it is refused
     """
 
     question: str
@@ -80,6 +81,7 @@ class Look(NamedTuple):
     lines: tuple[str, ...] = ()
     seen: str = ""
     number: int = 0
+    ok: bool = True
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True, tag_field="action", forbid_unknown_fields=True):
@@ -231,7 +233,8 @@ class Move(_OnTarget, frozen=True, kw_only=True, tag="move"):
         refused = refused or _result_lines(plan.refused)
         if not plan.due:
             summary = proposalmoves.summary_of(plan, [], interrupted=False)
-            return Look("", None, (*refused, *proposals.summary_lines(asked, summary, 0)))
+            lines = (*refused, *proposals.summary_lines(asked, summary, 0))
+            return Look("", None, lines, ok=not plan.refused)
 
         async def run() -> Outcome:
             if self.overrides and not self.override.strip():

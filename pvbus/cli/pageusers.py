@@ -5,6 +5,7 @@ A token is in memory only, for as long as its session lasts.
 
 import re
 from collections.abc import Awaitable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,11 +14,15 @@ import msgspec
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.confirm import NothingHeldError
 from pvbus.cli.pageactions import Action, AnyAction, Desk, Look, carry_out
+from pvbus.cli.pagebatches import Batch, answer_batch
 from pvbus.cli.pagedetail import detail_of
+from pvbus.cli.progress import SET
 from pvbus.cli.rolloutorders import user_name
 from pvbus.cli.settling import read_all_settled, resolutions_of
+from pvbus.cli.spechistory import change_words, entries_of, read_history
 from pvbus.core.errors import FORBIDDEN, PermanentError, PvbusError, RejectedError, UsageError
 from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.objectrows import POLICY
 from pvbus.ports.bus import Bus
 from pvbus.runtime.web.feed import Feed
 from pvbus.runtime.web.server import Hints
@@ -27,13 +32,15 @@ AGENT = "pvbus-page"
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{8,16000}=*")
 """Source: RFC 6750, section 2.1. Nothing else may be in a header."""
 ENDED = "the API server does not take this token any more: sign in again"
+KEPT_KINDS = {"set": SET, "policy": POLICY}
+"""Whose former specs are kept."""
 RESOLUTIONS_MAX, VARIANTS_MAX = 50, 100
 """Shown on the page; `pvbus conflicts settled` lists all."""
 
 Read = TypeVar("Read")
 _FORBIDDEN = ": 403 Forbidden: "
 
-_action = msgspec.json.Decoder(AnyAction)
+_request = msgspec.json.Decoder(AnyAction | Batch)
 
 
 class PageUser:
@@ -45,11 +52,20 @@ class PageUser:
         self._desk = desk
 
     async def act(self, body: bytes, *, is_question: bool) -> dict[str, Any]:
-        """Look at an action, or carry it out; return what to show. Raises UsageError, SignedOutError."""
+        """Look at an action or several, or carry them out; return what to show.
+
+        Raises UsageError, SignedOutError.
+        """
         try:
-            action: Action = _action.decode(body)
+            request: Action | Batch = _request.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
             raise UsageError(f"this is no action of the page: {exc}") from exc
+        answer = partial(self._answer, is_question=is_question)
+        if isinstance(request, Batch):
+            return await answer_batch(request, self._desk.hints, answer)
+        return await answer(request)
+
+    async def _answer(self, action: Action, *, is_question: bool) -> dict[str, Any]:
         command = action.command(self._desk.hints)
         try:
             if is_question:
@@ -63,10 +79,17 @@ class PageUser:
 
     async def detail(self, name: str) -> dict[str, Any]:
         """Return what the page shows of a variant. Raises UsageError, SignedOutError."""
-        key = Key.parse(name)
-        if not all(key) or "/" in key.name:
-            raise UsageError("give name=NAMESPACE/NAME")
-        return await self._read(detail_of(self._cluster, key))
+        return await self._read(detail_of(self._cluster, _key_of(name)))
+
+    async def history(self, kind: str, name: str) -> dict[str, Any]:
+        """Return the former specs of a set or a policy. Raises UsageError, SignedOutError."""
+        if kind not in KEPT_KINDS:
+            raise UsageError("give kind=set or kind=policy")
+        owner, retained = await self._read(read_history(self._cluster, KEPT_KINDS[kind], _key_of(name)))
+        rows = [
+            {**each, "changes": list(change_words(each["changes"]))} for each in entries_of(retained, owner)
+        ]
+        return {"revisions": rows}
 
     async def list_settled(self) -> dict[str, Any]:
         """Return what resolutions have settled in drafts. Raises UsageError, SignedOutError."""
@@ -93,9 +116,16 @@ class PageUser:
         await self._cluster.close()
 
 
+def _key_of(name: str) -> Key:
+    key = Key.parse(name)
+    if not all(key) or "/" in key.name:
+        raise UsageError("give name=NAMESPACE/NAME")
+    return key
+
+
 def _question(look: Look) -> dict[str, Any]:
     if look.run is None:
-        return {"ok": True, "lines": look.lines}
+        return {"ok": look.ok, "lines": look.lines}
     return {"question": look.question, "lines": look.lines, "seen": look.seen, "number": look.number}
 
 

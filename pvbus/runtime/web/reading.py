@@ -97,7 +97,7 @@ async def _incarnation(bus: Bus) -> str:
 
 # ------------------------------------------------------------ where to go on
 
-ANOTHER_BUS = "this token is of another bus, or of this one before it was emptied: list anew"
+ANOTHER_BUS = "this token comes from another bus, or from this one before it was emptied: list anew"
 
 
 def resume_token(fleet: Fleet) -> str:

@@ -44,6 +44,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
     "/work.js": ("work.js", "text/javascript"),
+    "/bulk.js": ("bulk.js", "text/javascript"),
     "/needs.js": ("needs.js", "text/javascript"),
     "/detail.js": ("detail.js", "text/javascript"),
 }
@@ -150,6 +151,7 @@ class PageServer:
         application.router.add_post(SESSION, self._begin_session)
         application.router.add_delete(SESSION, self._end_session)
         application.router.add_get("/api/detail", self._detail)
+        application.router.add_get("/api/history", self._history)
         application.router.add_get("/api/settled", self._show_settled)
         application.router.add_post(LOOK, self._act)
         application.router.add_post(ACT, self._act)
@@ -328,6 +330,11 @@ class PageServer:
     async def _detail(self, request: web.Request) -> web.Response:
         """Answer with what the person who is signed in may read of a variant."""
         return await self._run(request, lambda user: user.detail(request.query.get("name", "")))
+
+    async def _history(self, request: web.Request) -> web.Response:
+        """Answer with the former specs of a set or a policy, for the person who is signed in."""
+        kind, name = (request.query.get(key, "") for key in ("kind", "name"))
+        return await self._run(request, lambda user: user.history(kind, name))
 
     async def _show_settled(self, request: web.Request) -> web.Response:
         return await self._run(request, lambda user: user.list_settled())

@@ -39,6 +39,10 @@ class User(Protocol):
         """Return what the page shows of a variant, as this user may read it. Raises as `act` does."""
         ...
 
+    async def history(self, kind: str, name: str) -> dict[str, Any]:
+        """Return the former specs of a set or a policy, as this user may read them. Raises as `act` does."""
+        ...
+
     async def list_settled(self) -> dict[str, Any]:
         """Return what resolutions have settled in drafts that this user may read. Raises as `act` does."""
         ...

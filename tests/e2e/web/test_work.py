@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,7 +17,7 @@ from pvbus.ports.cluster import Kind
 from tests.e2e.cli.command import REPOSITORY, pvbus, running
 from tests.e2e.cli.small_fleet import Client
 from tests.e2e.web.test_page import address
-from tests.e2e.web.working_day import CLUSTERS, IN_CONFLICT, SIZE, begin, revision_of, variant_of
+from tests.e2e.web.working_day import CLUSTERS, IN_CONFLICT, POLICY, SIZE, begin, revision_of, variant_of
 from tests.tools.axe import violations
 from tests.tools.browser import Browser, BrowserUnavailableError, browser, programs
 
@@ -188,6 +188,147 @@ def test_one_decision_settles_equal_conflicts_and_is_taken_back(day: Day) -> Non
     press(page, "Close")
     page.until_text("Conflicts (2)", "nav")
     page.until_text("No draft records a decision", "[aria-label=Settled]")
+
+
+def test_who_changed_a_policy_a_set_and_a_variant_is_on_the_page(day: Day) -> None:
+    """And on the command line, in the same words."""
+    page = day.page
+    as_eve(day)
+    patch = '{"metadata":{"annotations":{"kubernetes.io/change-cause":"asia first"}},"spec":{"settle":"2s"}}'
+    asyncio.run(change_policy(day.folder, json.loads(patch)))
+    page.run("location.hash = '#/rollouts'")
+    history = "[aria-label='Rollout default/web'] details.history"
+    page.until_text("Who changed the policy", history)
+    change = "spec.settle: 1s -> 2s"
+    page.until(lambda: change in pvbus("history", "rolloutpolicy/web", cwd=day.folder).out, "the change")
+    page.run("document.querySelector(arguments[0]).open = true", history)
+    page.until_text(change, history)
+    page.until_text("asia first", history)
+    assert violations(page) == []
+    page.run("location.hash = '#/set/default/web'")
+    page.until_text("spec.upstream.revision: 1 -> 2", "[aria-label='History of default/web']")
+    page.run("location.hash = arguments[0]", f"#/variant/{NAME}")
+    page.until_text("upgrade", "[aria-label=Revisions]")
+    listed = pvbus("history", f"pv/{NAME}", cwd=day.folder)
+    assert revision_of(CLUSTER, 2) in listed.out
+    assert "DraftCreated" in listed.out
+
+
+async def change_policy(folder: Path, patch: dict[str, Any]) -> None:
+    cluster = await HttpCluster.connect(folder / ".pvbus" / "kubeconfig")
+    try:
+        await Client(cluster).edit(POLICY, "web", lambda found: merge(found, patch))
+    finally:
+        await cluster.close()
+
+
+def merge(found: dict[str, Any], patch: dict[str, Any]) -> None:
+    found["spec"].update(patch["spec"])
+    found["metadata"].setdefault("annotations", {}).update(patch["metadata"]["annotations"])
+
+
+SELECTED = "[aria-label='Selected variants']"
+
+
+def select_all_of(page: Browser, region: str) -> None:
+    page.run("location.hash = arguments[0]", f"#/?filter=region={region}&list=")
+    page.until_text(f"{CLUSTERS} variants of {SIZE}", "main")
+    press(page, f"Select all {CLUSTERS}", SELECTED)
+    page.until_text(f"{CLUSTERS} variants selected", SELECTED)
+
+
+def test_one_confirmation_is_for_all_that_is_selected(day: Day) -> None:
+    """All that the filter shows: refused one by one to a viewer, done one by one for an editor."""
+    page = day.page
+    sign_out(page)
+    select_all_of(page, "america")
+    press(page, "Hold 1", SELECTED)  # the other is on hold
+    fill(page, token_of("ida", "viewer", day.folder))  # an action asks who one is
+    press(page, "Sign in")
+    page.until_text("Hold 1 variant?", "dialog")
+    page.until_text(f'for name in {variant_of("america-01")}; do pvbus hold "$name"', "dialog code")
+    assert violations(page) == []
+    press(page, "Do it")
+    page.until_text("0 of 1 variant done", "dialog")
+    page.until_text("You may not do this as ida", "dialog .refused")
+    page.until_text('User "ida" cannot patch', "dialog .refused")
+    assert violations(page) == []
+    press(page, "Close")
+    as_eve(day)
+    press(page, "Hold 1", SELECTED)
+    fill(page, "fair in town")
+    press(page, "Do it")
+    page.until_text("Done: 1 variant", "dialog")
+    press(page, "Close")
+    press(page, f"Unhold {CLUSTERS}", SELECTED)
+    press(page, "Do it")
+    page.until_text(f"Done: {CLUSTERS} variants", "dialog")
+    for cluster in ("america-01", "america-02"):
+        page.until_text(f"{variant_of(cluster)} is no longer on hold", "dialog .done")
+    press(page, "Close")
+    reason = ("--reason", "fair in town until Sunday")  # as it was
+    assert pvbus("hold", variant_of("america-02"), *reason, cwd=day.folder).code == 0
+
+
+def test_what_is_refused_of_a_selection_leaves_the_others(day: Day) -> None:
+    """Selected by the keyboard, in the list and on the map: drafts in conflict are refused, one goes on."""
+    page = day.page
+    as_eve(day)
+    names = [*map(variant_of, IN_CONFLICT), NAME]
+    assert pvbus("reject", f"pv/{NAME}", cwd=day.folder).code == 0  # another test may have proposed it
+    page.run("location.reload()")  # nothing is selected
+    page.until_text("eve", "#user")
+    page.run("location.hash = '#/?list='")
+    page.until(
+        lambda: page.run("return document.querySelectorAll('main [data-name]').length") == SIZE, "a list"
+    )
+    for name in names[:2]:
+        page.run("document.querySelector(`input[data-name='${arguments[0]}']`).focus()", name)
+        page.press(" ")
+        page.until_text(f"{names.index(name) + 1} variant", SELECTED)
+        has_focus = "return document.activeElement.dataset.name === arguments[0]"
+        page.until(partial(page.run, has_focus, name), "the focus stays on the box")
+    page.run("location.hash = arguments[0]", f"#/?filter={names[2]}")
+    page.until_text("2 of them not shown by the filter", SELECTED)
+    page.run("document.querySelector('main .cells').focus()")
+    page.press(" ")
+    page.until_text("3 variants selected", SELECTED)
+    selected = "return document.querySelector('main [role=option]').getAttribute('aria-selected')"
+    assert page.run(selected) == "true"
+    press(page, "Propose 3", SELECTED)
+    page.until_text("Propose 1 variant?", "dialog")
+    page.until_text("2 variants refused", "dialog .refused")
+    page.until_text("conflict", "dialog .refused")
+    press(page, "Do it")
+    page.until_text("Done: 1 variant", "dialog")
+    press(page, "Close")
+    page.until_text("Reject 1", SELECTED)
+    press(page, "Reject 1", SELECTED)
+    press(page, "Do it")
+    page.until_text('User "eve" cannot update resource "packagerevisions/approval"', "dialog .refused")
+    press(page, "Close")
+    assert pvbus("reject", f"pv/{names[2]}", cwd=day.folder).code == 0
+
+
+def test_selected_conflicts_are_settled_at_once_and_taken_back(day: Day) -> None:
+    page, selected = day.page, "[aria-label='Selected conflicts']"
+    as_eve(day)
+    page.run("location.hash = '#/conflicts'")
+    page.until_text("Select all 1", selected)
+    page.run("document.querySelector('main section input[type=checkbox]').focus()")
+    page.press(" ")
+    page.until_text("1 conflict selected", selected)
+    assert violations(page) == []
+    press(page, "Take upstream 1", selected)
+    page.until_text("Take upstream for 1 conflict?", "dialog")
+    press(page, "Do it")
+    page.until_text("2 of 2 drafts changed", "dialog .done")
+    press(page, "Undo")
+    page.until_text("Undo 1 decision?", "dialog")
+    press(page, "Do it")
+    page.until_text("their conflicts are open again", "dialog")
+    press(page, "Close")
+    page.until_text("Conflicts (2)", "nav")
 
 
 def test_who_may_ends_what_keeps_proposals(day: Day) -> None:

@@ -473,6 +473,9 @@ async def test_an_hour_without_an_action_ends_a_session() -> None:
         async def detail(self, name: str) -> dict[str, Any]:
             return {}
 
+        async def history(self, kind: str, name: str) -> dict[str, Any]:
+            return {}
+
         async def list_settled(self) -> dict[str, Any]:
             return {}
 

@@ -24,10 +24,10 @@ const outside = (href, text) => (/^https:\/\//.test(href) ? el("a", { href, rel:
 
 function revisionTable(revisions) {
   if (!revisions.length) return el("p", {}, "It has no package revision.");
-  return scrolled("Revisions", table(["Revision", "Lifecycle", "#Number", "Since", "By", "Commit", "Files"], revisions.map((each) => {
+  return scrolled("Revisions", table(["Revision", "Lifecycle", "#Number", "Since", "By", "Why", "Commit", "Files"], revisions.map((each) => {
     const short = each.commit.slice(0, 10);
     return el("tr", {}, el("td", {}, each.name), el("td", {}, each.lifecycle), el("td", { class: "number" }, each.revision > 0 ? String(each.revision) : ""),
-      el("td", {}, since(seconds(each.at))), el("td", {}, each.by), el("td", {}, each.links ? outside(each.links.commit, short) : short, ...(each.log ? [command(each.log)] : [])),
+      el("td", {}, since(seconds(each.at))), el("td", {}, each.by), el("td", {}, each.why), el("td", {}, each.links ? outside(each.links.commit, short) : short, ...(each.log ? [command(each.log)] : [])),
       el("td", {}, each.links ? outside(each.links.folder, each.ref || "files") : each.ref));
   })));
 }
@@ -55,6 +55,16 @@ function fileNode(file) {
     ...(rows.length ? [scrolled(`Fields of ${file.file}`, table(["Object", "Field", "Before", "After"], rows))] : []),
     el("pre", { tabindex: "0" }, ...lines, file.cut ? `and ${file.cut} more characters` : ""));
 }
+
+function askHistory(place, kind, name, commands) {  // of a set or a policy: who changed what, when
+  if (!work.user) return place.replaceChildren(el("p", {}, el("button", { type: "button", onclick: () => signIn() }, "Sign in to see who changed it, and when")));
+  return askServer(place, `/api/history?kind=${kind}&name=${encodeURIComponent(name)}`, ({ revisions }) => [el("section", { "aria-label": `History of ${name}` }, el("h3", {}, "History"),
+    scrolled(`Former specs of ${name}`, table(["#Revision", "Since", "By", "Why", "Change"], [...revisions].reverse().map((each) => el("tr", {},
+      el("td", { class: "number" }, `${each.revision}${each.isCurrent ? " (current)" : ""}`), el("td", {}, since(seconds(each.when))), el("td", {}, each.who), el("td", {}, each.why),
+      el("td", {}, each.changes.join("; ") || "the first that is kept"))))), ...commands.map(commandOf))]);
+}
+
+const commandOf = (words) => command(words + ((connection.status && connection.status.hints) || ""));
 
 function eventTable(events) {
   if (events.error) return el("p", {}, events.error);

@@ -85,7 +85,7 @@ class NeedsView {
       el("div", { class: "wide" }, this[each.kind](each.rows.slice(0, ROWS_MAX), hints)),
       each.rows.length > ROWS_MAX ? el("p", { class: "quiet" }, `and ${plural(each.rows.length - ROWS_MAX, "other")}`) : null));
     const none = el("p", {}, "Nothing waits for a person: no conflict, held removal, task, rejected, stranded or quarantined revision, stopped rollout, or stalled variant.");
-    replaceActions(this.list, nodes.length ? nodes : [none]);
+    replaceKept(this.list, nodes.length ? nodes : [none]);
   }
 
   objects(kind, rows) {

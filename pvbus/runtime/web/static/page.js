@@ -88,7 +88,7 @@ const sprites = new Map();  // a picture of each shape: ten thousand of them are
 
 function readColours() {
   const style = getComputedStyle(document.documentElement);
-  colours = { back: style.getPropertyValue("--back").trim() };
+  colours = { back: style.getPropertyValue("--back").trim(), text: style.getPropertyValue("--text").trim() };
   for (const state of STATES) colours[state] = style.getPropertyValue(`--${state.replace(" ", "-")}`).trim();
   for (const state of STATES) sprites.set(state, glyph(state));
 }
@@ -385,12 +385,13 @@ const about = (row) => [row.name, row.state, row.reason && row.reason !== "NotRe
   ...Object.entries(row.labels).map(([key, value]) => `${key}=${value}`)].filter(Boolean).join(" \u00b7 ");
 
 class Cells {  // the variants of one group: a canvas, with one option for the keyboard and screen readers
-  constructor() {
+  constructor(selection) {
     this.at = 0;
     this.rows = [];
-    this.option = el("span", { class: "unseen", role: "option", id: `option-${Cells.count++}`, "aria-selected": "true" });
+    this.selection = selection;
+    this.option = el("span", { class: "unseen", role: "option", id: `option-${Cells.count++}`, "aria-selected": "false" });
     this.box = el("div", {
-      class: "cells", role: "listbox", tabindex: "0", "aria-activedescendant": this.option.id,
+      class: "cells", role: "listbox", "aria-multiselectable": "true", tabindex: "0", "aria-activedescendant": this.option.id,
       onkeydown: (event) => this.key(event), onfocus: () => this.point(this.at), onblur: () => this.paint(),
       onmousemove: (event) => this.over(event), onclick: (event) => this.click(event),
     }, this.option);
@@ -415,11 +416,13 @@ class Cells {  // the variants of one group: a canvas, with one option for the k
     const lines = Math.ceil(this.rows.length / this.columns);
     const [canvas, context] = canvasOf(this.columns * STEP, lines * STEP);
     this.rows.forEach((row, n) => context.drawImage(sprites.get(row.state), (n % this.columns) * STEP, Math.floor(n / this.columns) * STEP, CELL, CELL));
-    if (document.activeElement === this.box) {
-      context.strokeStyle = getComputedStyle(this.box).color;
-      context.lineWidth = 2;
-      context.strokeRect((this.at % this.columns) * STEP + 1, Math.floor(this.at / this.columns) * STEP + 1, CELL - 2, CELL - 2);
-    }
+    const outline = (n, width) => {
+      context.strokeStyle = colours.text;
+      context.lineWidth = width;
+      context.strokeRect((n % this.columns) * STEP + width / 2, Math.floor(n / this.columns) * STEP + width / 2, CELL - width, CELL - width);
+    };
+    if (this.selection.names.size) this.rows.forEach((row, n) => { if (this.selection.names.has(row.name)) outline(n, 4); });
+    if (document.activeElement === this.box) outline(this.at, 2);
     if (this.canvas) this.canvas.replaceWith(canvas);
     else this.box.prepend(canvas);
     this.canvas = canvas;
@@ -427,6 +430,7 @@ class Cells {  // the variants of one group: a canvas, with one option for the k
 
   describe() {
     say(this.option, about(this.rows[this.at]));
+    this.option.setAttribute("aria-selected", this.selection.names.has(this.rows[this.at].name));
     this.option.setAttribute("aria-posinset", this.at + 1);
     this.option.setAttribute("aria-setsize", this.rows.length);
   }
@@ -443,7 +447,8 @@ class Cells {  // the variants of one group: a canvas, with one option for the k
   key(event) {
     const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.columns, ArrowUp: -this.columns,
       Home: -this.rows.length, End: this.rows.length };
-    if (event.key === "Enter" || event.key === " ") open(this.rows[this.at]);
+    if (event.key === "Enter" || (event.key === " " && !work.open)) open(this.rows[this.at]);
+    else if (event.key === " ") this.selection.toggle(this.rows[this.at].name);
     else if (event.key in steps) this.point(this.at + steps[event.key]);
     else return;
     event.preventDefault();
@@ -462,7 +467,8 @@ class Cells {  // the variants of one group: a canvas, with one option for the k
 
   click(event) {
     const row = this.rows[this.find(event)];
-    if (row) open(row);
+    if (row && work.open && (event.shiftKey || event.ctrlKey || event.metaKey)) this.selection.toggle(row.name);
+    else if (row) open(row);
   }
 }
 Cells.count = 0;
@@ -497,6 +503,7 @@ class FleetView {
     this.buttons = new Map(STATES.map((state) => [state, this.button(state)]));
     this.counted = el("p", { class: "quiet", role: "status" });
     this.groups = el("div");
+    this.selection = variantSelection(drawNow);
     this.content = el("div", {},
       el("section", { "aria-label": "Sets" }, el("h2", {}, "Sets"), this.sets),
       el("section", { "aria-label": "Variants" }, el("h2", {}, "Variants"),
@@ -504,7 +511,7 @@ class FleetView {
           el("label", {}, "Filter by name, reason or label=value", this.search),
           el("label", {}, "Group by", this.group), this.list),
         el("fieldset", { class: "legend" }, el("legend", {}, "States"), ...[...this.buttons.values()].map((each) => each.node)),
-        this.counted, el("p", { id: "pointed" }), this.groups));
+        this.counted, this.selection.node, el("p", { id: "pointed" }), this.groups));
     this.needs = el("section", { id: "needs", "aria-label": "Needs a person", hidden: true });
     this.node = el("div", {}, this.empty, this.needs, this.content);
   }
@@ -542,6 +549,7 @@ class FleetView {
     const found = shown.states.size ? named.filter((row) => shown.states.has(row.state)) : named;
     this.counted.textContent = found.length === rows.length
       ? plural(rows.length, "variant") : `${plural(found.length, "variant")} of ${rows.length.toLocaleString("en")}`;
+    this.selection.draw(found, (name) => fleet.variants.get(name));
     if (shown.list) this.showList(found);
     else this.showMap(found);
   }
@@ -578,16 +586,16 @@ class FleetView {
   }
 
   showList(rows) {
-    const mark = JSON.stringify(rows.slice(0, ROWS_MAX)) + rows.length;
+    const { names } = this.selection, top = rows.slice(0, ROWS_MAX);
+    const mark = JSON.stringify([top, rows.length, work.open, top.filter((row) => names.has(row.name)).map((row) => row.name)]);
     if (this.listMark === mark) return;
     this.listMark = mark;
-    const lines = rows.slice(0, ROWS_MAX).map((row) => el("tr", {}, el("td", {}, link("variant", row.name)),
+    const lines = top.map((row) => el("tr", {}, ...(work.open ? [el("td", {}, this.selection.box(row.name))] : []), el("td", {}, link("variant", row.name)),
       el("td", { class: "state" }, withState(row.state)), el("td", {}, reasonOf(row)), el("td", {}, since(row.since)), el("td", {}, row.lifecycle),
       el("td", {}, Object.entries(row.labels).map(([key, value]) => `${key}=${value}`).join(", "))));
     const more = rows.length > ROWS_MAX ? el("p", {}, `and ${plural(rows.length - ROWS_MAX, "more variant")}: filter them`) : null;
     this.cells.clear();
-    this.groups.replaceChildren(el("div", { class: "wide" }, table(["Variant", "State", "Reason", "Since", "Lifecycle", "Labels"], lines)),
-      ...(more ? [more] : []));
+    replaceKept(this.groups, [el("div", { class: "wide" }, table([...(work.open ? ["Select"] : []), "Variant", "State", "Reason", "Since", "Lifecycle", "Labels"], lines)), ...(more ? [more] : [])]);
   }
 
   showMap(rows) {
@@ -595,7 +603,7 @@ class FleetView {
     const width = this.groups.clientWidth || document.documentElement.clientWidth - 40;
     const groups = grouped(rows);
     const before = this.cells;
-    this.cells = new Map(groups.map(([title]) => [title, before.get(title) || new Cells()]));
+    this.cells = new Map(groups.map(([title]) => [title, before.get(title) || new Cells(this.selection)]));
     const nodes = [...this.cells.values()].map((cells) => cells.node);
     if (nodes.length !== this.groups.children.length || nodes.some((node, n) => this.groups.children[n] !== node)) {
       const focused = document.activeElement;
@@ -626,19 +634,22 @@ async function askServer(place, path, nodesOf) {
   try {
     const answer = await fetch(path, { cache: "no-store", headers: { "X-Pvbus-Session": work.session } });
     if (answer.status === 401 && work.user) signed("", "");
-    if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
-    nodes = nodesOf(await answer.json());
+    const document = await answer.json().catch(() => ({}));  // a page of words: the status says enough
+    if (!answer.ok) throw new Error(document.error || `the server answers ${answer.status}`);
+    nodes = nodesOf(document);
   } catch (error) {
-    nodes = [el("p", {}, `This could not be read (${error.message}).`),
+    nodes = [el("p", {}, `This could not be read: ${error.message}`),
       el("button", { type: "button", onclick: () => askServer(place, path, nodesOf) }, "Ask again")];
   }
-  if (questions.get(place) === asked) place.replaceChildren(...nodes);
+  if (questions.get(place) === asked) replaceKept(place, nodes);
 }
 
-function replaceActions(place, nodes) {  // the focus stays on the button of the same name
-  const focused = place.contains(document.activeElement) ? document.activeElement.textContent : "";
+const focusName = (node) => node.dataset.name || node.textContent;
+
+function replaceKept(place, nodes) {  // the focus stays on the button, link or box of the same name
+  const focused = place.contains(document.activeElement) ? focusName(document.activeElement) : "";
   place.replaceChildren(...nodes);
-  const same = focused && [...place.querySelectorAll("button")].find((each) => each.textContent === focused);
+  const same = focused && [...place.querySelectorAll("button, a, input")].find((each) => focusName(each) === focused);
   if (same) same.focus();
 }
 
@@ -670,7 +681,7 @@ class ObjectView {
     const mark = JSON.stringify([row || null, tasks, kept, work.open, work.user]);
     if (mark === this.mark) return;
     this.mark = mark;
-    replaceActions(this.actions, row ? objectActions(this.kind, this.name, row) : []);
+    replaceKept(this.actions, row ? objectActions(this.kind, this.name, row) : []);
     const facts = row ? [["State", withState(row.state)], ["Since", since(row.since)], ["Reason", row.reason], ["Warning", row.warning && `${warned(row)}: see the conditions`]] : [["State", fleet.loaded ? "not in the fleet" : "being read"]];
     if (row && this.kind === "variant") {
       const labels = Object.entries(row.labels).map(([key, value]) => `${key}=${value}`).join(", ");
@@ -680,6 +691,7 @@ class ObjectView {
     this.facts.replaceChildren(...facts.filter(([, value]) => value).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
     this.ask();
     if (this.kind === "variant" && work.open) askDetail(this.detail, this.name);
+    if (this.kind === "set" && work.open) askHistory(this.detail, "set", this.name, [`pvbus history pvs/${this.name}`, `pvbus undo pvs/${this.name}`]);
   }
 
   ask() {
@@ -737,7 +749,9 @@ class ConflictsView {
   constructor() {
     this.list = el("div", {}, el("p", { class: "quiet" }, "Asking the server"));
     this.settled = el("section", { "aria-label": "Settled" });
-    this.node = el("div", {}, el("h2", {}, this.title()), this.list, this.settled);
+    this.groups = new Map();
+    this.selection = conflictSelection(() => this.drawSelected());
+    this.node = el("div", {}, el("h2", {}, this.title()), this.selection.node, this.list, this.settled);
   }
 
   title() { return "Conflicts"; }
@@ -747,9 +761,18 @@ class ConflictsView {
     const mark = `${fleet.conflictsAt} ${fleet.version.split("-")[0]} ${work.open}`;
     if (mark === this.mark) return;
     this.mark = mark;
-    askServer(this.list, "/api/conflicts", ({ groups, more }) => (groups.length
-      ? [...groups.map((each) => this.of(each)), ...(more ? [el("p", {}, `and ${plural(more, "more group")}: pvbus conflicts list`)] : [])]
-      : [el("p", {}, "No upgrade left a conflict. What a package and its upstream both changed waits here for a person.")]));
+    askServer(this.list, "/api/conflicts", ({ groups, more }) => {
+      this.groups = new Map(groups.map((each) => [each.id, { name: each.id, where: `${each.where} (${plural(each.count, "draft")})` }]));
+      this.drawSelected();
+      return groups.length
+        ? [...groups.map((each) => this.of(each)), ...(more ? [el("p", {}, `and ${plural(more, "more group")}: pvbus conflicts list`)] : [])]
+        : [el("p", {}, "No upgrade left a conflict. What a package and its upstream both changed waits here for a person.")];
+    });
+  }
+
+  drawSelected() {
+    this.selection.draw([...this.groups.values()], (id) => this.groups.get(id));
+    for (const box of this.list.querySelectorAll("input[data-name]")) box.checked = this.selection.names.has(box.dataset.name);
   }
 
   drawSettled() {  // it reads every draft: once a person wants it
@@ -775,7 +798,9 @@ class ConflictsView {
     const value = (side) => (Object.hasOwn(group.values, side) ? JSON.stringify(group.values[side]) : "nothing");
     const names = group.variants.map((name) => el("li", {}, link("variant", name)));
     const rest = group.count - names.length;
-    return el("section", { "aria-label": `Conflict in ${group.where}` }, el("h3", {}, group.where),
+    const box = this.selection.box(group.id);
+    box.setAttribute("aria-label", plain(`Select ${group.where}: ${value("local")} or ${value("upstream")}`));
+    return el("section", { "aria-label": `Conflict in ${group.where}` }, el("h3", {}, ...(work.open ? [box, " "] : []), group.where),
       el("p", {}, `${plural(group.count, "draft")}. Local: `, el("code", {}, value("local")), "; upstream: ", el("code", {}, value("upstream"))),
       el("p", { class: "quiet" }, "To see what one of these settles, add --dry-run. Local is the package's own value:"),
       ...conflictActions(group), ...group.commands.map(command),
@@ -809,7 +834,7 @@ class RolloutsView {
     if (mark === this.keptMark) return;
     this.keptMark = mark;
     const part = (title, rows, content, note) => (rows.length ? [el("section", { "aria-label": title }, el("h3", {}, title), el("div", { class: "wide" }, content), note || null)] : []);
-    replaceActions(this.kept, [
+    replaceKept(this.kept, [
       ...part("All rollouts are stopped", stops, stopTable(stops, hints)),
       ...part("Quarantined", quarantines, quarantineTable(quarantines, hints)),
       ...part("Proposals that these may keep", proposed, overrideTable(proposed.slice(0, KEPT_MAX), hints), rest > 0 ? el("p", { class: "quiet" }, `and ${plural(rest, "other")}`) : null),
@@ -822,7 +847,7 @@ class RolloutsView {
     const hints = (connection.status && connection.status.hints) || "";
     const before = this.sections;
     this.sections = new Map(rollouts.map((each) => {
-      const mark = JSON.stringify([each, hints, work.open]), kept = before.get(each.name);
+      const mark = JSON.stringify([each, hints, work.open, work.user]), kept = before.get(each.name);
       return [each.name, kept && kept.mark === mark ? kept : { mark, node: this.of(each, hints, kept) }];
     }));
     const nodes = rollouts.length ? [...this.sections.values()].map((each) => each.node) : [this.nothing()];
@@ -836,7 +861,7 @@ class RolloutsView {
 
   of(rollout, hints, kept) {  // kept: what was shown of it before
     const standing = `${rollout.standing[0].toUpperCase()}${rollout.standing.slice(1)}.`;
-    const isOpen = Boolean(kept && kept.node.querySelector("details[open]"));
+    const isOpen = Boolean(kept && kept.node.querySelector("details[open]:not(.history)"));
     const words = rollout.conditions.filter((each) => each.message).map((each) => `${each.type} is ${each.status} (${each.reason}): ${each.message}`);
     const list = (title, texts) => (texts.length ? [el("p", { class: "quiet" }, title), el("ul", {}, ...texts.map((text) => el("li", {}, text)))] : []);
     return el("section", { "aria-label": `Rollout ${rollout.name}`, class: "rollout" }, el("h3", {}, rollout.name), el("p", {}, standing),
@@ -846,7 +871,16 @@ class RolloutsView {
         command(`pvbus rollout status ${rollout.name} --watch${hints}`), ...rollout.orders.map((each) => command(each + hints)),
         rollout.history.length ? scrolled(`Attempts of ${rollout.name}`, table(["#Attempt", "Phase", "#Wave", "Began", "Ended", "Why"], rollout.history.map((each) =>
           el("tr", {}, el("td", { class: "number" }, String(each.attempt)), el("td", {}, each.phase), el("td", { class: "number" }, each.phase === "RolledBack" ? "-" : String(each.wave)),
-            el("td", {}, each.startedAt), el("td", {}, each.endedAt || ""), el("td", {}, each.reason ? `${each.reason}: ${each.message || ""}` : ""))))) : null));
+            el("td", {}, each.startedAt), el("td", {}, each.endedAt || ""), el("td", {}, each.reason ? `${each.reason}: ${each.message || ""}` : ""))))) : null),
+      ...this.history(rollout.name, kept));
+  }
+
+  history(name, kept) {  // of the policy: once a person opens it
+    if (!work.open) return [];
+    const before = kept && kept.node.querySelector("details.history"), place = el("div");
+    if (before && before.dataset.user === work.user) return [before];  // a rollout changes each second, its policy does not
+    return [el("details", { class: "history", "data-user": work.user, open: Boolean(before && before.open), ontoggle: (event) => { if (event.target.open) askHistory(place, "policy", name, [`pvbus history rolloutpolicy/${name}`]); } },
+      el("summary", {}, "Who changed the policy"), place)];
   }
 
   bar(counts) {
