@@ -192,14 +192,14 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known(
         "kind of a status",
-        "An update of the status of a custom object needs the right kind, as any update does.",
+        "An update of a custom object's status needs the right kind, as any update does.",
         "kube-apiserver does not look at the kind there.",
         _status_kind,
         ends_round=True,
     ),
     Known(
         "first of several errors",
-        "Of several errors of a custom object, that of a wrong kind is reported first.",
+        "If a custom object has several errors, a wrong kind is reported first.",
         "The type of an object is checked before its fields are read.",
         _first_of_several,
     ),

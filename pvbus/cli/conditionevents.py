@@ -78,7 +78,7 @@ Examples:
 
 The lifecycle of a variant's package revision is its condition Published, with the lifecycle as the
 reason: Draft, Proposed, Published, DeletionProposed, and Deleted as the last event. The conditions
-that are readiness gates or tasks of such a revision follow it. Of a variant or a set that is gone, the
+that are readiness gates or tasks of such a revision follow it. For a variant or a set that is gone, the
 drafts that stayed, as people had edited them, are shown: they have the condition Kept. Installs of
 packages and their revisions have the conditions of their status.
 

@@ -62,9 +62,9 @@ def _selecting(command: Callable[..., Any]) -> Callable[..., Any]:
             "-l", "--selector", default="", help="Only of variants with these labels, see pvbus get."
         ),
         click.option("--set", "set_name", metavar="[NAMESPACE/]SET", help="Only of this set's variants."),
-        click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces."),
+        click.option("-A", "--all-namespaces", is_flag=True, help="Look in all namespaces."),
         click.option(
-            "-n", "--namespace", help="Of this namespace; else that of the kubeconfig, else default."
+            "-n", "--namespace", help="Look in this namespace; by default the kubeconfig's, else default."
         ),
     ):
         command = option(command)

@@ -82,7 +82,7 @@ Examples:
 @click.option("--set", "is_set", is_flag=True, help="NAME is a PackageVariantSet.")
 @click.option("--repository", "is_repository", is_flag=True, help="NAME is a Repository.")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
-@click.option("--kubeconfig", help="Of the API server; that of the data folder if not given.")
+@click.option("--kubeconfig", help="The API server's kubeconfig; by default the data folder's.")
 @data_option
 @bus_option
 def explain(
@@ -98,14 +98,14 @@ def explain(
     """Say which set, target and object made a variant, what each expression gave, what was injected
     from where, which people are asked, and what it waits for.
 
-    For a removal that is held it says how to confirm it. Of a Repository it shows the conditions, and so the
-    packages that cannot be served; of a PackageRevision the gates that are not met, who signed its
-    conditions, and who moves it on. Of what is gone it says when and why, for as long as the bus keeps events
-    (7 days). A NAME without a kind is that of a variant, or if there is none, of a set. Exit code 1 when
-    there is no such object.
+    For a removal that is held it says how to confirm it. For a Repository it shows the conditions, and so the
+    packages that cannot be served; for a PackageRevision the gates that are not met, who signed its
+    conditions, and who moves it on. When an object is gone it says when and why, for as long as the bus keeps
+    events (7 days). A NAME without a kind is a variant, or if there is none, a set. Exit code 1 when there is
+    no such object.
     """
     if is_set and is_repository:
-        raise UsageError("NAME is of a set or of a Repository: give --set or --repository")
+        raise UsageError("NAME names a set or a Repository, not both: give --set or --repository")
     kinds = (SET,) if is_set else (REPOSITORY,) if is_repository else (VARIANT, SET, REPOSITORY, REVISION)
     target = named(words, kinds, Scope(namespace, data, kubeconfig))
     kind, key = target.kind or (kinds[0] if len(kinds) == 1 else None), target.key

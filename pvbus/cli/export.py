@@ -27,7 +27,7 @@ Examples:
 )
 @click.option("-n", "--namespace", default="", help="Only this namespace; all if not given.")
 @click.option("--data", help="Data folder of the live `pvbus up`.")
-@click.option("--kubeconfig", help="Of a cluster. It is only read.")
+@click.option("--kubeconfig", help="A cluster's kubeconfig. The cluster is only read.")
 @files_option("Changes that will be planned: also what these need is exported.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The file; stdout if not given.")
 def export(

@@ -40,7 +40,7 @@ Progress = Callable[[int, str], AbstractContextManager[Callable[[int], None]]]
 """Shows how many of a number of items are done, by what it yields."""
 
 kubeconfig_option = click.option(
-    "--kubeconfig", help="Of the API server; that of the data folder if not given."
+    "--kubeconfig", help="The API server's kubeconfig; by default the data folder's."
 )
 
 

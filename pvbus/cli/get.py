@@ -94,8 +94,8 @@ Exit codes: 0 shown, also if there is none; 1 the bus does not answer, or a toke
 """,
 )
 @click.argument("kind", type=click.Choice([kind.value for kind in Listed]))
-@click.option("-n", "--namespace", help="Of this namespace; else that of the kubeconfig, else default.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
+@click.option("-n", "--namespace", help="Look in this namespace; by default the kubeconfig's, else default.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Look in all namespaces.")
 @click.option("--set", "set_name", metavar="[NAMESPACE/]SET", help="Only of this set.")
 @click.option(
     "-l",

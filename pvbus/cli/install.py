@@ -48,7 +48,7 @@ Examples:
 )
 @click.option("--overlay", type=click.Choice(OVERLAYS), default=WITH_PORCH, show_default=True,
               help="with-porch leaves Porch's kinds and server alone; standalone brings ours.")  # fmt: skip
-@click.option("--namespace", default=NAMESPACE, show_default=True, help="Of the services.")
+@click.option("--namespace", default=NAMESPACE, show_default=True, help="Namespace of the services.")
 @click.option(
     "--image", default=Options().image, show_default=True, help="As the nodes of the cluster get it."
 )
@@ -67,10 +67,10 @@ Examples:
     default="",
     metavar="URL",
     callback=_address,
-    help="Of the page docs/alerts, where you serve it: each alert gets a link to its heading.",
+    help="Address of the page docs/alerts, where you serve it: each alert gets a link to its heading.",
 )
-@click.option("--kubeconfig", help="Of the cluster [default: $KUBECONFIG, else ~/.kube/config].")
-@click.option("--context", help="Of the kubeconfig; the current one if not given.")
+@click.option("--kubeconfig", help="The cluster's kubeconfig [default: $KUBECONFIG, else ~/.kube/config].")
+@click.option("--context", help="Context in the kubeconfig; the current one if not given.")
 @click.option("--dry-run", is_flag=True, help="Print the objects as YAML, and ask no cluster.")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 def install(

@@ -113,14 +113,14 @@ LAG       records of the service's inputs not read yet (of what nobody reads: no
           committed; ingest, which reads the cluster, commits nothing). On a Kafka,
           what nobody reads counts the marks of transactions, too
 DIRTY     keys that wait, or are being worked on
-PROGRESS  how long ago it got on; it grows, too, when there is nothing to do. Of a
-          service: of the partition that is stuck the longest, or idle
+PROGRESS  how long ago it got on; it grows, too, when there is nothing to do. For
+          a service it is that of the partition that is stuck the longest, or idle
 RESTORE   how much of its tables is read; 100% is ready
 
 -  nobody is there to tell     ?  the owner does not tell
 
 \b
-Of subscribers, as they commit it:
+For subscribers, as they commit it:
 PARTITIONS  of which the group has committed an offset, of all
 STATE       in Kafka's words; Empty: no member, as of programs that choose their
             partitions themselves

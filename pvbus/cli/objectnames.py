@@ -46,7 +46,7 @@ _KINDS = {word: kind for kind, words in _WORDS.items() for word in words}
 namespace_option = click.option(
     "-n",
     "--namespace",
-    help="Of NAME; if neither has one, that of the kubeconfig, else default.",
+    help="The namespace of NAME; if neither has one, the kubeconfig's, else default.",
 )
 
 

@@ -108,7 +108,7 @@ def plan(
     cluster: sets, the objects that they select, and Repositories. Upstream packages that are not among the
     files are read from the git repositories of those Repositories.
 
-    Of a live system or an export it also says which waves, holds, checks and windows of its RolloutPolicies
+    With a live system or an export it also says which waves, holds, checks and windows of its RolloutPolicies
     the changes pass, and what a quarantine, a hold or a stop keeps.
     """
     is_live = bool(data or kubeconfig)
@@ -195,7 +195,7 @@ def selected(document: Document, selection: Selection) -> Document:
     variants = document["variants"]
     part = narrowed(document, selection)
     if not part["variants"] and not document.get("errors"):
-        raise UsageError(f"{selection.text}: none of the {len(variants)} variants of this plan is of these")
+        raise UsageError(f"{selection.text}: matches none of the {len(variants)} variants in this plan")
     return {**part, "troubles": troubles(part)}
 
 

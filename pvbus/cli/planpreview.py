@@ -181,7 +181,7 @@ def merged(exports: Sequence[Export]) -> Export:
     for export in exports:
         if export.server != first.server:
             raise UsageError(
-                "the exports are of two systems, with the package servers "
+                "the exports come from two systems, with the package servers "
                 f"{first.server} and {export.server}: plan each by itself"
             )
         for item in export.items:

@@ -73,7 +73,7 @@ Examples:
 Exit codes: 0 done; 1 the API server does not serve Quarantines; 2 bad usage.
 """,
 )
-@click.option("-n", "--namespace", help="Of the quarantines; all namespaces without it.")
+@click.option("-n", "--namespace", help="Namespace of the quarantines; all namespaces without it.")
 @click.option("--all", "shows_all", is_flag=True, help="Show those that a person has ended, too.")
 @kubeconfig_option
 @data_option

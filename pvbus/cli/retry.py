@@ -56,7 +56,7 @@ usage; 130 interrupted.
 """,
 )
 @target_options
-@click.option("--failing", is_flag=True, help="Of a set: only the variants that are not ready.")
+@click.option("--failing", is_flag=True, help="With a set: only the variants that are not ready.")
 def retry(
     words: tuple[str, ...],
     set_name: str | None,

@@ -39,7 +39,7 @@ WEB = "web"
 @click.option("--bus", metavar="URL", help="sqlite:PATH, or kafka://HOST:PORT[,HOST:PORT...][/PREFIX] "
               "[PVBUS_BUS; default sqlite:.pvbus/bus.db]")  # fmt: skip
 @click.option("--kubeconfig", help="File with the API server's address [PVBUS_KUBECONFIG].")
-@click.option("--context", help="Of the kubeconfig; the current one if not given [PVBUS_CONTEXT].")
+@click.option("--context", help="Context in the kubeconfig; the current one if not given [PVBUS_CONTEXT].")
 @click.option("--health-port", type=click.IntRange(0, 65535), help="For /metrics, /healthz, /readyz "
               "and /state [PVBUS_HEALTH_PORT; default any free one].")  # fmt: skip
 @click.option("--child", "is_child", is_flag=True, hidden=True)

@@ -354,7 +354,7 @@ def answer(
     """Answer the question behind a condition of a draft.
 
     The package store records who answered, as the API server knows it, when, and the old and new status: in
-    the package, and in its git history. Anybody who may write conditions may answer, whoever the owner is.
+    the package, and in its git history. Anybody who can write conditions can answer, whoever the owner is.
     With --content the answer is refused if the draft's files are not those that you have looked at.
     """
     key, type_ = _condition_named(words, Scope(namespace, data, kubeconfig), folder)

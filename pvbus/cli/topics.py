@@ -229,7 +229,7 @@ def _show_acls(bus_url: str | None, roles: Sequence[str], login: Login, output: 
     if bus_url is None or bus_file(bus_url) is not None:
         raise UsageError(
             "--acls is about a Kafka: give --bus kafka://HOST:PORT[,HOST:PORT...][/PREFIX]. A bus in a file "
-            "has no ACLs: the rights of the file decide who may write"
+            "has no ACLs: the rights of the file decide who can write"
         )
     settings = settings_of(bus_url)
     lists = access_lists(settings, roles)

@@ -130,7 +130,7 @@ Examples:
     "commands that look at it.  [default: a file in the data folder]",
 )
 @click.option("--processes", default=0, type=click.IntRange(0, 64), show_default=True, metavar="N",
-              help="Of each service; 0 runs all of them in this one.")  # fmt: skip
+              help="Processes of each service; 0 runs all of them in this one.")  # fmt: skip
 @click.option("--web/--no-web", default=True, show_default=True, help="Serve a page that shows the fleet.")
 @click.option("--promote", is_flag=True, help="Also run promote, rollout and release: drafts that are "
               "opted in and ready are proposed, and approved by RolloutPolicies.")  # fmt: skip
@@ -144,7 +144,8 @@ Examples:
 @click.option("--timeout", default=600.0, type=click.FloatRange(min=1), show_default=True, metavar="SECONDS",
               help="With --once: give up after so long.")  # fmt: skip
 @click.option("--log-level", default="warning", show_default=True,
-              type=click.Choice(["debug", "info", "warning", "error"]), help="Of the services.")  # fmt: skip
+              type=click.Choice(["debug", "info", "warning", "error"]),
+              help="What the services log.")  # fmt: skip
 def up(
     paths: tuple[Path, ...],
     data: str,
@@ -239,7 +240,7 @@ def _tries(options: str) -> Sequence[str]:
         f"    one draft changes: {own} diff{options} default/web-edge-asia-asia-01-web",
         "  kubectl label cluster asia-01 stage=staging --overwrite",
         "    its variant goes after five seconds; with stage=production it is there again",
-        f"  {own} explain{options} default/web-edge-asia-asia-07-web",
+        f"  {own} explain{options} default/web-edge-asia-asia-01-web",
         "    where a variant comes from, and why it is as it is",
     )
 

@@ -59,7 +59,7 @@ NEEDS: Mapping[str, Needs] = {
     "inject": Needs("100m", "256Mi", "1Gi", "waits for the package store; has the injected content"),
     "conditions": Needs("100m", "256Mi", "1Gi", "has the last condition of each variant of its share"),
     "promote": Needs("100m", "256Mi", "1Gi", "every worker has the open revisions of all variants"),
-    "rollout": Needs("100m", "256Mi", "1Gi", "has the targets of each policy of its share"),
+    "rollout": Needs("100m", "256Mi", "1Gi", "has the targets of all policies in its share"),
     "release": Needs("100m", "128Mi", "512Mi", "has the variants and orders of its share"),
     "resolve": Needs(
         "100m", "256Mi", "1Gi", "one worker decides; 1,000 installs and their contents are some MB"

@@ -62,7 +62,7 @@ def _upgrade(options: str, blueprints: str, work: str) -> Iterable[Step]:
             _await_upgraded,
         ),
         Step(
-            "One edit is of the line that upstream has changed.",
+            "One edit changes the same line as upstream.",
             f"pvbus diff {conflicting}{options}",
             _in_conflict,
         ),

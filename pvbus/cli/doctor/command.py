@@ -48,13 +48,13 @@ Examples:
               "your own; {service} stands for the service.")  # fmt: skip
 @click.option("--service", "services", multiple=True, type=click.Choice(ALL_SERVICES),
               help="Whose rights; those of all that are installed if not given.")  # fmt: skip
-@click.option("--namespace", default=NAMESPACE, show_default=True, help="Of the installation.")
+@click.option("--namespace", default=NAMESPACE, show_default=True, help="Namespace of the installation.")
 @click.option("--namespaces", metavar="NAME,...", callback=names_of, help="That the services are limited to; "
               "if it is not given, as the installation has them.")  # fmt: skip
 @click.option(
-    "--kubeconfig", help="Of the cluster [default: the pod's account, $KUBECONFIG, ~/.kube/config]."
+    "--kubeconfig", help="The cluster's kubeconfig [default: the pod's account, $KUBECONFIG, ~/.kube/config]."
 )
-@click.option("--context", help="Of the kubeconfig; the current one if not given.")
+@click.option("--context", help="Context in the kubeconfig; the current one if not given.")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @bus_option
 def doctor(

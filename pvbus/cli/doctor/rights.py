@@ -98,7 +98,7 @@ async def _check(cluster: HttpCluster, need: Need, whose: Account, namespace: st
 
 
 def _unknown_action(user: str) -> str:
-    return "ask as a user who may create subjectaccessreviews.authorization.k8s.io" if user else ""
+    return "ask as a user who can create subjectaccessreviews.authorization.k8s.io" if user else ""
 
 
 def _action(need: Need, whose: Account, namespace: str) -> str:

@@ -163,7 +163,7 @@ def page(store: Store, selected: Selection, query: Mapping[str, str], tokens: To
         token = tokens.read(selected, query)
         rv, after = token.rv, token.start
         if rv > store.rv:
-            raise status.expired(_TOO_OLD.format("it is of a list that this server does not have"))
+            raise status.expired(_TOO_OLD.format("it comes from a list that this server does not have"))
         table = _past(table, rv)
     else:
         given = asked_version(store, query)

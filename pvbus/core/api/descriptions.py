@@ -272,7 +272,9 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "withdrawn": "Whether the Repository is gone: the metadata is kept for one of the same name.",
     },
     p.PackageRevStatus: {"": "Not used by pvbus."},
-    p.PackageRev: {"": "Where the package store keeps the metadata of the PackageRevision of the same name."},
+    p.PackageRev: {
+        "": "Where the package store keeps the metadata of the PackageRevision with the same name."
+    },
     p.RevisionRef: {
         "": "Refers to a PackageRevision.",
         "name": "Name of the PackageRevision, in the same namespace.",
@@ -420,7 +422,7 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
     p.PackageRevisionResourcesStatus: {
         "render_status": "How the run of the pipeline that this write caused ended.",
     },
-    p.PackageRevisionResources: {"": "The files of the PackageRevision of the same name."},
+    p.PackageRevisionResources: {"": "The files of the PackageRevision with the same name."},
     old.OldPackage: {
         "": "A package by name.",
         "repo": "Name of the Repository.",

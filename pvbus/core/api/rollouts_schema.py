@@ -101,12 +101,12 @@ DESCRIPTIONS: Mapping[type, Mapping[str, str]] = {
         "name": "CEL expression over the variable `target` that gives the name of the object, such as "
         "`target.labels['cluster'] + '-web'`.",
         "binding": "What shows that the object speaks of the published revision: `Commit` the commit that it "
-        "reports, `Generation` that its spec names the revision and its status is of that spec, `Weak` only "
-        "that its status has changed since before the approval.",
+        "reports, `Generation` that its spec names the revision and its status belongs to that spec, `Weak` "
+        "only that its status has changed since before the approval.",
         "revision": "CEL expression over the variable `object` that gives the commit, or with the binding "
         "Generation the name or the commit of the package revision in its spec. Not given with Weak.",
         "current": "CEL expression over the variable `object` that gives true when what `good` and `bad` "
-        "read is of that revision. None means that it always is.",
+        "read belongs to that revision. None means that it always is.",
         "good": "CEL expression over the variable `object` that gives true when the target is good.",
         "bad": "CEL expression over the variable `object` that gives true when the target is bad.",
     },

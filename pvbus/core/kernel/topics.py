@@ -282,7 +282,7 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         spec=_compacted(UNROLL),
-        description="The state of each child of a set.",
+        description="The state of each child that a set has.",
         rows=(Rows(ChildRow, f"{_SKEY}|<variant>", ChildKey.parse, by=_SKEY),),
         producers=("unroll",),
         owners=("unroll",),
@@ -310,7 +310,7 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         spec=_compacted(SETRESULTS),
-        description="The result of each child of a set, and the roll-up of the set.",
+        description="The result of each child that a set has, and the set's roll-up.",
         rows=(
             Rows(ChildResult, f"{_SKEY}|<variant>", ChildKey.parse, by=_SKEY, keeps_bytes=True),
             Rows(SetResult, _SKEY, Key.parse, by=_SKEY, keeps_bytes=True),
@@ -423,7 +423,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         spec=_kept_for(CONDITIONS, days=7),
         description=(
-            "One event for each change of a condition of a PackageVariant, PackageVariantSet or "
+            "One event for each change of a condition: of a PackageVariant, PackageVariantSet or "
             "RolloutPolicy, of an install of a package or its revision, of Ready of a Repository, of Stopped "
             "of a RolloutStop, of the lifecycle of a variant's PackageRevisions (their condition Published), "
             "and of the conditions that are gates or tasks of these."

@@ -15,7 +15,7 @@ def readiness(living: PackageVariant | None) -> tuple[bool, str, bool]:
     ready, stalled = by_type.get("Ready"), by_type.get("Stalled")
     for reported in (ready, stalled):
         if reported is not None and 0 < reported.observed_generation < living.metadata.generation:
-            return False, "Reconciling: its conditions are of an earlier generation", False
+            return False, "Reconciling: its conditions are for an earlier generation", False
     if stalled is not None and stalled.status == "True":
         return False, f"{stalled.reason}: {stalled.message}"[:UNREADY_CHARACTERS_MAX], True
     if ready is None:

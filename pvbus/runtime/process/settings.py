@@ -121,7 +121,7 @@ class UnrollConfig(ServiceConfig, frozen=True, kw_only=True, rename="camel"):
     confirmation.
 
     plan_required: patterns of NAMESPACE/NAME, separated by commas, of the sets that are followed only with a
-    signed plan, whatever their annotations say. plan_signers: who may sign, `NAME ssh-ed25519 KEY`, or
+    signed plan, whatever their annotations say. plan_signers: who can sign, `NAME ssh-ed25519 KEY`, or
     `NAME KEY` with a key of minisign, separated by commas; in a cluster from a ConfigMap that only operators
     write. Without signers, a set that needs a signed plan is on hold.
     """

@@ -203,7 +203,7 @@ def test_a_set_leaves_its_variants() -> None:
 def test_a_selection_without_any_variant_is_refused() -> None:
     """A mistyped label must not read as `no changes`."""
     selection = Selection(selector=parse_label_selector("region=aisa"), text="-l region=aisa")
-    with pytest.raises(UsageError, match="-l region=aisa: none of the 5000 variants"):
+    with pytest.raises(UsageError, match="-l region=aisa: matches none of the 5000 variants"):
         selected(document(update(1, "gold")), selection)
 
 

@@ -255,7 +255,7 @@ def _compare(
             new = forms.updated_object(present, given, list(present["metadata"].get("ownerReferences") or ()))
             due += [new] if new is not present else []
         elif not forms.contains(present.get("spec"), item.get("spec")):
-            whose = f"is of PackageRepository {owner}" if owner else "is there, of no repository"
+            whose = f"belongs to PackageRepository {owner}" if owner else "is there, of no repository"
             foreign.append(f"{title(key_of(item))} {whose} and differs")
     return due, foreign
 

@@ -39,7 +39,7 @@ from pvbus.core.variants.readiness import readiness
 from pvbus.core.variants.revisions.observed import ObservedRevision
 
 NO_REVISION = "NoRevision"
-NEWER = "Ready is of a newer revision"
+NEWER = "Ready is about a newer revision"
 NO_FREEZES: Mapping[str, ApprovalRow] = {}
 _SET = "PackageVariantSet"
 

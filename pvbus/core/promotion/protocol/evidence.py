@@ -185,7 +185,7 @@ def _other_spec(text: str, found: Mapping[str, Any], published: Published) -> st
     observed = (found.get("status") or {}).get("observedGeneration")
     generation = found["metadata"].get("generation")
     if observed is None or observed != generation:
-        return f"its status is of generation {observed}, its spec is generation {generation}"
+        return f"its status is for generation {observed}, its spec has generation {generation}"
     return ""
 
 

@@ -161,12 +161,12 @@ def _check(obj: PackageVariantSet, policy: PlanPolicy, says: str) -> None:
         raise ValueError("the statement of its plan cannot be read") from exc
     stated = statement.sets.get(f"{meta.namespace}/{meta.name}")
     if stated is None or stated.uid != meta.uid:
-        raise ValueError("its plan is of other sets")
+        raise ValueError("its plan is for other sets")
     if (stated.spec, stated.requires) != (spec_digest(obj.spec), says):
         raise ValueError("it was changed since its plan was signed")
     if stated.generation != meta.generation:
         raise ValueError(
-            f"its plan is of generation {stated.generation}, and it has generation {meta.generation}"
+            f"its plan is for generation {stated.generation}, and it has generation {meta.generation}"
         )
 
 
@@ -177,7 +177,7 @@ def _check_signature(message: bytes, armored: str, policy: PlanPolicy, says: str
         raise ValueError(f"its signature cannot be used ({exc})") from exc
     known = {name: [key for key in keys if _names(signature, key)] for name, keys in policy.signers.items()}
     if not any(known.values()):
-        raise ValueError("its signature is of a key that the installation does not know")
+        raise ValueError("it is signed with a key that the installation does not know")
     owners = {name for name, keys in known.items() if any(is_by(signature, key, message) for key in keys)}
     if not owners:
         raise ValueError("its signature is not of this plan")

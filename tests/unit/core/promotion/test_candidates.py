@@ -441,7 +441,7 @@ OF_OLD: Any = {"downstreamTargets": [{"name": OLD}]}
         ((), reports(), OF_OLD, False, True, ""),
         ((), reports(), {}, False, True, ""),
         ((), reports(), OF_OLD, True, True, ""),
-        ((), reports(), {}, True, None, "of a newer revision"),
+        ((), reports(), {}, True, None, "about a newer revision"),
         ((), reports(status="False", reason="Failed", message="no"), OF_OLD, False, False, "Failed: no"),
         ((), reports(status="False", reason="Waiting"), OF_OLD, False, None, "Waiting"),
         ((), variant(generation=3), OF_OLD, False, None, "have not done the variant's last change"),

@@ -235,7 +235,7 @@ def test_two_repositories_may_bring_the_same_and_not_something_else() -> None:
     world.look(other)
     assert world.names == ["app.x.org.1.0.0", "app.x.org.2.0.0"]
     message = world.status("others")["usefulErrorMessage"]
-    assert "Package team/app.x.org.1.0.0 is of PackageRepository team/tools and differs" in message
+    assert "Package team/app.x.org.1.0.0 belongs to PackageRepository team/tools and differs" in message
 
 
 def test_a_repository_that_is_deleted_takes_its_packages_along() -> None:
