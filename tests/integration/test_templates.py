@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
+from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.core.errors import PROGRAM_MISSING, PermanentError
 from pvbus.core.kernel.effects import Execute, Executed, Get
 from pvbus.core.platform.establish.applying import RefusedError
 from pvbus.core.platform.establish.fetching import Brought, fetch_content
 from pvbus.core.platform.establish.templating import Setting
 from pvbus.runtime.reconcile import programs
+from pvbus.runtime.reconcile.effects import perform
 from tests.kit.deciding import drive_live
 from tests.tools import helm
 
@@ -139,3 +142,16 @@ async def test_a_program_that_is_not_there_has_its_own_reason(tools: Path) -> No
     assert error.value.reason == PROGRAM_MISSING
     write(tools, "echo kind: A")
     assert await programs.execute(Execute("ytt", (), {})) == Executed(0, b"kind: A\n", b"")
+
+
+async def test_the_ends_of_programs_are_counted(tools: Path) -> None:
+    def ended(outcome: str) -> float:
+        labels = {"program": "ytt", "outcome": outcome}
+        return REGISTRY.get_sample_value("pvbus_programs_total", labels) or 0.0
+
+    before = ended("done"), ended("permanent")
+    write(tools, "true")
+    await perform(MemoryCluster(now=str), Execute("ytt", (), {}))
+    with pytest.raises(PermanentError, match="path"):
+        await perform(MemoryCluster(now=str), Execute("ytt", (), {"../x": b""}))
+    assert (ended("done"), ended("permanent")) == (before[0] + 1, before[1] + 1)

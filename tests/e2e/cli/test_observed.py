@@ -38,6 +38,7 @@ ELSEWHERE = {
     "pvbus_package_requests": (
         "tests/e2e/cluster/test_packages.py::test_a_certificate_that_rotates_is_served_without_a_restart"
     ),
+    "pvbus_programs": "tests/integration/test_templates.py::test_the_ends_of_programs_are_counted",
     "pvbus_queries": (
         "tests/unit/runtime/test_queries.py"
         "::test_a_query_is_answered_and_counted_and_a_refusal_reaches_the_decision"

@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.xdist_group("platform"),
 ]
 
-PACKAGING = ("pkg.crossplane.io/", "packaging.carvel.dev/")
+PACKAGING = ("pkg.crossplane.io/", "packaging.carvel.dev/", "kappctrl.k14s.io/App ")
 RIVAL = {"apiVersion": "pkg.crossplane.io/v1", "kind": "Configuration", "metadata": {"name": "rival"}}
 
 
