@@ -14,7 +14,7 @@ from pvbus.core.kernel.objectrows import POLICY, VARIANT, rows_of, topics_of
 from pvbus.core.kernel.records import VARIANTS
 from pvbus.core.kernel.topics import partition_key
 from pvbus.ports.bus import Bus, Lease, Output
-from pvbus.ports.cluster import Kind, Object, Resource
+from pvbus.ports.cluster import Kind, Listing, Object, Resource
 from pvbus.runtime.process.assembly import partition_count
 
 ECHO_RECORDS_MAX = 2_000
@@ -62,7 +62,7 @@ class BusWriter:
 
 class EchoCluster:
     """The part of `pvbus.ports.cluster.Cluster` that render needs to create PackageVariants, and rollout to
-    write the status of RolloutPolicies."""
+    write the status of RolloutPolicies and to keep their specs."""
 
     def __init__(self, bus: Bus, *, active: bool) -> None:
         """active: False where nobody writes, so no lease is taken."""
@@ -107,8 +107,15 @@ class EchoCluster:
             "creationTimestamp": "2026-01-01T00:00:00Z",
         }
         stored = {**obj, "metadata": meta}
-        self._tell(VARIANT, stored)
+        if resource.kind == VARIANT.kind:
+            self._tell(VARIANT, stored)
         return stored
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        return None
+
+    async def list(self, resource: Resource, namespace: str | None = None, **selectors: Any) -> Listing:
+        return Listing("1", [])
 
     async def update(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
         stored = {**obj, "metadata": {**obj["metadata"], "resourceVersion": f"e{next(self._numbers)}"}}

@@ -7,7 +7,6 @@ grows with the number of targets shows in the ratios.
 import asyncio
 import json
 import multiprocessing
-import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -100,7 +99,7 @@ def _measured(process: Running, began: float) -> Watched:
     seconds = time.perf_counter() - began
     watching = Process(process.process.pid)
     used = Used(seconds, watching.cpu_seconds(), watching.peak_bytes())
-    process.end(signal.SIGINT)
+    process.end()
     changes = list(_changes(process.output))
     return Watched(seconds, used, len(changes), changes[-1]["resume"])
 
