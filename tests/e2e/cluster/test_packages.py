@@ -260,7 +260,7 @@ PERSON = {"name": "looks", "person": {"question": "Does it look well?"}}
 WAVES = [{"count": WAVE_ONE, "checks": [PERSON]}, {"percent": 100}]
 WRITTEN = {
     "promote": set(),
-    "rollout": {"rolloutpolicies/status"},
+    "rollout": {"rolloutpolicies/status", "controllerrevisions"},
     "release": {"packagerevisions/approval"},
 }
 """What each service writes in a rollout of proposed revisions."""

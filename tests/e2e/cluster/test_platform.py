@@ -119,6 +119,8 @@ def test_a_platform_lives_on_a_real_api_server(
         ("clusterroles", "create")
     }
     what_only_a_removed_package_owned_is_collected(platform)
+    a_repository_makes_packages_available(platform)
+    an_app_follows_its_install(platform)
     a_namespace_goes_whose_account_has_lost_its_rights(platform)
     assert unused(cluster) == set()
 
@@ -167,10 +169,66 @@ def what_only_a_removed_package_owned_is_collected(platform: Platform) -> None:
     assert found["ConfigMap/metrics"]["data"] == {"interval": "30s"}
 
 
+def a_repository_makes_packages_available(platform: Platform) -> None:
+    """What a PackageRepository brings comes, changes and goes with it."""
+    for text in ("old", "new"):
+        bring(platform, text)
+    platform.kubectl("delete", "packagerepository", "tools", "--timeout=60s")
+    platform.until(lambda: not texts_of(platform))
+
+
+def bring(platform: Platform, text: str) -> None:
+    platform.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(repository(text)))
+    platform.until(lambda: texts_of(platform) == {text})
+
+
+def repository(text: str) -> dict[str, Any]:
+    """Return a repository with a Package and the metadata of its name, both with a text."""
+    api, name = "data.packaging.carvel.dev/v1alpha1", "tool.example.org"
+    package = {
+        "apiVersion": api,
+        "kind": "Package",
+        "metadata": {"name": f"{name}.1.0.0"},
+        "spec": {"refName": name, "version": "1.0.0", "releaseNotes": text},
+    }
+    about = {
+        "apiVersion": api,
+        "kind": "PackageMetadata",
+        "metadata": {"name": name},
+        "spec": {"displayName": text},
+    }
+    paths = {"packages/tool.yml": yaml.safe_dump_all([package, about])}
+    return {
+        "apiVersion": "packaging.carvel.dev/v1alpha1",
+        "kind": "PackageRepository",
+        "metadata": {"name": "tools"},
+        "spec": {"fetch": {"inline": {"paths": paths}}},
+    }
+
+
+def texts_of(platform: Platform) -> set[str]:
+    """Return the texts of what the repository has brought, by which all of it is known."""
+    found = platform.items("packages.data.packaging.carvel.dev", "packagemetadatas.data.packaging.carvel.dev")
+    specs = [each["spec"] for each in found if each["metadata"]["name"].startswith("tool.example.org")]
+    return {spec.get("releaseNotes") or spec["displayName"] for spec in specs}
+
+
+def an_app_follows_its_install(platform: Platform) -> None:
+    name = written_by_a_person(platform)
+    platform.patch("packageinstall", name, {"syncPeriod": "2h"})
+    platform.until(lambda: platform.get("app", name)["spec"].get("syncPeriod") == "2h")
+
+
+def written_by_a_person(platform: Platform) -> str:
+    """Return the name of the PackageInstall that was not created for another one."""
+    (name,) = (each["metadata"]["name"] for each in platform.items("packageinstalls") if not is_created(each))
+    return str(name)
+
+
 def a_namespace_goes_whose_account_has_lost_its_rights(platform: Platform) -> None:
     """Its PackageInstalls say what they lack, and do not hold it."""
     platform.kubectl("delete", "clusterrolebinding", "platform-packages")
-    (name,) = (each["metadata"]["name"] for each in platform.items("packageinstalls") if not is_created(each))
+    name = written_by_a_person(platform)
     platform.kubectl("delete", "packageinstall", name, "--wait=false")
     account = "system:serviceaccount:platform:"
     platform.until(lambda: account in message_of(platform.get("packageinstall", name), "DeleteFailed"))
