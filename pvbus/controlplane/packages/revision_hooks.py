@@ -163,6 +163,7 @@ class RevisionHooks:
         reason = annotations_of(new).get(OVERRIDE_GATES)
         if reason == annotations_of(old).get(OVERRIDE_GATES):
             reason = None  # somebody else may have left it: an override is asked for with the move itself
+        named = annotations_of(new).get(SIGNED_CONTENT)  # an approval, too, says it in its metadata
         group, cause = frozenset((name,)), _cause_of_move(old, new)
         if subresource == "approval":
             lifecycle = (new.get("spec") or {}).get("lifecycle", "")
@@ -175,7 +176,6 @@ class RevisionHooks:
             _check_status(name, old, new)
         if _lifecycle(old) != _lifecycle(new):
             new = {**new, "metadata": gates.without_override(new["metadata"])}
-        named = annotations_of(new).get(SIGNED_CONTENT)
         new = {**new, "metadata": signing.without_named_content(new["metadata"])}
         with self._requests.busy(namespace, name):
             await self._requests.check_uninterrupted(old)

@@ -208,11 +208,24 @@ async def test_a_writer_who_names_other_content_is_refused_with_both_digests(fle
     signed = await fleet.update(named(signing(draft, "Certified"), present), user="ann")
     assert condition(signed)["status"] == "True"
     assert SIGNED_CONTENT not in signed["metadata"].get("annotations", {}), "it is for one request"
-    with pytest.raises(StatusError):  # an approval of other content, too
+    with pytest.raises(StatusError, match=looked_at):
         await fleet.update(named(signed, looked_at), lifecycle="Proposed")
     resources = named(await fleet.files(NAME), present)
     with pytest.raises(StatusError, match=present):
         await fleet.put(resources, {"app.yaml": APP.format("3")}, user="ann")
+
+
+async def test_an_approval_is_of_the_content_that_it_names(fleet: StoreWorld) -> None:
+    await drafted(fleet)
+    looked_at = signed_digest(await texts(fleet))
+    proposed = await fleet.update(await edit(fleet, "2"), lifecycle="Proposed")
+    with pytest.raises(StatusError, match=looked_at) as refused:
+        await fleet.update(named(proposed, looked_at), lifecycle="Published", subresource="approval")
+    assert refused.value.code == 422
+    present = signed_digest(await texts(fleet))
+    approved = await fleet.update(named(proposed, present), lifecycle="Published", subresource="approval")
+    assert approved["spec"]["lifecycle"] == "Published"
+    assert SIGNED_CONTENT not in approved["metadata"].get("annotations", {}), "it is for one request"
 
 
 async def test_a_save_since_a_client_looked_at_the_files_is_a_conflict(fleet: StoreWorld) -> None:
