@@ -155,6 +155,16 @@ def noted(world: InjectWorld, order: str = "stranded", uid: str = "uid-v", polic
     world.dirty.update(dict.fromkeys(world.controller.load(APPROVALS, 0, f"default/v|{policy}", value)))
 
 
+def attention_of_set(condition: Condition) -> Condition:
+    """Return AttentionNeeded of a set whose variant v has this condition."""
+    obj = {**variant(), "status": {"conditions": [msgspec.to_builtins(condition)]}}
+    message = attention_of(msgspec.convert(obj, PackageVariant))
+    children = (ChildFailure(name="v", reason=ATTENTION, message=message),)
+    result = SetResult(uid="u", generation=1, needing=1, attention=children)
+    conditions = set_conditions(result, namespace="default", name="web")
+    return next(present for present in conditions if present.type == ATTENTION)
+
+
 @pytest.mark.parametrize(
     ("order", "uid"), [("stranded", "uid-v"), ("restore", "uid-v"), ("stranded", "other")]
 )
@@ -183,6 +193,9 @@ async def test_a_revision_that_a_rollback_left_published_waits_until_another_is_
         "published still, as there is no good revision to go back to: publish a better one; "
         "pvbus rollout status default/web --state stranded shows all of them"
     )
+    of_set = attention_of_set(found)
+    assert of_set.reason == "VariantsNeedAttention"
+    assert of_set.message.startswith("one thing waits for a person: v: attempt 3 of RolloutPolicy web was")
     for obj in package(
         "edge", "app", "packagevariant-2", owners=[owner("v")], lifecycle="Published", revision=2
     ):
