@@ -56,7 +56,7 @@ def document_of(
     known = [
         (namespace, each)
         for namespace, group in groups.items()
-        for each in select(_policies(group), packages[namespace], now)
+        for each in select(_policies(group), _targets(packages[namespace], objects), now)
     ]
     shown = [each for each in known if name in (None, (each[0], each[1].policy.metadata.name))]
     if not shown:
@@ -107,6 +107,13 @@ def _packages(objects: Sequence[Object]) -> list[Package]:
         if is_held(meta.get("annotations"))
     }
     return packages_of(_revisions(objects), variants, held)
+
+
+def _targets(packages: Sequence[Package], objects: Sequence[Object]) -> list[Package]:
+    """Return the packages that policies select: a person approves what no PackageVariant owns. Objects
+    without any variant do not say who owns what: then each package counts as a variant's."""
+    has_variants = any(obj["kind"] == "PackageVariant" for obj in objects)
+    return [package for package in packages if package.variant is not None or not has_variants]
 
 
 def _of(objects: Sequence[Object], kind: Kind) -> list[Object]:

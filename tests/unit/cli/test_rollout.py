@@ -36,6 +36,13 @@ def revision(package: str, *, number: int = 0, lifecycle: str = "Proposed") -> d
     }
 
 
+def owned(name: str, **more: Any) -> dict[str, Any]:
+    """Return a revision of the package and of the variant of this name."""
+    made = revision(name, **more)
+    made["metadata"]["ownerReferences"] = [{"kind": "PackageVariant", "name": name, "uid": f"uid-{name}"}]
+    return made
+
+
 FLEET = [revision(name) for name in "abcd"] + [
     revision(name, number=1, lifecycle="Published") for name in "abc"
 ]
@@ -247,6 +254,16 @@ def test_a_file_replaces_the_live_policy_of_its_name(
     assert len(document(capsys)["policies"][0]["waves"]) == 3
 
 
+READY = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "NoErrors",
+    "message": "",
+    "observedGeneration": 1,
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+
+
 def variant(name: str, **annotations: str) -> dict[str, Any]:
     """Return a ready variant of the set web that is opted in."""
     owners = [
@@ -272,7 +289,7 @@ def variant(name: str, **annotations: str) -> dict[str, Any]:
             "upstream": {"repo": "blueprints", "package": "web", "revision": 1},
             "downstream": {"repo": "edge", "package": name},
         },
-        "status": {"conditions": [{"type": "Ready", "status": "True", "observedGeneration": 1}]},
+        "status": {"conditions": [READY]},
     }
 
 
@@ -295,10 +312,7 @@ def test_a_file_with_another_upstream_shows_the_drafts_that_follow_and_what_keep
     live.cluster.serve(POLICIES)
     for name in "abc":
         live.cluster.put(variant(name, **({"pvbus.dev/hold": "true"} if name == "b" else {})))
-        published = revision(name, number=1, lifecycle="Published")
-        owner = {"kind": "PackageVariant", "name": name, "uid": f"uid-{name}"}
-        published["metadata"]["ownerReferences"] = [owner]
-        live.cluster.put(published)
+        live.cluster.put(owned(name, number=1, lifecycle="Published"))
     live.cluster.put(set_of(1))
     live.cluster.put(policy())
     arguments = ["rollout", "plan", "--kubeconfig", str(live.kubeconfig)]
@@ -326,6 +340,18 @@ def test_a_file_with_another_upstream_shows_the_drafts_that_follow_and_what_keep
     assert "0 targets" in shown
     names = ", ".join(f"{name} (draft of web@v2 for {name})" for name in "abc")
     assert f"left out {names}: Quarantined: quarantine web-1-1 covers it" in shown
+
+
+def test_what_no_variant_owns_is_in_no_wave_where_variants_are_known(file: Path, capsys: Captured) -> None:
+    """Nor does it stand for the variant of its package: services look at what the variant owns alone."""
+    by_hand = revision("a")
+    by_hand["metadata"] |= {"name": "edge.a.mine", "creationTimestamp": "2030-01-01T00:00:00Z"}
+    name = write(file, policy(waves=[]), variant("a"), owned("a"), by_hand, revision("x"))
+    assert run(["rollout", "plan", "-f", name]) == 0
+    shown = capsys.readouterr().out
+    assert "RolloutPolicy default/edge: 1 target, approval Always" in shown
+    assert "1 of 1): a\n" in shown
+    assert "2 packages with a proposed revision: no policy" in shown
 
 
 def test_a_plan_says_that_all_rollouts_are_stopped(file: Path, capsys: Captured) -> None:
@@ -397,10 +423,7 @@ def test_evidence_that_would_never_be_known_is_said_before_a_rollout(
         found = variant(name)
         found["metadata"]["labels"] = {"site": "x"}
         del found["status"]
-        proposal = revision(name)
-        owner = {"kind": "PackageVariant", "name": name, "uid": f"uid-{name}"}
-        proposal["metadata"]["ownerReferences"] = [owner]
-        fleet += [found, proposal]
+        fleet += [found, owned(name)]
     name = write(file, policy(**spec), *fleet, *objects)
     assert run(["rollout", "plan", "-f", name]) == 0
     shown = capsys.readouterr().out

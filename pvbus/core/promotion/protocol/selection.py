@@ -333,22 +333,25 @@ def packages_of(
     variants: Iterable[PackageVariant],
     held_sets: Mapping[str, SetHold] = NO_HOLDS,
 ) -> list[Package]:
-    """Group the revisions of a namespace by package. held_sets: holds of sets, by name.
+    """Group the revisions of a namespace by package and owner. held_sets: holds of sets, by name.
 
-    A variant of a file may have no uid: then its revisions name it.
+    A variant of a file may have no uid: then its revisions name it. What somebody made by hand in the package
+    of a variant is no revision of this variant.
     """
     owners = {variant.metadata.uid or variant.metadata.name: variant for variant in variants}
-    groups: dict[tuple[str, str], list[Object]] = {}
+    groups: dict[tuple[str, str, str], list[Object]] = {}
     for revision in revisions:
-        spec = revision["spec"]
-        groups.setdefault((spec.get("repository", ""), spec.get("packageName", "")), []).append(revision)
+        spec, variant = revision["spec"], _owner(revision, owners)
+        package_key = spec.get("repository", ""), spec.get("packageName", "")
+        groups.setdefault((*package_key, variant.metadata.name if variant else ""), []).append(revision)
     return [
-        _package(package_key, members, owners, held_sets) for package_key, members in sorted(groups.items())
+        _package(package_key, members, owners, held_sets)
+        for (*package_key, _), members in sorted(groups.items())
     ]
 
 
 def _package(
-    package_key: tuple[str, str],
+    package_key: Sequence[str],
     members: Sequence[Object],
     owners: Mapping[str, PackageVariant],
     held_sets: Mapping[str, SetHold],

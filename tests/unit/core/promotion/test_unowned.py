@@ -11,12 +11,13 @@ from pvbus.core.errors import ConflictError
 from pvbus.core.kernel.conflicts import CONFLICTS
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE, HOLD, KEPT_FOR, PROPOSED_CONTENT, RESTORES, RETURNED
 from pvbus.core.kernel.promotionrows import PromotionRow, Verdict
-from pvbus.core.kernel.records import PROMOTIONS, RELEASES, SyncMarker
+from pvbus.core.kernel.records import CANDIDATES, PROMOTIONS, RELEASES, SyncMarker
 from pvbus.core.promotion.protocol.quarantines import sources_at
 from pvbus.core.promotion.protocol.unowned import address_of, is_unowned, unowned_key
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.former import MADE_BY
 from tests.unit.core.promotion.promoting import FILES, KEY, NAME, PromoteWorld, draft, quarantine, specializer
+from tests.unit.core.promotion.test_candidates import policy
 from tests.unit.core.promotion.test_quarantines import SPEC, made_of, upstream
 
 ALONE = unowned_key("default", NAME)
@@ -89,6 +90,16 @@ def test_what_becomes_of_a_revision_that_opts_in(
     world.settle()
     assert (world.said.reason, world.server.moves) == (reason, moves)
     assert words in world.said.message
+
+
+@pytest.mark.parametrize("revisions", [{"all": True}, {"repositories": ["edge"]}])
+def test_no_policy_selects_it(revisions: Any) -> None:
+    world = Alone(by_hand(**MET))
+    world.policies = [policy(revisions=revisions)]
+    world.settle()
+    assert world.server.moves == ["Proposed"]
+    assert not any(topic == CANDIDATES for topic, _ in world.rows)
+    assert "as no rollout has it" in world.said.message
 
 
 @pytest.mark.parametrize(
