@@ -52,13 +52,15 @@ def opening(
     """
     closed, deadlines = [], []
     for name, spec in _unacknowledged(revision, labels, specializers, stale):
+        deadline = _created(revision.row) + spec.deadline_seconds
+        if now >= deadline and spec.after_deadline == OPEN:
+            continue  # also with an acknowledgement of other content: it counts as none
         if name in stale:
             closed.append(_changed(revision, name, stale[name]))
-        deadline = _created(revision.row) + spec.deadline_seconds
         if now < deadline:
             closed.append(_waits(revision, name, spec, deadline))
             deadlines.append(deadline)
-        elif spec.after_deadline != OPEN:
+        else:
             closed.append(_expired(revision, name, spec))
     return Opening(SEPARATOR.join(closed), min(deadlines, default=None))
 

@@ -385,6 +385,12 @@ def test_a_proposal_of_a_person_is_never_taken_back() -> None:
     assert world.server.moves == []
 
 
+def test_a_person_may_propose_before_the_barrier_opens() -> None:
+    world = PromoteWorld(draft(lifecycle="Proposed"), variant(), specializer())
+    world.settle()
+    assert (world.verdict.reason, world.server.moves) == ("ProposedByHand", [])
+
+
 def test_a_proposal_that_is_approved_in_the_middle_is_not_taken_back() -> None:
     world = PromoteWorld(draft(**MET))
     world.settle()
@@ -555,11 +561,40 @@ def test_an_acknowledgement_is_of_the_content_that_there_was(
         assert world.server.moves == ["Proposed"], reason
 
 
+def test_an_acknowledgement_without_its_gate_any_more_is_of_the_content() -> None:
+    world = acknowledged(types=("ip",), gates=("ip",))
+    world.server.change(lambda obj: obj["spec"].update(readinessGates=[{"conditionType": "tested"}]))
+    world.settle()
+    change_files(world, "a: other\n")
+    assert (world.server.moves, world.verdict.reason) == ([], "NotOpened")
+    assert CHANGED in world.verdict.message
+
+
 def test_conditions_gates_and_tasks_are_no_content_of_an_acknowledgement() -> None:
     world = acknowledged()
     world.set_condition("tested", "True")
     world.settle()
     assert world.server.moves == ["Proposed"]
+
+
+@pytest.mark.parametrize(("after", "moves"), [("Open", ["Proposed"]), ("Closed", [])])
+def test_an_acknowledgement_of_other_content_counts_as_none_after_the_deadline(
+    after: str, moves: list[str]
+) -> None:
+    world = PromoteWorld(
+        draft(gates=("tested",), annotations={ACKNOWLEDGEMENT: NAME}),
+        variant(),
+        specializer(afterDeadline=after),
+    )
+    world.settle()
+    change_files(world, "a: other\n")
+    assert (world.server.moves, world.verdict.reason) == ([], "NotOpened")
+    assert CHANGED in world.verdict.message
+    world.now += LATER
+    world.settle()
+    assert world.server.moves == moves
+    if not moves:
+        assert CHANGED in world.verdict.message
 
 
 def test_an_acknowledgement_that_is_given_anew_is_of_the_content_then() -> None:
