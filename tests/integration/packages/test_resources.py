@@ -15,8 +15,11 @@ from pvbus.controlplane.packages.resources import PUSH_ON_FAILURE
 from pvbus.controlplane.packages.shown import DEFER_RENDER
 from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.errors import TransientError
-from pvbus.core.kernel.keys import IS_LATER
+from pvbus.core.kernel import tasks
+from pvbus.core.kernel.keys import IS_LATER, SURVIVES
+from pvbus.core.kernel.tasks import Task
 from pvbus.core.variants.revisions.content import content_digest
+from pvbus.ports.cluster import Object
 from tests.integration.packages.support import (
     CONFIG,
     KPTFILE,
@@ -209,6 +212,43 @@ async def test_the_warning_of_a_second_run_is_of_the_store_and_not_of_the_packag
     await growing.put(files, {"grow.yaml": stable})
     (signed, rendered) = growing.present("edge.grow-1.ws")["status"]["conditions"]
     assert (signed["reason"], rendered) == ("InputsChanged", RENDERED)
+
+
+@pytest.mark.parametrize("added", ["a gate", "a question"])
+async def test_what_a_pipeline_that_is_not_idempotent_writes_anew_voids_what_was_signed(
+    growing: StoreWorld, added: str
+) -> None:
+    """Gates and questions are inputs of the pipeline, and no content."""
+    draft = await growing.create(revision("edge", "grow-1", "ws", clone_of("blue.grow.v1")))
+    signed = await growing.update(sign(draft))
+    annotations = signed["spec"]["packageMetadata"]["annotations"]
+    asked = tasks.with_task(annotations, "Certified", Task(question="Is it licensed?"))
+    spec: dict[str, Any] = {
+        "a gate": {"readinessGates": [{"conditionType": "Certified"}]},
+        "a question": {"packageMetadata": {"annotations": {**annotations, **asked}}},
+    }
+    void = certified(await growing.update(signed, **spec[added]))
+    assert (void["status"], void["reason"]) == ("Unknown", "NotReproducible")
+    assert void["message"].endswith(": w.yaml")
+
+
+async def test_what_the_signer_lets_survive_is_what_a_pipeline_may_write_anew(growing: StoreWorld) -> None:
+    wish = {"annotations": {SURVIVES: '{"Certified": ["w.yaml#/spec/name"]}'}}
+    draft = await growing.create(revision("edge", "grow-1", "ws", clone_of("blue.grow.v1")))
+    signed = await growing.update(sign(await growing.update(draft, packageMetadata=wish)))
+    before = (await growing.files("edge.grow-1.ws"))["spec"]["resources"]["w.yaml"]
+    gated = await growing.update(signed, readinessGates=[{"conditionType": "Certified"}])
+    assert (await growing.files("edge.grow-1.ws"))["spec"]["resources"]["w.yaml"] != before
+    assert certified(gated)["status"] == "True"
+
+
+def sign(obj: Object) -> Object:
+    conditions = [*obj["status"]["conditions"], {"type": "Certified", "status": "True"}]
+    return {**obj, "status": {**obj["status"], "conditions": conditions}}
+
+
+def certified(obj: Object) -> dict[str, str]:
+    return next(each for each in obj["status"]["conditions"] if each["type"] == "Certified")
 
 
 async def test_how_functions_ran_is_remarked_on_the_revision(fleet: StoreWorld) -> None:

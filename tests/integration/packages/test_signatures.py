@@ -143,14 +143,15 @@ async def test_who_sets_a_condition_with_new_content_signs_the_new_content(fleet
 
 
 async def test_a_service_of_pvbus_signs_nothing(fleet: StoreWorld) -> None:
-    """What a rebase brings along from the upstream's Kptfile is no statement on the draft."""
-    await drafted(fleet)
+    """What a rebase brings along is no statement on the draft, and what was signed before it is void."""
+    await certified(fleet)
     resources = await fleet.files(NAME)
     entry = "  conditions:\n  - type: Brought\n    status: 'True'\n"
     brought = resources["spec"]["resources"]["Kptfile"].replace("  conditions:\n", entry)
     rebase = {**resources, "metadata": {**resources["metadata"], "annotations": {CAUSE: "a rebase"}}}
     await fleet.put(rebase, {"Kptfile": brought, "app.yaml": APP.format("2")})
     assert condition(fleet.present(NAME), "Brought")["status"] == "Unknown"
+    assert condition(fleet.present(NAME))["reason"] == "InputsChanged"
 
 
 async def test_a_client_can_neither_forge_nor_lose_a_signature(fleet: StoreWorld) -> None:
@@ -243,6 +244,8 @@ async def test_what_a_signer_lets_survive_voids_nothing(fleet: StoreWorld) -> No
     wish = {SURVIVES: json.dumps({"Certified": ["docs/*", "app.yaml#/data/size"]})}
     draft = await fleet.update(signing(draft, "Tested"), packageMetadata=annotated(draft, wish), user="bob")
     draft = await fleet.update(signing(draft, "Certified"), user="ann")
+    later = {SURVIVES: json.dumps({"Tested": ["docs/*", "app.yaml"]})}
+    await fleet.update(draft, packageMetadata=annotated(draft, later))
     await fleet.put(await fleet.files(NAME), {"docs/a.md": "a"})
     draft = await edit(fleet, "2")
     assert condition(draft, "Certified")["status"] == "True"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.core.kernel.keys import CONDITION_ORDER, SIGNATURES, SURVIVES, TASK_HISTORY, TASKS
+from pvbus.core.kernel.keys import CONDITION_ORDER, GATE_STEPS, SIGNATURES, SURVIVES, TASK_HISTORY, TASKS
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.signatures import (
     INPUTS_CHANGED,
@@ -36,6 +36,7 @@ def annotations(key: str, value: str = "'{}'") -> str:
     [
         ({"Kptfile": f"{KPTFILE}status:\n  conditions:\n  - type: A\n    status: 'True'\n"}, False, "status"),
         ({"Kptfile": f"{KPTFILE}  readinessGates:\n  - conditionType: A\n"}, False, "a gate"),
+        ({"Kptfile": annotations(GATE_STEPS)}, False, "the steps of gates"),
         ({"Kptfile": annotations(TASKS)}, False, "a question"),
         ({"Kptfile": annotations(TASK_HISTORY)}, False, "the history of answers"),
         ({"Kptfile": annotations(CONDITION_ORDER)}, False, "the order of conditions"),
@@ -193,6 +194,20 @@ def test_what_an_update_leaves_of_a_condition(
     assert (condition["status"], condition.get("reason")) == (status, reason), why
     assert judged.signatures.get("A") == signature, why
     assert judged.void == (() if status == "True" else ("A",))
+
+
+def test_what_the_pipeline_alone_changed_is_named_with_the_remedy_and_the_remedy_heals_it() -> None:
+    not_reproducible = update(asked=FILES)
+    (condition,) = judge(not_reproducible).conditions
+    assert condition["message"].endswith(f"name its field in {SURVIVES}: app.yaml")
+    wish = ("app.yaml#/spec/replicas",)
+    signature = Signature(content=signed_digest(FILES, wish), by="ann", survives=wish)
+    grown = {**FILES, "app.yaml": APP.replace("replicas: 1", "replicas: 2")}
+    signed = {SIGNATURES: annotation_of({"A": signature})}
+    judged = judge(not_reproducible._replace(after=grown, annotations=signed))
+    assert (judged.conditions, judged.void, judged.signatures) == ([A], (), {"A": signature})
+    other = {**grown, "docs/a.md": "other"}
+    assert judge(not_reproducible._replace(after=other, annotations=signed)).void == ("A",)
 
 
 class Draft:
