@@ -14,6 +14,7 @@ from pvbus.core.errors import ConflictError
 from pvbus.core.kernel.conflicts import Conflict, annotation
 from pvbus.core.variants.merge.copies import UPSTREAM_IDENTIFIER, upgraded, upstream_texts
 from pvbus.core.variants.merge.objects import merge
+from pvbus.core.variants.revisions.signatures import signed_digest
 from pvbus.ports.cluster import Object
 
 Captured = pytest.CaptureFixture[str]
@@ -108,6 +109,8 @@ def test_the_conflicts_come_first_and_then_the_differences(package: Location, ca
     assert "it was 'a:1', is 'a:2' here and 'a:3' upstream; the draft has the upstream one" in lines[2]
     assert "r.web.2 (Draft) against r.web.1" in lines
     assert lines[lines.index("--- a/map.yaml") + 1] == "+++ b/map.yaml"
+    content = signed_digest(package.draft("PackageRevisionResources")["spec"]["resources"])
+    assert f"content {content}: name it with --content to set a condition on these files" in lines
     assert "-  image: a:2 # which" in lines
     assert "+  image: a:3 # which" in lines
     assert "--- a/same" not in lines

@@ -1,5 +1,6 @@
 """`pvbus condition` and `pvbus task` on a package in a plain folder: what they write, bind and refuse."""
 
+import getpass
 import json
 from pathlib import Path
 
@@ -88,10 +89,11 @@ def test_the_punch_list_has_owners_and_history(package: Path, capsys: Captured) 
     (task,) = json.loads(capsys.readouterr().out)["tasks"]
     assert (task["revision"], task["owner"], task["gate"]) == (str(package), "ann", True)
     assert run(["task", "answer", *where, "Certified", "--status", "True"]) == 0
-    assert "(in a folder) at " in capsys.readouterr().out
+    by = f"{getpass.getuser()} (in a folder)"
+    assert f"(by {by} at " in capsys.readouterr().out
     assert run(["task", "list", *where, "--answered", "-o", "json"]) == 0
     (task,) = json.loads(capsys.readouterr().out)["tasks"]
-    assert [change["after"] for change in task["history"]] == ["Unknown", "True"]
+    assert [(change["after"], change["by"]) for change in task["history"]] == [("Unknown", by), ("True", by)]
     assert shown(package, capsys)["ready"] is True
 
 

@@ -21,6 +21,7 @@ from pvbus.cli.pageusers import PageUsers
 from pvbus.core.errors import PermanentError, RejectedError
 from pvbus.core.kernel.keys import CONFIRM_DELETION, OVERRIDE_QUARANTINE
 from pvbus.core.kernel.records import SETRESULTS, SetResult
+from pvbus.core.variants.revisions.signatures import signed_digest
 from pvbus.ports.cluster import Kind, Object, Resource
 from pvbus.runtime.web.feed import Feed
 from pvbus.runtime.web.gate import write_problem
@@ -314,6 +315,22 @@ async def test_what_is_confirmed_is_what_was_seen(page: Page) -> None:
     assert "changed meanwhile" in refused["lines"][0]
     assert page.peek(REVISION, "edge.a.packagevariant-1")["spec"]["lifecycle"] == "Draft"
     assert CONFIRM_DELETION not in page.annotations(SET, "web")
+
+
+async def test_an_answer_is_of_the_files_that_the_page_has_shown(page: Page) -> None:
+    await page.sign_in(ANN)
+    page.cluster.put(test_task.files("size: 2"))
+    answer = {"action": "answer", "revision": "default/edge.web.v1", "type": "Certified", "status": "True"}
+    shown, stored = (signed_digest({"app.yaml": f"size: {size}"}) for size in (1, 2))
+    status, refused = await page.send("/api/look", {**answer, "content": shown})
+    assert (status, refused["ok"]) == (200, False)
+    assert f"their content is {stored}, and no longer {shown}" in refused["lines"][0]
+    _, look = await page.send("/api/look", {**answer, "content": stored})
+    page.cluster.put(test_task.files("size: 1"))
+    _, refused = await page.send("/api/act", {**answer, "content": stored, "seen": look["seen"]})
+    assert f"their content is {shown}, and no longer {stored}" in refused["lines"][0]
+    assert page.cluster.writes == []
+    assert (await page.do({**answer, "content": shown}))["ok"]
 
 
 async def test_what_a_stop_keeps_goes_out_with_a_reason_alone(page: Page) -> None:

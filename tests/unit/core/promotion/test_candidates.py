@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pvbus.core.kernel.codec import encode_row
-from pvbus.core.kernel.keys import HOLD, PROPOSED_CONTENT
+from pvbus.core.kernel.keys import GATE_STEPS, HOLD, PROPOSED_CONTENT
 from pvbus.core.kernel.promotionrows import Approval, CandidateRow, PromotionRow, ReleaseRow
 from pvbus.core.kernel.records import CANDIDATES, POLICIES, PROMOTIONS, RELEASES, DesiredRow, SyncMarker
 from pvbus.core.promotion.rollout.candidates import words_of
@@ -146,6 +146,20 @@ def test_why_a_revision_may_not_be_approved(
     is_proposed = revision["spec"]["lifecycle"] == "Proposed" and not reason
     assert (row.reason, row.is_proposed) == (reason, is_proposed)
     assert words in row.message
+
+
+def test_a_gate_for_the_approval_keeps_every_rollout_from_the_proposal() -> None:
+    """It is proposed, and is a candidate once the gate is met."""
+    revision = draft(gates=("budget",), conditions=(("budget", "False"),))
+    revision["spec"]["packageMetadata"] = {"annotations": {GATE_STEPS: '{"budget": "approve"}'}}
+    world = world_of(policy(), revision=revision)
+    row = rows(world)["web"]
+    assert (world.server.moves, row.reason, row.is_proposed) == (["Proposed"], "ApprovalGateNotMet", False)
+    assert "budget" in row.message
+    world.set_condition("budget", "True")
+    world.settle()
+    row = rows(world)["web"]
+    assert (world.server.moves, row.reason, row.is_proposed) == (["Proposed"], "", True)
 
 
 def test_a_set_on_hold_holds_its_candidates() -> None:
