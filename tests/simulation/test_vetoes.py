@@ -51,10 +51,17 @@ def hold(world: Acting, value: str) -> None:
     world.put(VARIANT, f"web-r1-{PACKAGE}", metadata={"annotations": annotations})
 
 
+def propose(world: Acting) -> None:
+    """Propose the draft as `pvbus propose` does."""
+    obj = open_one(world)
+    world.put(REVISION, obj["metadata"]["name"], spec={**obj["spec"], "lifecycle": "Proposed"})
+
+
 WAYS = {
     "condition": Way(lambda world: set_gate(world, "False"), lambda world: set_gate(world, "True")),
     "hold": Way(lambda world: hold(world, "true"), lambda world: hold(world, "false")),
     "rejection": Way(lambda world: world.reject(PACKAGE), lambda world: world.ask_again(PACKAGE)),
+    "rejection, proposed by hand": Way(lambda world: world.reject(PACKAGE), propose),
 }
 
 

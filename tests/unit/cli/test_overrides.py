@@ -1,6 +1,7 @@
 """`pvbus propose` and `approve` of what a quarantine covers, or while all rollouts are stopped."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ FILES = {"Kptfile": "kind: Kptfile\n", "a.yaml": "a: 1\n"}
 V5, V6 = "blueprints/web@v5", "blueprints/web@v6"
 STOPS: Object = {"entries": [{"name": "1", "by": "ann", "reason": "payments are down"}]}
 RESOURCES = "PackageRevisionResources"
+NAME = "edge.a.packagevariant-1"
 
 
 def serve(location: Location) -> None:
@@ -67,9 +69,28 @@ def put(location: Location, kind: Kind, spec: Object) -> None:
     )
 
 
+class Guarded(Location):
+    @property
+    def note(self) -> str:
+        """What the revision of `a` says of an override."""
+        stored = self.server.peek(Kind("porch.kpt.dev", "PackageRevision"), "default", NAME)
+        assert stored is not None
+        return str(stored["metadata"]["annotations"][OVERRIDE_QUARANTINE])
+
+    def refuse_lists(self, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+        listing = self.server.list
+
+        async def refusing(resource: Resource, *args: Any, **options: Any) -> Any:
+            if resource.kind == kind:
+                raise PermanentError("forbidden")
+            return await listing(resource, *args, **options)
+
+        monkeypatch.setattr(self.server, "list", refusing)
+
+
 @pytest.fixture
-def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Location:
-    found = Location(tmp_path, monkeypatch)
+def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Guarded:
+    found = Guarded(tmp_path, monkeypatch)
     serve(found)
     return found
 
@@ -95,7 +116,7 @@ def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Location:
     ],
 )
 def test_what_a_quarantine_covers_is_not_proposed(
-    location: Location, capsys: Captured, reason: str, spec: Object, is_refused: bool
+    location: Guarded, capsys: Captured, reason: str, spec: Object, is_refused: bool
 ) -> None:
     put(location, QUARANTINE, spec)
     location.run("propose")
@@ -103,9 +124,13 @@ def test_what_a_quarantine_covers_is_not_proposed(
     assert (location.lifecycles["a"] == "Draft") is is_refused, reason
     assert (QUARANTINED in shown) is is_refused, reason
     assert ("--override REASON" in shown) is is_refused, reason
+    if is_refused:
+        location.run("propose", "--override", "the customer waits")
+        assert location.lifecycles["a"] == "Proposed", reason
+        assert ": the customer waits (in spite of " in location.note, reason
 
 
-def test_files_that_cannot_be_read_are_taken_for_the_quarantined_ones(location: Location) -> None:
+def test_files_that_cannot_be_read_are_taken_for_the_quarantined_ones(location: Guarded) -> None:
     location.server.remove(Kind("porch.kpt.dev", RESOURCES), "default", "blueprints.web.six")
     put(location, QUARANTINE, {"upstreams": [{"revision": V5, "files": "0" * 32}]})
     assert location.run("propose") == 1
@@ -117,32 +142,30 @@ def test_files_that_cannot_be_read_are_taken_for_the_quarantined_ones(location: 
     [(QUARANTINE, {"upstreams": [{"revision": V6}]}, QUARANTINED), (STOP, STOPS, FLEET_STOPPED)],
 )
 def test_an_approval_needs_an_override_with_a_reason_which_is_recorded_before_it_is_published(
-    location: Location, capsys: Captured, kind: Kind, spec: Object, word: str
+    location: Guarded, capsys: Captured, kind: Kind, spec: Object, word: str
 ) -> None:
     assert location.run("propose") == 1, "b has a conflict"
     put(location, kind, spec)
     assert location.run("approve", "--yes") == 1
     assert f"refused: 2 {word}" in capsys.readouterr().out
+    assert location.run("approve", "--yes", "--override", " ") != 0, "a blank text is no reason"
     assert location.lifecycles["a"] == "Proposed"
     assert location.run("approve", "--yes", "--override", "the customer waits") == 0
     assert location.lifecycles["a"] == "Published"
-    stored = location.server.peek(
-        Kind("porch.kpt.dev", "PackageRevision"), "default", "edge.a.packagevariant-1"
-    )
-    assert stored is not None
-    noted = stored["metadata"]["annotations"][OVERRIDE_QUARANTINE]
-    assert ": the customer waits (in spite of " in noted
-    assert word in noted
+    assert re.match(r"\S+ at \d{4}-\d\d-\d\dT\S+: the customer waits \(in spite of ", location.note)
+    assert word in location.note
+    written = [each.subresource for each in location.server.writes if each.name == NAME]
+    assert written == ["", "", "approval"], "proposed, noted, published"
 
 
-def test_a_stop_of_all_rollouts_keeps_no_draft_from_being_proposed(location: Location) -> None:
+def test_a_stop_of_all_rollouts_keeps_no_draft_from_being_proposed(location: Guarded) -> None:
     put(location, STOP, STOPS)
     location.run("propose")
     assert location.lifecycles["a"] == "Proposed"
 
 
 def test_an_override_passes_nothing_else_and_is_not_recorded_where_nothing_is_passed(
-    location: Location,
+    location: Guarded,
 ) -> None:
     assert location.run("propose", "--override", "I may") == 1
     assert [location.lifecycles[name] for name in "abc"] == ["Proposed", "Draft", "Proposed"]
@@ -152,23 +175,25 @@ def test_an_override_passes_nothing_else_and_is_not_recorded_where_nothing_is_pa
 
 @pytest.mark.parametrize(("kind", "word"), [("Quarantine", UNKNOWN), ("RolloutStop", STOP_UNKNOWN)])
 def test_what_cannot_be_listed_refuses_too(
-    location: Location, capsys: Captured, monkeypatch: pytest.MonkeyPatch, kind: str, word: str
+    location: Guarded, capsys: Captured, monkeypatch: pytest.MonkeyPatch, kind: str, word: str
 ) -> None:
     assert location.run("propose") == 1
-    listing = location.server.list
-
-    async def refusing(resource: Resource, *args: Any, **options: Any) -> Any:
-        if resource.kind == kind:
-            raise PermanentError("forbidden")
-        return await listing(resource, *args, **options)
-
-    monkeypatch.setattr(location.server, "list", refusing)
+    location.refuse_lists(monkeypatch, kind)
     assert location.run("approve", "--yes") == 1
     assert f"refused: 2 {word}" in capsys.readouterr().out
     assert location.lifecycles["a"] == "Proposed"
 
 
-def test_a_quarantine_that_comes_after_the_question_refuses_too(location: Location) -> None:
+def test_nothing_is_proposed_by_hand_where_quarantines_cannot_be_listed(
+    location: Guarded, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location.refuse_lists(monkeypatch, "Quarantine")
+    assert location.run("propose") == 1
+    assert UNKNOWN in capsys.readouterr().out
+    assert [location.lifecycles[name] for name in "abc"] == 3 * ["Draft"]
+
+
+def test_a_quarantine_that_comes_after_the_question_refuses_too(location: Guarded) -> None:
     assert location.run("propose") == 1
     asked = Asked(APPROVE, Key("default", "web"), (), "", False, True, "")
     plan = asyncio.run(plan_moves(location.server, asked))

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -37,7 +38,7 @@ REVIEW = Resource("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubje
 SET, VARIANT = (Kind("config.porch.kpt.dev", f"PackageVariant{end}") for end in ("Set", ""))
 REVISION = Kind("porch.kpt.dev", "PackageRevision")
 POLICY = Kind("promotion.pvbus.dev", "RolloutPolicy")
-STOP = Kind("promotion.pvbus.dev", "RolloutStop")
+STOP, QUARANTINE = (Kind("promotion.pvbus.dev", kind) for kind in ("RolloutStop", "Quarantine"))
 HELD_BY_WEB = (SETRESULTS, "default/web", SetResult(uid="set", generation=1, hold=test_confirm.HOLD))
 DRAFT = "default/edge.a.packagevariant-1"
 
@@ -355,6 +356,41 @@ async def test_what_a_stop_keeps_goes_out_with_a_reason_alone(page: Page) -> Non
     assert revision["spec"]["lifecycle"] == "Published"
     assert "ann at 20" in revision["metadata"]["annotations"][OVERRIDE_QUARANTINE]
     assert ": a fix (in spite of FleetStopped" in revision["metadata"]["annotations"][OVERRIDE_QUARANTINE]
+
+
+async def test_what_a_quarantine_keeps_goes_out_with_a_reason_alone(page: Page) -> None:
+    """It is neither proposed nor approved without; the revision has who passed it, and why."""
+    page.cluster.remove(STOP, "default", "fleet")
+    page.cluster.serve(
+        Resource(QUARANTINE.group, "v1alpha1", QUARANTINE.kind, "quarantines", namespaced=True)
+    )
+    upstream = {"repo": "blueprints", "package": "web", "revision": 6}
+    found = page.peek(VARIANT, "a")
+    page.cluster.put({**found, "spec": {**found["spec"], "upstream": upstream}})
+    found = page.peek(REVISION, "edge.a.packagevariant-1")
+    lock = {"git": {"directory": "web", "ref": "web/v6"}}
+    page.cluster.put({**found, "status": {"upstreamLock": lock}})
+    spec = {"upstreams": [{"revision": "blueprints/web@v6"}]}
+    meta = {"name": "web-v6", "namespace": "default"}
+    page.cluster.put(
+        {
+            "apiVersion": f"{QUARANTINE.group}/v1alpha1",
+            "kind": QUARANTINE.kind,
+            "metadata": meta,
+            "spec": spec,
+        }
+    )
+    await page.sign_in(ANN)
+    for move, before, after in (("propose", "Draft", "Proposed"), ("approve", "Proposed", "Published")):
+        request = {"action": "move", "move": move, "kind": "variant", "name": "default/a"}
+        assert "web-v6" in (await page.do(request))["lines"][0]
+        await page.do({**request, "overrides": True}, override=" ")
+        assert page.peek(REVISION, "edge.a.packagevariant-1")["spec"]["lifecycle"] == before
+        await page.do({**request, "overrides": True}, override=f"to {move}")
+        revision = page.peek(REVISION, "edge.a.packagevariant-1")
+        assert revision["spec"]["lifecycle"] == after
+        noted = revision["metadata"]["annotations"][OVERRIDE_QUARANTINE]
+        assert re.match(rf"ann at 20\S+: to {move} \(in spite of Quarantined: ", noted), noted
 
 
 async def test_a_lift_is_of_the_entry_that_was_seen(page: Page) -> None:

@@ -381,7 +381,7 @@ def test_without_a_policy_no_file_is_read() -> None:
     world = world_of(
         policy(revisions={"set": "other"}), revision=draft(lifecycle="Proposed"), old=[published()]
     )
-    assert world.server.gets == []
+    assert (rows(world), world.server.moves, world.server.gets) == ({}, [], [])
 
 
 def test_files_that_cannot_be_read_hold_up_the_approval_and_no_verdict() -> None:
@@ -522,6 +522,7 @@ APPLICATION = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Application", "bin
     [
         ("'argocd'", "target.labels['stage'] + '-web'", ("argocd", "prod-web"), ""),
         ("", "target.name", ("", "web-edge"), ""),
+        ("'argocd'", "target.labels['cluster'] + '-web'", ("argocd", "c1-web"), ""),
         (
             "'argocd'",
             "target.labels['no-such']",
@@ -538,7 +539,8 @@ def test_an_expression_over_the_target_names_its_evidence(
     of = reports()
     of["metadata"]["labels"] = {"stage": "prod"}
     wanted = {"object": {**APPLICATION, "namespace": namespace, "name": name}}
-    evidence = rows(world_of(policy(evidence=wanted), of=of, old=[published()]))["web"].evidence
+    old = [published(labels={"cluster": "c1"})]
+    evidence = rows(world_of(policy(evidence=wanted), of=of, old=old))["web"].evidence
     assert evidence is not None
     assert (evidence.namespace, evidence.name) == expected
     assert problem in evidence.problem

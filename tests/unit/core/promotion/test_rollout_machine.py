@@ -171,6 +171,14 @@ def test_a_veto_requeues_that_target_alone_and_the_others_go_on() -> None:
     assert (fleet.rollout.state, fleet.states) == (S.COMPLETED, "proven proven proven proven")
 
 
+def test_a_veto_that_ends_after_the_attempt_begins_another_for_its_target() -> None:
+    """It was never ordered, and all others are proven without it."""
+    fleet = Fleet().go().change("t2", is_proposed=False).publish("t0").publish("t1")
+    assert (fleet.rollout.state, fleet.states) == (S.COMPLETED, "proven proven left")
+    assert fleet.change("t2", is_proposed=True).ordered(Approve) == ["t2"]
+    assert fleet.rollout.attempt == 2
+
+
 def test_a_refused_approval_that_is_taken_back_is_not_tried_again() -> None:
     fleet = Fleet().go().change("t0", is_proposed=False)
     fleet.change("t0", refused=1)
@@ -215,6 +223,12 @@ def test_a_pause_orders_nothing_and_stops_the_time() -> None:
     assert fleet.go(1).ordered(Approve) == ["t1", "t2"]
 
 
+def test_what_is_due_in_a_pause_is_ordered_after_it() -> None:
+    fleet = Fleet().go().command(paused=True).publish("t0")
+    assert fleet.ordered(Approve) == []
+    assert fleet.command(paused=False).ordered(Approve) == ["t1", "t2"]
+
+
 @pytest.mark.parametrize("jump", [9e5, -9e5])
 def test_a_jump_of_the_clock_ends_no_hold_time_and_holds_nothing_up(jump: float) -> None:
     fleet = Fleet(Rules((WaveRules(0, 1, hold_seconds=100), WaveRules()))).go().publish("t0")
@@ -234,6 +248,20 @@ def test_an_aborted_attempt_takes_its_orders_back_and_is_not_begun_again() -> No
     assert (fleet.rollout.attempt, fleet.ordered(Approve)) == (2, ["t1", "t2"])
 
 
+@pytest.mark.parametrize(("restart", "again"), [(1, ["t0", "t1", "t2"]), (2, ["t0", "t1", "t2", "t3"])])
+def test_a_restart_tries_again_what_this_attempt_and_earlier_ones_did_not_prove(
+    restart: int, again: list[str]
+) -> None:
+    fleet = Fleet(Rules((WaveRules(0, 100),))).go().command(abort=1)
+    for target in ("t0", "t1", "t2"):
+        fleet.change(target, withdrawn=1)
+    fleet.seen["t3"] = TargetFacts("v2", "d3", True, "v1", "old3")
+    fleet.go().command(abort=2).change("t3", withdrawn=2)
+    assert (fleet.rollout.attempt, fleet.ordered(Approve)) == (2, [])
+    fleet.command(restart=restart)
+    assert (fleet.rollout.attempt, fleet.ordered(Approve)) == (3, again)
+
+
 def test_changed_content_is_tried_again_after_an_abort() -> None:
     fleet = Fleet().go().command(abort=1).change("t0", withdrawn=1)
     assert fleet.rollout.attempt == 1
@@ -245,6 +273,18 @@ def test_a_command_for_a_former_attempt_does_nothing() -> None:
     fleet = Fleet().go()
     fleet.command(abort=7, roll_back=0, promote=3)
     assert fleet.rollout.state is S.ROLLING
+
+
+def test_what_was_ordered_for_an_attempt_does_nothing_to_the_next_one() -> None:
+    manual = Rules((WaveRules(0, 1, 0, 0, (CHECK,)), WaveRules()))
+    fleet = Fleet(manual).go().publish("t0").command(promote=1, approve=(1, 1), resume=(1, 1))
+    fleet.publish("t1", "t2").command(abort=1)
+    assert fleet.rollout.state is S.COMPLETED
+    for target in ("t1", "t2"):
+        fleet.change(target, revision="v3", digest=f"n{target}", is_proposed=True)
+    assert (fleet.rollout.attempt, fleet.rollout.state, fleet.ordered(Approve)) == (2, S.ROLLING, ["t1"])
+    fleet.publish("t1")
+    assert (fleet.rollout.wave, fleet.ordered(Approve)) == (1, []), "its check has not passed"
 
 
 def test_a_rollback_publishes_the_former_revisions_in_the_same_waves() -> None:

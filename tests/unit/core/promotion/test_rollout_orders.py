@@ -2,7 +2,7 @@
 
 import pytest
 
-from pvbus.core.api.rollouts import PastAttempt, TargetCounts
+from pvbus.core.api.rollouts import CanaryExcuse, PastAttempt, TargetCounts
 from pvbus.core.kernel.rolloutrows import NO_COMMANDS, Commands, Rollout
 from pvbus.core.kernel.rolloutstates import RolloutState
 from pvbus.core.promotion.rollout.commanding import commands_of
@@ -24,6 +24,10 @@ COUNTS = TargetCounts(total=3, proven=3)
         ({P + "promote": "3", P + "abort": "2"}, Commands(promote=3, abort=2)),
         ({P + "roll-back": "4"}, Commands(roll_back=4)),
         ({P + "restart": "5"}, Commands(restart=5)),
+        (
+            {P + "excuse": '[{"attempt": 3, "canary": "a", "reason": "x"}]'},
+            Commands(excuses=(CanaryExcuse(attempt=3, canary="a", reason="x"),)),
+        ),
     ],
 )
 def test_an_annotation_is_an_order(annotations: dict[str, str], wanted: Commands) -> None:

@@ -18,7 +18,7 @@ from pvbus.core.promotion.release.controller import ReleaseController
 from pvbus.core.promotion.release.stopping import confirming_key
 from tests.kit.deciding import drive
 from tests.unit.core.promotion.approving import NEW, OLD, V1, V2, ReleaseWorld, planned, published
-from tests.unit.core.promotion.promoting import KEY, NOW, stop
+from tests.unit.core.promotion.promoting import KEY, NOW, PromoteWorld, draft, stop
 from tests.unit.core.promotion.rolling import KEY as POLICY_KEY
 from tests.unit.core.promotion.rolling import Bench
 
@@ -106,6 +106,14 @@ def withdrawing() -> ReleaseWorld:
     world = planned()
     world.order("withdraw", V2, NEW)
     return world
+
+
+def test_drafts_that_become_ready_are_proposed_while_a_stop_lasts() -> None:
+    world = PromoteWorld(draft())
+    world.write(POLICIES, STOP_KEY, stop(ANN))
+    world.run(world.promote)
+    world.run(world.release)
+    assert world.server.moves == ["Proposed"]
 
 
 def test_release_carries_out_no_approval_while_a_stop_lasts() -> None:
