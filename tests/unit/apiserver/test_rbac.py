@@ -13,7 +13,7 @@ from pvbus.controlplane.apiserver.rbac.policy import (
     Subject,
 )
 from pvbus.controlplane.apiserver.rbac.rules import Rule, object_of, permits_all, rules_of, uncovered
-from pvbus.core.kernel.rights import RIGHTS, requests_of
+from pvbus.core.kernel.rights import PROMOTION_RIGHTS, RIGHTS, requests_of
 
 PORCH, CONFIG, PROMOTION = "porch.kpt.dev", "config.porch.kpt.dev", "promotion.pvbus.dev"
 READ = Rule(("get",), (PORCH,), ("packagerevisions",))
@@ -77,9 +77,10 @@ def _may(policy: Policy, user: User, asked: Attributes) -> bool:
 
 
 def test_the_services_have_the_rights_of_their_table_and_no_more() -> None:
-    """The accounts may do what `pvbus.core.kernel.rights` says; none but inject writes a PackageRevision."""
+    """The accounts may do what `pvbus.core.kernel.rights` says. None but inject and release writes a
+    PackageRevision, and only release approves."""
     policy = _policy()
-    for service, rights in RIGHTS.items():
+    for service, rights in {**RIGHTS, **PROMOTION_RIGHTS}.items():
         user = User(f"system:serviceaccount:pvbus-system:pvbus-{service}", ("system:authenticated",))
         for request in (request for right in rights for request in requests_of(right)):
             plural, _, subresource = request.resource.partition("/")
@@ -87,8 +88,8 @@ def test_the_services_have_the_rights_of_their_table_and_no_more() -> None:
             assert _may(policy, user, asked), (service, request)
         create = Attributes("create", PORCH, "", "packagerevisions", "", "default")
         approve = Attributes("update", PORCH, "", "packagerevisions", "approval", "default")
-        assert _may(policy, user, create) is (service == "inject")
-        assert not _may(policy, user, approve)
+        assert _may(policy, user, create) is (service in {"inject", "release"})
+        assert _may(policy, user, approve) is (service == "release")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pvbus.cli import lag as lag_module
 from pvbus.cli.lag import LagTable, Row, _cells, _show, _summary, look, troubles_of
 from pvbus.core.errors import TransientError, UsageError
 from pvbus.core.kernel.records import SETRESULTS, SETS
-from pvbus.core.kernel.topics import SERVICES, topic_specs
+from pvbus.core.kernel.topics import PROMOTION, SERVICES, topic_specs
 from pvbus.ports.bus import GroupState, Lease, Output
 from pvbus.runtime.process.assembly import INPUTS, partition_count
 from pvbus.runtime.process.state import LeaseReport, ProcessState, ServiceReport
@@ -85,11 +85,12 @@ async def join(bus: SqliteBus, service: str, label: str, worker: SqliteBus | Non
     return [await given.get() for _ in range(partition_count())]
 
 
-async def test_owners_tell_how_far_they_are() -> None:
+@pytest.mark.parametrize("service", ["unroll", *PROMOTION])
+async def test_owners_tell_how_far_they_are(service: str) -> None:
     """What a worker says of its leases is shown, its lag before what is committed."""
-    async with opened() as bus, telling(process("unroll", report(0, lag=7), report(1, dirty=3))) as url:
-        await join(bus, "unroll", url)
-        table = await look(bus, ["unroll"])
+    async with opened() as bus, telling(process(service, report(0, lag=7), report(1, dirty=3))) as url:
+        await join(bus, service, url)
+        table = await look(bus, [service])
         assert table.remarks == []
         assert [row.partition for row in table.rows] == list(range(partition_count()))
         assert {row.owner for row in table.rows} == {url}

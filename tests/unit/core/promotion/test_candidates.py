@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pvbus.core.kernel.codec import encode_row
+from pvbus.core.kernel.conflicts import CONFLICTS
 from pvbus.core.kernel.keys import GATE_STEPS, HOLD, PROPOSED_CONTENT
 from pvbus.core.kernel.promotionrows import Approval, CandidateRow, PromotionRow, ReleaseRow
 from pvbus.core.kernel.records import CANDIDATES, POLICIES, PROMOTIONS, RELEASES, DesiredRow, SyncMarker
@@ -134,6 +135,23 @@ NEPHIO = "approval.nephio.org"
         ({"approval": "Initial"}, None, proposal(), (), "", ""),
         ({"approval": "Initial"}, None, proposal(), (published(),), "NotInitial", f"{OLD} is published"),
         ({}, None, proposal(noted={f"{NEPHIO}/policy": "never"}), (), "InvalidPolicy", '"never"'),
+        ({}, variant(opted_in=False), draft(annotations={f"{NEPHIO}/policy": "always"}), (), "", ""),
+        (
+            {},
+            None,
+            draft(lifecycle="Proposed", conditions=(("Rendered", "False"),)),
+            (),
+            "NotRendered",
+            "pipeline has not run",
+        ),
+        (
+            {},
+            None,
+            draft(lifecycle="Proposed", annotations={CONFLICTS: '[{"file":"a"}]'}),
+            (),
+            "UpgradeConflict",
+            "1 conflict",
+        ),
         ({"delay": "1h"}, None, proposal(), (), "Delayed", "younger than 1h"),
         ({"delay": "30s"}, None, proposal(), (), "", ""),
         ({"waves": [{"percent": 10}]}, None, proposal(), (), "InvalidSpec", "100"),
@@ -384,6 +402,13 @@ def test_without_a_policy_no_file_is_read() -> None:
     assert (rows(world), world.server.moves, world.server.gets) == ({}, [], [])
 
 
+def test_without_a_policy_nothing_is_approved_whatever_nephio_does() -> None:
+    world = world_of(
+        policy(revisions={"set": "other"}), revision=proposal(noted={f"{NEPHIO}/policy": "always"})
+    )
+    assert (rows(world), world.server.moves, world.server.gets) == ({}, [], [])
+
+
 def test_files_that_cannot_be_read_hold_up_the_approval_and_no_verdict() -> None:
     world = PromoteWorld(draft(lifecycle="Proposed"))
     world.server.unreadable = {NAME}
@@ -434,9 +459,9 @@ def test_the_placeholder_of_a_package_is_no_published_revision() -> None:
 
 
 def test_the_newest_of_two_proposals_counts() -> None:
-    newer = proposal(name="edge.web.packagevariant-2", creationTimestamp="2026-01-02T03:04:06Z")
+    newer = proposal(name="edge.web.packagevariant-0", creationTimestamp="2026-01-02T03:04:06Z")
     world = world_of(policy(), revision=proposal(), old=[newer])
-    assert rows(world)["web"].revision == "edge.web.packagevariant-2"
+    assert rows(world)["web"].revision == "edge.web.packagevariant-0"
 
 
 # ------------------------------------------------------------ evidence
@@ -477,7 +502,8 @@ def test_evidence_is_of_the_published_revision(
 
 def with_condition(message: str, type_: str = "Synced") -> Any:
     of = reports()
-    of["status"]["conditions"].append({"type": type_, "status": "True", "reason": "Done", "message": message})
+    condition = {"type": type_, "status": "True", "reason": "Done", "message": message}
+    of["status"]["conditions"].append(condition | {"observedGeneration": of["metadata"]["generation"]})
     return of
 
 
@@ -495,7 +521,7 @@ def with_condition(message: str, type_: str = "Synced") -> Any:
 )
 def test_a_condition_of_the_variant_is_bound_by_the_name_in_its_message(message: str, is_bound: bool) -> None:
     """Conditions of any writer are evidence of the revision that they name, not of the one whose name begins
-    or ends like it."""
+    or ends like it. That they are of the variant's generation of now says nothing of a revision."""
     world = world_of(policy(conditions=["Synced"]), of=with_condition(message), old=[published()])
     evidence = rows(world)["web"].evidence
     assert evidence is not None

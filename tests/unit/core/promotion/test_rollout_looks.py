@@ -161,14 +161,25 @@ def test_an_object_that_goes_opens_its_wave_again_and_stops_it_in_the_end() -> N
     assert hub.condition("Progressing").reason == "NoEvidence"
 
 
-@pytest.mark.parametrize("error", [TransientError("hub is away"), PermanentError("no", reason=FORBIDDEN)])
-def test_a_hub_that_is_away_stops_and_never_rolls_back(error: Exception) -> None:
-    hub = Hub(budgets={"onFailure": "RollBack"}).began()
+QUERY = {"query": {"expression": "'up'", "max": 1, "window": "5m"}}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [
+        ({"object": OBJECT}, TransientError("hub is away")),
+        ({"object": OBJECT}, PermanentError("no", reason=FORBIDDEN)),
+        (QUERY, TransientError("Prometheus is away")),
+        (QUERY, PermanentError("it refuses the query")),
+    ],
+)
+def test_a_hub_that_is_away_stops_and_never_rolls_back(wanted: Any, error: Exception) -> None:
+    hub = Hub(wanted=wanted, budgets={"onFailure": "RollBack"}).began()
     hub.error = error
     hub.go(LOOK_SECONDS)
     assert hub.why().startswith("EvidenceUnread: ")
     grants = "an administrator must grant the account of the service rollout `get` and `list` on it"
-    assert (grants in hub.why()) == isinstance(error, PermanentError)
+    assert (grants in hub.why()) == (isinstance(error, PermanentError) and error.reason == FORBIDDEN)
     hub.watch(1900)
     assert (hub.status.phase, hub.condition("Progressing").reason) == ("Stopped", "NoEvidence")
 

@@ -84,6 +84,7 @@ def test_no_time_ends_a_wait_for_release_while_orders_are_taken_back() -> None:
     bench.annotate(abort="1").go()
     watch(bench, 5 * HOUR)
     assert bench.targets["t0"] == "cancelling"
+    assert waiting(bench)[2].startswith("for 1 h: ")
     assert "release has to take back t0" in waiting(bench)[2]
 
 

@@ -72,6 +72,8 @@ NEPHIO: list[tuple[str, dict[str, Any], bool, str, str]] = [
     ("no annotation, Always", revision("a"), True, "Always", ""),
     ("no annotation, Initial, published before", revision("a"), True, "Initial", "NotInitial"),
     ("no annotation, Initial, first", revision("a"), False, "Initial", ""),
+    ("no annotation, Manual", revision("a"), True, "Manual", ""),
+    ("always, Manual", annotated(policy="always"), True, "Manual", ""),
     ("initial, published before", annotated(policy="initial"), True, "Always", "NotInitial"),
     ("initial, first", annotated(policy="initial"), False, "Always", ""),
     ("always goes before Initial", annotated(policy="always"), True, "Initial", ""),
@@ -99,6 +101,7 @@ def test_the_annotations_of_nephio(
 def test_a_delay_says_when_it_is_over_and_an_unknown_age_waits() -> None:
     (left,) = selected(annotated(delay="2h")).left_out
     assert left.due == NOW + 3600
+    assert not selected(annotated(delay="59m"), delay="2h").left_out, "it goes before the policy's"
     (left,) = selected(revision("a", creationTimestamp=None), delay="2h").left_out
     assert "creation time is not known" in left.message
 

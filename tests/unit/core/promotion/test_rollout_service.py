@@ -37,6 +37,13 @@ def test_a_restart_goes_on_from_the_rows_and_writes_nothing() -> None:
     assert sorted(bench.orders) == ["t1", "t2"]
 
 
+def test_a_restart_forgets_nothing_that_was_tried_in_vain() -> None:
+    bench = Bench(budgets={"onFailure": "RollBack"}).go().publish("t0", good=False).go()
+    bench.candidate("t0", published="v3", published_digest="old0", is_good=True)
+    bench.candidate("t0", revision="v2", digest="d0", is_proposed=True).go()
+    assert (bench.status.phase, bench.restart().go(100).status.attempt, bench.orders) == ("RolledBack", 1, {})
+
+
 def test_a_restart_in_a_hold_time_loses_none_of_it() -> None:
     bench = Bench(waves=[{"count": 1, "hold": "10m"}, {"percent": 100}]).go().publish("t0").go(300)
     held = bench.now

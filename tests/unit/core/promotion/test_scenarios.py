@@ -22,7 +22,7 @@ from pvbus.core.promotion.rollout.sightings import LOOK_SECONDS
 from tests.unit.core.promotion.promoting import PromoteWorld, draft, quarantine, stop, variant
 from tests.unit.core.promotion.rolling import Bench
 from tests.unit.core.promotion.stepping import TWO, Fleet
-from tests.unit.core.promotion.test_candidates import DIGEST
+from tests.unit.core.promotion.test_candidates import DIGEST, policy, rows
 from tests.unit.core.promotion.test_isolating import BACK, V6, fleet_of
 from tests.unit.core.promotion.test_quarantines import V5, V7, follower, made_of
 from tests.unit.core.promotion.test_rollout_looks import OLD, WEAK, Hub, application
@@ -32,6 +32,7 @@ from tests.unit.core.promotion.test_superseding import BEHIND
 S = RolloutState
 ALWAYS = compiled(DenyWindow(first_date="1970-01-01", last_date="2100-01-01"))
 CANARY = Rules(TWO, canaries=("t0",))
+HALF_AN_HOUR = 1800
 STOPPED = StopEntry(name="1", reason="payments are down", by="ann")
 
 
@@ -129,6 +130,15 @@ def test_what_fails_while_all_is_stopped_is_quarantined_and_its_rollback_waits()
     assert bench.ordered == {"t0": "restore v1 1 uid-t0"}
 
 
+def test_time_in_which_all_is_stopped_strands_no_target_of_a_rollback() -> None:
+    bench = Bench(1).go().publish("t0").go().annotate(roll_back="1: it is too slow").go()
+    stopped(bench, STOPPED).go(HALF_AN_HOUR * 2)
+    assert bench.targets["t0"] == "undoing"
+    for _ in range(HALF_AN_HOUR // 60 + 2):
+        stopped(bench).go(60)
+    assert bench.targets["t0"] == "stranded"
+
+
 @pytest.mark.parametrize("value", ["1", "1: it is urgent"])
 def test_promote_passes_no_stop(value: str) -> None:
     bench = stopped(Bench(1, windows=[{"start": "00:00", "end": "00:01"}]).go(), STOPPED)
@@ -190,9 +200,11 @@ def test_a_proposal_stays_while_its_variant_follows_what_is_quarantined(*, is_co
     behind = follower(7)
     behind["status"] = variant(ready=BEHIND)["status"]
     world = PromoteWorld(proposal, behind)
+    world.policies = [policy()]
     world.quarantines = [quarantine(upstreams=[{"revision": V7}])] if is_covered else []
     world.settle()
     assert world.server.moves == ([] if is_covered else ["Draft"])
+    assert rows(world)["web"].is_upstream_held is is_covered
 
 
 # ------------------------------------------------------------ figures of the document

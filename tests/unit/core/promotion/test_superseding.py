@@ -139,10 +139,11 @@ def test_what_is_approved_and_unproven_is_neither_restored_nor_blamed_nor_tried_
     assert (fleet.rollout.attempt, fleet.rows["t0"].good, fleet.rows["t0"].good_source) == (2, "v1", V1)
 
 
-def test_a_failure_in_the_same_step_as_a_new_revision_comes_first() -> None:
+@pytest.mark.parametrize("rolls_back", [False, True])
+def test_a_failure_in_the_same_step_as_a_new_revision_comes_first(*, rolls_back: bool) -> None:
     """The budget is exceeded in the same step as a new revision: failure first, so stop or roll back and
     quarantine; the new revision comes after."""
-    fleet = fleet_of()
+    fleet = fleet_of(Rules(TWO, rolls_back=rolls_back))
     fleet.go().publish("t0", good=None)
     fleet.evidence["t0"] = Evidence("v2", "d0", 1, False)
     bad = dict(fleet.evidence)
@@ -150,7 +151,7 @@ def test_a_failure_in_the_same_step_as_a_new_revision_comes_first() -> None:
         fleet.seen[target] = facts._replace(upstream=V3, is_proposed=False)
     fleet.evidence = bad
     fleet.go()
-    assert fleet.rollout.state is S.STOPPED
+    assert fleet.rollout.state is (S.ROLLING_BACK if rolls_back else S.STOPPED)
     assert [each.revision for each in fleet.quarantines[1].upstreams] == [V2]
     assert fleet.rollout.newer == (V3,)
 
@@ -190,6 +191,19 @@ def test_a_quarantined_revision_supersedes_nothing() -> None:
     release_upstream(fleet, V3, held=True)
     assert fleet.rollout.state is S.ROLLING
     assert fleet.ordered(Approve) == ["t1", "t2"]
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_what_promote_says_of_the_upstream_decides_what_supersedes(*, is_held: bool) -> None:
+    bench = Bench()
+    for target in bench.candidates:
+        bench.candidate(target, upstream=V2, source=V2)
+    bench.go()
+    for target in bench.candidates:
+        bench.candidate(target, upstream=V3, is_upstream_held=is_held)
+    bench.go()
+    assert bench.status.phase == ("Rolling" if is_held else "Superseded")
+    assert bench.status.superseded == (0 if is_held else 1)
 
 
 def test_a_hotfix_of_a_lower_number_supersedes_as_well() -> None:

@@ -194,6 +194,7 @@ def test_what_an_update_leaves_of_a_condition(
     assert (condition["status"], condition.get("reason")) == (status, reason), why
     assert judged.signatures.get("A") == signature, why
     assert judged.void == (() if status == "True" else ("A",))
+    assert condition["message"].endswith("app.yaml") or reason != NOT_REPRODUCIBLE, why
 
 
 def test_what_the_pipeline_alone_changed_is_named_with_the_remedy_and_the_remedy_heals_it() -> None:
