@@ -118,6 +118,7 @@ def test_the_topics_commands_about_differences(kafka_one: KafkaCluster, settings
     brokers = ["--bootstrap-server", kafka_one.bootstrap]
     name = settings.named("pvbus.desired")
     run_reported(shlex.join(["kafka-topics.sh", *brokers, "--create", "--topic", name, "--partitions", "12"]))
+    asyncio.run(until_listed(settings, "pvbus.desired"))
     for action, others in (("--check", "missing"), ("--create", "created"), ("--check", "as declared")):
         result = pvbus("topics", action, *address)
         assert result.returncode == 1
@@ -130,7 +131,19 @@ def test_the_topics_commands_about_differences(kafka_one: KafkaCluster, settings
         _configs(*shlex.split(reported[1])), capture_output=True, text=True, timeout=60, check=False
     )
     assert configs.returncode == 0, configs.stderr
-    assert pvbus("topics", "--check", *address).returncode == 0
+    deadline = time.monotonic() + 30  # the broker knows of the change later than the controller
+    while (result := pvbus("topics", "--check", *address)).returncode:
+        assert time.monotonic() < deadline, result.stdout
+
+
+async def until_listed(settings: KafkaSettings, topic: str) -> None:
+    """Wait until the broker knows of a topic: its creation is over before that."""
+    deadline = time.monotonic() + 30
+    bus = await KafkaBus.open(settings)
+    while topic not in await bus.topics():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.2)
+    await bus.close()
 
 
 def _configs(*arguments: str) -> list[str]:
