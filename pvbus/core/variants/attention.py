@@ -93,8 +93,8 @@ def variant_needs(
         yield Need(
             STRANDED,
             f"attempt {rollback.attempt} of RolloutPolicy {rollback.policy} was rolled back, but "
-            f"{rollback.revision} is published still, as there is no good revision to go back to: publish a "
-            f"better one; {status} shows all of them",
+            f"{rollback.revision} is published still, as no good revision took its place: publish a "
+            f"better one; {status} says why, and shows all of them",
         )
     for revision in revisions:
         for type_, task in revision.questions.items():

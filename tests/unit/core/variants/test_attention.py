@@ -190,8 +190,8 @@ async def test_a_revision_that_a_rollback_left_published_waits_until_another_is_
     assert (found.status, found.reason) == ("True", "RollbackStranded")
     assert found.message == (
         f"one thing waits for a person: attempt 3 of RolloutPolicy web was rolled back, but {FIRST} is "
-        "published still, as there is no good revision to go back to: publish a better one; "
-        "pvbus rollout status default/web --state stranded shows all of them"
+        "published still, as no good revision took its place: publish a better one; "
+        "pvbus rollout status default/web --state stranded says why, and shows all of them"
     )
     of_set = attention_of_set(found)
     assert of_set.reason == "VariantsNeedAttention"
