@@ -289,7 +289,7 @@ def variant(name: str, **annotations: str) -> dict[str, Any]:
             "upstream": {"repo": "blueprints", "package": "web", "revision": 1},
             "downstream": {"repo": "edge", "package": name},
         },
-        "status": {"conditions": [READY]},
+        "status": {"conditions": [dict(READY)]},
     }
 
 
