@@ -2,9 +2,9 @@
 
 An edit looks at the structure of a YAML text, and copies what names it has. Names of one shape (letters,
 digits and hyphens at the same positions) are equal to it: all are plain scalars of one length, which no other
-scalar can be taken for. So what it makes of one is what it makes of another, with the other name. That is not
-taken on trust: the texts of the second name are made, too, and only if they are those of the first one,
-renamed, they are remembered for others.
+scalar can be taken for. So texts that differ in such a name alone become texts that differ in it alone. That
+is not taken on trust: the texts of the second name are made, too, and only if they are those of the first
+one, renamed, they are remembered for others.
 
 What is remembered must be made of its parts alone, by functions that do not ask what a name is: by edits, not
 by the functions of a pipeline.

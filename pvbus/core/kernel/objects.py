@@ -17,7 +17,7 @@ def annotation(obj: Mapping[str, Any], name: str) -> str:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """Return a part of an object that nobody has validated if it is a mapping, else {}."""
+    """Return a part of an object if it is a mapping, else {}. Nobody has validated the object."""
     return value if isinstance(value, Mapping) else {}
 
 

@@ -197,13 +197,13 @@ def write(items: list[Item], *, as_user: str = "") -> Generator[Effect, Any, Non
         except PermanentError as error:
             if error.reason == "NoMatch":
                 raise NotYetError(f"{title(key_of(item.wanted))} waits until its kind is served") from error
-            yield from _undone(journal, as_user)
+            yield from _undo_writes(journal, as_user)
             raise RefusedError(
                 error.reason, f"{title(key_of(item.wanted))}: {error}: what was written before was undone"
             ) from error
 
 
-def _undone(journal: list[tuple[Item, Object]], as_user: str) -> Generator[Effect, Any, None]:
+def _undo_writes(journal: list[tuple[Item, Object]], as_user: str) -> Generator[Effect, Any, None]:
     """Undo writes in reverse order. What others have written since is left to the next run.
 
     Each object is read again, as the API server's own controllers write a definition's status at once.

@@ -345,8 +345,10 @@ def _value_files(step: _Step, setting: Setting) -> Generator[Effect, Any, _Value
         only(source, where, "secretRef", "configMapRef", "path")
         if path := str(source.get("path") or ""):
             if path != _STREAM:
-                _files_at(step, path_of(path), "valuesFrom")
-            paths.append(path if path == _STREAM else posixpath.join(_PACKAGE, path_of(path)))
+                name = path_of(path)
+                _files_at(step, name, "valuesFrom")
+                path = posixpath.join(_PACKAGE, name)
+            paths.append(path)
             continue
         content = yield from _content_of(source, setting, where)
         found = {f"values-{number}/{name}": data for name, data in sorted(content.items())}
