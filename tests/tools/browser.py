@@ -7,7 +7,6 @@ it in a thread.
 import base64
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -16,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.tools.ports import free_ports
 
 SECONDS_MAX = 60.0
 """For what an idle machine does in one: the others that run tests on this one take their share."""
@@ -132,7 +133,7 @@ def programs() -> tuple[str, str]:
 def browser(folder: Path, *arguments: str) -> Iterator[Browser]:
     """Run a browser with a profile in this folder. Raises BrowserUnavailableError."""
     chromium, chromedriver = programs()
-    port = _free_port()
+    (port,) = free_ports(1)
     with (folder / "chromedriver.log").open("w") as log:
         process = subprocess.Popen([chromedriver, f"--port={port}"], stdout=log, stderr=subprocess.STDOUT)
     try:
@@ -173,9 +174,3 @@ def _wait(driver: str, process: "subprocess.Popen[bytes]") -> None:
         except OSError:
             time.sleep(0.05)
     raise AssertionError(f"chromedriver was not ready within {SECONDS_MAX} s")
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

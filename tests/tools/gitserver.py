@@ -3,7 +3,6 @@
 import base64
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import threading
@@ -12,6 +11,8 @@ from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TypeVar
+
+from tests.tools.ports import free_ports
 
 PROGRAM = ["git", "http-backend"]
 
@@ -138,8 +139,7 @@ def ssh_server(folder: Path) -> Iterator[tuple[int, str]]:
     for name in ("host", "user"):
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
         subprocess.run(command, check=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     (folder / "user.pub").rename(folder / "authorized_keys")
     settings = {
         "ListenAddress": f"127.0.0.1:{port}",

@@ -13,9 +13,7 @@ import contextlib
 import ctypes
 import fcntl
 import functools
-import itertools
 import os
-import random
 import re
 import secrets
 import shutil
@@ -33,6 +31,8 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.tools.ports import free_ports
+
 VERSION = "4.1.1"
 SCALA = "2.13"
 JAVA_MIN = 17
@@ -42,9 +42,6 @@ FAULTS = int(os.environ.get("PVBUS_TEST_FAULTS", "2"))
 few by default; `make chaos` makes them for minutes."""
 START_SECONDS_MAX = 240.0
 """A broker listens after 5 s on a free machine; machines that run tests are rarely free."""
-
-_PORTS = range(12_000, 32_768)
-"""Linux gives outgoing connections 32,768 and more (ip_local_port_range), other systems 49,152 and more."""
 
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -302,7 +299,7 @@ def _start(
     options_of_java: Sequence[str] | None = None,
 ) -> KafkaCluster:
     """options_of_java: of the brokers, instead of those that make them start fast."""
-    for attempt in range(3):  # between choosing a port and listening, somebody else may take it
+    for attempt in range(3):  # between choosing a port and listening, a program that is no test may take it
         location = folder / str(attempt)
         location.mkdir()
         ports = free_ports(PORTS * count)
@@ -405,26 +402,6 @@ def _secure(security: Security) -> tuple[dict[str, str], tuple[str, ...]]:
     for user in (security.user, *security.users):
         options += ["--add-scram", f"SCRAM-SHA-512=[name={user},password={security.password}]"]
     return settings, tuple(options)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now, each another one.
-
-    They lie below those that the kernel gives to outgoing connections: one of these could take a port between
-    this choice and the moment its user listens, which is minutes for a proxy in front of a broker.
-    """
-    ports = random.SystemRandom().sample(_PORTS, len(_PORTS))
-    return list(itertools.islice(filter(_is_free, ports), count))
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as each:
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that ended are no users
-        try:
-            each.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
 
 
 def tool(main_class: str, *arguments: str) -> list[str]:

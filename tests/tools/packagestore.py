@@ -11,7 +11,7 @@ from typing import Any
 from pvbus.core.api.variants import PORCH_API
 from pvbus.install.objects import NAMESPACE, Options
 from pvbus.install.packages import API_SERVICE, SERVICE, package_store
-from tests.tools.kafka import free_ports
+from tests.tools.ports import free_ports
 from tests.tools.realcluster import RealCluster
 from tests.tools.serviceprocess import ServiceProcess, until
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.tools.gomodules import cache_folder
-from tests.tools.kafka import _detach, free_ports
+from tests.tools.kafka import _detach
+from tests.tools.ports import free_ports
 
 START_SECONDS_MAX = 60.0
 _CONFIG = """\

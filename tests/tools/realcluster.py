@@ -27,7 +27,8 @@ from tests.tools import auditlog
 from tests.tools.auditlog import AuditLog
 from tests.tools.authority import Authority, Pair, make_key_pair
 from tests.tools.clusterprograms import ClusterUnavailableError, Programs, find_or_build, version_of
-from tests.tools.kafka import _detach, free_ports
+from tests.tools.kafka import _detach
+from tests.tools.ports import free_ports
 
 START_SECONDS_MAX = 240.0
 """A server is ready after 5 s on a free machine; machines that run tests are rarely free."""

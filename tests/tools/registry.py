@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.tools import gomodules
-from tests.tools.kafka import _detach, free_ports
+from tests.tools.kafka import _detach
+from tests.tools.ports import free_ports
 
 NAME, VERSION = "registry", "3.0.0"
 USER, PASSWORD = "joe", "right-password"

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pvbus.install.objects import NAMESPACE, service_name
-from tests.tools.kafka import _detach, free_ports
+from tests.tools.kafka import _detach
+from tests.tools.ports import free_ports
 from tests.tools.realcluster import RealCluster
 
 START_SECONDS_MAX = 90.0

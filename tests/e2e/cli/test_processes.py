@@ -10,7 +10,7 @@ import pytest
 
 from pvbus.runtime.process.hosting import BUS_SECONDS_MAX
 from tests.e2e.cli.command import Running, pvbus, running
-from tests.tools.kafka import free_ports
+from tests.tools.ports import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

@@ -19,7 +19,8 @@ from typing import Any
 import yaml
 
 from tests.tools.installation import CHECKOUT
-from tests.tools.kafka import _java, free_ports
+from tests.tools.kafka import _java
+from tests.tools.ports import free_ports
 
 HEALTHY_SECONDS_MAX = 90.0
 

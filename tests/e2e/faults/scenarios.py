@@ -34,6 +34,7 @@ from tests.e2e.faults.world import (
     refuse_pushes,
 )
 from tests.tools.installation import Installation, NotReadyError, pvbus
+from tests.tools.ports import free_ports
 
 SITES = {"objectSelector": {"apiVersion": "v1", "kind": "ConfigMap", "matchLabels": {"site": "yes"}}}
 SETTINGS = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: settings\n"
@@ -232,8 +233,7 @@ async def remote_is_down(world: NamespaceWorld) -> Reported:
     """A variant whose repository nobody serves waits, and says for what; its neighbour is made."""
     await world.blueprints()
     await world.edge()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    (port,) = free_ports(1)
     await world.register("far", f"http://127.0.0.1:{port}/far.git")
     downstreams = [{"name": "far", "packageNames": ["a"]}, {"name": "edge", "packageNames": ["b"]}]
     await world.make_set("s", {"repositories": downstreams})

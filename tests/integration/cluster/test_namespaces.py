@@ -13,7 +13,7 @@ from tests.integration.cluster.test_doctor import look, wrong
 from tests.integration.cluster.test_install import BUS, NAMESPACE, Installer
 from tests.integration.cluster.test_install import installer as installer
 from tests.integration.cluster.world import Fleet, Kubectl, eventually
-from tests.tools.kafka import free_ports
+from tests.tools.ports import free_ports
 from tests.tools.realcluster import RealCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400, func_only=True)]  # the fixture may have to build

@@ -19,8 +19,8 @@ from pvbus.cli.supervisor import States
 from pvbus.core.kernel.topics import SERVICES
 from pvbus.runtime.process.state import ProcessState
 from tests.e2e.cli.command import Running, running
-from tests.tools.kafka import free_ports
 from tests.tools.packages import published
+from tests.tools.ports import free_ports
 from tests.tools.realcluster import RealCluster
 
 SECONDS_MAX = 90.0

@@ -14,7 +14,8 @@ from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Output
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.kit.bus_contract import expect, fold, holder, read_all
-from tests.tools.kafka import Broker, KafkaCluster, free_ports
+from tests.tools.kafka import Broker, KafkaCluster
+from tests.tools.ports import free_ports
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -16,7 +16,7 @@ from pvbus.adapters.kafka.library import collect_reasons
 from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls
 from pvbus.core.errors import TransientError
 from tests.tools.certificate import make_certificate
-from tests.tools.kafka import free_ports
+from tests.tools.ports import free_ports
 
 SCRAM = Scram(username="alice", password="pw")
 
