@@ -1,7 +1,8 @@
 """The definitions of what packages and their installs are: Crossplane's kinds and Carvel's.
 
-No code decodes objects with them, so they are data: `pvbus/core/api/crossplane.yaml` and `carvel.yaml`.
-`pvbus.core.platform.packaging` reads the objects.
+No code decodes objects with them, so they are data: `pvbus/core/api/crossplane.yaml` and `carvel.yaml` have
+what differs from kind to kind, and this module makes the definitions of it. `pvbus.core.platform.packaging`
+reads the objects.
 """
 
 from importlib.resources import files
@@ -9,6 +10,8 @@ from typing import Any
 
 import msgspec
 import yaml
+
+from pvbus.core.api.crds import OBJECT_SCHEMAS, definition, served_version
 
 OWN = frozenset({"Package", "PackageRevision", "PackageLock"})
 """Kinds of Crossplane's group that no other project has."""
@@ -38,6 +41,21 @@ def _kind(crd: dict[str, Any]) -> str:
 
 def _read(family: str) -> list[dict[str, Any]]:
     text = files("pvbus.core.api").joinpath(f"{family}.yaml").read_text(encoding="utf-8")
-    definitions = yaml.load(text, Loader=yaml.CSafeLoader)
+    definitions = [_definition(entry) for entry in yaml.load(text, Loader=yaml.CSafeLoader)]
     # What an anchor names is one object in all its places: a change of one must not change the others.
     return msgspec.convert(msgspec.to_builtins(definitions), list[dict[str, Any]])
+
+
+def _definition(entry: dict[str, Any]) -> dict[str, Any]:
+    schema = {
+        "type": "object",
+        "properties": {**OBJECT_SCHEMAS, **entry["fields"]},
+        **_present(entry, "required", "description"),
+    }
+    names = _present(entry, "shortNames", "categories")
+    version = served_version(entry["version"], schema, entry["columns"])
+    return definition(entry["kind"], entry["plural"], entry["group"], entry["scope"], names, [version])
+
+
+def _present(entry: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: entry[key] for key in keys if key in entry}

@@ -8,7 +8,7 @@ description, or generation fails.
 """
 
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
@@ -43,6 +43,13 @@ DESCRIPTIONS = {**descriptions.DESCRIPTIONS, **rollouts_schema.DESCRIPTIONS}
 SHAPES = {**constraints.SHAPES, **rollouts_schema.SHAPES}
 TYPE_SHAPES = {**constraints.TYPE_SHAPES, **rollouts_schema.TYPE_SHAPES}
 _SCALARS: Mapping[Any, str] = {str: "string", int: "integer", bool: "boolean", float: "number"}
+OBJECT_SCHEMAS: Mapping[str, Schema] = {
+    "apiVersion": {"type": "string", "description": OBJECT_FIELDS["api_version"]},
+    "kind": {"type": "string", "description": OBJECT_FIELDS["kind"]},
+    "metadata": {"type": "object"},
+}
+"""Schemas of the fields that every object has beside `spec` and `status`."""
+
 _FIELD_TYPES: Mapping[tuple[ApiType, str], Any] = {(DownstreamTarget, "render_status"): RenderStatus}
 """Fields that the code does not decode, although their schema is known."""
 
@@ -199,36 +206,46 @@ def object_schema(api_type: ApiType) -> Schema:
 
 def _definition(kind: _Kind) -> Schema:
     word = kind.versions[-1].type.__name__
-    names: Schema = {"kind": word, "listKind": f"{word}List", "plural": kind.plural, "singular": word.lower()}
-    if kind.short_names:
-        names["shortNames"] = list(kind.short_names)
+    names: Schema = {"shortNames": list(kind.short_names)} if kind.short_names else {}
+    versions = [
+        served_version(version.name, object_schema(version.type), version.columns, served=version.served)
+        for version in kind.versions
+    ]
+    return definition(word, kind.plural, kind.group, "Namespaced", names, versions)
+
+
+def definition(
+    kind: str, plural: str, group: str, scope: str, names: Schema, versions: Sequence[Schema]
+) -> Schema:
+    """Return a CustomResourceDefinition; `names` has its short names and categories."""
+    common = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{kind.group}"},
-        "spec": {
-            "group": kind.group,
-            "names": names,
-            "scope": "Namespaced",
-            "versions": [_version(version) for version in kind.versions],
-        },
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {"group": group, "names": common | names, "scope": scope, "versions": list(versions)},
     }
 
 
-def _version(version: _Version) -> Schema:
+def served_version(
+    name: str, schema: Schema, columns: Iterable[tuple[str, str, str]], *, served: bool = True
+) -> Schema:
+    """Return a version of a definition; its status is a subresource if the schema has one.
+
+    Args:
+        columns: (name, type, JSONPath) of each.
+        served: whether the version is served and stored.
+    """
     out: Schema = {
-        "name": version.name,
-        "schema": {"openAPIV3Schema": object_schema(version.type)},
-        "served": version.served,
-        "storage": version.served,
+        "name": name,
+        "schema": {"openAPIV3Schema": schema},
+        "served": served,
+        "storage": served,
     }
-    if "status" in version.type.__struct_fields__:
+    if "status" in schema["properties"]:
         out["subresources"] = {"status": {}}
-    if version.columns:
-        out["additionalPrinterColumns"] = [
-            {"name": name, "type": type_, "jsonPath": path} for name, type_, path in version.columns
-        ]
-    return out
+    described = [{"name": name, "type": type_, "jsonPath": path} for name, type_, path in columns]
+    return out | ({"additionalPrinterColumns": described} if described else {})
 
 
 def _struct(api_type: ApiType) -> Schema:
