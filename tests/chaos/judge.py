@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.adapters.memory.virtual_time import Process
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.kernel.records import OBJECTS, SETS, VARIANTS
@@ -26,6 +25,7 @@ from pvbus.ports.bus import Output
 from pvbus.ports.cluster import Kind, Object
 from tests.e2e.faults.fleet import CLUSTER, REPOSITORY, REVISION, SET, VARIANT
 from tests.kit.oracle import Thing
+from tests.kit.processes import Process
 from tests.simulation.facts import Inputs
 from tests.simulation.watching import Watcher
 from tests.tools.busfile import CONDITIONS, EventChain, Row

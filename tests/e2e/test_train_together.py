@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE
 from pvbus.core.kernel.objectrows import POLICY, QUARANTINE
@@ -19,6 +18,7 @@ from pvbus.core.kernel.topics import PROMOTION, SERVICES
 from pvbus.ports.cluster import Kind, Object
 from tests.e2e.plan.world import PlannedWorld, git, live_world, make_repository
 from tests.integration.packages.test_faults import refuse
+from tests.kit.processes import run_simulated
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -9,6 +9,7 @@
 | `busbeside` | what happens to the bus beside the code |
 | `bus_contract`, `bus_contract_churn`, `bus_contract_groups`, `bus_contract_worker` | what any bus must do |
 | `clocks` | what any clock must do |
+| `processes` | processes in virtual time, which tests freeze and kill |
 | `oracle` | the variants that sets must have, computed in another way than by unroll and render |
 
 A world is the state around the code under test: named for what it is a world of (`FolderWorld`), and defined

@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, TypeVar
 
 from pvbus.adapters.memory.cluster import MemoryCluster
-from pvbus.adapters.memory.virtual_time import Process, outside
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.adapters.sqlite.reader import SqliteReader
 from pvbus.adapters.sqlite.store import Store
@@ -27,6 +26,7 @@ from pvbus.core.errors import FORBIDDEN, ConflictError, PermanentError, Transien
 from pvbus.ports.bus import Lease, Output, Record, TopicPartition
 from pvbus.ports.cluster import Cluster, GoneError, Kind, Listing, Object, Resource, WatchEvent
 from tests.kit.clocks import ProcessClock
+from tests.kit.processes import Process, outside
 
 T = TypeVar("T")
 LATE_SECONDS = (5.0, 40.0)

@@ -9,10 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pvbus.adapters.memory.virtual_time import SimulatedClock, SimulatedLoop
+from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.errors import FencedError, InvariantError, TooLargeError
 from pvbus.ports.bus import Lease, Output, Reader, Record, TopicPartition, TopicSpec
+from tests.kit.processes import ProcessLoop
 
 PARTITIONS = 2
 RECORD_BYTES_MAX = 100
@@ -45,7 +46,7 @@ class BusMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner(loop_factory=SimulatedLoop)
+        self.runner = asyncio.Runner(loop_factory=ProcessLoop)
         self.written: dict[TopicPartition, list[Output]] = {partition: [] for partition in ALL}
         self.offsets = dict.fromkeys(range(PARTITIONS), 0)
         self.old_leases: list[Lease] = []

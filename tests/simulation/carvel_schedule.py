@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.packagerows import LockRow
 from pvbus.ports.cluster import Kind, Object
+from tests.kit.processes import run_simulated
 from tests.simulation.carvel_judge import INSTALL_GROUP, OWNER, CarvelJudge, holder_of
 from tests.simulation.packages_judge import annotation, key_of
 from tests.simulation.packages_storm import Storm

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from pvbus.adapters.memory.virtual_time import Process
 from pvbus.ports.bus import Lease, Output
+from tests.kit.processes import Process
 from tests.simulation.world import Running, SimulatedWorld
 
 

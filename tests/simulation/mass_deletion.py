@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import structlog
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR
 from pvbus.core.kernel.records import Hold
 from pvbus.ports.cluster import Object
+from tests.kit.processes import run_simulated
 from tests.simulation.world import REPOSITORY, REVISION, SET, VARIANT, SimulatedWorld
 
 EDITED_EACH = 10

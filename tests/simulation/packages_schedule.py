@@ -4,9 +4,9 @@ import copy
 from collections import Counter
 from collections.abc import Iterable
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.packagerows import LockRow
 from pvbus.ports.cluster import Kind, Object
+from tests.kit.processes import run_simulated
 from tests.simulation.packages_judge import OWNER, PAGE, PKG, actives, is_paused
 from tests.simulation.packages_storm import Storm
 from tests.simulation.packages_world import (

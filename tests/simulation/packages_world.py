@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pvbus.adapters.memory.virtual_time import Process
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.kernel.effects import Content, Observation
 from pvbus.core.kernel.packagerows import EstablishedRow, LockRow, ScopedKey
@@ -20,6 +19,7 @@ from pvbus.runtime.process.assembly import Service, Surroundings, build_service
 from pvbus.runtime.process.settings import ServicesConfig
 from tests.kit.clocks import ProcessClock
 from tests.kit.faults import Faults, FaultyBus, FaultyCluster
+from tests.kit.processes import Process
 from tests.simulation.cluster import CRD, PARTITIONS, WatchedCluster
 from tests.simulation.packages_judge import (
     INSTALL_KINDS,

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.keys import CONFIRM_DELETION, HOLD, Key
 from pvbus.core.variants.unroll.controller import TURN_TARGETS
 from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.cluster import Object
+from tests.kit.processes import run_simulated
 from tests.simulation.outcome import (
     check_conditions,
     check_generations,

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.cel import TARGET_COST_MAX
 from pvbus.core.variants.pacing import SHARE, TURN_COST, UNIT_SECONDS
+from tests.kit.processes import run_simulated
 from tests.simulation.schedule import seeded
 from tests.simulation.world import REPOSITORY, SITE, SimulatedWorld
 

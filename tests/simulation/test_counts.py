@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TransientError
 from pvbus.core.kernel.keys import partition
 from tests.kit.cluster import resource_of
+from tests.kit.processes import run_simulated
 from tests.simulation.world import CONFIG_MAP, PARTITIONS, REPOSITORY, SET, SITE, VARIANT, SimulatedWorld
 
 SETS = 12

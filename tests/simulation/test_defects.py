@@ -24,7 +24,7 @@ from unittest.mock import patch
 import pytest
 
 from pvbus.adapters.memory.cluster import MemoryCluster
-from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
+from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.core.errors import ConflictError
 from pvbus.core.kernel.effects import WRITES, List, Reconciliation
 from pvbus.core.kernel.keys import FINALIZER, partition, sync_key
@@ -41,6 +41,7 @@ from pvbus.runtime.ingest.informer import InformerShell
 from pvbus.runtime.reconcile.effects import perform
 from tests.contract.bus import test_contract
 from tests.kit.deciding import drive_live
+from tests.kit.processes import run_simulated
 from tests.simulation.parts import (
     REPOSITORY,
     REVISION,

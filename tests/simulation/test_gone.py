@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.cli.gone import read_gone
 from pvbus.core.kernel.keys import Key
+from tests.kit.processes import run_simulated
 from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, SimulatedWorld
 
 SITES = {"apiVersion": "example.org/v1", "kind": "Site", "matchLabels": {"group": "a"}}

@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.cli.conditionevents import asks_for_attention
 from pvbus.cli.explain import bus_document
 from pvbus.cli.explain_text import set_lines, variant_lines
@@ -14,6 +13,7 @@ from pvbus.core.kernel.keys import HOLD, HOLD_REASON, Key
 from pvbus.core.kernel.records import CONDITIONS, LATEST
 from pvbus.core.variants.notices import notice_of
 from pvbus.ports.cluster import Kind
+from tests.kit.processes import run_simulated
 from tests.simulation.world import REPOSITORY, SET, VARIANT, SimulatedWorld
 
 LISTED = {"repositories": [{"name": "r1", "packageNames": ["p1"]}]}

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.keys import HOLD
 from pvbus.core.kernel.records import DESIRED, RESULTS, SETRESULTS, TARGETS, UNROLL
 from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Output
+from tests.kit.processes import run_simulated
 from tests.simulation.outcome import check_variants, check_watched
 from tests.simulation.schedule import NOTE, RECORD_BYTES, seeded
 from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, Options, SimulatedWorld

@@ -3,7 +3,7 @@
 import pytest
 
 from pvbus.adapters.memory import storage
-from pvbus.adapters.memory.virtual_time import run_simulated
+from tests.kit.processes import run_simulated
 from tests.simulation.mass_deletion import EDITED_EACH, WIDE_CHILDREN, WIDE_LEFT, Deletion, delete_together
 
 FEW, MANY = 20, 80

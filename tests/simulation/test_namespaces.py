@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.records import LATEST, OBJECTS
 from pvbus.ports.cluster import Kind, Listing, Resource
+from tests.kit.processes import run_simulated
 from tests.simulation.world import REPOSITORY, SET, SITE, VARIANT, SimulatedWorld
 
 TEAMS = ("red", "green", "blue")

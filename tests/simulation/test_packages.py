@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.ports.cluster import Kind
+from tests.kit.processes import run_simulated
 from tests.simulation.__main__ import PACKAGES, Supervisor, command, unexercised
 from tests.simulation.killing import Kill, KillingWorld
 from tests.simulation.packages_judge import PAGE, PKG, actives

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import pytest
 
 from pvbus.adapters.memory.cluster import Write
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.cli.plandocument import document_of
 from pvbus.cli.planfrozen import Orders, frozen_of, orders_of
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
@@ -19,6 +18,7 @@ from pvbus.ports.cluster import Object
 from pvbus.runtime.preview import run as previews
 from pvbus.runtime.preview.changes import Changes
 from pvbus.runtime.preview.packages import StoreRules
+from tests.kit.processes import run_simulated
 from tests.simulation.cluster import QUARANTINE
 from tests.simulation.rolling import Rolling, begin, targets
 from tests.simulation.world import RESOURCES, REVISION, VARIANT

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.kernel.keys import ACKNOWLEDGED_PREFIX, AUTO_LIFECYCLE, PROPOSED_CONTENT
 from pvbus.core.kernel.topics import ALL_SERVICES, PROMOTION, SERVICES
 from pvbus.core.variants.revisions.content import content_digest
 from pvbus.core.variants.revisions.signatures import INPUTS_CHANGED
 from pvbus.ports.cluster import Object, Resource
+from tests.kit.processes import run_simulated
 from tests.simulation.cluster import SPECIALIZER
 from tests.simulation.world import REPOSITORY, RESOURCES, REVISION, SITE, SimulatedWorld
 

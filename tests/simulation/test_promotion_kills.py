@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.rolloutstates import TargetState
 from pvbus.core.kernel.topics import PROMOTION
+from tests.kit.processes import run_simulated
 from tests.simulation.cluster import QUARANTINE
 from tests.simulation.killing import Kill, KillingWorld
 from tests.simulation.rolling import HEALTHY, Acting, begin

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
+from tests.kit.processes import run_simulated
 from tests.simulation.rehearsing import Outcome, Situation, Stage, Stopping
 from tests.simulation.situations import SITUATIONS, STOPPED
 

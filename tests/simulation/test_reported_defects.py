@@ -6,11 +6,11 @@ from unittest.mock import patch
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.variants.inject.controller import InjectController
 from pvbus.core.variants.render.controller import RenderController
 from pvbus.core.variants.unroll.controller import UnrollController
 from pvbus.ports.cluster import Kind
+from tests.kit.processes import run_simulated
 from tests.simulation.outcome import check_watched
 from tests.simulation.schedule import seeded
 from tests.simulation.test_liveness import inventory, label, selecting

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.rolloutstates import TargetState
 from pvbus.core.promotion.protocol.rules import LOOK_SECONDS_MAX
+from tests.kit.processes import run_simulated
 from tests.simulation.rolling import HEALTHY, Acting, begin
 from tests.simulation.world import REVISION
 

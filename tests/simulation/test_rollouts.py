@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.topics import ALL_SERVICES, PROMOTION
 from pvbus.core.promotion.protocol.rules import EVIDENCE_SECONDS
 from pvbus.ports.cluster import Object
+from tests.kit.processes import run_simulated
 from tests.simulation.cluster import QUARANTINE
 from tests.simulation.rolling import SITES, Rolling, fleet
 from tests.simulation.world import RESOURCES, REVISION

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.ports.cluster import Object
+from tests.kit.processes import run_simulated
 from tests.simulation.cluster import POLICY
 from tests.simulation.rolling import Rolling, begin, targets
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.keys import HOLD, RETURNED
 from pvbus.core.kernel.rolloutstates import TargetState
 from pvbus.ports.cluster import Object
+from tests.kit.processes import run_simulated
 from tests.simulation.cluster import POLICY as POLICY_KIND
 from tests.simulation.rolling import HEALTHY, Acting, begin
 from tests.simulation.world import REVISION, VARIANT

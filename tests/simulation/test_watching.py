@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import Process, run_simulated
 from pvbus.core.api.variants import Downstream
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.keys import HOLD, check_key
@@ -26,6 +25,7 @@ from pvbus.core.kernel.records import (
 from pvbus.core.variants.unroll.removal import RemovalLimits
 from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object
+from tests.kit.processes import Process, run_simulated
 from tests.simulation.facts import Inputs
 from tests.simulation.watching import Watcher
 from tests.simulation.world import REPOSITORY, REVISION, SET, SITE, VARIANT, SimulatedWorld

@@ -25,7 +25,6 @@ from typing import Protocol
 
 import msgspec
 
-from pvbus.adapters.memory.virtual_time import Process
 from pvbus.core.api.variants import Downstream, PackageVariant
 from pvbus.core.kernel.keys import CHECK_PREFIX, HOLD, Key
 from pvbus.core.kernel.records import (
@@ -44,6 +43,7 @@ from pvbus.ports.bus import Lease, Output
 from pvbus.ports.cluster import Object
 from tests.kit.faults import LAG_SECONDS
 from tests.kit.oracle import Expected, Thing, expected_variants
+from tests.kit.processes import Process
 from tests.simulation.facts import (
     WITHDRAWALS,
     Inputs,

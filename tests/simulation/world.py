@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
 from pvbus.adapters.memory.cluster import Write
-from pvbus.adapters.memory.virtual_time import Process, SimulatedClock
+from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.kernel.keys import CONFIRM_DELETION, Key
@@ -35,6 +35,7 @@ from tests.kit.busbeside import records_of, topics_of
 from tests.kit.clocks import ProcessClock
 from tests.kit.faults import Faults, FaultyBus, FaultyCluster
 from tests.kit.oracle import Expected, Thing
+from tests.kit.processes import Process
 from tests.simulation.cluster import (
     API_VERSIONS,
     CONFIG_MAP,

@@ -26,10 +26,10 @@ import msgspec
 import structlog
 
 import pvbus
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.kernel.codec import recent_decoder
 from pvbus.core.kernel.records import ObjectRow, TargetRow
 from pvbus.ports.cluster import Object
+from tests.kit.processes import run_simulated
 from tests.simulation.world import REPOSITORY, SITE, SimulatedWorld
 
 ROOT = Path(pvbus.__file__).parent

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.adapters.sqlite.membership import SqliteMembership
 from pvbus.adapters.sqlite.reader import SqliteReader
@@ -19,6 +18,7 @@ from pvbus.ports.bus import Assigned, GroupState, Lease, Output, Revoked, TopicP
 from tests.contract.bus.harness import FileHarness, MemoryHarness
 from tests.kit import bus_contract, bus_contract_churn, bus_contract_groups
 from tests.kit.bus_contract import Check
+from tests.kit.processes import run_simulated
 
 CHECKS = bus_contract.CHECKS | bus_contract_groups.CHECKS | bus_contract_churn.CHECKS
 

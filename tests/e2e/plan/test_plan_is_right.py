@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from pvbus.adapters.manifests import Manifest
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.cli.live import Export
 from pvbus.cli.planapply import look, write_changes
 from pvbus.cli.plandocument import Document, document_of
@@ -38,6 +37,7 @@ from tests.e2e.plan.world import (
     make_repository,
     outcome_of,
 )
+from tests.kit.processes import run_simulated
 
 VARIANT = Kind("config.porch.kpt.dev", "PackageVariant")
 REVISION = Kind("porch.kpt.dev", "PackageRevision")

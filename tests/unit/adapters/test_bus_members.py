@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
+from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.errors import PermanentError
 from pvbus.ports.bus import Lease, TopicSpec
+from tests.kit.processes import run_simulated
 
 TWO = TopicSpec(name="two", partitions=2, cleanup="compact")
 THREE = TopicSpec(name="three", partitions=3, cleanup="compact")

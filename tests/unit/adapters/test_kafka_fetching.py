@@ -21,7 +21,7 @@ from pvbus.adapters.kafka.fetching import (
     Fetches,
     Pace,
 )
-from pvbus.adapters.memory.virtual_time import run_simulated
+from tests.kit.processes import run_simulated
 
 NODE = 1
 UNKNOWN_SESSION, WRONG_EPOCH = 70, 71

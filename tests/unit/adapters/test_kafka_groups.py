@@ -13,7 +13,8 @@ from pvbus.adapters.kafka.groups import (
     Member,
     describe_members,
 )
-from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
+from pvbus.adapters.memory.virtual_time import SimulatedClock
+from tests.kit.processes import run_simulated
 
 
 def metadata(label: str) -> bytes:

@@ -13,7 +13,8 @@ from pvbus.adapters.kafka.requests import (
     fetch_offsets,
 )
 from pvbus.adapters.kafka.settings import TRANSACTION_SECONDS
-from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
+from pvbus.adapters.memory.virtual_time import SimulatedClock
+from tests.kit.processes import run_simulated
 
 PLACES = [TopicPartition("table", 0), TopicPartition("table", 1)]
 NOT_COORDINATOR = errors.NotCoordinatorForGroupError.errno

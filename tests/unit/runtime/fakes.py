@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.errors import PermanentError, TransientError
 from pvbus.core.kernel.effects import (
@@ -32,6 +31,7 @@ from pvbus.ports.sources import Sources
 from pvbus.runtime.reconcile.worker import Worker
 from tests.kit.busbeside import committed_of, records_of
 from tests.kit.clocks import FreezableClock
+from tests.kit.processes import run_simulated
 
 PARTITIONS = 2
 TOMBSTONE_SECONDS = 2400  # not a day: virtual time costs something, too

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pvbus.adapters.kubernetes.reach import Reach
-from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
+from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.core.errors import TransientError
 from pvbus.core.kernel.topics import SERVICES
 from pvbus.runtime.process.apiserver import (
@@ -16,6 +16,7 @@ from pvbus.runtime.process.apiserver import (
     UNANSWERED_SECONDS_MAX,
     ApiServerHealth,
 )
+from tests.kit.processes import run_simulated
 
 URL = "https://api.example.org:6443"
 LOST = "GET /version: no connection to https://api.example.org:6443 (refused); check that it runs"

@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable
 from structlog.testing import capture_logs
 
 from pvbus.adapters.memory.cluster import MemoryCluster
-from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
+from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.core.errors import FORBIDDEN, PermanentError, TransientError
 from pvbus.core.kernel.effects import KindRef, Notice
 from pvbus.ports.cluster import Object, Resource
 from pvbus.runtime.process.eventwriter import QUEUE_MAX, REFUSED_SECONDS, EventWriter
+from tests.kit.processes import run_simulated
 
 EVENTS = Resource("events.k8s.io", "v1", "Event", "events", True)
 

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from pvbus.adapters.clock import SystemClock
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TransientError
 from pvbus.core.kernel.keys import partition, watch_key
 from pvbus.core.kernel.markers import SyncView, is_marker
@@ -19,6 +18,7 @@ from pvbus.ports.cluster import Kind
 from pvbus.runtime.ingest.digests import PublishedDigests
 from pvbus.runtime.ingest.lease import IngestLease
 from tests.kit.busbeside import write_beside
+from tests.kit.processes import run_simulated
 from tests.simulation.cluster import POLICY, QUARANTINE, STOP
 from tests.simulation.world import CONFIG_MAP, CRD, PARTITIONS, SET, SITE, SimulatedWorld
 

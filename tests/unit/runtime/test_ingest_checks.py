@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from pvbus.adapters.clock import SystemClock
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TooLargeError, TransientError
 from pvbus.core.kernel.keys import CHECK_PREFIX, check_key, partition, watch_key
 from pvbus.core.kernel.objectrows import SET, Emission
@@ -24,6 +23,7 @@ from pvbus.core.kernel.records import (
 from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.ingest.lease import IngestLease
 from tests.kit.busbeside import write_beside
+from tests.kit.processes import run_simulated
 from tests.simulation.world import PARTITIONS, SITE, SimulatedWorld
 
 KEY = check_key("example.org", "Site", "default/alpha")

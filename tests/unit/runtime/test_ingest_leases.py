@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from pvbus.adapters.memory.virtual_time import run_simulated
 from pvbus.core.errors import TransientError
 from pvbus.core.kernel.keys import partition, watch_key
 from pvbus.core.kernel.markers import is_marker
@@ -21,6 +20,7 @@ from pvbus.runtime.ingest.lease import IngestLease
 from pvbus.runtime.reconcile.holder import KEEP_SECONDS
 from pvbus.runtime.reconcile.leases import StepLimits, output_bytes
 from tests.kit.busbeside import cut_off, delete_records, end_sessions, write_beside
+from tests.kit.processes import run_simulated
 from tests.simulation import world as world_module
 from tests.simulation.world import PARTITIONS, SITE, SimulatedWorld
 

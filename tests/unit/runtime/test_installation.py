@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
+from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.codec import encode_row
@@ -13,6 +13,7 @@ from pvbus.core.kernel.records import META, SCHEMA_VERSION, MetaRow
 from pvbus.core.kernel.topics import topic_specs
 from pvbus.ports.bus import Lease, Output
 from pvbus.runtime.process.installation import GROUP, KEY, ensure_installation, read_installation
+from tests.kit.processes import run_simulated
 
 
 async def record(bus: SqliteBus, value: bytes | None, partitions: int = 12) -> None:

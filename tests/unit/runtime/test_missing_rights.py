@@ -9,11 +9,12 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from pvbus.adapters.kubernetes.access import IMPERSONATE, Refusals
-from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
+from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.rights import PLATFORM_RIGHTS, RIGHTS, Request, requests_of
 from pvbus.ports.cluster import Resource
 from pvbus.runtime.process.rights import FORGET_SECONDS, LOOK_SECONDS, MissingRights
+from tests.kit.processes import run_simulated
 
 SECRETS = Request("list", "", "secrets")
 RENDER = {request for right in RIGHTS["render"] for request in requests_of(right)}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
+from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.core.errors import FencedError, PermanentError, TransientError
 from pvbus.core.kernel.effects import Put
 from pvbus.core.kernel.keys import partition
@@ -17,6 +17,7 @@ from pvbus.runtime.reconcile.retries import Timers
 from pvbus.runtime.reconcile.states import LeaseEvent, LeaseState
 from pvbus.runtime.reconcile.steps import Stepper
 from pvbus.runtime.reconcile.tables import Tables
+from tests.kit.processes import run_simulated
 from tests.unit.runtime import fakes
 
 PARTITIONS = 3

@@ -11,7 +11,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from prometheus_client import REGISTRY
 
-from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
+from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.cli.supervisor import States
 from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Lease, TopicPartition
@@ -23,6 +23,7 @@ from pvbus.runtime.reconcile import worker as worker_module
 from pvbus.runtime.reconcile.holder import HeldLease
 from pvbus.runtime.reconcile.states import LeaseState
 from pvbus.telemetry.loopwatch import Limits, watched_loop
+from tests.kit.processes import run_simulated
 from tests.unit.runtime.fakes import IN, SEEN, FakeWorld, answer_at_once
 
 INPUTS = {"toy": (IN,)}

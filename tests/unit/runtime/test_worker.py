@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from pvbus.adapters.kafka.settings import KafkaSettings
-from pvbus.adapters.memory.virtual_time import Process, run_simulated
 from pvbus.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -26,6 +25,7 @@ from pvbus.runtime.reconcile import worker as worker_module
 from pvbus.runtime.reconcile.decoding import LETTER_BYTES_MAX, dead_letter
 from pvbus.runtime.reconcile.leases import OpenLease, finished, output_bytes
 from pvbus.runtime.reconcile.worker import AGAIN_SECONDS_MAX
+from tests.kit.processes import Process, run_simulated
 from tests.unit.runtime.fakes import DLQ, IN, OUT, PARTITIONS, SEEN, FakeWorld, simulated
 
 KEYS = [f"default/k{i}" for i in range(8)]

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from pvbus.adapters.memory.cluster import MemoryCluster
-from pvbus.adapters.memory.virtual_time import SimulatedClock, run_simulated
+from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.core.kernel.keys import CHECK_PREFIX, check_key, okey
 from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.markers import is_marker
@@ -23,6 +23,7 @@ from pvbus.core.kernel.records import (
 )
 from pvbus.ports.cluster import Listing, Object, Reader, Resource, WatchEvent
 from pvbus.runtime.ingest.informer import InformerShell
+from tests.kit.processes import run_simulated
 
 SITE = Kind("example.org", "Site")
 REVISION = Kind("porch.kpt.dev", "PackageRevision")

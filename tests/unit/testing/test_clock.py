@@ -5,8 +5,9 @@ import time
 
 import pytest
 
-from pvbus.adapters.memory.virtual_time import EPOCH, Process, SimulatedClock, outside, run_simulated
+from pvbus.adapters.memory.virtual_time import EPOCH, SimulatedClock
 from tests.kit.clocks import FreezableClock, ProcessClock
+from tests.kit.processes import Process, outside, run_simulated
 
 
 def test_a_day_passes_at_once() -> None:
@@ -100,7 +101,7 @@ def test_an_error_tells_its_time() -> None:
 
     with pytest.raises(ValueError, match="wrong") as caught:
         run_simulated(main(), context={"seed": 3})
-    assert caught.value.__notes__ == ["at virtual second 7.000, {'seed': 3}"]
+    assert caught.value.__notes__ == ["at virtual second 7.000", "with {'seed': 3}"]
 
 
 def test_a_frozen_clock_holds_its_sleepers_only() -> None:
