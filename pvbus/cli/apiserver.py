@@ -1,22 +1,96 @@
-"""`pvbus apiserver`: API server and package store of `pvbus up`, as a separate process."""
+"""The embedded control plane: in `pvbus up`, and by itself in `pvbus apiserver`.
+
+It is the API server and the package store, in one process.
+"""
 
 import asyncio
+import contextlib
 import shlex
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import click
 
 from pvbus.cli.children import child
-from pvbus.cli.controlplane import control_plane, patient_control_plane
+from pvbus.cli.controlplaneprocess import Address
 from pvbus.cli.datafolder import DEFAULT, DataPaths
-from pvbus.cli.functions import isolation_problem
+from pvbus.cli.functions import functions_of, isolation_problem, store_options
+from pvbus.controlplane.apiserver.registry import PACKAGE_RESOURCES, PACKAGE_REVISION
+from pvbus.controlplane.apiserver.server import ApiServer
 from pvbus.controlplane.packages import programs
+from pvbus.controlplane.packages.install_hooks import PACKAGE_INSTALL, PackageInstallHooks
+from pvbus.controlplane.packages.render import render
+from pvbus.controlplane.packages.store import PackageStore
+from pvbus.core.api.crds import crds
+from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.objectrows import REPOSITORY
 from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.configuration import load_config
 from pvbus.runtime.process.settings import ApiServerConfig, split_names
 from pvbus.runtime.process.signals import stop_on_signals
 from pvbus.telemetry.loopwatch import run_watched
+
+IN_USE_SECONDS = 15.0
+"""How long the API server's process waits for a previous one, whose parent was killed, to end."""
+
+
+@asynccontextmanager
+async def control_plane(
+    data: Path,
+    port: int,
+    config: ApiServerConfig,
+    *,
+    advertise: str = "",
+    namespaces: tuple[str, ...] = (),
+    accounts: Path | None = None,
+) -> AsyncIterator[Address]:
+    """Serve until the block ends.
+
+    advertise: name or address by which other machines reach this one; "" serves this machine only
+    namespaces: the namespaces that the services are limited to; () if they are not
+    accounts: a folder for a kubeconfig of each service alone, None for none
+    Raises PermanentError: data in use or damaged, port in use.
+    """
+    server = ApiServer(data, port, crds=crds(), advertise=advertise, namespaces=namespaces, accounts=accounts)
+    registry = functions_of(config)
+    options = store_options(config, registry)
+    store = PackageStore(server.objects, data, render=partial(render, registry=registry), options=options)
+    server.install_hooks(PACKAGE_REVISION, store.package_revisions)
+    server.install_hooks(REPOSITORY, store.repositories)
+    server.install_hooks(PACKAGE_INSTALL, PackageInstallHooks(server.objects))
+    server.install_virtual(PACKAGE_RESOURCES, store.resources)
+    await server.start()
+    try:
+        await store.start()
+        try:
+            yield Address(server.url, server.kubeconfig_path)
+        finally:
+            await store.stop()
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def patient_control_plane(
+    data: Path, port: int, config: ApiServerConfig, namespaces: tuple[str, ...] = ()
+) -> AsyncIterator[Address]:
+    """Like `control_plane`, but wait a while for another process to release the data folder."""
+    deadline = asyncio.get_running_loop().time() + IN_USE_SECONDS
+    async with contextlib.AsyncExitStack() as stack:
+        while True:
+            try:
+                address = await stack.enter_async_context(
+                    control_plane(data, port, config, namespaces=namespaces)
+                )
+                break
+            except PermanentError as exc:
+                if exc.reason != "DataInUse" or asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(0.1)
+        yield address
 
 
 @click.command(short_help="Serve the Kubernetes API and packages alone.")

@@ -1,14 +1,20 @@
-"""All objects of an installation, in the order in which an API server takes them."""
+"""All objects of an installation, in the order in which an API server takes them.
+
+KEDA sets the number of workers by the work that waits, for which it asks Prometheus: records that no worker
+has read and keys that no worker has decided. Kafka's own number, of records behind the committed offset, is
+not used: it counts the marks that end transactions, and it does not see the keys that are dirty after a
+restart.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pvbus.core.api.crds import cluster_crds, promotion_crds
 from pvbus.core.kernel.rights import PLATFORM_KINDS, PLATFORM_RIGHTS, PROMOTION_KINDS, PROMOTION_RIGHTS, Right
-from pvbus.core.kernel.topics import PLATFORM, PROMOTION
+from pvbus.core.kernel.topics import PARTITIONS, PLATFORM, PROMOTION
 from pvbus.install.dashboard import config_map
 from pvbus.install.monitoring import prometheus_rule, service_monitor
 from pvbus.install.network import api_server_policies, policies
-from pvbus.install.objects import Object, Options, new
+from pvbus.install.objects import Object, Options, new, service_name
 from pvbus.install.packagekinds import packaging_crds
 from pvbus.install.packages import package_store
 from pvbus.install.roles import (
@@ -19,8 +25,60 @@ from pvbus.install.roles import (
     observing_in,
     roles,
 )
-from pvbus.install.scaling import PER_WORKER, scaled_objects
-from pvbus.install.workloads import settings, workloads
+from pvbus.install.workloads import REPLICAS, settings, workloads
+
+PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
+"""The Service that prometheus-operator makes. Another one is a patch of the ScaledObjects."""
+POLL_SECONDS = 30
+COOLDOWN_SECONDS = 600
+"""A worker that leaves makes others restore its partitions: not for a short pause."""
+
+PER_WORKER: Mapping[str, int] = {"render": 2_000, "inject": 500, "conditions": 2_000}
+"""Keys that one worker may have waiting. Render and conditions make some hundred a second, inject waits for
+the package store. Ingest and unroll are not scaled: their work is by kind and by set, and the first worker of
+a kind or set does it alone."""
+
+
+def scaled_objects(options: Options) -> Iterator[Object]:
+    for service, keys in PER_WORKER.items():
+        yield {
+            **new(
+                "keda.sh/v1alpha1", "ScaledObject", service_name(service), options.namespace, service=service
+            ),
+            "spec": {
+                "scaleTargetRef": {
+                    "apiVersion": "apps/v1",
+                    "kind": "Deployment",
+                    "name": service_name(service),
+                },
+                "minReplicaCount": REPLICAS,
+                "maxReplicaCount": PARTITIONS,  # more would be spares
+                "pollingInterval": POLL_SECONDS,
+                "fallback": {"failureThreshold": 3, "replicas": REPLICAS},
+                "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior()}},
+                "triggers": [_trigger(service, keys)],
+            },
+        }
+
+
+def waiting(service: str) -> str:
+    """Return the PromQL of what waits for a service."""
+    labels = f'{{service="{service}"}}'
+    return f"sum(pvbus_lease_lag_records{labels}) + sum(pvbus_lease_dirty_keys{labels})"
+
+
+def _trigger(service: str, keys: int) -> Object:
+    return {
+        "type": "prometheus",
+        "metricType": "AverageValue",
+        "metadata": {"serverAddress": PROMETHEUS, "query": waiting(service), "threshold": str(keys)},
+    }
+
+
+def _behavior() -> Object:
+    step = {"type": "Pods", "value": 1, "periodSeconds": COOLDOWN_SECONDS}
+    return {"scaleDown": {"stabilizationWindowSeconds": COOLDOWN_SECONDS, "policies": [step]}}
+
 
 WITH_PORCH, STANDALONE = "with-porch", "standalone"
 OVERLAYS = (WITH_PORCH, STANDALONE)

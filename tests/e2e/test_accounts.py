@@ -8,7 +8,7 @@ import yaml
 
 from pvbus.adapters.kubernetes.access import Refusals
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.controlplane import control_plane
+from pvbus.cli.apiserver import control_plane
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.kernel.rights import SERVICE_RIGHTS
 from pvbus.runtime.process.hosting import host_services

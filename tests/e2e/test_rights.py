@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.controlplane import control_plane
+from pvbus.cli.apiserver import control_plane
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.kernel.effects import KindRef
 from pvbus.core.kernel.keys import AUTO_LIFECYCLE

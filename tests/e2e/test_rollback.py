@@ -10,7 +10,7 @@ import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.sqlite.bus import SqliteBus
-from pvbus.cli.controlplane import control_plane
+from pvbus.cli.apiserver import control_plane
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.promotionrows import ApprovalRow

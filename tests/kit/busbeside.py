@@ -6,7 +6,7 @@ Tests say here what happens, and do not reach into the bus: this module alone kn
 from collections.abc import Callable, Iterable
 
 from pvbus.adapters.sqlite.bus import SqliteBus
-from pvbus.adapters.sqlite.group import GroupRows
+from pvbus.adapters.sqlite.membership import GroupRows
 from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Output, Record
 

@@ -10,7 +10,7 @@ import pytest
 
 from pvbus.adapters.memory.cluster import Write
 from pvbus.cli.plandocument import document_of
-from pvbus.cli.planfrozen import Orders, frozen_of, orders_of
+from pvbus.cli.planpreview import Orders, frozen_of, orders_of
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.kernel.records import APPROVALS
 from pvbus.core.variants.revisions.owning import lifecycle_of

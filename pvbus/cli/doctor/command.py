@@ -1,14 +1,17 @@
-"""`pvbus doctor`: looks at cluster and bus, and says of each thing whether it is well."""
+"""`pvbus doctor`: looks at cluster and bus, and says of each thing whether it is well.
+
+The bus is well if it is reachable, and its topics are as this release declares them.
+"""
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
+import msgspec
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.doctor.bus import check_bus
 from pvbus.cli.doctor.cluster import (
     check_definitions,
     check_marks,
@@ -23,14 +26,73 @@ from pvbus.cli.doctor.cluster import (
 from pvbus.cli.doctor.findings import Finding
 from pvbus.cli.doctor.rights import Account, check_rights, read_selected_kinds
 from pvbus.cli.output import FORMATS, columns, emit
-from pvbus.cli.reading import bus_option, names_of
-from pvbus.core.errors import PermanentError
-from pvbus.core.kernel.topics import ALL_SERVICES
+from pvbus.cli.reading import bus_option, names_of, open_existing_bus, read_rows
+from pvbus.core.errors import PermanentError, PvbusError
+from pvbus.core.kernel.keys import CHECK_PREFIX
+from pvbus.core.kernel.records import WATCHES, WatchRequest
+from pvbus.core.kernel.topics import ALL_SERVICES, topic_specs
 from pvbus.install.applying import read_installed_setting
 from pvbus.install.objects import NAMESPACE
+from pvbus.ports.bus import Bus, TopicState
 from pvbus.ports.cluster import Kind, Resource
 from pvbus.runtime.process.configuration import variable_of
 from pvbus.runtime.process.settings import split_names
+
+AREA = "bus"
+
+
+async def check_bus(url: str) -> tuple[list[Finding], set[Kind]]:
+    """Return the findings, and the kinds that the services observe.
+
+    url: the address of the bus, "" if none is known
+    """
+    if not url:
+        action = "give --bus kafka://HOST:PORT[,HOST:PORT...][/PREFIX]"
+        return [Finding(AREA, "bus", "unknown", "no bus is known", action)], set()
+    try:
+        async with open_existing_bus("", url) as bus:
+            states = await bus.check_topics(topic_specs())
+            observed = await _read_observed_kinds(bus, states)
+    except PvbusError as exc:
+        action = "run this where the bus can be reached, as in a pod; see address, TLS, login and ACLs"
+        return [Finding(AREA, url, "wrong", str(exc), action)], set()
+    return [Finding(AREA, url, "ok", "it answers"), *_topics(states)], observed
+
+
+def _topics(states: list[TopicState]) -> Iterator[Finding]:
+    """Yield the topics that are not as declared, or one line for all."""
+    wrong = [state for state in states if state.problems or not state.is_there]
+    for state in wrong:
+        if state.is_there:
+            message, action = state.problems[0], "; ".join(state.problems[1:]) or "pvbus topics --check"
+        else:
+            message, action = "is missing", "pvbus topics --create"
+        yield Finding(AREA, state.name, "wrong", message, action)
+    if not wrong:
+        yield Finding(AREA, "topics", "ok", f"all {len(states)} are as declared")
+
+
+async def _read_observed_kinds(bus: Bus, states: list[TopicState]) -> set[Kind]:
+    """Return the kinds that are requested of ingest: selected by sets, or injected into packages.
+
+    None if the topic may not be read: not every service may, in whose pod this may run.
+    """
+    if not any(state.name == WATCHES and state.is_there for state in states):
+        return set()
+    try:
+        rows = await read_rows(bus, WATCHES)
+    except PermanentError:
+        return set()
+    kinds = set()
+    for key, value in rows.items():
+        if not key.startswith(CHECK_PREFIX):
+            try:
+                request = msgspec.json.decode(value, type=WatchRequest)
+            except msgspec.MsgspecError:
+                continue
+            kinds.add(Kind(request.group, request.kind))
+    return kinds
+
 
 ACCOUNTS = f"system:serviceaccount:{NAMESPACE}:pvbus-{{service}}"
 

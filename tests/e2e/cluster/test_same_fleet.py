@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.cli.controlplane import control_plane
+from pvbus.cli.apiserver import control_plane
 from pvbus.runtime.process.settings import ApiServerConfig
 from tests.e2e.cli.command import environment
 from tests.e2e.cluster.test_run_cluster import kubectl as kubectl

@@ -18,7 +18,7 @@ import yaml
 
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.sqlite.bus import SqliteBus
-from pvbus.cli.controlplane import control_plane
+from pvbus.cli.apiserver import control_plane
 from pvbus.core.kernel.topics import SERVICES, topic_specs
 from pvbus.ports.cluster import Kind, Object
 from pvbus.runtime.clock import SystemClock

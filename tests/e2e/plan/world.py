@@ -21,7 +21,7 @@ from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.manifests import kind_of
 from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.adapters.sqlite.bus import SqliteBus
-from pvbus.cli.controlplane import control_plane
+from pvbus.cli.apiserver import control_plane
 from pvbus.cli.live import LiveReader
 from pvbus.cli.plandocument import Document
 from pvbus.core.kernel.topics import SERVICES, topic_specs

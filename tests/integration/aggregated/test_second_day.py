@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.controlplane.aggregated.notes import ClusterNotes
+from pvbus.controlplane.aggregated.state import ClusterNotes
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.apiserver.registry import PACKAGE_REVISION
 from pvbus.controlplane.apiserver.store import UnavailableError

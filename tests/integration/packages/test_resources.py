@@ -10,9 +10,9 @@ import pytest
 from pvbus.controlplane.apiserver.hooks import StatusError
 from pvbus.controlplane.packages.content import RENDER_IDEMPOTENT
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
-from pvbus.controlplane.packages.rerender import TRIED
 from pvbus.controlplane.packages.resources import PUSH_ON_FAILURE
 from pvbus.controlplane.packages.shown import DEFER_RENDER
+from pvbus.controlplane.packages.store import TRIED
 from pvbus.core.api.packages import RENDER_REMARKS
 from pvbus.core.errors import TransientError
 from pvbus.core.kernel import tasks

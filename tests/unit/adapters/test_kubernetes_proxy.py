@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pvbus.adapters.kubernetes.connection import Connection
+from pvbus.adapters.kubernetes.connection import Connection, proxy_of_environment
 from pvbus.adapters.kubernetes.library import Configuration
-from pvbus.adapters.kubernetes.proxy import proxy_of_environment
 
 PROXY = "http://proxy:3128"
 

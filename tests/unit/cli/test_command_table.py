@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from pvbus.cli import fleet
-from pvbus.cli.controlplane import control_plane
+from pvbus.cli.apiserver import control_plane
 from pvbus.cli.datafolder import DataPaths
 from pvbus.cli.main import pvbus, run
 from pvbus.core.kernel.topics import topic_specs

@@ -111,7 +111,7 @@ def test_hostile_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
         ("pvbus.cli.run", ("pvbus.controlplane", "pygit2", "cryptography")),
         (
             "pvbus.cli.up",
-            ("pvbus.cli.controlplane", "pvbus.controlplane.packages.store", "pygit2"),
+            ("pvbus.cli.apiserver", "pvbus.controlplane.packages.store", "pygit2"),
         ),
     ],
 )

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from pvbus.adapters.memory.cluster import MemoryCluster
-from pvbus.cli.planfrozen import read_frozen
+from pvbus.cli.planpreview import read_frozen
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.kernel.promotionrows import ApprovalRow
 from pvbus.core.kernel.records import APPROVALS

@@ -24,11 +24,11 @@ from pvbus.core.kernel.rights import (
 from pvbus.core.kernel.topics import ALL_SERVICES, SERVICES
 from pvbus.install import manifests
 from pvbus.install.dashboard import QUESTIONS
+from pvbus.install.manifests import PER_WORKER, waiting
 from pvbus.install.monitoring import ALERTS, rule_groups, service_monitor
 from pvbus.install.network import policies
 from pvbus.install.objects import Object, Options
 from pvbus.install.roles import observing, roles
-from pvbus.install.scaling import PER_WORKER, waiting
 from pvbus.runtime.process.configuration import load_config
 from pvbus.runtime.process.settings import SERVICE_CONFIGS, PackagesConfig, ServicesConfig
 from pvbus.runtime.yamltext import yaml_stream

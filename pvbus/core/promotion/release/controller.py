@@ -3,29 +3,158 @@
 It decides nothing. `lifecycles` has promote's orders, `approvals` and `restoring` those of rollouts. Each is
 carried out at most once, whatever is repeated, and whenever a process ends. Their outcomes are one row per
 variant; the last outcome of each policy stays, as its rollout reports why a target failed.
+
+It also keeps a fleet-wide stop. Each partition confirms a stop on its object, for the generation that it
+follows: once no order of the partition is under way that began before the stop was seen. So nothing that it
+began is written after that, except by a process that has lost its lease, which has at most one write on its
+way.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
+from pvbus.core.api.promotion import PROMOTION_GROUP
+from pvbus.core.api.stops import RolloutStop
 from pvbus.core.api.variants import PackageVariant
+from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.controller import KeyedController
-from pvbus.core.kernel.effects import Effect, Outcome, Put, Reconciliation
-from pvbus.core.kernel.keys import Key, TargetKey
+from pvbus.core.kernel.effects import Effect, KindRef, Outcome, Patch, Put, Reconciliation
+from pvbus.core.kernel.keys import Key, TargetKey, reconciled_partition
 from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.promotionrows import Approval, ApprovalRow, Carried, PromotionRow, ReleaseRow, Verdict
 from pvbus.core.kernel.records import APPROVALS, DESIRED, POLICIES, PROMOTIONS, RELEASES, VARIANTS, DesiredRow
 from pvbus.core.promotion.protocol.quarantines import QuarantineView
-from pvbus.core.promotion.protocol.stops import concerns_stops
+from pvbus.core.promotion.protocol.stops import StopView, concerns_stops
 from pvbus.core.promotion.protocol.unowned import address_of, is_unowned
 from pvbus.core.promotion.release import approvals, lifecycles
 from pvbus.core.promotion.release.orders import GONE, HELD, Guards, Order
-from pvbus.core.promotion.release.state import ReleaseState
-from pvbus.core.promotion.release.stopping import StopGate
 from pvbus.core.variants.revisions.holding import Holder, holder_of, unheld, until_held
+
+
+class ReleaseState:
+    """What release knows of one variant.
+
+    raw: the PackageVariant, as encoded on the bus
+    desired: the row of its set, for the hold
+    promotion: promote's orders
+    orders: name of a RolloutPolicy -> the order of its rollout
+    row: the last outcomes
+    """
+
+    __slots__ = ("desired", "orders", "promotion", "raw", "row")
+
+    def __init__(self) -> None:
+        self.raw: bytes | None = None
+        self.desired: DesiredRow | None = None
+        self.promotion: PromotionRow | None = None
+        self.orders: dict[str, ApprovalRow] = {}
+        self.row: ReleaseRow | None = None
+
+    def take(self, row: PromotionRow | None) -> bool:
+        """Take the orders of a row; return whether it says anything new to release: the candidates are the
+        rollouts' concern."""
+        before = self.promotion
+        self.promotion = replace(row, candidates={}, contents={}) if row is not None else None
+        return self.promotion is None or self.promotion != before
+
+    @property
+    def is_empty(self) -> bool:
+        return self.raw is None and self.desired is None and not self.is_asked
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether there is an order, or an outcome of one."""
+        return self.promotion is not None or self.row is not None or bool(self.orders)
+
+    @property
+    def has_orders(self) -> bool:
+        verdicts = self.promotion.verdicts if self.promotion is not None else ()
+        return bool(self.orders) or any(verdict.order for verdict in verdicts)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no outcome is of interest any more. Those of rollouts are while the variant is there."""
+        if self.promotion is not None or self.orders:
+            return False
+        return self.raw is None or self.row is None or not self.row.approvals
+
+
+STOP = KindRef(PROMOTION_GROUP, "RolloutStop", "v1alpha1")
+UNDER_WAY_SECONDS = 0.2
+"""Between two looks whether orders that began before a stop are over."""
+
+
+def confirming_key(partition: int, partitions: int) -> str:
+    """Return the key under which a partition confirms stops. It has no namespace, so no variant has it."""
+    keys = (f"stop-{number}" for number in count())
+    return next(key for key in keys if reconciled_partition(key, partitions) == partition)
+
+
+class StopGate:
+    """What release knows of stops, and which orders began before it did."""
+
+    def __init__(self, partitions: int) -> None:
+        self.view = StopView(partitions)
+        self._count = partitions
+        self._keys = [confirming_key(number, partitions) for number in range(partitions)]
+        self._seen = 0
+        self._begun: Counter[tuple[int, int]] = Counter()
+
+    def load(self, partition: int, key: str, value: bytes | None) -> tuple[list[str], bool]:
+        """Apply a record; return the keys that confirm it, and whether orders are held otherwise."""
+        is_news = self.view.load(partition, key, value)
+        self._seen += is_news
+        return list(self._keys), is_news
+
+    def key(self, partition: int) -> str:
+        return self._keys[partition]
+
+    @contextmanager
+    def carrying(self, partition: int) -> Iterator[None]:
+        """Count an order while it is carried out."""
+        begun = (partition, self._seen)
+        self._begun[begun] += 1
+        try:
+            yield
+        finally:
+            self._begun[begun] -= 1
+            if not self._begun[begun]:
+                del self._begun[begun]
+
+    def confirm(self, partition: int) -> Generator[Effect, Any, Outcome]:
+        """Confirm what is not confirmed yet."""
+        unconfirmed = list(self._unconfirmed(partition))
+        if not unconfirmed:
+            return Outcome()
+        if any(at == partition and seen < self._seen for at, seen in self._begun):
+            return Outcome(
+                result="waiting", again_after=UNDER_WAY_SECONDS, waiting=("orders that are under way",)
+            )
+        for stop in unconfirmed:
+            meta = stop.metadata
+            status = {"partitions": self._count, "confirmed": {str(partition): meta.generation}}
+            try:
+                yield Patch(STOP, meta.namespace, meta.name, {"status": status}, subresource="status")
+            except PermanentError as error:
+                if error.reason != "NotFound":  # deleted meanwhile
+                    raise
+        return Outcome(result="changed")
+
+    def _unconfirmed(self, partition: int) -> Iterable[RolloutStop]:
+        return (
+            stop
+            for stop in self.view.stops()
+            if stop.status.confirmed.get(str(partition)) != stop.metadata.generation
+            or stop.status.partitions != self._count
+        )
+
 
 REFUSED_RETRY_SECONDS = 60.0  # a write that the API server refuses may be allowed later (RBAC, webhooks)
 LOOK_AGAIN_SECONDS = 10.0

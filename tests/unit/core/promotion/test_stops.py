@@ -14,8 +14,7 @@ from pvbus.core.kernel.records import POLICIES, ROLLOUTS, Coverage, Refusal, Syn
 from pvbus.core.kernel.rolloutrows import Rollout
 from pvbus.core.kernel.rolloutstates import RolloutState, TargetState
 from pvbus.core.promotion.protocol.stops import FLEET_STOPPED, STOP_UNKNOWN, StopView
-from pvbus.core.promotion.release.controller import ReleaseController
-from pvbus.core.promotion.release.stopping import confirming_key
+from pvbus.core.promotion.release.controller import ReleaseController, confirming_key
 from tests.kit.deciding import drive
 from tests.unit.core.promotion.approving import NEW, OLD, V1, V2, ReleaseWorld, planned, published
 from tests.unit.core.promotion.promoting import KEY, NOW, PromoteWorld, draft, stop
