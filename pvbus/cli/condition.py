@@ -21,7 +21,7 @@ from pvbus.core.kernel import gates, tasks
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import MESSAGE_CHARACTERS_MAX
 from pvbus.core.variants.revisions.owning import lifecycle_of
-from pvbus.core.variants.revisions.signatures import signed_digest
+from pvbus.core.variants.revisions.signatures import shown_digest
 from pvbus.core.variants.revisions.validators import SET_BY, is_validators
 from pvbus.ports.cluster import Cluster, Object
 
@@ -390,7 +390,7 @@ async def check_content(cluster: Cluster, wanted: Wanted) -> None:
 async def content_of(cluster: Cluster, key: Key) -> str:
     """Return the digest of what a condition is a statement on. Raises PermanentError without the files."""
     files = await files_of(cluster, key.namespace, key.name)
-    return signed_digest(files["spec"].get("resources") or {})
+    return shown_digest(files["spec"].get("resources") or {})
 
 
 def _same(one: Object, other: Object) -> bool:

@@ -38,7 +38,7 @@ from pvbus.core.variants.merge import MergeError
 from pvbus.core.variants.merge.copies import upstream_texts
 from pvbus.core.variants.merge.taking import beside, chosen, value_of, with_value
 from pvbus.core.variants.revisions.owning import PUBLISHED, lifecycle_of
-from pvbus.core.variants.revisions.signatures import signed_digest
+from pvbus.core.variants.revisions.signatures import shown_digest
 from pvbus.core.yaml.editor import YamlError
 from pvbus.ports.cluster import Cluster, Object
 
@@ -202,7 +202,7 @@ async def compare_sides(cluster: Cluster, key: Key, *, upstream: bool) -> Object
     }
     if sides := await sides_of(cluster, found, upstream=upstream):
         document["against"], document["diff"] = sides.older, unified(sides.before, sides.after)
-        document["content"] = signed_digest(sides.after) if draft else ""
+        document["content"] = shown_digest(sides.after) if draft else ""
     return document
 
 

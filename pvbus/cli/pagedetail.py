@@ -20,7 +20,7 @@ from pvbus.core.promotion.protocol.proposals import conflicts_of
 from pvbus.core.variants.merge.objects import words_of
 from pvbus.core.variants.revisions.making import CAUSE
 from pvbus.core.variants.revisions.owning import lifecycle_of
-from pvbus.core.variants.revisions.signatures import signed_digest
+from pvbus.core.variants.revisions.signatures import shown_digest
 from pvbus.core.web.conflicts import HIDDEN, is_secret, values_of
 from pvbus.core.web.forges import links_of
 from pvbus.core.yaml import editor
@@ -119,7 +119,7 @@ async def _changes(cluster: Cluster, found: Revisions, *, upstream: bool) -> Doc
     files = [file_change(path, sides.before, sides.after) for path in changed[:FILES_MAX]]
     more = max(len(changed) - FILES_MAX, 0)
     seen = {"revision": str(Key(found.variant["metadata"]["namespace"], sides.newer))}
-    seen["content"] = signed_digest(sides.after)
+    seen["content"] = shown_digest(sides.after)
     return {"older": sides.older, "newer": sides.newer, "files": files, "more": more, **seen}
 
 

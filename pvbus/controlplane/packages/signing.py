@@ -172,7 +172,7 @@ def require_content(name: str, named: str | None, contents: Sequence[Texts]) -> 
     """
     if named is None:
         return
-    digests = [signatures.signed_digest(texts) for texts in contents]
+    digests = [signatures.shown_digest(texts) for texts in contents]
     if named not in digests:
         field = f"metadata.annotations[{SIGNED_CONTENT}]"
         said = layout.one_line(str(named))

@@ -11,7 +11,7 @@ from pvbus.controlplane.packages.layout import CAUSE
 from pvbus.core.kernel import tasks
 from pvbus.core.kernel.keys import CONDITION_ORDER, SIGNATURES, SIGNED_CONTENT, SURVIVES, TASKS
 from pvbus.core.kernel.tasks import Task
-from pvbus.core.variants.revisions.signatures import signed_digest
+from pvbus.core.variants.revisions.signatures import shown_digest, signed_digest
 from pvbus.ports.cluster import Object
 from tests.integration.packages.support import StoreWorld, clone_of, git, push_files, revision
 
@@ -264,6 +264,19 @@ async def test_a_wish_in_the_edit_that_it_is_for_comes_too_late(fleet: StoreWorl
     assert asking != kptfile
     await fleet.put(await fleet.files(NAME), {"Kptfile": asking, "app.yaml": APP.format("2")})
     assert condition(fleet.present(NAME))["status"] == "Unknown"
+
+
+async def test_a_wish_that_comes_after_the_look_is_other_content(fleet: StoreWorld) -> None:
+    """Else somebody lets survive what he wants to change, and a person signs it unseen."""
+    draft = await drafted(fleet)
+    looked_at = shown_digest(await texts(fleet))
+    wish = {SURVIVES: json.dumps({"Certified": ["app.yaml"]})}
+    draft = await fleet.update(draft, packageMetadata=annotated(draft, wish), user="eve")
+    with pytest.raises(StatusError, match="look at it anew"):
+        await fleet.update(named(signing(draft, "Certified"), looked_at), user="ann")
+    present = shown_digest(await texts(fleet))
+    await fleet.update(named(signing(draft, "Certified"), present), user="ann")
+    assert signatures(fleet.present(NAME))["Certified"]["survives"] == ["app.yaml"]
 
 
 async def test_a_wish_that_everything_survives_is_refused(fleet: StoreWorld) -> None:

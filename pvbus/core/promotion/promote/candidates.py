@@ -14,6 +14,7 @@ from pvbus.core.api.variants import PackageVariant
 from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, digest
 from pvbus.core.kernel.messages import SEPARATOR, cut
+from pvbus.core.kernel.objects import set_among
 from pvbus.core.kernel.promotionrows import Approval, ApprovalRow, CandidateRow, Verdict
 from pvbus.core.promotion.promote.isolation import Isolation
 from pvbus.core.promotion.promote.policies import Policy
@@ -41,7 +42,6 @@ from pvbus.core.variants.revisions.observed import ObservedRevision
 NO_REVISION = "NoRevision"
 NEWER = "Ready is about a newer revision"
 NO_FREEZES: Mapping[str, ApprovalRow] = {}
-_SET = "PackageVariantSet"
 
 
 class Revision(NamedTuple):
@@ -80,14 +80,19 @@ class Subject(NamedTuple):
         return self.isolation.is_upstream_held or (order is not None and order.revision == revision)
 
     def revisions(self, doubtful: Mapping[str, str]) -> Iterator[Revision]:
-        """Yield the revisions whose content must be known. doubtful: see `doubtful_notes`."""
+        """Yield the revisions whose content must be known. doubtful: see `doubtful_notes`.
+
+        Whoever may edit a published revision may write another digest into its annotation. So the note counts
+        if release compared it with the files when it approved them.
+        """
         if self.proposed is not None:
             name, row = self.proposed.name, self.proposed.row
             noted = row.annotations.get(PROPOSED_CONTENT, "")
             yield Revision(name, row.digest, noted if doubtful.get(name) != noted else "")
         if self.published is not None:
             name, noted = self.published.name, self.published.content
-            yield Revision(name, self.published.row_digest, noted if doubtful.get(name) != noted else "")
+            approved = {(each.revision, each.digest) for each in self.outcomes.values() if _published(each)}
+            yield Revision(name, self.published.row_digest, noted if (name, noted) in approved else "")
 
 
 class Candidates(NamedTuple):
@@ -146,7 +151,6 @@ def _package(
         repository, labels = shown.downstream.repo, shown.labels
     else:
         repository, labels = shown.facts.repository, shown.row.labels
-    owners = variant.metadata.owner_references
     return Package(
         variant.metadata.name,
         repository,
@@ -154,7 +158,7 @@ def _package(
         {"metadata": {"name": published.name}} if published is not None else None,
         labels_of(variant, {"metadata": {"labels": labels}}),
         variant,
-        next((owner.name for owner in owners if owner.kind == _SET), ""),
+        set_among(variant.metadata.owner_references),
         set_on_hold,
     )
 
@@ -164,13 +168,17 @@ def doubtful_notes(
 ) -> dict[str, str]:
     """Return by name the notes of drafts that promote proposed and a person rejected. Proposed by a person,
     such a draft may have other content than its note says. before: what was returned last."""
-    names = [each.name for each in (subject.proposed, subject.published) if each is not None]
-    notes = {name: before[name] for name in names if name in before}
+    name = subject.proposed.name if subject.proposed is not None else ""
+    notes = {name: before[name]} if name in before else {}
     for each in revisions:
         noted = each.row.annotations.get(PROPOSED_CONTENT)
         if noted and each.facts.lifecycle != PROPOSED:
             notes[each.name] = noted
     return notes
+
+
+def _published(outcome: Approval) -> bool:
+    return (outcome.order, outcome.outcome) == ("approve", "done")
 
 
 def is_asked_for(subject: Subject, policies: Sequence[Policy]) -> bool:

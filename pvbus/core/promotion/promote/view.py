@@ -14,6 +14,7 @@ from pvbus.core.api.variants import CONFIG_GROUP, Downstream
 from pvbus.core.kernel.keys import PROPOSED_CONTENT, ObjectKey
 from pvbus.core.kernel.markers import SyncView, is_marker, marker_kind
 from pvbus.core.kernel.objectrows import REVISION, SPECIALIZER
+from pvbus.core.kernel.objects import owner_among
 from pvbus.core.kernel.records import ObjectOwner, ObjectRow
 from pvbus.core.promotion.promote.unowned import UnownedView
 from pvbus.core.variants.revisions.former import PLACEHOLDER
@@ -30,7 +31,7 @@ class PublishedRevision(msgspec.Struct, frozen=True, gc=False):
     """What rollouts need of a published revision: a variant may have many.
 
     uid: the uid of the variant
-    content: the digest of the revision's files, "" if promote did not propose it
+    content: the digest that its annotation has, "" if promote did not propose it: anybody may have changed it
     lock: directory and ref of its upstreamLock, "" for none
     commit: the one that it is, "" if the server does not say
     """
@@ -207,10 +208,8 @@ def _owner_of(row: ObjectRow) -> ObjectOwner | None:
         return None
     if (row.revision.lifecycle or LIFECYCLES[0]) not in (*LIFECYCLES, *PUBLISHED):
         return None
-    for owner in row.owners:
-        if owner.kind == "PackageVariant" and owner.api_version.startswith(f"{CONFIG_GROUP}/"):
-            return owner
-    return None
+    owners = (owner for owner in row.owners if owner.api_version.startswith(f"{CONFIG_GROUP}/"))
+    return owner_among(owners, "PackageVariant")
 
 
 def _published(name: str, row: ObjectRow, uid: str) -> PublishedRevision:

@@ -57,7 +57,22 @@ def obstacles_to_plan(
         for canary in turn.rules.canaries
         if canary not in due and canary not in excused
     ]
+    found += [_of_another(due, canary) for canary in turn.rules.canaries if canary in due.keys() - excused]
     return _without_skipped(turn, [each for each in found if each is not None], excused)
+
+
+def _of_another(due: Mapping[str, TargetFacts], canary: str) -> Obstacle | None:
+    """Return None if a canary is to get what the others are: it proves nothing of another revision."""
+    own = _made_of(due[canary])
+    others = sorted({each for each in map(_made_of, due.values()) if _package(each) == _package(own)} - {own})
+    if not others:
+        return None
+    return Obstacle(canary, NOT_READY, f"its proposal is made of {own}, and {others[0]} is to be approved")
+
+
+def _made_of(planned: TargetFacts | Target) -> str:
+    """Return the upstream revision that a proposal is made of. What its variant follows is only a wish."""
+    return planned.source or planned.upstream
 
 
 def obstacles_in_attempt(turn: Turn) -> list[Obstacle]:
@@ -180,7 +195,7 @@ def admit_canaries(turn: Turn) -> None:
 
     They are all by which a plan grows, and only by what it plans for the others.
     """
-    upstreams = {row.upstream for row in turn.current}
+    upstreams = {_made_of(row) for row in turn.current}
     for canary in turn.rules.canaries:
         facts, row = turn.seen.get(canary), turn.current_row(canary)
         if row is not None and row.state is TargetState.PLANNED and row.wave > turn.rollout.wave:
@@ -203,4 +218,4 @@ def _may_join(turn: Turn, canary: str, facts: TargetFacts, upstreams: Collection
     if facts.part:
         return False  # its train joins as a whole, with the next attempt
     is_new = is_candidate(turn.rows.get(canary), facts, turn.commands.restart)
-    return is_new and facts.upstream in upstreams
+    return is_new and _made_of(facts) in upstreams

@@ -22,13 +22,13 @@ from pvbus.core.kernel.keys import Key, ObjectKey
 from pvbus.core.kernel.markers import SyncView, is_marker, marker_kind
 from pvbus.core.kernel.messages import cut
 from pvbus.core.kernel.objectrows import QUARANTINE
+from pvbus.core.kernel.objects import set_among
 from pvbus.core.promotion.protocol.proposals import Refusal
 
 QUARANTINED = "Quarantined"
 UNKNOWN = "QuarantinesUnknown"
 MESSAGE_CHARACTERS_MAX = 1_500
 _KIND = str(QUARANTINE)
-_SET = "PackageVariantSet"
 _quarantine = msgspec.json.Decoder(Quarantine)
 
 
@@ -79,7 +79,7 @@ def package_of(source: str) -> str:
 
 def set_of(variant: PackageVariant) -> str:
     """Return the name of a variant's set, "" without one."""
-    return next((owner.name for owner in variant.metadata.owner_references if owner.kind == _SET), "")
+    return set_among(variant.metadata.owner_references)
 
 
 def source_of(variant: PackageVariant, directory: str, ref: str) -> str:

@@ -16,7 +16,7 @@ from pvbus.core.api.selectors import matches, requirements_of
 from pvbus.core.api.variants import Condition, LabelSelector, PackageVariant
 from pvbus.core.kernel.holds import SetHold
 from pvbus.core.kernel.messages import first_of
-from pvbus.core.kernel.objects import annotations_of
+from pvbus.core.kernel.objects import annotations_of, set_among
 from pvbus.core.kernel.rolloutrows import TargetFacts
 from pvbus.core.promotion.protocol.proposals import (
     NOT_UP_TO_DATE,
@@ -367,7 +367,7 @@ def _package(
         labels = shown["metadata"].get("labels") or {}
         name, repository = "/".join(package_key), package_key[0]
         return Package(name, repository, newest, latest, labels, is_open=is_open)
-    set_name = next((o.name for o in variant.metadata.owner_references if o.kind == "PackageVariantSet"), "")
+    set_name = set_among(variant.metadata.owner_references)
     return Package(
         variant.metadata.name,
         package_key[0],

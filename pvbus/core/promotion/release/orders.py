@@ -126,9 +126,10 @@ def publish(live: Object, cause: str, mates: Sequence[str] = ()) -> Generator[Ef
     Raises: RefusedError; ConflictError if it has changed, or one of the others was not asked for yet.
     """
     group = {APPROVE_TOGETHER: ",".join(mates)} if mates else {}
+    others = {key: text for key, text in annotations_of(live).items() if key != APPROVE_TOGETHER}
     approved = {
         **live,
-        "metadata": {**live["metadata"], "annotations": {**annotations_of(live), CAUSE: cause, **group}},
+        "metadata": {**live["metadata"], "annotations": {**others, CAUSE: cause, **group}},
         "spec": {**live["spec"], "lifecycle": "Published"},
     }
     return (yield from write(Update(REVISION, approved, subresource="approval")))

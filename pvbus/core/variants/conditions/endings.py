@@ -11,6 +11,7 @@ import msgspec
 
 from pvbus.core.api.variants import ObjectMeta
 from pvbus.core.kernel.keys import Key
+from pvbus.core.kernel.objects import set_among
 from pvbus.core.kernel.records import DesiredRow
 
 DECIDED_TO_REMOVE = b'"why":'
@@ -48,8 +49,7 @@ def end_of(kind: str, key: Key, uid: str, former: bytes | None, removed: Desired
         return End(removed.why, removed.set_name)
     if former is None:
         return End("it went while pvbus did not look")
-    owners = _former.decode(former).metadata.owner_references
-    set_name = next((owner.name for owner in owners if owner.kind == "PackageVariantSet"), "")
+    set_name = set_among(_former.decode(former).metadata.owner_references)
     if not set_name:
         return End("a person or another program deleted it; no PackageVariantSet made it")
     return End(

@@ -16,7 +16,7 @@ from pvbus.core.api.packages import PUBLISHED as PUBLISHED
 from pvbus.core.api.variants import Downstream, PackageVariant
 from pvbus.core.errors import ConflictError, PermanentError
 from pvbus.core.kernel.keys import DELETE_EDITS, EDITED_BY, KEPT_FOR, KEPT_LABEL, WORKSPACE_PREFIX
-from pvbus.core.kernel.objects import annotations_of
+from pvbus.core.kernel.objects import annotations_of, set_among
 from pvbus.core.variants.revisions.observed import ObservedRevision
 
 MADE_BY = "pvbus.dev/made-by"
@@ -83,9 +83,7 @@ def record_of(variant: PackageVariant) -> str:
 
 
 def _identity(variant: PackageVariant) -> str:
-    owners = variant.metadata.owner_references
-    name = variant.metadata.name
-    set_name = next((o.name for o in owners if o.kind == "PackageVariantSet"), "")
+    name, set_name = variant.metadata.name, set_among(variant.metadata.owner_references)
     return f"{set_name}/{name}" if set_name else name
 
 

@@ -9,6 +9,7 @@ from pvbus.core.errors import PvbusError
 from pvbus.core.kernel.effects import WRITES, Effect, Outcome, Reconciliation
 from pvbus.core.kernel.holds import NEEDS_PLAN, hold_reason, is_held
 from pvbus.core.kernel.keys import HOLD, Key
+from pvbus.core.kernel.objects import set_among
 from pvbus.core.kernel.records import DesiredRow
 
 SET_KIND = "PackageVariantSet"
@@ -36,7 +37,7 @@ def holder_of(variant: PackageVariant, desired: DesiredRow | None) -> Holder | N
         return Holder("PackageVariant", Key(meta.namespace, meta.name), hold_reason(meta.annotations))
     if desired is None or not desired.on_hold or desired.outcome == "conflict":
         return None
-    owner = next((o.name for o in meta.owner_references if o.kind == SET_KIND), "")
+    owner = set_among(meta.owner_references)
     if desired.uid != meta.uid and (not owner or owner != desired.set_name):
         return None
     return Holder(SET_KIND, Key(meta.namespace, desired.set_name or owner), desired.hold_reason)

@@ -8,6 +8,7 @@ from pvbus.core.api.variants import PORCH_GROUP, PackageVariant
 from pvbus.core.errors import NotOwnedError, PermanentError
 from pvbus.core.kernel.effects import Create, Effect
 from pvbus.core.kernel.keys import next_workspace
+from pvbus.core.kernel.objects import set_among
 from pvbus.core.variants.revisions import former
 from pvbus.core.variants.revisions.owning import (
     PUBLISHED,
@@ -40,8 +41,8 @@ def cause(variant: PackageVariant, what: str) -> str:
     """Return the writer and the reason: what is new to the variant, at which generation of its spec, and the
     set whose template that spec is of."""
     metadata = variant.metadata
-    sets = [owner.name for owner in metadata.owner_references if owner.kind == "PackageVariantSet"]
-    spec = f"generation {metadata.generation}" + (f" by PackageVariantSet {sets[0]}" if sets else "")
+    set_name = set_among(metadata.owner_references)
+    spec = f"generation {metadata.generation}" + (f" by PackageVariantSet {set_name}" if set_name else "")
     return f"PackageVariant {metadata.namespace}/{metadata.name}: {what}; {spec}"
 
 

@@ -36,14 +36,13 @@ FILES_SHOWN_MAX = 5
 Condition = Mapping[str, Any]
 Texts = Mapping[str, str]
 
-_IGNORED: tuple[editor.Path, ...] = (
+_WISH: editor.Path = ("metadata", "annotations", SURVIVES)
+_NOT_SHOWN: tuple[editor.Path, ...] = (
     ("status",),
     ("info", "readinessGates"),
-    *(
-        ("metadata", "annotations", key)
-        for key in (*STORE_RECORDS, TASKS, CONDITION_ORDER, GATE_STEPS, SURVIVES)
-    ),
+    *(("metadata", "annotations", key) for key in (*STORE_RECORDS, TASKS, CONDITION_ORDER, GATE_STEPS)),
 )
+_IGNORED: tuple[editor.Path, ...] = (*_NOT_SHOWN, _WISH)
 _json = msgspec.json.Encoder(order="sorted")
 
 
@@ -113,6 +112,12 @@ def signed_digest(files: Texts, survives: Sequence[str] = ()) -> str:
     return digest_of(_parts(files, survives))
 
 
+def shown_digest(files: Texts) -> str:
+    """Return the digest by which a writer names what there is to sign: that of the files, and of what
+    signatures would survive. So a wish that somebody adds after the look is other content."""
+    return digest_of(_parts(files, (), _NOT_SHOWN))
+
+
 def changed_files(before: Texts, after: Texts, survives: Sequence[str] = ()) -> list[str]:
     """Return the paths of the files that differ in what counts, sorted."""
     paths = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
@@ -122,7 +127,9 @@ def changed_files(before: Texts, after: Texts, survives: Sequence[str] = ()) -> 
     return [path for path in paths if old.get(path) != new.get(path)]
 
 
-def _parts(files: Texts, survives: Sequence[str]) -> dict[str, bytes]:
+def _parts(
+    files: Texts, survives: Sequence[str], ignored: Sequence[editor.Path] = _IGNORED
+) -> dict[str, bytes]:
     exempt = [_Exempt.parse(entry) for entry in survives]
     parts = {}
     for path, text in files.items():
@@ -130,7 +137,7 @@ def _parts(files: Texts, survives: Sequence[str]) -> dict[str, bytes]:
         if () in fields:
             continue
         if path == FILE:
-            parts[path] = kptfile_identity(text, (*_IGNORED, *fields))
+            parts[path] = kptfile_identity(text, (*ignored, *fields))
         else:
             parts[path] = values_identity(text, fields) if fields else bytes_of(text)
     return parts

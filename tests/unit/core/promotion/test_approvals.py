@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pvbus.core.kernel.keys import RESTORES, WITHDRAWN
+from pvbus.core.kernel.keys import APPROVE_TOGETHER, RESTORES, WITHDRAWN
 from pvbus.core.kernel.records import RELEASES, VARIANTS, DesiredRow
 from pvbus.core.promotion.release.controller import OUTCOMES_MAX
 from pvbus.core.variants.revisions.content import content_digest
@@ -68,6 +68,15 @@ def test_the_approval_of_a_member_names_those_that_go_with_it() -> None:
     world.order("approve", V2, NEW)
     settle(world)
     assert world.package.together == [""]
+
+
+def test_an_approval_goes_with_no_others_that_somebody_else_has_named() -> None:
+    """Else an annotation on a proposal makes its wave wait for a revision of a later one."""
+    world = planned()
+    world.package.put(V2, "Proposed", NEW, annotations={APPROVE_TOGETHER: "edge.other.packagevariant-2"})
+    world.order("approve", V2, NEW)
+    settle(world)
+    assert (world.outcome, world.package.together) == ("done", [""])
 
 
 def test_a_stale_approval_is_carried_out_once_its_revision_is_as_planned_again() -> None:

@@ -350,6 +350,35 @@ def test_a_policy_selects_by_set_labels_and_repository(
     assert bool(rows(world)) == is_selected
 
 
+FOREIGN_SET = {"kind": "PackageVariantSet", "name": "other", "uid": "o"}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_reference_that_somebody_adds_to_a_variant_brings_it_into_no_other_set(is_first: bool) -> None:
+    """Else an editor takes a target out of a policy, and out of the reach of a quarantine."""
+    own = {"kind": "PackageVariantSet", "name": "web", "uid": "s", "controller": True}
+    owners = [FOREIGN_SET, own] if is_first else [own, FOREIGN_SET]
+    world = world_of(
+        policy(revisions={"set": "web"}),
+        policy("other", revisions={"set": "other"}),
+        revision=proposal(),
+        of=variant(ownerReferences=owners),
+    )
+    assert list(rows(world)) == ["web"]
+
+
+def test_a_reference_that_somebody_adds_to_a_revision_hides_it_from_no_rollout() -> None:
+    revision = published("edge.web.v2", 2)
+    (own,) = revision["metadata"]["ownerReferences"]
+    own["controller"] = True
+    revision["metadata"]["ownerReferences"] = [
+        {**own, "name": "another", "uid": "a", "controller": None},
+        own,
+    ]
+    world = world_of(policy(), old=[revision, published()])
+    assert rows(world)["web"].published == "edge.web.v2"
+
+
 def test_a_policy_of_another_namespace_selects_nothing() -> None:
     other = policy()
     other["metadata"]["namespace"] = "other"
@@ -393,6 +422,24 @@ def test_a_rejected_draft_that_a_person_changes_and_proposes_has_its_own_digest(
         world.settle()
     row, changed = rows(world)["web"], content_digest(world.server.files)
     assert (row.published_digest if is_published else row.digest) == changed != DIGEST
+
+
+@pytest.mark.parametrize("noted", [DIGEST, "forged"])
+def test_the_note_on_a_published_revision_counts_only_as_release_has_compared_it(noted: str) -> None:
+    """Anybody who may edit the revision can write another digest there: a target that fails would count as
+    replaced, or one that is rolled back as restored."""
+    world = world_of(policy(), revision=proposal())
+    world.server.gets.clear()
+    world.server.change(lambda obj: obj["spec"].update(lifecycle="Published", revision=2))
+    world.annotate({PROPOSED_CONTENT: noted})
+    release(world, approval("approve", "done"))
+    assert rows(world)["web"].published_digest == DIGEST
+    assert world.server.gets == ["PackageRevisionResources"] * (noted != DIGEST)
+
+
+def test_the_note_on_a_revision_that_nobody_ordered_is_compared_with_its_files() -> None:
+    world = world_of(policy(), old=[published(annotations={PROPOSED_CONTENT: DIGEST})])
+    assert rows(world)["web"].published_digest == content_digest(OLD_FILES) != DIGEST
 
 
 def test_without_a_policy_no_file_is_read() -> None:

@@ -63,6 +63,8 @@ def made_of(revision: dict[str, Any], ref: str) -> dict[str, Any]:
 )
 def test_a_quarantine_covers_a_revision_by_name_and_by_its_files(content: Content, is_covered: bool) -> None:
     assert covers(SIX, content) is is_covered
+    released = msgspec.structs.replace(SIX, released=QuarantineRelease(reason="the alert was false"))
+    assert not covers(released, content), "a person has ended it"
 
 
 def test_a_quarantine_of_contents_leaves_the_upstream_revision_alone() -> None:

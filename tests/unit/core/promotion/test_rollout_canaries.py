@@ -89,6 +89,31 @@ def test_nothing_is_planned_before_each_canary_is_proposed_or_runs_it(
     assert made.taken.wait_seconds is None, "no time makes it go on"
 
 
+@pytest.mark.parametrize(
+    "made_of",
+    [
+        {"upstream": "blueprints/web@v1"},
+        {"source": "blueprints/web@v1"},
+        {"upstream": "blueprints/web@v1", "source": "blueprints/web@v1"},
+    ],
+    ids=["it is pinned", "somebody made its draft", "both"],
+)
+def test_a_canary_that_is_to_get_another_revision_than_the_others_proves_nothing_of_theirs(
+    made_of: dict[str, str],
+) -> None:
+    made = fleet()
+    made.change("t0", **made_of)
+    assert (made.rollout.attempt, made.ordered(Approve)) == (0, [])
+    assert made.rollout.canary_reason == "CanaryNotReady"
+    assert made.rollout.canary_message == (
+        "canary t0: its proposal is made of blueprints/web@v1, and blueprints/web@v2 is to be approved"
+    )
+    made.command(excuses=(excuse(1),))
+    assert made.rollout.attempt == 1, "a person may go without it"
+    made = fleet()
+    assert made.change("t0", upstream=V2, source="").ordered(Approve) == ["t0"]
+
+
 def test_what_promote_says_of_a_canary_is_shown() -> None:
     made = fleet()
     unproposed(made)

@@ -25,13 +25,14 @@ from pvbus.core.kernel.objectrows import (
     rows_of,
     topics_of,
 )
-from pvbus.core.kernel.promotionrows import ApprovalRow
+from pvbus.core.kernel.promotionrows import Approval, ApprovalRow, ReleaseRow
 from pvbus.core.kernel.records import (
     APPROVALS,
     CANDIDATES,
     OBJECTS,
     POLICIES,
     PROMOTIONS,
+    RELEASES,
     ROLLOUTS,
     VARIANTS,
     SyncMarker,
@@ -201,7 +202,20 @@ class Fleet:
             revision = self.revisions[name]
             revision["spec"] |= {"lifecycle": "Published", "revision": 1}
             self._observe(REVISION, revision)
+            self._tell(RELEASES, f"default/{name}", encode_row(self._released(name, revision)))
             self._decide(name)
+
+    def _released(self, name: str, revision: Object) -> ReleaseRow:
+        order = self.orders[name]
+        done = Approval(
+            policy="fleet",
+            attempt=order.attempt,
+            order="approve",
+            revision=revision["metadata"]["name"],
+            digest=order.digest,
+            outcome="done",
+        )
+        return ReleaseRow(uid=f"uid-{name}", approvals=(done,))
 
     def report(self, names: Iterable[str], *, is_bad: bool = False) -> None:
         """Report on published revisions, as conditions of their variants that name them."""
