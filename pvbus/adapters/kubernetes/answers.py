@@ -51,14 +51,19 @@ def value_of(body: bytes, where: str) -> Object:
 
 
 def page_of(value: Object, where: str) -> tuple[list[Object], str, str]:
-    """Return the items of a list page, its resourceVersion, and the token of the next page."""
-    items, meta = value.get("items"), value.get("metadata") or {}
+    """Return the items of a list page, its resourceVersion, and the token of the next page.
+
+    A server leaves the type out of the items of its own kinds, as the list says it; here they have it.
+    """
+    items, meta, kind = value.get("items"), value.get("metadata") or {}, str(value.get("kind") or "")
     if items is None:  # some servers encode an empty list as null
         items = []
-    is_list = str(value.get("kind") or "").endswith("List") and isinstance(items, list)
+    is_list = kind.endswith("List") and isinstance(items, list)
     if not is_list or not isinstance(meta, dict) or not all(map(_is_object, items)):
         raise _foreign(_encode(value), where, "it is no list of objects")
-    return items, meta.get("resourceVersion") or "", meta.get("continue") or ""
+    head = {"apiVersion": value.get("apiVersion") or "", "kind": kind.removesuffix("List")}
+    typed = [item if "kind" in item else {**head, **item} for item in items]
+    return typed, meta.get("resourceVersion") or "", meta.get("continue") or ""
 
 
 def metadata_of(obj: Object) -> Object:

@@ -312,3 +312,12 @@ async def test_a_warning_of_the_server_is_logged_once() -> None:
     warnings = [entry["warning"] for entry in logged]
     assert warnings == ["v1alpha1 is deprecated", 'say "please"', "two"]
     assert {entry["request"] for entry in logged} == {PATH}
+
+
+async def test_an_object_of_a_list_has_the_type_that_the_list_says() -> None:
+    """kube-apiserver leaves it out of the items of its own kinds, such as definitions."""
+    bare = {"metadata": {"name": "b"}}
+    page = {"apiVersion": "example.org/v1", "kind": "SiteList", "items": [SITE, bare]}
+    async with served(answering(encoded(page))) as cluster:
+        listing = await cluster.list(SITES)
+    assert listing.items == [SITE, {"apiVersion": "example.org/v1", "kind": "Site", **bare}]
