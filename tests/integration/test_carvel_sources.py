@@ -85,6 +85,31 @@ async def test_a_bundle_is_fetched_by_tag_and_by_digest(registry: Running, fetch
         await fetch({"image": {"url": f"{name}:v2", **login}})
 
 
+async def test_the_highest_tag_that_a_selection_admits_is_fetched(registry: Running, fetch: Fetch) -> None:
+    """Tags that are no versions are left out, and so are prereleases that nobody asks for."""
+    pusher = Pusher(registry.url, basic(USER, PASSWORD))
+    for tag in ("1.0.0", "v1.2.0", "1.10.0-rc.1", "2.0.0", "latest"):
+        name = tag.replace(".", "-").encode()
+        pusher.push("team/selected", tag, image_of((layer_of({"a.yml": CONFIG % name}), {})))
+    image = f"{registry.address}/team/selected"
+
+    def selected(field: str, **semver: Any) -> Any:
+        given = {"url" if field == "image" else "image": image, "secretRef": {"name": "pull"}}
+        return {field: {**given, "tagSelection": {"semver": semver}}}
+
+    assert await fetch(selected("imgpkgBundle", constraints="<2.0.0")) == ["v1-2-0"]
+    assert await fetch(selected("image", constraints="<2.0.0", prereleases={})) == ["1-10-0-rc-1"]
+    assert await fetch(selected("image")) == ["2-0-0"]
+    with pytest.raises(RefusedError, match="has no tag that it admits"):
+        await fetch(selected("image", constraints=">=3.0.0"))
+    with pytest.raises(RefusedError, match=r"semver\.constraints"):
+        await fetch(selected("image", constraints="~>1"))
+    both = selected("image")
+    both["image"]["url"] += ":v1.2.0"
+    with pytest.raises(RefusedError, match="a tag beside tagSelection"):
+        await fetch(both)
+
+
 def git(folder: Path, *arguments: str) -> str:
     command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments]
     done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)

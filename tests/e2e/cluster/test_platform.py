@@ -13,7 +13,15 @@ from pvbus.install import manifests
 from pvbus.install.objects import NAMESPACE, Options
 from tests.e2e.cli.command import git
 from tests.e2e.cluster.test_run_cluster import kubectl as kubectl
-from tests.e2e.packaging.platform import INSTALLED, UPGRADED, Platform, is_created, message_of, owners_of
+from tests.e2e.packaging.platform import (
+    INSTALLED,
+    UPGRADED,
+    Platform,
+    is_created,
+    message_of,
+    owners_of,
+    what_a_person_deletes_comes_back,
+)
 from tests.tools.auditlog import AuditEvent
 from tests.tools.packagestore import create
 from tests.tools.realcluster import RealCluster, real_cluster_of
@@ -113,6 +121,7 @@ def test_a_platform_lives_on_a_real_api_server(
     platform.until_installed(UPGRADED)
     old, new = (platform.revision("shop", number)["metadata"]["name"] for number in (1, 2))
     assert owners_of(platform.brought()["Composition/shops"]) == {old: False, new: True}
+    what_a_person_deletes_comes_back(platform)
     assert refusals(cluster) == []
 
     rights_that_establish_lacks_are_not_granted(platform)

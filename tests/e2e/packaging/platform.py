@@ -203,6 +203,20 @@ class Platform:
             file.unlink()
 
 
+def what_a_person_deletes_comes_back(platform: Platform, process: Running | None = None) -> None:
+    """The definition of a kind, as soon as its deletion is seen."""
+    name = "networks.network.example.dev"
+    before = uid_of(platform, name)
+    platform.kubectl("delete", "customresourcedefinition", name, "--timeout=60s")
+    platform.until(lambda: uid_of(platform, name) not in ("", before), process, seconds=60.0)
+
+
+def uid_of(platform: Platform, definition: str) -> str:
+    """Return the uid of a definition, "" if it is not there."""
+    found = platform.run("get", "customresourcedefinition", definition, "-o", "jsonpath={.metadata.uid}")
+    return found.stdout
+
+
 def shown(obj: Object) -> str:
     """Return what matters of an install or a revision in a line."""
     spec, found = obj["spec"], obj.get("status", {}).get("conditions", [])

@@ -20,6 +20,7 @@ from tests.e2e.packaging.platform import (
     kubectl_or_skip,
     message_of,
     owners_of,
+    what_a_person_deletes_comes_back,
 )
 
 pytestmark = [
@@ -89,6 +90,7 @@ def test_a_day_with_a_platform(tmp_path: Path) -> None:
     with platform.up() as up:
         each_package_has_the_version_that_all_others_leave(platform, up)
         an_upgrade_moves_those_that_it_needs_and_no_other(platform, up)
+        what_a_person_deletes_comes_back(platform, up)
         a_user_activates_and_goes_back(platform, up)
         one_of_two_packages_with_the_same_object_is_refused(platform, up)
         a_tag_that_moves_is_a_new_revision(platform, up)

@@ -146,7 +146,9 @@ class EstablishController(KeyedController[InstallData]):
         edited: list[str] = []
         is_news = True
         if topic == INSTALLS:
+            is_gone = value is None and data.raw is not None
             is_news, edited = self._observe(table, key, data, value)
+            edited += self._look_after_loss(table, ScopedKey.parse(key).rest) if is_gone else []
         elif topic == LOCK:
             self._decide(partition, key, data, _row.decode(value) if value is not None else None)
         else:
@@ -221,6 +223,17 @@ class EstablishController(KeyedController[InstallData]):
         if obj is not None and reporting.is_behind(obj):  # its status has to follow our own writes, too
             found += [each for each in (revisions.parent_of(obj),) if each in table]
         return True, found
+
+    @staticmethod
+    def _look_after_loss(table: dict[str, InstallData], lost: str) -> list[str]:
+        """Compare the installs again to which an object belongs that is gone; return their keys.
+
+        lost: its okey. Whoever deleted it, it is made again if the lock still has it.
+        """
+        found = [key for key, data in table.items() if lost in _objects_of(data)]
+        for key in found:
+            table[key].look_again()
+        return found
 
     @staticmethod
     def _with_revision(table: dict[str, InstallData], revision: ObjectKey) -> list[str]:

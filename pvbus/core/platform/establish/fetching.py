@@ -1,6 +1,6 @@
 """Reads what a Carvel Package brings: its files, as `spec.template.spec` of it says, and their objects.
 
-Done here: `fetch` of inline paths, images, imgpkg bundles and git; `template` as in `templating`; `deploy` by
+Done here: `fetch` of inline files, images, imgpkg bundles and git; `template` as in `templating`; `deploy` by
 kapp. All else is refused by name.
 """
 
@@ -18,11 +18,14 @@ from pvbus.core.platform.establish.templating import (
     SET_OTHERS,
     Files,
     Setting,
+    inline_files,
     is_below,
     only,
     path_of,
     render,
 )
+from pvbus.core.platform.packaging.fields import FieldProblem
+from pvbus.core.platform.packaging.needs import highest_tag
 from pvbus.core.platform.packaging.reading import split_reference
 from pvbus.core.platform.packaging.references import GitFolder, git_url
 
@@ -56,7 +59,7 @@ def fetch_content(package: Mapping[str, Any], setting: Setting) -> Generator[Eff
     files: Files = {}
     items = list(spec.get("fetch") or ())
     for number, item in enumerate(items):
-        for path, data in (yield from fetch_files(item, setting.namespace)).items():
+        for path, data in (yield from fetch_files(item, setting)).items():
             # One item has its own paths, more have a folder each, as in kapp-controller.
             files[path if len(items) == 1 else path_of(f"{item.get('path') or number}/{path}")] = data
     found = yield from render_objects(files, list(spec.get("template") or ()), setting)
@@ -76,28 +79,35 @@ def render_objects(
         return Brought(parsed(rendered.files), rendered.gaps)
 
 
-def fetch_files(item: Mapping[str, Any], namespace: str) -> Generator[Effect, Any, Files]:
-    """Return the files of an item of `fetch`. Raises RefusedError."""
+def fetch_files(item: Mapping[str, Any], setting: Setting) -> Generator[Effect, Any, Files]:
+    """Return the files of an item of `fetch`. Raises RefusedError.
+
+    setting: in whose name, and in which namespace, Secrets and ConfigMaps are read
+    """
     with _stage_of_refusals("fetch"):
-        return (yield from _fetch(item, namespace))
+        return (yield from _fetch(item, setting))
 
 
-def _fetch(item: Mapping[str, Any], namespace: str) -> Generator[Effect, Any, Files]:
+def _fetch(item: Mapping[str, Any], setting: Setting) -> Generator[Effect, Any, Files]:
     kinds = [name for name in item if name != "path"]
     if len(kinds) != 1:
         raise RefusedError("InvalidPackage", "an item of fetch must have exactly one source")
     (kind,) = kinds
     given = item[kind] or {}
     secret = (given.get("secretRef") or {}).get("name")
-    secrets = (f"{namespace}/{secret}",) if secret else ()
+    secrets = (f"{setting.namespace}/{secret}",) if secret else ()
     match kind:
         case "inline":
-            only(given, "fetch.inline", "paths")
-            return {path_of(path): str(text).encode() for path, text in (given.get("paths") or {}).items()}
+            folders = yield from inline_files(given, setting, "fetch.inline")
+            return {path: data for folder in folders for path, data in folder.items()}
         case "image" | "imgpkgBundle":
             field = "url" if kind == "image" else "image"
-            only(given, f"fetch.{kind}", field, "secretRef", "subPath")
+            only(given, f"fetch.{kind}", field, "secretRef", "subPath", "tagSelection")
             source, tag, digest = split_reference(str(given.get(field) or ""))
+            if selected := given.get("tagSelection"):
+                if tag or digest:
+                    raise RefusedError("InvalidPackage", f"fetch.{kind} has a tag beside tagSelection")
+                tag = yield from _select_tag(source, selected, f"fetch.{kind}.tagSelection", secrets)
             files = yield from _pull(source, tag or "latest", digest, secrets)
         case "git":
             only(given, "fetch.git", "url", "ref", "secretRef", "subPath", "depth", "lfsSkipSmudge")
@@ -110,6 +120,20 @@ def _fetch(item: Mapping[str, Any], namespace: str) -> Generator[Effect, Any, Fi
             raise RefusedError(NOT_SUPPORTED, f"fetch.{kind} is not done here: {SET_OTHERS}")
     folder = path_of(given.get("subPath"))
     return {path.removeprefix(f"{folder}/"): data for path, data in files.items() if is_below(path, folder)}
+
+
+def _select_tag(
+    source: str, selected: Mapping[str, Any], where: str, secrets: tuple[str, ...]
+) -> Generator[Effect, Any, str]:
+    """Return the highest tag that a selection admits. Raises RefusedError."""
+    only(selected, where, "semver")
+    seen: Observation = yield Observe(source, (), secrets)
+    found = highest_tag(seen.tags, selected, where)
+    if isinstance(found, FieldProblem):
+        raise RefusedError("InvalidPackage", str(found))
+    if found is None:
+        raise RefusedError("NotFound", f"{where}: {source} has no tag that it admits")
+    return found
 
 
 def _pull(source: str, tag: str, digest: str, secrets: tuple[str, ...]) -> Generator[Effect, Any, Files]:

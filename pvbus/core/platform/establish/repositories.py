@@ -32,7 +32,7 @@ from pvbus.core.platform.establish.objects import Object, key_of, kind_of, title
 from pvbus.core.platform.establish.outcome import Carried
 from pvbus.core.platform.establish.periods import period_of
 from pvbus.core.platform.establish.state import InstallData, asked
-from pvbus.core.platform.establish.templating import Setting
+from pvbus.core.platform.establish.templating import NOT_SUPPORTED, SET_OTHERS, Setting
 from pvbus.core.platform.packaging.carvelobjects import GLOBAL_NAMESPACE
 from pvbus.core.platform.packaging.reading import install_of
 from pvbus.core.platform.packaging.repositorystatus import repository_status
@@ -199,7 +199,9 @@ def _failed(reason: str, message: str, stage: Stage = "deploy") -> Carried:
 def _content_of(fetch: Mapping[str, Any], namespace: str) -> Generator[Effect, Any, list[Object]]:
     """Return the Packages and PackageMetadata of a repository, in its namespace. Raises RefusedError."""
     sources = {kind: given for kind, given in fetch.items() if given is not None}
-    files = yield from fetch_files(sources, namespace)
+    if "pathsFrom" in sources.get("inline", ()):  # no account says whether its writer may read a Secret
+        raise RefusedError(NOT_SUPPORTED, f"fetch.inline.pathsFrom is not done here: {SET_OTHERS}", "fetch")
+    files = yield from fetch_files(sources, Setting(namespace=namespace))
     if not any(path.startswith(f"{FOLDER}/") for path in files):
         raise _invalid(f"the content has no folder {FOLDER}")
     steps: list[Mapping[str, Any]] = [

@@ -17,9 +17,11 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec import json
+
 from pvbus.core.errors import PROGRAM_MISSING, PermanentError
 from pvbus.core.kernel.effects import Effect, Execute, Executed, KindRef
-from pvbus.core.kernel.objects import annotations_of
+from pvbus.core.kernel.objects import annotations_of, mapping
 from pvbus.core.platform.establish.applying import RefusedError, read
 from pvbus.core.platform.establish.objects import parsed_values
 from pvbus.core.platform.packaging.archives import IMAGES_FILE, images_of
@@ -53,6 +55,15 @@ _STREAM = "-"
 _YTT_DIRECTIVE = b"#@"
 _RELEASE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _YAML = (".yaml", ".yml", ".json")
+_FIELD_PATH = re.compile(r"^\{?\.?([^{}]+)\}?$")
+"""A path in an object, with or without braces and a leading dot."""
+_DOT = re.compile(r"(?<!\\)\.")
+_GIVEN_FACTS = {
+    "kubernetesVersion": "version",
+    "kappControllerVersion": "version",
+    "kubernetesAPIs": "groupVersions",
+}
+"""Facts that a package may give itself; without this field they would be those of the cluster."""
 _SECRET, _CONFIG_MAP = KindRef("", "Secret", "v1"), KindRef("", "ConfigMap", "v1")
 
 
@@ -162,7 +173,7 @@ def _run_ytt(step: _Step) -> _Steps:
     fields = ("paths", "ignoreUnknownComments", "strict", "inline", "fileMarks", "valuesFrom")
     only(options, step.where, *fields)
     arguments, chosen = _inputs(step)
-    inline = yield from _inline_files(step)
+    inline = yield from inline_files(options.get("inline") or {}, setting, f"{step.where}.inline")
     if setting.are_values_overlays:
         inline += yield from _secrets(setting, setting.values, "spec.values")
         setting = setting._replace(values=())
@@ -187,14 +198,18 @@ def _has_directives(contents: Iterable[bytes]) -> bool:
     return any(_YTT_DIRECTIVE in data for data in contents)
 
 
-def _inline_files(step: _Step) -> Generator[Effect, Any, list[Files]]:
-    """Return the files that a step has itself, one folder for each of its sources."""
-    inline = step.options.get("inline") or {}
-    only(inline, f"{step.where}.inline", "paths", "pathsFrom")
+def inline_files(
+    inline: Mapping[str, Any], setting: Setting, where: str
+) -> Generator[Effect, Any, list[Files]]:
+    """Return the files of a field `inline`, one folder for each of its sources. Raises RefusedError.
+
+    where: the field, as messages name it
+    """
+    only(inline, where, "paths", "pathsFrom")
     folders = [{path_of(path): str(text).encode() for path, text in (inline.get("paths") or {}).items()}]
     for source in inline.get("pathsFrom") or ():
-        only(source, f"{step.where}.inline.pathsFrom", "secretRef", "configMapRef")
-        content = yield from _content_of(source, step.setting, f"{step.where}.inline.pathsFrom")
+        only(source, f"{where}.pathsFrom", "secretRef", "configMapRef")
+        content = yield from _content_of(source, setting, f"{where}.pathsFrom")
         reference = source.get("secretRef") or source.get("configMapRef") or {}
         folder = path_of(reference.get("directoryPath"))
         folders.append({path_of(f"{folder}/{name}"): data for name, data in content.items()})
@@ -342,7 +357,7 @@ def _value_files(step: _Step, setting: Setting) -> Generator[Effect, Any, _Value
     paths: list[str] = []
     for number, source in enumerate(sources):
         where = f"{step.where}.valuesFrom"
-        only(source, where, "secretRef", "configMapRef", "path")
+        only(source, where, "secretRef", "configMapRef", "path", "downwardAPI")
         if path := str(source.get("path") or ""):
             if path != _STREAM:
                 name = path_of(path)
@@ -350,11 +365,48 @@ def _value_files(step: _Step, setting: Setting) -> Generator[Effect, Any, _Value
                 path = posixpath.join(_PACKAGE, name)
             paths.append(path)
             continue
-        content = yield from _content_of(source, setting, where)
+        if "downwardAPI" in source:
+            content = _described(source["downwardAPI"] or {}, setting, f"{where}.downwardAPI")
+        else:
+            content = yield from _content_of(source, setting, where)
         found = {f"values-{number}/{name}": data for name, data in sorted(content.items())}
         files |= found
         paths += found
     return _Values(files, tuple(paths))
+
+
+def _described(given: Mapping[str, Any], setting: Setting, where: str) -> Files:
+    """Return what a package asks of its App, a file for each value. Raises RefusedError."""
+    files: Files = {}
+    for number, item in enumerate(given.get("items") or ()):
+        facts = [field for field in item if field != "name"]
+        if len(facts) != 1:
+            raise RefusedError("InvalidPackage", f"{where}: an item must have exactly one fact")
+        value = _fact(facts[0], item[facts[0]], setting, where)
+        keys = [key.replace("\\", "") for key in _DOT.split(str(item.get("name") or ""))]
+        if not all(keys):
+            raise RefusedError("InvalidPackage", f"{where}: {item.get('name')!r} is no name of a value")
+        for key in reversed(keys):
+            value = {key: value}
+        files[f"{number:03}.yml"] = json.encode(value)
+    return files
+
+
+def _fact(field: str, given: Any, setting: Setting, where: str) -> Any:
+    """Return a fact of an App, or of the cluster if the package gives it itself. Raises RefusedError.
+
+    The App of an install has its name and namespace; other metadata would be that of another object.
+    """
+    if field == "fieldPath":
+        path = _FIELD_PATH.sub(r"\1", str(given))
+        value = {"metadata.name": setting.name, "metadata.namespace": setting.namespace}.get(path)
+        words = f"{where}.{field} {given}"
+    else:
+        value = mapping(given).get(_GIVEN_FACTS.get(field, ""))
+        words = f"{where}.{field} without a value"
+    if not value:
+        raise RefusedError(NOT_SUPPORTED, f"{words} is not done here: {SET_OTHERS}")
+    return value
 
 
 def _secrets(setting: Setting, names: Iterable[str], where: str) -> Generator[Effect, Any, list[Files]]:

@@ -5,12 +5,12 @@ Both the first and the merged proposal's spelling of Carvel's fields are read; d
 side by side.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pvbus.core.platform.packaging.fields import Fields
+from pvbus.core.platform.packaging.fields import FieldProblem, Fields
 from pvbus.core.platform.packaging.references import reference_problem, split_reference
-from pvbus.core.platform.solver.languages import is_prerelease
+from pvbus.core.platform.solver.languages import highest, is_prerelease
 from pvbus.core.platform.solver.model import (
     AnyOf,
     Need,
@@ -197,13 +197,15 @@ def _any_of(fields: Fields, path: str, item: Spec) -> Need | None:
 # ---------------------------------------------------------------- shared
 
 
-def selection(fields: Fields, item: Spec, path: str) -> tuple[str, tuple[str, ...] | None]:
-    """Read Carvel's `versionSelection`; return the range, and the prereleases that `admits` takes.
+def selection(
+    fields: Fields, item: Spec, path: str, field: str = "versionSelection"
+) -> tuple[str, tuple[str, ...] | None]:
+    """Read a selection of versions of Carvel's; return the range, and the prereleases that `admits` takes.
 
     A range of exactly one version means that version, so it admits it if it is a prerelease.
     """
-    found = fields.mapping(item, path, "versionSelection")
-    path = f"{path}.versionSelection"
+    found = fields.mapping(item, path, field)
+    path = f"{path}.{field}"
     fields.check_known(found, path, {"constraints", "prereleases"})
     text = fields.text(found, path, "constraints")
     text = fields.range(text, f"{path}.constraints", "carvel") if text else ""
@@ -212,6 +214,13 @@ def selection(fields: Fields, item: Spec, path: str) -> tuple[str, tuple[str, ..
     prereleases = fields.mapping(found, path, "prereleases")
     fields.check_known(prereleases, f"{path}.prereleases", {"identifiers"})
     return text, fields.texts(prereleases, f"{path}.prereleases", "identifiers")
+
+
+def highest_tag(tags: Iterable[str], item: Spec, path: str) -> str | FieldProblem | None:
+    """Return the highest tag that a selection `semver` admits, None if there is none."""
+    fields = Fields(is_strict=True)
+    constraints, prereleases = selection(fields, item, path, "semver")
+    return fields.problems[0] if fields.problems else highest(tags, constraints, prereleases)
 
 
 def gvk_need(fields: Fields, path: str, item: Spec) -> OfferNeed | None:

@@ -90,7 +90,8 @@ def _candidate(
     is_asked = digest in row.digests.values() if digest else tag in row.digests
     why = row.refusals.get(digest, row.message)
     defect = f"cannot be pulled: {why}" if is_asked and row.is_refused else ""
-    return Candidate(version=text, digest=digest, provides=() if defect else wanted, defect=defect)
+    provides = () if defect else wanted
+    return Candidate(version=text, digest=digest, provides=provides, defect=defect, is_read=False)
 
 
 def _switched(candidate: Candidate, switches: Switches) -> Candidate:

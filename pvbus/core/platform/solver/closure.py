@@ -9,11 +9,14 @@ no need, conflict or offer with another, so each is solved apart.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from pvbus.core.platform.solver.connected import Location, strongly_connected
 from pvbus.core.platform.solver.languages import LANGUAGES, Version, VersionError, VersionRange
 from pvbus.core.platform.solver.model import (
     Candidate,
     OfferNeed,
+    Package,
     PackageNeed,
     Problem,
     Target,
@@ -40,6 +43,7 @@ class Catalog:
     """Packages by name, with what was read of their texts; each text is read once."""
 
     def __init__(self, problem: Problem) -> None:
+        self._problem = problem
         self.policy = problem.policy
         self.packages = {package.name: package for package in problem.packages}
         self.installed = {(each.target, each.package): each for each in problem.installed}
@@ -112,6 +116,16 @@ class Catalog:
                     self._providers.setdefault(each, []).append(name)
         return self._providers.get(offer, [])
 
+    def as_read(self) -> "Catalog":
+        """Return the catalog in which versions provide what was read of them, and nothing that is assumed.
+
+        It has no solution that this one lacks, so facts that exclude each other here do so there, too.
+        """
+        packages = tuple(map(_as_read, self._problem.packages))
+        if packages == self._problem.packages:
+            return self
+        return Catalog(msgspec.structs.replace(self._problem, packages=packages))
+
     def needs(self, node: Location) -> Needs:
         """Return what the versions of a node may need."""
         installed = self.installed.get(node)
@@ -136,6 +150,15 @@ def _check(problem: Problem) -> None:
             raise ValueError(f"package {package.name}: a version is given twice")
         if package.language not in LANGUAGES:
             raise ValueError(f"package {package.name}: no language is called {package.language}")
+
+
+def _as_read(package: Package) -> Package:
+    if all(each.is_read or not each.provides for each in package.candidates):
+        return package
+    candidates = tuple(
+        each if each.is_read else msgspec.structs.replace(each, provides=()) for each in package.candidates
+    )
+    return msgspec.structs.replace(package, candidates=candidates)
 
 
 def _needs_of(candidates: Iterable[Candidate]) -> Needs:

@@ -74,7 +74,11 @@ class Conflict(Model, frozen=True, kw_only=True):
 
 
 class Candidate(Model, frozen=True, kw_only=True):
-    """One version of a package. defect: why it cannot be installed, in words; "" if it can."""
+    """One version of a package.
+
+    defect: why it cannot be installed, in words; "" if it can
+    is_read: whether its content was read; one that was not is assumed to provide whatever is wanted
+    """
 
     version: str
     digest: str = ""
@@ -82,6 +86,7 @@ class Candidate(Model, frozen=True, kw_only=True):
     provides: tuple[str, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     defect: str = ""
+    is_read: bool = True
 
 
 class Package(Model, frozen=True, kw_only=True):

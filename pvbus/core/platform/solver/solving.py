@@ -60,7 +60,8 @@ def _solution(questions: Questions) -> Solution:
     2. Read from this search why each other wish is impossible. This has to be done before anything is added
        to the search, as that takes back the assignments from which the reasons are read.
     3. With the policy `minimal-change`, search on among the solutions that answer the wishes alike.
-    4. Reduce the reasons to facts of which none can be left out.
+    4. Reduce the reasons to facts of which none can be left out, by what was read: what a version that was
+       not read may bring is a reason for nobody.
     """
     graph, guide = questions.graph, questions.guide
     catalog, component = graph.catalog, graph.component
@@ -75,10 +76,11 @@ def _solution(questions: Questions) -> Solution:
         if statuses[index] not in ("granted", "undecided")
     }
     chosen = _fewest_changes(graph, questions, counted)
+    read = catalog.as_read() if refused else catalog
     refused = {
-        index: minimal(catalog, component, facts, graph.roots[index].wish) for index, facts in refused.items()
+        index: minimal(read, component, facts, graph.roots[index].wish) for index, facts in refused.items()
     }
-    explanations = {index: explained(catalog, facts) for index, facts in refused.items()}
+    explanations = {index: explained(read, facts) for index, facts in refused.items()}
     for index, status in enumerate(statuses):
         if status == "undecided":
             explanations[index] = given_up(graph.roots[index].wish, catalog.policy.conflicts_max, graph)

@@ -64,7 +64,7 @@ class DependencyReport(Model, frozen=True, kw_only=True):
 
 def dependencies_of(problem: Problem, resolution: Resolution) -> tuple[tuple[DependencyReport, ...], ...]:
     """Return the state of each dependency of each wish: of the chosen version, else of the preferred one."""
-    catalog = Catalog(problem)
+    catalog = Catalog(problem).as_read()
     chosen = {(each.target, each.package): each for each in resolution.chosen}
     versions = {location: each.version for location, each in chosen.items()}
     found = []

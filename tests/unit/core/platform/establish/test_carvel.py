@@ -1,5 +1,6 @@
 """The small installer of Carvel's packages: what it writes, in whose name, and what it leaves to others."""
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -212,9 +213,9 @@ def test_what_a_person_writes_into_the_note_of_objects_deletes_nothing_of_others
     [
         ({"template": [{"sops": {}}]}, "template.sops"),
         ({"template": [{"cue": {}}]}, "template.cue"),
-        ({"template": [{"ytt": {"valuesFrom": [{"downwardAPI": {}}], "fileMarks": ["x"]}}]}, "downwardAPI"),
         ({"fetch": [{"helmChart": {"name": "a"}}]}, "fetch.helmChart"),
-        ({"fetch": [{"inline": {"pathsFrom": []}}]}, "fetch.inline.pathsFrom"),
+        ({"fetch": [{"http": {"url": "https://example.org/a.tgz"}}]}, "fetch.http"),
+        ({"fetch": [{"git": {"url": "a", "refSelection": {"semver": {}}}}]}, "fetch.git.refSelection"),
         ({"deploy": [{"kapp": {"intoNs": "other"}}]}, "deploy.kapp.intoNs"),
     ],
 )
@@ -230,6 +231,26 @@ def test_what_is_not_done_here_is_refused_by_name(spec: Mapping[str, Any], words
     assert words in row.message
     assert "PVBUS_INSTALLER" in row.message
     assert world.changes == []
+
+
+@pytest.mark.parametrize("field", ["configMapRef", "secretRef"])
+def test_files_of_a_package_may_be_in_the_cluster(field: str) -> None:
+    """They are read with the rights of the install's account, after those that the package has itself."""
+    world = EstablishWorld()
+    add_install(world)
+    text = yaml.safe_dump(config_map("settings", "2"))
+    head = {"apiVersion": "v1", "metadata": {"name": "files", "namespace": "team"}}
+    if field == "configMapRef":
+        world.cluster.put({**head, "kind": "ConfigMap", "data": {"a.yml": text}})
+    else:
+        encoded = base64.b64encode(text.encode()).decode()
+        world.cluster.put({**head, "kind": "Secret", "data": {"a.yml": encoded}})
+    paths = {"config/a.yml": yaml.safe_dump(config_map("settings", "1"))}
+    source = {field: {"name": "files", "directoryPath": "config"}}
+    add_package(world, "1.0.0", [], fetch=[{"inline": {"paths": paths, "pathsFrom": [source]}}])
+    order(world, "1.0.0")
+    world.settle()
+    assert data_of(world, "settings") == "2"
 
 
 @pytest.mark.parametrize(

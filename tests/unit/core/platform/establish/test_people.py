@@ -8,6 +8,7 @@ from pvbus.core.kernel.records import INSTALLS
 from pvbus.core.platform.establish.controller import PAGES
 from pvbus.ports.cluster import Kind, Resource
 from tests.kit.deciding import PARTITION
+from tests.unit.core.platform.establish import test_carvel as carvel
 from tests.unit.core.platform.establish.test_activation import active, inactive
 from tests.unit.core.platform.establish.world import CRD, REVISION, EstablishWorld, crd, okey_of
 
@@ -126,6 +127,31 @@ def test_a_revision_that_a_person_deletes_is_made_again_with_its_objects() -> No
     world.settle("pa")
     assert world.states("pa") == {"rev-d1": "Active"}
     assert world.controller_of("One") == "rev-d1"
+
+
+@pytest.mark.parametrize("family", ["crossplane", "carvel"])
+def test_a_definition_that_a_person_deletes_is_made_again_as_soon_as_that_is_seen(family: str) -> None:
+    """Definitions are watched for the lock, so nobody has to wait for the next comparison. What nobody has
+    installed is of no interest."""
+    world = EstablishWorld()
+    if family == "crossplane":
+        key = f"cluster|{okey_of('pa')}"
+        world.add_install("pa")
+        world.order("pa", active(world.publish("d1", [crd("One")])))
+    else:
+        key = carvel.KEY
+        carvel.add_install(world)
+        carvel.add_package(world, "1.0.0", [crd("One")])
+        carvel.order(world, "1.0.0")
+    world.settle()
+    for name in ("ones", "others"):
+        seen = f"cluster|apiextensions.k8s.io/CustomResourceDefinition||{name}.example.org"
+        assert list(world.controller.load(INSTALLS, PARTITION, seen, msgspec.json.encode(crd("One")))) == []
+    assert list(world.controller.load(INSTALLS, PARTITION, seen, None)) == []
+    world.cluster.remove(CRD, "", "ones.example.org")
+    assert list(world.controller.load(INSTALLS, PARTITION, seen.replace("others", "ones"), None)) == [key]
+    world.reconcile(key, now=1001.0)
+    assert world.live(CRD, "ones.example.org") is not None
 
 
 def test_a_note_that_a_person_removes_is_put_back_as_soon_as_that_is_seen() -> None:

@@ -189,6 +189,7 @@ def test_what_an_install_needs_that_is_not_known_holds() -> None:
     [
         ({"image": {"url": "r.example.org/tools@sha256:" + "0" * 64}}, "NotFound", "fetch"),
         ({"http": {"url": "x"}}, "NotSupported", "fetch"),
+        ({"inline": {"pathsFrom": [{"secretRef": {"name": "x"}}]}}, "NotSupported", "fetch"),
         ({}, "InvalidPackage", "fetch"),
         ({"inline": {"paths": {"package/all.yml": "a: 1"}}}, "InvalidRepository", "template"),
         (inline(OTHER_KIND), "InvalidRepository", "template"),

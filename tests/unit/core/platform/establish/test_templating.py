@@ -53,6 +53,10 @@ SECRETS = {
 MAPS = {"map": {"kind": "ConfigMap", "metadata": {"name": "map"}, "data": {"x.yml": "c: 5"}}}
 
 
+def asks_of_app(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [{"ytt": {"valuesFrom": [{"downwardAPI": {"items": [item]}}]}}]
+
+
 def ran(
     steps: Sequence[Mapping[str, Any]],
     setting: Setting = SETTING,
@@ -147,6 +151,30 @@ def test_each_step_runs_the_command_of_kapp_controller(
     assert ([*rendered.files.values()], rendered.gaps) == ([out], ())
 
 
+def test_what_a_package_asks_of_its_app_are_values() -> None:
+    """A file for each, in order, with names taken apart at dots; as kapp-controller writes them."""
+    items = [
+        {"name": "app.name", "fieldPath": "metadata.name"},
+        {"name": r"team\.org", "fieldPath": "{.metadata.namespace}"},
+        {"name": "version", "kubernetesVersion": {"version": "1.33.0"}},
+        {"name": "apis", "kubernetesAPIs": {"groupVersions": ["v1", "apps/v1"]}},
+    ]
+    sources = [{"downwardAPI": {"items": items}}]
+    for step in (
+        {"ytt": {"valuesFrom": sources}},
+        {"helmTemplate": {"path": "chart", "valuesFrom": sources}},
+    ):
+        _, (command,) = ran([step], SETTING._replace(values=("two",)))
+        paths = [word for word in command.arguments if word.startswith("values-")]
+        assert paths == [*(f"values-0/{number:03}.yml" for number in range(4)), "values-1/values.yml"]
+        assert [yaml.safe_load(command.files[path]) for path in paths[:4]] == [
+            {"app": {"name": "app"}},
+            {"team.org": "team"},
+            {"version": "1.33.0"},
+            {"apis": ["v1", "apps/v1"]},
+        ]
+
+
 def test_a_step_reads_the_files_of_the_package_and_what_the_one_before_left() -> None:
     """Hidden files are not ytt's; a lock of images is kbld's as its path is named."""
     steps = [{"ytt": {"paths": ["config"]}}, {"kbld": {"paths": ["-", ".imgpkg/images.yml"]}}]
@@ -189,6 +217,23 @@ def test_a_step_without_work_needs_no_program(steps: list[Mapping[str, Any]], le
             "there is no Secret team/absent",
         ),
         ([{"ytt": {"valuesFrom": [{"secretRef": {}}]}}], "InvalidPackage", "secretRef names nothing"),
+        (
+            asks_of_app({"name": "a", "fieldPath": "metadata.uid"}),
+            "NotSupported",
+            "fieldPath metadata.uid is",
+        ),
+        (
+            asks_of_app({"name": "a", "kubernetesVersion": {}}),
+            "NotSupported",
+            "kubernetesVersion without a value",
+        ),
+        (asks_of_app({"name": "a", "other": "b"}), "NotSupported", "downwardAPI.other"),
+        (asks_of_app({"name": "a"}), "InvalidPackage", "exactly one fact"),
+        (
+            asks_of_app({"name": "a..b", "fieldPath": "metadata.name"}),
+            "InvalidPackage",
+            "is no name of a value",
+        ),
         (
             [{"ytt": {"valuesFrom": [{"path": "../../etc/passwd"}]}}],
             "InvalidPackage",

@@ -122,6 +122,21 @@ def test_what_is_missing_is_named() -> None:
     assert f"{REGISTRY}/none >=1.0.0" in row.dependencies[0].message
 
 
+def test_what_versions_may_bring_that_were_not_read_is_no_reason() -> None:
+    """An API that nobody provides is said so, whatever else is pinned below its newest version."""
+    world = started()
+    for tag in ("v1.0.0", "v2.0.0"):
+        world.registry.publish(PA, tag, salt=tag)
+    world.registry.publish(PB, "v1.0.0", depends=({"crd": {"apiVersion": "absent.org/v1", "kind": "Nix"}},))
+    world.install("pa", f"{PA}:v1.0.0")
+    world.install("pb", f"{PB}:v1.0.0")
+    world.run()
+    assert world.row("pa").status == "locked"
+    assert world.row("pb").message == (
+        f"{PB} v1.0.0, pinned by you, needs API absent.org/v1 Nix, but no known package provides it"
+    )
+
+
 def test_a_conflict_names_all_of_its_parts() -> None:
     world = started()
     for version in ("v2.0.0", "v3.0.0"):
