@@ -31,7 +31,8 @@ class Verdict(Row, frozen=True, kw_only=True):
     PackageSpecializer without a gate on it, the content that it has acknowledged. gates: its readiness gates.
     settles_at: a gate was removed from it while it was signed, so it is not proposed before this time, in
     seconds since 1970. bound: by type, what each condition that is True was found on. void: the types of
-    those that were found on other content.
+    those that were found on other content. source: the upstream revision that its variant followed when it
+    was last Ready with it, `REPOSITORY/PACKAGE@REVISION`, "" if it never was.
     """
 
     revision: str
@@ -45,6 +46,7 @@ class Verdict(Row, frozen=True, kw_only=True):
     settles_at: float = 0
     bound: Mapping[str, BoundCondition] = {}
     void: tuple[str, ...] = ()
+    source: str = ""
 
 
 class PromotionRow(Row, frozen=True, kw_only=True):

@@ -64,7 +64,7 @@ from pvbus.core.promotion.promote.candidates import (
     is_asked_for,
     subject_of,
 )
-from pvbus.core.promotion.promote.isolation import Isolations
+from pvbus.core.promotion.promote.isolation import Isolations, ensured_of
 from pvbus.core.promotion.promote.policies import PolicyView
 from pvbus.core.promotion.promote.state import PromoteState
 from pvbus.core.promotion.promote.verdicts import (
@@ -232,18 +232,19 @@ class PromoteController(KeyedController[PromoteState]):
         verdicts, dues, trusted = [], [], []
         followed = yield from self._isolations.of_followed(namespace, variant)
         for revision in revisions:
-            held = yield from self._isolations.of_open(namespace, variant, revision)
-            signed = yield from self._sign(revision, seen.former(revision.name), now)
+            former = seen.former(revision.name)
+            ensured = ensured_of(variant, revision, former.source if former is not None else "")
+            held = yield from self._isolations.of_open(namespace, variant, revision, ensured)
+            signed = yield from self._sign(revision, former, now)
             frozen = _why_frozen(seen, variant, revision, followed)
             revision = believed(revision, signed)
             subject = self._subject(seen, variant, revision, now, signed)
             subject = subject._replace(quarantined=held, frozen=frozen, void=signed.void)
             self.evaluations += 1
             judge = partial(judge_held, subject)
-            verdict = yield from self._compare(revision, variant, judge, seen.former(revision.name))
-            verdicts.append(
-                msgspec.structs.replace(verdict, message=cut(verdict.message), **signed._asdict())
-            )
+            verdict = yield from self._compare(revision, variant, judge, former)
+            noted = {"message": cut(verdict.message), "source": ensured, **signed._asdict()}
+            verdicts.append(msgspec.structs.replace(verdict, **noted))
             trusted.append(revision)
             dues += _dues(subject.opening, revision, now)
         promoted = yield from self._promote(key, seen, variant, trusted, verdicts, now)
@@ -399,8 +400,10 @@ class PromoteController(KeyedController[PromoteState]):
             contents = {each.name: each.noted or read.get(each.row_digest, "") for each in wanted}
             is_read = all(contents.values())
         if contents:
+            name = subject.proposed.name if subject.proposed is not None else ""
+            ensured = next((each.source for each in verdicts if each.revision == name), "")
             isolation = yield from self._isolations.of_target(
-                namespace, variant, subject.proposed, subject.published, contents
+                namespace, variant, subject.proposed, subject.published, contents, ensured
             )
             subject, is_read = subject._replace(isolation=isolation), is_read and isolation.is_read
         self.evaluations += len(policies)

@@ -3,6 +3,7 @@
 An upstream revision is compared by its files, too: they are read once for each of its versions.
 """
 
+import re
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import PermanentError
 from pvbus.core.kernel.effects import Effect, Get
 from pvbus.core.promotion.promote.view import PromoteView, PublishedRevision
-from pvbus.core.promotion.protocol.proposals import Refusal
+from pvbus.core.promotion.protocol.proposals import Refusal, unready
 from pvbus.core.promotion.protocol.quarantines import (
     QUARANTINED,
     UNKNOWN,
@@ -26,6 +27,7 @@ from pvbus.core.variants.revisions.content import source_digest
 from pvbus.core.variants.revisions.observed import ObservedRevision
 from pvbus.core.variants.revisions.owning import RESOURCES
 
+_NUMBERED = re.compile(r"@v[0-9]+$")
 NO_ANNOTATIONS: Mapping[str, str] = {}
 
 
@@ -73,6 +75,24 @@ class Isolation(NamedTuple):
         return Refusal(QUARANTINED, words)
 
 
+def ensured_of(variant: PackageVariant, revision: ObservedRevision, before: str) -> str:
+    """Return the upstream revision that inject has made an open revision of, "" if that was never seen.
+
+    The lock in a draft's Kptfile says it, too, but whoever may edit the draft may write another one. A
+    variant that is Ready has what it follows in the revisions that its status names.
+
+    before: what was returned last
+    """
+    names = {target.name for target in variant.status.downstream_targets}
+    return upstream_of(variant) if revision.name in names and unready(variant) is None else before
+
+
+def _real(locked: str, ensured: str) -> str:
+    """Return what a revision is made of: what inject ensured, where both name it by its number. Another name
+    may be that of a floating tag."""
+    return ensured if _NUMBERED.search(locked) and _NUMBERED.search(ensured) else locked
+
+
 class Isolations:
     """The quarantines of the cluster, and the digests of the files of upstream revisions."""
 
@@ -96,17 +116,22 @@ class Isolations:
         return self._table.of(namespace).refusal(content, variant)
 
     def of_open(
-        self, namespace: str, variant: PackageVariant, revision: ObservedRevision
+        self, namespace: str, variant: PackageVariant, revision: ObservedRevision, ensured: str
     ) -> Generator[Effect, Any, Refusal | None]:
-        """Return why an open revision goes nowhere, by what it is made of."""
-        source, files = self._source(variant, revision), ""
-        if self._table.of(namespace):
-            files = yield from self._files_of(namespace, source)
-        return self.refusal(namespace, Content(set_of(variant), source, files), variant.metadata.name)
+        """Return why an open revision goes nowhere, by what it is made of. ensured: as of `ensured_of`."""
+        for source in dict.fromkeys((self._source(variant, revision), ensured)):
+            if held := (yield from self._of_source(namespace, variant, source)):
+                return held
+        return None
 
     def of_followed(self, namespace: str, variant: PackageVariant) -> Generator[Effect, Any, Refusal | None]:
         """Return why the upstream revision that a variant follows goes nowhere."""
-        source, files = upstream_of(variant), ""
+        return (yield from self._of_source(namespace, variant, upstream_of(variant)))
+
+    def _of_source(
+        self, namespace: str, variant: PackageVariant, source: str
+    ) -> Generator[Effect, Any, Refusal | None]:
+        files = ""
         if self._table.of(namespace):
             files = yield from self._files_of(namespace, source)
         return self.refusal(namespace, Content(set_of(variant), source, files), variant.metadata.name)
@@ -146,8 +171,13 @@ class Isolations:
         proposed: ObservedRevision | None,
         published: PublishedRevision | None,
         contents: dict[str, str],
+        ensured: str,
     ) -> Generator[Effect, Any, Isolation]:
-        """Return what a rollout has to know. contents: revision name -> digest of its content."""
+        """Return what a rollout has to know.
+
+        contents: revision name -> digest of its content
+        ensured: of the proposed one, as of `ensured_of`
+        """
         followed = yield from self.of_followed(namespace, variant)
         found = Isolation(is_upstream_held=followed is not None)
         set_name, packages = set_of(variant), set[str]()
@@ -165,10 +195,11 @@ class Isolations:
             )
             packages.add(package_of(source))
         if proposed is not None:
-            source = self._source(variant, proposed)
+            source = _real(self._source(variant, proposed), ensured)
             known = yield from self._files_of(namespace, source)
             content = Content(set_name, source, known, contents.get(proposed.name, ""))
             held = self.refusal(namespace, content, variant.metadata.name)
+            held = held or (yield from self.of_open(namespace, variant, proposed, ensured))
             is_read = bool(known) or self._view.upstream_named(namespace, source) is None
             found = found._replace(proposed=held, source=source, files=known, is_read=is_read)
             found = found._replace(annotations=self._view.annotations_of(namespace, source))
