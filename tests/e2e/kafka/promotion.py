@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ from tests.e2e.kafka.promotionjudge import (
 )
 from tests.integration.kafka.faults.deployment import START_SECONDS_MAX, Deployment, ServiceProcess
 from tests.tools.busfile import Row
-from tests.tools.kafka import KafkaCluster
+from tests.tools.kafka import KafkaCluster, restarted
 from tests.tools.topicreader import row_of
 
 SETTLE = "3s"
@@ -50,9 +51,14 @@ QUIET_SECONDS = 2.0
 LOOK_SECONDS = 0.01
 NAME = "default/fleet"
 PREFIX = "promotion.pvbus.dev/"
-WAVES = (range(2), range(2, 4), range(4, 10))
-COUNT = 10
-PLAN = Plan([[f"web-{number:02}" for number in wave] for wave in WAVES], in_flight=2, failing=1)
+
+
+def plan_of(*waves: range, in_flight: int, failing: int) -> Plan:
+    """Return a plan. waves: of the numbers of variants."""
+    return Plan([[f"web-{number:02}" for number in wave] for wave in waves], in_flight, failing)
+
+
+PLAN = plan_of(range(2), range(2, 4), range(4, 10), in_flight=2, failing=1)
 PERSON = {"name": "looks-well", "person": {"question": "Does it look well?"}}
 SPEC = {
     "settle": SETTLE,
@@ -100,21 +106,41 @@ class Strike(NamedTuple):
     services: Sequence[str]
 
 
+class Story(NamedTuple):
+    """What is told.
+
+    plan: what an attempt comes to
+    spec: of the policy
+    has_kills: whether anything is killed
+    copies: processes of each service of promotion
+    """
+
+    plan: Plan
+    spec: Mapping[str, Any]
+    has_kills: bool = True
+    copies: int = 1
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.plan.waves))
+
+
 class Promotion:
     """The world of the story. kills: the services that were killed, in order."""
 
     def __init__(
-        self, deployment: Deployment, record: Record, server: ServiceProcess, git: Path, *, has_kills: bool
+        self, deployment: Deployment, record: Record, server: ServiceProcess, git: Path, story: Story
     ) -> None:
         self.deployment = deployment
         self.record = record
-        self.has_kills = has_kills
+        self.story = story
+        self.has_kills = story.has_kills
         self.kills: list[str] = []
         self._leaves: list[Leave] = []
         self._server = server
         self._git = git
         self._steady: ServiceProcess | None = None
-        self._services: dict[str, ServiceProcess] = {}
+        self._services: dict[str, list[ServiceProcess]] = {}
         self._strikes: list[Strike] = []
         self._client: Client | None = None
 
@@ -127,12 +153,27 @@ class Promotion:
 
     def start(self, names: Iterable[str]) -> None:
         for name in names:
-            self._services[name] = self.deployment.run(name, "pvbus.cli", "run", name)
+            processes = (
+                self.deployment.run(name, "pvbus.cli", "run", name) for _ in range(self.story.copies)
+            )
+            self._services[name] = [*processes]
 
     def kill(self, names: Iterable[str]) -> None:
+        """Kill all processes of services."""
         for name in names:
-            self._services[name].kill()
+            for process in self._services[name]:
+                process.kill()
             self.kills.append(name)
+
+    async def lose_broker(self, seconds: float) -> None:
+        """Kill the only broker, and start it again after a while."""
+        (broker,) = self.deployment.kafka.brokers
+        await asyncio.to_thread(broker.kill)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            await restarted(broker)
+        self.kills.append("broker")
 
     def strike(self, is_time: Callable[[], bool], services: Sequence[str]) -> None:
         """Kill these services when it is time, and start them again."""
@@ -160,7 +201,7 @@ class Promotion:
 
     def restart_with_an_empty_bus(self) -> None:
         """Kill all services, and start them where nothing is on the bus."""
-        for process in (self._steady, *self._services.values()):
+        for process in (self._steady, *chain.from_iterable(self._services.values())):
             if process is not None:
                 process.kill()
         self.deployment.empty_bus()
@@ -177,9 +218,9 @@ class Promotion:
         self._client = Client(await HttpCluster.connect(self.deployment.kubeconfig))
         objects = [each.object for each in fleet.make(self._git, 1)]
         needed = [each for each in objects if each["metadata"]["name"] in NEEDED]
-        rules = policy(**SPEC)
+        rules = policy(**self.story.spec)
         rules["metadata"]["annotations"] = {f"{PREFIX}pause": "true"}
-        everything = [*needed, rules, *(variant(number) for number in range(COUNT))]
+        everything = [*needed, rules, *(variant(number) for number in range(self.story.size))]
         await apply(self.client.cluster, [Manifest(self._git, 1, each) for each in everything])
 
     async def annotate(self, **annotations: str) -> None:
@@ -210,7 +251,7 @@ class Promotion:
     async def follow_second_revision(self) -> None:
         """Publish it upstream, and let all variants follow it."""
         await asyncio.to_thread(publish, self._git / "blueprints.git", self._git / "clone")
-        for number in range(COUNT):
+        for number in range(self.story.size):
             name = f"v-{number:02}"
             await self.client.edit(VARIANT, name, lambda found: found["spec"]["upstream"].update(revision=2))
 
@@ -303,9 +344,9 @@ class Promotion:
         """Judge everything from the beginning."""
         updates = self.record.updates()
         return [
-            *problems_of_git(updates, PLAN, self._leaves),
+            *problems_of_git(updates, self.story.plan, self._leaves),
             *problems_of_log(self._log(), REPOSITORY, updates),
-            *problems_of_rows(await self._rows(ROLLOUTS), NAME, PLAN),
+            *problems_of_rows(await self._rows(ROLLOUTS), NAME, self.story.plan),
             *problems_of_orders(await self._rows(APPROVALS)),
         ]
 
@@ -328,7 +369,9 @@ class Promotion:
                 yield json.loads(line)
 
     def outputs(self) -> str:
-        return "\n".join(f"{name}: {each.output[-2000:]}" for name, each in self._services.items())
+        return "\n".join(
+            f"{name}: {each.output[-2000:]}" for name, copies in self._services.items() for each in copies
+        )
 
     async def close(self) -> None:
         self.deployment.close()
@@ -337,14 +380,14 @@ class Promotion:
 
 
 @asynccontextmanager
-async def promotion(kafka: KafkaCluster, folder: Path, *, has_kills: bool) -> AsyncIterator[Promotion]:
+async def promotion(kafka: KafkaCluster, folder: Path, story: Story) -> AsyncIterator[Promotion]:
     """Run everything until the block ends. The policy is there, and paused."""
     deployment = Deployment(kafka, folder, kafka.bootstrap, 0)
     git = folder / "git"
     fleet.make(git, 1)
     record = Record(git / f"{REPOSITORY}.git", folder / "refs.txt")
     server = deployment.run("apiserver", "pvbus.cli", "apiserver", "--data", str(folder / "data"))
-    world = Promotion(deployment, record, server, git, has_kills=has_kills)
+    world = Promotion(deployment, record, server, git, story)
     try:
         await deployment.until(lambda: server.says("API server: "), START_SECONDS_MAX, server)
         world.start_all()

@@ -10,6 +10,9 @@ writes, and the rows of the rollout in the order of their partition.
 | no more than so many revisions are on their way back | git |
 | no more than so many approvals are in flight, and none is ordered beyond the failing budget | the topic |
 | an order is given once per attempt | the topic |
+| a lifecycle never goes back, and none comes twice | the watch of the API server |
+| no other target gets a revision before each canary has it | the watch |
+| what fails is quarantined once, and before anything is undone | the watch |
 """
 
 from collections import Counter
@@ -223,3 +226,62 @@ def problems_of_orders(rows: Iterable[Row]) -> Iterator[str]:
     for (key, attempt, order), count in orders.items():
         if count > 1:
             yield f"{key}: {order} was ordered {count} times in attempt {attempt}"
+
+
+LIFECYCLES = ("Draft", "Proposed", "Published")
+
+
+def histories(events: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[int, str]]]:
+    """Return when each revision got which lifecycle. events: PackageRevisions, as a watch told them."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for obj in events:
+        history = found.setdefault(obj["metadata"]["name"], [])
+        if not history or history[-1][1] != obj["spec"]["lifecycle"]:
+            history.append((int(obj["metadata"]["resourceVersion"]), obj["spec"]["lifecycle"]))
+    return found
+
+
+def problems_of_watch(
+    revisions: Sequence[Mapping[str, Any]],
+    quarantines: Sequence[Mapping[str, Any]],
+    *,
+    repository: str,
+    canaries: Sequence[str],
+) -> Iterator[str]:
+    """Yield what is wrong with the histories of revisions and quarantines, as a watch told each version of
+    them. The API server has one count of versions for all kinds.
+
+    canaries: their packages
+    """
+    mine = [obj for obj in revisions if obj["spec"]["repository"] == repository]
+    mine = [obj for obj in mine if obj["spec"].get("revision", 0) >= 0]  # -1: the branch's
+    placed = {
+        obj["metadata"]["name"]: (obj["spec"]["packageName"], obj["spec"]["workspaceName"]) for obj in mine
+    }
+    published: dict[tuple[str, str], int] = {}
+    begun: dict[str, int] = {}
+    for name, history in histories(mine).items():
+        steps = [LIFECYCLES.index(lifecycle) for _, lifecycle in history]
+        if steps != sorted(set(steps)):
+            yield f"{name} was {', then '.join(lifecycle for _, lifecycle in history)}"
+        if history[-1][1] == LIFECYCLES[-1]:
+            published[placed[name]] = history[-1][0]
+        begun[name] = history[0][0]
+    for (package, workspace), at in published.items():
+        is_rollback = workspace.startswith("rollback-")
+        for canary in () if is_rollback or package in canaries else canaries:
+            if published.get((canary, workspace), at) >= at:
+                yield f"{package}/{workspace} was published before canary {canary}"
+    covered: dict[str, int] = {}
+    for obj in quarantines:
+        name, version = obj["metadata"]["name"], int(obj["metadata"]["resourceVersion"])
+        if covered.setdefault(name, version) != version:
+            yield f"quarantine {name} was written again"
+    attempts = [name.split("-")[-3] for name in covered]  # POLICY-ATTEMPT-NUMBER-UID
+    yield from (f"attempt {each} has {n} quarantines" for each, n in Counter(attempts).items() if n > 1)
+    for name, at in begun.items():
+        workspace = placed[name][1]
+        if workspace.startswith("rollback-"):
+            times = [covered[each] for each in covered if each.split("-")[-3] == workspace.split("-")[1]]
+            if not times or min(times) > at:
+                yield f"{name} was made before anything was quarantined"

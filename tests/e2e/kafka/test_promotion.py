@@ -16,13 +16,14 @@ import pytest
 
 from pvbus.core.kernel.topics import PROMOTION
 from tests.e2e.cli.command import git
-from tests.e2e.kafka.promotion import COUNT, PLAN, SETTLE, Promotion, promotion
+from tests.e2e.kafka.promotion import PLAN, SETTLE, SPEC, Promotion, Story, promotion
 from tests.tools.kafka import KafkaCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STORIES = int(os.environ.get("PVBUS_TEST_PROMOTIONS", "1"))
 FIRST, SECOND, THIRD, BACK = "packagevariant-1", "packagevariant-2", "packagevariant-3", "rollback-2-"
+COUNT = sum(map(len, PLAN.waves))
 ORDERS = {("approve", 1): COUNT, ("approve", 2): 4, ("restore", 2): 4}
 SPOILED = (PLAN.waves[0][0], PLAN.waves[1][0])
 RESTORED = (*PLAN.waves[0], *PLAN.waves[1])
@@ -37,7 +38,7 @@ async def test_services_of_promotion_are_killed_and_do_nothing_twice_early_or_to
     moment, and the end is that of a story without kills."""
     began = time.monotonic()
     rng = random.Random(seed)
-    async with promotion(kafka_one, tmp_path, has_kills=seed > 0) as world:
+    async with promotion(kafka_one, tmp_path, Story(PLAN, SPEC, has_kills=seed > 0)) as world:
         await everything_is_approved_in_waves(world, rng)
         await old_evidence_passes_no_wave(world, rng)
         await failing_targets_are_rolled_back(world, rng)

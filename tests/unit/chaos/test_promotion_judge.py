@@ -18,6 +18,7 @@ from tests.e2e.kafka.promotionjudge import (
     problems_of_log,
     problems_of_orders,
     problems_of_rows,
+    problems_of_watch,
 )
 from tests.tools.busfile import Row
 
@@ -168,3 +169,48 @@ def test_orders() -> None:
     assert list(problems_of_orders([*rows, rows[0]])) == [
         "default/a|p: approve was ordered 2 times in attempt 1"
     ]
+
+
+def seen(version: int, package: str, lifecycle: str, workspace: str = FIRST) -> dict[str, Any]:
+    """Return a revision as a watch tells it."""
+    return {
+        "metadata": {"name": f"edge.{package}.{workspace}", "resourceVersion": str(version)},
+        "spec": {
+            "repository": "edge",
+            "packageName": package,
+            "workspaceName": workspace,
+            "lifecycle": lifecycle,
+        },
+    }
+
+
+def covers(version: int, name: str = "web-2-1-0c8199c6") -> dict[str, Any]:
+    return {"metadata": {"name": name, "resourceVersion": str(version)}}
+
+
+def lived(package: str, begin: int, workspace: str = FIRST) -> list[dict[str, Any]]:
+    lifecycles = ("Draft", "Draft", "Proposed", "Published", "Published")
+    return [seen(begin + number, package, each, workspace) for number, each in enumerate(lifecycles)]
+
+
+GOOD = [*lived("a", 1), *lived("b", 11), *lived("a", 31, "rollback-2-1234")]
+
+
+@pytest.mark.parametrize(
+    ("revisions", "quarantines", "problem"),
+    [
+        (GOOD, [covers(30)], ""),
+        ([*lived("a", 1), seen(9, "a", "Proposed")], [], "edge.a.packagevariant-1 was Draft, then Proposed"),
+        ([*lived("b", 1), *lived("a", 11)], [], "b/packagevariant-1 was published before canary a"),
+        (GOOD, [covers(36)], "edge.a.rollback-2-1234 was made before anything was quarantined"),
+        (GOOD, [], "edge.a.rollback-2-1234 was made before anything was quarantined"),
+        (GOOD, [covers(30), covers(40)], "quarantine web-2-1-0c8199c6 was written again"),
+        (GOOD, [covers(30), covers(40, "web-2-2-0c8199c6")], "attempt 2 has 2 quarantines"),
+    ],
+)
+def test_the_histories_that_a_watch_told_are_judged(
+    revisions: Sequence[Mapping[str, Any]], quarantines: Sequence[Mapping[str, Any]], problem: str
+) -> None:
+    found = [*problems_of_watch(revisions, quarantines, repository="edge", canaries=["a"])]
+    assert len(found) == bool(problem), found
+    assert all(each.startswith(problem) for each in found)
