@@ -7,24 +7,27 @@ from typing import Any, NamedTuple
 
 from aiokafka.conn import AIOKafkaConnection
 
-PRODUCE, FETCH, ADD_PARTITIONS, ADD_OFFSETS, END_TRANSACTION = 0, 1, 24, 25, 26
+PRODUCE, FETCH, ADD_PARTITIONS, ADD_OFFSETS, END_TRANSACTION, COMMIT_OFFSETS = 0, 1, 24, 25, 26, 28
 
 
 class Requests(NamedTuple):
-    """sent: requests by their API key. partitions: those that fetches named, all together."""
+    """sent: requests by their API key. partitions: those that fetches named, all together. connections: those
+    that asked for something."""
 
     sent: Counter[int]
     partitions: list[int]
+    connections: set[Any]
 
 
 @contextlib.contextmanager
 def counted_requests() -> Iterator[Requests]:
     """Count from now on, until the block ends."""
-    found = Requests(Counter(), [])
+    found = Requests(Counter(), [], set())
     send: Any = AIOKafkaConnection.send
 
     def counting(self: Any, request: Any, *arguments: Any, **options: Any) -> Any:
         found.sent[request.API_KEY] += 1
+        found.connections.add(self)
         if request.API_KEY == FETCH:
             found.partitions.append(sum(len(partitions) for _, partitions in request.topics))
         return send(self, request, *arguments, **options)

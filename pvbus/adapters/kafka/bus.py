@@ -19,6 +19,7 @@ from pvbus.adapters.kafka.errors import FOREIGN, unreachable, with_deadline
 from pvbus.adapters.kafka.groups import describe_members
 from pvbus.adapters.kafka.library import collect_reasons, filter_logs, stop_consumer
 from pvbus.adapters.kafka.membership import KafkaMembership
+from pvbus.adapters.kafka.producers import Producers
 from pvbus.adapters.kafka.reader import KafkaReader
 from pvbus.adapters.kafka.requests import (
     describe_transaction,
@@ -69,6 +70,7 @@ class KafkaBus:
         self._ends = ends
         self._catalogue = Catalogue(admin, settings)
         self._topic_watch = TopicWatch(admin, settings)
+        self._producers = Producers(settings)
         self._memberships: list[KafkaMembership] = []
         self._readers: set[KafkaReader] = set()
 
@@ -115,6 +117,7 @@ class KafkaBus:
 
     async def _disconnect(self) -> None:
         await asyncio.gather(*(reader.close() for reader in tuple(self._readers)))
+        await self._producers.close()
         await stop_consumer(self._ends)
         await self._admin.close()
 
@@ -182,6 +185,7 @@ class KafkaBus:
             assigned,
             revoked,
             topic_watch=self._topic_watch,
+            producers=self._producers,
             label=self.label,
         )
         await membership.start()

@@ -22,6 +22,7 @@ from aiokafka.abc import ConsumerRebalanceListener
 from pvbus.adapters.kafka.errors import translated, with_deadline
 from pvbus.adapters.kafka.groups import CoPartitioningAssignor
 from pvbus.adapters.kafka.library import filter_logs, stop_consumer
+from pvbus.adapters.kafka.producers import Producers
 from pvbus.adapters.kafka.settings import KafkaSettings, member_options
 from pvbus.adapters.kafka.topics import TopicWatch
 from pvbus.adapters.kafka.writer import Writer
@@ -86,6 +87,7 @@ class KafkaMembership(MembershipLife):
         revoked: Revoked,
         *,
         topic_watch: TopicWatch,
+        producers: Producers,
         label: str = "",
     ) -> None:
         """Join nothing until `start`.
@@ -93,12 +95,14 @@ class KafkaMembership(MembershipLife):
         assigned: called with each lease that this worker gets
         revoked: called with each lease that it loses
         topic_watch: ends this membership when the topics change
+        producers: makes the producers of its leases
         label: the description of this member
         """
         super().__init__(group, clock, assigned, revoked)
         self._settings = settings
         self._topics = [settings.named(topic) for topic in topics]
         self._topic_watch = topic_watch
+        self._producers = producers
         filter_logs()
         assignor = CoPartitioningAssignor(
             self._topics, partitions, held=self._report_held, on_share=self._take_share, label=label
@@ -271,7 +275,12 @@ class KafkaMembership(MembershipLife):
 
     def _occupy(self, number: int) -> None:
         writer = Writer(
-            self._settings, self._group, number, confirm=self.confirm, on_fence=lambda: self._give_back(slot)
+            self._settings,
+            self._producers,
+            self._group,
+            number,
+            confirm=self.confirm,
+            on_fence=lambda: self._give_back(slot),
         )
         self._writers.add(writer)
         slot = self._slots[number] = _Slot(number, writer, self._leftovers.pop(number, None))

@@ -18,8 +18,9 @@ from aiokafka.structs import OffsetAndMetadata
 
 from pvbus.adapters.kafka.errors import with_deadline
 from pvbus.adapters.kafka.library import retrieve_error, stop_producer
+from pvbus.adapters.kafka.producers import Producers
 from pvbus.adapters.kafka.requests import epoch_of
-from pvbus.adapters.kafka.settings import KafkaSettings, producer_options
+from pvbus.adapters.kafka.settings import KafkaSettings
 from pvbus.core.errors import FencedError, PermanentError, TransientError
 from pvbus.core.kernel.backoff import spread
 from pvbus.ports.bus import Output
@@ -48,6 +49,7 @@ class Writer:
     def __init__(
         self,
         settings: KafkaSettings,
+        producers: Producers,
         group: str,
         partition: int,
         *,
@@ -61,6 +63,7 @@ class Writer:
         """
         self.transactional_id = settings.transactional_id(group, partition)
         self._settings = settings
+        self._producers = producers
         self._group = settings.named(group)
         self._partition = partition
         self._confirm = confirm
@@ -90,7 +93,7 @@ class Writer:
         return epoch
 
     async def _start(self) -> AIOKafkaProducer:
-        producer = AIOKafkaProducer(**producer_options(self._settings, self.transactional_id))
+        producer = self._producers.producer(self.transactional_id)
         try:
             async with with_deadline(f"starting to write as {self.transactional_id}"):
                 await producer.start()

@@ -24,6 +24,9 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 STEPS = 30
 """Of each lease."""
 
+OTHERS = 4
+"""Connections that a bus has beside those of its leases."""
+
 
 @asynccontextmanager
 async def holding(kafka: KafkaCluster) -> AsyncIterator[tuple[Bus, list[Lease]]]:
@@ -45,6 +48,15 @@ async def test_a_step_adds_its_partitions_with_one_request(kafka_one: KafkaClust
             await bus.step(leases[0], outputs, {"table": 1})
         kinds = (ADD_PARTITIONS, ADD_OFFSETS, PRODUCE, END_TRANSACTION)
         assert [requests.sent[kind] for kind in kinds] == [1, 1, 1, 1]
+
+
+async def test_leases_share_what_they_know_of_the_cluster(kafka_one: KafkaCluster) -> None:
+    """A lease takes one connection: for metadata there is one of all, and its steps need no other."""
+    with counted_requests() as requests:
+        async with holding(kafka_one) as (bus, leases):
+            for lease in leases:
+                await bus.step(lease, [Output("out", lease.partition, b"k", b"v")], {"table": 1})
+            assert sum(connection.connected() for connection in requests.connections) <= OTHERS + PARTITIONS
 
 
 async def test_a_stream_is_read_with_few_small_fetches(kafka_one: KafkaCluster) -> None:

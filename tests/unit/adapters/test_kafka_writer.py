@@ -7,6 +7,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from pvbus.adapters.kafka import writer
+from pvbus.adapters.kafka.producers import Producers
 from pvbus.adapters.kafka.settings import KafkaSettings
 from pvbus.adapters.kafka.writer import Writer
 from pvbus.core.errors import FencedError, TransientError
@@ -26,9 +27,8 @@ class StartingWriter(Writer):
     """Has no Kafka: each start ends as the list says, with an epoch or an error."""
 
     def __init__(self, starts: list[int | Exception]) -> None:
-        super().__init__(
-            KafkaSettings(bootstrap=("nowhere:1",)), "group", 0, confirm=is_member, on_fence=lambda: None
-        )
+        settings = KafkaSettings(bootstrap=("nowhere:1",))
+        super().__init__(settings, Producers(settings), "group", 0, confirm=is_member, on_fence=lambda: None)
         self._starts = iter(starts)
 
     async def _start(self) -> Any:

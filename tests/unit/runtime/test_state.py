@@ -53,7 +53,6 @@ class GivenService:
     """A service whose leases and positions a test sets."""
 
     idle = True
-    observed = True
     next_timer_seconds = None
     dirty_keys = 3
 

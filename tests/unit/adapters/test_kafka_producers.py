@@ -1,0 +1,77 @@
+"""The producers of one bus share what they know of the cluster, and nothing that one of them can break."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaConnectionError
+
+from pvbus.adapters.kafka.producers import FRESH_SECONDS, Producers
+from pvbus.adapters.kafka.settings import KafkaSettings
+from tests.kit.processes import run_simulated
+
+SETTINGS = KafkaSettings(bootstrap=("nowhere:1",))
+LEASES = 12
+
+
+class Network:
+    """Answers bootstraps as it is told: an error or None for each. asked: how often."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Exception | None) -> None:
+        self.asked = 0
+        self._answers = list(answers)
+        monkeypatch.setattr(AIOKafkaClient, "bootstrap", self._bootstrap)
+
+    async def _bootstrap(self) -> None:
+        self.asked += 1
+        await asyncio.sleep(0.1)
+        if self._answers and (error := self._answers.pop(0)) is not None:
+            raise error
+
+
+def clients(producers: Producers, count: int) -> list[Any]:
+    made: list[AIOKafkaProducer] = [producers.producer(f"id-{number}") for number in range(count)]
+    for producer in made:
+        producer._closed = True  # none was started, so there is nothing to stop
+    return [producer.client for producer in made]
+
+
+def test_producers_that_start_together_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One asks for all of them; one that replaces another later asks anew, as brokers may have moved."""
+    network = Network(monkeypatch)
+
+    async def main() -> tuple[int, int]:
+        producers = Producers(SETTINGS)
+        await asyncio.gather(*(client.bootstrap() for client in clients(producers, LEASES)))
+        together = network.asked
+        await asyncio.sleep(FRESH_SECONDS + 0.1)
+        await clients(producers, 1)[0].bootstrap()
+        return together, network.asked
+
+    assert run_simulated(main()) == (1, 2)
+
+
+def test_a_bootstrap_that_fails_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The producer that asked fails, and the next one asks again."""
+    network = Network(monkeypatch, KafkaConnectionError("nobody there"), None)
+
+    async def main() -> list[Any]:
+        both = clients(Producers(SETTINGS), 2)
+        return await asyncio.gather(*(client.bootstrap() for client in both), return_exceptions=True)
+
+    failed, good = run_simulated(main())
+    assert isinstance(failed, KafkaConnectionError)
+    assert good is None
+    assert network.asked == 2
+
+
+def test_a_producer_that_stops_closes_no_connection_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All have the same metadata, but each its own connections: those of a lease that goes are closed."""
+
+    async def main() -> tuple[bool, bool]:
+        one, other = clients(Producers(SETTINGS), 2)
+        return one.cluster is other.cluster, one._conns is other._conns
+
+    assert run_simulated(main()) == (True, False)
