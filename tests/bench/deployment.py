@@ -45,7 +45,7 @@ class Deployment:
     """Processes over one bus. An async context manager that is entered when all are ready."""
 
     def __init__(self, kubeconfig: Path | str, bus: str, processes: Sequence[Sequence[str]]) -> None:
-        """processes: the services of each. kubeconfig: "-" for a cluster that is not there."""
+        """processes: the services of each. kubeconfig: or what stands for one, see `services`."""
         self.children = [Child("tests.bench.services", str(kubeconfig), bus, *names) for names in processes]
         self.names = ["+".join(names) for names in processes]
         self.ready_seconds = 0.0

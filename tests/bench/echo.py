@@ -64,8 +64,9 @@ class EchoCluster:
     """The part of `pvbus.ports.cluster.Cluster` that render needs to create PackageVariants, and rollout to
     write the status of RolloutPolicies and to keep their specs."""
 
-    def __init__(self, bus: Bus, *, active: bool) -> None:
-        """active: False where nobody writes, so no lease is taken."""
+    def __init__(self, bus: Bus, *, active: bool, answer_seconds: float = 0.0) -> None:
+        """active: False where nobody writes, so no lease is taken. answer_seconds: the time of a create."""
+        self._answer_seconds = answer_seconds
         self.created_bytes_max = 0
         self._writer = BusWriter(bus, "bench-echo") if active else None
         self._numbers = itertools.count(1)
@@ -98,6 +99,8 @@ class EchoCluster:
         return Resource(kind.group, version or "v1alpha1", kind.kind, f"{kind.kind.lower()}s", True)
 
     async def create(self, resource: Resource, obj: Object) -> Object:
+        if self._answer_seconds:
+            await asyncio.sleep(self._answer_seconds)
         number = next(self._numbers)
         meta = {
             **obj["metadata"],

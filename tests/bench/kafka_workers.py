@@ -1,8 +1,11 @@
-"""One, two and four workers of one service on Kafka, on a load that no API server limits.
+"""Several workers of one service on Kafka: what limits them is this machine, or an API server elsewhere.
 
-The service is unroll, which has no cluster to write to: sets come, one row per target goes. What was
-observed is written beforehand; then all sets are handed over at once. The broker and all workers share this
-machine's cores, so no more workers than cores minus the broker's share can make it faster.
+unroll has no cluster to write to: sets come, one row per target goes. What was observed is written
+beforehand; then all sets are handed over at once. The broker and all workers share this machine's cores, so
+no more workers than cores minus the broker's share can make it faster.
+
+render writes to an API server that takes no CPU here: one that is not there, and answers a create after
+`ANSWER_SECONDS`. A worker has 64 creates under way at most, which then limit it, and not its cores.
 """
 
 import os
@@ -11,7 +14,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from pvbus.core.kernel.objectrows import SET, rows_of
-from pvbus.core.kernel.records import SETS, TARGETS
+from pvbus.core.kernel.records import DESIRED, SETS, TARGETS
 from pvbus.runtime.process.assembly import partition_count
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.installation import ensure_installation
@@ -29,6 +32,9 @@ NAME = "kafka-workers"
 REGIONS = 7
 """Each set selects the objects of one region."""
 SECONDS_MAX = 600.0
+ANSWER_SECONDS = 0.25
+RENDER_GOAL = 1.8
+"""How many times as fast two workers of render are as one."""
 
 
 class StoreActivity(NamedTuple):
@@ -59,13 +65,16 @@ class Run(NamedTuple):
 
 
 async def kafka_workers(*, small: bool) -> list[Row]:
-    """Targets per second of one, two and four workers, each on topics of its own."""
+    """Targets per second of one, two and four workers of unroll, and variants per second of one and two of
+    render, each number of workers on topics of its own."""
     load = StoreActivity(210, 24) if small else StoreActivity(4_200, 150)
     runs: dict[int, Run] = {}
     with running(1) as kafka:
         for count in (1, 2) if small else (1, 2, 4):
             runs[count] = await _run(kafka, count, load)
-    return _rows(runs, load)
+        writes = StoreActivity(210, 12) if small else StoreActivity(2_100, 12)
+        rendered = {count: await _render(kafka, count, writes) for count in (1, 2)}
+    return [*_rows(runs, load), *_render_rows(rendered, writes)]
 
 
 async def _run(kafka: KafkaCluster, workers: int, load: StoreActivity) -> Run:
@@ -77,7 +86,23 @@ async def _run(kafka: KafkaCluster, workers: int, load: StoreActivity) -> Run:
             await write_world(writer, load.objects)
             async with Deployment("-", url, [["unroll"]] * workers) as services:
                 await _all_share(services, workers)
-                return await _hand_over(kafka, writer, services, load)
+                return await _hand_over(kafka, writer, services, TARGETS, load)
+    finally:
+        await bus.close()
+
+
+async def _render(kafka: KafkaCluster, workers: int, load: StoreActivity) -> Run:
+    """Let one process of unroll hand targets to so many of render."""
+    url = fresh_bus(kafka)
+    bus = await open_bus(ServiceConfig(bus=url))
+    try:
+        await ensure_installation(bus, partitions=partition_count())
+        async with BusWriter(bus, "bench-ingest") as writer:
+            await write_world(writer, load.objects)
+            renders = Deployment(f"after:{ANSWER_SECONDS}", url, [["render"]] * workers)
+            async with Deployment("-", url, [["unroll"]]), renders:
+                await _all_share(renders, workers)
+                return await _hand_over(kafka, writer, renders, DESIRED, load)
     finally:
         await bus.close()
 
@@ -95,23 +120,28 @@ async def _all_share(services: Deployment, workers: int) -> None:
 
 
 async def _hand_over(
-    kafka: KafkaCluster, writer: BusWriter, services: Deployment, load: StoreActivity
+    kafka: KafkaCluster, writer: BusWriter, services: Deployment, topic: str, load: StoreActivity
 ) -> Run:
-    """Hand over some sets first, as the first write to a partition waits for its leader; then the rest."""
+    """Hand over some sets first, as the first write to a partition waits for its leader; then the rest.
+
+    topic: where the services write one row for each target
+    """
     some = range(load.sets // 10)
-    await _write_sets(writer, services, load, some)
+    await _write_sets(writer, services, topic, load, some)
     others = range(len(some), load.sets)
     before, brokers = await services.works(), broker_cpu_seconds(kafka)
     began = time.perf_counter()
-    await _write_sets(writer, services, load, others)
+    await _write_sets(writer, services, topic, load, others)
     seconds = time.perf_counter() - began
     brokers = broker_cpu_seconds(kafka) - brokers
     works = [now.since(then) for now, then in zip(await services.works(), before, strict=True)]
     return Run(seconds, load.targets(others), brokers, total(works), [one.records for one in works])
 
 
-async def _write_sets(writer: BusWriter, services: Deployment, load: StoreActivity, numbers: range) -> None:
-    """Write sets, and wait until all their targets are written, and those of the sets before them."""
+async def _write_sets(
+    writer: BusWriter, services: Deployment, topic: str, load: StoreActivity, numbers: range
+) -> None:
+    """Write sets, and wait until a row of each of their targets is written, and of the sets before them."""
     outputs = []
     for number in numbers:
         downstream = {"repo": "deploy", "packageExpr": f"'s{number}-' + target.name"}
@@ -125,7 +155,7 @@ async def _write_sets(writer: BusWriter, services: Deployment, load: StoreActivi
 
     async def all_written() -> bool:
         reported = await services.ask("metrics")
-        return bool(sum(one["recordsByTopic"].get(TARGETS, 0) for one in reported) >= wanted)
+        return bool(sum(one["recordsByTopic"].get(topic, 0) for one in reported) >= wanted)
 
     wanted = load.targets(range(numbers.stop))
     await writer.write(outputs)
@@ -158,3 +188,17 @@ def _rows(runs: dict[int, Run], load: StoreActivity) -> list[Row]:
             ),
         ]
     return rows
+
+
+def _render_rows(runs: dict[int, Run], load: StoreActivity) -> list[Row]:
+    served = f"an API server that answers after {1000 * ANSWER_SECONDS:.0f} ms"
+    what = f"render, {runs[1].targets:,} variants, {served}"
+    rows = []
+    for workers, run in runs.items():
+        name, cpu = f"{workers} of {what}", run.work.cpu_seconds
+        rows.append(Row(NAME, f"{name}: variants/s", run.targets / run.seconds, "1/s"))
+        rows.append(
+            Row(NAME, f"{name}: CPU of the workers, of that time", 100 * cpu / run.seconds, "% of a core")
+        )
+    faster = runs[1].seconds / runs[2].seconds
+    return [*rows, Row(NAME, f"{what}: two workers instead of one", faster, "x", RENDER_GOAL, "more")]

@@ -9,6 +9,7 @@ what the process weighed before it had any table. Commands: `usage`, `counts`, `
 rollouts), `writes` (to the API server, by kind), `settled` (answered when nothing is left to do), `lateness`
 (of the loop, since the last time it was asked for). KUBECONFIG
 `-` stands for a cluster that only answers creates, and writes of a policy's status; see `tests.bench.echo`.
+`after:SECONDS` is the same one, where a create takes so long.
 --packages N: resolve and establish have N packages of `tests.bench.packagecatalog` as their sources. With a
 folder in BENCH_PROFILE, a profile is written there.
 """
@@ -30,14 +31,17 @@ from typing import Any, cast
 
 from prometheus_client import Counter
 
+from pvbus.adapters.kafka.reader import KafkaReader
 from pvbus.adapters.kubernetes.cluster import HttpCluster
+from pvbus.adapters.sqlite.reader import SqliteReader
 from pvbus.core.cel import compilations
 from pvbus.ports.bus import Bus, Record
 from pvbus.ports.cluster import Cluster
 from pvbus.runtime.clock import SystemClock
+from pvbus.runtime.ingest.worker import IngestWorker
 from pvbus.runtime.process import hosting
 from pvbus.runtime.process.assembly import Service, build_service, is_settled, partition_count, run_all
-from pvbus.runtime.process.buses import bus_file, open_bus
+from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.installation import ensure_installation
 from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.reconcile.worker import Worker
@@ -67,14 +71,17 @@ async def against_api_server(
 
 
 @asynccontextmanager
-async def against_nothing(url: str, names: list[str]) -> AsyncIterator[tuple[list[Service], Bus]]:
+async def against_nothing(
+    url: str, names: list[str], answer_seconds: float
+) -> AsyncIterator[tuple[list[Service], Bus]]:
     """Services with a cluster that answers creates and lets their echo appear on the bus."""
     from tests.bench.echo import EchoCluster
 
     bus = await open_bus(ServicesConfig(bus=url))
     try:
         await ensure_installation(bus, partitions=partition_count())
-        async with EchoCluster(bus.peer(), active=bool({"render", "rollout"} & set(names))) as cluster:
+        active = bool({"render", "rollout"} & set(names))
+        async with EchoCluster(bus.peer(), active=active, answer_seconds=answer_seconds) as cluster:
             answering = cast(Cluster, cluster)  # the calls it lacks are those that creating does not need
             yield [build_service(n, bus.peer(), answering, SystemClock()) for n in names], bus
     finally:
@@ -113,8 +120,8 @@ def counted(counter: Counter, label: str) -> dict[str, float]:
     return found
 
 
-def count_reads(url: str) -> Callable[[], int]:
-    """Count the records that this process gets from the bus, from now on."""
+def count_reads() -> Callable[[], int]:
+    """Count the records that this process gets from any bus, from now on."""
     found = 0
 
     def counting(poll: Any) -> Any:
@@ -126,16 +133,8 @@ def count_reads(url: str) -> Callable[[], int]:
 
         return counted_poll
 
-    kind: Any
-    if bus_file(url) is None:
-        from pvbus.adapters.kafka.reader import KafkaReader
-
-        kind = KafkaReader
-    else:
-        from pvbus.adapters.sqlite.reader import SqliteReader
-
-        kind = SqliteReader
-    setattr(kind, "poll", counting(kind.poll))  # noqa: B010  # as a statement, mypy refuses it
+    for kind in (KafkaReader, SqliteReader):
+        setattr(kind, "poll", counting(kind.poll))  # noqa: B010  # as a statement, mypy refuses it
     return lambda: found
 
 
@@ -221,17 +220,18 @@ class Lateness:
 
 
 def is_ready(service: Service) -> bool:
-    return service.ready and service.observed
+    return service.ready and (not isinstance(service, IngestWorker) or service.observed)
 
 
 async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
-    count_read, steps, writes = count_reads(url), time_steps(names), count_writes()
+    count_read, steps, writes = count_reads(), time_steps(names), count_writes()
     logs.configure("warning")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # each try of a Kafka that is just up
     empty = usage()["residentBytes"]
-    locations = (
-        against_nothing(url, names) if kubeconfig == "-" else against_api_server(kubeconfig, url, names)
-    )
+    if kubeconfig == "-" or kubeconfig.startswith("after:"):
+        locations = against_nothing(url, names, float(kubeconfig.partition(":")[2] or 0))
+    else:
+        locations = against_api_server(kubeconfig, url, names)
     async with locations as (services, bus):
         ready_at = [0.0]
 
