@@ -38,7 +38,7 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
         "validate": Entry("pvbus.cli.validate:validate", "Check manifests without a cluster."),
         "plan": Entry("pvbus.cli.plan:plan", "Preview every write of some manifests."),
         "apply": Entry("pvbus.cli.planapply:apply", "Carry out a plan, exactly as it was made."),
-        "undo": Entry("pvbus.cli.undo:undo", "Give a set the spec that it had before."),
+        "undo": Entry("pvbus.cli.undo:undo", "Give a set or a policy the spec that it had before."),
         "sign": Entry("pvbus.cli.plansign:sign", "Sign a plan with a key of SSH or minisign."),
         "conflicts": Entry(
             "pvbus.cli.conflicts:conflicts", "Settle equal conflicts of many variants at once."
@@ -116,7 +116,8 @@ ELSEWHERE: Mapping[str, str] = {
     ),
     **dict.fromkeys(("start", "serve"), "pvbus up runs everything, and pvbus run single services."),
     "stop": "Ctrl-C ends pvbus up; pvbus hold NAME stops the writes for a variant or a set.",
-    "rollback": "pvbus undo gives a set its former spec, and pvbus rollout roll-back takes a rollout back.",
+    "rollback": "pvbus undo gives a set or a policy its former spec, and pvbus rollout roll-back takes a "
+    "rollout back.",
     "help": "pvbus --help lists the commands, and pvbus COMMAND --help explains one.",
 }
 """Words that other command lines have, and what to type here instead."""

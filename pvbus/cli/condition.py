@@ -12,9 +12,10 @@ import click
 from pvbus.cli.fleet import existing, files_of, kubeconfig_option, persist, require_served
 from pvbus.cli.live import REVISION
 from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
-from pvbus.cli.output import columns, emit
+from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.packagefolder import PackageHome, folder_key, folder_option
 from pvbus.cli.reading import data_option
+from pvbus.cli.subcommands import Subcommands
 from pvbus.core.api.kptfile import STATUSES
 from pvbus.core.errors import PermanentError, PvbusError, UsageError
 from pvbus.core.kernel import gates, tasks
@@ -68,10 +69,11 @@ class Written(NamedTuple):
     changed: bool
 
 
-_output = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+_output = click.option("-o", "--output", type=click.Choice(FORMATS), default="text")
 
 
 @click.group(
+    cls=Subcommands,
     short_help="Show and set conditions of a package revision.",
     epilog="""\b
 Examples:
@@ -148,7 +150,7 @@ def set_(
     refuse_content_of_folder(content, folder)
     wanted = Wanted(key, conditions_named(assignments, reason, message), in_order, content)
     written = asyncio.run(PackageHome(data, kubeconfig, folder).run(partial(write, wanted=wanted)))
-    if output == "json":
+    if output != "text":
         emit({"changed": written.changed, **document_of(wanted.key, written.revision, {})}, output)
         return
     already = "" if written.changed else " already"
@@ -174,7 +176,7 @@ that is named; 2 bad usage.
 @object_argument("[[KIND] NAME] [TYPE...]", (REVISION,), required=False)
 @namespace_option
 @folder_option
-@click.option("--watch", is_flag=True, help="Show them again when they change, until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Show them again when they change, until Ctrl-C.")
 @_output
 @kubeconfig_option
 @data_option
@@ -213,7 +215,7 @@ def get(
 class _Shown(NamedTuple):
     """What `get` shows of a revision.
 
-    document: the answer of `-o json`
+    document: the answer of `-o json` and `-o yaml`
     readiness: whether the revision is ready, in a sentence
     """
 
@@ -234,12 +236,14 @@ class _Shown(NamedTuple):
     def print(self, output: str, *, is_line: bool) -> None:
         """Print it.
 
-        is_line: whether JSON is one line, for programs that read one state after the other
+        is_line: whether JSON is one line, and YAML a document, as programs read one state after the other
         """
         if output == "json" and is_line:
             click.echo(json.dumps(self.document, ensure_ascii=False))
             return
-        if output == "json":
+        if output == "yaml" and is_line:
+            click.echo("---")
+        if output != "text":
             emit(self.document, output)
             return
         columns(COLUMNS, map(_row, self.document["conditions"]))
@@ -419,7 +423,7 @@ async def _update(cluster: Cluster, revision: Object) -> Object:
 
 
 def document_of(key: Key, revision: Object, after: gates.Order) -> dict[str, Any]:
-    """Return the answer of `-o json`.
+    """Return the answer of `-o json` and `-o yaml`.
 
     after: the order of conditions to show; empty for the answer of a write
     """

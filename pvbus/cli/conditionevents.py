@@ -10,10 +10,11 @@ from typing import NamedTuple
 import click
 import msgspec
 
+from pvbus.cli.get import query_of
 from pvbus.cli.gone import DAY_SECONDS
 from pvbus.cli.installprogress import is_trouble
 from pvbus.cli.objectnames import NAMED_KINDS, Scope, named, namespace_option, object_argument
-from pvbus.cli.output import columns
+from pvbus.cli.output import FORMATS, columns
 from pvbus.cli.progress import KINDS, Judged, condition_of
 from pvbus.cli.reading import bus_option, data_option, open_existing_bus, read_rows, topic_on
 from pvbus.core.api.variants import Condition
@@ -21,7 +22,7 @@ from pvbus.core.errors import UsageError
 from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import KEPT_FOR, Key, ObjectKey, maker_of, okey
 from pvbus.core.kernel.markers import is_marker
-from pvbus.core.kernel.objectrows import REVISION
+from pvbus.core.kernel.objectrows import REVISION, VARIANT
 from pvbus.core.kernel.objects import timestamp
 from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, ObjectRow
 from pvbus.core.kernel.topics import partition_key
@@ -29,8 +30,11 @@ from pvbus.core.promotion.protocol.rules import seconds_of
 from pvbus.core.variants.attention import ATTENTION
 from pvbus.core.variants.conditions.subjects import OBSERVED
 from pvbus.core.variants.severity import STOPS
+from pvbus.core.web.listing import entries_of
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.cluster import Kind
+from pvbus.runtime.web.reading import read_fleet
+from pvbus.runtime.yamltext import yaml_text
 
 COLUMNS = ("TIME", "OBJECT", "TYPE", "STATUS", "REASON", "MESSAGE")
 NOT_REPORTED = "NotReported"
@@ -48,16 +52,20 @@ class Only(NamedTuple):
     namespace: only those of this namespace, None for all
     name: only those of this key, None for all
     kind: only those of this kind, None for all
+    variants: only these variants, by key; None for all objects
     """
 
     namespace: str | None
     name: str | None = None
     kind: Kind | None = None
+    variants: frozenset[str] | None = None
 
     def has(self, event: ConditionEvent) -> bool:
         """Return whether an event is of such an object."""
         if self.kind is not None and event.kind != self.kind.kind:
             return False
+        if self.variants is not None:
+            return f"{event.namespace}/{event.name}" in self.variants
         if self.name is not None:
             return f"{event.namespace}/{event.name}" == self.name
         return self.namespace in (None, event.namespace)
@@ -72,7 +80,8 @@ Examples:
   pvbus conditions pvs/web -n default        of this set
   pvbus conditions provider/aws              of an install of Crossplane's family, which has no namespace
   pvbus conditions --not-ready               sets, variants, Repositories and installs that are not ready
-  pvbus conditions --follow                  changes as they come, and nothing before
+  pvbus conditions -l region=asia            of the variants with this label
+  pvbus conditions --follow                  changes as they come, and nothing before; also -w
   pvbus conditions --since 10m pvs/web       what has changed in the last ten minutes
   pvbus conditions --follow -o json          a line of JSON per condition, and then per change
 
@@ -87,7 +96,13 @@ Exit codes: 0 shown, 1 there is no such object, 2 bad usage.
 )
 @object_argument("[[KIND] NAME]", NAMED_KINDS, required=False)
 @namespace_option
-@click.option("--follow", is_flag=True, help="Show every change from now on until interrupted.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Show all namespaces, as without -n.")
+@click.option(
+    "-l", "--selector", default="", help="Only of the variants with these labels, as for pvbus get."
+)
+@click.option(
+    "-w", "--follow", "--watch", is_flag=True, help="Show every change from now on until interrupted."
+)
 @click.option(
     "--since",
     metavar="all|now|10m|TIME",
@@ -95,12 +110,14 @@ Exit codes: 0 shown, 1 there is no such object, 2 bad usage.
     "condition. [default: all; with --follow and text now]",
 )
 @click.option("--not-ready", is_flag=True, help="Only conditions that ask for attention.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @data_option
 @bus_option
 def conditions(
     words: tuple[str, ...],
     namespace: str | None,
+    all_namespaces: bool,
+    selector: str,
     follow: bool,
     since: str | None,
     not_ready: bool,
@@ -110,16 +127,25 @@ def conditions(
 ) -> int:
     """Show conditions as consumers of the bus see them.
 
-    Text is a table, and a line per change; json is a line per event, with the event's id, so that a
-    program can tell repetitions apart. Events of one object come in the order of their times. With
-    --not-ready an object that nothing was published of yet has a line with reason NotReported and no id.
+    Text is a table, and a line per change; json is a line per event, and yaml a document, with the event's
+    id, so that a program can tell repetitions apart. Events of one object come in the order of their times.
+    With --not-ready an object that nothing was published of yet has a line with reason NotReported and no id.
     """
     now = datetime.now(UTC)
     default = "now" if follow and output == "text" else "all"
     begin = _since_of(default if since is None else since, now)
     if begin == now and not follow:
         raise UsageError("nothing has changed since now: add --follow, or name an earlier time")
+    if namespace and all_namespaces:
+        raise UsageError("-n and -A contradict each other: leave one of them out")
+    if selector and (words or follow):
+        raise UsageError(
+            "-l chooses among the variants that there are: leave out the name and --follow; to follow them: "
+            f"pvbus get variants -l {selector} --watch"
+        )
     only = Only(namespace)
+    if selector:
+        only = asyncio.run(_read_labelled(selector, namespace or "", data, bus))
     if words:
         target = named(words, NAMED_KINDS, Scope(namespace, data))
         only = Only(None, str(target.key), target.kind)
@@ -134,6 +160,19 @@ def conditions(
             raise
         code = 0
     return code
+
+
+async def _read_labelled(selector: str, namespace: str, data: str, bus_url: str | None) -> Only:
+    """Return the variants with these labels. Raises UsageError if there is none: that is mistyped."""
+    query = query_of("variants", namespace, "", selector, ())
+    async with open_existing_bus(data, bus_url) as bus:
+        model = (await read_fleet(bus)).model
+    variants = frozenset(f"{entry['namespace']}/{entry['name']}" for _, entry in entries_of(model, query))
+    if not variants:
+        raise UsageError(
+            f"-l {selector}: no variant{f' in {namespace}' if namespace else ''} has these labels"
+        )
+    return Only(None, None, VARIANT, variants)
 
 
 async def _conditions(
@@ -162,8 +201,9 @@ async def _conditions(
         if shown:
             _show_table(shown, output)
         elif code == 0 and not_ready:
+            labelled = " with these labels" if only.variants is not None else ""
             of_namespace = f" in {only.namespace}" if only.namespace else ""
-            click.echo(f"{name or f'everything{of_namespace}'} is ready", err=True)
+            click.echo(f"{name or f'everything{labelled}{of_namespace}'} is ready", err=True)
         if not follow:
             return code
         await _follow(bus, begin, partial(newer_than, latest), wanted, output)
@@ -353,7 +393,7 @@ def _events(records: Iterable[Record]) -> list[ConditionEvent]:
 
 
 def _show_table(events: list[ConditionEvent], output: str) -> None:
-    if output == "json":
+    if output != "text":
         for event in events:
             _show_line(event, output)
         return
@@ -363,6 +403,8 @@ def _show_table(events: list[ConditionEvent], output: str) -> None:
 def _show_line(event: ConditionEvent, output: str) -> None:
     if output == "json":
         click.echo(msgspec.json.encode(event))
+    elif output == "yaml":
+        click.echo(f"---\n{yaml_text(msgspec.to_builtins(event))}", nl=False)
     else:
         click.echo("  ".join(_fields(event)))
 

@@ -32,6 +32,7 @@ from pvbus.cli.settling import (
     undo_all,
     undo_lines,
 )
+from pvbus.cli.subcommands import Subcommands
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.kernel.conflicts import Conflict
 from pvbus.core.web.conflicts import (
@@ -72,6 +73,7 @@ def _selecting(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.group(
+    cls=Subcommands,
     short_help="Settle equal conflicts of many variants at once.",
     epilog="""\b
 Examples:

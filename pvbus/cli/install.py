@@ -48,7 +48,7 @@ Examples:
 )
 @click.option("--overlay", type=click.Choice(OVERLAYS), default=WITH_PORCH, show_default=True,
               help="with-porch leaves Porch's kinds and server alone; standalone brings ours.")  # fmt: skip
-@click.option("--namespace", default=NAMESPACE, show_default=True, help="Namespace of the services.")
+@click.option("-n", "--namespace", default=NAMESPACE, show_default=True, help="Namespace of the services.")
 @click.option(
     "--image", default=Options().image, show_default=True, help="As the nodes of the cluster get it."
 )

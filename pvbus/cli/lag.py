@@ -134,7 +134,7 @@ DELETED     what the retention deleted before it was read
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--partitions", is_flag=True, help="Show each partition, with its owner.")
 @click.option("--subscribers", is_flag=True, help="Show the consumer groups of the public topics instead.")
-@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @click.option("--check", is_flag=True, help="End with 1 when a partition has no owner, or is behind and "
               "did not get on for a minute.")  # fmt: skip
 @data_option

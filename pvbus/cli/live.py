@@ -118,7 +118,7 @@ class LiveReader:
                     "CustomResourceDefinitions there, or choose another --kubeconfig",
                     reason="NoMatch",
                 )
-        for kind in selected_kinds([*self.of(SET), *changes]):
+        for kind in (*selected_kinds([*self.of(SET), *changes]), *map(kind_of, changes)):
             await self.read_kind(kind)
         variants = [*self.of(SET), *self.of(VARIANT), *changes]
         names = _with_wanted_files(self.of(REVISION), variants, every_package=every_package)

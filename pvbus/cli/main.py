@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 
 from pvbus import __version__
 from pvbus.cli.commands import COMMANDS, ELSEWHERE, GROUPS
+from pvbus.cli.subcommands import Subcommands, similar
 from pvbus.core.errors import FORBIDDEN, NO_MEMORY, PermanentError, PvbusError, UsageError, lacks_memory
 from pvbus.core.redaction import without_secrets
 from pvbus.runtime.failures import causes
@@ -25,7 +26,7 @@ NO_RIGHT = "; kubectl auth can-i --list shows this user's rights, and --kubeconf
 """What to do after a refusal of the API server, whatever the command."""
 
 
-class Commands(click.Group):
+class Commands(Subcommands):
     """Subcommands by name, in the order of COMMANDS."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -44,13 +45,11 @@ class Commands(click.Group):
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [*(CompletionItem(name, help=COMMANDS[name].summary) for name in begin), *options]
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            ctx.fail(f"No such command '{name}'.{_meant(name)}")
-        return super().resolve_command(ctx, args)
+    def meant(self, name: str) -> str:
+        """Return a hint: what does it here, else the most similar command, or all commands."""
+        if name.lower() in ELSEWHERE:
+            return f" {ELSEWHERE[name.lower()]}"
+        return similar(name, COMMANDS)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a subcommand. Raises ReaderGoneError if the reader of its output has closed the pipe."""
@@ -73,17 +72,6 @@ class Commands(click.Group):
 
 class ReaderGoneError(Exception):
     """The other end of standard output was closed, as `head` does."""
-
-
-def _meant(name: str) -> str:
-    """Return a hint: what does it here, else the most similar command, or all commands."""
-    if name.lower() in ELSEWHERE:
-        return f" {ELSEWHERE[name.lower()]}"
-    from difflib import get_close_matches
-
-    close = get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.6)
-    close = close or [command for command in COMMANDS if command.startswith(name.lower())]
-    return f" Did you mean '{close[0]}'?" if close else f" There are {', '.join(COMMANDS)}."
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -29,10 +29,11 @@ def rollouts_after(inputs: PlanInputs, data: str | None, kubeconfig: str | None)
 
     data, kubeconfig: of the live system, None for an export
     """
-    return asyncio.run(_rollouts(inputs, data, kubeconfig))
+    return asyncio.run(rollouts_of(inputs, data, kubeconfig))
 
 
-async def _rollouts(inputs: PlanInputs, data: str | None, kubeconfig: str | None) -> list[Document]:
+async def rollouts_of(inputs: PlanInputs, data: str | None, kubeconfig: str | None) -> list[Document]:
+    """Do the work of `rollouts_after` in a running loop."""
     promotion = await _read_promotion(data, kubeconfig) if data or kubeconfig else []
     objects = laid_over([*inputs.export.items, *promotion], inputs.objects)
     policies = [identity_of(obj)[2:] for obj in objects if obj["kind"] == POLICY.kind]

@@ -20,7 +20,7 @@ from pvbus.cli.fleet import (
     run_connected,
 )
 from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
-from pvbus.cli.output import columns, emit
+from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.proposalmoves import Asked, Plan, Result, Summary, carry_out, plan_moves, summary_of
 from pvbus.cli.reading import data_option
@@ -47,7 +47,7 @@ def _options(command: Command) -> Command:
     for option in (
         data_option,
         kubeconfig_option,
-        click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text"),
+        click.option("-o", "--output", type=click.Choice(FORMATS), default="text"),
         click.option("--dry-run", is_flag=True, help="Only say what would be done, and what is refused."),
         click.option(
             "-l",
@@ -177,7 +177,7 @@ def _run(
         work = partial(carry_out, asked=asked, plan=plan)
         written, interrupted = asyncio.run(run_connected(data, kubeconfig, work))
     summary = summary_of(plan, written, interrupted=interrupted)
-    if output == "json":
+    if output != "text":
         emit(document_of(asked, summary), output)
     else:
         _print(asked, summary)

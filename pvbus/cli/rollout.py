@@ -24,6 +24,7 @@ from pvbus.cli.rolloutorders import COMMANDS, policy_named
 from pvbus.cli.rolloutrows import Rows, rows_of
 from pvbus.cli.rolloutstatus import history, status
 from pvbus.cli.stops import lift_command, stop_command
+from pvbus.cli.subcommands import Subcommands
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.messages import first_of
@@ -38,6 +39,7 @@ OPTIONAL = (QUARANTINE, STOP)
 
 
 @click.group(
+    cls=Subcommands,
     short_help="Approve proposed revisions in waves: show and steer it.",
     epilog="""\b
 Examples:

@@ -63,7 +63,7 @@ Exit codes: 0 shown; 1 there is no such policy; 2 bad usage.
 )
 @click.option("--limit", default=LIMIT, show_default=True, help="Targets of a page; 0 for all.")
 @click.option("--continue", "token", default="", help="The token of the page before.")
-@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
 @kubeconfig_option
 @data_option

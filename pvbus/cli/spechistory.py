@@ -51,7 +51,7 @@ Examples:
   pvbus history packagevariantset/web             or: pvbus history default/web
   pvbus history pvs web -n default --revision 3   the whole spec of a revision
   pvbus undo packagevariantset/web                back to the revision before
-  pvbus history rolloutpolicy/web                 who changed the waves
+  pvbus history rolloutpolicy/web                 who changed the waves; pvbus undo takes that back, too
   pvbus history pv/web-edge-asia-asia-01-web      the packages of a variant, and its Events
 
 Exit codes: 0 shown; 1 there is no such object or revision, or nothing is kept; 2 bad usage.

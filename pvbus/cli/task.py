@@ -24,9 +24,10 @@ from pvbus.cli.condition import (
 from pvbus.cli.fleet import key_of, kubeconfig_option, require_served
 from pvbus.cli.live import REVISION
 from pvbus.cli.objectnames import Scope, namespace_option, object_argument
-from pvbus.cli.output import columns, emit
+from pvbus.cli.output import FORMATS, columns, emit
 from pvbus.cli.packagefolder import PackageHome, folder_option
 from pvbus.cli.reading import data_option
+from pvbus.cli.subcommands import Subcommands
 from pvbus.core.api.packages import PLACEHOLDER_REVISION
 from pvbus.core.errors import PermanentError, UsageError
 from pvbus.core.kernel import gates, tasks
@@ -42,7 +43,7 @@ UNANSWERABLE = ("Published", "DeletionProposed")
 QUESTION_CHARACTERS_MAX = 300
 """A longer one would not be shown whole where the unmet gate is."""
 
-_output = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+_output = click.option("-o", "--output", type=click.Choice(FORMATS), default="text")
 
 
 class Filter(NamedTuple):
@@ -59,6 +60,7 @@ class Filter(NamedTuple):
 
 
 @click.group(
+    cls=Subcommands,
     short_help="List, ask and answer questions to people.",
     epilog="""\b
 Examples:
@@ -126,7 +128,7 @@ def list_(
     found = [each for revision in revisions for each in described(revision, now) if _is_shown(each, asked)]
     found.sort(key=_order)
     problems = [f"{key_of(each)}: {text}" for each in revisions for text in tasks.of(each).problems]
-    if output == "json":
+    if output != "text":
         emit({"tasks": found, "problems": problems}, output)
         return
     if found:
@@ -428,7 +430,7 @@ def _refuse_answered(wanted: Wanted, revision: Object, again: bool, what: str) -
 
 def _report(wanted: Wanted, written: Written, output: str, words: str) -> None:
     (condition,) = wanted.conditions
-    if output == "json":
+    if output != "text":
         now = datetime.now(UTC)
         (found,) = (each for each in described(written.revision, now) if each["type"] == condition["type"])
         emit({"changed": written.changed, **found}, output)

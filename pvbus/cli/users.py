@@ -13,6 +13,7 @@ import msgspec
 from pvbus.adapters.files import open_plain, reason_of, write_private
 from pvbus.cli.datafolder import DEFAULT, DataPaths
 from pvbus.cli.output import FORMATS, columns, emit
+from pvbus.cli.subcommands import Subcommands
 from pvbus.controlplane.apiserver.rbac.builtin import PEOPLE
 from pvbus.controlplane.apiserver.rbac.users import (
     Account,
@@ -31,7 +32,7 @@ _roles = click.option("--role", "roles", multiple=True, type=click.Choice(list(P
                       help="What the user may do; may be given several times.")  # fmt: skip
 _groups = click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group of the user, for "
                        "bindings that you make with kubectl.")  # fmt: skip
-_namespaces = click.option("--namespace", "namespaces", multiple=True, metavar="NAMESPACE",
+_namespaces = click.option("-n", "--namespace", "namespaces", multiple=True, metavar="NAMESPACE",
                            help="Where the roles hold; everywhere if not given.")  # fmt: skip
 _kubeconfig = click.option(
     "--kubeconfig",
@@ -42,6 +43,7 @@ _kubeconfig = click.option(
 
 
 @click.group(
+    cls=Subcommands,
     short_help="Give other people access, each with a token and rights.",
     epilog="""\b
 Examples:

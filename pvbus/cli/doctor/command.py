@@ -110,7 +110,9 @@ Examples:
               "your own; {service} stands for the service.")  # fmt: skip
 @click.option("--service", "services", multiple=True, type=click.Choice(ALL_SERVICES),
               help="Whose rights; those of all that are installed if not given.")  # fmt: skip
-@click.option("--namespace", default=NAMESPACE, show_default=True, help="Namespace of the installation.")
+@click.option(
+    "-n", "--namespace", default=NAMESPACE, show_default=True, help="Namespace of the installation."
+)
 @click.option("--namespaces", metavar="NAME,...", callback=names_of, help="That the services are limited to; "
               "if it is not given, as the installation has them.")  # fmt: skip
 @click.option(

@@ -10,6 +10,7 @@ from pvbus.adapters.manifests import Manifest, read_manifests
 from pvbus.cli.importing.applicationset import import_application_set
 from pvbus.cli.importing.converted import Converted, Wanted
 from pvbus.cli.importing.fleetbundle import import_bundle
+from pvbus.cli.subcommands import Subcommands
 from pvbus.cli.validate import problems_of
 from pvbus.core.errors import UsageError
 from pvbus.runtime.yamltext import yaml_text
@@ -22,7 +23,12 @@ Examples:
 """
 
 
-@click.group("import", short_help="Make sets of ApplicationSets or Fleet's bundles.", epilog=EPILOG)
+@click.group(
+    "import",
+    cls=Subcommands,
+    short_help="Make sets of ApplicationSets or Fleet's bundles.",
+    epilog=EPILOG,
+)
 def import_() -> None:
     """Make sets of ApplicationSets of Argo CD, or of GitRepos and Bundles of Rancher's Fleet.
 

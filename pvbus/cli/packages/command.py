@@ -6,9 +6,11 @@ from pvbus.cli.packages.compare import compare
 from pvbus.cli.packages.delete import delete
 from pvbus.cli.packages.pull import pull
 from pvbus.cli.packages.tree import tree
+from pvbus.cli.subcommands import Subcommands
 
 
 @click.group(
+    cls=Subcommands,
     short_help="Show, read and delete packages that depend on each other.",
     epilog="""\b
 Examples:

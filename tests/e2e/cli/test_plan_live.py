@@ -105,6 +105,52 @@ def undo_the_change(folder: Path) -> None:
     assert "- one\n" in call("history", "web", "--revision", "3")
 
 
+def test_a_policy_gets_its_former_waves_again(tmp_path: Path) -> None:
+    """The undo shows the fields that change and what the next rollout would do, and writes what it showed."""
+    make_repository(tmp_path, "blue", {"web/v1": {"Kptfile": KPTFILE}})
+    make_repository(tmp_path, "edge")
+    objects = [repository(tmp_path, "blue"), repository(tmp_path, "edge"), packages("one"), waves(100)]
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(objects))
+    (tmp_path / "slower.yaml").write_text(yaml.safe_dump(waves(10, 100)))
+
+    def call(*words: str, code: int = 0) -> str:
+        done = pvbus(*words, "--data", "d", cwd=tmp_path)
+        assert done.code == code, done
+        return done.out + done.err
+
+    def percents(revision: int) -> str:
+        return call("history", "rolloutpolicy/web", "--revision", str(revision))
+
+    with running("up", "all.yaml", "--data", "d", "--port", "0", "--promote", cwd=tmp_path) as up:
+        up.wait_for("variants 1/1 ready")
+        call("propose", "--set", "default/web")
+        call("plan", "-f", "slower.yaml", "--out", "p.json")
+        call("apply", "p.json", "--yes")
+        asked = call("undo", "rolloutpolicy/web", code=2)
+        assert "spec.waves: (2 items) -> (1 items)" in asked
+        assert "rollout default/web: 1 targets in waves of 1" in asked
+        assert "add --yes" in asked
+        assert "percent: 10\n" in percents(2)
+        undone = call("undo", "rolloutpolicy/web", "--yes", "--reason", "too slow")
+        assert (
+            "RolloutPolicy default/web has the spec of revision 1 again; see: pvbus rollout status" in undone
+        )
+        assert "revision 1 already" in call("undo", "rolloutpolicy/web", "--to-revision", "1", "--yes")
+
+
+def waves(*percents: int) -> dict[str, object]:
+    return {
+        "apiVersion": "promotion.pvbus.dev/v1alpha1",
+        "kind": "RolloutPolicy",
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {
+            "revisions": {"set": "web"},
+            "approval": "Manual",
+            "waves": [{"percent": percent} for percent in percents],
+        },
+    }
+
+
 def writes(document: str) -> list[str]:
     return sorted(action["kind"] for action in json.loads(document)["actions"])
 

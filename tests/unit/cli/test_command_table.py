@@ -215,6 +215,24 @@ def test_names_are_read_alike(capsys: pytest.CaptureFixture[str], row: Row) -> N
     assert (code, "name two namespaces" in text) == (2, True), text
 
 
+@pytest.mark.parametrize("row", ROWS, ids=ids)
+def test_options_are_named_as_for_kubectl(row: Row) -> None:
+    """One word for one thing: what names or lists objects takes -n, what watches -w, what prints -o yaml."""
+    options = {name: each for each in row.command.params for name in each.opts}
+    assert not row.takes("words") or "-n" in options
+    for short, long in (
+        ("-n", "--namespace"),
+        ("-A", "--all-namespaces"),
+        ("-l", "--selector"),
+        ("-w", "--watch"),
+    ):
+        assert options.get(short) is options.get(long), short
+    assert "--follow" not in options or "--watch" in options
+    output = options.get("-o")
+    if output is not None and isinstance(output.type, click.Choice):
+        assert list(output.type.choices) == ["text", "json", "yaml"]
+
+
 # ------------------------------------------------------------ no server
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from pvbus.cli.conditionevents import asks_for_attention, newer_than
 from pvbus.cli.main import run
@@ -16,6 +17,7 @@ from pvbus.core.kernel.keys import KEPT_FOR
 from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS, SETS, VARIANTS, ObjectRow
 from tests.e2e.cli.command import running
 from tests.tools.bustables import Row, write_tables
+from tests.tools.fleetrows import fleet
 
 
 def event(
@@ -91,6 +93,34 @@ def test_a_kind_and_a_namespace_choose(
     write_tables(tmp_path / "bus.db", rows)
     assert run(["conditions", *words, "--data", str(tmp_path), "-o", "json"]) == 0
     assert [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()] == kinds
+
+
+def test_labels_choose_among_the_variants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As for `pvbus get`; what none has is an error, and no fleet without problems."""
+    write_tables(tmp_path / "bus.db", fleet(12))
+    at = ["--data", str(tmp_path)]
+    assert run(["conditions", "-l", "region=asia", *at, "-o", "json"]) == 0
+    names = [name for name, _, _ in shown(capsys)]
+    assert names
+    assert all("-asia-" in name for name in names)
+    assert run(["conditions", "-l", "region=asia", "--not-ready", *at]) == 0
+    assert "-europe-" not in capsys.readouterr().out
+    assert run(["conditions", "-l", "region=aisa", "--not-ready", *at]) == 2
+    assert "-l region=aisa: no variant has these labels" in capsys.readouterr().err
+    assert run(["conditions", "-l", "region=asia", "-w", *at]) == 2
+    assert "pvbus get variants -l region=asia --watch" in capsys.readouterr().err
+    assert run(["conditions", "-n", "default", "-A", *at]) == 2
+    assert "contradict" in capsys.readouterr().err
+
+
+def test_yaml_is_a_document_for_each_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tables(
+        tmp_path / "bus.db",
+        [latest(event("True")), latest(event("True", name="b"), "PackageVariant|default/b|Ready")],
+    )
+    assert run(["conditions", "-A", "--data", str(tmp_path), "-o", "yaml"]) == 0
+    documents = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert [each["name"] for each in documents] == ["b", "web"]
 
 
 def test_an_unknown_object_is_an_error_with_a_sentence(

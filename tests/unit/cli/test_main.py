@@ -25,6 +25,9 @@ from tests.e2e.cli.command import environment
         ("up --exampel fleet", "'--example'"),
         ("up --example flet", "'fleet'"),
         ("lag rendr", "'render'"),
+        ("task lst", "Did you mean 'list'?"),
+        ("condition show", "There are set, get."),
+        ("rollout undo web", "There is `pvbus undo`, too."),
     ],
 )
 def test_a_mistyped_word_is_answered_with_the_right_one(

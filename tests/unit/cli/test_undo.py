@@ -7,6 +7,9 @@ import pytest
 from pvbus.cli.spechistory import change_words, entries_of, former_of
 from pvbus.cli.undo import gitops_manager, with_spec
 from pvbus.core.kernel.specretention import CHANGE_CAUSE, CHANGED_AT
+from pvbus.ports.cluster import Resource
+
+RESOURCE = Resource("promotion.pvbus.dev", "v1alpha1", "RolloutPolicy", "rolloutpolicies", namespaced=True)
 
 
 def revision(number: int, spec: dict[str, Any], **annotations: str) -> dict[str, Any]:
@@ -53,7 +56,8 @@ def test_an_undo_has_the_version_that_was_read_and_keeps_all_but_the_spec() -> N
         "metadata": {"name": "web", "resourceVersion": "7", "annotations": {"mine": "yes"}},
         "spec": {"a": 2},
     }
-    wanted = with_spec(owner, revision(1, {"a": 1}, **{CHANGED_AT: "then"}), "too many")
+    wanted = with_spec(RESOURCE, owner, revision(1, {"a": 1}, **{CHANGED_AT: "then"}), "too many")
+    assert (wanted["apiVersion"], wanted["kind"]) == ("promotion.pvbus.dev/v1alpha1", "RolloutPolicy")
     assert wanted["spec"] == {"a": 1}
     assert wanted["metadata"]["resourceVersion"] == "7"
     assert wanted["metadata"]["annotations"] == {
