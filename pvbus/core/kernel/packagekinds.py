@@ -16,6 +16,8 @@ DEPLOYMENT = Kind("apps", "Deployment")
 CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 
 INSTALLS = frozenset({*CROSSPLANE_INSTALLS, CARVEL_INSTALL})
+CLUSTER_SCOPED = frozenset({*CROSSPLANE_INSTALLS, *CROSSPLANE_REVISIONS})
+"""Those whose objects have no namespace."""
 REPORTING = (*CROSSPLANE_INSTALLS, *CROSSPLANE_REVISIONS, CARVEL_INSTALL)
 """Those that have public events of their conditions."""
 MIRRORED = (

@@ -17,15 +17,17 @@ from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP, Condition
 from pvbus.core.kernel import objectrows
 from pvbus.core.kernel.eventrows import EventCause, EventRollout, EventTask
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR, ObjectKey, SubjectKey, maker_of, reconciled_partition
-from pvbus.core.kernel.kinds import Kind
 from pvbus.core.kernel.markers import SyncView, marker_kind
-from pvbus.core.kernel.packagekinds import REPORTING
+from pvbus.core.kernel.packagekinds import CLUSTER_SCOPED, REPORTING
 from pvbus.core.kernel.records import ObjectRow, RevisionFacts
 from pvbus.core.kernel.tasks import OPEN_STATES, asked
 from pvbus.core.variants.notices import KEPT_TYPE, LIFECYCLE_TYPE
 
 OBSERVED = (objectrows.REPOSITORY, objectrows.REVISION, objectrows.POLICY, objectrows.STOP, *REPORTING)
 OBSERVED_NAMES = {str(kind): kind.kind for kind in OBSERVED}
+OBSERVED_BY_SCOPE = {(kind.kind, kind not in CLUSTER_SCOPED): kind for kind in OBSERVED}
+"""By name and whether its objects have a namespace: an event's key has no group, and two are called
+PackageRevision."""
 
 DUPLICATE = "Duplicate"
 """The reason of the event of a condition that is there more than once."""
@@ -91,17 +93,15 @@ class Subjects:
         return [key for key, subject in self._tables[partition].items() if subject.conditions]
 
     def is_listed(self, kind: str, namespace: str) -> bool:
-        """Return whether the list of a kind is complete, so that a missing object does not exist."""
-        return self._sync.ok(str(observed_kind(kind, namespace)), namespace)
+        """Return whether the list of a kind is complete, so that a missing object does not exist.
+
+        namespace: the namespace of the object, "" for one of a kind of the cluster
+        """
+        observed = OBSERVED_BY_SCOPE.get((kind, bool(namespace)))
+        return observed is not None and self._sync.ok(str(observed), namespace)
 
 
 _PREFIXES = tuple(f"{kind}|" for kind in OBSERVED)
-
-
-def observed_kind(name: str, namespace: str) -> Kind:
-    """Return the kind of an event. Two are called PackageRevision: Crossplane's has no namespace."""
-    kinds = [kind for kind in OBSERVED if kind.kind == name]
-    return kinds[0] if namespace else kinds[-1]
 
 
 def _subject(name: ObjectKey, row: ObjectRow) -> ConditionSubject:

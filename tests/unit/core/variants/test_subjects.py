@@ -32,6 +32,7 @@ from pvbus.core.kernel.packagekinds import (
 from pvbus.core.kernel.records import CONDITIONS, LATEST, OBJECTS
 from pvbus.core.kernel.tasks import TASKS_MAX
 from pvbus.core.variants.conditions.controller import ConditionsController
+from pvbus.core.variants.conditions.subjects import OBSERVED, OBSERVED_BY_SCOPE, Subjects
 from tests.kit.deciding import drive
 from tests.simulation.parts import marker, obj
 
@@ -584,3 +585,15 @@ def test_both_kinds_of_package_revisions_have_their_own_events() -> None:
         ("", "RevisionHealthy", False),
         ("default", "Published", True),
     ]
+
+
+def test_observed_kinds_of_one_name_differ_in_whether_their_objects_have_namespaces() -> None:
+    """The complete list of one of them says nothing of the objects of another."""
+    assert sorted(OBSERVED_BY_SCOPE.values()) == sorted(OBSERVED)
+    subjects = Subjects(PARTITIONS)
+    for kind in (REVISION, REPOSITORY):
+        for number in range(PARTITIONS):
+            subjects.load_marker(number, sync_key(*kind), marker("ok", 1))
+    assert subjects.is_listed("PackageRevision", "default") and subjects.is_listed("Repository", "default")
+    assert not subjects.is_listed("PackageRevision", "")
+    assert not subjects.is_listed("Repository", "")
