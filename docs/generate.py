@@ -26,7 +26,8 @@ from pvbus.controlplane.apiserver import accepting, connections, frontend, share
 from pvbus.core.api.variants import Condition
 from pvbus.core.kernel.eventrows import ConditionEvent, EventCause, EventTask
 from pvbus.core.kernel.rights import ALL_RIGHTS
-from pvbus.core.kernel.topics import TOPICS, Topic
+from pvbus.core.kernel.topics import TOPICS
+from pvbus.core.kernel.topicspecs import Topic
 from pvbus.core.variants.publishing import ATTRIBUTES, EVENT_TYPES, LAST_REASONS
 from pvbus.install import sizing
 from pvbus.install.dashboard import QUESTIONS

@@ -7,7 +7,8 @@ import pvbus
 from pvbus.core.api import variants
 from pvbus.core.api.promotion import PROMOTION_GROUP
 from pvbus.core.kernel.records import SCHEMA_VERSION
-from pvbus.core.kernel.topics import TOPICS, Topic
+from pvbus.core.kernel.topics import TOPICS
+from pvbus.core.kernel.topicspecs import Topic
 from pvbus.core.variants.publishing import ATTRIBUTES
 
 _CRDS = {

@@ -25,7 +25,8 @@ from pvbus.core.api.quarantines import Quarantine
 from pvbus.core.api.rollouts import RolloutPolicy
 from pvbus.core.api.stops import RolloutStop
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
-from pvbus.core.kernel.topics import TOPICS, Topic, row_types
+from pvbus.core.kernel.topics import TOPICS, row_types
+from pvbus.core.kernel.topicspecs import Topic
 from pvbus.install.packagekinds import carvel_crds, crossplane_crds, packaging_crds
 from schemas import asyncapi, fleetapi, writing
 

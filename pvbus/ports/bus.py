@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from pvbus.core.kernel.topics import TopicSpec as TopicSpec
+from pvbus.core.kernel.topicspecs import TopicSpec as TopicSpec
 
 TopicPartition = tuple[str, int]
 """(topic, partition)."""

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from pvbus.adapters.memory.kinds import CRD, ServedKinds
 from pvbus.adapters.memory.objects import (
     RESOURCES,
     REVISION,
@@ -27,26 +28,11 @@ from pvbus.adapters.memory.packages import Files, PackageRules
 from pvbus.adapters.memory.storage import Storage
 from pvbus.core.api.selectors import matches
 from pvbus.core.api.selectortext import parse_label_selector
-from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.errors import AlreadyExistsError, ConflictError
 from pvbus.core.kernel.keys import revision_name
 from pvbus.ports.cluster import Kind, Listing, Object, Resource, WatchEvent
 
-CRD = Kind("apiextensions.k8s.io", "CustomResourceDefinition")
 _UIDS = uuid.UUID("6a0d9e5e-52f7-49e5-9a3f-6d8a3f0f7f10")
-
-BUILT_IN = {
-    "": ("v1", ("Namespace", "ConfigMap", "Secret", "Event", "Pod", "Service", "ServiceAccount", "Node")),
-    "apps": ("v1", ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ControllerRevision")),
-    "batch": ("v1", ("Job", "CronJob")),
-    "rbac.authorization.k8s.io": ("v1", ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")),
-    "networking.k8s.io": ("v1", ("NetworkPolicy", "Ingress")),
-    "apiextensions.k8s.io": ("v1", ("CustomResourceDefinition",)),
-    CONFIG_GROUP: ("v1alpha1", ("PackageVariant", "Repository")),
-    PORCH_GROUP: ("v1alpha1", ("PackageRevision", "PackageRevisionResources")),
-}
-CLUSTER_SCOPED = {"Namespace", "Node", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"}
-
 
 GARBAGE_COLLECTOR = "garbage collector"
 
@@ -74,7 +60,7 @@ class Write(NamedTuple):
     by: str = ""
 
 
-class MemoryCluster:
+class MemoryCluster(ServedKinds):
     """Implements `pvbus.ports.cluster.Cluster`.
 
     now: returns the present time, as objects have it
@@ -86,68 +72,33 @@ class MemoryCluster:
     authorizes: a hook like `before_write`, called with the user ("" for the client itself), the verb and the
         object
     rules: the rules of the package server; None copies files and checks nothing
-    unserved: the requested kinds that are not served
     without_files: (namespace, name) of the PackageRevisions whose files were requested and that have none
     """
 
     def __init__(
         self, objects: Iterable[Object] = (), *, now: Callable[[], str], collects_garbage: bool = False
     ) -> None:
+        super().__init__()
         self.writes: list[Write] = []
         self.before_write: Callable[[str, Object], None] | None = None
         self.authorizes: Callable[[str, str, Object], None] | None = None
         self.on_store: Callable[[Kind, str, str, Object | None], None] = lambda *_: None
         self.rules: PackageRules | None = None
-        self.unserved: set[Kind] = set()
         self.without_files: set[tuple[str, str]] = set()
         self._now = now
         self._collects_garbage = collects_garbage
         self._storage = Storage()
-        self._resources: dict[Kind, dict[str, Resource]] = {}
         self._user, self._is_dry_run = "", False
-        for group, (version, kinds) in BUILT_IN.items():
-            for kind in kinds:
-                self._serve(group, version, kind, namespaced=kind not in CLUSTER_SCOPED)
-        self._serve(CONFIG_GROUP, "v1alpha2", "PackageVariantSet")
         for obj in objects:
             self.put(obj)
-
-    # ------------------------------------------------------------ kinds
-
-    def _serve(self, group: str, version: str, kind: str, *, namespaced: bool = True) -> None:
-        resource = Resource(group, version, kind, f"{kind.lower()}s", namespaced)
-        self._resources.setdefault(Kind(group, kind), {})[version] = resource
-
-    def serves(self, kind: Kind) -> bool:
-        return bool(self._resources.get(kind))
-
-    def serve(self, resource: Resource) -> None:
-        """Serve a kind like another server."""
-        self._resources.setdefault(Kind(resource.group, resource.kind), {})[resource.version] = resource
 
     def unserve(self, kind: Kind) -> None:
         """Stop serving a kind, as if its definition were deleted, and end its watches.
 
         Caller: deletes its objects.
         """
-        self._resources.pop(kind, None)
+        self._drop(kind)
         self._storage.wake_watches()
-
-    async def resource(self, kind: Kind, *, version: str | None = None) -> Resource | None:
-        served = self._resources.get(kind, {})
-        if not served:
-            self.unserved.add(kind)
-        if version:
-            return served.get(version)
-        return next(iter(served.values()), None)
-
-    async def versions(self, kind: Kind) -> tuple[str, ...]:
-        if not self._resources.get(kind):
-            self.unserved.add(kind)
-        return tuple(self._resources.get(kind, {}))
-
-    def forget_resources(self) -> None:
-        return
 
     # ------------------------------------------------------------ objects
 
@@ -176,25 +127,17 @@ class MemoryCluster:
         """Add or replace an object as it is, and set missing server fields; no write is recorded."""
         group, version = split_api_version(obj["apiVersion"])
         kind = Kind(group, obj["kind"])
-        if version not in self._resources.get(kind, {}):
-            self._serve(group, version, kind.kind)
+        resource = self._ensure_served(kind, version)
         if kind == CRD:
             self._serve_defined(obj)
-        namespaced = self._resources[kind][version].namespaced
         obj = copy_of(obj)
         meta = obj["metadata"]
-        if namespaced:
+        if resource.namespaced:
             meta.setdefault("namespace", "default")
         meta.setdefault("generation", 1)
         meta.setdefault("creationTimestamp", self._now())
         meta.setdefault("uid", str(uuid.uuid5(_UIDS, f"{kind}/{meta.get('namespace')}/{meta['name']}")))
         return self._store(kind, obj)
-
-    def _serve_defined(self, crd: Object) -> None:
-        spec = crd["spec"]
-        is_namespaced = spec.get("scope", "Namespaced") == "Namespaced"
-        for served in spec.get("versions", ()):
-            self._serve(spec["group"], served["name"], spec["names"]["kind"], namespaced=is_namespaced)
 
     def _store(self, kind: Kind, obj: Object) -> Object:
         self._storage.put(kind, obj)

@@ -21,7 +21,8 @@ from pvbus.core.kernel.records import (
     RESULTS,
     TARGETS,
 )
-from pvbus.core.kernel.topics import ALL_SERVICES, SINK, TOPICS, Topic
+from pvbus.core.kernel.topics import ALL_SERVICES, SINK, TOPICS
+from pvbus.core.kernel.topicspecs import Topic
 from pvbus.core.web import model
 from pvbus.runtime.process.installation import GROUP as INSTALLATION_GROUP
 

@@ -23,7 +23,7 @@ a list or replay omits counts as deleted only if a read by name does not find it
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
 from pvbus.core.errors import InvariantError
 from pvbus.core.kernel.kinds import Kind
@@ -122,27 +122,19 @@ class Informer:
     @property
     def is_served(self) -> bool:
         """Whether the kind was listed, and has been watched since."""
-        match self.state:
-            case Listing(is_interruption=is_served) | Completing(is_interruption=is_served):
-                return is_served
-            case BackingOff() | Resolving() | Unserved():
-                return False
-        return True
+        if isinstance(self.state, Listing | Completing):
+            return self.state.is_interruption
+        return not isinstance(self.state, BackingOff | Resolving | Unserved)
 
     @property
     def wake_at(self) -> float:
         """Return when the next Tick is due; infinity if only another event can change the state."""
+        until = self.state.until
         match self.state:
-            case BackingOff(until=until) | Unserved(until=until):
+            case BackingOff() | Unserved() | Resolving() | Listing() | Completing():
                 return until
-            case Resolving() | Listing() | Completing():
-                return math.inf
-            case Watching():
-                until = math.inf
-            case Replaying(until=until):
+            case Replaying():
                 until = min(until, self._silent_at)
-            case Resuming(until=until) | Confirming(until=until) | Following(until=until):
-                pass
         if self._is_reading_beside:
             return until
         return min(until, self._probe_times.look_at, self._checks.due_at)
@@ -186,12 +178,8 @@ class Informer:
                 self._take_read(event)
             case events.WatchEnded(fault=fault):
                 self._end_watch(fault)
-            case events.Served() | events.NotServed() | events.ResolveFailed():
+            case _:
                 self._take_list(event)
-            case events.Listed() | events.ListFailed():
-                self._take_list(event)
-            case never:
-                assert_never(never)
 
     def _take_list(self, event: events.ListEvent) -> None:
         """Continue after discovery or a list; ignore the event in any other state, where it is outdated."""
@@ -228,15 +216,13 @@ class Informer:
 
     def _wake(self) -> None:
         """Do one due thing; the next Tick does the next one."""
+        is_due = self._now >= self.state.until
         match self.state:
-            case BackingOff(until=until) | Unserved(until=until):
-                if self._now >= until:
-                    self._resolve(is_fresh=isinstance(self.state, Unserved))
-            case Replaying(until=until) | Confirming(until=until) | Following(until=until) if (
-                self._now >= until
-            ):
+            case Unserved() if is_due:
+                self._resolve(is_fresh=True)
+            case BackingOff() | Replaying() | Confirming() | Following() if is_due:
                 self._resolve()
-            case Resuming(until=until) if self._now >= until:
+            case Resuming() if is_due:
                 self._watch()
             case Replaying() if self._now >= self._silent_at:
                 self._confirm_gone()
@@ -313,9 +299,9 @@ class Informer:
     def _complete(self, listing: Listing, listed: events.Listed) -> None:
         """Read the known or requested objects that an aggregated API left out of its list."""
         if not listed.resource_version:
-            asked = named_in(listing.batch)
-            missing = (self.view.written_names() | asked) - {name_of(obj) for obj in listed.items}
-            missing = {name for name in missing if listed.coverage.covers(name[0])}
+            known = self.view.written_names() | named_in(listing.batch)
+            missing = {name for name in known if listed.coverage.covers(name[0])}
+            missing -= {name_of(obj) for obj in listed.items}
             if missing:
                 self.state = Completing(
                     batch=listing.batch, is_interruption=listing.is_interruption, listed=listed
@@ -415,8 +401,7 @@ class Informer:
             self.view.mark_syncing()
             self._resolve()
             return
-        has_failed = fault is not None and not is_silent
-        seconds = times.resume_seconds(lasted, fault, failed=has_failed)
+        seconds = times.resume_seconds(lasted, fault, failed=fault is not None and not is_silent)
         if seconds:
             self.state = Resuming(until=self._now + seconds)
         else:
@@ -433,15 +418,11 @@ class Informer:
         if self._is_reading_beside:
             return
         if self._probe_times.look_at <= self._now:
-            self._look()
+            self._probe_times.note_look(self._now)
+            self._is_looking = True
+            self._commands.append(commands.ReadVersions())
         elif self._checks.due_at <= self._now:
             self._read_checks()
-
-    def _look(self) -> None:
-        """Check whether the kind is served in other versions."""
-        self._probe_times.note_look(self._now)
-        self._is_looking = True
-        self._commands.append(commands.ReadVersions())
 
     def _read_checks(self) -> None:
         """Read for the open requests: by name if they name a few objects, else by a list."""
@@ -469,7 +450,6 @@ class Informer:
 
     def _confirm_gone(self) -> None:
         """Read the objects that a replay did not show; those not found were deleted without an event."""
-        assert isinstance(self.state, Replaying)
         self.state = Confirming(until=self.state.until)
         self._read("gone", self.view.written_names() - self._replayed)
         self._end_read("gone")
@@ -482,8 +462,7 @@ class Informer:
                 if obj is not None:
                     self._found.append(obj)
             case "gone":
-                namespace, plain = name
-                gone = {"metadata": {"namespace": namespace, "name": plain}}
+                gone = {"metadata": {"namespace": name[0], "name": name[1]}}
                 self.view.apply(gone if obj is None else obj, deleted=obj is None)
             case "content":
                 self.view.take_content(name, obj)

@@ -5,6 +5,7 @@ frozen Structs. `TRANSITIONS` has every pair of a state and an event that can ch
 pair leaves the state unchanged. Times are seconds of a monotonic clock.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -16,7 +17,9 @@ from pvbus.core.variants.ingest.events import Event, Listed
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Options shared by all states."""
+    """What all states have. until: when the state ends without an event; infinity if it does not."""
+
+    until: float = math.inf
 
 
 BackOffReason = Literal["start", "gone", "ended", "error"]
@@ -25,7 +28,6 @@ BackOffReason = Literal["start", "gone", "ended", "error"]
 class BackingOff(_State, frozen=True, kw_only=True):
     """Waits until the kind is resolved again. `ended`: the replay of an aggregated API ended."""
 
-    until: float
     reason: BackOffReason
 
 
@@ -35,8 +37,6 @@ class Resolving(_State, frozen=True, kw_only=True):
 
 class Unserved(_State, frozen=True, kw_only=True):
     """The kind is not served, or may not be read: marked `unavailable` until a probe finds it."""
-
-    until: float
 
 
 class Listing(_State, frozen=True, kw_only=True):
@@ -67,25 +67,17 @@ class Watching(_State, frozen=True, kw_only=True):
 class Resuming(_State, frozen=True, kw_only=True):
     """Waits until the watch resumes where it ended."""
 
-    until: float
-
 
 class Replaying(_State, frozen=True, kw_only=True):
     """Follows the watch of an aggregated API, which replays all objects first. until: when to list again."""
-
-    until: float
 
 
 class Confirming(_State, frozen=True, kw_only=True):
     """Reads by name the objects that a replay did not show, while the watch continues."""
 
-    until: float
-
 
 class Following(_State, frozen=True, kw_only=True):
     """Follows the watch of an aggregated API after its replay."""
-
-    until: float
 
 
 State = (
