@@ -1,7 +1,9 @@
-"""The system clock."""
+"""The system clock, and a stopwatch."""
 
 import asyncio
 import time
+
+from pvbus.ports.clock import Clock
 
 
 class SystemClock:
@@ -15,3 +17,20 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+class Stopwatch:
+    """Measures the seconds since its creation, including the machine's sleep.
+
+    A monotonic clock stands still while a machine sleeps, a wall clock may be set back: the larger value
+    counts.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wall = clock.now()
+        self._monotonic = clock.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return max(self._clock.now() - self._wall, self._clock.monotonic() - self._monotonic)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.functions import functions_of, isolation_problem, store_options
 from pvbus.controlplane.aggregated.apiservice import follow_authority, publish_command
@@ -22,7 +23,6 @@ from pvbus.controlplane.packages.render import render
 from pvbus.core.errors import InvariantError, UsageError
 from pvbus.core.kernel.rights import PACKAGES
 from pvbus.runtime.backoff import uniform
-from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.apiserver import ApiServerHealth
 from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.health import Endpoints

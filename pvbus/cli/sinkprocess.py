@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.files import reason_of
 from pvbus.core.errors import TransientError, UsageError
 from pvbus.core.kernel.records import CONDITIONS
 from pvbus.core.kernel.topics import SINK
 from pvbus.core.variants.sink.message import Filter
 from pvbus.ports.bus import Bus
-from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.begin import configure_process
 from pvbus.runtime.process.buses import open_bus
 from pvbus.runtime.process.health import HealthServer

@@ -31,13 +31,13 @@ from typing import Any, cast
 
 from prometheus_client import Counter
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.kafka.reader import KafkaReader
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.sqlite.reader import SqliteReader
 from pvbus.core.cel import compilations
 from pvbus.ports.bus import Bus, Record
 from pvbus.ports.cluster import Cluster
-from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.ingest.worker import IngestWorker
 from pvbus.runtime.process import hosting
 from pvbus.runtime.process.assembly import Service, build_service, is_settled, partition_count, run_all

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.controlplane.aggregated.server import AggregatedServer
 from pvbus.controlplane.aggregated.serving import self_signed
@@ -18,7 +19,6 @@ from pvbus.core.kernel.keys import Key
 from pvbus.core.variants.sink.answers import Failed
 from pvbus.core.variants.sink.message import Event
 from pvbus.ports.cluster import Resource
-from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.health import HealthServer
 from pvbus.runtime.process.state import Observer
 from pvbus.runtime.sink.receiver import Receiver

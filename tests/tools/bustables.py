@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.keys import partition
@@ -13,7 +14,6 @@ from pvbus.core.kernel.markers import is_marker
 from pvbus.core.kernel.records import META, UNROLL
 from pvbus.core.kernel.topics import partition_key, topic_specs
 from pvbus.ports.bus import Lease, Output
-from pvbus.runtime.clock import SystemClock
 
 PARTITIONS = 12
 STEP_RECORDS = 5_000

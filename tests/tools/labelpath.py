@@ -35,8 +35,8 @@ from tests.simulation.world import REPOSITORY, SITE, SimulatedWorld
 ROOT = Path(pvbus.__file__).parent
 LEFT_OUT = ("adapters",)
 COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")
-CALLS_MAX = 410
-FILES_MAX = 51
+CALLS_MAX = 404
+FILES_MAX = 49
 RECENT: tuple[type[msgspec.Struct], ...] = (ObjectRow, TargetRow)
 SERVICES = ("ingest", "unroll", "render")
 TEMPLATE: dict[str, Any] = {

@@ -43,12 +43,11 @@ from pvbus.runtime.backoff import uniform
 from pvbus.runtime.ingest.definitions import Definitions
 from pvbus.runtime.ingest.digests import PublishedDigests
 from pvbus.runtime.ingest.informer import InformerShell
-from pvbus.runtime.ingest.lease import IngestLease, Watched
+from pvbus.runtime.ingest.lease import IngestLease, IngestSteps, Watched
 from pvbus.runtime.ingest.requests import check_request, watch_request
-from pvbus.runtime.ingest.steps import IngestSteps
-from pvbus.runtime.reconcile.decoding import checked_key, dead_letter
 from pvbus.runtime.reconcile.holder import LeaseHolder
 from pvbus.runtime.reconcile.reader import TableReader
+from pvbus.runtime.reconcile.tables import checked_key, dead_letter
 from pvbus.telemetry import metrics
 from pvbus.telemetry.logs import get_logger
 

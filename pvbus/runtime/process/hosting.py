@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.kubernetes.connection import Connection
 from pvbus.adapters.prometheus.client import Prometheus
@@ -21,7 +22,6 @@ from pvbus.ports.bus import Bus
 from pvbus.ports.cluster import Cluster
 from pvbus.ports.monitoring import Monitoring
 from pvbus.runtime.backoff import uniform
-from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.failures import causes
 from pvbus.runtime.process.apiserver import ApiServerHealth
 from pvbus.runtime.process.assembly import (

@@ -11,12 +11,12 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
+from pvbus.adapters.clock import Stopwatch
 from pvbus.core.errors import FencedError, TransientError
 from pvbus.core.kernel.backoff import Backoff, Jitter
 from pvbus.ports.bus import Bus, Lease, Membership, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.backoff import uniform
-from pvbus.runtime.clock import Stopwatch
 from pvbus.runtime.reconcile.reader import StaleError, TableReader
 from pvbus.runtime.reconcile.states import LeaseEvent, LeaseState, after
 from pvbus.telemetry import metrics

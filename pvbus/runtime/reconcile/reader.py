@@ -16,10 +16,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from pvbus.adapters.clock import Stopwatch
 from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Bus, Record, TopicPartition
 from pvbus.ports.clock import Clock
-from pvbus.runtime.clock import Stopwatch
 
 POLL_SECONDS = 1.0
 LOOK_SECONDS = 60.0  # between two checks whether reading keeps up: one request; far below any limit

@@ -18,10 +18,10 @@ from pvbus.core.variants.sink.message import Event, Filter, event_of
 from pvbus.ports.bus import Bus, Output, Record, TopicPartition
 from pvbus.ports.clock import Clock
 from pvbus.runtime.backoff import uniform
-from pvbus.runtime.reconcile.decoding import dead_letter
 from pvbus.runtime.reconcile.holder import LeaseHolder
 from pvbus.runtime.reconcile.reader import TableReader
 from pvbus.runtime.reconcile.states import LeaseState
+from pvbus.runtime.reconcile.tables import dead_letter
 from pvbus.runtime.sink.bootstrap import read_beginning
 from pvbus.runtime.sink.lease import Entry, SinkLease, Stage
 from pvbus.runtime.sink.pace import Pace

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.api.variants import Condition, Downstream
 from pvbus.core.kernel.codec import encode_row
@@ -15,7 +16,6 @@ from pvbus.core.kernel.keys import partition
 from pvbus.core.kernel.records import CONDITIONS, LATEST, TARGETS, UNROLL, ChildRow, ChildState, TargetRow
 from pvbus.core.kernel.topics import partition_key, topic_specs
 from pvbus.ports.bus import Lease, Output
-from pvbus.runtime.clock import SystemClock
 from tests.tools.busfile import Snapshot
 
 PARTITIONS = 12

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 import yaml
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.cli.apiserver import control_plane
 from pvbus.core.kernel.topics import SERVICES, topic_specs
 from pvbus.ports.cluster import Kind, Object
-from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.assembly import Service, build_service, is_settled, run_all
 from pvbus.runtime.process.settings import ApiServerConfig
 from tests.kit.cluster import KindClient

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.kubernetes.cluster import HttpCluster
 from pvbus.cli.doctor.cluster import check_marks
 from pvbus.core.errors import TransientError
 from pvbus.core.platform.establish.rivals import MANAGER, QUIET_SECONDS, RELAPSE_SECONDS
 from pvbus.ports.cluster import Object, Resource
-from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.beside import BesidePorch
 from tests.kit.cluster import resource_of
 from tests.tools.porchstandin import VARIANT

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.core.kernel.keys import partition
 from pvbus.ports.bus import Lease, Output, TopicSpec
-from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.reconcile.worker import Worker
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.kit.bus_contract import settled

@@ -8,7 +8,7 @@ from pvbus.core.kernel.records import OBJECTS, TARGETS, WATCHES, CheckAnswer, Ch
 from pvbus.core.kernel.topics import partition_key
 from pvbus.core.variants.inject.controller import InjectController
 from pvbus.ports.bus import Record
-from pvbus.runtime.reconcile.decoding import checked_key
+from pvbus.runtime.reconcile.tables import checked_key
 
 PARTITIONS = 3
 REVISION = ("porch.kpt.dev", "PackageRevision")

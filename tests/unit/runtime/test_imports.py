@@ -50,7 +50,7 @@ def test_a_service_imports_no_library_that_it_does_not_use(service: str) -> None
         f"import asyncio, services.{service}.__main__\n"
         "from pvbus.adapters.memory.cluster import MemoryCluster\n"
         "from pvbus.adapters.sqlite.bus import SqliteBus\n"
-        "from pvbus.runtime.clock import SystemClock\n"
+        "from pvbus.adapters.clock import SystemClock\n"
         "from pvbus.runtime.process.assembly import build_service\n"
         "async def build():\n"
         "    bus, cluster = await SqliteBus.open(':memory:'), MemoryCluster(now=str)\n"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.core.errors import FencedError, InvariantError, TransientError
 from pvbus.ports.bus import Lease, TopicPartition
 from pvbus.ports.clock import Clock
-from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.reconcile.holder import KEEP_SECONDS, HeldLease, LeaseHolder
 from pvbus.runtime.reconcile.reader import StaleError, TableReader
 from pvbus.runtime.reconcile.states import TRANSITIONS, LeaseEvent, LeaseState, after

@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY, Counter
 from prometheus_client.metrics import MetricWrapperBase
 from structlog.testing import capture_logs
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.api.variants import Condition
@@ -21,7 +22,6 @@ from pvbus.core.kernel.eventrows import ConditionEvent
 from pvbus.core.kernel.keys import partition
 from pvbus.core.kernel.records import LATEST
 from pvbus.core.variants.attention import ATTENTION
-from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.assembly import build_service
 from pvbus.runtime.reconcile.worker import Worker
 from pvbus.telemetry import logs, metrics

@@ -11,13 +11,13 @@ import pytest
 from aiohttp import web
 from prometheus_client import REGISTRY
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.kernel.keys import partition
 from pvbus.core.kernel.records import CONDITIONS, DLQ
 from pvbus.core.variants.sink.answers import Failed
 from pvbus.core.variants.sink.message import Event, Filter, Mode
 from pvbus.ports.bus import Lease, Record, TopicPartition
-from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.sink.bootstrap import read_beginning
 from pvbus.runtime.sink.lease import Entry, SinkLease
 from pvbus.runtime.sink.receiver import Receiver

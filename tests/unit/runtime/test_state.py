@@ -11,12 +11,12 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from prometheus_client import REGISTRY
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.memory.virtual_time import SimulatedClock
 from pvbus.cli.supervisor import States
 from pvbus.core.errors import TransientError
 from pvbus.ports.bus import Lease, TopicPartition
 from pvbus.ports.clock import Clock
-from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.process.health import HealthServer, _address, _measure
 from pvbus.runtime.process.state import LeaseReport, Observation, Observer, ProcessState
 from pvbus.runtime.reconcile import worker as worker_module

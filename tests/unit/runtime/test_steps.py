@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.core.kernel.codec import encode_row
 from pvbus.core.kernel.effects import Put
 from pvbus.core.kernel.keys import partition
 from pvbus.ports.bus import Lease, Output
-from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.reconcile import leases
 from pvbus.runtime.reconcile.leases import OpenLease, StepLimits, finished
 from pvbus.runtime.reconcile.worker import TICK_SECONDS

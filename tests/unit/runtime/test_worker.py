@@ -22,8 +22,8 @@ from pvbus.core.kernel.records import DeadLetter
 from pvbus.ports.bus import Record
 from pvbus.runtime.reconcile import holder
 from pvbus.runtime.reconcile import worker as worker_module
-from pvbus.runtime.reconcile.decoding import LETTER_BYTES_MAX, dead_letter
 from pvbus.runtime.reconcile.leases import OpenLease, finished, output_bytes
+from pvbus.runtime.reconcile.tables import LETTER_BYTES_MAX, dead_letter
 from pvbus.runtime.reconcile.worker import AGAIN_SECONDS_MAX
 from tests.kit.processes import Process, run_simulated
 from tests.unit.runtime.fakes import DLQ, IN, OUT, PARTITIONS, SEEN, FakeWorld, simulated

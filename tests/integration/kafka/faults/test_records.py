@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 
+from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.kafka.bus import KafkaBus
 from pvbus.core.kernel.keys import partition
 from pvbus.core.kernel.records import DLQ
 from pvbus.ports.bus import TopicSpec
-from pvbus.runtime.clock import SystemClock
 from pvbus.runtime.reconcile.worker import Worker
 from tests.contract.bus.kafka_harness import KafkaHarness
 from tests.kit.bus_contract import settled

@@ -594,6 +594,7 @@ def test_observed_kinds_of_one_name_differ_in_whether_their_objects_have_namespa
     for kind in (REVISION, REPOSITORY):
         for number in range(PARTITIONS):
             subjects.load_marker(number, sync_key(*kind), marker("ok", 1))
-    assert subjects.is_listed("PackageRevision", "default") and subjects.is_listed("Repository", "default")
+    assert subjects.is_listed("PackageRevision", "default")
+    assert subjects.is_listed("Repository", "default")
     assert not subjects.is_listed("PackageRevision", "")
     assert not subjects.is_listed("Repository", "")
