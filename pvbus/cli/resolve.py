@@ -1,7 +1,7 @@
 """`pvbus resolve`: decides from files which version of which package is installed where, and when."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pvbus.core.errors import UsageError
 from pvbus.core.platform.solver.model import Outcome, Policy, Problem, Resolution, VersionPolicy
 from pvbus.core.platform.solver.resolving import resolve as resolved
 from pvbus.core.platform.solver.states import DependencyReport, dependencies_of
-from pvbus.core.platform.solver.transaction import Transaction, transaction_of
+from pvbus.core.platform.solver.transaction import Action, actions_of
 from pvbus.core.platform.solver.wording import requirement_words, shown
 
 POLICIES: tuple[VersionPolicy, ...] = ("highest", "minimal-change", "lowest-satisfying", "pinned")
@@ -99,18 +99,18 @@ def resolve(
     if found.problems:
         raise UsageError("the manifests have errors:\n" + "\n".join(map(str, found.problems)))
     resolution = resolved(found.problem)
-    transaction = transaction_of(found.problem, resolution)
+    actions = actions_of(found.problem, resolution)
     if graph is not None:
         click.echo("\n".join(_mermaid(resolution) if graph == "mermaid" else _dot(resolution)))
     elif output != "text":
-        emit(_document(found.problem, resolution, transaction), output)
+        emit(_document(found.problem, resolution, actions), output)
     else:
-        _print(found.problem, resolution, transaction, explain=explain)
+        _print(found.problem, resolution, actions, explain=explain)
     sys.exit(0 if all(each.status == "granted" for each in resolution.outcomes) else 1)
 
 
-def _print(problem: Problem, resolution: Resolution, transaction: Transaction, *, explain: bool) -> None:
-    if transaction.actions:
+def _print(problem: Problem, resolution: Resolution, actions: Sequence[Action], *, explain: bool) -> None:
+    if actions:
         rows = [
             (
                 str(each.step),
@@ -119,7 +119,7 @@ def _print(problem: Problem, resolution: Resolution, transaction: Transaction, *
                 each.before or "-",
                 each.after or "-",
             )
-            for each in transaction.actions
+            for each in actions
         ]
         columns(("STEP", "ACTION", "PACKAGE", "INSTALLED", "CHOSEN"), rows)
     for cycle in resolution.cycles:
@@ -159,7 +159,7 @@ def _report_words(report: DependencyReport) -> str:
     return f"{words}: {', '.join(report.candidates)}" if report.candidates else words
 
 
-def _document(problem: Problem, resolution: Resolution, transaction: Transaction) -> dict[str, Any]:
+def _document(problem: Problem, resolution: Resolution, actions: Sequence[Action]) -> dict[str, Any]:
     """Return the solution as plain values."""
     outcomes = []
     for outcome, reports in zip(resolution.outcomes, dependencies_of(problem, resolution), strict=True):
@@ -188,7 +188,7 @@ def _document(problem: Problem, resolution: Resolution, transaction: Transaction
         )
     return {
         "installs": outcomes,
-        "actions": msgspec.to_builtins(transaction.actions),
+        "actions": msgspec.to_builtins(actions),
         "cycles": [[shown(location) for location in cycle] for cycle in resolution.cycles],
         "components": resolution.components,
         "unproven": resolution.unproven,

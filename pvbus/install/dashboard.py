@@ -46,6 +46,12 @@ class Question(NamedTuple):
     panels: tuple[Panel, ...]
 
 
+def _rates(metric: str, *labels: str) -> Query:
+    """Return how fast a counter grows, one line for each value of the labels."""
+    legend = " ".join(f"{{{{{label}}}}}" for label in labels)
+    return Query(f"sum by ({', '.join(labels)}) (rate({metric}[$__rate_interval]))", legend)
+
+
 def _quantiles(metric: str, by: str) -> tuple[Query, ...]:
     legend = f" {{{{{by}}}}}" if by else ""
     labels = f"le, {by}" if by else "le"
@@ -147,7 +153,7 @@ QUESTIONS = (
                 "Decisions by outcome",
                 "ops",
                 "`permanent`, `failed` and `defect` need a person.",
-                (Query("sum by (outcome) (rate(pvbus_reconcile_total[$__rate_interval]))", "{{outcome}}"),),
+                (_rates("pvbus_reconcile_total", "outcome"),),
             ),
             Panel(
                 "Missing rights",
@@ -165,12 +171,7 @@ QUESTIONS = (
                 "Second opinions on expressions",
                 "ops",
                 "`disputed`: cel-python differs; the set's condition ExpressionDisputed has both answers.",
-                (
-                    Query(
-                        "sum by (outcome) (rate(pvbus_second_opinions_total[$__rate_interval]))",
-                        "{{outcome}}",
-                    ),
-                ),
+                (_rates("pvbus_second_opinions_total", "outcome"),),
             ),
         ),
     ),
@@ -199,33 +200,19 @@ QUESTIONS = (
                 "Lists and watches",
                 "ops",
                 "Begun, and ended by an error.",
-                (
-                    Query(
-                        "sum by (reason) (rate(pvbus_watch_restarts_total[$__rate_interval]))", "{{reason}}"
-                    ),
-                ),
+                (_rates("pvbus_watch_restarts_total", "reason"),),
             ),
             Panel(
                 "Steps on the bus",
                 "ops",
                 "Transactions; those of unknown outcome restore a partition.",
-                (
-                    Query(
-                        "sum by (service, outcome) (rate(pvbus_steps_total[$__rate_interval]))",
-                        "{{service}} {{outcome}}",
-                    ),
-                ),
+                (_rates("pvbus_steps_total", "service", "outcome"),),
             ),
             Panel(
                 "Requests to the package store",
                 "reqps",
                 "By verb and code, as an aggregated API; 503: it cannot ask kube-apiserver.",
-                (
-                    Query(
-                        "sum by (verb, code) (rate(pvbus_package_requests_total[$__rate_interval]))",
-                        "{{verb}} {{code}}",
-                    ),
-                ),
+                (_rates("pvbus_package_requests_total", "verb", "code"),),
             ),
             Panel(
                 "Sources of packages",
@@ -233,21 +220,15 @@ QUESTIONS = (
                 "Reads of registries and git, and programs of templates, by outcome: with `transient` and "
                 "`permanent` packages wait.",
                 (
-                    Query(
-                        "sum by (effect, outcome) (rate(pvbus_source_reads_total[$__rate_interval]))",
-                        "{{effect}} {{outcome}}",
-                    ),
-                    Query(
-                        "sum by (program, outcome) (rate(pvbus_programs_total[$__rate_interval]))",
-                        "{{program}} {{outcome}}",
-                    ),
+                    _rates("pvbus_source_reads_total", "effect", "outcome"),
+                    _rates("pvbus_programs_total", "program", "outcome"),
                 ),
             ),
             Panel(
                 "Queries to Prometheus",
                 "ops",
                 "For the checks of rollouts, by outcome: with `transient` and `permanent` these checks wait.",
-                (Query("sum by (outcome) (rate(pvbus_queries_total[$__rate_interval]))", "{{outcome}}"),),
+                (_rates("pvbus_queries_total", "outcome"),),
             ),
             Panel(
                 "Kubernetes Events by outcome",
@@ -265,9 +246,7 @@ QUESTIONS = (
                 "ops",
                 "`retried`: each try; `dead_lettered`: in pvbus.dlq; `deleted`: lost to retention.",
                 (
-                    Query(
-                        "sum by (outcome) (rate(pvbus_sink_events_total[$__rate_interval]))", "{{outcome}}"
-                    ),
+                    _rates("pvbus_sink_events_total", "outcome"),
                     Query("sum(rate(pvbus_sink_deleted_events_total[$__rate_interval]))", "deleted"),
                 ),
             ),
@@ -292,19 +271,19 @@ QUESTIONS = (
                 "Calls to the API server",
                 "ops",
                 "Writes and reads by controllers; a converged fleet makes none.",
-                (Query("sum by (effect) (rate(pvbus_effects_total[$__rate_interval]))", "{{effect}}"),),
+                (_rates("pvbus_effects_total", "effect"),),
             ),
             Panel(
                 "Records written",
                 "wps",
                 "By topic.",
-                (Query("sum by (topic) (rate(pvbus_records_written_total[$__rate_interval]))", "{{topic}}"),),
+                (_rates("pvbus_records_written_total", "topic"),),
             ),
             Panel(
                 "Evaluations",
                 "ops",
                 "Targets (unroll) and templates (render).",
-                (Query("sum by (service) (rate(pvbus_evaluations_total[$__rate_interval]))", "{{service}}"),),
+                (_rates("pvbus_evaluations_total", "service"),),
             ),
         ),
     ),

@@ -96,13 +96,12 @@ class Table:
         self._order: list[ObjectKey] | None = None
         self._packages: dict[str, set[ObjectKey]] | None = None
 
-    def in_order(self, namespace: str | None = None, *, after: ObjectKey | None = None) -> list[Entry]:
-        """Return the entries in order of namespace and name, of one namespace or all, after a key or all."""
-        entries = self.entries
-        return [entries[key] for key in self.keys(namespace, after=after)]
+    def in_order(self, namespace: str | None = None) -> list[Entry]:
+        """Return the entries in order of namespace and name, of one namespace or all."""
+        return [self.entries[key] for key in self.keys(namespace)]
 
     def keys(self, namespace: str | None = None, *, after: ObjectKey | None = None) -> Sequence[ObjectKey]:
-        """Return the keys of the entries of `in_order`; the caller must not change them."""
+        """Return the keys of `in_order`, those after one or all; the caller must not change them."""
         if self._order is None:
             self._order = sorted(self.entries)
         order = self._order

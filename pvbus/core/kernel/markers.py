@@ -1,7 +1,5 @@
 """Tables that controllers share: sync markers, and decoding of rows."""
 
-from collections.abc import Iterator
-
 import msgspec
 
 from pvbus.core.kernel.keys import SYNC_PREFIX
@@ -77,8 +75,3 @@ class SyncView:
         if marker is None or marker.state != "unavailable" or marker.message.startswith(NOT_SERVED):
             return ""
         return marker.message or "they cannot be listed"
-
-    def kinds(self) -> Iterator[tuple[str, SyncMarker]]:
-        for kind, marker in self._known.items():
-            if marker is not None:
-                yield kind, marker

@@ -1,6 +1,4 @@
-"""What has to be done for a solution, as one unit: the actions in order, and what must be true before the
-first.
-"""
+"""What has to be done for a solution: the actions in order, and the installs that are created."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -38,19 +36,6 @@ class Action(Model, frozen=True, kw_only=True):
     step: int = 0
 
 
-class Transaction(Model, frozen=True, kw_only=True):
-    """All actions, or none. expected: the installed versions that the solution was made for; another state
-    refuses.
-    """
-
-    actions: tuple[Action, ...]
-    expected: tuple[tuple[str, str, str], ...]
-
-    def is_current(self, installed: Mapping[Location, str]) -> bool:
-        """Say whether the state is still the one that this was made for."""
-        return dict(installed) == {(target, package): version for target, package, version in self.expected}
-
-
 class Creation(Model, frozen=True, kw_only=True):
     """An install that is created, and whose: its owner is the first that needs it."""
 
@@ -60,7 +45,7 @@ class Creation(Model, frozen=True, kw_only=True):
     owner: tuple[str, str]
 
 
-def transaction_of(problem: Problem, resolution: Resolution) -> Transaction:
+def actions_of(problem: Problem, resolution: Resolution) -> tuple[Action, ...]:
     """Return the actions of a solution: what is installed or stays, then what is not chosen.
 
     A package comes in a later step than what it needs; packages that need each other share a step. Deletions
@@ -80,8 +65,7 @@ def transaction_of(problem: Problem, resolution: Resolution) -> Transaction:
         actions.append(_change(catalog, location, chosen[location], steps[location]))
     last = max(steps.values(), default=-1) + 1
     actions += _leftover(catalog, resolution, last)
-    expected = sorted((each.target, each.package, each.version) for each in problem.installed)
-    return Transaction(actions=tuple(actions), expected=tuple(expected))
+    return tuple(actions)
 
 
 def needed_by(chosen: Chosen) -> list[Location]:
