@@ -61,7 +61,7 @@ def measure(sets: int, objects: int, changes: int) -> dict[str, Any]:
     memory = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
 
-    indexed, scanned, found = [], [], 0
+    indexed, scanned, measured = [], [], 0
     for _ in range(changes):
         name = f"edge-{dice.randrange(objects):05}"
         before = labels[name]
@@ -78,7 +78,7 @@ def measure(sets: int, objects: int, changes: int) -> dict[str, Any]:
         indexed.append(middle - started)
         scanned.append(ended - middle)
         assert len(reported) == len(naive)
-        found += len(reported)
+        measured += len(reported)
         labels[name] = after
     return {
         "sets": sets,
@@ -87,7 +87,7 @@ def measure(sets: int, objects: int, changes: int) -> dict[str, Any]:
         "indexMicrosecondsP99": round(statistics.quantiles(indexed, n=100)[-1] * 1e6, 1),
         "scanMicroseconds": round(statistics.median(scanned) * 1e6, 1),
         "ratio": round(statistics.median(scanned) / statistics.median(indexed), 1),
-        "setsToldPerChange": round(found / changes, 1),
+        "setsToldPerChange": round(measured / changes, 1),
         "setAnswerMilliseconds": round(statistics.median(answers) * 1e3, 3),
         "indexMegabytes": round(memory / 1e6, 1),
     }

@@ -88,7 +88,7 @@ class Installed(NamedTuple):
     solves: int
 
 
-async def installed(installer: Installer) -> Installed:
+async def install_all(installer: Installer) -> Installed:
     """Install all packages: users make the roots, the rest follows."""
     await installer.settled()
     before, already = await installer.cpu(), await installer.writes()
@@ -102,7 +102,7 @@ async def installed(installer: Installer) -> Installed:
     return Installed(seconds, cpu, await installer.writes() - already, await installer.solves())
 
 
-async def upgraded(installer: Installer) -> Installed:
+async def upgrade_one(installer: Installer) -> Installed:
     """Give one install another tag; wait until the revision of that content is active and established."""
     number = catalog.roots(installer.count)[0]
     digest = catalog.content(number, catalog.NEXT_TAG, installer.count).digest
@@ -124,7 +124,7 @@ async def upgraded(installer: Installer) -> Installed:
     return Installed(seconds, cpu, await installer.writes() - already, await installer.solves() - solved)
 
 
-async def restarted(installer: Installer) -> Installed:
+async def restart_services(installer: Installer) -> Installed:
     """Start resolve and establish again; wait until nothing is left to do. writes: also those of records."""
     path = Path(installer.fleet.bus.partition(":")[2])
     for name in SERVICES[1:]:
@@ -151,9 +151,9 @@ async def packages(*, small: bool) -> list[Row]:
             await fleet.post(CRDS, each)
         installer = Installer(fleet, count)
         await installer.start(stack, *SERVICES)
-        rows = rows_of_install(await installed(installer), count)
-        rows += rows_of_upgrade(await upgraded(installer), count)
-        rows += rows_of_restart(await restarted(installer), count)
+        rows = rows_of_install(await install_all(installer), count)
+        rows += rows_of_upgrade(await upgrade_one(installer), count)
+        rows += rows_of_restart(await restart_services(installer), count)
     for size in sizes:
         roots = catalog.roots(size)
         rows += rows_of_decision(measure_decisions(size, roots[:: max(1, len(roots) // CHANGES)][:CHANGES]))
@@ -168,16 +168,16 @@ def rows_of_writes(what: str, writes: Counter[str]) -> list[Row]:
     ]
 
 
-def rows_of_install(found: Installed, count: int) -> list[Row]:
+def rows_of_install(measured: Installed, count: int) -> list[Row]:
     what, made = f"{count:,} packages installed together", len(catalog.roots(count))
     other = catalog.one_by_one(count)
     objects = count * catalog.OBJECTS
     once = objects + count + (count - made)
-    creates = sum(number for name, number in found.writes.items() if name.startswith("create "))
-    creates -= found.writes["create PackageLock"]
-    written = sum(number for name, number in found.writes.items() if not name.startswith("check "))
+    creates = sum(number for name, number in measured.writes.items() if name.startswith("create "))
+    creates -= measured.writes["create PackageLock"]
+    written = sum(number for name, number in measured.writes.items() if not name.startswith("check "))
     rows = [
-        Row(NAME, f"{what}: until all are healthy", found.seconds, "s"),
+        Row(NAME, f"{what}: until all are healthy", measured.seconds, "s"),
         Row(NAME, f"{what}: objects created", creates, "writes", once, "equal", creates / once, "each once"),
         Row(
             NAME,
@@ -189,12 +189,12 @@ def rows_of_install(found: Installed, count: int) -> list[Row]:
             written / once,
             "each object once",
         ),
-        Row(NAME, f"{what}: components solved", found.solves, "solves"),
+        Row(NAME, f"{what}: components solved", measured.solves, "solves"),
     ]
-    rows += rows_of_writes(what, found.writes)
+    rows += rows_of_writes(what, measured.writes)
     rows += [
         Row(NAME, f"{what}: {name}, per package", 1000 * cpu / count, "ms CPU")
-        for name, cpu in found.cpu.items()
+        for name, cpu in measured.cpu.items()
     ]
     rows.append(Row(NAME, f"{what} in Crossplane's order, by its rule: passes", other.passes, "passes"))
     rows.append(Row(NAME, f"{what} in Crossplane's order: packages looked at", other.looked_at, "packages"))

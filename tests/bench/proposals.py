@@ -276,28 +276,35 @@ async def proposals(*, small: bool) -> list[Row]:
     return rows_of(found, count)
 
 
-def rows_of(found: Found, count: int) -> list[Row]:
+def rows_of(measured: Found, count: int) -> list[Row]:
     what = f"{count:,} drafts become ready at once"
-    by_one, together, done = found.alone, found.together, found.proposed
+    by_one, together, proposed = measured.alone, measured.together, measured.proposed
     ceiling = together.changes / together.seconds
     return [
         Row(
-            *(NAME, f"{what}: until all are proposed", done.seconds, "s", SECONDS_GOAL, "less"),
-            *(done.seconds * ceiling / count, f"a plain client's, {IN_FLIGHT} in flight"),
+            *(NAME, f"{what}: until all are proposed", proposed.seconds, "s", SECONDS_GOAL, "less"),
+            *(proposed.seconds * ceiling / count, f"a plain client's, {IN_FLIGHT} in flight"),
         ),
-        Row(NAME, "revisions that became Proposed, by git", found.proposals, "proposals", count, "equal"),
-        Row(NAME, "drafts left, by git", found.drafts, "drafts", 0, "equal"),
-        Row(NAME, "most times that one became Proposed, by a watch", found.most, "moves", 1, "equal"),
-        Row(NAME, "promote and release: CPU per proposal", done.per_change(found.services), "ms"),
-        Row(NAME, "ingest: CPU per proposal", done.per_change(found.ingest), "ms"),
+        Row(NAME, "revisions that became Proposed, by git", measured.proposals, "proposals", count, "equal"),
+        Row(NAME, "drafts left, by git", measured.drafts, "drafts", 0, "equal"),
+        Row(NAME, "most times that one became Proposed, by a watch", measured.most, "moves", 1, "equal"),
+        Row(NAME, "promote and release: CPU per proposal", proposed.per_change(measured.services), "ms"),
+        Row(NAME, "ingest: CPU per proposal", proposed.per_change(measured.ingest), "ms"),
         Row(
-            *(NAME, "API server and store: CPU per proposal", done.per_change(done.own), "ms", None, "less"),
-            *(done.own / done.changes / (together.own / together.changes), "a plain client's"),
+            *(
+                NAME,
+                "API server and store: CPU per proposal",
+                proposed.per_change(proposed.own),
+                "ms",
+                None,
+                "less",
+            ),
+            *(proposed.own / proposed.changes / (together.own / together.changes), "a plain client's"),
         ),
-        Row(NAME, "git processes: CPU per proposal", done.per_change(done.git), "ms"),
+        Row(NAME, "git processes: CPU per proposal", proposed.per_change(proposed.git), "ms"),
         Row(NAME, f"plain client, {IN_FLIGHT} in flight: changes/s", ceiling, "1/s"),
         Row(NAME, "plain client: store's CPU per change", together.per_change(together.own), "ms"),
         Row(NAME, "plain client: git's CPU per change", together.per_change(together.git), "ms"),
         Row(NAME, "plain client, one at a time: changes/s", by_one.changes / by_one.seconds, "1/s"),
-        Row(NAME, "load average before", found.load[0], ""),
+        Row(NAME, "load average before", measured.load[0], ""),
     ]

@@ -299,31 +299,36 @@ async def rollouts(*, small: bool) -> list[Row]:
     return rows_of_rollout(found, count)
 
 
-def rows_of_rollout(found: Found, count: int) -> list[Row]:
+def rows_of_rollout(measured: Found, count: int) -> list[Row]:
     what = f"rollout of {count:,} in waves of {', '.join(map(str, PERCENTS))} %"
-    topic, size = max(found.sizes.items(), key=lambda item: item[1])
-    cpu = 1000 * (found.promote + found.rollout) / count
+    topic, size = max(measured.sizes.items(), key=lambda item: item[1])
+    cpu = 1000 * (measured.promote + measured.rollout) / count
     wrong = sum(
-        found.waves[number + 1] != -(-count * percent // 100) - (-(-count * before // 100))
+        measured.waves[number + 1] != -(-count * percent // 100) - (-(-count * before // 100))
         for number, (before, percent) in enumerate(zip((0, *PERCENTS), PERCENTS, strict=False))
     )
-    commands = [2_000 * seconds / count for seconds in (found.status, found.plan)]
-    twice = sum(times - 1 for times in found.orders.values())
+    commands = [2_000 * seconds / count for seconds in (measured.status, measured.plan)]
+    twice = sum(times - 1 for times in measured.orders.values())
     return [
-        Row(NAME, f"{what}: until it is completed", found.seconds, "s"),
-        Row(NAME, "orders to approve", len(found.orders), "approvals", count, "equal"),
+        Row(NAME, f"{what}: until it is completed", measured.seconds, "s"),
+        Row(NAME, "orders to approve", len(measured.orders), "approvals", count, "equal"),
         Row(NAME, "orders that were given twice", twice, "approvals", 0, "equal"),
         Row(NAME, "waves of another size than the policy's", wrong, "waves", 0, "equal"),
         Row(NAME, "promote and rollout: CPU per approval", cpu, "ms", CPU_GOAL, "less"),
-        Row(NAME, "promote: CPU per approval", 1000 * found.promote / count, "ms"),
-        Row(NAME, "rollout: CPU per approval", 1000 * found.rollout / count, "ms"),
-        Row(NAME, f"rollout: longest of {found.steps} steps, CPU", 1000 * found.step, "ms"),
+        Row(NAME, "promote: CPU per approval", 1000 * measured.promote / count, "ms"),
+        Row(NAME, "rollout: CPU per approval", 1000 * measured.rollout / count, "ms"),
+        Row(NAME, f"rollout: longest of {measured.steps} steps, CPU", 1000 * measured.step, "ms"),
         Row(
-            NAME, "pvbus rollout status: CPU at 2,000 targets", 2_000 * found.status / count, "s", 1.0, "less"
+            NAME,
+            "pvbus rollout status: CPU at 2,000 targets",
+            2_000 * measured.status / count,
+            "s",
+            1.0,
+            "less",
         ),
         Row(NAME, "pvbus rollout plan: CPU at 2,000 targets", commands[1], "s", 1.0, "less"),
         Row(NAME, f"largest record (of {topic})", size, "bytes", OBJECT_BYTES_MAX, "less"),
-        Row(NAME, "largest RolloutPolicy", found.sizes[POLICIES], "bytes", OBJECT_BYTES_MAX, "less"),
-        Row(NAME, "largest PackageVariant", found.sizes[VARIANTS], "bytes", OBJECT_BYTES_MAX, "less"),
-        Row(NAME, "load average before", found.load, ""),
+        Row(NAME, "largest RolloutPolicy", measured.sizes[POLICIES], "bytes", OBJECT_BYTES_MAX, "less"),
+        Row(NAME, "largest PackageVariant", measured.sizes[VARIANTS], "bytes", OBJECT_BYTES_MAX, "less"),
+        Row(NAME, "load average before", measured.load, ""),
     ]

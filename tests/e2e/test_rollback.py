@@ -118,7 +118,7 @@ class Rollout:
         }
 
 
-async def proposed(client: Client, name: str) -> None:
+async def propose(client: Client, name: str) -> None:
     revision = await client.until_there(name)
     revision["spec"]["lifecycle"] = "Proposed"
     await client.put(REVISION, revision)
@@ -144,7 +144,7 @@ async def test_a_rollback_is_published_and_its_variant_makes_one_draft_and_is_qu
             await client.until_there(name_of(PACKAGE, 1))
             await client.approve(name_of(PACKAGE, 1))
             await follow_second_revision(client, tmp_path)
-            await proposed(client, name_of(PACKAGE, 2))
+            await propose(client, name_of(PACKAGE, 2))
             rollout = Rollout(await SqliteBus.open(str(bus)), client)
             stack.push_async_callback(rollout.bus.close)
             await rollout.join()

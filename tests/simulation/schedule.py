@@ -111,7 +111,7 @@ class Player:
     # ------------------------------------------------------------ what is wanted
 
     def targets(self, name: str) -> list[Any]:
-        found: list[Any] = []
+        chosen_targets: list[Any] = []
         for _ in range(self.rng.randint(1, 2)):
             labels = {"env": self.rng.choice(["prod", "test"])}
             templates = TEMPLATES[1:]
@@ -120,17 +120,21 @@ class Player:
             match self.rng.randint(0, 5):
                 case 0:
                     chosen = self.rng.sample(REPOSITORIES, 2)
-                    found.append({"repositories": [{"name": repository} for repository in chosen]})
+                    chosen_targets.append({"repositories": [{"name": repository} for repository in chosen]})
                 case 1:
                     fleet = {"fleet": self.rng.choice("ab")}
-                    found.append({"repositorySelector": {"matchLabels": fleet}})
+                    chosen_targets.append({"repositorySelector": {"matchLabels": fleet}})
                 case 2:
                     selector = {"apiVersion": "v1", "kind": "ConfigMap", "matchLabels": labels}
-                    found.append({"objectSelector": selector, "template": self.rng.choice(templates)})
+                    chosen_targets.append(
+                        {"objectSelector": selector, "template": self.rng.choice(templates)}
+                    )
                 case _:
                     selector = {"apiVersion": "example.org/v1", "kind": "Site", "matchLabels": labels}
-                    found.append({"objectSelector": selector, "template": self.rng.choice(templates)})
-        return found
+                    chosen_targets.append(
+                        {"objectSelector": selector, "template": self.rng.choice(templates)}
+                    )
+        return chosen_targets
 
     def labels(self) -> dict[str, str]:
         env = self.rng.choice(["prod", "prod", "test"])

@@ -141,34 +141,34 @@ class Model:
 
     def _written(self, state: State) -> Iterator[tuple[str, tuple[RevisionObject, ...]]]:
         """Yield the next write of establish for the lock that it knows, if there is one to do."""
-        known = {each.digest: each for each in state.objects}
-        active = next((each for each in state.ordered if each.is_active), None)
-        for each in state.ordered:
-            if each.digest not in known:
-                made = RevisionObject(each.name, each.digest, wrote=INACTIVE, generation=1)
-                yield f"establish makes {each.digest}", self._with(state, made).objects
+        known = {revision.digest: revision for revision in state.objects}
+        active = next((revision for revision in state.ordered if revision.is_active), None)
+        for revision in state.ordered:
+            if revision.digest not in known:
+                made = RevisionObject(revision.name, revision.digest, wrote=INACTIVE, generation=1)
+                yield f"establish makes {revision.digest}", self._with(state, made).objects
                 return
         if active is None:
             return
-        ordered = {each.digest for each in state.ordered}
+        ordered = {revision.digest for revision in state.ordered}
         for live in state.objects:
             if live.digest not in ordered and live.wrote == ACTIVE:
                 generation = live.generation + (live.desired != INACTIVE)
                 changed = live._replace(desired=INACTIVE, wrote=INACTIVE, generation=generation)
                 yield f"establish writes {live.digest} {INACTIVE}", self._with(state, changed).objects
                 return
-        for each in sorted(state.ordered, key=lambda each: each.is_active):
-            wanted = ACTIVE if each.is_active else INACTIVE
-            live = known[each.digest]
-            if _is_done(live, each, wanted):
+        for revision in sorted(state.ordered, key=lambda revision: revision.is_active):
+            wanted = ACTIVE if revision.is_active else INACTIVE
+            live = known[revision.digest]
+            if _is_done(live, revision, wanted):
                 continue
             generation = live.generation + (live.desired != wanted)
             written = live._replace(desired=wanted, wrote=wanted, generation=generation)
-            yield f"establish writes {each.digest} {wanted}", self._with(state, written).objects
+            yield f"establish writes {revision.digest} {wanted}", self._with(state, written).objects
             return
         for live in state.objects:
             if live.digest not in ordered and live.desired == live.wrote:
-                rest = tuple(each for each in state.objects if each != live)
+                rest = tuple(revision for revision in state.objects if revision != live)
                 yield f"establish deletes {live.digest}", rest
                 return
 

@@ -49,10 +49,10 @@ def fleet(kafka_one: KafkaCluster) -> Iterator[Fleet]:
 def test_a_mistyped_selector_deletes_what_one_confirmation_names(fleet: Fleet) -> None:
     """One of a set's two selectors is mistyped. Corrected, nothing is deleted and the hold is forgotten.
     Mistyped again and confirmed, exactly the variants of that selector are deleted."""
-    fleet.runner.run(_mistyped_selector(fleet.accident))
+    fleet.runner.run(_mistype_selector(fleet.accident))
 
 
-async def _mistyped_selector(accident: Accident) -> None:
+async def _mistype_selector(accident: Accident) -> None:
     leaving = set(await accident.add_targets("web", VARIANTS - RESTING))
     await accident.add_targets("rest", RESTING)
     made = await accident.add_set("web", ["web", "rest"], VARIANTS)
@@ -125,10 +125,10 @@ async def _mistype(accident: Accident, mistaken: set[str], *, tokens: int) -> st
 def test_mistyped_labels_delete_nothing_at_any_rate(fleet: Fleet) -> None:
     """The labels of all objects of three sets are mistyped one by one, slowly, faster and fast: nothing is
     deleted, and all is held in the end."""
-    fleet.runner.run(_mistyped_labels(fleet.accident))
+    fleet.runner.run(_mistype_labels(fleet.accident))
 
 
-async def _mistyped_labels(accident: Accident) -> None:
+async def _mistype_labels(accident: Accident) -> None:
     targets, made = {}, {}
     for rate, count in LABELS.items():
         targets[rate] = await accident.add_targets(f"rate-{rate}", count)
@@ -136,13 +136,13 @@ async def _mistyped_labels(accident: Accident) -> None:
     gone_before = set(accident.deleted)
     async with asyncio.TaskGroup() as tasks:
         for rate in LABELS:
-            tasks.create_task(_relabelled(accident, rate, targets[rate], set(made[rate])))
+            tasks.create_task(_relabel(accident, rate, targets[rate], set(made[rate])))
     accident.assert_deleted_among(gone_before)
     for rate in LABELS:
         assert await accident.variants(f"rate-{rate}") == made[rate]
 
 
-async def _relabelled(accident: Accident, rate: int, targets: list[str], made: set[str]) -> None:
+async def _relabel(accident: Accident, rate: int, targets: list[str], made: set[str]) -> None:
     name, began, before = f"rate-{rate}", _now(), set(accident.deleted)
     await accident.relabel_all(targets, "mistyped", per_second=rate)
     relabelled = _now()

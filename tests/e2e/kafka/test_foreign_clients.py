@@ -83,29 +83,29 @@ def printed_by(kcat: str, installed: Installed) -> list[Printed]:
 
 def test_kcat_reads_conditions_with_their_cloudevents_headers(installed: Installed, kcat: str) -> None:
     """Each record is a CloudEvent 1.0 in binary mode: attributes as headers, data as JSON, once."""
-    found = printed_by(kcat, installed)
+    events = printed_by(kcat, installed)
     source = f"/pvbus/{incarnation(installed)}/{installed.prefix}"
-    assert {(each.partition, each.offset) for each in found} == {
+    assert {(event.partition, event.offset) for event in events} == {
         (record.partition, record.offset) for record in through_the_port(installed)
     }
-    assert len(found) > 100
-    assert len({each.headers["ce_id"] for each in found}) == len(found)
-    for each in found:
-        condition = each.data["condition"]
+    assert len(events) > 100
+    assert len({event.headers["ce_id"] for event in events}) == len(events)
+    for event in events:
+        condition = event.data["condition"]
         assert isinstance(condition, dict)
-        subject = "/".join(str(each.data[name]) for name in ("kind", "namespace", "name"))
-        assert each.headers == {
+        subject = "/".join(str(event.data[name]) for name in ("kind", "namespace", "name"))
+        assert event.headers == {
             "ce_specversion": "1.0",
-            "ce_id": each.data["id"],
+            "ce_id": event.data["id"],
             "ce_source": source,
             "ce_type": CONDITION_CHANGED,
             "ce_subject": f"{subject}/{condition['type']}",
-            "ce_time": each.data["time"],
+            "ce_time": event.data["time"],
             "content-type": "application/json",
         }
-        object_key = f"{each.data['namespace']}/{each.data['name']}"
-        assert each.key == f"{each.data['kind']}|{object_key}"
-        assert each.partition == partition(object_key, partition_count())
+        object_key = f"{event.data['namespace']}/{event.data['name']}"
+        assert event.key == f"{event.data['kind']}|{object_key}"
+        assert event.partition == partition(object_key, partition_count())
 
 
 def test_librdkafka_sees_each_event_once(installed: Installed) -> None:

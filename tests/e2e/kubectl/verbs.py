@@ -8,11 +8,11 @@ SIZE = "{.$holder.size}"
 
 def verbs(subject: Subject) -> list[Case]:
     """Return the cases, with the manifests of this subject."""
-    one = subject.manifest()
+    manifest = subject.manifest()
     two = subject.manifest(size="2")
     labelled = subject.manifest(metadata={"labels": {"app": "x"}})
     size = f".{subject.holder}.size"
-    creating = Step("create -f -", "$full created\n", stdin=one)
+    creating = Step("create -f -", "$full created\n", stdin=manifest)
     return [
         Case(
             "create",
@@ -28,7 +28,7 @@ def verbs(subject: Subject) -> list[Case]:
         ),
         Case(
             "create --dry-run=server",
-            (Step("create -f - --dry-run=server", "$full created (server dry run)\n", stdin=one),),
+            (Step("create -f - --dry-run=server", "$full created (server dry run)\n", stdin=manifest),),
             None,
         ),
         Case(
@@ -38,7 +38,7 @@ def verbs(subject: Subject) -> list[Case]:
                     "create -f -",
                     code=1,
                     err=r'BadRequest.*strict decoding error: unknown field "extra"',
-                    stdin=one + "extra: 1\n",
+                    stdin=manifest + "extra: 1\n",
                 ),
             ),
             None,
@@ -50,14 +50,14 @@ def verbs(subject: Subject) -> list[Case]:
                     "create -f - --validate=warn",
                     "$full created\n",
                     err='Warning: unknown field "extra"',
-                    stdin=one + "extra: 1\n",
+                    stdin=manifest + "extra: 1\n",
                 ),
             ),
             {size: ["1"], ".extra": []},
         ),
         Case(
             "create --validate=ignore",
-            (Step("create -f - --validate=ignore", "$full created\n", stdin=one + "extra: 1\n"),),
+            (Step("create -f - --validate=ignore", "$full created\n", stdin=manifest + "extra: 1\n"),),
             {size: ["1"], ".extra": []},
         ),
         Case(
@@ -93,7 +93,7 @@ def verbs(subject: Subject) -> list[Case]:
         Case(
             "apply --server-side",
             (
-                Step("apply --server-side -f -", "$full serverside-applied\n", stdin=one),
+                Step("apply --server-side -f -", "$full serverside-applied\n", stdin=manifest),
                 Step("apply --server-side -f -", "$full serverside-applied\n", stdin=two),
             ),
             {size: ["2"], ".metadata.managedFields[*].manager": ["kubectl"]},
@@ -101,7 +101,7 @@ def verbs(subject: Subject) -> list[Case]:
         Case(
             "replace",
             (
-                Step("replace -f -", code=1, err=NOT_FOUND, stdin=one),
+                Step("replace -f -", code=1, err=NOT_FOUND, stdin=manifest),
                 Step("create -f -", "$full created\n", stdin=labelled),
                 Step("replace -f -", "$full replaced\n", stdin=two),
             ),

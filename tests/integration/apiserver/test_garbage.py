@@ -12,7 +12,7 @@ from tests.integration.apiserver.test_lists import WIDGET
 CONFIG_MAPS = f"{CORE}/namespaces/default/configmaps"
 
 
-async def gone(api: Api, path: str) -> None:
+async def wait_until_gone(api: Api, path: str) -> None:
     async def check() -> bool:
         return await api.code(path) == 404
 
@@ -26,14 +26,14 @@ async def test_dependents_go_with_their_owner(api: Api) -> None:
     await api.create(CONFIG_MAPS, config_map("grandchild", ownerReferences=[owner(child)]))
     await api.create(CONFIG_MAPS, config_map("shared", ownerReferences=[owner(one), owner(two)]))
     await api.delete(f"{WIDGETS}/one")
-    await gone(api, f"{WIDGETS}/child")
-    await gone(api, f"{CONFIG_MAPS}/grandchild")
+    await wait_until_gone(api, f"{WIDGETS}/child")
+    await wait_until_gone(api, f"{CONFIG_MAPS}/grandchild")
 
-    async def released() -> bool:
+    async def is_released() -> bool:
         references = (await api.get(f"{CONFIG_MAPS}/shared"))["metadata"]["ownerReferences"]
         return [reference["name"] for reference in references] == ["two"]
 
-    await eventually(released)
+    await eventually(is_released)
 
 
 async def test_what_is_created_after_its_owner_went_goes_too(api: Api) -> None:
@@ -42,7 +42,7 @@ async def test_what_is_created_after_its_owner_went_goes_too(api: Api) -> None:
     await api.delete(f"{WIDGETS}/one")
     await api.create(WIDGETS, widget("one"))
     await api.create(CONFIG_MAPS, config_map("late", ownerReferences=[owner(old)]))
-    await gone(api, f"{CONFIG_MAPS}/late")
+    await wait_until_gone(api, f"{CONFIG_MAPS}/late")
 
 
 async def test_owners_of_unknown_kinds_and_other_namespaces(api: Api) -> None:
@@ -52,7 +52,7 @@ async def test_owners_of_unknown_kinds_and_other_namespaces(api: Api) -> None:
     one = await api.create(WIDGETS, widget("one"))
     elsewhere = f"{CORE}/namespaces/kube-system/configmaps"
     await api.create(elsewhere, config_map("across", ownerReferences=[owner(one)]))
-    await gone(api, f"{elsewhere}/across")
+    await wait_until_gone(api, f"{elsewhere}/across")
     assert await api.get(f"{CONFIG_MAPS}/kept") == retained
 
 
@@ -61,7 +61,7 @@ async def test_orphan_leaves_dependents_without_the_reference(api: Api) -> None:
     one = await api.create(WIDGETS, widget("one"))
     await api.create(CONFIG_MAPS, config_map("child", ownerReferences=[owner(one)]))
     await api.call("DELETE", f"{WIDGETS}/one?propagationPolicy=Orphan")
-    await gone(api, f"{WIDGETS}/one")
+    await wait_until_gone(api, f"{WIDGETS}/one")
     assert "ownerReferences" not in (await api.get(f"{CONFIG_MAPS}/child"))["metadata"]
 
 
@@ -79,14 +79,14 @@ async def test_foreground_waits_for_dependents(api: Api) -> None:
     await eventually(child_terminates)
     assert await api.code(f"{WIDGETS}/one") == 200
     await api.patch(f"{CONFIG_MAPS}/child", {"metadata": {"finalizers": None}})
-    await gone(api, f"{WIDGETS}/one")
+    await wait_until_gone(api, f"{WIDGETS}/one")
 
 
 async def test_a_foreground_owner_without_dependents_goes(api: Api) -> None:
     """Nothing blocks it."""
     await api.create(WIDGETS, widget("one"))
     await api.delete(f"{WIDGETS}/one", {"propagationPolicy": "Foreground"})
-    await gone(api, f"{WIDGETS}/one")
+    await wait_until_gone(api, f"{WIDGETS}/one")
 
 
 async def test_an_unknown_policy_is_refused(api: Api) -> None:
@@ -133,10 +133,10 @@ async def test_a_restart_forgets_no_garbage(tmp_path: Path, was_running: bool) -
     await second.start()
     try:
 
-        async def collected() -> bool:
+        async def is_collected() -> bool:
             return second.objects.get(WIDGET, "default", "child-of-one") is None
 
-        await eventually(collected)
+        await eventually(is_collected)
         assert second.objects.get(WIDGET, "default", "child-of-two") is not None
     finally:
         await second.stop()

@@ -48,7 +48,7 @@ def open_crd() -> dict[str, Any]:
 async def test_all_ways_into_the_server_give_gos_answers(tmp_path: Path) -> None:
     server = ApiServer(tmp_path / "data", crds=[open_crd()], tls=False)
     async with serving(server) as api:
-        assert same((await posted(api, "posted"))["spec"])
+        assert same((await post_yaml(api, "posted"))["spec"])
         reply = await api.call(
             "PATCH",
             f"{WIDGETS}/applied?fieldManager=test",
@@ -71,7 +71,7 @@ async def test_all_ways_into_the_server_give_gos_answers(tmp_path: Path) -> None
             assert "not valid YAML: line" in reply.body["message"]
 
 
-async def posted(api: Api, name: str) -> Any:
+async def post_yaml(api: Api, name: str) -> Any:
     reply = await api.call("POST", WIDGETS, of_all(name), media="application/yaml")
     assert reply.code == 201, reply.body
     return reply.body

@@ -114,26 +114,26 @@ async def draft(world: StoreWorld) -> Object:
     return await world.create(wanted)
 
 
-async def deferred(world: StoreWorld) -> Object:
+async def create_deferred(world: StoreWorld) -> Object:
     wanted = revision("edge", "app", "ws", clone_of("blue.app.v1"), annotations={DEFER_RENDER: "true"})
     return await world.create(wanted)
 
 
-async def proposed(world: StoreWorld) -> Object:
+async def propose_draft(world: StoreWorld) -> Object:
     return await world.update(await draft(world), lifecycle="Proposed")
 
 
-async def published(world: StoreWorld) -> Object:
+async def publish_draft(world: StoreWorld) -> Object:
     return await world.publish(await draft(world))
 
 
-async def deletion_proposed(world: StoreWorld) -> Object:
-    marked = with_metadata(await published(world), annotations={"by": "me"}, finalizers=["example.com/f"])
+async def propose_deletion(world: StoreWorld) -> Object:
+    marked = with_metadata(await publish_draft(world), annotations={"by": "me"}, finalizers=["example.com/f"])
     return await world.update(marked, lifecycle="DeletionProposed")
 
 
 async def placeholder(world: StoreWorld) -> Object:
-    await published(world)
+    await publish_draft(world)
     return world.present("edge.app.main")
 
 
@@ -155,26 +155,26 @@ class Case(NamedTuple):
 
 CASES = {
     "propose": Case(draft, METADATA, {"lifecycle": "Proposed"}),
-    "reject": Case(proposed, METADATA, {"lifecycle": "Draft"}),
-    "approve": Case(proposed, {}, {"lifecycle": "Published"}, "approval"),
+    "reject": Case(propose_draft, METADATA, {"lifecycle": "Draft"}),
+    "approve": Case(propose_draft, {}, {"lifecycle": "Published"}, "approval"),
     "propose-deletion": Case(
-        published,
+        publish_draft,
         METADATA | {"labels": {"kpt.dev/latest-revision": "true"}},
         {"lifecycle": "DeletionProposed"},
     ),
     "propose-deletion-and-disown": Case(
-        published, {"ownerReferences": [], "annotations": {"by": "me"}}, {"lifecycle": "DeletionProposed"}
+        publish_draft, {"ownerReferences": [], "annotations": {"by": "me"}}, {"lifecycle": "DeletionProposed"}
     ),
     "propose-deletion-of-the-folder": Case(placeholder, METADATA, {"lifecycle": "DeletionProposed"}),
     "publish-again": Case(
-        deletion_proposed, {"annotations": {}, "finalizers": []}, {"lifecycle": "Published"}
+        propose_deletion, {"annotations": {}, "finalizers": []}, {"lifecycle": "Published"}
     ),
     "content": Case(draft, METADATA, {"packageMetadata": {"labels": {"tier": "gold"}}}),
     "content-and-propose": Case(
         draft, METADATA, {"packageMetadata": {"labels": {"tier": "gold"}}, "lifecycle": "Proposed"}
     ),
     "gates": Case(draft, METADATA, {"readinessGates": [{"conditionType": "Checked"}]}),
-    "render": Case(deferred, METADATA, {}),
+    "render": Case(create_deferred, METADATA, {}),
 }
 
 
@@ -233,7 +233,7 @@ async def test_after_a_crash_a_creation_is_done_or_not(crashes: Crashes, edge: P
 async def test_after_a_crash_a_deletion_is_done_or_not(crashes: Crashes, edge: Path, point: str) -> None:
     world = crashes.world
     await world.update(
-        with_metadata(await published(world), annotations={"by": "me"}), lifecycle="DeletionProposed"
+        with_metadata(await publish_draft(world), annotations={"by": "me"}), lifecycle="DeletionProposed"
     )
     before, refs_before = shown(world, NAME), refs(edge)
     await crashes.during(lambda: world.delete(NAME))
@@ -342,7 +342,7 @@ async def test_an_update_whose_answer_was_lost_is_done_or_not(
 async def test_a_refused_update_leaves_no_metadata_for_others(crashes: Crashes, edge: Path) -> None:
     """Someone else does later, by hand, what the update was to do: its metadata does not come with that."""
     world = crashes.world
-    first = await published(world)
+    first = await publish_draft(world)
     hook = edge / "hooks" / "pre-receive"
     hook.write_text("#!/bin/sh\nexit 1\n")
     hook.chmod(0o755)
@@ -410,7 +410,7 @@ async def test_an_update_that_was_stored_is_not_done_again(
     """At the crash its note is there still, and its metadata was changed since."""
     monkeypatch.setattr(packages_repository, "LATER_SECONDS", 60.0)  # the note stays
     world = crashes.world
-    first = await published(world)
+    first = await publish_draft(world)
 
     async def both() -> None:
         done = await world.update(
@@ -428,7 +428,7 @@ async def test_an_update_that_was_stored_is_not_done_again(
 async def test_the_removal_of_the_last_finalizer_needs_no_push_of_its_own(crashes: Crashes) -> None:
     """The revision is removed from git next, so its lifecycle is not changed there before."""
     world = crashes.world
-    first = with_metadata(await proposed(world), deletionTimestamp="2026-01-01T00:00:00Z")
+    first = with_metadata(await propose_draft(world), deletionTimestamp="2026-01-01T00:00:00Z")
     last = await world.store.package_revisions.on_update(
         first, {**first, "spec": {**first["spec"], "lifecycle": "Draft"}}, subresource="", user=""
     )

@@ -28,7 +28,7 @@ INJECT = f"PackageVariant {NAMESPACE}/v: first render"
 OWNER = {"kind": "PackageVariant", "name": "v", "uid": "u", "controller": True}
 
 
-async def drafted(fleet: StoreWorld) -> None:
+async def create_draft(fleet: StoreWorld) -> None:
     clone = clone_of("blue.app.v1")
     await fleet.create(revision("edge", "web", WORKSPACE, clone, ownerReferences=[OWNER]))
 
@@ -46,7 +46,7 @@ def editors(fleet: StoreWorld, name: str = DRAFT) -> str | None:
 async def test_people_are_named_until_the_draft_is_published_and_programs_never(
     fleet: StoreWorld, edge: Path
 ) -> None:
-    await drafted(fleet)
+    await create_draft(fleet)
     await save(fleet, "1", "pvbus-admin", cause=INJECT)
     await save(fleet, "2", "system:serviceaccount:ci:bot")
     await save(fleet, "3", "", cause=FUNCTIONS_CHANGED)
@@ -69,7 +69,7 @@ async def test_people_are_named_until_the_draft_is_published_and_programs_never(
 @pytest.mark.parametrize("branch", [BRANCH, "drafts/new/ws"], ids=["onto a draft", "as a new draft"])
 async def test_who_pushes_with_git_is_a_person(fleet: StoreWorld, edge: Path, branch: str) -> None:
     """The words of a commit message that git wrote decide nothing: anybody may write them."""
-    await drafted(fleet)
+    await create_draft(fleet)
     directory = branch.split("/")[1]
     kptfile = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata: {name: new}\n"
     files = {f"{directory}/b.txt": "b", f"{directory}/Kptfile": kptfile}
@@ -84,7 +84,7 @@ async def test_a_draft_that_a_person_made_is_the_persons(fleet: StoreWorld) -> N
 
 
 async def test_the_garbage_collector_may_not_take_what_people_wrote(fleet: StoreWorld) -> None:
-    await drafted(fleet)
+    await create_draft(fleet)
     await save(fleet, "1", "ann")
 
     async def delete(user: str) -> None:
@@ -104,7 +104,7 @@ async def test_the_garbage_collector_may_not_take_what_people_wrote(fleet: Store
 
 async def test_what_was_pushed_a_moment_ago_is_not_deleted_unseen(fleet: StoreWorld, edge: Path) -> None:
     """Whoever decided to delete the draft has not seen the push: only the second request may do it."""
-    await drafted(fleet)
+    await create_draft(fleet)
     push_files(edge, {"web/b.txt": "b"}, branch=BRANCH)
     with pytest.raises(StatusError) as refused:
         await fleet.delete(DRAFT)

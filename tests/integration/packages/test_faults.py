@@ -108,16 +108,16 @@ async def test_a_draft_that_somebody_else_pushed_to_is_a_conflict(tmp_path: Path
 
 
 async def test_two_stores_of_one_remote_see_each_others_work_and_keep_it(tmp_path: Path, edge: Path) -> None:
-    async with running(tmp_path / "one") as one, running(tmp_path / "two") as two:
-        for world in (one, two):
+    async with running(tmp_path / "one") as first, running(tmp_path / "two") as two:
+        for world in (first, two):
             await world.add_repository("edge", edge)
-        await one.create(revision("edge", "app", "ws"))
+        await first.create(revision("edge", "app", "ws"))
         seen = await two.until(lambda: two.revision("edge.app.ws"))
-        assert seen["metadata"]["uid"] == one.present("edge.app.ws")["metadata"]["uid"]
+        assert seen["metadata"]["uid"] == first.present("edge.app.ws")["metadata"]["uid"]
         await two.publish(seen)
-        await one.until(lambda: one.present("edge.app.ws")["spec"]["lifecycle"] == "Published")
+        await first.until(lambda: first.present("edge.app.ws")["spec"]["lifecycle"] == "Published")
 
-        worlds = [(one, "a"), (two, "b")] * 4
+        worlds = [(first, "a"), (two, "b")] * 4
         outcomes = await asyncio.gather(
             *(
                 world.create(revision("edge", f"{letter}-{number}", "ws"))
@@ -127,7 +127,7 @@ async def test_two_stores_of_one_remote_see_each_others_work_and_keep_it(tmp_pat
         assert len(outcomes) == 8
         drafts = [ref for ref in refs(edge) if "/drafts/" in ref]
         assert len(drafts) == 8
-        await one.until(lambda: len(one.names()) == len(two.names()) == 10)
+        await first.until(lambda: len(first.names()) == len(two.names()) == 10)
 
 
 async def test_two_stores_that_approve_at_once_give_two_numbers_and_one_history(

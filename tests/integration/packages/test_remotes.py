@@ -220,9 +220,9 @@ async def test_a_server_that_is_down_for_a_while_takes_nothing_along(
 async def test_two_stores_and_a_person_that_publish_at_once_lose_nothing(
     server: GitServer, edge: Path, tmp_path: Path
 ) -> None:
-    async with running(tmp_path / "one") as one, running(tmp_path / "two") as two:
+    async with running(tmp_path / "one") as first, running(tmp_path / "two") as two:
         proposals = []
-        for world, letter in ((one, "a"), (two, "b")):
+        for world, letter in ((first, "a"), (two, "b")):
             await put_secret(world, "right-password")
             await world.add_repository("edge", server.url("edge.git"), git=LOGIN)
             for number in range(3):
@@ -253,7 +253,7 @@ async def test_two_stores_and_a_person_that_publish_at_once_lose_nothing(
             assert git(edge, "rev-parse", f"main:{name}") == git(edge, "rev-parse", f"{name}/v1:{name}")
         approvals = [entry for entry in log(edge, "main") if entry[2].startswith("Approving")]
         assert len(approvals) == 6
-        for world in (one, two):
+        for world in (first, two):
             for name in names:
                 await world.until(partial(is_published, world, f"edge.{name}.ws"))
 

@@ -496,11 +496,11 @@ async def test_a_commit_says_whether_it_comes_after_the_revision_and_has_its_pac
     later = fleet.present(other["metadata"]["name"])["status"]["selfLock"]["git"]["commit"]
 
     async def at(revision_name: str, oid: str) -> tuple[str, str] | None:
-        found = await fleet.store.resources.get(NAMESPACE, f"{revision_name}@{oid}")
-        if found is None:
+        commit_read = await fleet.store.resources.get(NAMESPACE, f"{revision_name}@{oid}")
+        if commit_read is None:
             return None
-        files = content_digest(found["spec"]["resources"])
-        return found["metadata"]["annotations"][IS_LATER], files
+        files = content_digest(commit_read["spec"]["resources"])
+        return commit_read["metadata"]["annotations"][IS_LATER], files
 
     content = content_digest((await fleet.files(name))["spec"]["resources"])
     assert commit != later
@@ -514,8 +514,8 @@ async def test_a_commit_says_whether_it_comes_after_the_revision_and_has_its_pac
     await fleet.put(changed, {"settings.yaml": CONFIG.replace("small", "large")})
     second = await fleet.publish(fleet.present(drafted["metadata"]["name"]))
     head = fleet.present(second["metadata"]["name"])["status"]["selfLock"]["git"]["commit"]
-    found = await at(name, head)
-    assert found is not None
-    assert (found[0], found[1] == content) == ("true", False), "another package is there now"
+    commit_read = await at(name, head)
+    assert commit_read is not None
+    assert (commit_read[0], commit_read[1] == content) == ("true", False), "another package is there now"
     earlier = await at(second["metadata"]["name"], commit)
     assert earlier == ("false", content)

@@ -26,15 +26,15 @@ async def life(tmp_path: Path, blueprints: Path, edge: Path) -> AsyncIterator[Li
         yield Life(api, world, edge)
 
 
-async def moved(life: Life, blueprints: Path, tag: str = "app/v1") -> None:
+async def move_tag(life: Life, blueprints: Path, tag: str = "app/v1") -> None:
     commit = retag(blueprints, "size: small\n  plain: '1'", tag)
     name = f"blue.{tag.replace('/', '.')}"
 
-    async def seen() -> bool:
+    async def is_seen() -> bool:
         lock = (await life.api.get(f"{REVISIONS}/{name}"))["status"]["selfLock"]
         return bool(lock["git"]["commit"] == commit)
 
-    await eventually(seen)
+    await eventually(is_seen)
     await life.world.converge()
 
 
@@ -47,7 +47,7 @@ async def test_drafts_and_published_packages_get_what_a_moved_tag_has(
     await eventually(lambda: life.has(f"blue.{tag.replace('/', '.')}"))
     await life.start(**upstream)
     await life.edit("size: small", "size: small\n  mine: '1'")
-    await moved(life, blueprints, tag)
+    await move_tag(life, blueprints, tag)
     assert (life.condition(), life.data()) == (NO_ERRORS, {"size": "small", "mine": "1", "plain": "1"})
     assert await life.conflicts() == []
     await life.writes_nothing()
@@ -55,11 +55,11 @@ async def test_drafts_and_published_packages_get_what_a_moved_tag_has(
     push_files(blueprints, {"app/settings.yaml": CONFIG.replace("size: small", "size: big")}, tag="other")
     git(blueprints, "tag", "--force", tag, "other")
 
-    async def arrived() -> bool:
+    async def has_arrived() -> bool:
         await life.world.converge()
         return life.drafts() == ["packagevariant-2"]
 
-    await eventually(arrived)
+    await eventually(has_arrived)
     assert life.data("packagevariant-2") == {"size": "big", "mine": "1"}
     assert await life.conflicts(SECOND) == []
     await life.writes_nothing()

@@ -130,7 +130,7 @@ async def test_a_renewed_certificate_is_used_and_a_broken_one_is_not(tmp_path: P
         clock[0] += 60
         return x509.load_pem_x509_certificate(source.certificate.read_bytes()).serial_number
 
-    one = use(first)
+    certificate = use(first)
     tls = ServingTls(files, monotonic=lambda: clock[0])
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", ssl=tls.context)
 
@@ -145,7 +145,7 @@ async def test_a_renewed_certificate_is_used_and_a_broken_one_is_not(tmp_path: P
         return x509.load_der_x509_certificate(der).serial_number
 
     async with server:
-        assert await shown("fleet.example") == one
+        assert await shown("fleet.example") == certificate
         two = use(second)
         assert [await shown("fleet.example"), await shown("127.0.0.1")] == [two, two]
         use(ServingFiles(first.certificate, second.key))
@@ -154,4 +154,4 @@ async def test_a_renewed_certificate_is_used_and_a_broken_one_is_not(tmp_path: P
         clock[0] += 60
         assert await shown("127.0.0.1") == two
         use(first)
-        assert await shown("127.0.0.1") == one
+        assert await shown("127.0.0.1") == certificate

@@ -20,7 +20,7 @@ FILES = Kind("porch.kpt.dev", "PackageRevisionResources")
 def objects() -> list[Object]:
     """A set of `ready`, `waiting`, and `unrendered`, whose draft's pipeline has failed."""
     owner = {"name": "web", "namespace": "default", "uid": "set"}
-    found: list[Object] = [
+    listed: list[Object] = [
         {"apiVersion": "config.porch.kpt.dev/v1alpha2", "kind": "PackageVariantSet", "metadata": owner}
     ]
     for name in ("ready", "waiting", "unrendered"):
@@ -33,7 +33,7 @@ def objects() -> list[Object]:
         }
         status = "True" if name == "ready" else "False"
         condition = {"type": "Ready", "status": status, "reason": "Why", "observedGeneration": 1}
-        found.append(
+        listed.append(
             {
                 "apiVersion": "config.porch.kpt.dev/v1alpha1",
                 "kind": "PackageVariant",
@@ -45,7 +45,7 @@ def objects() -> list[Object]:
     metadata = {"name": "edge.web.1", "namespace": "default", "ownerReferences": [reference]}
     failed = {"type": "Rendered", "status": "False", "message": "no image"}
     for kind, spec in (("PackageRevision", {"lifecycle": "Draft"}), ("PackageRevisionResources", {})):
-        found.append(
+        listed.append(
             {
                 "apiVersion": "porch.kpt.dev/v1alpha1",
                 "kind": kind,
@@ -54,7 +54,7 @@ def objects() -> list[Object]:
                 "status": {"conditions": [failed]},
             }
         )
-    return found
+    return listed
 
 
 class Location:

@@ -31,11 +31,11 @@ def objects() -> list[Object]:
         "metadata": {"name": "web", "namespace": "default", "uid": "set", "generation": 1},
         "status": {"conditions": [CONDITION]},
     }
-    found: list[Object] = [owner]
+    listed: list[Object] = [owner]
     for name, region in REGIONS.items():
         labels = {"config.porch.kpt.dev/packagevariantset": "set"}
         meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "generation": 1, "labels": labels}
-        found.append(
+        listed.append(
             {
                 "apiVersion": "config.porch.kpt.dev/v1alpha1",
                 "kind": "PackageVariant",
@@ -45,7 +45,7 @@ def objects() -> list[Object]:
         )
         reference = {"kind": "PackageVariant", "name": name, "uid": f"uid-{name}", "controller": True}
         conflicts = {"pvbus.dev/upgrade-conflicts": '[{"file":"x"}]'} if name == "b" else {}
-        found.append(
+        listed.append(
             {
                 "apiVersion": "porch.kpt.dev/v1alpha1",
                 "kind": "PackageRevision",
@@ -59,7 +59,7 @@ def objects() -> list[Object]:
                 "spec": {"lifecycle": "Draft", "repository": "edge", "packageName": name, "revision": 1},
             }
         )
-    return found
+    return listed
 
 
 class Server(MemoryCluster):

@@ -104,46 +104,46 @@ def test_tables_are_settled_when_nothing_was_decided_that_is_not_written() -> No
 
 
 def test_a_key_is_taken_once_and_again_after_a_mark_that_came_meanwhile() -> None:
-    one = opened()
-    one.mark("a")
-    assert one.take() == "a"
-    one.mark("a")
-    one.mark("a")
-    assert one.take() is None, "it is busy"
-    one.finish("a")
-    assert one.take() == "a"
-    one.finish("a")
-    assert one.take() is None
+    lease = opened()
+    lease.mark("a")
+    assert lease.take() == "a"
+    lease.mark("a")
+    lease.mark("a")
+    assert lease.take() is None, "it is busy"
+    lease.finish("a")
+    assert lease.take() == "a"
+    lease.finish("a")
+    assert lease.take() is None
 
 
 @pytest.mark.parametrize("state", ["dirty", "busy", "failed"])
 def test_an_offset_is_done_when_its_keys_are(state: str) -> None:
     """A key that is dirty or busy holds its offset; the rows of a step that ends it count as done."""
-    one = opened()
-    one.note_consumed(IN, 6, ["early"])
-    one.note_consumed(IN, 7, ["a"])
-    one.note_consumed(IN, 8, ["b"])
+    lease = opened()
+    lease.note_consumed(IN, 6, ["early"])
+    lease.note_consumed(IN, 7, ["a"])
+    lease.note_consumed(IN, 8, ["b"])
     for key in ("early", "a", "b"):
-        one.mark(key)
-    assert one.done_offsets() == {IN: 6}
+        lease.mark(key)
+    assert lease.done_offsets() == {IN: 6}
     for key in ("early", "a", "b"):
-        assert one.take() == key
-    one.finish("early")
+        assert lease.take() == key
+    lease.finish("early")
     if state == "dirty":
-        one.mark("a")
-        one.finish("a")
+        lease.mark("a")
+        lease.finish("a")
     elif state == "failed":
-        one.finish("a")
-        one.mark("a")
-    one.finish("b")
-    assert one.done_offsets() == {IN: 7}
+        lease.finish("a")
+        lease.mark("a")
+    lease.finish("b")
+    assert lease.done_offsets() == {IN: 7}
     if state == "busy":
-        assert one.done_offsets({"a"}) == {IN: 9}
+        assert lease.done_offsets({"a"}) == {IN: 9}
         return
-    assert one.take() == "a"
-    assert one.done_offsets() == {IN: 7}, "looked at again, and not done yet"
-    one.finish("a")
-    assert one.done_offsets() == {IN: 9}
+    assert lease.take() == "a"
+    assert lease.done_offsets() == {IN: 7}, "looked at again, and not done yet"
+    lease.finish("a")
+    assert lease.done_offsets() == {IN: 9}
 
 
 @pytest.mark.parametrize(

@@ -174,26 +174,26 @@ async def test_a_revision_that_a_rollback_left_published_waits_until_another_is_
     released = package(
         "edge", "app", "packagevariant-1", owners=[owner("v")], lifecycle="Published", revision=1
     )
-    world, found = await attention(*released)
-    assert found is None
+    world, condition = await attention(*released)
+    assert condition is None
 
     async def present() -> Condition | None:
         await world.settle()
         return next((each for each in world.result().conditions if each.type == ATTENTION), None)
 
     noted(world, order, uid)
-    found = await present()
+    condition = await present()
     if (order, uid) != ("stranded", "uid-v"):
-        assert found is None
+        assert condition is None
         return
-    assert found is not None
-    assert (found.status, found.reason) == ("True", "RollbackStranded")
-    assert found.message == (
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("True", "RollbackStranded")
+    assert condition.message == (
         f"one thing waits for a person: attempt 3 of RolloutPolicy web was rolled back, but {FIRST} is "
         "published still, as no good revision took its place: publish a better one; "
         "pvbus rollout status default/web --state stranded says why, and shows all of them"
     )
-    of_set = attention_of_set(found)
+    of_set = attention_of_set(condition)
     assert of_set.reason == "VariantsNeedAttention"
     assert of_set.message.startswith("one thing waits for a person: v: attempt 3 of RolloutPolicy web was")
     for obj in package(

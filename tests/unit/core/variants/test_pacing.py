@@ -70,75 +70,75 @@ def test_an_origin_that_became_cheap_waits_no_more() -> None:
 
 def costly_fleet(count: int) -> UnrollPart:
     """A set whose every target is near the limit; not evaluated yet."""
-    found = part()
+    unroll = part()
     for number in range(count):
         metadata = {"labels": {"env": "prod"}, "annotations": ANNOTATIONS}
-        found.tell(SITE, obj(SITE, f"s{number:03}", metadata=metadata))
+        unroll.tell(SITE, obj(SITE, f"s{number:03}", metadata=metadata))
     selector = {"apiVersion": "example.org/v1", "kind": "Site", "matchLabels": {"env": "prod"}}
     downstream = {"repo": "r1", "packageExpr": f"target.name + ({COSTLY_TEXT})"}
-    change(found, {"objectSelector": selector, "template": {"downstream": downstream}}, generation=2)
-    return found
+    change(unroll, {"objectSelector": selector, "template": {"downstream": downstream}}, generation=2)
+    return unroll
 
 
-def passed(found: UnrollPart) -> list[int]:
+def passed(unroll: UnrollPart) -> list[int]:
     """Run until every target is evaluated; return the number of targets in each pass."""
     counts: list[int] = []
     for _ in range(5_000):
-        before = found.controller.evaluations
-        outcome = found.run_once()
-        counts.append(found.controller.evaluations - before)
+        before = unroll.controller.evaluations
+        outcome = unroll.run_once()
+        counts.append(unroll.controller.evaluations - before)
         if outcome.result != "waiting" and outcome.again_after is None:
             return counts
-        found.now += outcome.again_after or 0.0
+        unroll.now += outcome.again_after or 0.0
     raise AssertionError("it has no end")
 
 
 def test_a_pass_of_costly_targets_evaluates_few_of_them() -> None:
     """Others run in between: two hundred targets take as many passes, and a multiple of their time."""
-    found = costly_fleet(200)
-    began = found.now
-    counts = passed(found)
+    unroll = costly_fleet(200)
+    began = unroll.now
+    counts = passed(unroll)
     assert sum(counts) >= 200
     assert max(counts) == 1
-    assert found.now - began > 50 * PERIOD
-    assert list(found.states().values()) == ["present"] * 200
+    assert unroll.now - began > 50 * PERIOD
+    assert list(unroll.states().values()) == ["present"] * 200
 
 
 def test_targets_of_a_changed_repository_are_evaluated_in_passes_too() -> None:
     """An object that leaves meanwhile is not evaluated again, one that changes is."""
-    found = costly_fleet(50)
-    passed(found)
-    found.tell(REPOSITORY, obj(REPOSITORY, "r1", spec={}, metadata={"labels": {"fleet": "b"}}))
-    before = found.controller.evaluations
-    found.run_once()
-    assert found.controller.evaluations - before <= 2
-    found.tell(SITE, obj(SITE, "s049", metadata={"labels": {"env": "test"}, "annotations": ANNOTATIONS}))
-    found.tell(SITE, obj(SITE, "s000", metadata={"labels": {"env": "prod"}, "annotations": {}}))
-    counts = passed(found)
+    unroll = costly_fleet(50)
+    passed(unroll)
+    unroll.tell(REPOSITORY, obj(REPOSITORY, "r1", spec={}, metadata={"labels": {"fleet": "b"}}))
+    before = unroll.controller.evaluations
+    unroll.run_once()
+    assert unroll.controller.evaluations - before <= 2
+    unroll.tell(SITE, obj(SITE, "s049", metadata={"labels": {"env": "test"}, "annotations": ANNOTATIONS}))
+    unroll.tell(SITE, obj(SITE, "s000", metadata={"labels": {"env": "prod"}, "annotations": {}}))
+    counts = passed(unroll)
     assert max(counts) <= 3  # one of them fails before it costs anything
-    assert found.rollup is not None
-    assert "s000" in found.rollup.message
-    assert found.controller.evaluations - before == 49
+    assert unroll.rollup is not None
+    assert "s000" in unroll.rollup.message
+    assert unroll.controller.evaluations - before == 49
 
 
 def test_expressions_of_a_set_are_compiled_in_passes() -> None:
     """A specification has room for hundreds of the longest; each pass compiles a few."""
     long = [f"'{number}' + " + " + ".join(["target.name"] * 100) for number in range(12)]
-    found = part(sites=("s1",))
+    unroll = part(sites=("s1",))
     template = {
         "downstream": {"repo": "r1"},
         "labelExprs": [{"key": f"k{n}", "valueExpr": text} for n, text in enumerate(long)],
     }
     selector = {"apiVersion": "example.org/v1", "kind": "Site", "matchLabels": {"env": "prod"}}
-    change(found, {"objectSelector": selector, "template": template}, generation=2)
+    change(unroll, {"objectSelector": selector, "template": template}, generation=2)
     begun, most = compilations(), 0
     for _ in range(200):
         before = compilations()
-        outcome = found.run_once()
+        outcome = unroll.run_once()
         most = max(most, compilations() - before)
         if outcome.again_after is None:
             break
-        found.now += outcome.again_after
+        unroll.now += outcome.again_after
     assert compilations() - begun == 12
     assert most * len(long[0]) < 2 * EXPRESSION_BYTES_MAX
 

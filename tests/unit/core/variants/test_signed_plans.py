@@ -55,18 +55,18 @@ def fleet(annotations: dict[str, str], policy: PlanPolicy = POLICY, **meta: Any)
     return part(sites=("s1", "s2"), plans=policy, annotations=annotations, **meta)
 
 
-def standing(found: UnrollPart) -> str:
+def standing(unroll: UnrollPart) -> str:
     """Return why the set is on hold, "" if it is not and has its two variants."""
-    found.now += 5
-    found.run()
-    assert found.rollup is not None
-    if not found.rollup.on_hold:
-        assert len(found.targets) == 2
-        assert not any(row.on_hold for row in found.targets.values())
+    unroll.now += 5
+    unroll.run()
+    assert unroll.rollup is not None
+    if not unroll.rollup.on_hold:
+        assert len(unroll.targets) == 2
+        assert not any(row.on_hold for row in unroll.targets.values())
         return ""
-    assert found.rollup.plan_required
-    assert all(row.on_hold for row in found.targets.values())
-    return found.rollup.hold_reason
+    assert unroll.rollup.plan_required
+    assert all(row.on_hold for row in unroll.targets.values())
+    return unroll.rollup.hold_reason
 
 
 def minisigned(key: Ed25519PrivateKey = ALICE, *, comment: str = "pvbus-plan", **statement: Any) -> str:
@@ -135,52 +135,52 @@ def test_a_set_needs_a_plan_that_is_signed_for_it(annotations: dict[str, str], w
 
 def test_without_signers_it_is_on_hold() -> None:
     """An installation that knows no keys lets nothing pass that needs a signature."""
-    found = fleet(NEEDS | {SIGNED_PLAN: signed()}, PlanPolicy())
-    assert "the installation knows no signers" in standing(found)
+    unroll = fleet(NEEDS | {SIGNED_PLAN: signed()}, PlanPolicy())
+    assert "the installation knows no signers" in standing(unroll)
 
 
 def test_an_edit_holds_what_is_made_and_a_signed_one_goes_on() -> None:
     """The variants keep what they have until the edit has a plan of its own."""
-    found = fleet(NEEDS | {SIGNED_PLAN: signed()})
-    assert standing(found) == ""
-    change(found, generation=2, up=NEW, annotations=NEEDS | {SIGNED_PLAN: signed()})
-    assert "it was changed since its plan was signed" in standing(found)
+    unroll = fleet(NEEDS | {SIGNED_PLAN: signed()})
+    assert standing(unroll) == ""
+    change(unroll, generation=2, up=NEW, annotations=NEEDS | {SIGNED_PLAN: signed()})
+    assert "it was changed since its plan was signed" in standing(unroll)
     fresh = NEEDS | {SIGNED_PLAN: signed(generation=2, up=NEW)}
-    change(found, generation=2, up=NEW, annotations=fresh)
-    assert standing(found) == ""
+    change(unroll, generation=2, up=NEW, annotations=fresh)
+    assert standing(unroll) == ""
     # the old plan is signed and its spec was allowed once; its generation is past
-    change(found, generation=3, annotations=NEEDS | {SIGNED_PLAN: signed()})
-    assert "its plan is for generation 1, and it has generation 3" in standing(found)
+    change(unroll, generation=3, annotations=NEEDS | {SIGNED_PLAN: signed()})
+    assert "its plan is for generation 1, and it has generation 3" in standing(unroll)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_the_requirement_cannot_be_edited_away(restarts: bool) -> None:
     """Without its annotation the set still needs a plan, also for a new worker; a signed one ends that."""
-    found = fleet(NEEDS | {SIGNED_PLAN: signed()})
-    assert standing(found) == ""
+    unroll = fleet(NEEDS | {SIGNED_PLAN: signed()})
+    assert standing(unroll) == ""
     if restarts:
-        found.restart()
-    change(found, generation=2, up=NEW, annotations={})
-    assert "it has none" in standing(found)
-    change(found, generation=2, up=NEW, annotations={SIGNED_PLAN: signed(generation=2, up=NEW)})
-    assert "it was changed" in standing(found)  # what was signed keeps the requirement
+        unroll.restart()
+    change(unroll, generation=2, up=NEW, annotations={})
+    assert "it has none" in standing(unroll)
+    change(unroll, generation=2, up=NEW, annotations={SIGNED_PLAN: signed(generation=2, up=NEW)})
+    assert "it was changed" in standing(unroll)  # what was signed keeps the requirement
     ended = {SIGNED_PLAN: signed(generation=2, up=NEW, requires="")}
-    change(found, generation=2, up=NEW, annotations=ended)
-    assert standing(found) == ""
-    assert found.rollup is not None
-    assert not found.rollup.plan_required
+    change(unroll, generation=2, up=NEW, annotations=ended)
+    assert standing(unroll) == ""
+    assert unroll.rollup is not None
+    assert not unroll.rollup.plan_required
 
 
 def test_a_set_that_the_installation_names_needs_a_plan_whatever_it_says() -> None:
     """Also one that was deleted and made again, which has no memory of its own."""
     policy = policy_of("prod/*, default/al*", SIGNERS)
     assert "it has none" in standing(fleet({}, policy))
-    found = fleet({SIGNED_PLAN: signed(requires="")}, policy)
-    assert standing(found) == ""
-    found.tell_gone(SET, site_set())
-    found.run()
-    change(found, uid="again", annotations={SIGNED_PLAN: signed(requires="")})
-    assert "its plan is for other sets" in standing(found)
+    unroll = fleet({SIGNED_PLAN: signed(requires="")}, policy)
+    assert standing(unroll) == ""
+    unroll.tell_gone(SET, site_set())
+    unroll.run()
+    change(unroll, uid="again", annotations={SIGNED_PLAN: signed(requires="")})
+    assert "its plan is for other sets" in standing(unroll)
 
 
 @pytest.mark.parametrize("text", ["alice", "alice ssh-rsa AAAA", f"alice {public_text(ALICE)[:-8]}", "a b c"])

@@ -30,22 +30,22 @@ from tests.unit.core.variants.unrolling import change, downstreams, live_on, par
 def test_a_kind_that_cannot_be_selected_is_named(said: str, reason: str, message: str) -> None:
     """If it is not served, with the version, which the set knows and the observer does not. Where a right is
     missing, the kind is served, and another reason says so."""
-    found = part(sites=("s1",))
+    unroll = part(sites=("s1",))
     value = encode_row(SyncMarker(state="unavailable", epoch=2, message=said))
-    found.controller.load(OBJECTS, 0, sync_key(*SITE), value)
-    assert reported(found) == (reason, message)
+    unroll.controller.load(OBJECTS, 0, sync_key(*SITE), value)
+    assert reported(unroll) == (reason, message)
 
 
 @pytest.mark.parametrize("versions", [("v1", "v9"), ("v9", "v1")])
 def test_a_kind_at_two_versions_is_selected_at_the_one_that_is_served(versions: tuple[str, str]) -> None:
     """Whichever target comes first; at the other version alone the kind is unknown."""
     targets = [selecting(api=f"example.org/{v}", name=f"s{n}") for n, v in enumerate(versions, 1)]
-    found = part(*targets, sites=("s1", "s2"))
-    assert reported(found) == ("Valid", "")
-    assert downstreams(found) == {("r1", "s1"), ("r1", "s2")}
-    change(found, selecting(api="example.org/v9"), generation=2)
+    unroll = part(*targets, sites=("s1", "s2"))
+    assert reported(unroll) == ("Valid", "")
+    assert downstreams(unroll) == {("r1", "s1"), ("r1", "s2")}
+    change(unroll, selecting(api="example.org/v9"), generation=2)
     unknown = 'no matches for kind "Site" in version "example.org/v9"'
-    assert reported(found) == ("NoMatchingTargets", unknown)
+    assert reported(unroll) == ("NoMatchingTargets", unknown)
 
 
 def labelled(template: dict[str, Any], *, env: str = "prod") -> dict[str, Any]:
@@ -54,46 +54,46 @@ def labelled(template: dict[str, Any], *, env: str = "prod") -> dict[str, Any]:
 
 def test_a_failing_expression_names_its_target_and_counts_the_others() -> None:
     """Those of the same text apart from those of another one; the first target is the one that is named."""
-    found = part(
+    unroll = part(
         labelled({"repo": "r1", "packageExpr": "target.labels['pkg']"}),
         labelled({"repo": "r1", "packageExpr": "target.labels['name']"}, env="test"),
     )
 
     def said() -> str:
-        reason, message = reported(found)
+        reason, message = reported(unroll)
         assert reason == "UnexpectedError"
         where, _, rest = message.partition(": template.downstream.packageExpr: ")
         assert where == "spec.targets[0] with Site default/s3"
         return rest[rest.index("(") :] if "(" in rest else ""
 
-    found.tell(SITE, site("s2", env="prod", pkg="fine"))
-    found.tell(SITE, site("s3", env="prod"))
+    unroll.tell(SITE, site("s2", env="prod", pkg="fine"))
+    unroll.tell(SITE, site("s3", env="prod"))
     assert said() == ""
     for number in range(4, 8):
-        found.tell(SITE, site(f"s{number}", env="prod"))
+        unroll.tell(SITE, site(f"s{number}", env="prod"))
     assert said() == "(and 4 more like it)"
-    found.tell(SITE, site("t1", env="test"))
+    unroll.tell(SITE, site("t1", env="test"))
     assert said() == "(and 4 more like it and 1 other error)"
-    found.tell(SITE, site("t2", env="test"))
+    unroll.tell(SITE, site("t2", env="test"))
     assert said() == "(and 4 more like it and 2 other errors)"
-    assert downstreams(found) == {("r1", "fine")}
+    assert downstreams(unroll) == {("r1", "fine")}
 
 
 def test_a_target_whose_repository_is_missing_says_so_until_it_comes() -> None:
-    found = part(labelled({"repo": "nowhere", "packageExpr": "target.name"}), sites=("s1",))
+    unroll = part(labelled({"repo": "nowhere", "packageExpr": "target.name"}), sites=("s1",))
     missing = 'no Repository named "nowhere" in namespace "default"'
-    assert reported(found) == ("UnexpectedError", f"spec.targets[0] with Site default/s1: {missing}")
-    found.tell(REPOSITORY, obj(REPOSITORY, "nowhere", spec={}))
-    assert reported(found) == ("Valid", "")
+    assert reported(unroll) == ("UnexpectedError", f"spec.targets[0] with Site default/s1: {missing}")
+    unroll.tell(REPOSITORY, obj(REPOSITORY, "nowhere", spec={}))
+    assert reported(unroll) == ("Valid", "")
 
 
 def test_an_upstream_whose_package_is_missing_says_so() -> None:
     upstream = {"repo": "up", "package": "absent", "revision": 1}
-    found = part({"repositories": [{"name": "r1"}]}, up=upstream)
-    found.tell(REPOSITORY, obj(REPOSITORY, "up", spec={}))
+    unroll = part({"repositories": [{"name": "r1"}]}, up=upstream)
+    unroll.tell(REPOSITORY, obj(REPOSITORY, "up", spec={}))
     missing = "could not find upstream package revision 'absent/1' in repo 'up'"
     message = f'{missing}: the repository has no package "absent"'
-    assert reported(found) == ("UpstreamNotFound", message)
+    assert reported(unroll) == ("UpstreamNotFound", message)
 
 
 def test_objects_that_give_one_downstream_are_named_both() -> None:
@@ -115,29 +115,29 @@ def test_objects_that_give_one_downstream_are_named_both() -> None:
 
 def test_a_set_in_the_old_form_says_so_and_keeps_its_variants() -> None:
     """An old Porch stored it as v1alpha1, and the API server shows it as v1alpha2: it says what to write."""
-    found = part(sites=("s1", "s2"))
-    before = dict(found.children)
+    unroll = part(sites=("s1", "s2"))
+    before = dict(unroll.children)
     old = site_set(generation=2)
     old["spec"] = {"upstream": {"package": {"repo": "up", "name": "base"}, "revision": 1}, "targets": []}
-    found.tell(SET, old)
-    reason, message = reported(found)
+    unroll.tell(SET, old)
+    reason, message = reported(unroll)
     assert reason == "ValidationError"
     assert "$.spec.upstream.package" in message
     assert "form of v1alpha1" in message
     assert "write it anew in the form of v1alpha2" in message
-    live_on(found)
-    assert found.children == before
-    change(found, generation=3)
-    assert reported(found)[0] != "ValidationError"
-    assert found.children.keys() == before.keys()
+    live_on(unroll)
+    assert unroll.children == before
+    change(unroll, generation=3)
+    assert reported(unroll)[0] != "ValidationError"
+    assert unroll.children.keys() == before.keys()
 
 
 def test_a_set_with_another_wrong_type_names_the_field() -> None:
-    found = part(sites=("s1",))
+    unroll = part(sites=("s1",))
     wrong = site_set(generation=2)
     wrong["spec"]["upstream"]["revision"] = "one"
-    found.tell(SET, wrong)
-    reason, message = reported(found)
+    unroll.tell(SET, wrong)
+    reason, message = reported(unroll)
     assert reason == "ValidationError"
     assert message.startswith("the spec cannot be read: ")
     assert "$.spec.upstream.revision" in message

@@ -31,68 +31,68 @@ def part(
     **meta: Any,
 ) -> UnrollPart:
     """A world with upstream and Repository r1; a set with these targets, or one variant per Site."""
-    found = UnrollPart(limits=limits, chunk_puts=chunk_puts, opinions=opinions, plans=plans)
-    found.tell(REVISION, upstream())
-    found.tell(REPOSITORY, obj(REPOSITORY, "r1", spec={}, metadata={"labels": {"fleet": "a"}}))
+    unroll = UnrollPart(limits=limits, chunk_puts=chunk_puts, opinions=opinions, plans=plans)
+    unroll.tell(REVISION, upstream())
+    unroll.tell(REPOSITORY, obj(REPOSITORY, "r1", spec={}, metadata={"labels": {"fleet": "a"}}))
     for name in sites:
-        found.tell(SITE, site(name, env="prod"))
-    change(found, *targets, **meta)
-    found.synced()
-    found.run()
-    return found
+        unroll.tell(SITE, site(name, env="prod"))
+    change(unroll, *targets, **meta)
+    unroll.synced()
+    unroll.run()
+    return unroll
 
 
-def change(found: UnrollPart, *targets: Any, generation: int = 1, up: Any = None, **meta: Any) -> None:
+def change(unroll: UnrollPart, *targets: Any, generation: int = 1, up: Any = None, **meta: Any) -> None:
     thing = site_set(generation=generation, **meta)
     if targets:
         thing["spec"]["targets"] = list(targets)
     if up is not None:
         thing["spec"]["upstream"] = up
-    found.tell(SET, thing)
+    unroll.tell(SET, thing)
 
 
-def reported(found: UnrollPart) -> tuple[str, str]:
-    found.now += 2
-    found.run()
-    assert found.rollup is not None
-    return found.rollup.reason, found.rollup.message
+def reported(unroll: UnrollPart) -> tuple[str, str]:
+    unroll.now += 2
+    unroll.run()
+    assert unroll.rollup is not None
+    return unroll.rollup.reason, unroll.rollup.message
 
 
 def fleet(number: int, **options: Any) -> UnrollPart:
     """A set of so many Sites s0000, s0001, ..., each with its living variant."""
-    found = part(sites=tuple(f"s{i:04}" for i in range(number)), **options)
-    for name in list(found.children):
-        found.made(name)
-    found.run()
-    return found
+    unroll = part(sites=tuple(f"s{i:04}" for i in range(number)), **options)
+    for name in list(unroll.children):
+        unroll.made(name)
+    unroll.run()
+    return unroll
 
 
-def relabel(found: UnrollPart, *numbers: int, env: str = "test", gap: float = 0.0) -> None:
+def relabel(unroll: UnrollPart, *numbers: int, env: str = "test", gap: float = 0.0) -> None:
     """Give Sites of a fleet another label, one after the other."""
     for i in numbers:
-        found.tell(SITE, site(f"s{i:04}", env=env))
-        found.now += gap
-        found.run()
+        unroll.tell(SITE, site(f"s{i:04}", env=env))
+        unroll.now += gap
+        unroll.run()
 
 
-def delete_ordered(found: UnrollPart) -> int:
+def delete_ordered(unroll: UnrollPart) -> int:
     """Carry out all orders as render does; return how many."""
-    names = [name for name, state in found.states().items() if state == "ordered"]
+    names = [name for name, state in unroll.states().items() if state == "ordered"]
     for name in names:
-        found.unmade(name)
-    found.run()
+        unroll.unmade(name)
+    unroll.run()
     return len(names)
 
 
-def live_on(found: UnrollPart, seconds: float = 30.0) -> None:
+def live_on(unroll: UnrollPart, seconds: float = 30.0) -> None:
     for _ in range(int(seconds / 3)):
-        found.now += 3
-        found.run()
+        unroll.now += 3
+        unroll.run()
 
 
-def downstreams(found: UnrollPart) -> set[tuple[str, str]]:
+def downstreams(unroll: UnrollPart) -> set[tuple[str, str]]:
     return {
-        (r.downstream.repo, r.downstream.package) for r in found.children.values() if r.state == "present"
+        (r.downstream.repo, r.downstream.package) for r in unroll.children.values() if r.state == "present"
     }
 
 
@@ -102,10 +102,10 @@ def selecting(kind: str = "Site", api: str = "example.org/v1", **fields: Any) ->
 
 def removing(**meta: Any) -> UnrollPart:
     """Two Sites, both with a living variant; the first is about to be unwanted."""
-    found = part(sites=("s1", "s2"), **meta)
-    for name in list(found.children):
-        found.made(name)
-    found.run()
-    found.tell(SITE, site("s1", env="test"))
-    found.run()
-    return found
+    unroll = part(sites=("s1", "s2"), **meta)
+    for name in list(unroll.children):
+        unroll.made(name)
+    unroll.run()
+    unroll.tell(SITE, site("s1", env="test"))
+    unroll.run()
+    return unroll

@@ -19,7 +19,7 @@ def row(**fields: object) -> LockRow:
     return LockRow(**{"status": "locked", "uid": "u", "package": "p", "version": "v1", **fields})  # type: ignore[arg-type]
 
 
-def done(
+def outcome_of(
     reason: str = "",
     message: str = "",
     *,
@@ -32,11 +32,11 @@ def done(
     return EstablishedRow(uid=uid, revisions=(entry,), is_healthy=is_healthy, reason=reason, message=message)
 
 
-HEALTHY = done(is_healthy=True)
+HEALTHY = outcome_of(is_healthy=True)
 CONFLICT = row(status="refused", reason="Conflict", message="a needs b")
 
 RING = row(reason="DependencyCycle", message="a needs b, which needs a")
-REPORTED = done(message="a needs b, which needs a", is_healthy=True)
+REPORTED = outcome_of(message="a needs b, which needs a", is_healthy=True)
 
 
 @pytest.mark.parametrize(
@@ -45,39 +45,46 @@ REPORTED = done(message="a needs b, which needs a", is_healthy=True)
         (PROVIDER, row(), None, HEALTHY, "InstallPackageRevision", "the first installation"),
         (CARVEL, row(), None, HEALTHY, "ReconcileSucceeded", "in kapp-controller's word"),
         (PROVIDER, row(), HEALTHY, HEALTHY, "", "nothing is new"),
-        (PROVIDER, row(), HEALTHY, done(is_healthy=True, name="v2"), "InstallPackageRevision", "an upgrade"),
-        (PROVIDER, row(), done("Reconciling"), done("Pending"), "", "work goes on"),
+        (
+            PROVIDER,
+            row(),
+            HEALTHY,
+            outcome_of(is_healthy=True, name="v2"),
+            "InstallPackageRevision",
+            "an upgrade",
+        ),
+        (PROVIDER, row(), outcome_of("Reconciling"), outcome_of("Pending"), "", "work goes on"),
         (PROVIDER, RING, HEALTHY, REPORTED, "InstallPackageRevision", "a ring of what is installed"),
         (PROVIDER, RING, REPORTED, REPORTED, "", "the ring is told already"),
         (
             PROVIDER,
             CONFLICT,
             HEALTHY,
-            done("Conflict", "a needs b", is_healthy=True),
+            outcome_of("Conflict", "a needs b", is_healthy=True),
             "ResolveDependencies",
             "the refusal of an upgrade; what is there stays healthy",
         ),
         (
             PROVIDER,
             CONFLICT,
-            done("Conflict", "a needs b"),
-            done("Conflict", "a needs b"),
+            outcome_of("Conflict", "a needs b"),
+            outcome_of("Conflict", "a needs b"),
             "",
             "told already",
         ),
         (
             PROVIDER,
             CONFLICT,
-            done("Conflict", "a needs c"),
-            done("Conflict", "a needs b"),
+            outcome_of("Conflict", "a needs c"),
+            outcome_of("Conflict", "a needs b"),
             "ResolveDependencies",
             "for another reason",
         ),
         (
             PROVIDER,
             CONFLICT,
-            done("Conflict", "a needs b", uid="old"),
-            done("Conflict", "a needs b"),
+            outcome_of("Conflict", "a needs b", uid="old"),
+            outcome_of("Conflict", "a needs b"),
             "ResolveDependencies",
             "of another object of the name",
         ),
@@ -85,7 +92,7 @@ REPORTED = done(message="a needs b, which needs a", is_healthy=True)
             CARVEL,
             row(status="broken", reason="InvalidInstall", message="spec.x"),
             None,
-            done("InvalidInstall", "spec.x"),
+            outcome_of("InvalidInstall", "spec.x"),
             "InvalidInstall",
             "a spec that cannot be read",
         ),
@@ -93,7 +100,7 @@ REPORTED = done(message="a needs b, which needs a", is_healthy=True)
             PROVIDER,
             row(status="waiting", reason="SourceFails", message="401"),
             None,
-            done("SourceFails", "401"),
+            outcome_of("SourceFails", "401"),
             "UnpackPackage",
             "a source that says no",
         ),
@@ -101,21 +108,28 @@ REPORTED = done(message="a needs b, which needs a", is_healthy=True)
             PROVIDER,
             row(status="waiting", reason="Waiting", message="the tag"),
             None,
-            done("Waiting", "the tag"),
+            outcome_of("Waiting", "the tag"),
             "",
             "a moment's wait",
         ),
-        (CARVEL, row(), HEALTHY, done("Forbidden", "no right", state="failed"), "Forbidden", "writes fail"),
+        (
+            CARVEL,
+            row(),
+            HEALTHY,
+            outcome_of("Forbidden", "no right", state="failed"),
+            "Forbidden",
+            "writes fail",
+        ),
         (
             CARVEL,
             row(status="removed"),
             HEALTHY,
-            done("DeleteFailed", "no right"),
+            outcome_of("DeleteFailed", "no right"),
             "DeleteFailed",
             "it stays",
         ),
-        (CARVEL, row(status="removed"), HEALTHY, done("Deleting"), "", "it goes"),
-        (PROVIDER, row(uid=""), None, done("Creating"), "", "there is no object yet"),
+        (CARVEL, row(status="removed"), HEALTHY, outcome_of("Deleting"), "", "it goes"),
+        (PROVIDER, row(uid=""), None, outcome_of("Creating"), "", "there is no object yet"),
     ],
 )
 def test_what_is_told(
@@ -129,7 +143,7 @@ def test_what_is_told(
 
 def test_the_event_of_an_object_without_a_namespace_is_in_default() -> None:
     """There kubectl describe looks for it; the object itself is named without one."""
-    notice = notice_of(PROVIDER, CONFLICT, None, done("Conflict", "a needs b"), 1000.0)
+    notice = notice_of(PROVIDER, CONFLICT, None, outcome_of("Conflict", "a needs b"), 1000.0)
     assert isinstance(notice, Notice)
     write = Recorder("test").admit(notice, 0.0)
     assert isinstance(write, Create)
