@@ -5,7 +5,7 @@ installs are made for others and with which spec. A decision is made from the ta
 their own results come to an end.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -124,10 +124,11 @@ def _settle_created(family: Family[P]) -> None:
         row, held_by = family.rows[plan.okey], holders[plan.okey]
         assert row is not None
         if held_by:
-            row = msgspec.structs.replace(row, holders=held_by, removal=_removal(family, held_by[0]))
+            row = msgspec.structs.replace(row, holders=held_by, removal=_removal(family, held_by[0], holders))
             row = family.pass_on(plan, row, held_by[0])
         elif plan.okey in first:
-            row = _without_holders(family, plan, row, any(need.install == plan.okey for need in needs))
+            is_used = any(need.install == plan.okey for need in needs)
+            row = _without_holders(family, plan, row, holders, is_used)
         else:
             row = msgspec.structs.replace(row, holders=plan.holders)
         family.rows[plan.okey] = row
@@ -159,28 +160,38 @@ def _holders(plan: Plan, needing: Collection[str], retained: Collection[str]) ->
     return (*former, *sorted(set(needing) - set(former)))
 
 
-def _removal(family: Family[P], okey: str) -> Removal:
-    """Return what an install wants done with what only it held; its owner says so for a created one."""
+def _removal(family: Family[P], okey: str, holders: Mapping[str, Sequence[str]]) -> Removal:
+    """Return what an install wants done with what only it held.
+
+    For a created one its owner says so, and what a user writes is so of all that was created for it at once:
+    the install may be deleted before the next decision.
+
+    holders: of created installs, by this decision
+    """
     seen: set[str] = set()
+    row = family.lock.get(okey)
     while okey not in seen:
         seen.add(okey)
-        install, row, plan = family.install(okey), family.lock.get(okey), family.plans.get(okey)
+        install, plan = family.install(okey), family.plans.get(okey)
         if install is not None and not install.owner and not (plan is not None and plan.is_created):
             return install.removal
-        if row is not None:
-            return row.removal
-        if plan is None or not plan.holders:
+        row = family.lock.get(okey, row)
+        owners = holders.get(okey) or (plan.holders if plan is not None else ())
+        if not owners:
             break
-        okey = plan.holders[0]
-    return "orphan"
+        okey = owners[0]
+    return row.removal if row is not None else "orphan"
 
 
-def _without_holders(family: Family[P], plan: P, row: LockRow, is_used: bool) -> LockRow:
+def _without_holders(
+    family: Family[P], plan: P, row: LockRow, holders: Mapping[str, Sequence[str]], is_used: bool
+) -> LockRow:
     """Return the row of a created install that has lost its last holder. is_used: whether others need it."""
     names = ", ".join(ObjectKey.parse(okey).name for okey in plan.holders)
     if plan.install is None:
         return removed(row)
-    removal = _removal(family, plan.holders[0]) if family.install(plan.holders[0]) else row.removal
+    owner = plan.holders[0]
+    removal = _removal(family, owner, holders) if family.install(owner) else row.removal
     former = plan.row
     is_ours = former is not None and bool(former.template) and former.uid in ("", plan.install.uid)
     if removal == "orphan" or not is_ours or (removal == "keep-if-used" and is_used):

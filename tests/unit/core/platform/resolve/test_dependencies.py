@@ -189,6 +189,27 @@ def test_what_only_one_install_held_stays_or_goes_as_it_says(
     assert (row.status, row.holders) == (status, tuple(install_key(each) for each in holders))
 
 
+def test_what_a_user_says_of_removal_is_so_of_the_whole_chain_at_once() -> None:
+    """The install may be deleted before the next decision: what it needs by others was left behind then."""
+    world = started()
+    world.registry.publish(AWS, "v1.0.0")
+    world.registry.publish(NET, "v1.0.0", depends=(needs(AWS),))
+    world.registry.publish(APP, "v1.0.0", depends=(needs(NET),))
+    world.install("app", f"{APP}:v1.0.0")
+    world.run()
+    for name, owner in (("acme-network", "app"), ("acme-aws", "acme-network")):
+        package = world.row(name).template["package"]
+        world.install(name, package, annotations={"pvbus.dev/owner": f"Provider/{owner}"})
+    world.run()
+    world.install("app", f"{APP}:v1.0.0", annotations={"pvbus.dev/dependency-removal": "delete"})
+    world.step("cluster")
+    assert [world.row(each).removal for each in ("app", "acme-network", "acme-aws")] == ["delete"] * 3
+    for name in ("app", "acme-network"):
+        world.remove(install_key(name))
+        world.run()
+    assert world.row("acme-aws").status == "removed"
+
+
 def test_an_install_that_was_released_and_not_removed_is_decided_on_like_a_users() -> None:
     """Establish keeps what something needs after all, without an owner."""
     world = started()
