@@ -32,16 +32,13 @@ from typing import Any, cast
 from prometheus_client import Counter
 
 from pvbus.adapters.clock import SystemClock
-from pvbus.adapters.kafka.reader import KafkaReader
 from pvbus.adapters.kubernetes.cluster import HttpCluster
-from pvbus.adapters.sqlite.reader import SqliteReader
 from pvbus.core.cel import compilations
 from pvbus.ports.bus import Bus, Record
 from pvbus.ports.cluster import Cluster
-from pvbus.runtime.ingest.worker import IngestWorker
 from pvbus.runtime.process import hosting
 from pvbus.runtime.process.assembly import Service, build_service, is_settled, partition_count, run_all
-from pvbus.runtime.process.buses import open_bus
+from pvbus.runtime.process.buses import bus_file, open_bus
 from pvbus.runtime.process.installation import ensure_installation
 from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.reconcile.worker import Worker
@@ -120,8 +117,8 @@ def counted(counter: Counter, label: str) -> dict[str, float]:
     return found
 
 
-def count_reads() -> Callable[[], int]:
-    """Count the records that this process gets from any bus, from now on."""
+def count_reads(url: str) -> Callable[[], int]:
+    """Count the records that this process gets from the bus, from now on."""
     found = 0
 
     def counting(poll: Any) -> Any:
@@ -133,8 +130,16 @@ def count_reads() -> Callable[[], int]:
 
         return counted_poll
 
-    for kind in (KafkaReader, SqliteReader):
-        setattr(kind, "poll", counting(kind.poll))  # noqa: B010  # as a statement, mypy refuses it
+    kind: Any
+    if bus_file(url) is None:
+        from pvbus.adapters.kafka.reader import KafkaReader
+
+        kind = KafkaReader
+    else:
+        from pvbus.adapters.sqlite.reader import SqliteReader
+
+        kind = SqliteReader
+    setattr(kind, "poll", counting(kind.poll))  # noqa: B010  # as a statement, mypy refuses it
     return lambda: found
 
 
@@ -220,11 +225,11 @@ class Lateness:
 
 
 def is_ready(service: Service) -> bool:
-    return service.ready and (not isinstance(service, IngestWorker) or service.observed)
+    return service.ready and service.observed
 
 
 async def serve(kubeconfig: str, url: str, names: list[str]) -> None:
-    count_read, steps, writes = count_reads(), time_steps(names), count_writes()
+    count_read, steps, writes = count_reads(url), time_steps(names), count_writes()
     logs.configure("warning")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # each try of a Kafka that is just up
     empty = usage()["residentBytes"]

@@ -17,7 +17,6 @@ from pvbus.ports.cluster import Cluster
 from pvbus.ports.monitoring import Monitoring
 from pvbus.ports.sources import Sources
 from pvbus.runtime.backoff import uniform
-from pvbus.runtime.ingest.worker import IngestWorker
 from pvbus.runtime.process.settings import ServicesConfig
 from pvbus.runtime.reconcile.holder import HeldLease
 from pvbus.runtime.reconcile.worker import Worker
@@ -43,6 +42,11 @@ class Service(Protocol):
 
     @property
     def ready(self) -> bool: ...
+
+    @property
+    def observed(self) -> bool:
+        """Whether every kind that it lists is listed, or known not to be served."""
+        ...
 
     @property
     def idle(self) -> bool: ...
@@ -113,6 +117,8 @@ def build_service(
     config, around = config or ServicesConfig(), around or Surroundings()
     count = partitions or partition_count()
     if name == "ingest":
+        from pvbus.runtime.ingest.worker import IngestWorker
+
         return IngestWorker(
             bus, cluster, clock, partitions=count, jitter=around.jitter, namespaces=config.namespace_names
         )

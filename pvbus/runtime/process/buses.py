@@ -1,6 +1,6 @@
 """Opens the bus of a URL: `sqlite:PATH`, a file on this machine, or `kafka://HOST:PORT...`, a cluster.
 
-Kafka's client is imported only where there is a Kafka: it would be a tenth of the start of other processes.
+Each bus is imported only where it is used: Kafka's client would be a tenth of the start of other processes.
 """
 
 import ssl
@@ -10,7 +10,6 @@ import msgspec
 
 from pvbus.adapters.files import open_plain
 from pvbus.adapters.kafka.settings import KafkaSettings, OAuthBearer, Scram, Tls, settings_of, ssl_context
-from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.core.errors import UsageError
 from pvbus.ports.bus import Bus
 from pvbus.runtime.process.configuration import variable_of
@@ -53,6 +52,8 @@ async def open_bus(config: ServiceConfig, *, create: bool = True) -> Bus:
     if path.exists():
         open_plain(path).close()
     path.parent.mkdir(parents=True, exist_ok=True)
+    from pvbus.adapters.sqlite.bus import SqliteBus
+
     return await SqliteBus.open(path)
 
 

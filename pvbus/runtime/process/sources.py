@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pvbus.core.errors import UsageError
-from pvbus.core.platform.packaging.archives import Limits
 from pvbus.ports.cluster import Cluster, Kind
 from pvbus.ports.sources import Secrets, Sources
 from pvbus.runtime.process.settings import ServiceConfig, ServicesConfig, SourcesConfig, split_folders
@@ -52,6 +51,7 @@ def sources_of(
     from pvbus.adapters.sources.limits import SourceLimits
     from pvbus.adapters.sources.oci import parse_mirrors
     from pvbus.adapters.sources.sources import PackageSources, no_secrets
+    from pvbus.core.platform.packaging.archives import Limits
 
     if config.sources_ca_file and not Path(config.sources_ca_file).is_file():
         raise UsageError(f"PVBUS_SOURCES_CA_FILE: {config.sources_ca_file}: no such file")

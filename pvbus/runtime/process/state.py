@@ -15,7 +15,6 @@ from pvbus.core.errors import PvbusError
 from pvbus.core.kernel.effects import DEFECT
 from pvbus.ports.bus import Bus, TopicPartition
 from pvbus.ports.clock import Clock
-from pvbus.runtime.ingest.worker import IngestWorker
 from pvbus.runtime.process.assembly import INPUTS, Service
 from pvbus.runtime.reconcile.holder import HeldLease
 from pvbus.runtime.reconcile.worker import Worker
@@ -159,7 +158,7 @@ class Observer:
             next_timer_seconds=service.next_timer_seconds,
             dirty=service.dirty_keys,
             behind=sum(left.values()) if left.keys() == service.positions().keys() else None,
-            observed=service.observed if isinstance(service, IngestWorker) else True,
+            observed=service.observed,
             defects=defects_of(service),
             leases=tuple(
                 self._report_lease(lease, [(topic, number) for topic in self._inputs.get(name, ())], left)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from pvbus.adapters.clock import Stopwatch
 from pvbus.core.errors import TransientError
-from pvbus.ports.bus import Bus, Record, TopicPartition
+from pvbus.ports.bus import Bus, Reader, Record, TopicPartition
 from pvbus.ports.clock import Clock
 
 POLL_SECONDS = 1.0
@@ -52,6 +52,64 @@ class _Waiter:
         self.lost: TopicPartition | None = None
 
 
+class _Replays:
+    """The restores under way, which share a reader: one for each lease costs connections and requests.
+
+    A restore that waits for records reads for all of them, one restore at a time.
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._reader: Reader | None = None
+        self._positions: dict[TopicPartition, int] = {}
+        self._apply: dict[TopicPartition, Callable[[Record], object]] = {}
+        self._turn = asyncio.Lock()
+
+    def begin(self, positions: Mapping[TopicPartition, int], apply: Callable[[Record], object]) -> None:
+        """Read partitions from these positions on, which no other restore reads."""
+        self._positions.update(positions)
+        self._apply.update(dict.fromkeys(positions, apply))
+        if self._reader is None:
+            self._reader = self._bus.reader(positions)
+        else:
+            self._reader.assign(positions)
+
+    def position(self, partition: TopicPartition) -> int:
+        return self._positions[partition]
+
+    def left(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the partitions that are not read up to these ends, with them."""
+        return {tp: end for tp, end in ends.items() if self._positions[tp] < end}
+
+    async def read(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Read once, unless these ends were reached meanwhile. Raises TransientError: nothing is lost."""
+        async with self._turn:
+            if self._reader is None or not self.left(ends):
+                return
+            try:
+                records = await self._reader.poll(timeout_seconds=POLL_SECONDS)
+            except TransientError:
+                self._reader.assign(self._positions)  # it may have moved past records it never returned
+                raise
+            for record in records:
+                if (apply := self._apply.get((record.topic, record.partition))) is not None:
+                    apply(record)
+            for partition in self._positions:
+                self._positions[partition] = self._reader.position(partition)
+
+    async def end(self, partitions: Iterable[TopicPartition], apply: Callable[[Record], object]) -> None:
+        """Stop what `begin` began, unless the partitions began anew; close the reader with the last ones."""
+        known = [partition for partition in partitions if self._apply.get(partition) is apply]
+        for partition in known:
+            del self._positions[partition], self._apply[partition]
+        reader = self._reader
+        if self._positions and reader is not None:
+            reader.unassign(known)
+        elif reader is not None:
+            self._reader = None
+            await reader.close()
+
+
 class TableReader:
     """One reader, its applied positions, and the waits for them.
 
@@ -75,6 +133,7 @@ class TableReader:
         self._bus = bus
         self._clock = clock
         self._reader = bus.reader()
+        self._replays = _Replays(bus)
         self._waiting: list[_Waiter] = []
         self._pausable = frozenset(pausable)
         self.is_paused = False
@@ -188,7 +247,7 @@ class TableReader:
         apply: Callable[[Record], object],
         progress: Callable[[int, int], None],
     ) -> dict[TopicPartition, int]:
-        """Apply everything from 0 up to these ends, and what was written meanwhile, with a separate reader.
+        """Apply everything from 0 up to these ends, and what was written meanwhile, beside other reading.
 
         Returns the positions where reading continues.
 
@@ -201,21 +260,22 @@ class TableReader:
         left = {partition: end for partition, end in ends.items() if end > 0}
         total = sum(left.values())
         progress(0, total)
-        topic_partitions = list(left)
-        reader = self._bus.reader(dict.fromkeys(topic_partitions, 0))
+        if not left:
+            return dict(ends)
+        topic_partitions, replays = list(left), self._replays
+        replays.begin(dict.fromkeys(topic_partitions, 0), apply)
         try:
             for _ in range(ROUNDS_MAX):
                 asked = list(left)
                 while left:
-                    for record in await reader.poll(timeout_seconds=POLL_SECONDS):
-                        apply(record)
-                    left = {tp: end for tp, end in left.items() if reader.position(tp) < end}
-                    progress(total - sum(end - reader.position(tp) for tp, end in left.items()), total)
-                left = await self._behind(asked, reader.position)
-                total += sum(end - reader.position(tp) for tp, end in left.items())
-            reached = {**ends, **{tp: reader.position(tp) for tp in topic_partitions}}
+                    await replays.read(left)
+                    left = replays.left(left)
+                    progress(total - sum(end - replays.position(tp) for tp, end in left.items()), total)
+                left = await self._behind(asked, replays.position)
+                total += sum(end - replays.position(tp) for tp, end in left.items())
+            reached = {**ends, **{tp: replays.position(tp) for tp in topic_partitions}}
         finally:
-            await reader.close()
+            await replays.end(topic_partitions, apply)
         if begun.seconds > self._stale_seconds:
             raise StaleError("the tables were behind for too long")
         return reached

@@ -81,6 +81,8 @@ class Worker:
     holder: its leases, and its membership in the group
     """
 
+    observed = True  # it lists no kind
+
     def __init__(
         self,
         make: Callable[[], Controller],

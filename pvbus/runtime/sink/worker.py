@@ -71,6 +71,7 @@ class SinkWorker:
     name = SINK
     inputs: tuple[str, ...] = (CONDITIONS,)
     idle = True
+    observed = True
     next_timer_seconds = None
 
     def __init__(

@@ -65,6 +65,14 @@ def test_a_service_imports_no_library_that_it_does_not_use(service: str) -> None
 
 
 @pytest.mark.slow
+def test_a_service_imports_neither_the_bus_nor_the_worker_of_others() -> None:
+    """The bus is imported once its address is known, and the informers by ingest alone."""
+    modules = set(imported("import services.render.__main__"))
+    others = ("sqlite3", "aiokafka", "tarfile", "pvbus.adapters.sqlite.bus", "pvbus.runtime.ingest.worker")
+    assert modules.isdisjoint(others)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "most"),
     [("--help", 150), ("version", 190), ("get --help", 355)],

@@ -53,6 +53,7 @@ class GivenService:
     """A service whose leases and positions a test sets."""
 
     idle = True
+    observed = True
     next_timer_seconds = None
     dirty_keys = 3
 
