@@ -91,8 +91,8 @@ class Subject(NamedTuple):
             yield Revision(name, row.digest, noted if doubtful.get(name) != noted else "")
         if self.published is not None:
             name, noted = self.published.name, self.published.content
-            approved = {(each.revision, each.digest) for each in self.outcomes.values() if _published(each)}
-            yield Revision(name, self.published.row_digest, noted if (name, noted) in approved else "")
+            is_compared = approved_by(self.outcomes).get(name) == noted
+            yield Revision(name, self.published.row_digest, noted if is_compared else "")
 
 
 class Candidates(NamedTuple):
@@ -177,8 +177,13 @@ def doubtful_notes(
     return notes
 
 
-def _published(outcome: Approval) -> bool:
-    return (outcome.order, outcome.outcome) == ("approve", "done")
+def approved_by(outcomes: Mapping[str, Approval]) -> dict[str, str]:
+    """Return the revisions that release has published for rollouts, with the digest of their content."""
+    return {
+        each.revision: each.digest
+        for each in outcomes.values()
+        if (each.order, each.outcome) == ("approve", "done")
+    }
 
 
 def is_asked_for(subject: Subject, policies: Sequence[Policy]) -> bool:

@@ -59,6 +59,7 @@ from pvbus.core.promotion.promote.binding import (
 )
 from pvbus.core.promotion.promote.candidates import (
     Revision,
+    approved_by,
     candidates,
     doubtful_notes,
     is_asked_for,
@@ -381,12 +382,13 @@ class PromoteController(KeyedController[PromoteState]):
         namespace, uid = Key.parse(key).namespace, variant.metadata.uid
         if not self._policies.is_known(namespace):
             return Promoted((), before, read)
+        outcomes = seen.outcomes(uid)
         subject = subject_of(
             variant,
             revisions,
-            self._view.published_of(key, uid, variant.spec.downstream),
+            self._view.published_of(key, uid, variant.spec.downstream, approved_by(outcomes)),
             set_on_hold=_set_on_hold(variant, seen),
-            outcomes=seen.outcomes(uid),
+            outcomes=outcomes,
             verdicts=verdicts,
             freezes=seen.frozen(uid),
         )

@@ -4,7 +4,7 @@ Of revisions that a PackageVariant owns, drafts and proposals are held whole, pu
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -48,13 +48,17 @@ class PublishedRevision(msgspec.Struct, frozen=True, gc=False):
 
 
 class Upstream(NamedTuple):
-    """A published revision: other packages may be made of it."""
+    """A published revision: other packages may be made of it.
+
+    found: the same, as rollouts need it
+    """
 
     name: str
     number: int
     workspace: str
     row_digest: str
     annotations: Mapping[str, str]
+    found: PublishedRevision
 
 
 class PromoteView:
@@ -100,30 +104,32 @@ class PromoteView:
         if before:
             self._drop(before, name.name)
         owner = _owner_of(row) if row is not None else None
-        self._note_published(name, row)
+        fresh = _published(name.name, row, owner.uid if owner is not None else "")
+        self._note_published(name, row, fresh)
         alone = self.unowned.load(name.namespace, name.name, row)
         if row is None or row.revision is None or owner is None:
             return (before, *alone) if before else alone
         after = sys.intern(f"{name.namespace}/{owner.name}")
         self._owners[key] = after
-        if row.revision.lifecycle in PUBLISHED:
-            fresh = _published(name.name, row, owner.uid)
+        if fresh is not None:
             self._published[after] = (*self._published.get(after, ()), fresh)
         else:
             revision = ObservedRevision(name.namespace, name.name, row, row.revision)
             self._open.setdefault(after, {})[name.name] = revision
         return {key for key in (before, after, *alone) if key}
 
-    def _note_published(self, name: ObjectKey, row: ObjectRow | None) -> None:
+    def _note_published(
+        self, name: ObjectKey, row: ObjectRow | None, fresh: PublishedRevision | None
+    ) -> None:
         """Take a published revision up into the table of its package, or out of it."""
         key = str(name)
         if former := self._packages.pop(key, ""):
             self._upstreams[name.namespace, former].pop(name.name, None)
         facts = row.revision if row is not None else None
-        if row is None or facts is None or facts.lifecycle not in PUBLISHED or facts.revision == PLACEHOLDER:
+        if row is None or facts is None or fresh is None or facts.revision == PLACEHOLDER:
             return
         package = self._packages[key] = sys.intern(f"{facts.repository}/{facts.package}")
-        found = Upstream(name.name, facts.revision, facts.workspace, row.digest, row.annotations)
+        found = Upstream(name.name, facts.revision, facts.workspace, row.digest, row.annotations, fresh)
         self._upstreams.setdefault((name.namespace, package), {})[name.name] = found
 
     def packages(self, namespace: str) -> list[str]:
@@ -159,10 +165,17 @@ class PromoteView:
         return [table[name] for name in sorted(table) if table[name].owned_by(uid)]
 
     def published_of(
-        self, vkey: str, uid: str, downstream: Downstream | None = None
+        self, vkey: str, uid: str, downstream: Downstream | None = None, approved: Collection[str] = ()
     ) -> PublishedRevision | None:
-        """Return the latest published revision of this very variant in a downstream package."""
-        mine = [
+        """Return the latest published revision of this very variant in a downstream package.
+
+        approved: the names of those that release has published for it: they count, whatever owner somebody
+        has written into them since
+        """
+        package = f"{downstream.repo}/{downstream.package}" if downstream is not None else ""
+        table = self._upstreams.get((vkey.partition("/")[0], package), {})
+        mine = [table[name].found for name in approved if name in table]
+        mine += [
             each
             for each in self._published.get(vkey, ())
             if each.uid == uid and downstream in (None, each.downstream)
@@ -212,9 +225,10 @@ def _owner_of(row: ObjectRow) -> ObjectOwner | None:
     return owner_among(owners, "PackageVariant")
 
 
-def _published(name: str, row: ObjectRow, uid: str) -> PublishedRevision:
-    facts = row.revision
-    assert facts is not None
+def _published(name: str, row: ObjectRow | None, uid: str) -> PublishedRevision | None:
+    facts = row.revision if row is not None else None
+    if row is None or facts is None or facts.lifecycle not in PUBLISHED:
+        return None
     return PublishedRevision(
         name,
         facts.revision,

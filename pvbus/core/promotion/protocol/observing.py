@@ -90,11 +90,14 @@ def is_refused(row: Target, seen: TargetFacts | None) -> bool:
 
 
 def _restored(row: Target, seen: TargetFacts, is_published: bool) -> TargetEvent | None:
+    is_unrestored = seen.unrestored == row.attempt
+    if is_unrestored and seen.published == row.good:
+        return TargetEvent.STRAND  # nothing was published again: somebody has hidden what is
     if seen.published_digest == row.good_digest:
         return TargetEvent.RESTORED
     if not is_published:
         return TargetEvent.REPLACED
-    return TargetEvent.STRAND if seen.unrestored == row.attempt else None
+    return TargetEvent.STRAND if is_unrestored else None
 
 
 def is_good_now(facts: TargetFacts, evidence: Evidence | None) -> bool:

@@ -379,6 +379,28 @@ def test_a_reference_that_somebody_adds_to_a_revision_hides_it_from_no_rollout()
     assert rows(world)["web"].published == "edge.web.v2"
 
 
+FOREIGN_OWNER = {
+    "apiVersion": "config.porch.kpt.dev/v1alpha1",
+    "kind": "PackageVariant",
+    "name": "another",
+    "uid": "uid-a",
+    "controller": True,
+}
+
+
+@pytest.mark.parametrize("owners", [[], [FOREIGN_OWNER]], ids=["nobody", "another variant"])
+def test_what_release_has_published_stays_the_variants_whoever_owns_it_by_then(owners: Any) -> None:
+    """Else a target that fails would count as replaced, once an editor has taken its owner away."""
+    of = {**variant(), "spec": {"downstream": {"repo": "edge", "package": "web"}}}
+    world = world_of(policy(), revision=proposal(), of=of, old=[published()])
+    world.server.change(lambda obj: obj["spec"].update(lifecycle="Published", revision=2))
+    release(world, approval("approve", "done"))
+    world.server.change(lambda obj: obj["metadata"].update(ownerReferences=owners))
+    world.settle()
+    row = rows(world)["web"]
+    assert (row.published, row.published_digest) == (NAME, DIGEST)
+
+
 def test_a_policy_of_another_namespace_selects_nothing() -> None:
     other = policy()
     other["metadata"]["namespace"] = "other"

@@ -134,6 +134,15 @@ def test_a_failure_that_is_aborted_stays_quarantined() -> None:
     assert (fleet.rollout.state, fleet.rollout.attempt, "t3" in fleet.rows) == (S.ABORTED, 1, False)
 
 
+def test_a_target_whose_bad_revision_somebody_has_hidden_is_stranded_and_not_restored() -> None:
+    """Release finds that revision and refuses, while the variant's last one looks like the good one again."""
+    fleet = fleet_of(BACK).go().publish("t0", good=False)
+    assert fleet.ordered(Restore) == ["t0"]
+    good = fleet.rows["t0"]
+    fleet.change("t0", published=good.good, published_digest=good.good_digest, unrestored=1)
+    assert (fleet.rows["t0"].state.value, fleet.rollout.state) == ("stranded", S.ROLLED_BACK)
+
+
 def test_a_wave_that_is_too_slow_for_its_timeout_has_failed() -> None:
     """16: the policy says how long its wave may take."""
     fleet = fleet_of(Rules((WaveRules(timeout_seconds=50),), look_seconds=100)).go().publish("t0", good=None)
