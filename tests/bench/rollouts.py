@@ -69,6 +69,10 @@ def revision_name(number: int, workspace: int) -> str:
     return f"deploy.{gitfleet.package_name(number)}.packagevariant-{workspace}"
 
 
+def content_of(number: int, workspace: int) -> str:
+    return f"{number:016x}{workspace:016x}"
+
+
 def variant(number: int) -> dict[str, Any]:
     """Return a PackageVariant that is ready, with the second revision of its package."""
     status = {
@@ -86,7 +90,7 @@ def revision(number: int, workspace: int, lifecycle: str) -> dict[str, Any]:
     metadata = {
         "name": name,
         "namespace": "default",
-        "annotations": {PROPOSED_CONTENT: f"{number:016x}{workspace:016x}"},
+        "annotations": {PROPOSED_CONTENT: content_of(number, workspace)},
         "ownerReferences": [{**owner, "uid": uid, "controller": True}],
     }
     facts = {
@@ -104,8 +108,30 @@ def outputs_of(writer: BusWriter, kind: Kind, obj: dict[str, Any]) -> list[Outpu
     return [writer.output(row.topic, row.key, row.value) for row in rows]
 
 
+def released(number: int, workspace: int, order: ApprovalRow) -> ReleaseRow:
+    """Return what release reports of an order for a revision."""
+    approval = Approval(
+        policy="fleet",
+        attempt=order.attempt,
+        order=order.order,  # type: ignore[arg-type]  # never one that is none
+        revision=revision_name(number, workspace),
+        digest=order.digest,
+        outcome="done",
+    )
+    return ReleaseRow(uid=order.uid, approvals=(approval,))
+
+
+def former_order(number: int) -> ApprovalRow:
+    """Return the order by which an earlier attempt published the first revision of a package."""
+    uid = observed(VARIANT, proposals.variant(number), number)["metadata"]["uid"]
+    return ApprovalRow(
+        uid=uid, attempt=0, order="approve", revision=revision_name(number, 1), digest=content_of(number, 1)
+    )
+
+
 async def write_world(writer: BusWriter, count: int) -> None:
-    """Write everything but the policy: of each package a published revision, and a proposed one."""
+    """Write everything but the policy: of each package a proposed revision, and one that was published by a
+    rollout."""
     value = encode_row(SyncMarker(state="ok", epoch=1, versions=("v1", "v1alpha1")))
     assert value is not None
     markers: list[Output] = []
@@ -119,6 +145,8 @@ async def write_world(writer: BusWriter, count: int) -> None:
             batch += outputs_of(writer, VARIANT, variant(number))
             batch += outputs_of(writer, REVISION, revision(number, 1, "Published"))
             batch += outputs_of(writer, REVISION, revision(number, 2, "Proposed"))
+            vkey = f"default/{gitfleet.package_name(number)}"
+            batch.append(writer.output(RELEASES, vkey, encode_row(released(number, 1, former_order(number)))))
         await writer.write(batch)
 
 
@@ -171,22 +199,13 @@ class Release:
         return []
 
     def _carried_out(self, key: str, order: ApprovalRow) -> list[Output]:
-        vkey, policy = TargetKey.parse(key)
+        vkey, _ = TargetKey.parse(key)
         assert order.order != "stranded"  # nothing is rolled back here
         assert order.order != "freeze"  # nor frozen
         self.orders[f"{vkey} {order.order} {order.revision}"] += 1
         number = self._numbers[vkey.partition("/")[2]]
-        approval = Approval(
-            policy=policy,
-            attempt=order.attempt,
-            order=order.order,
-            revision=order.revision,
-            digest=order.digest,
-            outcome="done",
-        )
-        row = ReleaseRow(uid=order.uid, approvals=(approval,))
-        published = outputs_of(self._writer, REVISION, revision(number, 2, "Published"))
-        return [*published, self._writer.output(RELEASES, vkey, encode_row(row))]
+        row = self._writer.output(RELEASES, vkey, encode_row(released(number, 2, order)))
+        return [row, *outputs_of(self._writer, REVISION, revision(number, 2, "Published"))]
 
 
 class Found(NamedTuple):
