@@ -2,8 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from pvbus.ports.bus import TopicPartition
+from pvbus.runtime.process.buses import open_bus
+from pvbus.runtime.process.settings import ServiceConfig
 from tests.bench.deployment import Deployment, ends_of, moved, total
 from tests.bench.fleet import Fleet
 from tests.bench.report import Row
@@ -32,6 +35,7 @@ async def restarted(
     writes, grown = await fleet.version() - version, moved(ends, await ends_of(bus))
     work, idle = total(works), total(later).since(total(works))
     what = f"{count:,} variants, services restarted"
+    reading = work.read * await _reading_seconds(bus, ends)
     each = ", ".join(
         f"{name} {1000 * one.cpu_seconds:,.0f}" for name, one in zip(services.names, works, strict=True)
     )
@@ -47,6 +51,10 @@ async def restarted(
         ),
         Row(scenario, f"{what}: API writes", writes, "writes", 0, "equal"),
         Row(scenario, f"{what}: CPU ({each} ms)", work.cpu_seconds, "s"),
+        Row(
+            *(scenario, f"{what}: CPU of reading its records, decoding none", reading, "s", None, "less"),
+            *(reading / work.cpu_seconds, "the CPU of all: what a snapshot of the tables could save at most"),
+        ),
         Row(scenario, f"{what}: memory", work.resident_bytes / 1e6, "MB"),
         Row(
             scenario,
@@ -55,3 +63,18 @@ async def restarted(
             "% of a core",
         ),
     ]
+
+
+async def _reading_seconds(url: str, ends: Mapping[TopicPartition, int]) -> float:
+    """Return the CPU seconds of this process for one record of the bus."""
+    left = {tp: end for tp, end in ends.items() if end}
+    bus = await open_bus(ServiceConfig(bus=url), create=False)
+    try:
+        reader, read, began = bus.reader(dict.fromkeys(left, 0)), 0, time.process_time()
+        while left:
+            read += len(await reader.poll(timeout_seconds=1.0))
+            left = {tp: end for tp, end in left.items() if reader.position(tp) < end}
+        await reader.close()
+        return (time.process_time() - began) / read
+    finally:
+        await bus.close()

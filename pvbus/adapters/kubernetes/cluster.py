@@ -217,7 +217,9 @@ class HttpCluster:
             try:
                 async for line in lines:
                     event = answers.event_of(line, f"GET {path} (watch)")
-                    yield event._replace(object=answers.metadata_of(event.object)) if metadata_only else event
+                    if metadata_only:
+                        event = WatchEvent(event.type, answers.metadata_of(event.object), event.position)
+                    yield event
             except PermanentError as exc:
                 if exc.reason == "NotFound":  # a watch names no object
                     self._discovery.forget()

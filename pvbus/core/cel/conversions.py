@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
-from zoneinfo import ZoneInfo
 
 from pvbus.core.cel.errors import CelEvalError
 from pvbus.core.cel.values import (
@@ -276,6 +275,8 @@ def _zone(name: str) -> tzinfo:
             raise CelEvalError(f"invalid time zone: {name}")
         span = timedelta(hours=int(match[2]), minutes=int(match[3]))
         return timezone(-span if match[1] == "-" else span)
+    from zoneinfo import ZoneInfo  # its import reads how Python was built, which few processes need
+
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):

@@ -55,13 +55,15 @@ class Fleet:
                 return status(503, "ServiceUnavailable")
         response = web.StreamResponse()
         await response.prepare(request)
-        for site in self.sites:
+        for number, site in enumerate(self.sites):
+            if self.how == "slow" and number % 100 == 0:
+                await asyncio.sleep(0.2)
             await self.send(response, "ADDED", site)
         if self.how == "changing":
             await self.send(response, "BOOKMARK", {"metadata": {"resourceVersion": "11"}})
             await self.send(response, "MODIFIED", named("s0", "12"))
             await self.send(response, "DELETED", named("s1", "13"))
-        if self.how in ("streams", "changing"):
+        if self.how in ("streams", "changing", "slow"):
             bookmark = {"metadata": {"resourceVersion": "14", "annotations": END}}
             await self.send(response, "BOOKMARK", bookmark)
         if self.how != "ends":
@@ -82,6 +84,7 @@ Tests = Callable[[HttpCluster, Fleet], Awaitable[None]]
 @pytest.fixture
 def against(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[Fleet, Tests], Awaitable[None]]:
     monkeypatch.setattr(streaming, "SILENCE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(streaming, "LOOK_SECONDS", 0.1)
 
     async def run(fleet: Fleet, test: Tests) -> None:
         async with serving(fleet) as url, connected(write_kubeconfig(tmp_path, url)) as cluster:
@@ -106,6 +109,16 @@ async def test_a_large_kind_is_streamed_and_complete(how: str, against: Any) -> 
         assert "resourceVersion" not in query  # that asks for the newest state
 
     await against(Fleet(600, how), test)
+
+
+async def test_a_stream_may_take_longer_than_its_server_may_be_silent(against: Any) -> None:
+    """A large kind takes minutes; only a server that sends nothing is asked for pages instead."""
+
+    async def test(cluster: HttpCluster, fleet: Fleet) -> None:
+        listing = await cluster.list(SITES, is_followed=True)
+        assert (len(listing.items), listing.resource_version, fleet.streams) == (600, "14", 1)
+
+    await against(Fleet(600, "slow"), test)
 
 
 @pytest.mark.parametrize("how", ["streams", "ignores"])

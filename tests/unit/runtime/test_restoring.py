@@ -31,6 +31,8 @@ class Log:
         self.late = late
         self.length = length
         self.poll_seconds = 0.0
+        self.failures = 0
+        self.readers: list[LogReader] = []
 
     def end(self, tp: TopicPartition) -> int:
         return self.length
@@ -46,7 +48,8 @@ class Log:
         return {tp: self.end(tp) for tp in partitions}
 
     def reader(self, positions: Mapping[TopicPartition, int] | None = None) -> "LogReader":
-        return LogReader(self, dict(positions or {}))
+        self.readers.append(LogReader(self, dict(positions or {})))
+        return self.readers[-1]
 
 
 class LogReader:
@@ -77,10 +80,13 @@ class LogReader:
                 for offset in range(position, self._log.end(tp)):
                     found.append(Record(*tp, offset, f"{offset}".encode(), b"{}", (), 0))
                 self._positions[tp] = self._log.end(tp)
+        if self._log.failures:
+            self._log.failures -= 1
+            raise TransientError("the connection is lost")
         return found
 
     async def close(self) -> None:
-        return
+        self._log.readers.remove(self)
 
 
 class Reading:
@@ -213,6 +219,61 @@ def test_a_replay_that_took_longer_than_tombstones_live_is_not_believed(
                 await replay
         else:
             await replay
+
+    run_simulated(main())
+
+
+def test_restores_at_the_same_time_share_a_reader_and_end_apart() -> None:
+    """Each has the records of its partition alone, whoever reads. One that is cancelled ends no other."""
+
+    async def main() -> None:
+        log = Log({("own", 1): 5.0, ("own", 2): 9.0}, length=3)
+        bus: Any = log
+        table_reader = TableReader(bus, SimulatedClock())
+        found: list[list[Record]] = [[], [], []]
+        restores = [
+            asyncio.create_task(
+                table_reader.replay({("own", number): 3}, found[number].append, lambda read, total: None)
+            )
+            for number in range(3)
+        ]
+        await asyncio.sleep(2)
+        assert len(log.readers) == 2  # the other one reads what is restored
+        assert [restore.done() for restore in restores] == [True, False, False]
+        restores[1].cancel()
+        assert await restores[2] == {("own", 2): 3}
+        assert restores[1].cancelled()
+        assert [[(*record[:2], record.offset) for record in records] for records in found] == [
+            [("own", 0, offset) for offset in range(3)],
+            [],
+            [("own", 2, offset) for offset in range(3)],
+        ]
+        assert len(log.readers) == 1
+
+    run_simulated(main())
+
+
+def test_a_restore_whose_reading_fails_costs_the_others_no_record() -> None:
+    """The one that read restores its lease again; the reader goes back to what all of them have applied."""
+
+    async def main() -> None:
+        log = Log({})
+        log.failures = 1
+        bus: Any = log
+        table_reader = TableReader(bus, SimulatedClock())
+        found: list[int] = []
+        failing = asyncio.create_task(
+            table_reader.replay({("own", 0): 2}, lambda record: None, lambda read, total: None)
+        )
+        other = asyncio.create_task(
+            table_reader.replay(
+                {("own", 1): 2}, lambda record: found.append(record.offset), lambda read, total: None
+            )
+        )
+        with pytest.raises(TransientError):
+            await failing
+        await other
+        assert found == [0, 1]
 
     run_simulated(main())
 

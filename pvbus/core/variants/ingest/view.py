@@ -78,7 +78,10 @@ class KindView:
         Caller: only if nothing is written before `replace`.
         """
         rows = rows_of(self.kind, obj, self.topics)
-        return [row._replace(value=WRITTEN) if self._rows.is_written(row) else row for row in rows]
+        for number, row in enumerate(rows):
+            if self._rows.is_written(row):
+                rows[number] = Emission(row.topic, row.key, WRITTEN, row.digest, row.partition)
+        return rows
 
     # ------------------------------------------------------------ markers
 
