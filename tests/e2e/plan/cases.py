@@ -154,6 +154,21 @@ def drafting(workspace: str) -> Prepare:
     return draft
 
 
+def publishing(package: str, workspace: str, old: str, new: str) -> Prepare:
+    """Publish a revision of a package beside its variant, with a text changed, as a person does."""
+    name = f"edge.{package}.{workspace}"
+    task = {"type": "edit", "edit": {"sourceRef": {"name": f"edge.{package}.packagevariant-1"}}}
+    spec = {"repository": "edge", "packageName": package, "workspaceName": workspace, "tasks": [task]}
+
+    async def publish(world: PlannedWorld, namespace: str) -> None:
+        obj = {**thing(REVISION, "", version="v1alpha1", spec=spec), "metadata": {"namespace": namespace}}
+        await world.cluster.create(await world.resource(REVISION), obj)
+        await saving(name, old, new)(world, namespace)
+        await world.approve(name, namespace)
+
+    return publish
+
+
 def removing(*names: Name) -> Prepare:
     async def remove(world: PlannedWorld, namespace: str) -> None:
         for kind, name in names:
@@ -196,6 +211,16 @@ TWO_TARGETS = [
     {"repositories": [{"name": "edge", "packageNames": ["one"]}]},
     {"repositories": [{"name": "edge", "packageNames": ["two"]}]},
 ]
+FAILING_PART = [
+    {
+        "repositories": [{"name": "edge", "packageNames": ["one"]}],
+        "template": {"pipeline": {"mutators": [{"name": "absent", "image": "example.org/absent:v1"}]}},
+    },
+    {"repositories": [{"name": "edge", "packageNames": ["two"]}]},
+]
+NAMED: dict[str, Any] = {
+    "packageContext": {"dataExprs": [{"key": "zone", "valueExpr": "target.labels['zone']"}]}
+}
 INJECTORS: dict[str, Any] = {"injectors": [{"kind": "Site", "nameExpr": "'north'"}]}
 INJECTED: dict[str, Any] = {"injectors": [{"kind": "Site", "name": "north"}]}
 HOLD = {"pvbus.dev/hold": "true"}
@@ -521,4 +546,91 @@ CASES = [
         writes={"updateResources PackageRevisionResources": 1},
     ),
     Case("nothing", [*clusters(2), variant_set()]),
+    # what people and others did between
+    Case(
+        "an upgrade of drafts of which a person edited one",
+        [*clusters(2), variant_set()],
+        [variant_set(workspace="v2")],
+        writes={
+            "update PackageVariant": 2,
+            "updateResources PackageRevisionResources": 2,
+            "update PackageRevision": 1,  # it says what is in conflict
+        },
+        prepare=editing("c1-web", "replicas: 1 ", "replicas: 7 "),
+    ),
+    Case(
+        "an edit of a variant beside which a person published",
+        [variant()],
+        [variant(packageContext=context(region="south"))],
+        writes=MADE,
+        prepare=both(approving("own"), publishing("own", "by-hand", "replicas: 1 ", "replicas: 5 ")),
+    ),
+    Case(
+        "an upgrade of packages beside which a person published",
+        [*clusters(2), variant_set()],
+        [variant_set(workspace="v2")],
+        writes={"update PackageVariant": 2, **times(2, MADE)},
+        prepare=both(
+            approving("c1-web", "c2-web"), publishing("c1-web", "by-hand", "name: app", "name: app-by-hand")
+        ),
+    ),
+    Case(
+        "a cluster renamed",
+        [*clusters(3), variant_set()],
+        [cluster(9)],
+        delete=[(CLUSTER, "c2")],
+        writes={key: NEW.get(key, 0) + GONE.get(key, 0) for key in {*NEW, *GONE}},
+    ),
+    Case(
+        "a set renamed, whose heir adopts",
+        [*clusters(2), variant_set(deletionPolicy="orphan")],
+        [variant_set("heir", **ADOPT)],
+        delete=[(SET, "web")],
+        writes={
+            "create PackageVariant": 2,
+            "update PackageVariant": 2,
+            "update PackageRevision": 4,
+        },
+        collected=2,
+    ),
+    Case(
+        "an upgrade of a set with a variant on hold",
+        [*clusters(2), variant_set()],
+        [of_set("c1", annotations=HOLD), variant_set(workspace="v2")],
+        writes={"update PackageVariant": 1, "updateResources PackageRevisionResources": 1},
+        says="pvbus.dev/hold",
+    ),
+    Case(
+        "a cluster less, whose variant is on hold",
+        [*clusters(4), variant_set()],
+        [of_set("c2", annotations=HOLD)],
+        delete=[(CLUSTER, "c2")],
+        says="pvbus.dev/hold",
+    ),
+    Case(
+        "a pipeline that fails for one of two packages",
+        [],
+        [variant_set(targets=FAILING_PART)],
+        writes=times(2, NEW),
+        says="absent",
+    ),
+    Case(
+        "a label that the package context has",
+        [*clusters(2), variant_set(**NAMED)],
+        [cluster(1, zone="b")],
+        writes={"update PackageVariant": 1, "updateResources PackageRevisionResources": 1},
+    ),
+    Case(
+        "an injected object of two published packages changes",
+        [*clusters(2), site("north", "n"), variant_set(package="inject", **INJECTORS)],
+        [site("north", "far")],
+        writes=times(2, MADE),
+        prepare=approving("c1-web", "c2-web"),
+    ),
+    Case(
+        "a cluster that lacks a label of the template",
+        [*clusters(2), variant_set(package_expr="target.labels['zone'] + '-' + target.name")],
+        [thing(CLUSTER, "c3", labels={"stage": "prod"})],
+        says="zone",
+    ),
 ]
