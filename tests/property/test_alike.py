@@ -1,4 +1,4 @@
-"""What is remembered of edits for one name is, for another name, what its own edit makes."""
+"""What is remembered of edits and values for one name is, for another name, what its own are."""
 
 from typing import Any
 
@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pvbus.controlplane.packages.functions.yamltext import edited_value, load, with_value
-from pvbus.core.yaml.editor import same
+from pvbus.core.yaml.alike import read_alike
+from pvbus.core.yaml.editor import LIMITS, same
+from pvbus.core.yaml.reader import document
+from pvbus.core.yaml.scalars import KPT
 from pvbus.core.yaml.writer import Style, block
 from tests.property.test_yamledit import scalars, styles, words
 
@@ -55,3 +58,20 @@ def test_an_edit_that_is_remembered_is_the_one_that_is_made(
         made = with_value(text, before, after)
         assert made == edited_value(text, before, after)
         assert same(load(made), after)
+
+
+def read(text: str) -> Any:
+    return document(text, LIMITS, KPT).value
+
+
+@pytest.mark.slow
+@given(st.data(), objects, styles)
+def test_a_value_that_is_made_of_others_is_the_one_that_is_read(
+    data: st.DataObject, value: dict[str, Any], style: Style
+) -> None:
+    """To the type, wherever the names stand: one of all texts, and one that some have in two places."""
+    names, others = data.draw(names_of_one_shape()), data.draw(names_of_one_shape())
+    for name, other in zip(names, others, strict=True):
+        named = {"metadata": {"name": name, "labels": {other: f"{name}.{other}"}}, **renamed(value, name)}
+        text = "\n".join(block(named, "", style)) + f"\n# {other}\n"
+        assert same(read_alike(text, read, same), read(text))

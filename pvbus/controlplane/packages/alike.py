@@ -10,21 +10,18 @@ What is remembered must be made of its parts alone, by functions that do not ask
 by the functions of a pipeline.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
 
 from pvbus.controlplane.packages.caching import SizedCache
+from pvbus.core.yaml.alike import NAME, shape_of
 
 Texts = tuple[str, ...]
 STAND_IN = "\0"
 """Stands for the name. No YAML text has it."""
 OVERHEAD_BYTES = 300
-_NAME = re.compile(r"[a-z][a-z0-9]+(?:-[a-z0-9]+)+")
-"""No word, number or date of YAML is such a name, or has one in it."""
-_LETTER, _DIGIT = re.compile(r"[a-z]"), re.compile(r"[0-9]")
 
 
 class _Entry(msgspec.Struct):
@@ -48,7 +45,7 @@ class AlikeTexts:
 
         parts: all that the texts are made of
         """
-        if not _NAME.fullmatch(name) or any(STAND_IN in part for part in parts):
+        if not NAME.fullmatch(name) or any(STAND_IN in part for part in parts):
             return self._make(make)
         key = (shape_of(name), *(part.replace(name, STAND_IN) for part in parts))
         entry = self._entries.find(key)
@@ -66,11 +63,6 @@ class AlikeTexts:
     def _make(self, make: Callable[[], Texts]) -> Texts:
         self.made += 1
         return make()
-
-
-def shape_of(name: str) -> str:
-    """Return a name with one letter for all, and one digit."""
-    return _DIGIT.sub("0", _LETTER.sub("a", name))
 
 
 def _size_of(entry: _Entry) -> int:

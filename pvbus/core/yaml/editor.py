@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pvbus.core.yaml.alike import read_alike
 from pvbus.core.yaml.positions import Path, Positions, UnknownLayoutError, rewritten
 from pvbus.core.yaml.rawtext import no_text
 from pvbus.core.yaml.reader import Limits, YamlError, document
@@ -153,8 +154,10 @@ def _construct(text: str, line: int = 0) -> Any:
         raise YamlError(f"yaml: {error}") from error
 
 
-_constructed = lru_cache(REMEMBERED_MAX)(_construct)
-"""Nobody outside may get such a value, only a copy."""
+@lru_cache(REMEMBERED_MAX)
+def _constructed(text: str) -> Any:
+    """Return a value that nobody outside may get, only a copy of it."""
+    return read_alike(text, _construct, same)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pvbus.controlplane.packages.alike import AlikeTexts, shape_of
+from pvbus.controlplane.packages.alike import AlikeTexts
+from pvbus.core.yaml.alike import shape_of
 
 
 def edit(alike: AlikeTexts, name: str, make: Callable[[str], str] = lambda name: f"b: {name}\n") -> str:
