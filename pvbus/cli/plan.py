@@ -127,7 +127,14 @@ def plan(
     if out is not None and (selection is not None or only is not None):
         raise UsageError("--out writes a whole plan: leave out --set, -n, -l and --only")
     request = Request(
-        given, settings(), only, deleted, render, progress_printer(), has_states=out is not None
+        given,
+        settings(),
+        only,
+        deleted,
+        render,
+        progress_printer(),
+        has_states=out is not None,
+        is_whole=output != "text" or render,
     )
     made = plan_of_live(request, data, kubeconfig) if is_live else plan_of_files(request)
     if out is not None:

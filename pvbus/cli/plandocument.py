@@ -5,7 +5,7 @@ It also lists inputs that the plan lacks, and how to get them.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from pvbus.adapters.memory.objects import source_of, split_api_version
 from pvbus.cli.differences import differences, unified
 from pvbus.cli.live import Export
 from pvbus.cli.plangit import Package, namespace_of
-from pvbus.cli.plangroups import variant_keys, variant_of, variants_of
+from pvbus.cli.plangroups import belongings, variant_of
 from pvbus.controlplane.packages.layout import CAUSE
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.kernel.keys import (
@@ -40,32 +40,45 @@ _TOKEN = re.compile(rf", or kubectl annotate [^;]* {re.escape(CONFIRM_DELETION)}
 TROUBLE = (("Stalled", "True"), ("DeletionHeld", "True"), ("Ready", "False"))
 
 
-def document_of(result: Preview, *, with_diffs: bool = False) -> Document:
-    """Return the document of `-o json`; conformance defines the keys that every plan has."""
+def document_of(result: Preview, *, with_diffs: bool = False, is_whole: bool = True) -> Document:
+    """Return the document of `-o json`; conformance defines the keys that every plan has.
+
+    is_whole: whether it has objects, packages and all conditions; a screen shows none of them, and those of a
+        fleet take more memory than all the rest
+    """
     children = {f"{child.skey.partition('/')[0]}/{child.name}": child for child in result.children}
-    writes = [write for write in result.writes if write.subresource != "status"]
-    owners = variant_keys(result)
-    conditions = {}
-    packages = {}
-    objects = [without_token(obj) if obj["kind"] == "PackageVariantSet" else obj for obj in result.objects]
-    for obj in objects:
-        key = name_of(obj)
-        if obj["kind"] == "PackageRevisionResources":
-            packages[key.partition("/")[2]] = _files(obj)
-        elif found := _conditions(obj):
+    variants, owners = belongings(result)
+    conditions, packages, objects, conflicts = {}, {}, [], {}
+    for obj in result.objects:
+        key, kind = name_of(obj), obj["kind"]
+        if kind == "PackageRevision" and (left := conflicts_of(obj)):
+            conflicts[key] = msgspec.to_builtins(left)
+        shown = without_token(obj) if kind == "PackageVariantSet" else obj
+        if is_whole:
+            objects.append(shown)
+        if kind == "PackageRevisionResources":
+            if is_whole:
+                packages[key.partition("/")[2]] = _files(obj)
+        elif (found := _conditions(shown)) and (is_whole or _has_trouble(kind, found)):
             conditions[key] = found
     document: Document = {
         "actions": [
-            _action(write, children, variant_of(write, owners), is_pending=number < result.pending)
-            for number, write in enumerate(writes)
+            _action(
+                write,
+                children,
+                variant_of(write, owners),
+                is_pending=number < result.pending,
+                has_object=is_whole,
+            )
+            for number, write in enumerate(_changes(result))
         ],
-        "variants": variants_of(result),
+        "variants": variants,
         "objects": objects,
         "conditions": conditions,
         "packages": packages,
         "held": [_held(child) for child in result.children if child.state == "held"],
     }
-    _add_conflicts(document)
+    _add_conflicts(document, conflicts)
     if result.frozen:
         document["frozen"] = dict(result.frozen)
     document["troubles"] = troubles(document)
@@ -80,8 +93,16 @@ def document_of(result: Preview, *, with_diffs: bool = False) -> Document:
     if result.defects:
         document["errors"] = list(result.defects)
     if with_diffs:
-        document["diffs"] = package_diffs(writes, packages)
+        document["diffs"] = package_diffs(_changes(result), packages)
     return document
+
+
+def _changes(result: Preview) -> Iterator[Write]:
+    return (write for write in result.writes if write.subresource != "status")
+
+
+def _has_trouble(kind: str, conditions: Sequence[Object]) -> bool:
+    return kind != "PackageRevision" and any((c["type"], c["status"]) in TROUBLE for c in conditions)
 
 
 def _frozen_notes(frozen: Mapping[str, str]) -> Iterator[str]:
@@ -91,14 +112,11 @@ def _frozen_notes(frozen: Mapping[str, str]) -> Iterator[str]:
         yield f"{count} proposed, such as that of {example}: {why}"
 
 
-def _add_conflicts(document: Document) -> None:
-    """Add to each action on a package revision the conflicts that its upgrade leaves for a person."""
-    revisions = {name_of(obj): obj for obj in document["objects"] if obj["kind"] == "PackageRevision"}
+def _add_conflicts(document: Document, conflicts: dict[str, Any]) -> None:
+    """Add to the first action on a package revision the conflicts that its upgrade leaves for a person."""
     for action in document["actions"]:
-        after = revisions.pop(f"{action['kind']}/{action['namespace']}/{action['name']}", None)
-        conflicts = conflicts_of(after) if after is not None else []
-        if conflicts:
-            action["conflicts"] = msgspec.to_builtins(conflicts)
+        if left := conflicts.pop(f"{action['kind']}/{action['namespace']}/{action['name']}", None):
+            action["conflicts"] = left
 
 
 def without_token(obj: Object) -> Object:
@@ -128,7 +146,12 @@ def name_of(obj: Object) -> str:
 
 
 def _action(
-    write: Write, children: Mapping[str, PreviewChild], variant: str, *, is_pending: bool
+    write: Write,
+    children: Mapping[str, PreviewChild],
+    variant: str,
+    *,
+    is_pending: bool,
+    has_object: bool,
 ) -> Document:
     action: Document = {
         "verb": write.verb,
@@ -136,7 +159,7 @@ def _action(
         "namespace": write.namespace,
         "name": write.name,
     }
-    if write.object is not None:
+    if has_object and write.object is not None:
         action["object"] = write.object
     if write.verb == "update" and write.before is not None and write.object is not None:
         action["differences"] = differences(_compared(write.before), _compared(write.object))
@@ -281,7 +304,7 @@ def _files(obj: Object | None) -> Mapping[str, str]:
     return files if isinstance(files, dict) else {}  # a refused object may be anything
 
 
-def package_diffs(writes: Sequence[Write], packages: Mapping[str, Mapping[str, str]]) -> Document:
+def package_diffs(writes: Iterable[Write], packages: Mapping[str, Mapping[str, str]]) -> Document:
     """Return, by `namespace/name` of each package revision that is written, the diff of its files.
 
     A new draft is compared with the source of its task, an existing one with its previous files.

@@ -65,30 +65,25 @@ class Group(NamedTuple):
 # ------------------------------------------------------------ to whom a write belongs
 
 
-def variants_of(result: Preview) -> dict[str, Document]:
-    """Return by `namespace/name` each variant before or after: its set, labels, package and target."""
+def belongings(result: Preview) -> tuple[dict[str, Document], dict[str, str]]:
+    """Return each variant before or after (its set, labels, package and target), and the variant of each
+    package revision; all names are `namespace/name`."""
     targets = {f"{c.skey.partition('/')[0]}/{c.name}": c.okey for c in result.children}
-    return {
-        key: {
-            "set": set_key_of(obj),
-            "labels": _labels_of(obj),
-            "package": str(mapping(mapping(obj.get("spec")).get("downstream")).get("package") or ""),
-            "target": ObjectKey.parse(okey).name if (okey := targets.get(key)) else "",
-        }
-        for key, obj in _all_objects(result)
-        if obj["kind"] == "PackageVariant"
-    }
-
-
-def variant_keys(result: Preview) -> dict[str, str]:
-    """Return the variant of each package revision, both as `namespace/name`."""
-    return {
-        key: f"{key.partition('/')[0]}/{owner.get('name')}"
-        for key, obj in _all_objects(result)
-        if obj["kind"] == "PackageRevision"
-        for owner in _owners_of(obj)
-        if owner.get("kind") == "PackageVariant"
-    }
+    variants: dict[str, Document] = {}
+    owners: dict[str, str] = {}
+    for key, obj in _all_objects(result):
+        if obj["kind"] == "PackageVariant":
+            variants[key] = {
+                "set": set_key_of(obj),
+                "labels": _labels_of(obj),
+                "package": str(mapping(mapping(obj.get("spec")).get("downstream")).get("package") or ""),
+                "target": ObjectKey.parse(okey).name if (okey := targets.get(key)) else "",
+            }
+        elif obj["kind"] == "PackageRevision":
+            for owner in _owners_of(obj):
+                if owner.get("kind") == "PackageVariant":
+                    owners[key] = f"{key.partition('/')[0]}/{owner.get('name')}"
+    return variants, owners
 
 
 def _all_objects(result: Preview) -> Iterator[tuple[str, Object]]:

@@ -146,6 +146,7 @@ class Request(NamedTuple):
     progress: is called with words now and then
     has_states: whether to note the states of each object, for a file of the plan
     frozen: tells what rollouts keep proposed as planned
+    is_whole: whether the document has objects, packages and all conditions
     """
 
     given: PlanInput
@@ -156,6 +157,7 @@ class Request(NamedTuple):
     progress: Progress = quiet
     has_states: bool = False
     frozen: Frozen = nothing_frozen
+    is_whole: bool = True
 
 
 class Plan(NamedTuple):
@@ -197,11 +199,11 @@ def plan_of_files(request: Request) -> Plan:
     if request.only is None and lacking_upstreams(objects):
         with git_reader(request.progress) as git:
             result = _previewed_with_git(git, objects, request.how, run)
-        document = document_of(result, with_diffs=request.with_diffs)
+        document = document_of(result, with_diffs=request.with_diffs, is_whole=request.is_whole)
         _add_errors(document, files_lack(result, git.outcomes))
         return Plan(document, result)
     result = run(World(objects))
-    document = document_of(result)
+    document = document_of(result, is_whole=request.is_whole)
     if request.with_diffs:
         render_packages(document, request.how.functions)
         document["diffs"] = package_diffs(result.writes, document["packages"])
@@ -219,7 +221,7 @@ def _planned(
     request: Request, export: Export, objects: Sequence[Object], result: Preview, errors: Sequence[str] = ()
 ) -> Plan:
     """Return the plan of changes to what was read of a live system."""
-    document = document_of(result, with_diffs=request.with_diffs)
+    document = document_of(result, with_diffs=request.with_diffs, is_whole=request.is_whole)
     _add_errors(document, [*errors, *export_lacks(export, result)])
     document["notes"] += unpreviewable(objects)
     names = deletions(request.delete, [*export.items, *objects])

@@ -3,7 +3,7 @@
 import asyncio
 import copy
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -48,7 +48,7 @@ def release(world: Rolling, version: int) -> None:
 class Live(NamedTuple):
     """objects, orders: in the middle of a rollout. change: to the set. done: what the services then write."""
 
-    objects: list[Object]
+    objects: Sequence[Object]
     orders: Orders
     change: Object
     done: list[Write]

@@ -10,7 +10,7 @@ default.
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pvbus.adapters.memory.kinds import CRD, ServedKinds
 from pvbus.adapters.memory.objects import (
@@ -19,12 +19,14 @@ from pvbus.adapters.memory.objects import (
     copy_of,
     fields_match,
     merged,
+    plain,
     resources_of,
     source_of,
     split_api_version,
     updated,
 )
 from pvbus.adapters.memory.packages import Files, PackageRules
+from pvbus.adapters.memory.spill import Span, Spill
 from pvbus.adapters.memory.storage import Storage
 from pvbus.core.api.selectors import matches
 from pvbus.core.api.selectortext import parse_label_selector
@@ -60,6 +62,29 @@ class Write(NamedTuple):
     by: str = ""
 
 
+class SpilledWrites(list[Write]):
+    """Writes whose objects are on disk, but for those of status, which have none."""
+
+    def __init__(self, spill: Spill) -> None:
+        super().__init__()
+        self._spill = spill
+
+    def append(self, write: Write) -> None:
+        objects = (None, None) if write.subresource == "status" else (write.object, write.before)
+        sent, before = (self._spill.put(obj) if obj is not None else None for obj in objects)
+        super().append(write._replace(object=cast(Any, sent), before=cast(Any, before)))
+
+    def __iter__(self) -> Iterator[Write]:
+        return map(self._read, super().__iter__())
+
+    def _read(self, write: Write) -> Write:
+        sent, before = (
+            self._spill.get(cast(Span, span)) if span is not None else None
+            for span in (write.object, write.before)
+        )
+        return write._replace(object=sent, before=before)
+
+
 class MemoryCluster(ServedKinds):
     """Implements `pvbus.ports.cluster.Cluster`.
 
@@ -76,10 +101,16 @@ class MemoryCluster(ServedKinds):
     """
 
     def __init__(
-        self, objects: Iterable[Object] = (), *, now: Callable[[], str], collects_garbage: bool = False
+        self,
+        objects: Iterable[Object] = (),
+        *,
+        now: Callable[[], str],
+        collects_garbage: bool = False,
+        spill: Spill | None = None,
     ) -> None:
+        """spill: where objects and writes are, None for in memory; then writes are only to be iterated"""
         super().__init__()
-        self.writes: list[Write] = []
+        self.writes: list[Write] = SpilledWrites(spill) if spill is not None else []
         self.before_write: Callable[[str, Object], None] | None = None
         self.authorizes: Callable[[str, str, Object], None] | None = None
         self.on_store: Callable[[Kind, str, str, Object | None], None] = lambda *_: None
@@ -87,7 +118,7 @@ class MemoryCluster(ServedKinds):
         self.without_files: set[tuple[str, str]] = set()
         self._now = now
         self._collects_garbage = collects_garbage
-        self._storage = Storage()
+        self._storage = Storage(spill)
         self._user, self._is_dry_run = "", False
         for obj in objects:
             self.put(obj)
@@ -102,7 +133,7 @@ class MemoryCluster(ServedKinds):
 
     # ------------------------------------------------------------ objects
 
-    def objects(self) -> list[Object]:
+    def objects(self) -> Sequence[Object]:
         """Return all objects, ordered by kind, namespace and name."""
         return self._storage.all()
 
@@ -130,7 +161,7 @@ class MemoryCluster(ServedKinds):
         resource = self._ensure_served(kind, version)
         if kind == CRD:
             self._serve_defined(obj)
-        obj = copy_of(obj)
+        obj = plain(obj)
         meta = obj["metadata"]
         if resource.namespaced:
             meta.setdefault("namespace", "default")
@@ -202,7 +233,7 @@ class MemoryCluster(ServedKinds):
         ]
         return Listing(str(self._storage.version), [*map(keep, items)] if keep is not None else items)
 
-    def _candidates(self, kind: Kind, namespace: str | None, field_selector: str) -> Sequence[Object]:
+    def _candidates(self, kind: Kind, namespace: str | None, field_selector: str) -> Iterable[Object]:
         """Return the candidates for a list: only those of one package if the selector names it."""
         fields = dict(part.split("=", 1) for part in field_selector.split(",") if "=" in part)
         repository, package = (fields.get(f"spec.{field}") for field in ("repository", "packageName"))
@@ -283,7 +314,7 @@ class MemoryCluster(ServedKinds):
     async def create(self, resource: Resource, obj: Object) -> Object:
         self._before("create", obj)
         kind = Kind(resource.group, resource.kind)
-        sent, obj = copy_of(obj), copy_of(obj)
+        sent, obj = plain(obj), plain(obj)
         meta = obj["metadata"]
         files: Files | None = None
         if kind == REVISION:
@@ -341,9 +372,10 @@ class MemoryCluster(ServedKinds):
             raise ConflictError(f'{resource.plural} "{name}": the object has been modified')
         if meta.get("uid") not in (None, "", current["metadata"]["uid"]):
             raise ConflictError(f'{resource.plural} "{name}": another uid')
-        new = updated(current, obj, subresource)
+        sent = plain(obj)
+        new = updated(current, sent, subresource)
         if kind == RESOURCES and self.rules is not None:
-            return self._save(self.rules, current, new, obj)  # unchanged files may still need rendering
+            return self._save(self.rules, current, new, sent)  # unchanged files may still need rendering
         if new == current:
             return current
         if kind == REVISION and self.rules is not None:
@@ -351,7 +383,7 @@ class MemoryCluster(ServedKinds):
         if self._is_dry_run:
             return new
         verb = "updateResources" if kind == RESOURCES else "update"
-        self._wrote(verb, new, sent=copy_of(obj), subresource=subresource, before=current)
+        self._wrote(verb, new, sent=sent, subresource=subresource, before=current)
         if new["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
             self.remove(kind, namespace, name)
             return new
@@ -371,7 +403,7 @@ class MemoryCluster(ServedKinds):
         )
         if saved.texts == current["spec"].get("resources") and saved.revision == self.peek(REVISION, *key):
             return {**current, "status": saved.status} if saved.status else current
-        self._wrote("updateResources", new, sent=copy_of(sent), before=current)
+        self._wrote("updateResources", new, sent=sent, before=current)
         self._store(REVISION, copy_of(saved.revision))
         new["spec"]["resources"] = dict(saved.texts)
         self._store(RESOURCES, {key: value for key, value in new.items() if key != "status"})

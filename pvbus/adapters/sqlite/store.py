@@ -37,6 +37,8 @@ from pvbus.ports.bus import Output, Record, TopicSpec
 T = TypeVar("T")
 
 MEMORY = ":memory:"
+ON_DISK = ""
+"""A file without a name, which goes with its connection. Only what is in the cache takes memory."""
 
 # 63 bits of a row id: 11 for the topic, 12 for the partition, 40 for the offset. 2000 topics of
 # 4096 partitions, and 10,000 records a second for three years in each of them.
@@ -144,7 +146,7 @@ class Store:
     def __init__(self, path: str, *, poll_seconds: float) -> None:
         self.path = path
         self._poll_seconds = poll_seconds
-        self.is_shared = path != MEMORY
+        self.is_shared = path not in (MEMORY, ON_DISK)
         self.topics: dict[str, StoredTopic] = {}
         self.ends: dict[int, int] = {}
         self._listeners: defaultdict[int, set[Listener]] = defaultdict(set)

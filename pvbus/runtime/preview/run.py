@@ -6,7 +6,7 @@ them, so a set has had its children for a while before a removal, as on a live s
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
@@ -14,8 +14,10 @@ from typing import Any, Literal, NamedTuple, cast
 import msgspec
 
 from pvbus.adapters.memory.cluster import MemoryCluster, Write
+from pvbus.adapters.memory.spill import Spill
 from pvbus.adapters.memory.virtual_time import EPOCH, SimulatedClock, run_simulated
 from pvbus.adapters.sqlite.bus import SqliteBus
+from pvbus.adapters.sqlite.store import ON_DISK
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.effects import Controller, Effect, Outcome, Reconciliation
@@ -99,8 +101,8 @@ class Preview(NamedTuple):
     frozen: NAMESPACE/NAME of each variant whose proposal stays as planned, and why
     """
 
-    writes: list[Write]
-    objects: list[Object]
+    writes: Iterable[Write]
+    objects: Sequence[Object]
     pending: int = 0
     defects: tuple[str, ...] = ()
     children: tuple[PreviewChild, ...] = ()
@@ -155,7 +157,9 @@ class _Run:
         self._defects: dict[str, None] = {}
         self._pending = 0
         self._clock = SimulatedClock(_epoch(world.objects))
-        self._cluster = MemoryCluster(now=self._stamp, collects_garbage=world.server is not None)
+        self._cluster = MemoryCluster(
+            now=self._stamp, collects_garbage=world.server is not None, spill=Spill()
+        )
         self._rules: StoreRules | None = None
         self._has_states = has_states
         self._states: dict[ObjectName, list[str]] = {}
@@ -186,7 +190,7 @@ class _Run:
             self._cluster.put(obj)
         if self._has_states:
             self._cluster.on_store = self._note_state
-        bus = await SqliteBus.open(":memory:", clock=self._clock)
+        bus = await SqliteBus.open(ON_DISK, clock=self._clock)
         await bus.create_topics(topic_specs())
         services = [
             build_service(

@@ -211,7 +211,7 @@ def test_the_states_of_a_plan_have_not_moved(export: Export, change: Path) -> No
     plan, result = made_of(export, change), plan_of_files(request).result
     before = standing_of(plan, export)
     assert (before.moved, before.done, before.total, before.begun) == ([], 0, 2, False)
-    after = msgspec.structs.replace(export, items=result.objects)
+    after = msgspec.structs.replace(export, items=list(result.objects))
     assert standing_of(plan, after).is_complete
     variant = next(obj for obj in result.objects if obj["kind"] == "PackageVariant")
     others = [obj for obj in export.items if obj["kind"] != "PackageVariant"]
@@ -244,7 +244,7 @@ def test_promotion_of_a_draft_that_the_plan_changes_moves_nothing(
     """Its lifecycle may go on, once its files are as announced; any other change has moved."""
     request = Request(inputs(export, change), HOW, has_states=True)
     plan, result = made_of(export, change), plan_of_files(request).result
-    items = export.items if what == "before" else result.objects
+    items = export.items if what == "before" else list(result.objects)
 
     def promoted(obj: Object) -> None:
         obj["spec"] |= {"lifecycle": lifecycle, "revision": 1 if lifecycle == "Published" else 0}
