@@ -7,6 +7,7 @@ figure is read from the API server and from git.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from pvbus.cli.demos.deploying import (
@@ -238,15 +239,6 @@ def gates(scene: Scene, number: int) -> Iterable[Step]:
         f"sed -i '/^info:$/r /dev/stdin' {scene.work}/web/Kptfile <<'END'\n{GATES}END\n"
     )
 
-    async def await_drafts(fleet: Fleet) -> str:
-        return await _await_proposed_without_the_canary(fleet, number)
-
-    async def await_question(fleet: Fleet) -> str:
-        return await _await_asked(fleet, number)
-
-    async def await_answer(fleet: Fleet) -> str:
-        return await _await_proposed(fleet, number)
-
     async def ask(fleet: Fleet) -> str:
         question = f"--question 'Is the site licensed?' --owner ann{scene.options}"
         name = (await _draft_of_the_canary(fleet, number))["metadata"]["name"]
@@ -262,17 +254,17 @@ def gates(scene: Scene, number: int) -> Iterable[Step]:
         Step(
             "A revision with gates: two programs and a validator must pass each draft before it is proposed.",
             release(scene, number, MENDED, more),
-            await_drafts,
+            partial(_await_proposed_without_the_canary, number=number),
         ),
         Step(
             "The program that knows the licenses does not know the canary's cluster: a person is asked.",
             ask,
-            await_question,
+            partial(_await_asked, number=number),
         ),
         Step(
             "The person answers, and the draft is proposed by itself.",
             answer,
-            await_answer,
+            partial(_await_proposed, number=number),
         ),
     )
 
@@ -334,12 +326,6 @@ async def _await_proposed(fleet: Fleet, number: int) -> str:
 def waves(scene: Scene, number: int) -> Iterable[Step]:
     """Return the station of a revision that goes out in waves, and is rolled back in the second."""
 
-    async def await_waves(fleet: Fleet) -> str:
-        return await _in_the_second_wave(fleet, number)
-
-    async def await_rollback(fleet: Fleet) -> str:
-        return await _await_rolled_back(fleet, attempt_of(number))
-
     roll_back = "" if scene.has_metric else f"pvbus rollout roll-back default/web --yes{scene.options}"
     bad = (
         "The metric shows errors that only a larger wave brings, and what was approved is rolled back."
@@ -351,9 +337,13 @@ def waves(scene: Scene, number: int) -> Iterable[Step]:
         Step(
             "It goes out in waves of 1, 50 and 100 %: proven by their Applications, held and checked.",
             f"pvbus rollout plan default/web{scene.options}",
-            await_waves,
+            partial(_in_the_second_wave, number=number),
         ),
-        Step(bad, roll_back or f"pvbus rollout status default/web{scene.options}", await_rollback),
+        Step(
+            bad,
+            roll_back or f"pvbus rollout status default/web{scene.options}",
+            partial(_await_rolled_back, attempt=attempt_of(number)),
+        ),
         Step(
             "What became of it.",
             f"pvbus rollout history default/web{scene.options}",
