@@ -42,9 +42,11 @@ async def plan(*, small: bool) -> list[Row]:
     few, many = (5, 25) if small else (500, 5_000)
     first, second = [await asyncio.to_thread(cost_of_plan, count) for count in (few, many)]
     cpu = 1000 * (second.used.cpu_seconds - first.used.cpu_seconds) / (many - few)
+    memory = (second.used.peak_bytes - first.used.peak_bytes) / (many - few)
     return [
         Row(NAME, "writes per new variant", second.writes / many, "writes", WRITES, "equal"),
         Row(NAME, "pvbus plan: CPU per new variant", cpu, "ms"),
+        Row(NAME, "pvbus plan: memory per new variant", memory / 1e3, "kB"),
         Row(NAME, f"pvbus plan of {many:,} variants: peak memory", second.used.peak_bytes / 1e6, "MB"),
     ]
 

@@ -20,12 +20,13 @@ import msgspec
 import yaml
 
 from pvbus.controlplane.packages import answers, content
+from pvbus.controlplane.packages.alike import AlikeTexts
 from pvbus.controlplane.packages.functions import files, pipeline
 from pvbus.controlplane.packages.functions.item import FunctionError, Item, Result
 from pvbus.controlplane.packages.functions.limits import RENDER_TIMEOUT, render_limits
 from pvbus.controlplane.packages.functions.pipeline import Entry, Phase, Step
 from pvbus.controlplane.packages.functions.registry import BUILTINS, FunctionRegistry, unread_fields
-from pvbus.controlplane.packages.functions.yamltext import compose, load
+from pvbus.controlplane.packages.functions.yamltext import compose, load, name_in
 from pvbus.controlplane.packages.layout import RenderNote, one_line
 from pvbus.controlplane.packages.recording import (
     StepReport,
@@ -52,6 +53,9 @@ pipelines run twice, but for those of constant functions."""
 SECOND_RUN_SECONDS_MAX = 1.0
 """Time of the first run above which there is no second one, and limit of the second."""
 FILES_SHOWN_MAX = 3
+CUT_BYTES_MAX = 2 << 20
+_cut = AlikeTexts(CUT_BYTES_MAX)
+"""Kptfiles without their status, as most of a fleet's are equal but for a name."""
 
 
 class RenderResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,10 +316,17 @@ def _without_records(text: str) -> str:
 
 
 def _without_status(text: str) -> str:
+    """Return a Kptfile without its status, cut as from that of another package of the same content."""
     try:
-        root = compose(text) if isinstance(load(text), dict) else None
+        value = load(text)
+        (cut,) = _cut.get((text,), name_in(value), lambda: (_status_cut(text, value),))
     except YamlError:
         return text
+    return cut
+
+
+def _status_cut(text: str, value: Any) -> str:
+    root = compose(text) if isinstance(value, dict) else None
     if not isinstance(root, yaml.MappingNode):
         return text
     starts = [key.start_mark.index for key, _ in root.value]

@@ -494,3 +494,15 @@ def test_a_newer_version_of_a_function_is_noted() -> None:
     pipeline = "  mutators:\n  - image: x/set-labels:v0.9\n    configMap: {a: b}\n"
     result = rendered({"Kptfile": kptfile(pipeline)})
     assert result.notes == ("x/set-labels:v0.9 runs as version 0.2.1, the newest one built in",)
+
+
+@pytest.mark.parametrize("after", ["", "info:\n  description: {0}\n"])
+def test_the_digest_of_inputs_is_without_the_status_for_every_name(after: str) -> None:
+    """Also where it is made as for two other names of one shape; each name has a digest of its own."""
+    head = "apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: {0}\n"
+    status = "status:\n  conditions:\n  - type: Rendered\n    message: {0}\n"
+    names = [f"digest-{number}" for number in range(1, 6)]
+    bare = [input_digest({"Kptfile": (head + after).format(name)}) for name in names]
+    whole = [input_digest({"Kptfile": (head + status + after).format(name)}) for name in names]
+    assert whole == bare
+    assert len(set(bare)) == len(names)
