@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from pvbus.adapters.memory.cluster import Write
 from pvbus.adapters.memory.objects import source_of, split_api_version
+from pvbus.adapters.memory.writes import Write
 from pvbus.cli.differences import differences, unified
 from pvbus.cli.live import Export
 from pvbus.cli.plangit import Package, namespace_of

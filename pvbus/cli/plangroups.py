@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from pvbus.adapters.memory.cluster import Write
+from pvbus.adapters.memory.writes import Write
 from pvbus.core.api.selectors import Requirements, matches
 from pvbus.core.kernel.keys import ObjectKey
 from pvbus.core.kernel.objects import mapping

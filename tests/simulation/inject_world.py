@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from pvbus.adapters.memory.cluster import MemoryCluster, Write
+from pvbus.adapters.memory.cluster import MemoryCluster
+from pvbus.adapters.memory.writes import Write
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import ConflictError, PermanentError, TransientError
 from pvbus.core.kernel.effects import Outcome, Put

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pvbus.adapters.memory.cluster import Write
+from pvbus.adapters.memory.writes import Write
 from pvbus.cli.plandocument import document_of
 from pvbus.cli.planpreview import Orders, frozen_of, orders_of
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry

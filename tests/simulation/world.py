@@ -16,8 +16,8 @@ import msgspec
 from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
-from pvbus.adapters.memory.cluster import Write
 from pvbus.adapters.memory.virtual_time import SimulatedClock
+from pvbus.adapters.memory.writes import Write
 from pvbus.core.api.packages import PackageRevision, Repository
 from pvbus.core.api.variants import PackageVariant, PackageVariantSet
 from pvbus.core.kernel.keys import CONFIRM_DELETION, Key

@@ -13,9 +13,10 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
-from pvbus.adapters.memory.cluster import MemoryCluster, Write
+from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.adapters.memory.spill import Spill
 from pvbus.adapters.memory.virtual_time import EPOCH, SimulatedClock, run_simulated
+from pvbus.adapters.memory.writes import Write
 from pvbus.adapters.sqlite.bus import SqliteBus
 from pvbus.adapters.sqlite.store import ON_DISK
 from pvbus.controlplane.packages.functions.registry import FunctionRegistry

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from pvbus.adapters.memory.cluster import Write
+from pvbus.adapters.memory.writes import Write
 from pvbus.cli.differences import differences
 from pvbus.cli.live import Export, cleaned, injected_kinds, selected_kinds
 from pvbus.cli.plan import exit_code, plan

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from pvbus.adapters.memory.cluster import MemoryCluster, Write
+from pvbus.adapters.memory.cluster import MemoryCluster
+from pvbus.adapters.memory.writes import Write
 from pvbus.core.errors import PROGRAM_MISSING, PermanentError, PvbusError
 from pvbus.core.kernel.effects import WRITES, Content, Effect, Execute, Executed, Outcome, Pull, Put
 from pvbus.core.kernel.packagekinds import CARVEL_REPOSITORY
