@@ -200,7 +200,8 @@ async def live_world(folder: Path, names: Sequence[str] = SERVICES) -> AsyncIter
     """Start a system, and end it. names: of its services"""
     folder.mkdir(parents=True, exist_ok=True)
     clock = SimulatedClock(time.time())
-    config = ApiServerConfig(fetch_seconds=3600.0, poll_seconds=1.0)
+    # Nobody else pushes there. Looks go by real time, and virtual waits for it would spin.
+    config = ApiServerConfig(fetch_seconds=3600.0, poll_seconds=3600.0)
     async with control_plane(folder / "data", 0, config) as address:
         cluster = await HttpCluster.connect(address.kubeconfig)
         bus = await SqliteBus.open(":memory:", clock=clock)
