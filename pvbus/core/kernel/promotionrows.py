@@ -12,8 +12,9 @@ from pvbus.core.kernel.codec import Row
 class BoundCondition(Row, frozen=True, kw_only=True):
     """What a condition of a revision was found on, as far as promote knows.
 
-    content: digest of the files, without those that it survives. survives: as of
-    `pvbus.core.variants.revisions.signatures.Signature`. words: digest of its reason and message.
+    content: digest of the files, without those that it survives
+    survives: as of `pvbus.core.variants.revisions.signatures.Signature`
+    words: digest of its reason and message
     """
 
     content: str
@@ -24,15 +25,20 @@ class BoundCondition(Row, frozen=True, kw_only=True):
 class Verdict(Row, frozen=True, kw_only=True):
     """Promote's decision on one open revision of a variant.
 
-    row_digest: digest of the ObjectRow that it was made on. reason: a word of a closed set
-    (`pvbus.core.promotion.promote.verdicts`); message: for people. order: what release does to a revision
-    that still has this digest; "" for nothing. content: digest of what a signature of its files is a
-    statement on, "" if it was not needed, or its files cannot be read. acknowledged: by name of a
-    PackageSpecializer without a gate on it, the content that it has acknowledged. gates: its readiness gates.
-    settles_at: a gate was removed from it while it was signed, so it is not proposed before this time, in
-    seconds since 1970. bound: by type, what each condition that is True was found on. void: the types of
-    those that were found on other content. source: the upstream revision that its variant followed when it
-    was last Ready with it, `REPOSITORY/PACKAGE@REVISION`, "" if it never was.
+    revision: its name
+    row_digest: digest of the ObjectRow that the decision was made on
+    reason: a word of a closed set (`pvbus.core.promotion.promote.verdicts`)
+    message: the reason in words for people
+    order: what release does to a revision that still has this digest; "" for nothing
+    content: digest of what a signature of its files covers; "" if none was needed, or the files cannot be
+        read
+    acknowledged: by name of a PackageSpecializer without a gate on it, the content that it has acknowledged
+    gates: its readiness gates
+    settles_at: seconds since 1970; not proposed earlier, as it lost a gate while it was signed
+    bound: by type, what each condition that is True was found on
+    void: the types of the conditions that were found on other content
+    source: the upstream revision that its variant followed when it was last Ready with it, as
+        `REPOSITORY/PACKAGE@REVISION`; "" if it never was
     """
 
     revision: str
@@ -52,11 +58,12 @@ class Verdict(Row, frozen=True, kw_only=True):
 class PromotionRow(Row, frozen=True, kw_only=True):
     """Promote's decisions on the open revisions of a PackageVariant.
 
-    uid, generation: of the PackageVariant that they were made on; release carries out no order for another.
-    candidates: by name of a RolloutPolicy, a hash of the last CandidateRow that promote wrote for it.
+    uid, generation: of the PackageVariant that they were made on; release carries out no order for another
+    verdicts: a decision for each open revision
+    candidates: by name of a RolloutPolicy, a hash of the last CandidateRow that promote wrote for it
     contents: by row_digest of a revision whose files promote has read, the digest of its content; by name of
-    a revision that was a draft after promote had proposed it, the digest that it proposed: a person may have
-    proposed it with other content since.
+        a revision that was a draft again after promote had proposed it, the digest that it proposed, as a
+        person may have proposed it with other content since
     """
 
     uid: str
@@ -67,7 +74,12 @@ class PromotionRow(Row, frozen=True, kw_only=True):
 
 
 class Carried(Row, frozen=True, kw_only=True):
-    """Outcome of an order. outcome: `done`; `refused` by the API server, with its `message`."""
+    """The outcome of an order of promote.
+
+    revision, row_digest, order: of the order
+    outcome: `done`; `refused`: the API server refuses it
+    message: the words of the refusal
+    """
 
     revision: str
     row_digest: str
@@ -77,10 +89,12 @@ class Carried(Row, frozen=True, kw_only=True):
 
 
 class Approval(Row, frozen=True, kw_only=True):
-    """Outcome of an order of a rollout, which policy, attempt, order, revision and digest name.
+    """The outcome of an order of a rollout.
 
+    policy, attempt, order, revision, digest: of the order
     outcome: `done`; `refused`: the API server refuses it; `withdrawn`: the revision was not approved, and by
-    this order will not be; `unrestored`: the content cannot be published again. message: why.
+        this order will not be; `unrestored`: the content cannot be published again
+    message: why
     """
 
     policy: str
@@ -93,8 +107,12 @@ class Approval(Row, frozen=True, kw_only=True):
 
 
 class ReleaseRow(Row, frozen=True, kw_only=True):
-    """The last outcome of each order of a PackageVariant, whose uid it has. carried: of the orders of its
-    PromotionRow. approvals: of its ApprovalRows, one for each policy."""
+    """The last outcome of each order for a PackageVariant.
+
+    uid: of the PackageVariant
+    carried: of the orders of its PromotionRow
+    approvals: of its ApprovalRows, one for each policy
+    """
 
     uid: str
     carried: tuple[Carried, ...] = ()
@@ -102,8 +120,13 @@ class ReleaseRow(Row, frozen=True, kw_only=True):
 
 
 class SeenCondition(Row, frozen=True, kw_only=True):
-    """A condition of a PackageVariant as evidence of its published revision. is_bound: its message names the
-    revision. words: what it says. digest: of all of it."""
+    """A condition of a PackageVariant as evidence of its published revision.
+
+    type, status: of the condition
+    is_bound: its message names the revision
+    words: the condition in a sentence
+    digest: of the whole condition
+    """
 
     type: str
     status: str
@@ -113,8 +136,14 @@ class SeenCondition(Row, frozen=True, kw_only=True):
 
 
 class EvidenceSource(Row, frozen=True, kw_only=True):
-    """Where the evidence of a target is. commit: of the published revision. namespace, name: of the object;
-    an empty namespace stands for any. query: PromQL. problem: why they are not known, "" if they are."""
+    """Where the evidence of a target is.
+
+    commit: of the published revision
+    namespace, name: of the object; an empty namespace stands for any
+    query: PromQL
+    problem: why these are not known, "" if they are
+    conditions: the conditions that are evidence
+    """
 
     commit: str = ""
     namespace: str = ""
@@ -127,23 +156,30 @@ class EvidenceSource(Row, frozen=True, kw_only=True):
 class CandidateRow(Row, frozen=True, kw_only=True):
     """What a rollout knows of one target: promote's facts of a PackageVariant that a RolloutPolicy selects.
 
-    uid: of the PackageVariant. winner: the policy that has the target instead; then nothing else is set but
-    what this policy's last order came to, and the published revision then. canary, places: its position in
-    the rollout, before its name. revision, digest: the proposed revision, and the
-    `pvbus.core.variants.revisions.content.content_digest` of its files; is_proposed: nothing speaks against
-    its approval. reason, message: why it may not be approved; of a canary also why it is not proposed, or is
-    no target. upstream: the upstream revision that the variant follows. is_current: the variant is ready with
-    the published revision, and has no open one. published, published_digest: the latest
-    published revision, "" for none. is_good: whether that one is good, None while nothing says so; verdict:
-    why not, or what is missing. refused, withdrawn, unrestored: the last attempt of this policy with that
-    outcome, 0 for none; failure: the words of the outcome. source, files: the upstream revision that the
-    proposed one is made of, and the digest of its files; published_source: that of the published one. runs:
-    the Quarantine that covers the published one, "" for none. evidence: what else proves the published one,
-    if the policy asks for that; is_good and verdict are of the variant's Ready alone. unit, part, release,
-    published_release, banned: of a member of the policy's train, as in
-    `pvbus.core.kernel.rolloutrows.TargetFacts`.
+    uid: of the PackageVariant
+    winner: the policy that has the target instead; then only the outcome of this policy's last order and the
+        published revision are set
+    canary, places: its position in the rollout, before its name
+    revision: the proposed revision
+    digest: `pvbus.core.variants.revisions.content.content_digest` of its files
+    is_proposed: nothing speaks against its approval
+    reason, message: why it may not be approved; of a canary also why it is not proposed, or is no target
+    published, published_digest: the latest published revision, "" for none
+    is_good: whether the published one is good, None while nothing says so
+    verdict: why it is not good, or what is missing
+    refused, withdrawn, unrestored: the last attempt of this policy with that outcome, 0 for none
+    failure: the words of the outcome
+    upstream: the upstream revision that the variant follows
+    is_current: the variant is ready with the published revision, and has no open one
+    source, files: the upstream revision that the proposed one is made of, and the digest of its files
+    published_source: the upstream revision that the published one is made of
+    runs: the Quarantine that covers the published one, "" for none
+    unit, part, release, published_release, banned: of a member of the policy's train, as in
+        `pvbus.core.kernel.rolloutrows.TargetFacts`
+    evidence: what else proves the published one, if the policy asks for that; is_good and verdict are of the
+        variant's Ready alone
     is_upstream_held: a Quarantine covers the upstream revision that the variant follows, or it is not known
-    that none does.
+        that none does
     """
 
     uid: str
@@ -179,19 +215,25 @@ class CandidateRow(Row, frozen=True, kw_only=True):
 
 
 class ApprovalRow(Row, frozen=True, kw_only=True):
-    """A rollout's order for one target. uid: of the PackageVariant.
+    """A rollout's order for one target.
 
-    approve: publish this proposed revision if its content still has this digest. withdraw: take that back,
-    and confirm that it was or will never be carried out. restore: publish the content of this earlier
-    revision again, which has this digest. stranded: no order, but a note for the variant's conditions: the
-    rollback is over, and this revision is still published, as no former one can be. files: with approve, the
-    digest of the files of the upstream revision that it was made of, "" if they could not be read.
-    combination: with approve, the upstream revisions of the train that it goes with. mates: with approve, the
-    revisions that are published in one push with this one, or not at all; none if it goes alone. freeze: no
-    order to release, but one to promote: this revision stays proposed though a newer upstream revision is
-    there, and once it is published the newer one does not unsay that it is good. is_frozen: the same while an
-    approval is ordered. replaces: with restore, the revision of the attempt, over which alone the former one
-    goes; "" for any, in rows of before there was one.
+    uid: of the PackageVariant
+    attempt: the attempt that orders it
+    order: `approve`: publish this proposed revision if its content still has this digest; `withdraw`: take
+        that back, and confirm that it was or will never be carried out; `restore`: publish the content of
+        this earlier revision again, which has this digest; `stranded`: no order, but a note for the variant's
+        conditions: the rollback is over, and this revision is still published, as no former one can be;
+        `freeze`: an order to promote alone: this revision stays proposed though a newer upstream revision is
+        there, and once it is published the newer one is no reason to doubt it
+    revision, digest: the revision that the order is about, and the digest of its content
+    files: with approve, the digest of the files of the upstream revision that it was made of, "" if they
+        could not be read
+    combination: with approve, the upstream revisions of the train that it goes with
+    is_frozen: as freeze, while an approval is ordered
+    replaces: with restore, the revision of the attempt, over which alone the former one goes; "" for any, in
+        rows of before there was one
+    mates: with approve, the revisions that are published in one push with this one, or not at all; none if it
+        goes alone
     """
 
     uid: str
