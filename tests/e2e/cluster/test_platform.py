@@ -1,6 +1,7 @@
 """The example platform on a real API server: services under their own roles, and the garbage collector."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pvbus.install import manifests
 from pvbus.install.objects import NAMESPACE, Options
 from tests.e2e.cli.command import git
 from tests.e2e.cluster.test_run_cluster import kubectl as kubectl
+from tests.e2e.packaging.mistakes import Mistakes, tell
 from tests.e2e.packaging.platform import (
     INSTALLED,
     UPGRADED,
@@ -84,13 +86,26 @@ def cluster(objects: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFact
     yield from real_cluster_of([*DEFINITIONS, *PACKAGING, *files])
 
 
-@pytest.fixture
-def platform(cluster: RealCluster, objects: list[dict[str, Any]], kubectl: Path) -> Iterator[Platform]:
-    folder: Path = objects[0]["folder"]
-    found = Platform(folder, kubectl, cluster.kubeconfig)
+@pytest.fixture(scope="module")
+def accounts(cluster: RealCluster) -> None:
+    """What `pvbus install` makes: the services and their rights."""
     head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     create(cluster, [head, *manifests.objects("with-porch", Options(), (manifests.PACKAGING,))])
+
+
+@pytest.fixture
+def platform(
+    cluster: RealCluster, accounts: None, objects: list[dict[str, Any]], kubectl: Path
+) -> Iterator[Platform]:
+    found = Platform(objects[0]["folder"], kubectl, cluster.kubeconfig)
     found.kubectl("create", "namespace", "crossplane-system")
+    with served(cluster, found.folder):
+        yield found
+
+
+@contextmanager
+def served(cluster: RealCluster, folder: Path) -> Iterator[None]:
+    """Run the services, which read packages below the folder."""
     settings = {
         "PVBUS_BUS": f"sqlite:{folder / 'bus.db'}",
         "PVBUS_SOURCES_CACHE": str(folder / "sources"),
@@ -102,13 +117,24 @@ def platform(cluster: RealCluster, objects: list[dict[str, Any]], kubectl: Path)
     try:
         for service in services:
             service.start(wait=False)
-        yield found
+        yield
         assert [service.end() for service in services] == [0, 0, 0]
-        bad = ("Traceback", "cannot be decoded")
-        assert [each.service for each in services if any(word in each.output for word in bad)] == []
+        assert [service.service for service in services if "Traceback" in service.output] == []
     finally:
         for service in services:
             service.kill()
+
+
+def test_what_people_get_wrong_is_told(
+    cluster: RealCluster, accounts: None, kubectl: Path, tmp_path: Path
+) -> None:
+    """The same story as on the embedded server, with a bus of its own; it removes what it has made."""
+    world = Mistakes(tmp_path, kubectl, cluster.kubeconfig)
+    with served(cluster, tmp_path):
+        tell(world)
+        world.kubectl("delete", "packageinstalls", "--all", "--timeout=60s")
+        world.kubectl("delete", "namespace", "platform", "--timeout=60s")
+        world.kubectl("delete", "configurations,providers,functions", "--all", "--timeout=60s")
 
 
 def test_a_platform_lives_on_a_real_api_server(
