@@ -377,10 +377,10 @@ def what_two_need_goes_from_one_to_the_other(world: Mistakes) -> None:
     world.until(lambda: conditions_of(world.get("packageinstall", "wood")) == {HEALTHY: "True"})
     leaf = world.get("packageinstall", "wood")["status"]["dependencies"][0]["packageInstallRef"]["name"]
     assert owner_of(world, leaf) == "PackageInstall/tree"
-    edit = {"packageRef": {"versionSelection": {"constraints": ">=1.1.0"}}}
+    edit = {"packageRef": {"versionSelection": {"constraints": "1.0.0"}}}
     world.patch("packageinstall", leaf, edit)
-    told = "somebody has changed spec.packageRef"
-    world.until(lambda: told in message_of(world.get("packageinstall", leaf), HEALTHY))
+    words = "somebody has changed spec.packageRef"
+    world.until(lambda: words in message_of(world.get("packageinstall", leaf), HEALTHY))
     world.kubectl("delete", "packageinstall", "tree", "--timeout=60s")
     world.until(lambda: owner_of(world, leaf) == "PackageInstall/wood")
     world.kubectl("delete", "packageinstall", "wood", "--timeout=60s")

@@ -67,7 +67,7 @@ def update(key: ObjectKey, row: LockRow, obj: Object) -> Generator[Effect, Any, 
     if not is_made(obj, key):
         return ""
     if not row.holders:
-        if row.reason == ORPHANED:
+        if row.reason == ORPHANED or row.status == "refused":  # a refusal has a reason of its own
             orphan: Object | None = yield Get(kind_of_key(key), key.namespace, key.name)
             if orphan is not None and is_made(orphan, key):
                 yield Update(

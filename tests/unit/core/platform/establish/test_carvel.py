@@ -414,8 +414,10 @@ def child_owner(world: EstablishWorld) -> str | None:
     return found
 
 
-def test_an_install_for_others_is_made_handed_on_and_released() -> None:
-    """It names its first holder, the next one when that goes, and nobody once it is orphaned."""
+@pytest.mark.parametrize("last", [{"reason": "Orphaned"}, {"status": "refused", "reason": "Conflict"}])
+def test_an_install_for_others_is_made_handed_on_and_released(last: Mapping[str, Any]) -> None:
+    """It names its first holder, the next one when that goes, and nobody once it is orphaned, also if it is
+    refused from then on."""
     world = EstablishWorld()
     child_row(world, "app")
     world.settle()
@@ -427,7 +429,7 @@ def test_an_install_for_others_is_made_handed_on_and_released() -> None:
     child_row(world, "other")
     world.settle()
     assert child_owner(world) == "PackageInstall/other"
-    child_row(world, template={}, reason="Orphaned")
+    child_row(world, template={}, **last)
     world.settle()
     assert child_owner(world) is None
 
