@@ -64,7 +64,10 @@ def _met(edge: Edge, asked: Requirement, find: Find, is_known: Callable[[str], b
         return _dependency(asked, _offer_of(asked), "ExistingGVK")
     if edge.status == "unmet":
         return _left_out(edge, asked, find, is_known)
-    provider = find(edge.provider, asked)
+    return _provided(edge, asked, find(edge.provider, asked))
+
+
+def _provided(edge: Edge, asked: Requirement, provider: Provider) -> LockedDependency:
     condition: DependencyCondition = "OwnedPackageInstall" if provider.is_owned else "FoundPackageInstall"
     leaf = _leaf_of(edge, asked, provider.package)
     return _dependency(asked, leaf, condition, provider.note, provider, provider.version)
@@ -111,6 +114,11 @@ def dependencies_open(reports: Iterable[DependencyReport], find: Find) -> tuple[
 
 
 def _open(report: DependencyReport, find: Find) -> LockedDependency:
+    if report.state is DependencyState.FOUND:
+        edge = Edge(
+            requirement=report.requirement, status="met", target=report.target, provider=report.provider
+        )
+        return _provided(edge, report.requirement, find(report.provider, report.requirement))
     leaf = next(iter(flattened(report.requirement.need)), None)
     there = find(leaf.package, report.requirement) if isinstance(leaf, PackageNeed) else None
     message = _message(report, leaf, there)

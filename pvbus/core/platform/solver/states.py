@@ -110,10 +110,40 @@ def _preferred(catalog: Catalog, location: Location, outcome: Outcome) -> Candid
 def _open(catalog: Catalog, location: Location, requirement: Requirement) -> DependencyReport:
     """Return the state of a dependency of a version that cannot be installed."""
     leaves = flattened(requirement.need)
+    serving = next(filter(None, (_serving(catalog, location, leaf) for leaf in leaves)), None)
+    if serving is not None:
+        return DependencyReport(
+            requirement=requirement,
+            state=DependencyState.FOUND,
+            target=serving[0],
+            provider=serving[1],
+            version=catalog.installed[serving].version,
+        )
     found = [_state(catalog, location, leaf) for leaf in leaves]
     none = (DependencyState.UNMET, ())
     best = min(found, key=lambda each: _BEST.index(each[0]), default=none)
     return DependencyReport(requirement=requirement, state=best[0], candidates=best[1])
+
+
+def _serving(catalog: Catalog, location: Location, leaf: object) -> Location | None:
+    """Return the install that is there and meets an alternative, None without one."""
+    if isinstance(leaf, OfferNeed):
+        nodes = [(location[0], provider) for provider in catalog.providers(leaf.offer)]
+    elif isinstance(leaf, PackageNeed):
+        nodes = [_node_of(location, leaf)]
+    else:
+        return None
+    return next((node for node in nodes if _meets(catalog, leaf, node)), None)
+
+
+def _meets(catalog: Catalog, leaf: PackageNeed | OfferNeed, node: Location) -> bool:
+    there = catalog.installed.get(node)
+    if there is None:
+        return False
+    versions = [each for each in catalog.candidates(node) if each.version == there.version]
+    if isinstance(leaf, OfferNeed):
+        return any(leaf.offer in each.provides for each in versions)
+    return any(matches(catalog, leaf, each) for each in versions)
 
 
 _BEST = (
@@ -136,14 +166,16 @@ def _state(catalog: Catalog, location: Location, leaf: object) -> tuple[Dependen
         return (DependencyState.WAITING if providers else DependencyState.UNKNOWN_PACKAGE), providers
     if not isinstance(leaf, PackageNeed):
         return DependencyState.WAITING, ()
-    other = (location[0] if leaf.target is None else leaf.target, leaf.package)
-    candidates = catalog.candidates(other)
+    node = _node_of(location, leaf)
+    candidates = catalog.candidates(node)
     if not candidates:
         return DependencyState.UNKNOWN_PACKAGE, ()
-    fitting = [each for each in candidates if matches(catalog, leaf, each)]
-    if not fitting:
+    if not any(matches(catalog, leaf, each) for each in candidates):
         return DependencyState.UNKNOWN_VERSION, ()
-    installed = catalog.installed.get(other)
-    if installed is not None and all(each.version != installed.version for each in fitting):
+    if node in catalog.installed:
         return DependencyState.REQUIRES_DIFFERENT_VERSION, ()
     return DependencyState.WAITING, ()
+
+
+def _node_of(location: Location, need: PackageNeed) -> Location:
+    return (location[0] if need.target is None else need.target, need.package)

@@ -114,6 +114,18 @@ def test_a_version_that_another_holder_needs_stays_and_is_reported() -> None:
     assert reports(problem)["0"].state is DependencyState.REQUIRES_DIFFERENT_VERSION
 
 
+@pytest.mark.parametrize("text", ["offer gateway or dep >=1.0.0", "dep >=1.0.0", "offer route"])
+def test_what_serves_a_refused_version_is_found_and_not_waited_for(text: str) -> None:
+    """The version is refused for another of its dependencies."""
+    packages = (
+        pkg("pkg", {"1.0.0": [text, "none"]}),
+        pkg("dep", {"1.2.0": [], "2.0.0": []}, {"1.2.0": ("route",)}),
+    )
+    problem = Problem(packages=packages, wishes=(wish("pkg"),), installed=(installed("dep 1.2.0"),))
+    report = reports(problem)["0"]
+    assert (report.state, report.provider, report.version) == (DependencyState.FOUND, "dep", "1.2.0")
+
+
 @pytest.mark.parametrize(
     ("packages", "state", "words"),
     [
