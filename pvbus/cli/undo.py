@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +12,7 @@ from rich.markup import escape, render
 
 from pvbus.adapters.manifests import Manifest
 from pvbus.cli.differences import differences
-from pvbus.cli.fleet import kubeconfig_option, require_served
+from pvbus.cli.fleet import kubeconfig_option, persist, require_served
 from pvbus.cli.live import connect_live
 from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
 from pvbus.cli.plan import progress_printer
@@ -27,7 +28,7 @@ from pvbus.core.kernel.keys import Key
 from pvbus.core.kernel.objectrows import POLICY
 from pvbus.core.kernel.objects import annotation
 from pvbus.core.kernel.specretention import CHANGE_CAUSE, CHANGED_AT, spec_of
-from pvbus.ports.cluster import Kind, Object, Resource
+from pvbus.ports.cluster import Cluster, Kind, Object, Resource
 from pvbus.telemetry.logs import configure
 
 if TYPE_CHECKING:
@@ -95,9 +96,10 @@ def undo(
 ) -> None:
     """Give a PackageVariantSet or a RolloutPolicy a former spec again: show the plan, ask, and write it.
 
-    Without --to-revision it is the newest spec that differs from the current one. The write is refused if the
-    object has changed since the plan was made. An object that Argo CD, Flux or Fleet manages is refused: they
-    would put the current spec back. The plan of a policy is what its next rollout would do.
+    Without --to-revision it is the newest spec that differs from the current one. The write is refused if
+    more than the status of the object has changed since the plan was made. An object that Argo CD, Flux or
+    Fleet manages is refused: they would put the current spec back. The plan of a policy is what its next
+    rollout would do.
     """
     configure("error")
     kind, key, _ = named(words, KINDS, Scope(namespace, data, kubeconfig))
@@ -148,9 +150,32 @@ async def _undo(
         raise UsageError("cannot ask here, as this is no terminal: add --yes to undo it")
     if not yes and not click.confirm(f"Give {name} the spec of revision {number} again?"):
         raise PermanentError("nothing was changed", reason="Declined")
-    await cluster.update(resource, wanted)
+    await persist(partial(write_shown, cluster, resource, owner, wanted))
     follow = f"to wait for it: pvbus wait pvs/{key}" if kind == SET else f"see: pvbus rollout status {key}"
     return f"{name} has the spec of revision {number} again; {follow}"
+
+
+async def write_shown(cluster: Cluster, resource: Resource, shown: Object, wanted: Object) -> None:
+    """Write an object that is as it was shown to a person but for its status, which may change at any moment.
+
+    shown: the object that the plan was made of. wanted: what is written instead
+    Raises PermanentError if anything else has changed, ConflictError to look again.
+    """
+    meta = shown["metadata"]
+    live = await cluster.get(resource, meta["namespace"], meta["name"])
+    if live is None or _without_versions(live) != _without_versions(shown):
+        raise PermanentError(
+            f"{resource.kind} {meta['namespace']}/{meta['name']} has changed since the plan was made; "
+            "nothing was written: try again",
+            reason="Changed",
+        )
+    version = live["metadata"]["resourceVersion"]
+    await cluster.update(resource, {**wanted, "metadata": {**wanted["metadata"], "resourceVersion": version}})
+
+
+def _without_versions(obj: Object) -> Object:
+    meta = {k: v for k, v in obj["metadata"].items() if k not in ("resourceVersion", "managedFields")}
+    return {"metadata": meta, "spec": obj.get("spec")}
 
 
 async def _show_plan(cluster: "HttpCluster", live: Live, wanted: Object) -> None:
@@ -174,7 +199,7 @@ async def _rollout_lines(plan: Plan, live: Live) -> list[str]:
 
 
 def with_spec(resource: Resource, owner: Object, revision: Object, reason: str | None) -> Object:
-    """Return an object with the spec of a revision; its resourceVersion is the precondition of the write."""
+    """Return an object with the spec of a revision."""
     meta = owner["metadata"]
     undone = f"undo to revision {revision.get('revision')} of {annotation(revision, CHANGED_AT)}"
     cause = f"{undone}: {reason}" if reason else undone

@@ -204,10 +204,13 @@ class Platform:
 
 
 def what_a_person_deletes_comes_back(platform: Platform, process: Running | None = None) -> None:
-    """The definition of a kind, as soon as its deletion is seen."""
+    """The definition of a kind, as soon as its deletion is seen.
+
+    kubectl would wait for the name to be free, and may miss the moment in which it is.
+    """
     name = "networks.network.example.dev"
     before = uid_of(platform, name)
-    platform.kubectl("delete", "customresourcedefinition", name, "--timeout=60s")
+    platform.kubectl("delete", "customresourcedefinition", name, "--wait=false")
     platform.until(lambda: uid_of(platform, name) not in ("", before), process, seconds=60.0)
 
 

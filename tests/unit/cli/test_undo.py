@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from pvbus.adapters.memory.cluster import MemoryCluster
 from pvbus.cli.spechistory import change_words, entries_of, former_of
-from pvbus.cli.undo import gitops_manager, with_spec
+from pvbus.cli.undo import gitops_manager, with_spec, write_shown
+from pvbus.core.errors import PermanentError
+from pvbus.core.kernel.objectrows import POLICY
 from pvbus.core.kernel.specretention import CHANGE_CAUSE, CHANGED_AT
 from pvbus.ports.cluster import Resource
 
@@ -80,3 +83,35 @@ def test_many_changes_are_counted() -> None:
         *(f"p{number}: nothing -> (2 items)" for number in range(3)),
         "and 2 more",
     ]
+
+
+@pytest.mark.parametrize(
+    ("change", "is_written"),
+    [
+        ({}, True),
+        ({"status": {"state": "Rolling"}}, True),
+        ({"spec": {"a": 3}}, False),
+        ({"metadata": {"labels": {"by": "another"}}}, False),
+        ({"metadata": {"annotations": {"mine": "no"}}}, False),
+    ],
+)
+async def test_an_undo_writes_what_a_person_saw_whatever_the_status_became(
+    change: dict[str, Any], is_written: bool
+) -> None:
+    meta = {"namespace": "default", "name": "web", "annotations": {"mine": "yes"}}
+    policy = {"apiVersion": RESOURCE.api_version, "kind": RESOURCE.kind, "metadata": meta, "spec": {"a": 2}}
+    cluster = MemoryCluster([policy], now=lambda: "2026-01-01T00:00:00Z")
+    resource = await cluster.resource(POLICY)
+    assert resource is not None
+    shown = await cluster.get(resource, "default", "web")
+    assert shown is not None
+    await cluster.patch(resource, "default", "web", change)
+    wanted = with_spec(resource, shown, revision(1, {"a": 1}), None)
+    if not is_written:
+        with pytest.raises(PermanentError, match="has changed since the plan was made"):
+            await write_shown(cluster, resource, shown, wanted)
+        return
+    await write_shown(cluster, resource, shown, wanted)
+    live = await cluster.get(resource, "default", "web")
+    assert live is not None
+    assert live["spec"] == {"a": 1}
