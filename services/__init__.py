@@ -3,5 +3,3 @@
 from pvbus.runtime.collector import relax_collector
 
 relax_collector()  # before everything else is imported, which makes many objects and no garbage
-
-from pvbus.adapters import httplibrary as _  # noqa: E402, F401  # before aiohttp

@@ -73,24 +73,6 @@ def test_a_service_imports_neither_the_bus_nor_the_worker_of_others() -> None:
 
 
 @pytest.mark.slow
-def test_authorities_are_read_by_the_first_connection_that_checks_certificates() -> None:
-    """Not by the import of aiohttp; before, that context trusts nobody. Other contexts have them at once."""
-    code = (
-        "import services, ssl\n"
-        "from aiohttp import connector\n"
-        "default = ssl.create_default_context().get_ca_certs()\n"
-        "context = connector._SSL_CONTEXT_VERIFIED\n"
-        "assert context.verify_mode is ssl.CERT_REQUIRED and context.check_hostname and default\n"
-        "print(len(context.get_ca_certs()), end=' ')\n"
-        "for _ in range(2):\n"
-        "    made = context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname='a.example')\n"
-        "    assert made.context is context and context.get_ca_certs() == default\n"
-        "print(type(context).__name__)"
-    )
-    assert run(code).split() == ["0", "SSLContext"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "most"),
     [("--help", 150), ("version", 190), ("get --help", 355)],
