@@ -20,7 +20,7 @@ from pvbus.cli.fleet import (
 )
 from pvbus.cli.get import query_of
 from pvbus.cli.objectnames import Scope, named
-from pvbus.cli.output import FORMATS, columns, emit
+from pvbus.cli.output import FORMATS, columns, counted, emit
 from pvbus.cli.progress import SET
 from pvbus.cli.reading import bus_option, data_option, open_existing_bus
 from pvbus.cli.settling import (
@@ -205,7 +205,7 @@ def undo(resolution: str, dry_run: bool, yes: bool, output: str, kubeconfig: str
         click.echo(line, err=not dry_run)
     if dry_run:
         return 0
-    _ask(f"Open the conflicts of {drafts_of(len(drafts))} again?", yes=yes)
+    _ask(f"Open the conflicts of {counted(len(drafts), 'draft')} again?", yes=yes)
     work = partial(undo_all, drafts=drafts, resolution=resolution)
     results, interrupted = asyncio.run(run_connected(data, kubeconfig, work))
     return _report(results, resolution, output, interrupted=interrupted, then="see pvbus conflicts list")
@@ -283,7 +283,7 @@ def _row(group: Group) -> tuple[str, ...]:
 
 def preview_lines(group: Group, side: str) -> Iterator[str]:
     """Yield what a decision would settle: how much of it, and one draft in full."""
-    yield f"{group.words}: {drafts_of(len(by_draft(group)))}"
+    yield f"{group.words}: {counted(len(by_draft(group)), 'draft')}"
     pairs = Counter(_sides(member.conflict) for member in group.members)
     for (local, upstream), count in pairs.most_common(SHOWN_MAX):
         value = local if side == "local" else upstream
@@ -297,7 +297,7 @@ def preview_lines(group: Group, side: str) -> Iterator[str]:
 
 
 def take_question(group: Group, side: str) -> str:
-    return f"Take {side}'s value in {drafts_of(len(by_draft(group)))}?"
+    return f"Take {side}'s value in {counted(len(by_draft(group)), 'draft')}?"
 
 
 def undo_words(resolution: str) -> str:
@@ -307,16 +307,12 @@ def undo_words(resolution: str) -> str:
 def changed_words(results: Sequence[Result], then: str) -> str:
     """Return how many drafts were changed, and what comes next."""
     done = sum(each.outcome == "done" for each in results)
-    return f"{done} of {drafts_of(len(results))} changed; {then}"
+    return f"{done} of {counted(len(results), 'draft')} changed; {then}"
 
 
 def _sides(conflict: Conflict) -> tuple[str, str]:
     values = values_of(conflict)
     return conflict_value(values, "local"), conflict_value(values, "upstream")
-
-
-def drafts_of(count: int) -> str:
-    return "1 draft" if count == 1 else f"{count} drafts"
 
 
 def _ask(question: str, *, yes: bool) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pvbus.cli.fleet import existing, members_of, variants_of
+from pvbus.cli.output import counted
 from pvbus.cli.progress import SET
 from pvbus.core.kernel.keys import EDITED_BY, KEPT_FOR, Key, maker_of
 from pvbus.core.kernel.objects import annotation
@@ -33,7 +34,7 @@ async def edits_of(cluster: Cluster, key: Key) -> Document:
 
 def edit_lines(document: Document) -> Iterator[str]:
     count, edited = document["drafts"], document["edited"]
-    drafts = "1 draft" if count == 1 else f"{count} drafts"
+    drafts = counted(count, "draft")
     if not edited:
         yield f"PackageVariantSet {document['set']}: {drafts}, none with edits of people"
         return

@@ -146,10 +146,6 @@ async def _other_kind(cluster: Cluster, kind: Kind, key: Key) -> str:
     return f"a {SET.kind} has this name; for that one write {typed(SET, key)}"
 
 
-def counted(variants: int) -> str:
-    return "1 variant" if variants == 1 else f"{variants} variants"
-
-
 def on_hold(obj: Object) -> bool:
     return is_held(obj["metadata"].get("annotations"))
 

@@ -9,7 +9,6 @@ import click
 from pvbus.cli.fleet import (
     Target,
     annotate,
-    counted,
     existing,
     key_of,
     on_hold,
@@ -20,6 +19,7 @@ from pvbus.cli.fleet import (
     variants_of,
 )
 from pvbus.cli.objectnames import Scope
+from pvbus.cli.output import counted
 from pvbus.cli.progress import SET
 from pvbus.core.kernel.holds import because, hold_reason
 from pvbus.core.kernel.keys import HOLD, HOLD_REASON
@@ -89,7 +89,7 @@ async def put_on_hold(cluster: Cluster, target: Target, annotations: Mapping[str
     obj = await existing(cluster, target.kind, target.key)
     present = annotations_of(obj)
     variants = await variants_of(cluster, obj) if target.kind == SET else []
-    also = f" with its {counted(len(variants))}" if target.kind == SET else ""
+    also = f" with its {counted(len(variants), 'variant')}" if target.kind == SET else ""
     if all(present.get(key) == value for key, value in annotations.items()):
         return f"{target} is on hold already{also}{because(hold_reason(present))}"
     await annotate(cluster, target.kind, obj, annotations)
@@ -113,7 +113,7 @@ async def _read_held_variants(cluster: Cluster, owner: Object) -> str:
     names = [f"{meta['name']}{because(hold_reason(meta.get('annotations')))}" for meta in metas]
     if not names:
         return ""
-    return f"; {counted(len(names))} of it on hold by themselves: {first_of(names, NAMES_MAX)}"
+    return f"; {counted(len(names), 'variant')} of it on hold by themselves: {first_of(names, NAMES_MAX)}"
 
 
 async def _read_held_set(cluster: Cluster, variant: Object) -> str:

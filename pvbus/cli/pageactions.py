@@ -15,10 +15,11 @@ import msgspec
 from pvbus.cli import confirm, conflicts, proposalmoves, proposals, retry, settling, stops, task
 from pvbus.cli.condition import check_content, readiness_line
 from pvbus.cli.diff import settle
-from pvbus.cli.fleet import Target, counted, existing, silent, variants_of
+from pvbus.cli.fleet import Target, existing, silent, variants_of
 from pvbus.cli.holding import put_on_hold, take_off_hold
 from pvbus.cli.live import REVISION
 from pvbus.cli.objectnames import typed
+from pvbus.cli.output import counted
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.cli.quarantines import end_quarantine
 from pvbus.cli.rolloutorders import ORDERS, REASON_CHARACTERS_MAX, promote, read_order, write_order
@@ -139,7 +140,7 @@ class _OnTarget(Action, frozen=True, kw_only=True):
         obj = await existing(desk.cluster, self.target.kind, self.target.key)
         lines: tuple[str, ...] = ()
         if self.kind == "set":
-            lines = (f"It has {counted(len(await variants_of(desk.cluster, obj)))}.",)
+            lines = (f"It has {counted(len(await variants_of(desk.cluster, obj)), 'variant')}.",)
 
         async def run() -> Outcome:
             return Outcome(True, (await work(desk.cluster, self.target, **what),))
@@ -369,7 +370,7 @@ class Undo(Action, frozen=True, kw_only=True, tag="undo"):
         names = sorted(map(settling.variant_of, drafts))
         more = [f"and {len(names) - LINES_MAX} more"] if len(names) > LINES_MAX else []
         lines = (*settling.undo_lines(drafts, self.resolution), *names[:LINES_MAX], *more)
-        return Look(f"Open the conflicts of {conflicts.drafts_of(len(drafts))} again?", run, lines, seen)
+        return Look(f"Open the conflicts of {counted(len(drafts), 'draft')} again?", run, lines, seen)
 
 
 # ------------------------------------------------------------ removals, rollouts, quarantines
@@ -398,7 +399,9 @@ class Confirm(Action, frozen=True, kw_only=True, tag="confirm"):
         lines = [f"{key.namespace}/{name}" for name in names[:LINES_MAX]]
         lines += [f"and {len(names) - LINES_MAX} more"] if len(names) > LINES_MAX else []
         count = held.hold.count
-        return Look(f"Delete these {counted(count)} of {key}?", run, tuple(lines), held.hold.token, count)
+        return Look(
+            f"Delete these {counted(count, 'variant')} of {key}?", run, tuple(lines), held.hold.token, count
+        )
 
 
 class Order(Action, frozen=True, kw_only=True, tag="rollout"):

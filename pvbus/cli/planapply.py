@@ -23,6 +23,7 @@ from pvbus.adapters.manifests import Manifest, kind_of
 from pvbus.cli.apply import rank
 from pvbus.cli.fleet import kubeconfig_option, persist
 from pvbus.cli.live import FILES, Export, LiveReader, connect_live
+from pvbus.cli.output import counted
 from pvbus.cli.plan import progress_printer
 from pvbus.cli.plancost import cost_words, gate_words
 from pvbus.cli.plandocument import Document
@@ -142,7 +143,7 @@ async def _apply(
     _note(journal, plan, user, "began" if not standing.begun else "went on")
     marks = {PLANNED_BY: f"{plan.checksum} by {user} at {timestamp(time.time())}", **signature}
     written = await write_changes(cluster, plan, marks)
-    click.echo(f"{written} changes written")
+    click.echo(f"{counted(written, 'change')} written")
     if wait:
         await follow(cluster, plan, timeout, say)
         click.echo("applied: everything is as the plan announced")

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from pvbus.cli.output import counted
 from pvbus.cli.plandocument import Document
 from pvbus.core.kernel import gates
 from pvbus.core.promotion.protocol.proposals import conflicts_of
@@ -61,7 +62,8 @@ def cost_of(document: Document, changes: int, measured: Coefficients) -> dict[st
 
 
 def cost_words(cost: Mapping[str, Any]) -> str:
-    return f"{cost['writes']} API writes, {cost['commits']} commits, about {cost['seconds']:.0f} s"
+    writes, commits = counted(cost["writes"], "API write"), counted(cost["commits"], "commit")
+    return f"{writes}, {commits}, about {cost['seconds']:.0f} s"
 
 
 def gates_of(document: Document, objects: Sequence[Object]) -> list[dict[str, Any]]:

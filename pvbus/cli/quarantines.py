@@ -10,7 +10,7 @@ import msgspec
 
 from pvbus.cli.fleet import api_server, existing, kubeconfig_option, require_served, run_connected
 from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
-from pvbus.cli.output import columns
+from pvbus.cli.output import columns, counted
 from pvbus.cli.reading import data_option
 from pvbus.cli.rolloutorders import REASON_CHARACTERS_MAX, user_name
 from pvbus.core.api.quarantines import Quarantine, QuarantineRelease, QuarantineSpec
@@ -26,7 +26,7 @@ def row_of(quarantine: Quarantine) -> tuple[str, ...]:
     meta, spec = quarantine.metadata, quarantine.spec
     covered = [each.revision for each in spec.upstreams]
     covered += [" + ".join(each.upstreams) for each in spec.combinations]
-    covered += [f"{len(spec.contents)} contents"] if spec.contents else []
+    covered += [counted(len(spec.contents), "content")] if spec.contents else []
     released = spec.released
     state = "lasts" if released is None else f"released by {released.by or 'unknown'}: {released.reason}"
     sets = ", ".join(spec.sets) or "every set"

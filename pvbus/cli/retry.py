@@ -15,7 +15,6 @@ from pvbus.cli.fleet import (
     Progress,
     Target,
     annotate,
-    counted,
     counter,
     existing,
     key_of,
@@ -32,6 +31,7 @@ from pvbus.cli.fleet import (
 )
 from pvbus.cli.live import FILES
 from pvbus.cli.objectnames import Scope
+from pvbus.cli.output import counted
 from pvbus.cli.progress import SET, VARIANT
 from pvbus.core.api.variants import PackageVariant
 from pvbus.core.errors import FORBIDDEN, ConflictError, PermanentError, UsageError
@@ -147,14 +147,15 @@ def outcome_lines(target: Target, outcomes: Counter[Outcome], *, failing: bool) 
         yield f"nothing to retry: {target} has no variant{' that is not ready' if failing else ''}"
         return
     if asked:
-        of = f"{counted(asked)} of {target}" if target.kind == SET else str(target)
+        of = f"{counted(asked, 'variant')} of {target}" if target.kind == SET else str(target)
         yield f"asked for another try of {of}"
     if outcomes["rendered"]:
-        yield f"the pipelines of {counted(outcomes['rendered'])} have run again"
+        yield f"the pipelines of {counted(outcomes['rendered'], 'variant')} have run again"
     if outcomes["held"]:
-        yield f"{counted(outcomes['held'])} left out, on hold: pvbus explain {target.arguments} says by what"
+        held = counted(outcomes["held"], "variant")
+        yield f"{held} left out, on hold: pvbus explain {target.arguments} says by what"
     if outcomes["gone"]:
-        yield f"{counted(outcomes['gone'])} deleted meanwhile"
+        yield f"{counted(outcomes['gone'], 'variant')} deleted meanwhile"
     if asked and target.kind == SET:
         yield "variants of the set that do not exist yet are tried again within a minute"
     if asked:

@@ -16,6 +16,7 @@ import msgspec
 
 from pvbus.cli.fleet import annotate, existing, kubeconfig_option, run_connected
 from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
+from pvbus.cli.output import counted
 from pvbus.cli.reading import data_option
 from pvbus.cli.rolloutdocument import POLICY
 from pvbus.core.api.rollouts import CanaryExcuse, RolloutPolicy, TargetCounts
@@ -104,7 +105,7 @@ def resume(policy: RolloutPolicy, key: Key) -> Order:
         failing = (status.targets or TargetCounts()).failing
         annotations[RESUME] = value
         words.append(
-            f"goes on with attempt {status.attempt}: {_targets(failing)} may fail, one more stops it"
+            f"goes on with attempt {status.attempt}: {counted(failing, 'target')} may fail, one more stops it"
             + "".join(f"; it waits for {each}" for each in release_waits(key, policy))
         )
     if not words:
@@ -144,7 +145,8 @@ def promote(policy: RolloutPolicy, key: Key, reason: str = "") -> Order:
         key,
         PROMOTE,
         "approves the rest at once, in denied times, too" if reason else "approves the rest at once",
-        f"Approve the other {_targets(counts.waiting)} without hold times, windows, checks and persons?",
+        f"Approve the other {counted(counts.waiting, 'target')} "
+        "without hold times, windows, checks and persons?",
         reason,
     )
 
@@ -162,7 +164,8 @@ def abort(policy: RolloutPolicy, key: Key, reason: str = "") -> Order:
         key,
         ABORT,
         f"is aborted{_WITHOUT if reason else ''}",
-        f"Abort it? {_targets(counts.waiting)} will not get their revision, up to {published} keep it.",
+        f"Abort it? {counted(counts.waiting, 'target')} will not get their revision, "
+        f"up to {published} keep it.",
         reason,
     )
 
@@ -175,7 +178,7 @@ def roll_back(policy: RolloutPolicy, key: Key, reason: str = "") -> Order:
         key,
         ROLL_BACK,
         f"is rolled back{_WITHOUT if reason else ''}",
-        f"Publish the last good revision of up to {_targets(published)} again?",
+        f"Publish the last good revision of up to {counted(published, 'target')} again?",
         reason,
     )
 
@@ -247,10 +250,6 @@ def _standing(policy: RolloutPolicy) -> str:
     if not status.attempt:
         return "it has planned nothing yet"
     return f"attempt {status.attempt} is {status.phase} in wave {status.wave}"
-
-
-def _targets(count: int) -> str:
-    return "1 target" if count == 1 else f"{count} targets"
 
 
 # ------------------------------------------------------------ commands

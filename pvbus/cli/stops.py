@@ -11,6 +11,7 @@ import msgspec
 
 from pvbus.cli.fleet import api_server, kubeconfig_option, persist, require_served, run_connected
 from pvbus.cli.objectnames import Scope, named, namespace_option, object_argument
+from pvbus.cli.output import counted
 from pvbus.cli.reading import data_option
 from pvbus.cli.rolloutorders import REASON_CHARACTERS_MAX, user_name
 from pvbus.core.api.stops import RolloutStop, RolloutStopSpec, StopEntry, StopLift, words_of
@@ -90,7 +91,7 @@ def lines_of(stops: Iterable[RolloutStop]) -> list[str]:
         state = (
             "not confirmed by release"
             if left is None
-            else f"{len(left)} partitions to confirm"
+            else f"{counted(len(left), 'partition')} to confirm"
             if left
             else ""
         )

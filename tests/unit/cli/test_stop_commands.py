@@ -143,6 +143,6 @@ def test_what_is_shown_says_what_is_not_confirmed() -> None:
     assert "pvbus rollout lift" in then
     meta = msgspec.structs.replace(RolloutStop().metadata, generation=2)
     status = RolloutStopStatus(partitions=2, confirmed={"0": 2, "1": 1})
-    assert "1 partitions to confirm" in next(
+    assert "1 partition to confirm" in next(
         iter(lines_of([RolloutStop(metadata=meta, spec=spec, status=status)]))
     )
