@@ -3,7 +3,7 @@
 # make run-kafka   the same over a Kafka, each service as two processes (Java 17 and Maven)
 # make run-cluster   the services on a real Kubernetes API server, with the example fleet (Go)
 # make demo-rollout   a canary that fails, a train, a quarantine, a joiner, waves (kubectl, git; Debian's prometheus)
-# make test    all tests but those of a real Kafka or API server and the long campaigns: a quarter of an hour
+# make test    all tests but those of a real Kafka or API server and the long campaigns: eleven minutes
 # make test-fast   the unit and property tests but the slow ones: a minute and a half
 # make test-rest   what `make test` leaves out: first the long, then those of a real API server and a real Kafka
 # make test-all   both, so all tests    make check   format, lint, types, layers, schemas, documents
