@@ -144,7 +144,7 @@ def promote(policy: RolloutPolicy, key: Key, reason: str = "") -> Order:
         policy,
         key,
         PROMOTE,
-        "approves the rest at once, in denied times, too" if reason else "approves the rest at once",
+        f"approves the rest at once{', in denied times, too' if reason else ', but not in denied times'}",
         f"Approve the other {counted(counts.waiting, 'target')} "
         "without hold times, windows, checks and persons?",
         reason,

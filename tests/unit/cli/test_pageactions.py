@@ -261,6 +261,12 @@ ACTIONS: list[tuple[dict[str, Any], dict[str, str], str, str]] = [
         "pvbus rollout promote default/web --reason 'the fix is urgent' --data d",
     ),
     (
+        {"action": "rollout", "name": "default/web", "order": "promote"},
+        {},
+        "attempt 3 approves the rest at once, but not in denied times",
+        "pvbus rollout promote default/web --data d",
+    ),
+    (
         {"action": "lift", "name": "default/fleet", "entry": "1"},
         {"reason": "they are back"},
         "lifted; rollouts stay stopped by somebody: z",
