@@ -1,4 +1,4 @@
-"""The kinds that a cluster in memory serves: those built in, and those that definitions add."""
+"""The kinds that a cluster in memory serves: built-in ones, and those that definitions add."""
 
 from pvbus.core.api.variants import CONFIG_GROUP, PORCH_GROUP
 from pvbus.core.kernel.kinds import Kind

@@ -1,6 +1,6 @@
 """The topic table: the rows, keys, partition rule, producers and owners of each topic.
 
-It is the only definition; `topicspecs` has what is said of each. The shells route and check records by it,
+It is the only definition; `topicspecs` has the fields of an entry. The shells route and check records by it,
 controllers take their topics from it, `schemas/topics.yaml` and the AsyncAPI document are generated from it.
 """
 

@@ -60,8 +60,8 @@ def _solution(questions: Questions) -> Solution:
     2. Read from this search why each other wish is impossible. This has to be done before anything is added
        to the search, as that takes back the assignments from which the reasons are read.
     3. With the policy `minimal-change`, search on among the solutions that answer the wishes alike.
-    4. Reduce the reasons to facts of which none can be left out, by what was read: what a version that was
-       not read may bring is a reason for nobody.
+    4. Reduce the reasons to facts of which none can be left out, by what was read. A version that was not
+       read may bring anything, and so it is no reason.
     """
     graph, guide = questions.graph, questions.guide
     catalog, component = graph.catalog, graph.component

@@ -169,8 +169,8 @@ class PromoteView:
     ) -> PublishedRevision | None:
         """Return the latest published revision of this very variant in a downstream package.
 
-        approved: the names of those that release has published for it: they count, whatever owner somebody
-        has written into them since
+        approved: the names of the revisions that release has published for it. They count even if somebody
+        has given them another owner since
         """
         package = f"{downstream.repo}/{downstream.package}" if downstream is not None else ""
         table = self._upstreams.get((vkey.partition("/")[0], package), {})

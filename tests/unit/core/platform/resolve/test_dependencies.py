@@ -35,13 +35,19 @@ def test_a_dependency_gets_an_install_of_the_kind_that_is_asked_for() -> None:
     assert row.template["package"] == f"{AWS}:v1.0.0"
 
 
-def test_a_whole_chain_is_locked_in_one_step() -> None:
+def with_chain() -> ResolveWorld:
+    """Install `app`, which needs `network`, which needs `aws`."""
     world = started()
     world.registry.publish(AWS, "v1.0.0")
     world.registry.publish(NET, "v1.0.0", depends=(needs(AWS),))
     world.registry.publish(APP, "v1.0.0", depends=(needs(NET),))
     world.install("app", f"{APP}:v1.0.0")
     world.run()
+    return world
+
+
+def test_a_whole_chain_is_locked_in_one_step() -> None:
+    world = with_chain()
     assert world.row("acme-network").holders == (install_key("app"),)
     assert world.row("acme-aws").holders == (install_key("acme-network"),)
     assert [each.condition for each in world.row("app").dependencies] == ["OwnedPackageInstall"]
@@ -191,12 +197,7 @@ def test_what_only_one_install_held_stays_or_goes_as_it_says(
 
 def test_what_a_user_says_of_removal_is_so_of_the_whole_chain_at_once() -> None:
     """The install may be deleted before the next decision: what it needs by others was left behind then."""
-    world = started()
-    world.registry.publish(AWS, "v1.0.0")
-    world.registry.publish(NET, "v1.0.0", depends=(needs(AWS),))
-    world.registry.publish(APP, "v1.0.0", depends=(needs(NET),))
-    world.install("app", f"{APP}:v1.0.0")
-    world.run()
+    world = with_chain()
     for name, owner in (("acme-network", "app"), ("acme-aws", "acme-network")):
         package = world.row(name).template["package"]
         world.install(name, package, annotations={"pvbus.dev/owner": f"Provider/{owner}"})
