@@ -11,11 +11,10 @@ hosts of this machine never take a proxy.
 import copy
 import ipaddress
 import os
-from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 import yaml
@@ -131,19 +130,14 @@ class Connection:
         Raises UsageError, OSError or ValueError.
         """
         self.url = _url_of(configuration)
-        proxy, authorization = _proxy_of(configuration.proxy, self.url)
-        login = {"Proxy-Authorization": authorization} if authorization else {}
-        has_tls = self.url.startswith("https:")
-        self._headers = {} if has_tls else login
+        proxy = _proxy_of(configuration.proxy, self.url)
         self._options: dict[str, Any] = {"server_hostname": configuration.tls_server_name, "proxy": proxy}
-        if has_tls and login:
-            self._options["proxy_headers"] = login
         token = configuration.api_key.get("BearerToken", "")
         self._access: Access | None = None
         self._credentials = credentials or StaticCredentials(token)
         given = configuration
         self._files = TlsFiles(given.ssl_ca_cert, given.cert_file, given.key_file, given.verify_ssl)
-        self._tls = TlsContext(self._files) if has_tls else None
+        self._tls = TlsContext(self._files) if self.url.startswith("https:") else None
 
     @classmethod
     async def load(cls, kubeconfig: Path | None, context: str | None = None) -> "Connection":
@@ -194,8 +188,8 @@ class Connection:
         context = self._tls.current(credential.certificate) if self._tls else False
         last = self._access
         if last is None or last.credential is not credential or last.options["ssl"] is not context:
-            given = {"Authorization": credential.authorization} if credential.authorization else {}
-            last = Access(credential, {**self._headers, **given}, {**self._options, "ssl": context})
+            headers = {"Authorization": credential.authorization} if credential.authorization else {}
+            last = Access(credential, headers, {**self._options, "ssl": context})
             self._access = last
         return last
 
@@ -226,24 +220,22 @@ def _url_of(configuration: Configuration) -> str:
     return url
 
 
-def _proxy_of(proxy_url: str | None, server: str) -> tuple[str | None, str]:
-    """Return a proxy's URL without its password, as messages quote it, and its Proxy-Authorization.
+def _proxy_of(proxy_url: str | None, server: str) -> str | None:
+    """Return the URL of the proxy, or None. aiohttp logs in with its user and password, and quotes neither.
 
     proxy_url: `proxy-url` of the kubeconfig; without it, the environment decides
     """
     proxy = proxy_url or proxy_of_environment(server, os.environ)
     if not proxy:
-        return None, ""
-    url = urlsplit(proxy)
-    if url.scheme not in ("http", "https"):
+        return None
+    scheme = urlsplit(proxy).scheme
+    if scheme not in ("http", "https"):
         source = "proxy-url" if proxy_url else "the proxy in HTTPS_PROXY"
         raise UsageError(
-            f'{source} with scheme "{url.scheme}" is not supported: expected http:// or https://, '
+            f'{source} with scheme "{scheme}" is not supported: expected http:// or https://, '
             "of a proxy that allows CONNECT"
         )
-    login, _, address = url.netloc.rpartition("@")
-    authorization = "Basic " + b64encode(unquote(login).encode()).decode("ascii") if login else ""
-    return url._replace(netloc=address).geturl(), authorization
+    return proxy
 
 
 def _service_account() -> tuple[Configuration, Credentials]:

@@ -156,6 +156,14 @@ async def test_a_proxy_that_refuses_is_named(tmp_path: Path) -> None:
     assert "secret" not in str(caught.value)
 
 
+async def test_a_proxy_that_is_gone_is_named_without_its_password(tmp_path: Path) -> None:
+    path = write_kubeconfig(tmp_path, "https://api.invalid", proxy_url="http://me:secret@127.0.0.1:1")
+    async with connected(path) as cluster:
+        with pytest.raises(TransientError, match="the proxy makes no connection") as caught:
+            await cluster.list(SITES)
+    assert "secret" not in repr(caught.value)
+
+
 @pytest.mark.parametrize(
     ("server", "cluster", "user", "said"),
     [
