@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pvbus.controlplane.apiserver.hooks import StatusError
+from pvbus.controlplane.packages.clone import RepositoryClone
 from pvbus.controlplane.packages.layout import LATEST_LABEL
 from tests.integration.aggregated.replicas import Replica, ReplicaWorld, embedded_cluster, until
-from tests.integration.packages.support import bare, refs, revision, tree
+from tests.integration.packages.support import KPTFILE, bare, push_files, refs, revision, tree
 
 
 @pytest.fixture
@@ -131,25 +133,25 @@ async def test_a_list_of_one_replica_is_continued_by_a_watch_of_the_other(
     assert events[0]["object"] == made
 
 
-async def test_replicas_agree_on_the_placeholders_of_a_branch_that_both_move(
-    pair: tuple[Replica, Replica], world: ReplicaWorld
+async def test_replicas_agree_on_the_placeholders_of_a_branch_that_both_have_read_at_other_commits(
+    pair: tuple[Replica, Replica], world: ReplicaWorld, edge: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each replica has read the branch at other commits; none corrects what the other has written."""
+    """The second replica reads slowly, and the branch moves meanwhile: it corrects nothing."""
     a, b = pair
-    for number, (one, other) in enumerate([(a, b), (b, a)] * 3):
-        made = await until(lambda one=one, number=number: one.create(revision("edge", f"app-{number}", "ws")))
-        await other.publish(made)
-    for number in range(6):
-        await until(lambda number=number: a.get(f"edge.app-{number}.main"))
+    draft = await until(lambda: b.create(revision("edge", "other", "ws")))
+    read, may_read = RepositoryClone.sync, asyncio.Event()
 
-    async def versions() -> list[str]:
-        return [
-            obj["metadata"]["resourceVersion"] for obj in (await b.ask("GET", "packagerevisions"))["items"]
-        ]
+    async def read_later(self: RepositoryClone, *arguments: Any) -> Any:
+        if self.mirror.path.is_relative_to(world.folder / "b"):
+            await may_read.wait()
+        return await read(self, *arguments)
 
-    async def is_quiet() -> bool:
-        before = await versions()
-        await asyncio.sleep(3)  # more than the time between two fetches
-        return before == await versions()
-
-    await until(is_quiet)
+    monkeypatch.setattr(RepositoryClone, "sync", read_later)
+    push_files(edge, {"app/Kptfile": KPTFILE.format(name="app")})
+    shown = await until(lambda: a.get("edge.app.main"))
+    push_files(edge, {"README.md": "Not in the package.\n"})
+    may_read.set()
+    await b.publish(draft)
+    await until(lambda: b.get("edge.other.main"))
+    for replica in (a, b):
+        assert await replica.get("edge.app.main") == shown

@@ -61,6 +61,7 @@ def simulated(
         running = asyncio.create_task(rights.run())
         await asyncio.sleep(0.5)
         await scenario(server, rights)
+        assert not running.done()
         running.cancel()
 
     with capture_logs() as lines:
