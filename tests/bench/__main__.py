@@ -3,10 +3,10 @@
     python -m tests.bench [NAME...] [--small] [--json FILE] [--coefficients]
 
 Names: ceiling, noop, affected, cel, large, revisions, upgrades, injected, yaml, resolve, proposals, rollouts,
-churn, deletions, packages, lists, page, plan, cluster, tables, kafka, kafka-events, kafka-large,
-kafka-workers. Those of Kafka start one, `cluster` a kube-apiserver, and `page` a browser; they are left out
-where that cannot be had. --small does the same with few objects, to see that it works: its times mean
-nothing.
+churn, deletions, packages, lists, page, plan, cluster, cluster-large, tables, kafka, kafka-events,
+kafka-large, kafka-workers. Those of Kafka start one, those of a cluster a kube-apiserver, and `page` a
+browser; they are left out where that cannot be had. --small does the same with few objects, to see that it
+works: its times mean nothing.
 --coefficients updates what `pvbus size` computes with.
 """
 
@@ -23,6 +23,7 @@ from tests.bench.affected import affected
 from tests.bench.cel import cel
 from tests.bench.churn import churn
 from tests.bench.cluster import cluster
+from tests.bench.cluster_large import cluster_large
 from tests.bench.coefficients import write_coefficients
 from tests.bench.deletions import deletions
 from tests.bench.kafka import kafka_fleet
@@ -82,6 +83,7 @@ SCENARIOS: dict[str, Scenario] = {
     "plan": plan,
     "tables": tables,
     "cluster": cluster,
+    "cluster-large": cluster_large,
     "kafka": kafka_fleet,
     "kafka-events": kafka_events,
     "kafka-large": kafka_large,

@@ -50,6 +50,11 @@ class Child:
         self.started_seconds = time.perf_counter() - began
         return self
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     async def ask(self, command: str) -> Any:
         """Send a command; return its answer. Raises RuntimeError when the child ended instead."""
         assert self._process is not None

@@ -75,6 +75,10 @@ class Deployment:
             child.end()
         await self._stack.aclose()
 
+    @property
+    def pids(self) -> list[int]:
+        return [child.pid for child in self.children]
+
     async def ask(self, command: str) -> list[Any]:
         return await asyncio.gather(*(child.ask(command) for child in self.children))
 

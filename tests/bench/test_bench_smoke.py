@@ -1,6 +1,8 @@
 """The benchmarks run, and what they count is exact; their times are nobody's claim here."""
 
 import asyncio
+from itertools import pairwise
+from xml.etree import ElementTree
 
 import pytest
 
@@ -11,6 +13,7 @@ from tests.bench.kafka_events import kafka_events
 from tests.bench.kafka_large import kafka_large
 from tests.bench.kafka_workers import kafka_workers
 from tests.bench.lists import lists
+from tests.bench.memorychart import Sample, draw
 from tests.bench.packages import packages
 from tests.bench.page import page
 from tests.bench.plan import plan
@@ -28,6 +31,14 @@ COUNTED = (
     *("writes", "records", "sets", "variants", "renders", "documents"),
     *("proposals", "drafts", "moves", "approvals", "waves", "bytes", "rows", "targets"),
 )
+
+
+def test_a_chart_of_memory_is_a_picture_with_an_area_for_each_process() -> None:
+    samples = [Sample(0.0, (0, 10)), Sample(60.0, (30, 10))]
+    picture = ElementTree.fromstring(draw(samples, ["ingest", "unroll"]))
+    areas = [each.get("points", "") for each in picture if each.tag.endswith("polygon")]
+    assert [area.count(",") for area in areas] == [4, 4]
+    assert all(first != second for first, second in pairwise(areas))
 
 
 def missed(rows: list[Row]) -> list[Row]:
