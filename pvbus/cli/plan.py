@@ -145,6 +145,11 @@ def plan(
             document["rollouts"] = rollouts_after(made.inputs, data, kubeconfig)
         except PermanentError as exc:  # rights on these kinds are promotion's, which may be others'
             document["notes"].append(f"what rollouts make of this is not known: {exc}")
+    _print(document, output, details=details)
+    sys.exit(exit_code(document, check=check))
+
+
+def _print(document: Document, output: str, *, details: bool) -> None:
     if output == "text":
         _print_text(plan_lines(document) if details else screen_lines(document))
         _print_text(rollout_lines(document.get("rollouts", ())))
@@ -153,7 +158,6 @@ def plan(
         sys.stdout.write("\n")
     else:
         emit(msgspec.to_builtins(document), output)
-    sys.exit(exit_code(document, check=check))
 
 
 def write_out(path: Path, made: Plan) -> None:
