@@ -9,8 +9,12 @@ Source: crossplane specs, xpkg.md.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from pvbus.core.api.promotion import PROMOTION_GROUP
+from pvbus.core.api.variants import CONFIG_GROUP
 from pvbus.core.errors import PermanentError
-from pvbus.core.kernel.keys import okey
+from pvbus.core.kernel.keys import ObjectKey, okey
+from pvbus.core.kernel.objects import mapping, text
+from pvbus.core.kernel.packagekinds import CARVEL_INSTALL, CARVEL_PACKAGE, CROSSPLANE_GROUP
 from pvbus.core.kernel.packagerows import ContentRow
 from pvbus.core.platform.packaging.archives import FOLDER_FILE, XPKG_FILE, invalid
 from pvbus.core.platform.packaging.fields import Fields
@@ -26,6 +30,19 @@ EXAMPLES = "examples"
 
 _DEFINITIONS = ("apiextensions.k8s.io", "CustomResourceDefinition")
 _COMPOSITES = ("apiextensions.crossplane.io", "CompositeResourceDefinition")
+_INSTALL_GROUPS = frozenset(
+    {CROSSPLANE_GROUP, CARVEL_INSTALL.group, CARVEL_PACKAGE.group, "kappctrl.k14s.io"}
+)
+_DEFINED_GROUPS = _INSTALL_GROUPS | {CONFIG_GROUP, PROMOTION_GROUP}
+_RUNTIME_KINDS = frozenset(
+    {
+        *(("", kind) for kind in ("Secret", "Service", "ServiceAccount")),
+        ("apps", "Deployment"),
+        *(("rbac.authorization.k8s.io", kind) for kind in ("ClusterRole", "ClusterRoleBinding")),
+    }
+)
+"""Kinds that establish may write in every namespace to run packages. A package that brought one would borrow
+these rights: it could run anything as any account, or take a role of the cluster over."""
 
 
 class Packaged(NamedTuple):
@@ -129,8 +146,23 @@ def _by_okey(objects: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         key = okey(group, obj["kind"], namespace, obj["metadata"]["name"])
         if key in found:
             raise invalid(f"has {obj['kind']} {obj['metadata']['name']} twice")
+        if problem := _forbidden(obj, ObjectKey.parse(key)):
+            raise invalid(f"brings {obj['kind']} {obj['metadata']['name']}, {problem}")
         found[key] = obj
     return found
+
+
+def _forbidden(obj: Mapping[str, Any], key: ObjectKey) -> str:
+    """Return why a package must not bring an object, "" if it may: it is written with establish's rights."""
+    if key.group in _INSTALL_GROUPS:
+        return "which decides what else is installed, and how: only people write those"
+    if (key.group, key.kind) in _RUNTIME_KINDS:
+        return "which pvbus writes only to run packages, as their manifests ask for it"
+    if (key.group, key.kind) in (_DEFINITIONS, _COMPOSITES):
+        group = text(mapping(obj.get("spec")).get("group"))
+        if group in _DEFINED_GROUPS or key.name.partition(".")[2] in _DEFINED_GROUPS:
+            return "a definition that pvbus itself rests on"
+    return ""
 
 
 def _offers(obj: Mapping[str, Any]) -> Iterator[str]:

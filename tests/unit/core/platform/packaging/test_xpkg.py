@@ -135,6 +135,7 @@ def test_each_version_of_the_manifest_is_read(version: str) -> None:
         (image(META, COMPOSITION + "spec: {a: [{~: 2}]}\n"), "the key ~ is null"),
         (image(META + "  x: &x [*x]\n"), "the value of &x contains itself"),
         (image(META, CRD.replace("  group: aws.example.org\n", "")), "spec.group"),
+        (image(META, CRD.replace("  group: aws.example.org\n", "  group: [a]\n")), "spec.group"),
         (image(META.replace('">=v2.0.0"', '">>2"')), "spec.dependsOn[0].version"),
         (image(META.replace("provider:", "configuration: x\n    provider:")), "exactly one of package"),
     ],
@@ -146,6 +147,49 @@ def test_what_cannot_be_used_is_a_defect(files: Mapping[str, bytes], words: str)
     candidate = candidate_of("v1.0.0", "sha256:9", row)
     assert words in candidate.defect
     assert candidate.requirements == ()
+
+
+def brought(api_version: str, kind: str, name: str = "x", spec: str = "{}") -> str:
+    return f"apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n"
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (brought("pkg.crossplane.io/v1", "Provider"), "decides what else is installed"),
+        (brought("pkg.crossplane.io/v1beta1", "ImageConfig"), "decides what else is installed"),
+        (brought("pkg.crossplane.io/v1", "ProviderRevision"), "decides what else is installed"),
+        (brought("packaging.carvel.dev/v1alpha1", "PackageInstall"), "decides what else is installed"),
+        (brought("data.packaging.carvel.dev/v1alpha1", "Package"), "decides what else is installed"),
+        (brought("v1", "Secret"), "only to run packages"),
+        (brought("v1", "ServiceAccount"), "only to run packages"),
+        (brought("apps/v1", "Deployment"), "only to run packages"),
+        (brought("rbac.authorization.k8s.io/v1", "ClusterRole"), "only to run packages"),
+        (brought("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"), "only to run packages"),
+        (CRD.replace("buckets.aws.example.org", "providers.pkg.crossplane.io"), "pvbus itself rests on"),
+        (CRD.replace(" aws.example.org", " packaging.carvel.dev"), "pvbus itself rests on"),
+        (CRD.replace(" aws.example.org", " config.porch.kpt.dev"), "pvbus itself rests on"),
+        (XRD.replace(" example.org", " pkg.crossplane.io"), "pvbus itself rests on"),
+    ],
+)
+def test_what_a_package_would_take_from_others_is_a_defect(document: str, words: str) -> None:
+    """Objects of packages are written with the rights of establish, which has some for other ends: to make
+    installs, to run packages, and to update every definition."""
+    assert words in package_meta(image(META, document)).defect
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        brought("v1", "ConfigMap"),
+        brought("rbac.authorization.k8s.io/v1", "Role"),
+        brought("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"),
+        brought("apiextensions.crossplane.io/v1", "ManagedResourceActivationPolicy"),
+        CRD.replace("aws.example.org", "aws.pkg.crossplane.io.example.org"),
+    ],
+)
+def test_other_kinds_are_left_to_the_rights_that_a_cluster_gives(document: str) -> None:
+    assert package_meta(image(META, document)).defect == ""
 
 
 def test_a_row_of_an_older_reader_is_checked_again() -> None:
