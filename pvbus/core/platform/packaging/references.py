@@ -37,6 +37,8 @@ _HOST = re.compile(
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_TAG_FORM = "up to 128 letters, digits, dots, hyphens and underscores"
+_DIGEST_FORM = "write sha256: and 64 lower-case hexadecimal digits"
 _REF = re.compile(r"(?!-)(?!.*(?:\.\.|@\{|//|\.lock(?:/|$)|/\.))[^\x00-\x20\x7f~^:?*\[\\]{1,255}(?<![./])")
 _LOCAL = re.compile(r"(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]+)?")
 
@@ -127,7 +129,7 @@ def reference_problem(text: str) -> str:
         return "has no name before its tag or digest"
     if not text.startswith(GIT):
         wrong = _NO_NAME.search(source)
-        return f"has {wrong[0]!r}, which no image's name has" if wrong else ""
+        return f"has {wrong[0]!r}, which no image's name has" if wrong else _pin_problem(text)
     if "?" in text and tag and any(split_reference(source)[1:]):
         return f"names a version before ?ref={tag}, too: remove one"
     try:
@@ -135,6 +137,18 @@ def reference_problem(text: str) -> str:
     except PermanentError as exc:
         return str(exc)
     return ""
+
+
+def _pin_problem(text: str) -> str:
+    """Return why what follows an image's name is no tag or digest, "" if it is one or nothing follows.
+
+    A name that ends in `:` is meant to have a tag, which a template has left empty.
+    """
+    rest, at, digest = text.rpartition("/")[2].partition("@")
+    _, colon, tag = rest.partition(":")
+    if colon and not is_tag(tag):
+        return f'"{tag[:60]}" is not a tag: {_TAG_FORM}'
+    return f'"{digest[:60]}" is not a digest: {_DIGEST_FORM}' if at and not is_digest(digest) else ""
 
 
 def _is_version(text: str) -> bool:
@@ -161,7 +175,7 @@ def parse_image(text: str) -> Image:
     """
     rest, at, digest = text.partition("@")
     if at and not is_digest(digest):
-        raise _invalid(text, f'"{digest}" is not a digest: write sha256: and 64 hexadecimal digits')
+        raise _invalid(text, f'"{digest}" is not a digest: {_DIGEST_FORM}')
     host, slash, path = rest.partition("/")
     if not slash or not (set(".:") & set(host) or host == "localhost"):
         raise _invalid(
@@ -171,9 +185,7 @@ def parse_image(text: str) -> Image:
         raise _invalid(text, f'"{host}" is not the address of a registry')
     repository, colon, tag = path.partition(":")
     if colon and not _TAG.fullmatch(tag):
-        raise _invalid(
-            text, f'"{tag}" is not a tag: up to 128 letters, digits, dots, hyphens and underscores'
-        )
+        raise _invalid(text, f'"{tag}" is not a tag: {_TAG_FORM}')
     if not _REPOSITORY.fullmatch(repository):
         raise _invalid(
             text, f'"{repository}" is not a repository: lower-case letters, digits, and . _ - between'

@@ -63,7 +63,11 @@ def offered_package(
             known.add(digest)
             labels[former(version, digest)] = (version or digest, digest)
     candidates = (_candidate(state, source, row, text, label, wanted) for text, label in labels.items())
-    package = Package(name=source, candidates=tuple(_switched(each, switches) for each in candidates))
+    package = Package(
+        name=source,
+        candidates=tuple(_switched(each, switches) for each in candidates),
+        trouble=row.message if row.is_refused else "",
+    )
     contents = (state.content(source, digest) if digest else None for _, digest in labels.values())
     return Offered(package, labels, all(content is not None for content in contents))
 

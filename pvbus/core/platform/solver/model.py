@@ -90,11 +90,16 @@ class Candidate(Model, frozen=True, kw_only=True):
 
 
 class Package(Model, frozen=True, kw_only=True):
-    """A package and its versions, in any order. language: how its versions are read."""
+    """A package and its versions, in any order.
+
+    language: how its versions are read
+    trouble: why no newer ones are known, "" if all are
+    """
 
     name: str
     candidates: tuple[Candidate, ...]
     language: str = "masterminds"
+    trouble: str = ""
 
 
 class Wish(Model, frozen=True, kw_only=True):

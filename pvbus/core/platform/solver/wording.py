@@ -146,9 +146,13 @@ class _Words:
     def available(self, location: Location) -> str:
         """Say which versions of a package there are."""
         candidates = self._catalog.candidates(location)
-        if not candidates:
-            return f"no package {shown(location)} is known"
-        return f"{shown(location)} has only {self._versions(location, candidates)}"
+        package = self._catalog.packages.get(location[1])
+        trouble = package.trouble if package is not None else ""
+        if candidates:
+            text = f"{shown(location)} has only {self._versions(location, candidates)}"
+            return f"{text} (it cannot be read now: {trouble})" if trouble else text
+        text = shown(location)
+        return f"{text} cannot be read: {trouble}" if trouble else f"no package {text} is known"
 
     def _says(self, fact: Fact, location: Location) -> str:
         """Return a fact on a package as a part of a sentence."""

@@ -102,6 +102,37 @@ def test_a_refused_pull_is_tried_again_at_once_with_another_secret_for_the_same_
     assert [each.revision for each in world.row("aws").revisions] == [1]
 
 
+def test_a_source_that_says_no_is_told_in_its_words_without_a_tag_and_as_a_dependency() -> None:
+    """That no package is known would send people to look for a wrong name."""
+    world = started()
+    world.registry.publish(AWS, "v1.0.0")
+    world.registry.refusing[AWS] = SECRET
+    need = {"provider": AWS, "version": ">=v1.0.0"}
+    world.registry.publish(NET, "v1.0.0", kind="Configuration", depends=(need,))
+    world.install("aws", AWS)
+    world.run()
+    assert f"you want {AWS}, but {AWS} cannot be read: not allowed" in world.row("aws").message
+    world.remove("aws")
+    world.install("net", f"{NET}:v1.0.0", "Configuration")
+    world.run()
+    words = f"needs {AWS} >=v1.0.0, but {AWS} cannot be read: not allowed"
+    assert words in world.row("net", "Configuration").message
+    world.registry.refusing.clear()
+    world.pass_time(400)
+    assert world.row("net", "Configuration").status == "locked"
+
+
+def test_that_newer_versions_could_not_be_read_is_told_beside_the_known_ones() -> None:
+    world = installed()
+    world.registry.refusing[AWS] = SECRET
+    world.pass_time(400)
+    need = {"provider": AWS, "version": ">=v9.0.0"}
+    world.registry.publish(NET, "v1.0.0", kind="Configuration", depends=(need,))
+    world.install("net", f"{NET}:v1.0.0", "Configuration")
+    world.run()
+    assert "(it cannot be read now: not allowed" in world.row("net", "Configuration").message
+
+
 def test_failures_are_repeated_more_and_more_seldom() -> None:
     world = started()
     world.registry.publish(AWS, "v1.0.0")
