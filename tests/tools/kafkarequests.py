@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from aiokafka.conn import AIOKafkaConnection
 
-PRODUCE, FETCH, ADD_PARTITIONS, ADD_OFFSETS, END_TRANSACTION, COMMIT_OFFSETS = 0, 1, 24, 25, 26, 28
+PRODUCE, FETCH, INIT_PRODUCER, ADD_PARTITIONS, ADD_OFFSETS, END_TRANSACTION = 0, 1, 22, 24, 25, 26
+COMMIT_OFFSETS = 28
 
 
 class Requests(NamedTuple):

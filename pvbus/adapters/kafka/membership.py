@@ -162,6 +162,15 @@ class KafkaMembership(MembershipLife):
             raise TransientError(f"the coordinator of {self._group} does not answer")
         return False
 
+    async def verify(self) -> bool:
+        """Return whether we were a member just now: by the last heartbeat, or by one more if that is old.
+
+        Raises TransientError without an answer.
+        """
+        if self._clock.monotonic() - self._last_heartbeat < self._settings.session_seconds:
+            return True
+        return await self.confirm()
+
     async def leave(self) -> None:
         self._leaving.set()
         await self._wait_ended()
@@ -280,6 +289,7 @@ class KafkaMembership(MembershipLife):
             self._group,
             number,
             confirm=self.confirm,
+            verify=self.verify,
             on_fence=lambda: self._give_back(slot),
         )
         self._writers.add(writer)

@@ -39,7 +39,8 @@ class Writer:
     `_replace` starts a new one with the same transactional id, which makes the broker end the old transaction
     one way or the other. Until then the outcome is unknown, and `ready` lets nothing read or write for the
     lease. A start fences every other producer of the id, so it asks the group first (`confirm`): a worker
-    that is no longer a member would fence the rightful holder.
+    that is no longer a member would fence the rightful holder. It asks again after the start (`verify`): one
+    that was frozen in between has fenced the rightful holder, and must not write in its place.
 
     offsets: the offsets known to be committed, by topic; cleared when an outcome is unknown
     is_fenced: whether the lease is lost
@@ -54,11 +55,13 @@ class Writer:
         partition: int,
         *,
         confirm: Confirm,
+        verify: Confirm,
         on_fence: Callable[[], None],
     ) -> None:
         """Write nothing until `start`.
 
         confirm: asks the group whether this worker is still a member
+        verify: the same, after a start; a proof that is younger than the session will do
         on_fence: called once, when the lease turns out to be lost
         """
         self.transactional_id = settings.transactional_id(group, partition)
@@ -67,6 +70,7 @@ class Writer:
         self._group = settings.named(group)
         self._partition = partition
         self._confirm = confirm
+        self._verify = verify
         self._on_fence = on_fence
         self._producer: AIOKafkaProducer | None = None
         self._replacing: asyncio.Task[None] | None = None
@@ -86,8 +90,17 @@ class Writer:
         return epoch_of(manager.producer_id, manager.producer_epoch)
 
     async def start(self) -> int:
-        """Fence every older epoch, and return ours. Raises TransientError."""
-        self._producer = await self._start()
+        """Fence every older epoch, and return ours. Raises TransientError, and FencedError if it was lost."""
+        producer = await self._start()
+        try:
+            is_member = await self._verify()
+        except BaseException:
+            self._discard(producer)
+            raise
+        self._producer = producer
+        if not is_member:
+            self.lose()
+            raise FencedError(f"{self.transactional_id}: the group has given the lease to another worker")
         epoch = self.epoch
         assert epoch is not None
         return epoch

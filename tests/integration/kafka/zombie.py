@@ -3,7 +3,8 @@
     python -m tests.integration.kafka.zombie BOOTSTRAP PREFIX
 
 forks one process for each of `POINTS`. It takes the only lease of a group of its own, steps once, and sends
-itself SIGSTOP in the second step. Continued, it ends that step, and tries to write as if nothing had been.
+itself SIGSTOP in the second step, or in the start of a producer after that step was cancelled. Continued, it
+ends that step, and tries to write as if nothing had been.
 """
 
 import asyncio
@@ -11,7 +12,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from aiokafka.conn import AIOKafkaConnection
@@ -25,6 +27,7 @@ from tests.tools.kafkarequests import (
     ADD_PARTITIONS,
     COMMIT_OFFSETS,
     END_TRANSACTION,
+    INIT_PRODUCER,
     PRODUCE,
 )
 
@@ -53,7 +56,7 @@ class Point(NamedTuple):
 POINTS = [
     Point(request, is_after, has_offsets)
     for has_offsets in (False, True)
-    for request in (ADD_PARTITIONS, PRODUCE, ADD_OFFSETS, COMMIT_OFFSETS, END_TRANSACTION)
+    for request in (ADD_PARTITIONS, PRODUCE, ADD_OFFSETS, COMMIT_OFFSETS, END_TRANSACTION, INIT_PRODUCER)
     for is_after in (False, True)
     if has_offsets or request not in (ADD_OFFSETS, COMMIT_OFFSETS)
 ]
@@ -116,7 +119,8 @@ async def run(bootstrap: str, prefix: str, point: Point) -> None:
     lease = await take_lease(bus, point.group)
     await bus.step(lease, [output(point, BEFORE)], {IN.name: 1})
     arm(point)
-    outcomes = [await outcome(bus, lease, [output(point, LATE)] * LATE_RECORDS, point)]
+    late = outcome(bus, lease, [output(point, LATE)] * LATE_RECORDS, point)
+    outcomes = [await (cancelled(late) if point.request == INIT_PRODUCER else late)]
     for _ in range(TRIES):
         await asyncio.sleep(0.5)
         outcomes.append(await outcome(bus, lease, [output(point, AGAIN)], point))
@@ -136,6 +140,14 @@ async def outcome(bus: KafkaBus, lease: Lease, outputs: list[Output], point: Poi
     except PvbusError as error:
         return type(error).__name__
     return "ok"
+
+
+async def cancelled(step: Coroutine[Any, Any, str]) -> str:
+    """Begin a step, and cancel it: its producer is replaced."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0):
+            await step
+    return "cancelled"
 
 
 def main(bootstrap: str, prefix: str) -> None:

@@ -1,5 +1,6 @@
 """The producer of a lease is replaced until one starts."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,17 @@ class StartingWriter(Writer):
 
     def __init__(self, starts: list[int | Exception]) -> None:
         settings = KafkaSettings(bootstrap=("nowhere:1",))
-        super().__init__(settings, Producers(settings), "group", 0, confirm=is_member, on_fence=lambda: None)
+        super().__init__(
+            settings,
+            Producers(settings),
+            "group",
+            0,
+            confirm=is_member,
+            verify=lambda: asyncio.sleep(0, self.is_member_after_start),
+            on_fence=lambda: self.lost.append(True),
+        )
+        self.is_member_after_start = True
+        self.lost: list[bool] = []
         self._starts = iter(starts)
 
     async def _start(self) -> Any:
@@ -59,4 +70,24 @@ async def test_a_replacement_that_does_not_start_is_tried_again(
         await made.write([], {"table": 1})
     await made.ready()
     assert made.epoch == before + 3
+    await made.close()
+
+
+@pytest.mark.parametrize("is_replacement", [False, True])
+async def test_who_is_no_member_after_its_start_writes_nothing(
+    is_replacement: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was frozen before its producer started has fenced the next holder, and gives up."""
+    monkeypatch.setattr(writer, "stop_producer", stop_producer)
+    made = StartingWriter([1, 2])
+    if is_replacement:
+        await made.start()
+        with pytest.raises(TransientError):
+            await made.write([], {"table": 1})
+    made.is_member_after_start = False
+    with pytest.raises(FencedError):
+        await (made.ready() if is_replacement else made.start())
+    with pytest.raises(FencedError):
+        await made.write([], {"table": 1})
+    assert made.lost == [True]
     await made.close()
