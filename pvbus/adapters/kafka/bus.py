@@ -17,7 +17,7 @@ from pvbus.adapters.checks import check_sizes, common_count
 from pvbus.adapters.clock import SystemClock
 from pvbus.adapters.kafka.errors import FOREIGN, unreachable, with_deadline
 from pvbus.adapters.kafka.groups import describe_members
-from pvbus.adapters.kafka.library import collect_reasons, filter_logs, stop_consumer
+from pvbus.adapters.kafka.library import check_library, collect_reasons, filter_logs, stop_consumer
 from pvbus.adapters.kafka.membership import KafkaMembership
 from pvbus.adapters.kafka.producers import Producers
 from pvbus.adapters.kafka.reader import KafkaReader
@@ -76,7 +76,8 @@ class KafkaBus:
 
     @classmethod
     async def open(cls, settings: KafkaSettings, *, clock: Clock | None = None) -> "KafkaBus":
-        """Connect. Raises TransientError if no broker answers."""
+        """Connect. Raises TransientError if no broker answers, PermanentError if aiokafka is another one."""
+        check_library()
         filter_logs()
         admin = AIOKafkaAdminClient(**client_options(settings))
         ends = AIOKafkaConsumer(**ends_options(settings))

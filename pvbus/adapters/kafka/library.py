@@ -1,4 +1,7 @@
-"""Works around aiokafka: stops its clients in bounded time, and filters its log.
+"""Works around aiokafka: checks its private names, stops its clients in bounded time, and filters its log.
+
+The adapter uses names that aiokafka does not promise to keep. To set one that has another name now changes
+nothing, and no error says so; so all of them are checked before the first connection.
 
 A client's own `stop` hangs while a coordinator is down or a JoinGroup is pending, and gives up half way,
 with connections and tasks left over, if one of its background tasks has failed. So this module calls `stop`
@@ -8,16 +11,25 @@ with a time limit, and then ends the remaining tasks and connections.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+import aiokafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient
+from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.consumer.subscription_state import Assignment, SubscriptionState, TopicPartitionState
 from aiokafka.errors import ProducerClosed
+from aiokafka.producer.message_accumulator import MessageAccumulator, MessageBatch
+from aiokafka.producer.sender import Sender
+from aiokafka.producer.transaction_manager import TransactionManager
+from aiokafka.protocol.fetch import FetchRequest
 
 from pvbus.adapters.kafka.errors import FOREIGN
+from pvbus.core.errors import PermanentError
 
 STOP_SECONDS = 2.0
 """How long each part of stopping may take. Healthy clients need some milliseconds."""
@@ -42,6 +54,62 @@ _REBALANCING = "because it is rebalancing"
 _UNREACHABLE = ('Unable connect to "%s:%s": %s', 'Unable to request metadata from "%s:%s": %s')
 
 _reasons: ContextVar[dict[str, object] | None] = ContextVar("reasons", default=None)
+
+
+# The private names that the adapter uses
+
+TESTED_VERSION = "0.14.0"
+
+PRIVATE: Mapping[type, tuple[str, ...]] = {
+    AIOKafkaAdminClient: ("_client",),
+    AIOKafkaClient: (
+        *("cluster", "bootstrap", "force_metadata_update", "add_topic", "_maybe_wait_metadata"),
+        *("ready", "send", "coordinator_lookup", "get_random_node", "close"),
+        *("_conns", "_get_conn_lock", "_sync_task"),
+    ),
+    AIOKafkaConsumer: ("_client", "_coordinator", "_fetcher", "_subscription"),
+    SubscriptionState: ("subscription",),
+    Assignment: ("state_value",),
+    TopicPartitionState: ("has_valid_position", "position"),
+    Fetcher: ("_fetch_task", "_pending_tasks"),
+    FetchRequest: ("_topics", "_max_wait_ms", "topics", "build"),
+    GroupCoordinator: (
+        *("generation", "member_id", "request_rejoin", "_coordination_task", "_heartbeat_task"),
+        *("_do_heartbeat", "_maybe_leave_group"),
+        *("_stop_heartbeat_task", "_stop_commit_offsets_refresh_task"),
+    ),
+    AIOKafkaProducer: ("client", "_metadata", "_message_accumulator", "_sender", "_txn_manager"),
+    Sender: ("client", "sender_task"),
+    MessageAccumulator: ("fail_all", "_batches", "_cluster"),
+    MessageBatch: ("_drain_waiter",),
+    TransactionManager: (
+        *("producer_id", "producer_epoch", "maybe_add_partition_to_txn", "add_offsets_to_txn"),
+        "_transaction_waiter",
+    ),
+}
+"""By class: what the adapter reads, sets, calls or replaces, and is not documented."""
+
+
+def check_library() -> None:
+    """Raise PermanentError if the installed aiokafka lacks a name that the adapter uses."""
+    missing = [
+        f"{kind.__name__}.{name}"
+        for kind, names in PRIVATE.items()
+        for name in names
+        if name not in _names_of(kind)
+    ]
+    if missing:
+        raise PermanentError(
+            f"aiokafka {aiokafka.__version__} has no {', '.join(missing)}, which pvbus uses: "
+            f"install aiokafka {TESTED_VERSION}, with which this pvbus is tested",
+            reason="LibraryChanged",
+        )
+
+
+def _names_of(kind: type) -> set[str]:
+    """Return the names of a class, and those that its constructors set or use."""
+    made = (getattr(base.__dict__.get("__init__"), "__code__", None) for base in kind.__mro__)
+    return {*dir(kind), *(name for code in made if code is not None for name in code.co_names)}
 
 
 # Stopping
